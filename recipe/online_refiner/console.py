@@ -1,0 +1,134 @@
+"""What a person sees of a run: verl's log, or a progress bar with one line a step and a summary at the end.
+
+The progress view only reads the run directory, so it cannot disturb the run.
+"""
+
+import contextlib
+import difflib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from omegaconf import DictConfig, open_dict
+from rich.console import Console
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from recipe.online_refiner.run_dir import RunDir, read_rows
+
+POLL_S = 1.0
+STAGES = {
+    "gen": "rollout",
+    "refine": "refine",
+    "kl_ref": "KL to reference",
+    "old_log_prob": "log-probs",
+    "refine_log_prob": "log-probs of refinements",
+    "update_actor": "actor update",
+    "update_weights": "weight sync",
+}
+"""Stages of ``timing_s/*`` that make up a step, and how a reader calls them."""
+
+
+@contextlib.contextmanager
+def _log(config: DictConfig) -> Iterator[None]:
+    yield
+
+
+@contextlib.contextmanager
+def _progress(config: DictConfig) -> Iterator[None]:
+    """Show a bar and one line a step while the block runs; the processes' own output goes to Ray's log files."""
+    console = Console(file=sys.__stdout__, highlight=False)
+    run_dir = RunDir(config.run_dir)
+    with open_dict(config):
+        config.ray_kwargs.ray_init.log_to_driver = False
+    console.print(f"run directory: {run_dir.path}")
+    console.print("starting Ray, vLLM and the trainer: 2 to 3 minutes on 2 cores before the first step ...")
+    stop = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(console, run_dir, config.trainer.total_training_steps, stop))
+    watcher.start()
+    try:
+        with open(run_dir.path / "driver.log", "a", encoding="utf-8") as log, contextlib.redirect_stdout(log):
+            yield
+    finally:
+        stop.set()
+        watcher.join()
+    print_summary(console, run_dir)
+
+
+CONSOLES: dict[str, Callable[[DictConfig], contextlib.AbstractContextManager[None]]] = {
+    "log": _log,
+    "progress": _progress,
+}
+
+
+def _watch(console: Console, run_dir: RunDir, num_steps: int | None, stop: threading.Event) -> None:
+    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
+    seen = len(_steps(run_dir))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("steps", total=num_steps, completed=seen)
+        running = True
+        while running:
+            running = not stop.wait(POLL_S)
+            steps = _steps(run_dir)
+            for step in steps[seen:]:
+                console.print(step_line(step, num_steps))
+            seen = len(steps)
+            progress.update(bar, completed=seen)
+
+
+def _steps(run_dir: RunDir) -> list[dict[str, Any]]:
+    return list(read_rows(run_dir.metrics)) if run_dir.metrics.exists() else []
+
+
+def step_line(step: dict[str, Any], num_steps: int | None) -> str:
+    """Return one step's metrics as one line."""
+    return (
+        f"step {step['step']:>2}/{num_steps or '?'}  reward {step['reward/mean']:+.3f}  "
+        f"refined {step['refiner/num_attempted']:.0f}, accepted {step['refiner/num_accepted']:.0f} "
+        f"({step['refiner/improvement_ratio']:.0%})  cross-entropy {step['constraint/cross_entropy_all']:.2f}  "
+        f"KL {step['kl_ref/k3']:.4f}  {step['timing_s/step']:.0f} s"
+    )
+
+
+def print_summary(console: Console, run_dir: RunDir) -> None:
+    """Print a run's table (every step, then seconds by stage) and two accepted refinements as diffs."""
+    steps = _steps(run_dir)
+    if not steps:
+        return
+    table = Table(title="training with the online refiner")
+    for name in ("step", "reward", "improvement ratio", "cross-entropy (all, accepted)", "KL to reference", "seconds"):
+        table.add_column(name, justify="right")
+    for step in steps:
+        table.add_row(
+            str(step["step"]),
+            f"{step['reward/mean']:+.3f}",
+            f"{step['refiner/improvement_ratio']:.1%}",
+            f"{step['constraint/cross_entropy_all']:.2f}, {step['constraint/cross_entropy_accepted']:.2f}",
+            f"{step['kl_ref/k3']:.4f}",
+            f"{step['timing_s/step']:.1f}",
+        )
+    console.print(table)
+    stages = {
+        name: sum(step.get(f"timing_s/{key}", 0.0) for step in steps) / len(steps) for key, name in STAGES.items()
+    }
+    console.print("seconds a step: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in stages.items()))
+    accepted = [row for row in read_rows(run_dir.refinements) if row["verdict"] == "accepted"] if steps else []
+    accepted.sort(key=lambda row: row["reward"] - row["refined_reward"])
+    for row in accepted[:2]:
+        console.print(Panel(_diff(row), title=_title(row), title_align="left"))
+
+
+def _title(row: dict[str, Any]) -> str:
+    return f"step {row['step']}: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"
+
+
+def _diff(row: dict[str, Any]) -> Text:
+    text = Text(row["prompt"][-1]["content"].strip() + "\n\n", style="dim")
+    styles = {"-": "red", "+": "green", "?": "dim"}
+    for line in difflib.ndiff(row["response"].strip().splitlines(), row["refined"].strip().splitlines()):
+        if not line.startswith("?"):
+            text.append(line + "\n", style=styles.get(line[0], ""))
+    return text

@@ -1,0 +1,80 @@
+"""Train with an online refiner.
+
+    python -m recipe.online_refiner.main [experiment=NAME] [platform=cpu] [any verl override]
+
+Compose the config, check it, run verl. ``dry_run=true`` stops after the checks and prints the plan.
+"""
+
+import os
+import sys
+
+import hydra
+from omegaconf import DictConfig
+
+from recipe.cpu_platform import ENVIRONMENT, check_environment
+from recipe.online_refiner import schema
+from recipe.online_refiner.console import CONSOLES
+from recipe.online_refiner.run_dir import RunDir
+
+
+@hydra.main(config_path="config", config_name="online_refiner", version_base=None)
+def main(config: DictConfig) -> None:
+    """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
+    if config.trainer.device == "cpu":
+        _enter_cpu_platform()
+    try:
+        plan = prepare(config)
+    except (ValueError, AssertionError) as error:  # verl's own checks assert
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    if config.dry_run:
+        print(plan)
+        return
+    RunDir(config.run_dir).write_config(config)
+    with CONSOLES[config.console](config):
+        train(config)
+
+
+def _enter_cpu_platform() -> None:
+    """Start this command anew with the CPU plugin's environment: verl reads it once, when it is imported."""
+    missing = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
+    if missing:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
+    check_environment()
+
+
+def prepare(config: DictConfig) -> str:
+    """Check everything that can be checked before Ray starts, and return the plan as text.
+
+    Raises:
+        ValueError: If something is wrong; it names the key and says what to set.
+    """
+    blocks = schema.load(config)
+    if config.console not in CONSOLES:
+        raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
+    # They import torch and verl, which takes seconds: only after the config itself is right.
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    from recipe.online_refiner.checks import check
+    from recipe.online_refiner.plan import make_plan
+
+    checked = check(config, blocks)
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    plan = make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
+    return plan.describe(config, blocks, checked.num_train_rows)
+
+
+def train(config: DictConfig) -> None:
+    """Run verl with this recipe's task runner."""
+    from verl.trainer.main_ppo import run_ppo
+    from verl.utils.device import auto_set_device
+
+    from recipe.online_refiner.task_runner import OnlineRefinerTaskRunner
+
+    auto_set_device(config)
+    run_ppo(config, task_runner_class=OnlineRefinerTaskRunner)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Names and meaning of every metric that this extension adds to verl's.
+
+verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its stages.
+"""
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+from recipe.online_refiner.refine_stage import FAILED, SCORED, SKIPPED, StageResult
+
+MEANING = {
+    "reward/mean": "task reward of the rollouts, mean over the batch",
+    "reward/group_std": "standard deviation of the reward within a prompt's group, mean over groups",
+    "reward/zero_std_groups": "share of groups whose rewards are all equal (no gradient without a constraint)",
+    "refiner/num_rollouts": "rollouts of the step, padding not counted",
+    "refiner/num_attempted": "rollouts sent to the refiner",
+    "refiner/num_accepted": "refinements that passed the reward gate: the pairs of Eq. 6",
+    "refiner/improvement_ratio": "accepted / all rollouts",
+    "refiner/num_verbatim": "refinements that repeat the response token by token",
+    "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
+    "refiner/edit_distance": "token edit distance between a and a', mean over scored refinements; 0 if none",
+    "refiner/num_restarts": "replicas that had died and were started anew before the step",
+    **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
+    **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILED},
+    "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none",
+    "constraint/cross_entropy_accepted": "the same over accepted refinements; 0 if none",
+    "constraint/penalty": "token penalty of Eq. 6, mean over response tokens of the batch (<= 0)",
+    "constraint/eta": "weight of the constraint in this step",
+    "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1",
+    "tokens/rollout": "tokens that the policy generated",
+    "tokens/refine_prompt": "prompt tokens sent to the refiner",
+    "tokens/refine": "tokens that the refiner generated",
+    "tokens/refine_log_prob": "tokens of refinements that the actor scored",
+    "tokens/kl_ref": "tokens that the reference model scored for kl_ref",
+    "tokens/update_actor": "prompt and response tokens of the actor update",
+    "timing_s/refine": "seconds of the refine stage: wake, generate, score, sleep",
+    "timing_s/refine_log_prob": "seconds of log pi_theta(a')",
+    "timing_s/kl_ref": "seconds of the reference log-probs for kl_ref",
+}
+"""Every key is in every step's metrics, in every mode: what a mode does not do is 0."""
+
+
+def zeros() -> dict[str, float]:
+    """Return every metric at 0: where a step starts."""
+    return dict.fromkeys(MEANING, 0.0)
+
+
+def reward_metrics(rewards: list[float], groups: list[str]) -> dict[str, float]:
+    """Summarise rewards by group.
+
+    Args:
+        rewards: (B,) task rewards.
+        groups: (B,) the prompt that each belongs to.
+    """
+    by_group: dict[str, list[float]] = {}
+    for reward, group in zip(rewards, groups, strict=True):
+        by_group.setdefault(group, []).append(reward)
+    stds = np.array([np.std(values) for values in by_group.values()])
+    return {
+        "reward/mean": float(np.mean(rewards)),
+        "reward/group_std": float(stds.mean()),
+        "reward/zero_std_groups": float((stds < 1e-8).mean()),
+    }
+
+
+def stage_metrics(result: StageResult) -> dict[str, float]:
+    """Summarise a refine stage."""
+    pairs = list(zip(result.rollouts, result.refinements, strict=True))
+    scored = [(rollout, refinement) for rollout, refinement in pairs if refinement.is_scored]
+    gains = [(refinement.reward or 0.0) - rollout.reward for rollout, refinement in scored if refinement.is_accepted]
+    distances = [Levenshtein.distance(rollout.response_ids, refinement.token_ids) for rollout, refinement in scored]
+    verdicts = [refinement.verdict for refinement in result.refinements]
+    return {
+        "refiner/num_attempted": sum(verdict not in SKIPPED for verdict in verdicts),
+        "refiner/num_accepted": len(gains),
+        "refiner/improvement_ratio": len(gains) / max(1, len(pairs)),
+        "refiner/num_verbatim": sum(distance == 0 for distance in distances),
+        "refiner/reward_gain": float(np.mean(gains)) if gains else 0.0,
+        "refiner/edit_distance": float(np.mean(distances)) if distances else 0.0,
+        **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},
+        **{f"refiner/failed/{reason}": verdicts.count(reason) for reason in FAILED},
+        "tokens/refine_prompt": sum(refinement.num_prompt_tokens for refinement in result.refinements),
+        "tokens/refine": sum(refinement.num_generated_tokens for refinement in result.refinements),
+    }
+
+
+assert not set(SKIPPED) & set(FAILED) and not set(SKIPPED + FAILED) & set(SCORED)

@@ -1,0 +1,91 @@
+"""What a run will do, known before Ray starts: sizes, placement, steps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig
+
+from recipe.online_refiner.schema import RefinementConfig
+from refiner_worker.group import replica_size, rollout_config
+from refiner_worker.prompts import RefinerPrompt
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """Derived sizes of the refiner."""
+
+    prompt: RefinerPrompt
+    max_model_len: int
+    """Context length of the refiner, in tokens."""
+    refiner_rollout: DictConfig
+    """verl's rollout block for its replicas."""
+    num_replicas: int
+    num_gpus: int
+    """Training GPUs."""
+
+    def describe(self, config: DictConfig, blocks: RefinementConfig, num_train_rows: int) -> str:
+        """Return the plan as text: who runs where, sizes, steps, and what a step generates at most."""
+        data, actor, trainer = config.data, config.actor_rollout_ref, config.trainer
+        num_steps = trainer.total_training_steps
+        if num_steps is None:
+            num_steps = num_train_rows // data.train_batch_size * trainer.total_epochs
+        num_rollouts = data.train_batch_size * actor.rollout.n
+        device = f"{trainer.nnodes} x {trainer.n_gpus_per_node} {trainer.device} workers"
+        lines = {
+            "policy": f"{actor.model.path}, {actor.actor.strategy}, on {device}",
+            "rollout": f"{self.num_gpus // replica_size(actor.rollout)} {actor.rollout.name} replicas, colocated",
+            "refiner": "none",
+            "constraint": f"mode {blocks.constraint.mode}, eta {blocks.constraint.eta}",
+            "advantages": config.algorithm.adv_estimator,
+            "data": f"{num_train_rows} prompts, {data.train_batch_size} a step, {actor.rollout.n} responses each",
+            "steps": f"{num_steps}",
+            "a step": f"{num_rollouts} responses of at most {data.max_response_length} tokens",
+            "run directory": config.run_dir,
+        }
+        if blocks.hosts_refiner:
+            lines["refiner"] = (
+                f"{blocks.refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas, "
+                f"{blocks.refiner.placement}, context {self.max_model_len} tokens, template {blocks.refiner.template}"
+            )
+        if blocks.refines:
+            lines["a step"] += f", as many refinements of at most {blocks.refiner.max_new_tokens} tokens"
+        return "\n".join(f"{name:<14} {text}" for name, text in lines.items())
+
+
+def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any, max_positions: int) -> Plan:
+    """Derive the refiner's sizes.
+
+    Args:
+        config: The whole config.
+        blocks: Its typed blocks.
+        tokenizer: The tokenizer that the actor and the refiner share.
+        max_positions: Longest context of the reference model, in tokens.
+
+    Raises:
+        ValueError: If the sizes do not go together; it names the key and what to set.
+    """
+    refiner = blocks.refiner
+    prompt = RefinerPrompt(refiner.template_path(), tokenizer)
+    needed = prompt.max_tokens(config.data.max_prompt_length, config.data.max_response_length) + refiner.max_new_tokens
+    max_model_len = refiner.max_model_len or min(needed, max_positions)
+    smallest = config.data.max_prompt_length + config.data.max_response_length + 1
+    if not smallest <= max_model_len <= max_positions:
+        raise ValueError(
+            f"refiner.max_model_len={max_model_len} must be between {smallest} (prompt and response) and "
+            f"{max_positions} (what the reference model can read); leave it null to derive it"
+        )
+    rollout = rollout_config(config, refiner, max_model_len)
+    num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    num_fit = num_gpus // replica_size(rollout)
+    if num_fit < (refiner.num_replicas or 1):
+        raise ValueError(
+            f"refiner.num_replicas={refiner.num_replicas or 1} replicas of {replica_size(rollout)} GPUs do not fit on "
+            f"{num_gpus} training GPUs; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
+        )
+    return Plan(
+        prompt=prompt,
+        max_model_len=max_model_len,
+        refiner_rollout=rollout,
+        num_replicas=refiner.num_replicas or num_fit,
+        num_gpus=num_gpus,
+    )

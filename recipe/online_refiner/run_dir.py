@@ -1,0 +1,91 @@
+"""The files of a run directory: everything that a report needs is in it.
+
+``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``refinements.jsonl`` (one object a rollout) and
+``checkpoints/``.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recipe.online_refiner.refine_stage import StageResult
+
+
+class RunDir:
+    """Writes and reads a run directory. Lines are whole or absent: each batch of them is one write.
+
+    Args:
+        path: The directory; made if absent.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Make the directory."""
+        self.path = Path(path).expanduser().absolute()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.metrics = self.path / "metrics.jsonl"
+        self.refinements = self.path / "refinements.jsonl"
+
+    def write_config(self, config: DictConfig) -> None:
+        """Write the config with its interpolations resolved."""
+        (self.path / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+
+    def append_metrics(self, step: int, metrics: dict[str, Any]) -> None:
+        """Add one step's metrics; numbers that JSON does not have become null."""
+        numbers = {name: _number(value) for name, value in sorted(metrics.items())}
+        _append(self.metrics, [{"step": step, **{name: value for name, value in numbers.items() if value is not ...}}])
+
+    def append_refinements(self, step: int, result: StageResult) -> None:
+        """Add one step's rollouts with what became of their refinement."""
+        rows = [
+            {
+                "step": step,
+                "key": rollout.key,
+                "prompt": rollout.messages,
+                "response": response,
+                "refined": refinement.text if refinement.is_scored else None,
+                "reward": rollout.reward,
+                "refined_reward": refinement.reward,
+                "verdict": refinement.verdict,
+                "detail": "" if refinement.is_scored else refinement.text,
+            }
+            for rollout, refinement, response in zip(result.rollouts, result.refinements, result.responses, strict=True)
+        ]
+        _append(self.refinements, rows)
+
+    def forget_after(self, step: int) -> None:
+        """Drop the lines of later steps: a resumed run does them again."""
+        for path in (self.metrics, self.refinements):
+            if path.exists():
+                kept = [row for row in read_rows(path) if row["step"] <= step]
+                scratch = path.with_suffix(".part")
+                scratch.unlink(missing_ok=True)
+                _append(scratch, kept)
+                os.replace(scratch, path)
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON lines file; an unfinished last line is left out."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def _append(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+
+
+def _number(value: Any) -> Any:
+    """Return a metric as a JSON number; ``...`` for what is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return ...
+    return number if math.isfinite(number) else None

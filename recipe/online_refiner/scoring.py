@@ -1,0 +1,59 @@
+"""Rewards refined responses through verl's reward loop, as verl rewards rollouts."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+from ray.actor import ActorHandle
+from tensordict import TensorDict
+from verl.protocol import DataProto
+
+from recipe.online_refiner.refine_stage import Rollout
+
+
+def _object_array(value: Any) -> np.ndarray:
+    array = np.empty(1, dtype=object)
+    array[0] = value
+    return array
+
+
+class RewardLoopScore:
+    """Scores one refined response on one of verl's reward loop workers, in turn.
+
+    The request is what ``AgentLoopWorker._compute_score`` (``verl/experimental/agent_loop/agent_loop.py``) sends for a
+    rollout, with the refinement in place of the response.
+
+    Args:
+        workers: ``PPOTrainer.get_reward_handles()``.
+    """
+
+    def __init__(self, workers: list[ActorHandle]) -> None:
+        """Keep the handles."""
+        self._workers = itertools.cycle(workers)
+
+    async def __call__(self, rollout: Rollout, response_ids: list[int]) -> float:
+        """Return r(s0, a'); raises what the reward function raises, as a Ray error."""
+        prompts = torch.tensor([rollout.prompt_ids])
+        responses = torch.tensor([response_ids])
+        input_ids = torch.cat([prompts, responses], dim=1)
+        tensors = {
+            "prompts": prompts,
+            "responses": responses,
+            "input_ids": input_ids,
+            "attention_mask": torch.ones_like(input_ids),
+            "position_ids": torch.arange(input_ids.shape[1])[None],
+        }
+        columns = {
+            **rollout.sample,
+            "__num_turns__": 2,
+            "tool_extra_fields": {},
+            "prompt_len": len(rollout.prompt_ids),
+            "response_len": len(response_ids),
+        }
+        data = DataProto(
+            batch=TensorDict(tensors, batch_size=1),
+            non_tensor_batch={name: _object_array(value) for name, value in columns.items()},
+        )
+        result = await next(self._workers).compute_score.remote(data)
+        return float(result["reward_score"])

@@ -1,0 +1,91 @@
+"""Requests to the refiner's replicas: generate a refinement, or the log-probs of given tokens."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+
+from refiner_worker.config import RefinerConfig
+
+PING_TIMEOUT_S = 30.0
+
+
+class RefinerRequestError(RuntimeError):
+    """A request failed on every replica that could be asked."""
+
+
+async def is_dead(server: ActorHandle) -> bool:
+    """Tell whether a server, or the vLLM engine behind it (a process of its own), is gone."""
+    try:
+        return await asyncio.wait_for(server.__ray_call__.remote(_engine_errored), PING_TIMEOUT_S)
+    except (RayError, asyncio.TimeoutError):
+        return True
+
+
+def _engine_errored(server: Any) -> bool:
+    return bool(server.engine.errored)
+
+
+@dataclass(slots=True, kw_only=True)
+class RefinerClient:
+    """Sends token ids to the replica with the fewest of its requests in flight.
+
+    Picklable: every Ray worker may hold one. A replica that dies is taken out of this client for good; the group's next
+    client has its successor.
+    """
+
+    servers: dict[str, ActorHandle]
+    """verl's rollout server of each replica, by its address."""
+    config: RefinerConfig
+    _num_in_flight: dict[str, int] = field(default_factory=dict)
+
+    async def generate(self, prompt_ids: list[int], stop: list[str]) -> list[int]:
+        """Return the generated token ids, EOS token or stop string included.
+
+        Raises:
+            RefinerRequestError: If no replica could answer.
+        """
+        params = {
+            "max_tokens": self.config.max_new_tokens,
+            "temperature": self.config.temperature,
+            "top_p": self.config.top_p,
+            "stop": stop,
+        }
+        return list((await self._request(prompt_ids, params)).token_ids)
+
+    async def log_probs(self, prompt_ids: list[int], response_ids: list[int]) -> list[float]:
+        """Return log pi_0(response_t | prompt, response_<t), shape (len(response_ids),), at temperature 1.
+
+        Raises:
+            RefinerRequestError: If no replica could answer.
+        """
+        output = await self._request(prompt_ids + response_ids, {"max_tokens": 1, "prompt_logprobs": 0})
+        # Entry t holds the log-prob of token t + 1: verl shifts them left by one.
+        shifted = output.extra_fields["prompt_logprobs"]
+        first = len(prompt_ids) - 1
+        return [entry[0] for entry in shifted[first : first + len(response_ids)]]
+
+    async def _request(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+        """Return verl's ``TokenOutput``; a dead replica is taken out and the request goes to another one."""
+        while self.servers:
+            address = min(self.servers, key=lambda name: self._num_in_flight.get(name, 0))
+            server, request_id = self.servers[address], uuid4().hex
+            self._num_in_flight[address] = self._num_in_flight.get(address, 0) + 1
+            try:
+                # A copy for each attempt: the server takes entries out of the dict.
+                return await server.generate.remote(
+                    request_id=request_id, prompt_ids=prompt_ids, sampling_params=dict(sampling_params)
+                )
+            except asyncio.CancelledError:
+                server.abort_request.remote(request_id)
+                raise
+            except RayError as error:
+                if not await is_dead(server):
+                    raise RefinerRequestError(str(error).strip().splitlines()[-1]) from error
+                self.servers.pop(address, None)
+            finally:
+                self._num_in_flight[address] -= 1
+        raise RefinerRequestError("no refiner replica is alive")

@@ -1,0 +1,73 @@
+"""The typed ``refiner`` block of the config. Needs neither torch nor verl."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PLACEMENTS = ("colocated",)
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(slots=True, kw_only=True)
+class RefinerConfig:
+    """Who refines, where and how. Defaults stand in ``recipe/online_refiner/config/online_refiner.yaml``."""
+
+    model_path: str
+    """Hugging Face folder or hub id of the reference model pi_0. Default: the actor's initial model."""
+    placement: str
+    """Where its replicas live. ``colocated``: on the training GPUs, awake only during the refine stage."""
+    num_replicas: int | None
+    """vLLM replicas. Default: as many as fit on the training GPUs."""
+    template: str
+    """Prompt template: ``apps``, ``dialogue``, or the path of a Jinja2 file of your own."""
+    max_new_tokens: int
+    """Longest refinement, in tokens; one that is cut by this limit is failed. Default: the longest response."""
+    max_model_len: int | None
+    """Context length of the refiner, in tokens. Default: template + prompt + response + refinement."""
+    temperature: float
+    """Sampling temperature of the refiner; 0 is greedy."""
+    top_p: float
+    """Nucleus sampling of the refiner, in (0, 1]."""
+    skip_reward_at_least: float | None
+    """Responses with this reward or more are not refined: a maximal reward cannot improve (APPS: 1.0)."""
+    request_timeout_s: float
+    """A refinement that is not there after so many seconds, its reward included, is failed."""
+    restart: bool
+    """Start a replica anew at the next step after it died; ``false`` ends the run with an error instead."""
+    track_kl: bool
+    """Measure KL(pi_theta || pi_0) on every response, from the refiner's log-probs or verl's reference worker."""
+    rollout: dict[str, Any]
+    """Overrides of verl's rollout block for the refiner's replicas (engine arguments, memory, parallelism)."""
+
+    def validate(self) -> None:
+        """Check what can be checked without the model.
+
+        Raises:
+            ValueError: Naming the key and what to set.
+        """
+        if self.placement not in PLACEMENTS:
+            raise ValueError(f"refiner.placement={self.placement} does not exist; set one of: {', '.join(PLACEMENTS)}")
+        if self.num_replicas is not None and self.num_replicas < 1:
+            raise ValueError(f"refiner.num_replicas={self.num_replicas}: set at least 1, or null for as many as fit")
+        if self.max_new_tokens < 1:
+            raise ValueError(f"refiner.max_new_tokens={self.max_new_tokens}: set at least 1")
+        if self.temperature < 0:
+            raise ValueError(f"refiner.temperature={self.temperature}: set 0 (greedy) or more")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"refiner.top_p={self.top_p}: set a number in (0, 1]")
+        if self.request_timeout_s <= 0:
+            raise ValueError(f"refiner.request_timeout_s={self.request_timeout_s}: set a number of seconds above 0")
+        self.template_path()
+
+    def template_path(self) -> Path:
+        """Return the file of the prompt template.
+
+        Raises:
+            ValueError: If there is no such template.
+        """
+        packaged = TEMPLATES / f"{self.template}.jinja"
+        path = packaged if packaged.exists() else Path(self.template).expanduser()
+        if not path.is_file():
+            names = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
+            raise ValueError(f"refiner.template={self.template}: no such file; set one of {names}, or a path")
+        return path

@@ -1,0 +1,167 @@
+"""The worker group that hosts the reference model pi_0 in vLLM replicas, on the training GPUs.
+
+It is built from verl's own parts: a ``RolloutReplica`` per slice of the resource pool, as verl hosts reward models and
+teachers (``verl/experimental/reward_loop/reward_model.py`` and ``verl/experimental/teacher_loop/teacher_model.py``).
+Nobody ever sends it weights, so it answers as pi_0 during the whole run.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+from ray.exceptions import RayError
+from verl.single_controller.ray.base import RayResourcePool, split_resource_pool
+from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_class
+
+from refiner_worker.client import RefinerClient, is_dead
+from refiner_worker.config import RefinerConfig
+
+logger = logging.getLogger(__name__)
+
+
+def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: int) -> DictConfig:
+    """Return verl's rollout block for the refiner's replicas.
+
+    It starts from the policy's rollout block, so that a run's engine settings hold for both, loads real weights (the
+    policy's default is to wait for a sync) and ends with the user's ``refiner.rollout``.
+
+    Args:
+        config: The whole config.
+        refiner: The refiner block.
+        max_model_len: Context length, in tokens.
+
+    Raises:
+        ValueError: If ``refiner.rollout`` has a key that verl does not know.
+    """
+    rollout = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
+    unknown = sorted(set(refiner.rollout) - set(rollout))
+    if unknown:
+        raise ValueError(f"refiner.rollout has keys that verl's rollout block does not know: {', '.join(unknown)}")
+    rollout.update(
+        n=1,
+        load_format="auto",
+        max_model_len=max_model_len,
+        calculate_log_probs=False,
+        mtp=None,
+        disable_log_stats=True,
+    )
+    rollout.merge_with(refiner.rollout)
+    return rollout
+
+
+def replica_size(rollout: DictConfig) -> int:
+    """Return the number of GPUs of one replica."""
+    return int(rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size)
+
+
+class RefinerGroup:
+    """Replicas of pi_0: launched once, woken and put to sleep around the refine stage, started anew when they died.
+
+    Args:
+        refiner: The refiner block.
+        rollout: verl's rollout block for the replicas, from :func:`rollout_config`.
+        pool: The training GPUs; the replicas take its first slices.
+        gpus_per_node: GPUs per node of that pool.
+    """
+
+    def __init__(
+        self, *, refiner: RefinerConfig, rollout: DictConfig, pool: RayResourcePool, gpus_per_node: int
+    ) -> None:
+        """Launch the replicas and wait until they serve."""
+        self._refiner, self._rollout = refiner, rollout
+        self._gpus_per_node = gpus_per_node
+        self._num_launches = 0
+        slices = split_resource_pool(pool, split_size=replica_size(rollout))
+        self._slices = slices[: refiner.num_replicas or len(slices)]
+        self._replicas: list[RolloutReplica] = [self._new_replica(rank) for rank in range(len(self._slices))]
+        _run(*(self._launch(rank) for rank in range(len(self._slices))))
+        self.sleep()
+
+    def client(self) -> RefinerClient:
+        """Return a client of the replicas that run now."""
+        servers = {replica.server_address: replica.server_handle for replica in self._replicas}
+        return RefinerClient(servers=servers, config=self._refiner)
+
+    def server_pids(self) -> list[int]:
+        """Return the process ids of the replicas' servers, on their nodes."""
+        return ray.get([server.__ray_call__.remote(_pid) for replica in self._replicas for server in replica.servers])
+
+    def wake_up(self) -> int:
+        """Make every replica ready to serve and return how many had to be started anew.
+
+        Raises:
+            RuntimeError: If one died and cannot be, or by ``refiner.restart=false`` must not be, started again.
+        """
+        dead = [rank for rank, is_gone in enumerate(_run(*map(_is_dead, self._replicas))) if is_gone]
+        for rank in dead:
+            self._restart(rank)
+        if self._sleeps:
+            awake = [replica.wake_up() for rank, replica in enumerate(self._replicas) if rank not in dead]
+            _run(*awake)
+        return len(dead)
+
+    def sleep(self) -> None:
+        """Free the GPU memory of every replica; weights wait in host memory. A dead one is left to :meth:`wake_up`."""
+        if self._sleeps:
+            _run(*map(_sleep, self._replicas))
+
+    @property
+    def _sleeps(self) -> bool:
+        return bool(self._rollout.free_cache_engine and self._rollout.enable_sleep_mode)
+
+    def _new_replica(self, rank: int) -> RolloutReplica:
+        # A restarted replica needs a name of its own: Ray frees the dead one's only some time later.
+        self._num_launches += 1
+        model = {"_target_": "verl.workers.config.HFModelConfig", "path": self._refiner.model_path}
+        return get_rollout_replica_class(self._rollout.name)(
+            replica_rank=rank,
+            config=self._rollout,
+            model_config=OmegaConf.create(model),
+            gpus_per_node=self._gpus_per_node,
+            name_suffix=f"refiner{self._num_launches}",
+        )
+
+    async def _launch(self, rank: int) -> None:
+        await self._replicas[rank].init_colocated(self._slices[rank])
+
+    def _restart(self, rank: int) -> None:
+        dead = self._replicas[rank]
+        if not self._refiner.restart:
+            raise RuntimeError(f"refiner replica {rank} died and refiner.restart=false")
+        logger.warning("refiner replica %d died; starting it anew", rank)
+        for actor in [*dead.servers, *dead.workers]:
+            ray.kill(actor)
+        self._replicas[rank] = self._new_replica(rank)
+        try:
+            _run(self._launch(rank))
+        except RayError as error:
+            raise RuntimeError(
+                f"refiner replica {rank} died and could not be started again ({error}). The last checkpoint is whole: "
+                "start the run again to resume from it, or set constraint.mode=none to go on without a refiner."
+            ) from error
+
+
+def _pid(_: Any) -> int:
+    return os.getpid()
+
+
+async def _is_dead(replica: RolloutReplica) -> bool:
+    return any(await asyncio.gather(*map(is_dead, replica.servers)))
+
+
+async def _sleep(replica: RolloutReplica) -> None:
+    try:
+        await replica.sleep()
+    except RayError:
+        logger.warning("a refiner replica died before it could sleep")
+
+
+def _run(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
+    async def gather() -> list[Any]:
+        return await asyncio.gather(*coroutines)
+
+    return asyncio.run(gather())

@@ -1,0 +1,69 @@
+"""From the refiner's output to a refined response a' as token ids, or the reason why there is none."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from refiner_worker.prompts import CLOSE_TAG
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """A refined response, or why there is none.
+
+    Example: ``Answer(token_ids=[19, 4, 2], text="x = 1", failure=None)`` with the policy's EOS id 2.
+    """
+
+    token_ids: list[int]
+    """a', ended by the policy's EOS token; empty if failed."""
+    text: str
+    """a' without special tokens; what was written, if failed."""
+    failure: str | None
+    """``truncated`` or ``empty``; None if there is an answer."""
+
+
+def parse_answer(token_ids: list[int], *, eos_token_id: int, tokenizer: Any, tags: bool) -> Answer:
+    """Strip what is not the answer from the refiner's output and end it as the policy ends its responses.
+
+    The ids stay as the refiner generated them (the policy shares its tokenizer); only where white space is stripped or
+    a token straddles the end of the answer, the rest is encoded again.
+
+    Args:
+        token_ids: Generated ids, without the prompt; vLLM keeps the EOS token and the stop string.
+        eos_token_id: The token that ends the policy's responses.
+        tokenizer: The tokenizer of both models.
+        tags: Whether the answer ends at the closing tag (an EOS token ends it as well).
+
+    Returns:
+        The answer. Cut by the length limit, or without any text, it is failed.
+    """
+    special = set(tokenizer.all_special_ids)
+    ids = list(token_ids)
+    while ids and ids[-1] in special:
+        ids.pop()
+    ended = len(ids) < len(token_ids)
+    while ids and not tokenizer.decode(ids[:1], skip_special_tokens=True).strip():
+        ids.pop(0)
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    if tags and CLOSE_TAG in text:
+        text, ended = text.split(CLOSE_TAG)[0], True
+    text = text.strip()
+    if not ended:
+        return Answer(token_ids=[], text=text, failure="truncated")
+    if not text:
+        return Answer(token_ids=[], text="", failure="empty")
+    kept = _kept_prefix(ids, text, tokenizer)
+    rest = text[len(tokenizer.decode(kept, skip_special_tokens=True)) :]
+    tail = tokenizer.encode(rest, add_special_tokens=False) if rest else []
+    return Answer(token_ids=[*kept, *tail, eos_token_id], text=text, failure=None)
+
+
+def _kept_prefix(ids: list[int], text: str, tokenizer: Any) -> list[int]:
+    """Return the longest prefix of ``ids`` whose text is a prefix of ``text``, by bisection."""
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text.startswith(tokenizer.decode(ids[:middle], skip_special_tokens=True)):
+            low = middle
+        else:
+            high = middle - 1
+    return ids[:low]

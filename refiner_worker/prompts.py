@@ -1,0 +1,67 @@
+"""From (question, response, reward) to the refiner's prompt: Jinja2 templates through the tokenizer's chat template."""
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, TemplateError, meta
+
+OPEN_TAG = "<refined>"
+CLOSE_TAG = "</refined>"
+
+
+class RefinerPrompt:
+    """Renders refiner prompts.
+
+    A template sees ``messages`` (the chat prompt, a list of role and content), ``question`` (its last user message),
+    ``response`` (text), ``reward`` (float), ``open_tag`` and ``close_tag``. One that mentions the tags has its answer
+    started for the refiner with the opening tag and read up to the closing one; otherwise all output is the answer.
+
+    Args:
+        path: The template's file.
+        tokenizer: The reference model's Hugging Face tokenizer, with a chat template.
+
+    Raises:
+        ValueError: If the template is broken or uses a variable that it is not given.
+    """
+
+    def __init__(self, path: Path, tokenizer: Any) -> None:
+        """Parse the template and try it once."""
+        environment = Environment(undefined=StrictUndefined, keep_trailing_newline=False, autoescape=False)
+        source = path.read_text(encoding="utf-8")
+        self.tokenizer = tokenizer
+        try:
+            self._template = environment.from_string(source)
+            self.uses_tags = "close_tag" in meta.find_undeclared_variables(environment.parse(source))
+            self._num_overhead_tokens = len(self.encode([{"role": "user", "content": ""}], "", -1.0))
+        except TemplateError as error:
+            raise ValueError(f"refiner.template: {path}: {error}") from error
+
+    @property
+    def stop(self) -> list[str]:
+        """Strings at which the refiner stops."""
+        return [CLOSE_TAG] if self.uses_tags else []
+
+    def encode(self, messages: list[dict[str, Any]], response: str, reward: float) -> list[int]:
+        """Return the token ids of one refiner prompt."""
+        questions = [message["content"] for message in messages if message["role"] == "user"]
+        text = self._template.render(
+            messages=messages,
+            question=questions[-1] if questions else "",
+            response=response,
+            reward=reward,
+            open_tag=OPEN_TAG,
+            close_tag=CLOSE_TAG,
+        )
+        chat = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
+        )
+        if self.uses_tags:
+            chat += f"{OPEN_TAG}\n"
+        return self.tokenizer.encode(chat, add_special_tokens=False)
+
+    def max_tokens(self, max_prompt_tokens: int, max_response_tokens: int) -> int:
+        """Return the length of the longest refiner prompt, in tokens.
+
+        Text that is decoded and encoded again, inside other text, can come out a few tokens longer: 2 % are added.
+        """
+        return self._num_overhead_tokens + int(1.02 * (max_prompt_tokens + max_response_tokens)) + 8

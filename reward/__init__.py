@@ -1,0 +1,10 @@
+"""Rewards of code answers: the APPS score of the paper's Eq. 7 and 8, and what runs the answer's code.
+
+Standard library only, so that a reward worker and the command line start in milliseconds.
+"""
+
+from reward.apps import Score, Verdict, score_from_verdicts, score_response
+from reward.limits import Limits
+from reward.problem import Problem
+
+__all__ = ["Limits", "Problem", "Score", "Verdict", "score_from_verdicts", "score_response"]

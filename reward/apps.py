@@ -1,0 +1,125 @@
+"""The APPS reward of the paper, Eq. 7 and 8: tiers, and a graded score between failure and success.
+
+-1.0                          no code found, or the code does not compile
+-0.6                          a run-time error or time-out on any test
+-0.3 + 1.3 * passed / total   otherwise: none passed -0.3, all passed 1.0
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from reward.compare import stdout_matches, value_matches
+from reward.execution import Execution, execute
+from reward.extract import extract_code
+from reward.limits import Limits
+from reward.problem import Problem
+
+COMPILE_ERROR_SCORE = -1.0
+RUNTIME_ERROR_SCORE = -0.6
+NONE_PASSED_SCORE = -0.3
+ALL_PASSED_SCORE = 1.0
+
+
+class Verdict(Enum):
+    """How one test ended."""
+
+    PASSED = "passed"
+    WRONG = "wrong"
+    RUNTIME_ERROR = "runtime_error"
+    COMPILE_ERROR = "compile_error"
+    INFRA_ERROR = "infra_error"
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Score:
+    """The reward of one answer, and why."""
+
+    score: float | None  # in [-1, 1]; None only for infra_error, which is no statement about the answer
+    outcome: str  # pass, fail, runtime_error, compile_error, infra_error
+    num_passed: int  # tests passed, counted until the first error
+    num_tests: int  # tests of the problem
+    detail: str = ""  # one line for people
+
+
+def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: str = "") -> Score:
+    """Eq. 7 and 8 from the tests' verdicts.
+
+    Args:
+        verdicts: [<= num_tests] in order; tests after the first error need not have run, since it decides the tier.
+        num_tests: tests of the problem, the denominator of Eq. 8.
+        detail: passed on.
+
+    Raises:
+        ValueError: no tests, or fewer verdicts than tests although none of them is an error.
+    """
+    if num_tests < 1:
+        raise ValueError("a problem without tests has no score: give at least one test")
+    num_passed = sum(verdict is Verdict.PASSED for verdict in verdicts)
+
+    def score(value: float | None, outcome: str) -> Score:
+        return Score(score=value, outcome=outcome, num_passed=num_passed, num_tests=num_tests, detail=detail)
+
+    if Verdict.INFRA_ERROR in verdicts:
+        return score(None, "infra_error")
+    if Verdict.COMPILE_ERROR in verdicts:
+        return score(COMPILE_ERROR_SCORE, "compile_error")
+    if Verdict.RUNTIME_ERROR in verdicts:
+        return score(RUNTIME_ERROR_SCORE, "runtime_error")
+    if len(verdicts) != num_tests:
+        raise ValueError(f"{len(verdicts)} verdicts for {num_tests} tests: run every test when none ends in an error")
+    if num_passed == num_tests:
+        return score(ALL_PASSED_SCORE, "pass")
+    return score(NONE_PASSED_SCORE + (ALL_PASSED_SCORE - NONE_PASSED_SCORE) * num_passed / num_tests, "fail")
+
+
+def score_response(problem: Problem, response: str, limits: Limits | None = None) -> Score:
+    """Score one answer: find its code, run the tests one after the other, stop at the first error.
+
+    Blocks for as long as the tests take, at most about `limits.solution_s`; safe to call from several threads.
+
+    Args:
+        problem: a checked problem.
+        response: the answer's text.
+        limits: None: the defaults.
+    """
+    limits = limits or Limits()
+    code = extract_code(response)
+    if code is None:
+        return score_from_verdicts([Verdict.COMPILE_ERROR], num_tests=problem.num_tests, detail="no code found")
+    verdicts: list[Verdict] = []
+    left_s = limits.solution_s
+    detail = ""
+    for index in range(problem.num_tests):
+        if left_s <= 0:
+            execution = Execution(
+                status="runtime_error", detail=f"no end of all tests within {limits.solution_s:.3g} s"
+            )
+        else:
+            execution = _run_test(problem, index, code, limits, min(limits.test_s, left_s))
+        left_s -= execution.seconds
+        verdict = _verdict(problem, index, execution)
+        verdicts.append(verdict)
+        if verdict is not Verdict.PASSED and not detail:
+            detail = f"test {index}: {execution.detail or 'wrong answer'}"
+        if verdict not in (Verdict.PASSED, Verdict.WRONG):
+            detail = f"test {index}: {execution.detail}"
+            break
+    return score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
+
+
+def _run_test(problem: Problem, index: int, code: str, limits: Limits, timeout_s: float) -> Execution:
+    if problem.fn_name is None:
+        return execute(code, limits=limits, timeout_s=timeout_s, stdin=problem.inputs[index])
+    return execute(code, limits=limits, timeout_s=timeout_s, fn_name=problem.fn_name, arguments=problem.inputs[index])
+
+
+def _verdict(problem: Problem, index: int, execution: Execution) -> Verdict:
+    if execution.status != "ok":
+        return Verdict(execution.status)
+    expected = problem.outputs[index]
+    if problem.fn_name is None:
+        is_right = stdout_matches(execution.stdout, expected)
+    else:
+        is_right = execution.is_json and any(value_matches(execution.value, value) for value in expected)
+    return Verdict.PASSED if is_right else Verdict.WRONG

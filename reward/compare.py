@@ -1,0 +1,66 @@
+"""Is an output right? Called in the trusted process only: expected outputs never reach the code under test."""
+
+import math
+from typing import Any
+
+# numpy.allclose's tolerances, which the APPS harness uses.
+REL_TOLERANCE = 1e-5
+ABS_TOLERANCE = 1e-8
+
+
+def stdout_matches(actual: str, expected: str) -> bool:
+    """Compare standard output line by line, as APPS and CodeRL do.
+
+    Trailing white space of a line, trailing blank lines and the amount of white space between words do not count.
+    A word expected as a float (`0.5`, `1e-3`) matches numbers within the tolerance; one expected as an integer
+    matches the same number however written (`3.0`) but no neighbour of it, however large; others match exactly.
+    """
+    actual_lines, expected_lines = _lines(actual), _lines(expected)
+    return len(actual_lines) == len(expected_lines) and all(
+        got == want or _words_match(got.split(), want.split())
+        for got, want in zip(actual_lines, expected_lines, strict=True)
+    )
+
+
+def value_matches(actual: Any, expected: Any) -> bool:
+    """Compare a returned JSON value with the expected one, by Python's `==` and a tolerance for expected floats.
+
+    As in APPS `==` decides, so True matches 1. Tuples count as lists: the value arrives as JSON.
+    """
+    if isinstance(expected, list) and isinstance(actual, list):
+        return len(actual) == len(expected) and all(map(value_matches, actual, expected))
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        return actual.keys() == expected.keys() and all(value_matches(actual[key], expected[key]) for key in expected)
+    if isinstance(expected, float) and isinstance(actual, (int, float)):
+        return _close(actual, expected)
+    return bool(actual == expected)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _words_match(actual: list[str], expected: list[str]) -> bool:
+    return len(actual) == len(expected) and all(map(_word_matches, actual, expected))
+
+
+def _word_matches(actual: str, expected: str) -> bool:
+    if actual == expected:
+        return True
+    try:
+        got, want = float(actual), float(expected)
+    except ValueError:  # words that are no numbers differ
+        return False
+    try:
+        whole = int(expected)
+    except ValueError:  # not written as an integer: a float, with a tolerance
+        return _close(got, want)
+    # Beyond 2**53 neighbouring integers share a float, so only the digits themselves can tell them apart.
+    return got == want if abs(whole) < 2**53 else False
+
+
+def _close(actual: float, expected: float) -> bool:
+    try:
+        return math.isclose(actual, expected, rel_tol=REL_TOLERANCE, abs_tol=ABS_TOLERANCE)
+    except OverflowError:  # an integer too large for a float is not close to any
+        return False

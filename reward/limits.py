@@ -1,0 +1,26 @@
+"""The limits under which one answer's code runs: the only place where their defaults stand."""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Limits:
+    """Limits of one answer; every value is positive, else ValueError."""
+
+    test_s: float = 4.0  # wall seconds of one test, counted from the moment the interpreter is ready
+    solution_s: float = 20.0  # wall seconds of all tests of one answer together
+    startup_s: float = (
+        15.0  # wall seconds for the interpreter to get ready; beyond: infra_error, not the answer's fault
+    )
+    memory_bytes: int = 1 << 30  # address space of the child
+    file_bytes: int = 16 << 20  # largest file that the child may write
+    open_files: int = 64  # file descriptors of the child
+    output_bytes: int = 1 << 20  # bytes of standard output, and of a returned value; beyond: runtime_error
+    infra_attempts: int = 3  # how often a test is started before its failure to start counts as infra_error
+
+    def __post_init__(self) -> None:
+        """Reject limits under which nothing could run."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise ValueError(f"limit {field.name} must be a number above 0, got {value!r}: set {field.name} > 0")

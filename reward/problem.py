@@ -1,0 +1,135 @@
+"""A problem in the format of the APPS data set: its tests, and the checks that belong before training."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Problem:
+    """One problem; build it with `from_input_output`, which checks it.
+
+    Example: `Problem(problem_id="7", inputs=[[1, 2]], outputs=[3], fn_name="add")` is call-based: test 0 calls
+    `add(1, 2)` and expects 3. With `fn_name=None` the inputs and outputs are standard input and output.
+    """
+
+    problem_id: str  # names the problem in every error
+    inputs: list[Any]  # [num_tests] stdin: text; call-based: list of arguments
+    outputs: list[Any]  # [num_tests] stdin: text; call-based: tuple of the values accepted as right
+    fn_name: str | None = None  # function (or method of class Solution) to call; None: a program on standard input
+    starter_code: str = ""  # what the question gives the solver to start from; not needed for scoring
+
+    @property
+    def num_tests(self) -> int:
+        """Number of tests, at least 1."""
+        return len(self.inputs)
+
+    @classmethod
+    def from_input_output(
+        cls, input_output: str | Mapping[str, Any], *, problem_id: object, starter_code: str = ""
+    ) -> "Problem":
+        """Check and normalise an APPS `input_output`.
+
+        Args:
+            input_output: object, or its JSON text, with `inputs`, `outputs` and, if call-based, `fn_name`.
+            problem_id: names the problem in errors.
+            starter_code: as in the data set.
+
+        Raises:
+            ValueError: no tests, unequal numbers of inputs and outputs, or a malformed test; it names the problem
+                and what to fix. Such a problem cannot be scored, so check the data before training.
+        """
+        where = f"problem {problem_id}"
+        fields = _as_object(input_output, where)
+        inputs, outputs = fields["inputs"], fields["outputs"]
+        if len(inputs) != len(outputs):
+            raise ValueError(
+                f"{where}: {len(inputs)} inputs but {len(outputs)} outputs: every test needs one input and one output"
+            )
+        if not inputs:
+            raise ValueError(f"{where}: no tests: give at least one input and output, or leave the problem out")
+        fn_name = fields.get("fn_name") or None
+        if fn_name is not None and not (isinstance(fn_name, str) and fn_name.isidentifier()):
+            raise ValueError(
+                f"{where}: fn_name is {fn_name!r}: give a Python name, or leave it out for a stdin problem"
+            )
+        if fn_name is None:
+            return cls(
+                problem_id=str(problem_id),
+                inputs=[_as_text(value, f"{where}: input {index}") for index, value in enumerate(inputs)],
+                outputs=[_as_text(value, f"{where}: output {index}") for index, value in enumerate(outputs)],
+                starter_code=starter_code,
+            )
+        return cls(
+            problem_id=str(problem_id),
+            inputs=[_as_arguments(value, f"{where}: input {index}") for index, value in enumerate(inputs)],
+            outputs=_accepted_values(inputs, outputs),
+            fn_name=fn_name,
+            starter_code=starter_code,
+        )
+
+
+def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    if isinstance(input_output, str):
+        try:
+            input_output = json.loads(input_output)
+        except ValueError as error:
+            raise ValueError(f"{where}: input_output is not JSON ({error}): give an object or its JSON text") from error
+    if not isinstance(input_output, Mapping):
+        raise ValueError(f"{where}: input_output is not an object: give one with the keys inputs and outputs")
+    for key in ("inputs", "outputs"):
+        if not isinstance(input_output.get(key), list):
+            raise ValueError(f"{where}: input_output has no list {key!r}: give one entry per test")
+    return input_output
+
+
+def _as_text(value: object, where: str) -> str:
+    """Standard input or output as text; APPS also has it as a list of lines."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    raise ValueError(f"{where} is {type(value).__name__}: give text (or a list of lines), or set fn_name if call-based")
+
+
+def _as_arguments(value: object, where: str) -> list[Any]:
+    """Arguments of a call: a list, or JSON text with one argument a line."""
+    if isinstance(value, str):
+        try:
+            value = [json.loads(line) for line in value.strip().split("\n")]
+        except ValueError as error:
+            raise ValueError(f"{where} is text but not one JSON value a line ({error}): give a list") from error
+    if not isinstance(value, list):
+        raise ValueError(f"{where} is {type(value).__name__}: give the list of the call's arguments")
+    return [_with_int_keys(argument) for argument in value]
+
+
+def _with_int_keys(argument: Any) -> Any:
+    """Undo JSON's conversion of integer keys to text, as the APPS harness does."""
+    if isinstance(argument, dict) and argument and all(_is_int(key) for key in argument):
+        return {int(key): value for key, value in argument.items()}
+    return argument
+
+
+def _is_int(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+def _accepted_values(inputs: list[Any], outputs: list[Any]) -> list[tuple[Any, ...]]:
+    """The values accepted as right, for every test of a call-based problem.
+
+    APPS has outputs plain (`9`) and wrapped in a list of one (`[false]`), the same way throughout a problem: where
+    every output is a list of one, its content is accepted too. An input given as JSON text may have its output as
+    JSON text, which is then accepted as text and parsed.
+    """
+    wrapped = all(isinstance(output, list) and len(output) == 1 for output in outputs)
+    accepted = []
+    for value, output in zip(inputs, outputs, strict=True):
+        values = [output, output[0]] if wrapped else [output]
+        if isinstance(value, str) and isinstance(output, str):
+            with contextlib.suppress(ValueError):  # plain text stands for itself
+                values.append(json.loads(output))
+        accepted.append(tuple(values))
+    return accepted

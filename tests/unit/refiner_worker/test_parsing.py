@@ -1,0 +1,59 @@
+"""The refiner's output becomes token ids that the policy could have written."""
+
+from typing import Any
+
+import pytest
+from refiner_worker.parsing import Answer, parse_answer
+
+EOS = 2
+
+
+def parse(tokenizer: Any, output: str, *, ended: bool = True, tags: bool = True) -> Answer:
+    ids = tokenizer.encode(output, add_special_tokens=False) + ([EOS] if ended else [])
+    return parse_answer(ids, eos_token_id=EOS, tokenizer=tokenizer, tags=tags)
+
+
+@pytest.mark.parametrize(
+    ("output", "ended", "tags", "text"),
+    [
+        ("print(1)\n</refined>", False, True, "print(1)"),
+        ("print(1)\n</refined> I hope this helps", False, True, "print(1)"),
+        ("print(1)", True, True, "print(1)"),
+        ("  \nprint(1)  \n", True, False, "print(1)"),
+        ("a = 1\n\n    b = 'ü'", True, False, "a = 1\n\n    b = 'ü'"),
+        ("keeps </refined> without tags", True, False, "keeps </refined> without tags"),
+    ],
+)
+def test_the_answer_is_what_stands_before_the_end(
+    tokenizer: Any, output: str, ended: bool, tags: bool, text: str
+) -> None:
+    answer = parse(tokenizer, output, ended=ended, tags=tags)
+    assert answer.failure is None
+    assert answer.text == text
+    assert answer.token_ids == [*tokenizer.encode(text, add_special_tokens=False), EOS]
+
+
+def test_a_token_that_straddles_the_end_is_cut(tokenizer: Any) -> None:
+    straddling = tokenizer.convert_tokens_to_ids("Ċ<")
+    ids = tokenizer.encode("ab\n</refined>", add_special_tokens=False)
+    assert straddling in ids
+    answer = parse_answer(ids, eos_token_id=EOS, tokenizer=tokenizer, tags=True)
+    assert tokenizer.decode(answer.token_ids, skip_special_tokens=True) == "ab"
+    assert straddling not in answer.token_ids
+
+
+def test_generated_ids_are_kept_where_they_are_not_the_tokenizers_choice(tokenizer: Any) -> None:
+    line_break, less = tokenizer.convert_tokens_to_ids(["Ċ", "<"])
+    a = tokenizer.convert_tokens_to_ids("a")
+    answer = parse_answer([a, line_break, less, a, EOS], eos_token_id=EOS, tokenizer=tokenizer, tags=True)
+    assert answer.token_ids == [a, line_break, less, a, EOS], "the tokenizer itself would merge the middle two"
+
+
+@pytest.mark.parametrize(
+    ("output", "ended", "failure"),
+    [("print(", False, "truncated"), ("", True, "empty"), (" \n ", True, "empty"), ("\n</refined>", False, "empty")],
+)
+def test_failures_have_a_reason_and_no_tokens(tokenizer: Any, output: str, ended: bool, failure: str) -> None:
+    answer = parse(tokenizer, output, ended=ended)
+    assert answer.failure == failure
+    assert answer.token_ids == []

@@ -1,0 +1,55 @@
+"""Refiner prompts: what they hold, their length, and templates that are broken."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refiner_worker.config import TEMPLATES
+from refiner_worker.prompts import RefinerPrompt
+
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is 1 + 1?"},
+    {"role": "assistant", "content": "3"},
+    {"role": "user", "content": "Are you sure?"},
+]
+
+
+@pytest.mark.parametrize("name", ["apps", "dialogue"])
+def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, name: str) -> None:
+    prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
+    text = tokenizer.decode(prompt.encode(MESSAGES, "It is {2}.", -0.6))
+    assert "Are you sure?" in text and "It is {2}." in text and "-0.60" in text
+    assert text.startswith("<|im_start|>user\n") and text.endswith("<|im_start|>assistant\n<refined>\n")
+    assert prompt.stop == ["</refined>"]
+
+
+def test_the_dialogue_template_shows_every_turn(tokenizer: Any) -> None:
+    text = tokenizer.decode(RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer).encode(MESSAGES, "No.", 0.5))
+    assert "system: Be brief." in text and "assistant: 3" in text
+
+
+def test_a_template_of_ones_own_without_tags(tokenizer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jinja"
+    path.write_text("{{ question }} | {{ response }} | {{ reward }}")
+    prompt = RefinerPrompt(path, tokenizer)
+    assert prompt.stop == []
+    assert "Are you sure? | yes | 1.0<|im_end|>" in tokenizer.decode(prompt.encode(MESSAGES, "yes", 1.0))
+
+
+@pytest.mark.parametrize("source", ["{{ answer }}", "{% if %}"])
+def test_a_broken_template_names_its_file(tokenizer: Any, tmp_path: Path, source: str) -> None:
+    path = tmp_path / "broken.jinja"
+    path.write_text(source)
+    with pytest.raises(ValueError, match=r"refiner\.template: .*broken\.jinja"):
+        RefinerPrompt(path, tokenizer)
+
+
+@pytest.mark.parametrize("name", ["apps", "dialogue"])
+def test_the_longest_prompt_is_bounded(tokenizer: Any, name: str) -> None:
+    prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
+    question, response = "q" * 300, "r" * 200
+    chat = [{"role": "user", "content": question}]
+    policy_prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    used = len(prompt.encode(chat, response, -0.3))
+    assert used <= prompt.max_tokens(len(policy_prompt), len(response)) <= used + 60

@@ -1,0 +1,143 @@
+import time
+
+import pytest
+
+from reward.apps import Verdict, score_from_verdicts, score_response
+from reward.limits import Limits
+from reward.problem import Problem
+
+LIMITS = Limits(test_s=5.0)
+SUM = Problem.from_input_output(
+    {"inputs": ["1\n2\n", "3\n4\n", "0\n0\n", "5\n-5\n"], "outputs": ["3\n", "7\n", "0\n", "0\n"]}, problem_id="sum"
+)
+ADD = Problem.from_input_output({"inputs": [[1, 2], [3, 4]], "outputs": [3, 7], "fn_name": "add"}, problem_id="add")
+
+
+def fenced(code: str) -> str:
+    return f"Here it is:\n```python\n{code}\n```\nIt works."
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "score", "outcome"),
+    [
+        (["compile_error"], -1.0, "compile_error"),
+        (["passed", "runtime_error"], -0.6, "runtime_error"),
+        (["wrong", "runtime_error"], -0.6, "runtime_error"),
+        (["wrong", "wrong", "wrong", "wrong"], -0.3, "fail"),
+        (["passed", "wrong", "wrong", "wrong"], 0.025, "fail"),  # -0.3 + 1.3 / 4
+        (["passed", "passed", "wrong", "wrong"], 0.35, "fail"),
+        (["passed", "passed", "passed", "wrong"], 0.675, "fail"),
+        (["passed", "passed", "passed", "passed"], 1.0, "pass"),
+        (["passed", "infra_error"], None, "infra_error"),
+    ],
+)
+def test_tiers_of_equations_7_and_8(verdicts: list[str], score: float | None, outcome: str) -> None:
+    result = score_from_verdicts([Verdict(verdict) for verdict in verdicts], num_tests=4)
+    assert result.outcome == outcome
+    assert result.score == (score if score is None else pytest.approx(score, abs=1e-12))
+    assert result.num_passed == verdicts.count("passed")
+    assert result.num_tests == 4
+
+
+def test_verdicts_must_cover_the_tests() -> None:
+    with pytest.raises(ValueError, match="1 verdicts for 2 tests"):
+        score_from_verdicts([Verdict.PASSED], num_tests=2)
+    with pytest.raises(ValueError, match="without tests"):
+        score_from_verdicts([], num_tests=0)
+
+
+@pytest.mark.parametrize(
+    ("response", "score", "outcome", "num_passed"),
+    [
+        (fenced("print(int(input()) + int(input()))"), 1.0, "pass", 4),
+        (fenced("print(0)"), 0.35, "fail", 2),
+        (fenced("print('?')"), -0.3, "fail", 0),
+        (fenced("a = int(input())\nprint(3)\n1 / (a - 3)"), -0.6, "runtime_error", 1),
+        (fenced("print(int(input()) + int(input())"), -1.0, "compile_error", 0),
+        ("The sum of two numbers.", -1.0, "compile_error", 0),
+        ("print(int(input()) + int(input()))", 1.0, "pass", 4),
+    ],
+)
+def test_stdin_answers(response: str, score: float, outcome: str, num_passed: int) -> None:
+    result = score_response(SUM, response, LIMITS)
+    assert (result.outcome, result.num_passed, result.num_tests) == (outcome, num_passed, 4)
+    assert result.score == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("code", "score"),
+    [
+        ("def add(a, b):\n    return a + b", 1.0),
+        ("class Solution:\n    def add(self, a, b):\n        return a + b", 1.0),
+        ("def add(a, b):\n    return 3", 0.35),
+        ("def add(a, b):\n    return {a + b}", -0.3),
+        ("def plus(a, b):\n    return a + b", -0.6),
+        ("def add(a, b) return a + b", -1.0),
+    ],
+)
+def test_call_answers(code: str, score: float) -> None:
+    assert score_response(ADD, fenced(code), LIMITS).score == pytest.approx(score)
+
+
+def test_wrapped_tuple_and_line_inputs() -> None:
+    problem = Problem.from_input_output(
+        {"inputs": ["[1, 2]\n3", "[4]\n5"], "outputs": [[[4, 5]], [[9]]], "fn_name": "plus"}, problem_id=1
+    )
+    code = "def plus(numbers, n):\n    return tuple(x + n for x in numbers)"
+    assert score_response(problem, fenced(code), LIMITS).score == 1.0
+
+
+def test_solution_budget_bounds_many_slow_tests() -> None:
+    problem = Problem.from_input_output({"inputs": ["1"] * 50, "outputs": ["1"] * 50}, problem_id=1)
+    started = time.monotonic()
+    result = score_response(
+        problem, fenced("import time\ntime.sleep(0.4)\nprint(1)"), Limits(test_s=5.0, solution_s=1.0)
+    )
+    assert result.outcome == "runtime_error"
+    assert 1 <= result.num_passed <= 3
+    assert time.monotonic() - started < 10
+
+
+def test_infinite_loop_stops_at_the_first_test() -> None:
+    started = time.monotonic()
+    result = score_response(SUM, fenced("while True: pass"), Limits(test_s=0.5))
+    assert (result.score, result.detail) == (-0.6, "test 0: no end within 0.5 s")
+    assert time.monotonic() - started < 5
+
+
+# Prints the text it looks for if it finds it by the garbage collector, in a frame, the environment or an open file.
+# The pattern does not match itself.
+HUNT = """
+import gc, os, re, sys
+found = []
+def look(value):
+    found.extend(re.findall('EXPECTED[-]7391', repr(value)[:20000]))
+for thing in gc.get_objects():
+    if isinstance(thing, (dict, list, tuple)):
+        look(thing)
+frame = sys._getframe()
+while frame:
+    look(dict(frame.f_locals))
+    look(dict(frame.f_globals))
+    frame = frame.f_back
+look([dict(os.environ), sys.argv])
+for fd in range(64):
+    try:
+        os.set_blocking(fd, False)
+        look(os.pread(fd, 20000, 0))
+    except OSError:
+        pass
+print(found[0] if found else 'nothing')
+"""
+
+
+@pytest.mark.parametrize(("stdin", "outcome"), [("1", "fail"), ("EXPECTED-7391", "pass")])
+def test_expected_output_is_not_in_the_child(stdin: str, outcome: str) -> None:
+    # The second case shows that the hunt finds what is there.
+    problem = Problem.from_input_output({"inputs": [stdin], "outputs": ["EXPECTED-7391"]}, problem_id=1)
+    assert score_response(problem, fenced(HUNT), LIMITS).outcome == outcome
+
+
+def test_infra_error_has_no_score() -> None:
+    result = score_response(SUM, fenced("print(1)"), Limits(startup_s=1e-4, infra_attempts=1))
+    assert (result.outcome, result.score) == ("infra_error", None)

@@ -1,0 +1,66 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from reward.problem import Problem
+
+
+def test_object_and_json_text_give_the_same_problem() -> None:
+    input_output = {"inputs": ["1\n", ["2", "3"]], "outputs": ["2\n", ["4", "5"]]}
+    problem = Problem.from_input_output(input_output, problem_id=7)
+    assert problem == Problem.from_input_output(json.dumps(input_output), problem_id="7")
+    assert problem.inputs == ["1\n", "2\n3"]  # APPS also has text as a list of lines
+    assert problem.outputs == ["2\n", "4\n5"]
+    assert problem.num_tests == 2
+
+
+def test_arguments_as_lines_of_json() -> None:
+    problem = Problem.from_input_output({"inputs": ['[1, 2]\n"a"'], "outputs": ['"b"'], "fn_name": "f"}, problem_id=1)
+    assert problem.inputs == [[[1, 2], "a"]]
+    assert problem.outputs == [('"b"', "b")]
+
+
+def test_integer_keys_are_restored() -> None:
+    problem = Problem.from_input_output(
+        {"inputs": [[{"1": "x", "-2": "y"}, {"a": 1}]], "outputs": [1], "fn_name": "f"}, problem_id=1
+    )
+    assert problem.inputs == [[{1: "x", -2: "y"}, {"a": 1}]]
+
+
+def test_wrapped_outputs_are_unwrapped_only_if_all_are_wrapped() -> None:
+    wrapped = Problem.from_input_output({"inputs": [[1], [2]], "outputs": [[False], [9]], "fn_name": "f"}, problem_id=1)
+    assert wrapped.outputs == [([False], False), ([9], 9)]
+    lists = Problem.from_input_output({"inputs": [[1], [2]], "outputs": [[5], [5, 6]], "fn_name": "f"}, problem_id=1)
+    assert lists.outputs == [([5],), ([5, 6],)]
+
+
+@pytest.mark.parametrize(
+    ("input_output", "message"),
+    [
+        ({"inputs": [], "outputs": []}, "problem p9: no tests"),
+        ({"inputs": ["1"], "outputs": []}, "problem p9: 1 inputs but 0 outputs"),
+        ({"inputs": ["1"]}, "no list 'outputs'"),
+        ("{", "input_output is not JSON"),
+        ("[1]", "not an object"),
+        ({"inputs": [3], "outputs": ["3"]}, "input 0 is int: give text"),
+        ({"inputs": ["3"], "outputs": ["3"], "fn_name": "f x"}, "fn_name is 'f x'"),
+        ({"inputs": ["{"], "outputs": ["3"], "fn_name": "f"}, "input 0 is text but not one JSON value a line"),
+        ({"inputs": [3], "outputs": ["3"], "fn_name": "f"}, "input 0 is int: give the list"),
+    ],
+)
+def test_errors_in_the_data_name_the_problem(input_output: object, message: str) -> None:
+    with pytest.raises(ValueError, match="problem p9") as error:
+        Problem.from_input_output(input_output, problem_id="p9")  # type: ignore[arg-type]
+    assert message in str(error.value)
+
+
+def test_package_imports_only_the_standard_library() -> None:
+    modules = ("reward", "reward.score", "reward.verl_reward")
+    code = (
+        f"import sys\nfor name in {modules}: __import__(name)\n"
+        "print(sorted({'verl', 'torch', 'ray', 'transformers', 'numpy', 'datasets'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

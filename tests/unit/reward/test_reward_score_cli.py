@@ -1,0 +1,92 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reward.score import main
+
+PROBLEMS = [
+    {"problem_id": 1, "input_output": {"inputs": ["2\n"], "outputs": ["4\n"]}},
+    {"problem_id": "add", "input_output": json.dumps({"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"})},
+]
+SOLUTIONS = [
+    {"problem_id": 1, "response": "```python\nprint(int(input()) * 2)\n```"},
+    {"problem_id": "add", "response": "```python\ndef add(a, b):\n    return a - b\n```"},
+    {"problem_id": "add", "response": "no idea"},
+]
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
+    problems, solutions = write(tmp_path / "p", PROBLEMS), write(tmp_path / "s", SOLUTIONS)
+    result = subprocess.run(
+        [sys.executable, "-m", "reward.score", "--problems", problems, "--solutions", solutions, "--workers", "2"],
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert rows == [
+        {"problem_id": 1, "score": 1.0, "outcome": "pass", "num_passed": 1, "num_tests": 1, "detail": ""},
+        {
+            "problem_id": "add",
+            "score": -0.3,
+            "outcome": "fail",
+            "num_passed": 0,
+            "num_tests": 1,
+            "detail": "test 0: wrong answer",
+        },
+        {
+            "problem_id": "add",
+            "score": -1.0,
+            "outcome": "compile_error",
+            "num_passed": 0,
+            "num_tests": 1,
+            "detail": "no code found",
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("problems", "solutions", "message"),
+    [
+        (PROBLEMS, [{"problem_id": 2, "response": ""}], "unknown problem_id 2"),
+        (PROBLEMS, [{"problem_id": 1}], "no 'response'"),
+        (PROBLEMS, [{"problem_id": 1, "response": None}], "response is NoneType: give text"),
+        ([{"problem_id": 1}], SOLUTIONS, "no 'input_output'"),
+        (PROBLEMS + PROBLEMS, SOLUTIONS, "problem_id 1 occurs twice"),
+        ([{"problem_id": 1, "input_output": {"inputs": [], "outputs": []}}], SOLUTIONS, "problem 1: no tests"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    problems: list[dict[str, object]],
+    solutions: list[dict[str, object]],
+    message: str,
+) -> None:
+    status = main(["--problems", write(tmp_path / "p", problems), "--solutions", write(tmp_path / "s", solutions)])
+    captured = capsys.readouterr()
+    assert (status, captured.out, captured.err.count("\n")) == (2, "", 1)
+    assert message in captured.err
+
+
+def test_bad_json_missing_file_and_bad_timeout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problems, solutions = write(tmp_path / "p", PROBLEMS), write(tmp_path / "s", SOLUTIONS)
+    broken = tmp_path / "broken"
+    broken.write_text('{"problem_id": 1')
+    assert main(["--problems", problems, "--solutions", str(broken)]) == 2
+    assert "line 1: not JSON" in capsys.readouterr().err
+    assert main(["--problems", str(tmp_path / "none"), "--solutions", solutions]) == 2
+    assert "No such file" in capsys.readouterr().err
+    assert main(["--problems", problems, "--solutions", solutions, "--timeout", "-1"]) == 2
+    assert "test_s must be a number above 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["--problems", problems, "--solutions", solutions, "--workers", "0"])
+    assert stop.value.code == 2

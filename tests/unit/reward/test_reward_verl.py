@@ -1,0 +1,82 @@
+import asyncio
+import inspect
+import json
+import time
+
+import pytest
+
+from reward.verl_reward import compute_score, validate_rows
+
+GROUND_TRUTH = json.dumps({"inputs": [[1], [2]], "outputs": [2, 4], "fn_name": "double", "problem_id": "p"})
+KEYS = {"score", "acc", "outcome", "num_passed", "num_tests"}
+
+
+def answer(body: str) -> str:
+    return f"```python\ndef double(x):\n    {body}\n```"
+
+
+def test_concurrent_answers_have_the_same_keys_and_do_not_block_the_loop() -> None:
+    responses = [answer("return 2 * x"), answer("return 2"), answer("return 1 / 0"), "no code", answer("return ((")]
+
+    async def score_all() -> tuple[list[dict[str, float | int | str]], int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.005)
+                ticks += 1
+
+        ticker = asyncio.create_task(tick())
+        scores = await asyncio.gather(
+            *(compute_score("mini_apps", r, GROUND_TRUTH, {}, max_concurrency=2) for r in responses)
+        )
+        ticker.cancel()
+        return list(scores), ticks
+
+    scores, ticks = asyncio.run(score_all())
+    assert [score["score"] for score in scores] == [1.0, pytest.approx(0.35), -0.6, -1.0, -1.0]
+    assert [score["acc"] for score in scores] == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert [score["outcome"] for score in scores] == ["pass", "fail", "runtime_error", "compile_error", "compile_error"]
+    assert all(score.keys() == KEYS for score in scores)
+    assert ticks >= 3
+
+
+def test_answers_run_at_once() -> None:
+    async def score_all() -> None:
+        slow = answer("import time; time.sleep(0.5); return 2 * x")
+        await asyncio.gather(*(compute_score("d", slow, GROUND_TRUTH, max_concurrency=4) for _ in range(4)))
+
+    started = time.monotonic()
+    asyncio.run(score_all())
+    assert time.monotonic() - started < 3.5  # one after the other: more than 4 s
+
+
+def test_limits_come_from_reward_kwargs() -> None:
+    loop = answer("while True: pass")
+    started = time.monotonic()
+    score = asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_s": 0.3}))
+    assert score["outcome"] == "runtime_error"
+    assert time.monotonic() - started < 3
+    with pytest.raises(TypeError, match="test_seconds"):
+        asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_seconds": 1}))
+
+
+def test_infra_error_raises() -> None:
+    limits = {"startup_s": 1e-4, "infra_attempts": 1}
+    with pytest.raises(RuntimeError, match="problem p: the answer could not be run in 1 attempts"):
+        asyncio.run(compute_score("d", answer("return x"), GROUND_TRUTH, limits=limits))
+
+
+def test_verl_takes_it_for_asynchronous() -> None:
+    assert inspect.iscoroutinefunction(compute_score)
+
+
+def test_rows_are_validated_before_training() -> None:
+    row = {"data_source": "d", "reward_model": {"ground_truth": GROUND_TRUTH}, "extra_info": {"problem_id": "p"}}
+    assert validate_rows([row, row]) == 2
+    bad = {**row, "reward_model": {"ground_truth": '{"inputs": ["1"], "outputs": []}'}}
+    with pytest.raises(ValueError, match="problem p: 1 inputs but 0 outputs"):
+        validate_rows([row, bad])
+    with pytest.raises(ValueError, match="ground_truth is not JSON"):
+        asyncio.run(compute_score("d", "", "not JSON"))
