@@ -34,8 +34,9 @@ class RefinerConfig:
     """A refinement that is not there after so many seconds, its reward included, is failed."""
     restart: bool
     """Start a replica anew at the next step after it died; ``false`` ends the run with an error instead."""
-    track_kl: bool
-    """Measure KL(pi_theta || pi_0) on every response, from the refiner's log-probs or verl's reference worker."""
+    num_kl_rollouts: int | None
+    """Responses a step on which KL(pi_theta || pi_0) is measured with the refiner; null is all of them, 0 none.
+    Where verl has a reference worker (static KL), its log-probs of all responses are used instead."""
     rollout: dict[str, Any]
     """Overrides of verl's rollout block for the refiner's replicas (engine arguments, memory, parallelism)."""
 
@@ -57,6 +58,10 @@ class RefinerConfig:
             raise ValueError(f"refiner.top_p={self.top_p}: set a number in (0, 1]")
         if self.request_timeout_s <= 0:
             raise ValueError(f"refiner.request_timeout_s={self.request_timeout_s}: set a number of seconds above 0")
+        if self.num_kl_rollouts is not None and self.num_kl_rollouts < 0:
+            raise ValueError(
+                f"refiner.num_kl_rollouts={self.num_kl_rollouts}: set 0 or more, or null for all responses"
+            )
         self.template_path()
 
     def template_path(self) -> Path:

@@ -21,6 +21,7 @@ from refiner_worker.client import RefinerClient, is_dead
 from refiner_worker.config import RefinerConfig
 
 logger = logging.getLogger(__name__)
+logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 
 def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: int) -> DictConfig:
@@ -79,6 +80,8 @@ class RefinerGroup:
         self._slices = slices[: refiner.num_replicas or len(slices)]
         self._replicas: list[RolloutReplica] = [self._new_replica(rank) for rank in range(len(self._slices))]
         _run(*(self._launch(rank) for rank in range(len(self._slices))))
+        for rank, pid in enumerate(self.server_pids()):
+            logger.info("refiner replica %d: server process %d", rank, pid)
         self.sleep()
 
     def client(self) -> RefinerClient:
@@ -87,8 +90,8 @@ class RefinerGroup:
         return RefinerClient(servers=servers, config=self._refiner)
 
     def server_pids(self) -> list[int]:
-        """Return the process ids of the replicas' servers, on their nodes."""
-        return ray.get([server.__ray_call__.remote(_pid) for replica in self._replicas for server in replica.servers])
+        """Return the process id of each replica's first server, on its node."""
+        return ray.get([replica.server_handle.__ray_call__.remote(_pid) for replica in self._replicas])
 
     def wake_up(self) -> int:
         """Make every replica ready to serve and return how many had to be started anew.

@@ -43,7 +43,7 @@ def _progress(config: DictConfig) -> Iterator[None]:
     console = Console(file=sys.__stdout__, highlight=False)
     run_dir = RunDir(config.run_dir)
     with open_dict(config):
-        config.ray_kwargs.ray_init.log_to_driver = False
+        config.ray_kwargs.ray_init.update(log_to_driver=False, logging_level=30)
     console.print(f"run directory: {run_dir.path}")
     console.print("starting Ray, vLLM and the trainer: 2 to 3 minutes on 2 cores before the first step ...")
     stop = threading.Event()

@@ -5,8 +5,10 @@
 Compose the config, check it, run verl. ``dry_run=true`` stops after the checks and prints the plan.
 """
 
+import contextlib
 import os
 import sys
+import warnings
 
 import hydra
 from omegaconf import DictConfig
@@ -21,7 +23,7 @@ from recipe.online_refiner.run_dir import RunDir
 def main(config: DictConfig) -> None:
     """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
     if config.trainer.device == "cpu":
-        _enter_cpu_platform()
+        _enter_cpu_platform(config.trainer.n_gpus_per_node)
     try:
         plan = prepare(config)
     except (ValueError, AssertionError) as error:  # verl's own checks assert
@@ -35,9 +37,14 @@ def main(config: DictConfig) -> None:
         train(config)
 
 
-def _enter_cpu_platform() -> None:
-    """Start this command anew with the CPU plugin's environment: verl reads it once, when it is imported."""
-    missing = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
+def _enter_cpu_platform(num_workers: int) -> None:
+    """Start this command anew with the CPU plugin's environment: verl reads it once, when it is imported.
+
+    The stages of a step take turns, so each process may use its share of all cores; Ray's default is one thread.
+    """
+    num_threads = max(1, len(os.sched_getaffinity(0)) // max(1, num_workers))
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
+    missing = {name: value for name, value in environment.items() if name not in os.environ}
     if missing:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
     check_environment()
@@ -52,7 +59,9 @@ def prepare(config: DictConfig) -> str:
     blocks = schema.load(config)
     if config.console not in CONSOLES:
         raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
-    # They import torch and verl, which takes seconds: only after the config itself is right.
+    # They import torch and verl, which takes seconds: only after the config itself is right. verl warns of each engine
+    # that is not installed, and of a critic that no critic-free estimator has.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.|recipe\.")
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
@@ -60,7 +69,8 @@ def prepare(config: DictConfig) -> str:
     from recipe.online_refiner.plan import make_plan
 
     checked = check(config, blocks)
-    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    with contextlib.redirect_stdout(sys.stderr):  # it prints that all is well
+        validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     plan = make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
     return plan.describe(config, blocks, checked.num_train_rows)
 

@@ -27,14 +27,14 @@ def read_rollouts(batch: KVBatchMeta) -> tuple[list[Rollout], list[str]]:
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id)
     prompts, responses, rewards = (data[name].unbind() for name in ("prompts", "responses", "rm_scores"))
     columns = {
-        name: list(values)
+        name: values.tolist()
         for name, values in data.items()
         if isinstance(values, NonTensorStack) and name not in NOT_FOR_THE_REWARD
     }
     rollouts = [
         Rollout(
             key=batch.keys[index],
-            messages=[dict(message) for message in columns["raw_prompt"][index]],
+            messages=columns["raw_prompt"][index],
             prompt_ids=prompts[index].tolist(),
             response_ids=responses[index].tolist(),
             reward=rewards[index].sum().item(),

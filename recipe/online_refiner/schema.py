@@ -71,7 +71,12 @@ class RefinementConfig:
     @property
     def hosts_refiner(self) -> bool:
         """Whether the run needs replicas of the reference model (to refine, or to measure the KL to it)."""
-        return self.refines or (self.refiner.track_kl and not self.has_reference_worker)
+        return self.refines or self.measures_kl
+
+    @property
+    def measures_kl(self) -> bool:
+        """Whether the KL to the reference is measured with the refiner's replicas."""
+        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker
 
 
 def load(config: DictConfig) -> RefinementConfig:

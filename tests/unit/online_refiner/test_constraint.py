@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from recipe.online_refiner.constraint import (
     accepts,
     cross_entropy,
@@ -42,9 +43,7 @@ def test_penalty_by_hand() -> None:
 
 def test_penalised_advantages_by_hand() -> None:
     advantages = torch.tensor([[1.0, 1, 1], [-1, -1, 0], [0.5, 0.5, 0.5], [2, 0, 2], [0, 0, 0]])
-    expected = torch.tensor(
-        [[0.7, 0.8, 1.0], [-1.075, -1.025, 0.0], [0.5, 0.5, 0.5], [1.8, 0.0, 1.9], [0.0, 0.0, 0.0]]
-    )
+    expected = torch.tensor([[0.7, 0.8, 1.0], [-1.075, -1.025, 0.0], [0.5, 0.5, 0.5], [1.8, 0.0, 1.9], [0.0, 0.0, 0.0]])
     before = advantages.clone()
     result = penalised_advantages(advantages=advantages, penalty=penalty(), response_mask=RESPONSE_MASK)
     torch.testing.assert_close(result, expected, atol=1e-6, rtol=0)

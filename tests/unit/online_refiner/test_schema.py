@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+
 from recipe.online_refiner import schema
 
 CONFIG = Path(schema.__file__).parent / "config"
@@ -66,7 +67,7 @@ def test_mistakes_say_what_to_set(override: str, message: str) -> None:
 
 def test_mode_none_hosts_a_refiner_only_to_track_the_kl() -> None:
     assert schema.load(composed("constraint.mode=none")).hosts_refiner
-    assert not schema.load(composed("constraint.mode=none", "refiner.track_kl=false")).hosts_refiner
+    assert not schema.load(composed("constraint.mode=none", "refiner.num_kl_rollouts=0")).hosts_refiner
     assert not schema.load(composed("constraint.mode=none", "algorithm.use_kl_in_reward=true")).hosts_refiner
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from refiner_worker.parsing import Answer, parse_answer
 
 EOS = 2

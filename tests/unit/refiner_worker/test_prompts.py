@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from refiner_worker.config import TEMPLATES
 from refiner_worker.prompts import RefinerPrompt
 
@@ -15,13 +16,14 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize("name", ["apps", "dialogue"])
-def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, name: str) -> None:
+@pytest.mark.parametrize(("name", "tags"), [("apps", False), ("dialogue", True)])
+def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, name: str, tags: bool) -> None:
     prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
     text = tokenizer.decode(prompt.encode(MESSAGES, "It is {2}.", -0.6))
     assert "Are you sure?" in text and "It is {2}." in text and "-0.60" in text
-    assert text.startswith("<|im_start|>user\n") and text.endswith("<|im_start|>assistant\n<refined>\n")
-    assert prompt.stop == ["</refined>"]
+    end = "<|im_start|>assistant\n" + ("<refined>\n" if tags else "")
+    assert text.startswith("<|im_start|>user\n") and text.endswith(end)
+    assert prompt.stop == (["</refined>"] if tags else [])
 
 
 def test_the_dialogue_template_shows_every_turn(tokenizer: Any) -> None:

@@ -1,0 +1,168 @@
+"""Shared fixtures: a tiny random Llama, prompts, and subprocesses whose descendants are all accounted for."""
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from recipe.cpu_platform import ENVIRONMENT
+
+# verl chooses its platform once, when it is first imported, whichever test does that.
+for _name, _value in ENVIRONMENT.items():
+    os.environ.setdefault(_name, _value)
+
+REPOSITORY = Path(__file__).parents[1]
+MARKER = "ONLINE_REFINER_TEST_RUN"
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """A subprocess and all its descendants, found by a mark in their environment, whatever session they are in."""
+
+    process: subprocess.Popen[bytes]
+    mark: str
+    log: Path
+
+    def output(self) -> str:
+        """Return stdout and stderr so far."""
+        return self.log.read_text(errors="replace")
+
+    def descendants(self) -> list[psutil.Process]:
+        """Return the processes that carry the mark."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARKER) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:  # ended between listing and reading, or owned by someone else
+                continue
+        return found
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for the end and return the exit code; a job that does not end fails the test."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"no end within {timeout_s} s; the last output was:\n{self.output()[-6000:]}")
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until the job has done something; one that ends or hangs before fails the test."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"the job ended or hangs; the last output was:\n{self.output()[-6000:]}")
+            time.sleep(0.1)
+
+    def survivors(self) -> list[str]:
+        """Return the command lines of descendants that are alive 20 s after the end."""
+        _, alive = psutil.wait_procs(self.descendants(), timeout=20)
+        return [" ".join(process.cmdline()) for process in alive if process.is_running()]
+
+    def kill_all(self) -> None:
+        """End the job and every descendant at once, as a power cut would."""
+        while processes := self.descendants():
+            for process in processes:
+                process.kill()
+            psutil.wait_procs(processes, timeout=5)
+        self.process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def start_marked() -> Iterator[Callable[..., Job]]:
+    """Return a function that starts Python with arguments in a folder; what is left of it at the end is killed."""
+    jobs: list[Job] = []
+
+    def start(arguments: list[str], *, cwd: Path, environment: dict[str, str] | None = None) -> Job:
+        mark = uuid.uuid4().hex
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        log = cwd / f"output-{mark[:8]}.log"
+        with log.open("w") as stream:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env={**os.environ, **(environment or {}), MARKER: mark, "PYTHONPATH": path},
+                cwd=cwd,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+            )
+        jobs.append(Job(process=process, mark=mark, log=log))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill_all()
+
+
+@pytest.fixture(scope="session")
+def letter_prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write 16 prompts in verl's parquet layout, and return the file."""
+    import pandas
+
+    rows = [
+        {
+            "data_source": "letters",
+            "prompt": [{"role": "user", "content": f"Write {n} letters."}],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": n},
+        }
+        for n in range(16)
+    ]
+    file = tmp_path_factory.mktemp("data") / "train.parquet"
+    pandas.DataFrame(rows).to_parquet(file)
+    return file
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Return the folder of SmolLM2-135M-Instruct, converted on the first call."""
+    command = [sys.executable, str(REPOSITORY / "scripts" / "get_smollm2.py")]
+    return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a random two-layer Llama with a byte-level tokenizer and a chat template, and return its folder."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate(special + alphabet)}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=special
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(vocabulary),
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=2048,
+            initializer_range=0.3,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    folder = tmp_path_factory.mktemp("tiny_llama")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,160 @@
+"""Hosts a refiner on a Ray cluster of its own, breaks it in every way, and prints what happened as one JSON line.
+
+A process of its own, because the CPU platform is chosen once, when verl is first imported. Arguments: model folder,
+folder of the config, scratch folder.
+"""
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+import torch
+from hydra import compose, initialize_config_dir
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from verl.single_controller.ray import ResourcePoolManager
+
+from recipe.online_refiner import schema
+from recipe.online_refiner.checks import max_positions
+from recipe.online_refiner.plan import make_plan
+from recipe.online_refiner.refine_stage import Refinement, Refiner, Rollout, reference_log_probs, refine_all
+from refiner_worker.client import RefinerClient, RefinerRequestError
+from refiner_worker.group import RefinerGroup
+
+OVERRIDES = (
+    "platform=cpu",
+    "data.max_prompt_length=64",
+    "data.max_response_length=16",
+    "actor_rollout_ref.rollout.dtype=float32",
+    "actor_rollout_ref.rollout.max_num_batched_tokens=2048",
+    "refiner.temperature=0",
+    "refiner.skip_reward_at_least=1.0",
+    "constraint.filter=false",
+)
+
+
+async def letters(rollout: Rollout, response_ids: list[int]) -> float:
+    """A reward that needs nothing but the token ids."""
+    if rollout.reward < -2:
+        raise ZeroDivisionError("a reward function that fails")
+    return sum(token % 2 for token in response_ids) / len(response_ids)
+
+
+def rollouts(tokenizer: Any, num: int, reward: float = 0.0) -> list[Rollout]:
+    """Return rollouts with different prompts."""
+    made = []
+    for index in range(num):
+        messages = [{"role": "user", "content": f"Write {index} letters."}]
+        prompt_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        response_ids = [*tokenizer.encode("abcdefgh"[: index % 8 + 1]), tokenizer.eos_token_id]
+        made.append(
+            Rollout(
+                key=str(index),
+                messages=messages,
+                prompt_ids=prompt_ids,
+                response_ids=response_ids,
+                reward=reward,
+                sample={},
+            )
+        )
+    return made
+
+
+def refine(refiner: Refiner, batch: list[Rollout]) -> list[Refinement]:
+    """Run the stage."""
+    return asyncio.run(refine_all(refiner, batch)).refinements
+
+
+def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, batch: list[Rollout]) -> float:
+    """Compare the refiner's log-probs of responses with those of the same weights in Hugging Face."""
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    difference = 0.0
+    for rollout, ours in zip(batch, asyncio.run(reference_log_probs(client, batch)), strict=True):
+        ids = torch.tensor([rollout.prompt_ids + rollout.response_ids])
+        with torch.no_grad():
+            log_probs = model(ids).logits.log_softmax(-1)[0, :-1].gather(-1, ids[0, 1:, None])[:, 0]
+        theirs = log_probs[len(rollout.prompt_ids) - 1 :]
+        assert ours is not None and len(ours) == len(theirs)
+        difference = max(difference, (torch.tensor(ours) - theirs).abs().max().item())
+    return difference
+
+
+async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> list[Refinement]:
+    """Kill a process once a batch's requests are under way."""
+    stage = asyncio.create_task(refine_all(refiner, batch))
+    await asyncio.sleep(0.3)
+    os.kill(pid, signal.SIGKILL)
+    return (await stage).refinements
+
+
+def main() -> None:
+    """Run the probe."""
+    model_path, config_folder = sys.argv[1:3]
+    with initialize_config_dir(config_folder, version_base=None):
+        config = compose("online_refiner", overrides=[f"actor_rollout_ref.model.path={model_path}", *OVERRIDES])
+    blocks = schema.load(config)
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    plan = make_plan(config, blocks, tokenizer=tokenizer, max_positions=max_positions(model_path))
+    ray.init(num_gpus=1, num_cpus=8, include_dashboard=False, log_to_driver=False)
+    pools = ResourcePoolManager(resource_pool_spec={"global_pool": [1]}, mapping={})
+    pools.create_resource_pool()
+    group = RefinerGroup(
+        refiner=blocks.refiner,
+        rollout=plan.refiner_rollout,
+        pool=pools.resource_pool_dict["global_pool"],
+        gpus_per_node=1,
+    )
+    refiner = Refiner(
+        config=blocks.refiner,
+        constraint=blocks.constraint,
+        client=group.client(),
+        prompt=plan.prompt,
+        score=letters,
+        max_model_len=plan.max_model_len,
+    )
+    batch = rollouts(tokenizer, 12)
+    result: dict[str, Any] = {"max_model_len": plan.max_model_len}
+    before = refine(refiner, batch)
+    result["before"] = [refinement.verdict for refinement in before]
+    result["kl_difference"] = largest_difference_to_hugging_face(refiner.client, model_path, batch)
+
+    hurried = dataclasses.replace(refiner, config=dataclasses.replace(blocks.refiner, request_timeout_s=0.001))
+    result["hurried"] = {refinement.verdict for refinement in refine(hurried, batch)}
+    narrow = dataclasses.replace(refiner, max_model_len=100)
+    result["narrow"] = {refinement.verdict for refinement in refine(narrow, batch)}
+    result["solved"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 3, reward=1.0))}
+    result["bad_reward"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 12, reward=-3.0))}
+    try:
+        asyncio.run(refiner.client.generate([5] * (plan.max_model_len + 1), []))
+    except RefinerRequestError as error:
+        result["too_long_for_the_server"] = str(error)
+    result["alive_after_bad_requests"] = len(group.client().servers) == len(refiner.client.servers)
+
+    server = psutil.Process(group.server_pids()[0])
+    engine = next(
+        child for child in server.children(recursive=True) if "EngineCore" in child.name() + str(child.cmdline())
+    )
+    family = [engine, *engine.children(recursive=True)]
+    killed = asyncio.run(kill_in_flight(refiner, rollouts(tokenizer, 200), engine.pid))
+    result["killed"] = {refinement.verdict for refinement in killed}
+    start = time.monotonic()
+    result["num_restarts"] = group.wake_up()
+    result["restart_s"] = time.monotonic() - start
+    refiner.client = group.client()
+    after = refine(refiner, batch)
+    result["same_after_restart"] = [a.token_ids == b.token_ids for a, b in zip(before, after, strict=True)]
+    result["orphans"] = [process.pid for process in psutil.wait_procs(family, timeout=10)[1] if process.is_running()]
+    group.server_pids()
+    ray.shutdown()
+    Path(sys.argv[3]).write_text(json.dumps(result, default=sorted))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The main job end to end: verl's own trainer, Ray, TransferQueue, FSDP2 and vLLM, on a tiny random model."""
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from recipe.online_refiner.metrics import MEANING
+
+NUM_STEPS = 3
+CPU = {"VERL_USE_EXTERNAL_MODULES": "recipe.cpu_platform.activate"}
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return sum(c.islower() for c in solution_str) / max(len(solution_str), 1)
+"""
+
+
+@pytest.fixture(scope="module")
+def overrides(tiny_llama: Path, letter_prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return what stock verl and our job have in common; rollouts are kept and used again."""
+    folder = tmp_path_factory.mktemp("main_job")
+    reward = folder / "letters.py"
+    reward.write_text(REWARD)
+    return [
+        *("algorithm.adv_estimator=grpo", f"actor_rollout_ref.model.path={tiny_llama}"),
+        *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}", "data.train_batch_size=4"),
+        *("data.max_prompt_length=64", "data.max_response_length=16", "data.dataloader_num_workers=0"),
+        *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"),
+        *(
+            "actor_rollout_ref.actor.optim.lr=1e-2",
+            "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra]",
+        ),
+        *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"),
+        *("actor_rollout_ref.rollout.max_model_len=128", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
+        f"reward.custom_reward_function.path={reward}",
+        *("trainer.project_name=e2e", "trainer.experiment_name=letters", "trainer.val_before_train=False"),
+        *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=3", "trainer.test_freq=-1"),
+        *("skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
+    ]
+
+
+def ours(run_dir: Path, *overrides: str) -> list[str]:
+    return ["-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *overrides]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def weights(checkpoints: Path, step: int) -> dict[str, torch.Tensor]:
+    state = torch.load(
+        checkpoints / f"global_step_{step}" / "actor" / "model_world_size_1_rank_0.pt", weights_only=False
+    )
+    return {name: getattr(tensor, "_local_tensor", tensor) for name, tensor in state.items()}
+
+
+@pytest.fixture(scope="module")
+def stock(start_marked: Callable, overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train with stock verl, keep its rollouts, and return its folder with metrics and checkpoints."""
+    folder = tmp_path_factory.mktemp("stock")
+    job = start_marked(
+        [
+            *("-m", "verl.trainer.main_ppo", "hydra.searchpath=[pkg://recipe.cpu_platform.config]", "+platform=cpu"),
+            *(
+                f"hydra.run.dir={folder}",
+                "trainer.logger=[console,file]",
+                f"trainer.default_local_dir={folder}/checkpoints",
+            ),
+            *(f"trainer.save_freq={NUM_STEPS}", f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}", *overrides),
+        ],
+        environment={**CPU, "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")},
+        cwd=folder,
+    )
+    assert job.wait(400) == 0, job.output()[-6000:]
+    return folder
+
+
+def assert_same_training(stock: Path, run_dir: Path) -> None:
+    """Compare advantages, loss and parameters of every step with stock verl's."""
+    reference = [row["data"] for row in rows(stock / "metrics.jsonl")]
+    steps = rows(run_dir / "metrics.jsonl")
+    assert [row["step"] for row in steps] == list(range(1, NUM_STEPS + 1))
+    names = ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/score/mean")
+    names += tuple(f"critic/advantages/{kind}" for kind in ("mean", "max", "min"))
+    for step, expected in zip(steps, reference, strict=True):
+        for name in names:
+            assert step[name] == pytest.approx(expected[name], abs=1e-6, rel=1e-6), (step["step"], name)
+        assert step["actor/grad_norm"] > 0
+    ours, theirs = (weights(folder / "checkpoints", NUM_STEPS) for folder in (run_dir, stock))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-6, rtol=0)
+
+
+@pytest.mark.e2e
+def test_mode_none_is_verl(stock: Path, start_marked: Callable, overrides: list[str], tmp_path: Path) -> None:
+    job = start_marked(
+        ours(
+            tmp_path / "run",
+            *("constraint.mode=none", "refiner.num_kl_rollouts=0", f"trainer.save_freq={NUM_STEPS}"),
+            *(f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}", *overrides),
+        ),
+        cwd=tmp_path,
+    )
+    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    assert_same_training(stock, tmp_path / "run")
+    assert set(MEANING) <= set(rows(tmp_path / "run" / "metrics.jsonl")[0])
+
+
+@pytest.mark.e2e
+def test_eta_zero_is_verl_even_when_killed_and_resumed(
+    stock: Path, start_marked: Callable, overrides: list[str], tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    command = ours(
+        run_dir,
+        *("constraint.eta=0", "refiner.template=dialogue", "refiner.temperature=0", "trainer.save_freq=1"),
+        *(f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}", *overrides),
+    )
+    first = start_marked(command, cwd=tmp_path)
+    tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
+    first.wait_until(lambda: tracker.exists() and tracker.read_text().strip() == "1", 400)
+    first.kill_all()
+    assert len(rows(run_dir / "metrics.jsonl")) < NUM_STEPS, "the run ended before it was killed"
+
+    second = start_marked(command, cwd=tmp_path)
+    assert second.wait(400) == 0, second.output()[-6000:]
+    assert second.survivors() == []
+    assert "setting global step to 1" in second.output()
+    assert_same_training(stock, run_dir)
+    assert any(step["refiner/num_accepted"] for step in rows(run_dir / "metrics.jsonl"))
+    steps = {row["step"] for row in rows(run_dir / "refinements.jsonl")}
+    assert steps == set(range(1, NUM_STEPS + 1))
+
+
+@pytest.mark.e2e
+def test_two_workers_train_with_a_frozen_refiner_that_is_killed(
+    start_marked: Callable, overrides: list[str], tmp_path: Path
+) -> None:
+    """Every step has the same rollouts, so a greedy refiner must answer the same while the policy changes."""
+    run_dir, num_steps = tmp_path / "run", 4
+    job = start_marked(
+        ours(
+            run_dir,
+            *overrides,
+            *("constraint.eta=0.1", "refiner.temperature=0", "refiner.num_replicas=1", "refiner.template=dialogue"),
+            *("trainer.n_gpus_per_node=2", f"trainer.total_training_steps={num_steps}", "trainer.save_freq=-1"),
+            *("trainer.total_epochs=4", "skip.rollout_tq.action=repeat", f"skip.rollout_tq.steps={[1, 2, 3, 4]}"),
+            f"skip.rollout_tq.dump_dir={tmp_path}/rollouts",
+        ),
+        cwd=tmp_path,
+    )
+    job.wait_until(lambda: len(rows(run_dir / "metrics.jsonl")) >= 1, 400)
+    pids = re.findall(r"refiner replica 0: server process (\d+)", job.output())
+    assert len(pids) == 1
+    psutil.Process(int(pids[0])).kill()
+    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+
+    steps = rows(run_dir / "metrics.jsonl")
+    assert [row["step"] for row in steps] == [1, 2, 3, 4]
+    assert sum(step["refiner/num_restarts"] for step in steps) == 1
+    for step in steps:
+        for name in MEANING:
+            assert isinstance(step[name], float) and math.isfinite(step[name]), name
+        for name in ("actor/pg_loss", "actor/grad_norm"):
+            assert math.isfinite(step[name]), name
+    # The policy has moved: what the same refinements cost it is another number in every step.
+    crossed = [step["constraint/cross_entropy_all"] for step in steps if not step["refiner/failed/request"]]
+    assert len(crossed) >= 3 and len(set(crossed)) == len(crossed)
+    assert steps[0]["constraint/penalty"] < 0
+    assert steps[0]["kl_ref/k3"] < 1e-3 < steps[-1]["kl_ref/k3"]
+
+    refinements = rows(run_dir / "refinements.jsonl")
+    by_step = [sorted_refinements(refinements, step) for step in (1, 4)]
+    assert by_step[0] == by_step[1], "pi_0 must not change"
+    for row in refinements:
+        if row["refined_reward"] is not None:
+            assert (row["verdict"] == "accepted") == (row["refined_reward"] > row["reward"])
+    shutil.rmtree(tmp_path / "rollouts")
+
+
+def sorted_refinements(refinements: list[dict[str, Any]], step: int) -> list[tuple[str, str, str]]:
+    return sorted((row["response"], row["refined"] or "", row["verdict"]) for row in refinements if row["step"] == step)

@@ -1,0 +1,37 @@
+"""The hosted refiner: frozen, exact, and a failure costs a refinement and nothing else."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.mark.e2e
+def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
+    output = tmp_path / "result.json"
+    config = REPOSITORY / "recipe" / "online_refiner" / "config"
+    job = start_marked(
+        [str(Path(__file__).with_name("refiner_group_probe.py")), str(tiny_llama), str(config), str(output)],
+        environment={"VERL_USE_EXTERNAL_MODULES": "recipe.cpu_platform.activate"},
+        cwd=tmp_path,
+    )
+    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    result = json.loads(output.read_text())
+
+    assert set(result["before"]) <= {"accepted", "truncated", "empty"}
+    assert "accepted" in result["before"]
+    assert result["kl_difference"] < 1e-4
+    assert result["hurried"] == ["timeout"]
+    assert result["narrow"] == ["too_long"]
+    assert result["solved"] == ["max_reward"]
+    assert "reward" in result["bad_reward"] and "accepted" not in result["bad_reward"]
+    assert "no room to generate" in result["too_long_for_the_server"]
+    assert result["alive_after_bad_requests"]
+    assert "request" in result["killed"], "the refiner died too late for this test to show anything"
+    assert result["num_restarts"] == 1
+    assert all(result["same_after_restart"])
+    assert result["orphans"] == []
