@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -129,9 +130,38 @@ def smollm2() -> Path:
     return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
+def write_bigrams(model: Any, tokenizer: Any) -> None:
+    """Make a Llama write a, b, c, d, z and stop, some letters in capitals: a response has an end and a reward.
+
+    Embeddings of the letters are orthogonal unit vectors, so a row of the LM head holds the logits of its token after each
+    letter (times 8, the final RMSNorm's factor for 64 dimensions).
+    """
+    import torch
+
+    letters = [tokenizer.convert_tokens_to_ids(token) for token in ("Ċ", *"abcdz", *"ABCDZ")]
+    start, lower, upper = letters[0], letters[1:6], letters[6:]
+    with torch.no_grad():
+        embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
+        embedding[:, : len(letters)] = 0
+        embedding /= embedding.norm(dim=1, keepdim=True)
+        embedding[letters] = torch.eye(embedding.shape[1])[: len(letters)]
+        head *= 0.01
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight *= 1e-4
+            layer.mlp.down_proj.weight *= 1e-4
+        following = {start: 0, **{letter: rank % 5 + 1 for rank, letter in enumerate(letters[1:])}}
+        for column, letter in enumerate(letters):
+            if letter in (lower[4], upper[4]):
+                head[tokenizer.eos_token_id, column] = 12 / 8
+            else:
+                head[lower[following[letter]], column] = 10 / 8
+                head[upper[following[letter]], column] = 9.6 / 8
+                head[lower[4], column] += 8 / 8 if following[letter] < 4 else 0
+
+
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Save a random two-layer Llama with a byte-level tokenizer and a chat template, and return its folder."""
+    """Save a two-layer Llama with a byte-level tokenizer and a chat template, and return its folder."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -160,8 +190,10 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
+            tie_word_embeddings=False,
         )
     )
+    write_bigrams(model, tokenizer)
     folder = tmp_path_factory.mktemp("tiny_llama")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -181,5 +181,7 @@ class OnlineRefinerSync(PPOTrainerSync):
     # ---- records
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, **kwargs: Any) -> None:
+        # verl's own timer of the stage that ours stands in counts it as well.
+        timing_raw["old_log_prob"] -= timing_raw.get("refine_log_prob", 0.0)
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
         self.run_dir.append_metrics(kwargs["global_steps"], metrics)

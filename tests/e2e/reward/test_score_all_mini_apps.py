@@ -1,0 +1,25 @@
+"""From the generator through the data files to the score: every reference solution of every problem passes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.mark.e2e
+def test_every_reference_solution_scores_one(tmp_path: Path) -> None:
+    prepare = [sys.executable, "scripts/prepare_data.py", "mini-apps", "--output", str(tmp_path)]
+    subprocess.run(prepare, cwd=REPOSITORY, check=True, capture_output=True)
+    files = ["--problems", str(tmp_path / "problems.jsonl"), "--solutions", str(tmp_path / "solutions.jsonl")]
+    limits = ["--workers", "2", "--timeout", "30"]
+    scored = subprocess.run(
+        [sys.executable, "-m", "reward.score", *files, *limits], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert scored.returncode == 0, scored.stderr
+    results = [json.loads(line) for line in scored.stdout.splitlines()]
+    assert len(results) == 400
+    assert [result for result in results if (result["score"], result["outcome"]) != (1.0, "pass")] == []

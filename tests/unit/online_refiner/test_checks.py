@@ -1,0 +1,143 @@
+"""Mistakes in a run's files are one clear line before Ray starts."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from transformers import AutoTokenizer
+
+from recipe.online_refiner import schema
+from recipe.online_refiner.checks import check
+from recipe.online_refiner.plan import make_plan
+
+CONFIG = Path(schema.__file__).parent / "config"
+GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
+
+
+def write(path: Path, problems: list[Any]) -> Path:
+    rows = [
+        {
+            "data_source": "mini_apps",
+            "prompt": [{"role": "user", "content": "double it"}],
+            "reward_model": {"style": "rule", "ground_truth": json.dumps(problem)},
+            "extra_info": {"problem_id": f"p{index}", "index": index},
+        }
+        for index, problem in enumerate(problems)
+    ]
+    pandas.DataFrame(rows, columns=["data_source", "prompt", "reward_model", "extra_info"]).to_parquet(path)
+    return path
+
+
+@pytest.fixture
+def config(tiny_llama: Path, tmp_path: Path) -> DictConfig:
+    data = write(tmp_path / "good.parquet", [GOOD] * 4)
+    overrides = [
+        "platform=cpu",
+        f"actor_rollout_ref.model.path={tiny_llama}",
+        *(f"data.train_files={data}", f"data.val_files={data}", "data.train_batch_size=2"),
+        *("data.max_prompt_length=64", "data.max_response_length=16"),
+        "reward.custom_reward_function.path=pkg://reward.verl_reward",
+    ]
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        return compose("online_refiner", overrides=overrides)
+
+
+def error_of(config: DictConfig) -> str:
+    with pytest.raises(ValueError) as error:
+        check(config, schema.load(config))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -> None:
+    blocks = schema.load(config)
+    checked = check(config, blocks)
+    plan = make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
+    needed = plan.prompt.max_tokens(64, 16) + 16
+    assert plan.max_model_len == needed <= checked.max_positions
+    assert plan.refiner_rollout.load_format == "auto" and plan.refiner_rollout.max_model_len == needed
+    text = plan.describe(config, blocks, checked.num_train_rows)
+    assert "colocated" in text and f"context {needed} tokens" in text
+    assert "4 prompts, 2 a step" in text
+
+
+def test_a_missing_model_folder(config: DictConfig, tmp_path: Path) -> None:
+    config.actor_rollout_ref.model.path = str(tmp_path / "nowhere")
+    assert "actor_rollout_ref.model.path" in error_of(config) and "no model folder" in error_of(config)
+
+
+def test_a_refiner_with_another_tokenizer(config: DictConfig, tiny_llama: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny_llama, other)
+    tokenizer = AutoTokenizer.from_pretrained(other)
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(other)
+    config.refiner.model_path = str(other)
+    assert "refiner.model_path: its tokenizer differs from the actor's" in error_of(config)
+
+
+def test_a_tokenizer_without_chat_template(config: DictConfig, tiny_llama: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(tiny_llama, base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = None
+    (base / "chat_template.jinja").unlink()
+    tokenizer.save_pretrained(base)
+    config.actor_rollout_ref.model.path = str(base)
+    assert "has no chat template" in error_of(config)
+
+
+@pytest.mark.parametrize(
+    ("problems", "message"),
+    [
+        ([], "data.train_files: the data set is empty"),
+        ([GOOD], "data.train_files has 1 rows, less than one batch; lower data.train_batch_size=2"),
+        ([GOOD, {"inputs": [], "outputs": []}], "problem p1: no tests"),
+        ([GOOD, {"inputs": ["1", "2"], "outputs": ["1"]}], "problem p1: 2 inputs but 1 outputs"),
+    ],
+)
+def test_bad_data(config: DictConfig, tmp_path: Path, problems: list[Any], message: str) -> None:
+    config.data.train_files = str(write(tmp_path / "bad.parquet", problems))
+    assert message in error_of(config)
+
+
+def test_a_missing_data_file(config: DictConfig) -> None:
+    config.data.val_files = "nowhere.parquet"
+    assert error_of(config) == "data.val_files: no such file: nowhere.parquet"
+
+
+def test_more_workers_than_the_machine_has(config: DictConfig) -> None:
+    config.trainer.n_gpus_per_node = 1000
+    assert "trainer.n_gpus_per_node=1000 workers, but this machine has" in error_of(config)
+
+
+@pytest.mark.parametrize("length", [80, 100_000])
+def test_a_context_that_cannot_be(config: DictConfig, length: int) -> None:
+    config.refiner.max_model_len = length
+    blocks = schema.load(config)
+    checked = check(config, blocks)
+    with pytest.raises(ValueError, match=f"refiner.max_model_len={length} must be between 81"):
+        make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
+
+
+def test_more_replicas_than_fit(config: DictConfig) -> None:
+    config.refiner.num_replicas = 2
+    blocks = schema.load(config)
+    checked = check(config, blocks)
+    with pytest.raises(ValueError, match="do not fit on 1 training GPUs"):
+        make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
+
+
+def test_an_unknown_engine_setting_of_the_refiner(config: DictConfig) -> None:
+    config.refiner.rollout = {"gpu_memory": 0.5}
+    blocks = schema.load(config)
+    checked = check(config, blocks)
+    with pytest.raises(
+        ValueError, match="refiner.rollout has keys that verl's rollout block does not know: gpu_memory"
+    ):
+        make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
