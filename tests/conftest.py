@@ -133,8 +133,8 @@ def smollm2() -> Path:
 def write_bigrams(model: Any, tokenizer: Any) -> None:
     """Make a Llama write a, b, c, d, z and stop, some letters in capitals: a response has an end and a reward.
 
-    Embeddings of the letters are orthogonal unit vectors, so a row of the LM head holds the logits of its token after each
-    letter (times 8, the final RMSNorm's factor for 64 dimensions).
+    Embeddings of the letters are orthogonal unit vectors, so a row of the LM head holds the logits of its token after
+    each letter (times 8, the final RMSNorm's factor for 64 dimensions).
     """
     import torch
 
@@ -143,7 +143,7 @@ def write_bigrams(model: Any, tokenizer: Any) -> None:
     with torch.no_grad():
         embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
         embedding[:, : len(letters)] = 0
-        embedding /= embedding.norm(dim=1, keepdim=True)
+        embedding /= embedding.norm(dim=1, keepdim=True).clamp(min=1e-6)  # the padding token has none
         embedding[letters] = torch.eye(embedding.shape[1])[: len(letters)]
         head *= 0.01
         for layer in model.model.layers:

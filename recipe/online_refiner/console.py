@@ -20,6 +20,8 @@ from rich.text import Text
 from recipe.online_refiner.run_dir import RunDir, read_rows
 
 POLL_S = 1.0
+LOG_WIDTH = 120
+"""Columns where the output is no terminal."""
 STAGES = {
     "gen": "rollout",
     "refine": "refine",
@@ -40,12 +42,12 @@ def _log(config: DictConfig) -> Iterator[None]:
 @contextlib.contextmanager
 def _progress(config: DictConfig) -> Iterator[None]:
     """Show a bar and one line a step while the block runs; the processes' own output goes to Ray's log files."""
-    console = Console(file=sys.__stdout__, highlight=False)
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     run_dir = RunDir(config.run_dir)
     with open_dict(config):
         config.ray_kwargs.ray_init.update(log_to_driver=False, logging_level=30)
     console.print(f"run directory: {run_dir.path}")
-    console.print("starting Ray, vLLM and the trainer: 2 to 3 minutes on 2 cores before the first step ...")
+    console.print("starting Ray, vLLM and the trainer: 3 to 4 minutes on 2 cores before the first step ...")
     stop = threading.Event()
     watcher = threading.Thread(target=_watch, args=(console, run_dir, config.trainer.total_training_steps, stop))
     watcher.start()
