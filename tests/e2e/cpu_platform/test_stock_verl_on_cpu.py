@@ -34,7 +34,7 @@ def test_grpo_trains_two_steps(
                 "actor_rollout_ref.actor.ppo_mini_batch_size=8",
                 "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
             ),
-            "actor_rollout_ref.actor.optim.lr=1e-2",
+            "actor_rollout_ref.actor.optim.lr=1e-3",
             "actor_rollout_ref.rollout.n=4",
             *("actor_rollout_ref.rollout.max_model_len=128", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",

@@ -33,10 +33,10 @@ def overrides(tiny_llama: Path, letter_prompts: Path, tmp_path_factory: pytest.T
         *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}", "data.train_batch_size=4"),
         *("data.max_prompt_length=64", "data.max_response_length=16", "data.dataloader_num_workers=0"),
         *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"),
-        *(
-            "actor_rollout_ref.actor.optim.lr=1e-2",
-            "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra]",
-        ),
+        # Rows come in another order in each run. Adam would turn that rounding noise into steps of the learning rate.
+        *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=0.05"),
+        "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
+        "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra]",
         *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"),
         *("actor_rollout_ref.rollout.max_model_len=128", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
         f"reward.custom_reward_function.path={reward}",

@@ -29,7 +29,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize("engine", [None, "megatron"])
 def test_every_committed_config_composes(experiment: str | None, engine: str | None) -> None:
     overrides = [f"experiment={experiment}"] if experiment else []
-    overrides += [f"model_engine={engine}"] if engine and not experiment else []
+    overrides += [f"model_engine={engine}"] if engine else []
     config = composed(*overrides)
     schema.load(config)
     assert OmegaConf.to_container(config, resolve=True)
