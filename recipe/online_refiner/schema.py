@@ -101,6 +101,11 @@ def load(config: DictConfig) -> RefinementConfig:
             f"constraint.mode=penalty needs a critic-free estimator, not algorithm.adv_estimator={estimator}; "
             f"set one of: {', '.join(CRITIC_FREE_ESTIMATORS)}"
         )
+    reward_model = config.reward.reward_model
+    if blocks.refines and reward_model.enable and not reward_model.enable_resource_pool:
+        raise ValueError(
+            "a colocated reward model cannot score refinements yet; set reward.reward_model.enable_resource_pool=true"
+        )
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         raise ValueError("the online refiner extends verl's V1 sync trainer; set trainer.v1.trainer_mode=sync")
     return blocks

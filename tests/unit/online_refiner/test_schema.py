@@ -55,6 +55,7 @@ def test_every_committed_config_composes(experiment: str | None, engine: str | N
         ("refiner.request_timeout_s=0", "refiner.request_timeout_s=0"),
         ("refiner.template=none", "refiner.template=none: no such file; set one of apps, dialogue, or a path"),
         ("algorithm.adv_estimator=gae", "needs a critic-free estimator, not algorithm.adv_estimator=gae"),
+        ("reward.reward_model.enable=true", "set reward.reward_model.enable_resource_pool=true"),
         ("trainer.v1.trainer_mode=separate_async", "set trainer.v1.trainer_mode=sync"),
     ],
 )
