@@ -21,7 +21,6 @@ from refiner_worker.client import RefinerClient, is_dead
 from refiner_worker.config import RefinerConfig
 
 logger = logging.getLogger(__name__)
-logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
 
 
 def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: int) -> DictConfig:
@@ -81,7 +80,7 @@ class RefinerGroup:
         self._replicas: list[RolloutReplica] = [self._new_replica(rank) for rank in range(len(self._slices))]
         _run(*(self._launch(rank) for rank in range(len(self._slices))))
         for rank, pid in enumerate(self.server_pids()):
-            logger.info("refiner replica %d: server process %d", rank, pid)
+            print(f"refiner replica {rank}: server process {pid}", flush=True)  # as verl prints its servers
         self.sleep()
 
     def client(self) -> RefinerClient:
