@@ -144,6 +144,7 @@ def test_eta_zero_is_verl_even_when_killed_and_resumed(
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_two_workers_train_with_a_frozen_refiner_that_is_killed(
     start_marked: Callable, overrides: list[str], tmp_path: Path
 ) -> None:
