@@ -147,8 +147,8 @@ def write_bigrams(model: Any, tokenizer: Any) -> None:
         embedding[letters] = torch.eye(embedding.shape[1])[: len(letters)]
         head *= 0.01
         for layer in model.model.layers:
-            layer.self_attn.o_proj.weight *= 1e-4
-            layer.mlp.down_proj.weight *= 1e-4
+            for part in (layer.self_attn.v_proj, layer.self_attn.o_proj, layer.mlp.up_proj, layer.mlp.down_proj):
+                part.weight *= 1e-2  # small outputs and small gradients: what is learned stays in the LM head
         following = {start: 0, **{letter: rank % 5 + 1 for rank, letter in enumerate(letters[1:])}}
         for column, letter in enumerate(letters):
             if letter in (lower[4], upper[4]):
