@@ -55,6 +55,7 @@ class Job:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
+            self.kill_all()  # the tests that follow need the machine
             pytest.fail(f"no end within {timeout_s} s; the last output was:\n{self.output()[-6000:]}")
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
@@ -62,6 +63,7 @@ class Job:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill_all()
                 pytest.fail(f"the job ended or hangs; the last output was:\n{self.output()[-6000:]}")
             time.sleep(0.1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, ListConfig
 
-from recipe.online_refiner.schema import RefinementConfig
+from recipe.online_refiner.schema import CRITIC_ESTIMATORS, RefinementConfig
 from reward.verl_reward import parse_ground_truth
 
 REWARD_OF_THIS_PROJECT = "pkg://reward.verl_reward"
@@ -38,6 +38,10 @@ def check(config: DictConfig, blocks: RefinementConfig) -> Checked:
     tokenizer = _load_tokenizer(actor_path, "actor_rollout_ref.model.path")
     if blocks.hosts_refiner and blocks.refiner.model_path != actor_path:
         _check_same_tokenizer(tokenizer, _load_tokenizer(blocks.refiner.model_path, "refiner.model_path"))
+    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+        _local_folder(config.critic.model.path, "critic.model.path")
+    if config.reward.reward_model.enable:
+        _local_folder(config.reward.reward_model.model_path, "reward.reward_model.model_path")
     num_train, num_val = (_check_data(config, key) for key in ("train_files", "val_files"))
     if num_train < config.data.train_batch_size:
         raise ValueError(

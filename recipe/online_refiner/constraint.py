@@ -13,31 +13,49 @@ def accepts(refined_reward: float, reward: float, margin: float) -> bool:
     return refined_reward > reward + margin
 
 
-def token_penalty(
-    *, refine_log_probs: Tensor, refine_mask: Tensor, accepted: Tensor, response_mask: Tensor, eta: float
-) -> Tensor:
-    """Return the token-level penalty on the reward, Eq. 6 weighted by eta.
+def charged_log_probs(*, refine_log_probs: Tensor, counterparts: Tensor, response_mask: Tensor) -> Tensor:
+    """Return log pi_theta(a'_c(t) | s0, a'_<c(t)) for every charged token t of a, and 0 elsewhere.
 
-    p_t = eta * log pi_theta(a'_t | s0, a'_<t) for t = 1..min(len a, len a') on accepted pairs, and 0 elsewhere. Its sum
-    over t is -eta * D of Eq. 6. It is a penalty: never positive. Position t of a' is charged to position t of a.
+    Eq. 6 of the paper is c(t) = t for t = 1..min(len a, len a') on pairs with r(s0, a') > r(s0, a). Minus the sum over
+    t is D of Eq. 6.
 
     Args:
         refine_log_probs: (B, U) log-probs of a' under the policy before this step's updates, no gradient, in nats.
-        refine_mask: (B, U) 1 on tokens of a', 0 on padding.
-        accepted: (B,) bool, the pairs that the reward gate let through.
+        counterparts: (B, T) int64, 0-based c(t) (``alignment.py``), -1 where nothing is charged: all of a row that the
+            reward gate rejected, what is beyond the shorter of a and a', padding.
         response_mask: (B, T) 1 on tokens of a that the policy wrote, 0 on tool output and padding.
-        eta: weight of the constraint, >= 0.
 
     Returns:
-        (B, T) penalties, <= 0; all zero if eta is 0 or nothing was accepted.
+        (B, T), <= 0.
     """
-    penalty = torch.zeros(response_mask.shape, dtype=refine_log_probs.dtype, device=refine_log_probs.device)
-    if eta == 0:
-        return penalty
-    length = min(response_mask.shape[1], refine_mask.shape[1])
-    charged = accepted.bool()[:, None] & refine_mask[:, :length].bool() & response_mask[:, :length].bool()
-    penalty[:, :length] = torch.where(charged, eta * refine_log_probs[:, :length], penalty[:, :length])
-    return penalty
+    charged = (counterparts >= 0) & response_mask.bool()
+    found = refine_log_probs.gather(1, counterparts.clamp(min=0))
+    return torch.where(charged, found, torch.zeros_like(found))
+
+
+def token_penalty(charged: Tensor, eta: float) -> Tensor:
+    """Return the token-level penalty p_t = eta * log pi_theta(a'_c(t)) that is added to the reward of token t.
+
+    It is a penalty: never positive. Its sum over t is -eta * D of Eq. 6.
+
+    Args:
+        charged: (B, T) from :func:`charged_log_probs`.
+        eta: weight of the constraint, >= 0; 0 gives exactly 0, also for impossible tokens.
+    """
+    return eta * charged if eta > 0 else torch.zeros_like(charged)
+
+
+def divergence(charged: Tensor, num_rollouts: int) -> float:
+    """Return D of Eq. 5: Eq. 6 summed over tokens, mean over all rollouts of the step, rejected ones counting 0.
+
+    Args:
+        charged: (B, T) from :func:`charged_log_probs`.
+        num_rollouts: Rollouts of the step, padding rows not counted.
+
+    Returns:
+        Nats per rollout, >= 0.
+    """
+    return max(0.0, -charged.double().sum().item() / num_rollouts)
 
 
 def penalised_advantages(*, advantages: Tensor, penalty: Tensor, response_mask: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import sys
 import warnings
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from recipe.cpu_platform import ENVIRONMENT, check_environment
@@ -26,8 +27,8 @@ def main(config: DictConfig) -> None:
         _enter_cpu_platform(config.trainer.n_gpus_per_node)
     try:
         plan = prepare(config)
-    except (ValueError, AssertionError) as error:  # verl's own checks assert
-        print(f"error: {error}", file=sys.stderr)
+    except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
+        print("error:", "; ".join(str(error).splitlines()), file=sys.stderr)
         raise SystemExit(2) from None
     if config.dry_run:
         print(plan)

@@ -22,10 +22,14 @@ MEANING = {
     "refiner/num_restarts": "replicas that had died and were started anew before the step",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILED},
-    "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none",
-    "constraint/cross_entropy_accepted": "the same over accepted refinements; 0 if none",
+    "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none, and in "
+    "steps that constraint.cross_entropy_all_every leaves out",
+    "constraint/cross_entropy_accepted": "the same over accepted refinements, in every step; 0 if none",
+    "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts",
     "constraint/penalty": "token penalty of Eq. 6, mean over response tokens of the batch (<= 0)",
     "constraint/eta": "weight of the constraint in this step",
+    "actor/sft_cross_entropy": "mode sft: (weighted) cross-entropy in the loss, nats per token, mean over mini-batches "
+    "that had accepted refinements; 0 if none",
     "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1",
     "tokens/rollout": "tokens that the policy generated",
     "tokens/refine_prompt": "prompt tokens sent to the refiner",

@@ -1,8 +1,9 @@
 """Between the TransferQueue's rows and the refine stage's records.
 
 Fields written, one entry for every row of the batch, padding included (the queue drops a field that any row lacks):
-``refine_ids`` and ``refine_mask`` jagged int64 (B, u), ``refine_accepted`` int64 (B,), ``kl_ref_log_prob`` jagged
-float32 (B, response length). A row without a refinement has u = 1 and mask 0.
+``refine_ids``, ``refine_mask`` and ``refine_edited`` (1 where a' differs from a) jagged int64 (B, u),
+``refine_accepted`` int64 (B,), ``kl_ref_log_prob`` jagged float32 (B, response length). A row without a refinement has
+u = 1 and masks 0. ``refine_log_probs``, jagged float32 (B, u), exists on the rows of :func:`select` only.
 """
 
 import torch
@@ -11,7 +12,9 @@ from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner.refine_stage import Refinement, Rollout
+from recipe.online_refiner.alignment import edited_tokens
+from recipe.online_refiner.refine_stage import Refinement, Rollout, StageResult
+from recipe.online_refiner.refined_rows import jagged
 
 NOT_FOR_THE_REWARD = {"extra_fields", "multi_modal_inputs", "num_turns"}
 """Non-tensor fields of a row that its agent loop adds; the others are the data set's columns."""
@@ -45,17 +48,56 @@ def read_rollouts(batch: KVBatchMeta) -> tuple[list[Rollout], list[str]]:
     return rollouts, [str(rollout.sample["uid"]) for rollout in rollouts]
 
 
-def write_refinements(batch: KVBatchMeta, refinements: list[Refinement]) -> None:
+def write_refinements(batch: KVBatchMeta, result: StageResult) -> None:
     """Write the refined responses of the real rows, in order."""
-    by_row = dict(zip(real_rows(batch), refinements, strict=True))
-    ids, masks, accepted = [], [], []
+    pairs = zip(result.rollouts, result.refinements, strict=True)
+    by_row = dict(zip(real_rows(batch), pairs, strict=True))
+    ids, masks, edited, accepted = [], [], [], []
     for index in range(len(batch)):
-        refinement = by_row.get(index)
-        tokens = refinement.token_ids if refinement else []
-        ids.append(torch.tensor(tokens or [0]))
-        masks.append(torch.ones_like(ids[-1]) if tokens else torch.zeros_like(ids[-1]))
-        accepted.append(int(refinement is not None and refinement.is_accepted))
-    write_fields(batch, refine_ids=_jagged(ids), refine_mask=_jagged(masks), refine_accepted=torch.tensor(accepted))
+        rollout, refinement = by_row.get(index, (None, Refinement(verdict="")))
+        ids.append(torch.tensor(refinement.token_ids or [0]))
+        masks.append(torch.full_like(ids[-1], bool(refinement.token_ids)))
+        accepted.append(int(refinement.is_accepted))
+        differs = edited_tokens(rollout.response_ids, refinement.token_ids) if rollout and accepted[-1] else [False]
+        edited.append(torch.tensor(differs).long().expand_as(ids[-1]))
+    write_fields(
+        batch,
+        refine_ids=jagged(ids),
+        refine_mask=jagged(masks),
+        refine_edited=jagged(edited),
+        refine_accepted=torch.tensor(accepted),
+    )
+
+
+def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, multiple: int, fields: list[str]) -> KVBatchMeta:
+    """Select rows for a worker group, which gets them in equal contiguous chunks.
+
+    Args:
+        batch: The step's rows; their number is a multiple of ``num_chunks * multiple``.
+        wanted: Positions of the rows.
+        num_chunks: Data-parallel ranks.
+        multiple: Rows of a rank come in multiples of this (a fixed micro-batch size).
+        fields: What the workers read.
+
+    Returns:
+        The wanted rows and as many others as the multiples need, the shortest; rows of equal length on every rank.
+    """
+    length = [tag["seq_len"] for tag in batch.tags]
+    others = sorted(set(range(len(batch))) - set(wanted), key=length.__getitem__)
+    num_rows = -(-len(wanted) // (num_chunks * multiple)) * num_chunks * multiple
+    by_length = sorted(wanted + others[: num_rows - len(wanted)], key=length.__getitem__)
+    selected = rows_of(batch, [index for chunk in range(num_chunks) for index in by_length[chunk::num_chunks]])
+    selected.fields = fields
+    return selected
+
+
+def rows_of(batch: KVBatchMeta, positions: list[int]) -> KVBatchMeta:
+    """Return some rows of a batch, in this order."""
+    return KVBatchMeta(
+        keys=[batch.keys[index] for index in positions],
+        tags=[batch.tags[index] for index in positions],
+        partition_id=batch.partition_id,
+    )
 
 
 def write_kl_log_probs(batch: KVBatchMeta, log_probs: list[list[float] | None]) -> None:
@@ -66,14 +108,17 @@ def write_kl_log_probs(batch: KVBatchMeta, log_probs: list[list[float] | None]) 
         torch.tensor(by_row.get(index) or [missing] * tag["response_len"], dtype=torch.float32)
         for index, tag in enumerate(batch.tags)
     ]
-    write_fields(batch, kl_ref_log_prob=_jagged(rows))
+    write_fields(batch, kl_ref_log_prob=jagged(rows))
+
+
+def read(batch: KVBatchMeta, *names: str) -> TensorDict:
+    """Read tensor fields as they are, those of the response jagged; a field that any row lacks is absent."""
+    return tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
 
 
 def read_padded(batch: KVBatchMeta, *names: str) -> TensorDict:
-    """Read tensor fields, jagged ones padded with zeros to (B, longest); a field that was not written is absent."""
-    return tq.kv_batch_get(
-        keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names)
-    ).to_padded_tensor(0)
+    """Read tensor fields, jagged ones padded with zeros to (B, longest)."""
+    return read(batch, *names).to_padded_tensor(0)
 
 
 def write_fields(batch: KVBatchMeta, **fields: torch.Tensor) -> None:
@@ -90,11 +135,7 @@ def write_padded(batch: KVBatchMeta, **fields: torch.Tensor) -> None:
     write_fields(
         batch,
         **{
-            name: _jagged([row[:length] for row, length in zip(values, lengths, strict=True)])
+            name: jagged([row[:length] for row, length in zip(values, lengths, strict=True)])
             for name, values in fields.items()
         },
     )
-
-
-def _jagged(rows: list[torch.Tensor]) -> torch.Tensor:
-    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)

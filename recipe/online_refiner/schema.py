@@ -8,11 +8,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from refiner_worker.config import RefinerConfig
 
-MODES = ("none", "penalty")
+MODES = ("none", "penalty", "sft")
+ALIGNMENTS = ("position", "diff")
+TOKEN_WEIGHTS = ("uniform", "edited", "chord", "dft")
+ETA_SCHEDULES = ("constant", "linear", "cosine", "adaptive")
 
+CRITIC_ESTIMATORS = ("gae",)
+"""The penalty is added to the token-level rewards before the estimator, so that the critic sees it."""
 CRITIC_FREE_ESTIMATORS = (
     "grpo",
     "grpo_passk",
+    "grpo_vectorized",
     "gpg",
     "opo",
     "reinforce_plus_plus",
@@ -23,6 +29,14 @@ CRITIC_FREE_ESTIMATORS = (
 )
 """verl estimators whose advantages are one number per response (or its return-to-go): A_t = A_group + penalty's
 return-to-go has the same meaning for all of them."""
+NO_PENALTY = {
+    "optimal_token_baseline": "its baselines minimise the variance of the reward, which the penalty is no part of",
+    "tir_optimal_token_baseline": "its baselines minimise the variance of the reward, which the penalty is no part of",
+    "gdpo": "it normalises several rewards apart from each other, so the penalty has no scale to be measured on",
+}
+"""verl estimators for which mode ``penalty`` has no clear meaning, and why; ``sft`` works with them."""
+
+CHOICES = {"mode": MODES, "alignment": ALIGNMENTS, "token_weights": TOKEN_WEIGHTS, "eta_schedule": ETA_SCHEDULES}
 
 Block = TypeVar("Block")
 
@@ -32,13 +46,28 @@ class ConstraintConfig:
     """How accepted refinements act on the policy. Defaults stand in ``config/online_refiner.yaml``."""
 
     mode: str
-    """``none``: verl's own step, nothing is refined. ``penalty``: Eq. 6 as a token-level penalty in the advantages."""
+    """``none``: verl's own step, nothing is refined. ``penalty``: Eq. 6 as a token-level penalty in the advantages.
+    ``sft``: the cross-entropy of accepted refinements in the actor's loss."""
     eta: float
-    """Weight of the constraint, >= 0; 0 gives verl's own numbers."""
+    """Weight of the constraint, >= 0; 0 gives verl's own numbers. With a schedule, its value in the first step."""
+    eta_schedule: str
+    """``constant``; ``linear`` or ``cosine`` towards 0 after the last step; ``adaptive``: D <= delta (Eq. 5)."""
+    delta: float | None
+    """Bound on D for ``adaptive``, in nats per rollout, > 0 (D: metric ``constraint/divergence``)."""
+    eta_rate: float
+    """Largest relative change of an ``adaptive`` eta in one step, > 0."""
     margin: float
     """A refinement is accepted if its reward is higher than the response's by more than this, >= 0."""
     filter: bool
     """Reward gate of Eq. 6; ``false`` lets every refinement through (the paper's ablation, Fig. 7)."""
+    alignment: str
+    """Which token of a' a token of a is charged for: ``position`` (Eq. 6) or ``diff`` (only what the edit took out)."""
+    token_weights: str
+    """Weights of the tokens of a' in mode ``sft``: ``uniform``, ``edited``, ``chord`` or ``dft`` (``loss.py``)."""
+    kept_weight: float
+    """Weight of tokens that a' shares with a for ``edited``, 0 to 1; edited tokens weigh 1."""
+    cross_entropy_all_every: int
+    """Measure the cross-entropy over all refinements, not only accepted ones, every so many steps; 0: never."""
 
     def validate(self) -> None:
         """Check the block on its own.
@@ -46,12 +75,24 @@ class ConstraintConfig:
         Raises:
             ValueError: Naming the key and what to set.
         """
-        if self.mode not in MODES:
-            raise ValueError(f"constraint.mode={self.mode} does not exist; set one of: {', '.join(MODES)}")
+        for key, known in CHOICES.items():
+            if getattr(self, key) not in known:
+                raise ValueError(
+                    f"constraint.{key}={getattr(self, key)} does not exist; set one of: {', '.join(known)}"
+                )
         if self.eta < 0:
             raise ValueError(f"constraint.eta={self.eta}: set 0 or more (a negative weight would reward cross-entropy)")
         if self.margin < 0:
             raise ValueError(f"constraint.margin={self.margin}: set 0 or more")
+        if not 0 <= self.kept_weight <= 1:
+            raise ValueError(f"constraint.kept_weight={self.kept_weight}: set 0 to 1")
+        if self.cross_entropy_all_every < 0:
+            raise ValueError(f"constraint.cross_entropy_all_every={self.cross_entropy_all_every}: set 0 or more")
+        if self.eta_schedule == "adaptive" and not (self.delta and self.delta > 0 and self.eta > 0 < self.eta_rate):
+            raise ValueError(
+                "constraint.eta_schedule=adaptive needs constraint.delta (nats per rollout), constraint.eta and "
+                f"constraint.eta_rate above 0; they are {self.delta}, {self.eta} and {self.eta_rate}"
+            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,12 +136,9 @@ def load(config: DictConfig) -> RefinementConfig:
     )
     blocks.refiner.validate()
     blocks.constraint.validate()
-    estimator = config.algorithm.adv_estimator
-    if blocks.constraint.mode == "penalty" and estimator not in CRITIC_FREE_ESTIMATORS:
-        raise ValueError(
-            f"constraint.mode=penalty needs a critic-free estimator, not algorithm.adv_estimator={estimator}; "
-            f"set one of: {', '.join(CRITIC_FREE_ESTIMATORS)}"
-        )
+    _check_mode(config, blocks.constraint.mode)
+    if blocks.refines:
+        _check_token_budgets(config, blocks)
     reward_model = config.reward.reward_model
     if blocks.refines and reward_model.enable and not reward_model.enable_resource_pool:
         raise ValueError(
@@ -109,6 +147,44 @@ def load(config: DictConfig) -> RefinementConfig:
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         raise ValueError("the online refiner extends verl's V1 sync trainer; set trainer.v1.trainer_mode=sync")
     return blocks
+
+
+def _check_mode(config: DictConfig, mode: str) -> None:
+    estimator, actor = config.algorithm.adv_estimator, config.actor_rollout_ref.actor
+    if mode == "penalty" and estimator not in CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS:
+        reason = NO_PENALTY.get(estimator, "what the penalty does to its advantages is not known")
+        raise ValueError(
+            f"constraint.mode=penalty does not work with algorithm.adv_estimator={estimator}: {reason}; set "
+            f"constraint.mode=sft, or one of: {', '.join(CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS)}"
+        )
+    if mode == "sft" and actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
+        raise ValueError(
+            "constraint.mode=sft with actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm: the longest row, "
+            "which may be a refinement, would scale the policy loss; set actor_rollout_ref.actor.loss_scale_factor"
+        )
+
+
+def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    budgets = {}
+    if actor.use_dynamic_bsz and blocks.constraint.mode == "sft":
+        budgets["actor.ppo_max_token_len_per_gpu"] = actor.ppo_max_token_len_per_gpu
+    if rollout.log_prob_use_dynamic_bsz:
+        budgets["rollout.log_prob_max_token_len_per_gpu"] = rollout.log_prob_max_token_len_per_gpu
+    if not budgets:
+        return
+    num_shares = 1  # GPUs that share a sequence
+    if actor.strategy == "megatron":
+        num_shares = actor.megatron.context_parallel_size
+    elif actor.strategy in ("fsdp", "fsdp2"):
+        num_shares = actor.fsdp_config.ulysses_sequence_parallel_size
+    length = config.data.max_prompt_length + blocks.refiner.max_new_tokens
+    for key, budget in budgets.items():
+        if budget * num_shares < length:
+            raise ValueError(
+                f"actor_rollout_ref.{key}={budget} is less than a prompt with its refinement "
+                f"(data.max_prompt_length + refiner.max_new_tokens = {length}); raise it"
+            )
 
 
 def _read(config: DictConfig, name: str, block_type: type[Block]) -> Block:

@@ -5,6 +5,7 @@ from omegaconf import DictConfig
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
+from recipe.online_refiner import patches
 from recipe.online_refiner.trainer import OnlineRefinerSync
 
 
@@ -15,9 +16,12 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
     would silently behave as asynchronous.
     """
 
+    trainer_class = OnlineRefinerSync
+
     def run(self, config: DictConfig) -> None:
         """Train to the end."""
-        TRAINER_REGISTRY["sync"] = OnlineRefinerSync
+        patches.apply()
+        TRAINER_REGISTRY["sync"] = self.trainer_class
         super().run(config)
 
 

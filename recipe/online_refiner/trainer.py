@@ -5,6 +5,7 @@ One step (stages of this extension in capitals; the rest is verl's own, untouche
     dataloader -> rollout (policy) -> reward -> REFINE (pi_0) -> REWARD of a' -> GATE r(a') > r(a)
                                                                                       |
         update actor <- advantage + PENALTY <- values, ref <- old log-probs, LOG PI_THETA(a')
+        (or + eta * CROSS-ENTROPY of a', mode sft)
 
 ``_balance_batch`` is the hook: there the rollout engines sleep, rewards are known, and rows are padded and in order
 (``PPOTrainer._step_once``, verl/trainer/ppo/v1/trainer_base.py).
@@ -12,6 +13,7 @@ One step (stages of this extension in capitals; the rest is verl's own, untouche
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -23,18 +25,37 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
 from recipe.online_refiner import metrics as metric_names
+from recipe.online_refiner.alignment import ALIGNMENTS, counterparts
 from recipe.online_refiner.checks import max_positions
-from recipe.online_refiner.constraint import cross_entropy, kl_to_reference, penalised_advantages, token_penalty
+from recipe.online_refiner.constraint import (
+    charged_log_probs,
+    cross_entropy,
+    divergence,
+    kl_to_reference,
+    penalised_advantages,
+    token_penalty,
+)
+from recipe.online_refiner.eta import SCHEDULES
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine_stage import Refiner, Rollout, reference_log_probs, refine_all
-from recipe.online_refiner.rows import read_padded, read_rollouts, write_kl_log_probs, write_padded, write_refinements
+from recipe.online_refiner.rows import (
+    read,
+    read_padded,
+    read_rollouts,
+    rows_of,
+    select,
+    write_kl_log_probs,
+    write_padded,
+    write_refinements,
+)
 from recipe.online_refiner.run_dir import RunDir
-from recipe.online_refiner.schema import RefinementConfig, load
+from recipe.online_refiner.schema import CRITIC_ESTIMATORS, RefinementConfig, load
 from recipe.online_refiner.scoring import RewardLoopScore
 from recipe.online_refiner.workers import RefinerActorWorker
 from refiner_worker.group import RefinerGroup
 
 ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
+REFINE_FIELDS = ("refine_ids", "refine_mask", "refine_accepted", "refine_log_probs")
 
 
 class OnlineRefinerSync(PPOTrainerSync):
@@ -62,6 +83,8 @@ class OnlineRefinerSync(PPOTrainerSync):
     def _setup(self) -> None:
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into
         self.run_dir.forget_after(self.global_steps)
+        self.eta = SCHEDULES[self.blocks.constraint.eta_schedule](self.blocks.constraint, self.total_training_steps)
+        self.eta.load(self._checkpoint_folder(resumed=True) / "constraint.json")
         if not self.blocks.hosts_refiner:
             return
         plan = make_plan(
@@ -111,7 +134,7 @@ class OnlineRefinerSync(PPOTrainerSync):
 
     def _refine(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
         result = asyncio.run(refine_all(self.refiner, rollouts))
-        write_refinements(batch, result.refinements)
+        write_refinements(batch, result)
         metrics.update(metric_names.stage_metrics(result))
         self.run_dir.append_refinements(self.global_steps, result)
 
@@ -125,48 +148,99 @@ class OnlineRefinerSync(PPOTrainerSync):
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_old_log_prob(batch, metrics=metrics)
-        if not self.blocks.refines:
-            return batch
-        with marked_timer("refine_log_prob", self.timing_raw):
-            scoring = KVBatchMeta(
-                keys=batch.keys,
-                tags=batch.tags,
-                partition_id=batch.partition_id,
-                fields=["prompts", "refine_ids", "refine_mask"],
-                extra_info={
-                    "calculate_entropy": False,
-                    "compute_loss": False,
-                    "temperature": self.config.actor_rollout_ref.rollout.temperature,
-                },
-            )
-            self.actor_rollout_wg.compute_refine_log_prob(scoring)
+        if self.blocks.refines:
+            with marked_timer("refine_log_prob", self.timing_raw):
+                self._score_refinements(batch)
         return batch
 
+    def _score_refinements(self, batch: KVBatchMeta) -> None:
+        """Let the actor compute log pi_theta(a') of the accepted refinements, or of all where their metric is due."""
+        every = self.blocks.constraint.cross_entropy_all_every
+        self.scores_all = every > 0 and (self.global_steps - 1) % every == 0
+        found = read_padded(batch, "refine_mask", "refine_accepted")
+        wanted = found["refine_mask"][:, 0] if self.scores_all else found["refine_accepted"]
+        self.scored_rows = wanted.nonzero().flatten().tolist()
+        if not self.scored_rows:
+            return
+        rollout = self.config.actor_rollout_ref.rollout
+        scoring = select(
+            batch,
+            self.scored_rows,
+            num_chunks=max(self.actor_rollout_wg._dispatch_info["actor"]) + 1,  # as verl's _balance_batch counts ranks
+            multiple=1 if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu,
+            fields=["prompts", "refine_ids", "refine_mask"],
+        )
+        scoring.extra_info = {"temperature": rollout.temperature}
+        self.actor_rollout_wg.compute_refine_log_prob(scoring)
+
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        batch = super()._compute_advantage(batch, metrics=metrics)
+        if self.blocks.refines:
+            self.step_eta = self.eta.at(self.global_steps)
+            metrics["constraint/eta"] = self.step_eta
+            charged = self._charge(batch, metrics)
+            self.eta.observe(metrics["constraint/divergence"])
+            penalty = token_penalty(charged, self.step_eta)
+        if self.blocks.constraint.mode == "penalty" and penalty.any():
+            batch = self._penalise(batch, metrics, penalty)
+        else:
+            batch = super()._compute_advantage(batch, metrics=metrics)
         self._record_kl(batch, metrics)
-        if not self.blocks.refines:
-            return batch
-        data = read_padded(batch, "refine_log_probs", "refine_mask", "refine_accepted", "response_mask", "advantages")
+        return batch
+
+    def _charge(self, batch: KVBatchMeta, metrics: dict) -> torch.Tensor:
+        """Return the log-probs that Eq. 6 sums, (B, T), all 0 if nothing was accepted; measure them."""
+        charged = torch.zeros(len(batch), max(tag["response_len"] for tag in batch.tags))
+        if not self.scored_rows:
+            return charged
+        data = read(rows_of(batch, self.scored_rows), "responses", "response_mask", *REFINE_FIELDS)
+        accepted = data["refine_accepted"].bool()
+        pairs = counterparts(
+            ALIGNMENTS[self.blocks.constraint.alignment],
+            [row.tolist() for row in data["responses"].unbind()],
+            [row.tolist() for row in data["refine_ids"].unbind()],
+            accepted.tolist(),
+        )
+        data = data.to_padded_tensor(0)
         refined = {"refine_log_probs": data["refine_log_probs"].float(), "refine_mask": data["refine_mask"]}
-        eta = self.blocks.constraint.eta
-        accepted, response_mask = data["refine_accepted"].bool(), data["response_mask"]
-        penalty = token_penalty(**refined, accepted=accepted, response_mask=response_mask, eta=eta)
+        charged[self.scored_rows, : pairs.shape[1]] = charged_log_probs(
+            refine_log_probs=refined["refine_log_probs"], counterparts=pairs, response_mask=data["response_mask"]
+        )
+        all_rows = torch.full_like(accepted, self.scores_all)
         metrics.update(
             {
-                "constraint/eta": eta,
-                "constraint/cross_entropy_all": cross_entropy(**refined, rows=torch.ones_like(accepted)),
+                "constraint/cross_entropy_all": cross_entropy(**refined, rows=all_rows),
                 "constraint/cross_entropy_accepted": cross_entropy(**refined, rows=accepted),
-                "constraint/penalty": (penalty.sum() / response_mask.sum().clamp(min=1)).item(),
+                "constraint/divergence": divergence(charged, metrics["refiner/num_rollouts"]),
                 "tokens/refine_log_prob": data["refine_mask"].sum().item(),
             }
         )
-        if penalty.any():
-            advantages = penalised_advantages(
-                advantages=data["advantages"], penalty=penalty, response_mask=response_mask
-            )
-            write_padded(batch, advantages=advantages)
+        return charged
+
+    def _penalise(self, batch: KVBatchMeta, metrics: dict, penalty: torch.Tensor) -> KVBatchMeta:
+        """Compute advantages with the penalty: in the rewards if a critic has to see it, else in verl's advantages."""
+        if self.config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+            scores = read_padded(batch, "rm_scores")["rm_scores"]
+            write_padded(batch, rm_scores=scores + penalty)  # verl reads its token-level rewards from this field
+            batch = super()._compute_advantage(batch, metrics=metrics)
+            write_padded(batch, rm_scores=scores)
+            response_mask = read_padded(batch, "response_mask")["response_mask"]
+        else:
+            batch = super()._compute_advantage(batch, metrics=metrics)
+            data = read_padded(batch, "advantages", "response_mask")
+            response_mask = data["response_mask"]
+            write_padded(batch, advantages=penalised_advantages(**data, penalty=penalty))
+        metrics["constraint/penalty"] = (penalty.sum() / response_mask.sum().clamp(min=1)).item()
         return batch
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        constraint = self.blocks.constraint
+        if constraint.mode == "sft" and self.step_eta > 0:
+            batch.extra_info.update(
+                sft_eta=self.step_eta,
+                sft_token_weights=constraint.token_weights,
+                sft_kept_weight=constraint.kept_weight,
+            )
+        return super()._update_actor(batch, metrics=metrics)
 
     def _record_kl(self, batch: KVBatchMeta, metrics: dict) -> None:
         name = "ref_log_prob" if self.blocks.has_reference_worker else "kl_ref_log_prob"
@@ -179,6 +253,16 @@ class OnlineRefinerSync(PPOTrainerSync):
         )
 
     # ---- records
+
+    def _checkpoint_folder(self, *, resumed: bool = False) -> Path:
+        trainer = self.config.trainer
+        if resumed and trainer.resume_mode == "resume_path":
+            return Path(trainer.resume_from_path)
+        return Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    def _save_checkpoint(self) -> None:
+        self.eta.save(self._checkpoint_folder() / "constraint.json")  # before verl names this checkpoint the latest
+        super()._save_checkpoint()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, **kwargs: Any) -> None:
         # verl's own timer of the stage that ours stands in counts it as well.

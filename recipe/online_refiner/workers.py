@@ -1,12 +1,16 @@
-"""The actor's worker, with one method more: log pi_theta(a') of refinements."""
+"""The actor's worker: log pi_theta(a') of refinements, and their cross-entropy in its optimizer step."""
+
+from functools import partial
 
 import torch
 from tensordict import TensorDict
-from tensordict.tensorclass import NonTensorData
-from verl.single_controller.base.decorator import make_nd_compute_dataproto_dispatch_fn, register
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
-from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import response_from_nested
+
+from recipe.online_refiner.loss import refined_loss
+from recipe.online_refiner.refined_rows import jagged, settings_of, with_refined_rows
 
 
 def refined_sequences(data: TensorDict) -> TensorDict:
@@ -26,21 +30,43 @@ def refined_sequences(data: TensorDict) -> TensorDict:
         ids.append(torch.cat([context, refined]))
         positions.append(torch.arange(len(ids[-1]), device=refined.device))
         masks.append(torch.cat([torch.zeros_like(context), mask]))
-    settings = {key: value.data for key, value in data.items() if isinstance(value, NonTensorData)}
-    tensors = {
-        name: torch.nested.as_nested_tensor(rows, layout=torch.jagged)
-        for name, rows in (("input_ids", ids), ("position_ids", positions), ("loss_mask", masks))
-    }
-    return tu.get_tensordict(tensors, settings)
+    tensors = {"input_ids": jagged(ids), "position_ids": jagged(positions), "loss_mask": jagged(masks)}
+    return tu.get_tensordict(tensors, settings_of(data))
+
+
+class RefinerTrainingWorker(TrainingWorker):
+    """verl's training worker; refined rows join a mini-batch if the trainer sends ``sft_eta`` with it."""
+
+    def train_batch(self, data: TensorDict) -> TensorDict | None:
+        """Make one optimizer step on a mini-batch."""
+        if tu.get_non_tensor_data(data, "sft_eta", None) is not None:
+            engine = self.engine_config
+            data = with_refined_rows(
+                data,
+                dp_group=self.engine.get_data_parallel_group(),
+                multiple=1 if engine.use_dynamic_bsz else engine.micro_batch_size_per_gpu,
+            )
+        return super().train_batch(data)
 
 
 class RefinerActorWorker(ActorRolloutRefWorker):
-    """verl's actor, rollout and reference worker, which also scores refinements."""
+    """verl's actor, rollout and reference worker, which also scores refinements and learns from them."""
+
+    actor_worker_cls = RefinerTrainingWorker
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """Build the models and wrap the actor's loss."""
+        super().init_model()
+        if self.actor is not None:
+            self.actor.set_loss_fn(partial(refined_loss, self.loss_fn))
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_refine_log_prob(self, data: TensorDict) -> TensorDict | None:
         """Return ``refine_log_probs``, jagged (B, u): log pi_theta(a'_t | s0, a'_<t), current weights, no gradient."""
-        output = self.actor.infer_batch(refined_sequences(data))
+        sequences = refined_sequences(data)
+        tu.assign_non_tensor(sequences, calculate_entropy=False, compute_loss=False)
+        output = self.actor.infer_batch(sequences)
         if output is None:
             return None
         log_probs = response_from_nested(output["log_probs"], data["refine_mask"])

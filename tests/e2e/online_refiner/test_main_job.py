@@ -14,36 +14,7 @@ import torch
 
 from recipe.online_refiner.metrics import MEANING
 
-NUM_STEPS = 3
-CPU = {"VERL_USE_EXTERNAL_MODULES": "recipe.cpu_platform.activate"}
-REWARD = """
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    return sum(c.islower() for c in solution_str) / max(len(solution_str), 1)
-"""
-
-
-@pytest.fixture(scope="module")
-def overrides(tiny_llama: Path, letter_prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return what stock verl and our job have in common; rollouts are kept and used again."""
-    folder = tmp_path_factory.mktemp("main_job")
-    reward = folder / "letters.py"
-    reward.write_text(REWARD)
-    return [
-        *("algorithm.adv_estimator=grpo", f"actor_rollout_ref.model.path={tiny_llama}"),
-        *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}", "data.train_batch_size=4"),
-        *("data.max_prompt_length=64", "data.max_response_length=16", "data.dataloader_num_workers=0"),
-        *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"),
-        # Rows come in another order in each run. Adam would turn that rounding noise into steps of the learning rate.
-        *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=2e-2"),
-        "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
-        "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra]",
-        *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"),
-        *("actor_rollout_ref.rollout.max_model_len=128", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
-        f"reward.custom_reward_function.path={reward}",
-        *("trainer.project_name=e2e", "trainer.experiment_name=letters", "trainer.val_before_train=False"),
-        *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=3", "trainer.test_freq=-1"),
-        *("skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
-    ]
+NUM_STEPS = 3  # of `stock` and `replayed_job`
 
 
 def ours(run_dir: Path, *overrides: str) -> list[str]:
@@ -59,27 +30,6 @@ def weights(checkpoints: Path, step: int) -> dict[str, torch.Tensor]:
         checkpoints / f"global_step_{step}" / "actor" / "model_world_size_1_rank_0.pt", weights_only=False
     )
     return {name: getattr(tensor, "_local_tensor", tensor) for name, tensor in state.items()}
-
-
-@pytest.fixture(scope="module")
-def stock(start_marked: Callable, overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train with stock verl, keep its rollouts, and return its folder with metrics and checkpoints."""
-    folder = tmp_path_factory.mktemp("stock")
-    job = start_marked(
-        [
-            *("-m", "verl.trainer.main_ppo", "hydra.searchpath=[pkg://recipe.cpu_platform.config]", "+platform=cpu"),
-            *(
-                f"hydra.run.dir={folder}",
-                "trainer.logger=[console,file]",
-                f"trainer.default_local_dir={folder}/checkpoints",
-            ),
-            *(f"trainer.save_freq={NUM_STEPS}", f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}", *overrides),
-        ],
-        environment={**CPU, "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")},
-        cwd=folder,
-    )
-    assert job.wait(400) == 0, job.output()[-6000:]
-    return folder
 
 
 def assert_same_training(stock: Path, run_dir: Path) -> None:
@@ -100,12 +50,11 @@ def assert_same_training(stock: Path, run_dir: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_mode_none_is_verl(stock: Path, start_marked: Callable, overrides: list[str], tmp_path: Path) -> None:
+def test_mode_none_is_verl(stock: Path, start_marked: Callable, replayed_job: list[str], tmp_path: Path) -> None:
     job = start_marked(
         ours(
             tmp_path / "run",
-            *("constraint.mode=none", "refiner.num_kl_rollouts=0", f"trainer.save_freq={NUM_STEPS}"),
-            *(f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}", *overrides),
+            *("constraint.mode=none", "refiner.num_kl_rollouts=0", f"trainer.save_freq={NUM_STEPS}", *replayed_job),
         ),
         cwd=tmp_path,
     )
@@ -117,13 +66,13 @@ def test_mode_none_is_verl(stock: Path, start_marked: Callable, overrides: list[
 
 @pytest.mark.e2e
 def test_eta_zero_is_verl_even_when_killed_and_resumed(
-    stock: Path, start_marked: Callable, overrides: list[str], tmp_path: Path
+    stock: Path, start_marked: Callable, replayed_job: list[str], tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
     command = ours(
         run_dir,
         *("constraint.eta=0", "refiner.template=dialogue", "refiner.temperature=0", "trainer.save_freq=1"),
-        *(f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}", *overrides),
+        *replayed_job,
     )
     first = start_marked(command, cwd=tmp_path)
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
@@ -145,18 +94,19 @@ def test_eta_zero_is_verl_even_when_killed_and_resumed(
 
 @pytest.mark.e2e
 def test_two_workers_train_with_a_frozen_refiner_that_is_killed(
-    start_marked: Callable, overrides: list[str], tmp_path: Path
+    start_marked: Callable, letters_job: list[str], tmp_path: Path
 ) -> None:
     """Every step has the same rollouts, so a greedy refiner must answer the same while the policy changes."""
     run_dir, num_steps = tmp_path / "run", 4
     job = start_marked(
         ours(
             run_dir,
-            *overrides,
-            *("constraint.eta=0.1", "refiner.temperature=0", "refiner.num_replicas=1", "refiner.template=dialogue"),
+            *letters_job,
+            *("constraint.eta=0.1", "constraint.cross_entropy_all_every=1"),
+            *("refiner.temperature=0", "refiner.num_replicas=1", "refiner.template=dialogue"),
             *("trainer.n_gpus_per_node=2", f"trainer.total_training_steps={num_steps}", "trainer.save_freq=-1"),
-            *("trainer.total_epochs=4", "skip.rollout_tq.action=repeat", f"skip.rollout_tq.steps={[1, 2, 3, 4]}"),
-            f"skip.rollout_tq.dump_dir={tmp_path}/rollouts",
+            *("trainer.total_epochs=4", "skip.rollout_tq.enable=True", "skip.rollout_tq.action=repeat"),
+            *(f"skip.rollout_tq.steps={[1, 2, 3, 4]}", f"skip.rollout_tq.dump_dir={tmp_path}/rollouts"),
         ),
         cwd=tmp_path,
     )

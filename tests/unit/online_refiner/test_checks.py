@@ -8,7 +8,7 @@ from typing import Any
 import pandas
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
 from recipe.online_refiner import schema
@@ -69,6 +69,19 @@ def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -
 def test_a_missing_model_folder(config: DictConfig, tmp_path: Path) -> None:
     config.actor_rollout_ref.model.path = str(tmp_path / "nowhere")
     assert "actor_rollout_ref.model.path" in error_of(config) and "no model folder" in error_of(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "overrides"),
+    [
+        ("critic.model.path", {"algorithm.adv_estimator": "gae"}),
+        ("reward.reward_model.model_path", {"reward.reward_model": {"enable": True, "enable_resource_pool": True}}),
+    ],
+)
+def test_a_missing_folder_of_another_model(config: DictConfig, tmp_path: Path, key: str, overrides: dict) -> None:
+    for name, value in {**overrides, key: f"{tmp_path}/nowhere"}.items():
+        OmegaConf.update(config, name, value)
+    assert error_of(config) == f"{key}={tmp_path}/nowhere: no model folder there (config.json is missing)"
 
 
 def test_a_refiner_with_another_tokenizer(config: DictConfig, tiny_llama: Path, tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from recipe.online_refiner.alignment import counterparts, position
 from recipe.online_refiner.constraint import (
     accepts,
+    charged_log_probs,
     cross_entropy,
+    divergence,
     kl_to_reference,
     penalised_advantages,
     token_penalty,
@@ -25,13 +28,18 @@ LOG_PROBS = torch.tensor(
 REFINE_MASK = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
 RESPONSE_MASK = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 0, 1], [0, 0, 0]])
 ACCEPTED = torch.tensor([True, True, False, True, False])
+COUNTERPARTS = counterparts(
+    position, [[5] * 3, [5] * 2, [5] * 3, [5] * 3, [5]], [[6] * 2, [6] * 4, [6] * 3, [6] * 3, [6]], ACCEPTED.tolist()
+)
 ETA = 0.1
 
 
-def penalty(eta: float = ETA) -> torch.Tensor:
-    return token_penalty(
-        refine_log_probs=LOG_PROBS, refine_mask=REFINE_MASK, accepted=ACCEPTED, response_mask=RESPONSE_MASK, eta=eta
-    )
+def charged(log_probs: torch.Tensor = LOG_PROBS) -> torch.Tensor:
+    return charged_log_probs(refine_log_probs=log_probs, counterparts=COUNTERPARTS, response_mask=RESPONSE_MASK)
+
+
+def penalty() -> torch.Tensor:
+    return token_penalty(charged(), ETA)
 
 
 def test_penalty_by_hand() -> None:
@@ -39,6 +47,12 @@ def test_penalty_by_hand() -> None:
         [[-0.1, -0.2, 0.0], [-0.05, -0.025, 0.0], [0.0, 0.0, 0.0], [-0.1, 0.0, -0.1], [0.0, 0.0, 0.0]]
     )
     torch.testing.assert_close(penalty(), expected, atol=1e-6, rtol=0)
+
+
+def test_divergence_by_hand() -> None:
+    # Four rollouts (the last row is padding): (1 + 2) + (0.5 + 0.25) + 0 + (1 + 1).
+    assert divergence(charged(), num_rollouts=4) == pytest.approx(5.75 / 4)
+    assert divergence(torch.zeros(5, 3), num_rollouts=4) == 0.0
 
 
 def test_penalised_advantages_by_hand() -> None:
@@ -52,18 +66,12 @@ def test_penalised_advantages_by_hand() -> None:
 
 def test_eta_zero_gives_exactly_zero_even_for_impossible_tokens() -> None:
     impossible = torch.full_like(LOG_PROBS, -torch.inf)
-    result = token_penalty(
-        refine_log_probs=impossible, refine_mask=REFINE_MASK, accepted=ACCEPTED, response_mask=RESPONSE_MASK, eta=0.0
-    )
-    assert torch.equal(result, torch.zeros_like(result))
+    assert torch.equal(token_penalty(charged(impossible), 0.0), torch.zeros(5, 3))
 
 
 def test_garbage_under_the_mask_does_not_leak() -> None:
     dirty = torch.where(REFINE_MASK.bool(), LOG_PROBS, torch.nan)
-    result = token_penalty(
-        refine_log_probs=dirty, refine_mask=REFINE_MASK, accepted=ACCEPTED, response_mask=RESPONSE_MASK, eta=ETA
-    )
-    assert torch.equal(result, penalty())
+    assert torch.equal(charged(dirty), charged())
 
 
 def test_cross_entropy_is_a_mean_over_tokens() -> None:

@@ -1,0 +1,90 @@
+"""Accepted refinements as rows of the actor's own forward and backward pass (mode ``sft``).
+
+A refined row is (prompt, a') with an empty response mask: verl's policy loss and its denominators do not see it, and
+``loss.py`` sees nothing else. No second pass is made, because Megatron's distributed optimizer finalises gradients once
+per pass.
+"""
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from tensordict.tensorclass import NonTensorData
+from torch import Tensor
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
+
+ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
+"""Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
+
+
+def settings_of(data: TensorDict) -> dict[str, Any]:
+    """Return the batch-level settings of a TensorDict: what is no tensor and no list of one value a row."""
+    return {key: value.data for key, value in data.items() if isinstance(value, NonTensorData)}
+
+
+def jagged(rows: list[Tensor]) -> Tensor:
+    """Return rows of different lengths as one nested tensor."""
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
+    """Append the accepted refinements of a mini-batch as rows, and empty rows up to a number.
+
+    Args:
+        data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_edited`` (both jagged),
+            ``refine_accepted`` (B,).
+        num_rows: How many rows to append, at least as many as are accepted.
+
+    Returns:
+        B + num_rows rows with the fields that engines and loss read, ``sft_mask`` and ``sft_edited`` (jagged, response
+        length), and the same settings. Rows beyond the accepted ones have two tokens and masks of 0.
+    """
+    accepted = data["refine_accepted"].bool().tolist()
+    zeros = [name for name in ZEROS if name in data]
+    rows = {name: list(data[name].unbind()) for name in ("prompts", "responses", "input_ids", "position_ids", *zeros)}
+    rows["sft_mask"] = [torch.zeros_like(row) for row in rows["responses"]]
+    rows["sft_edited"] = list(rows["sft_mask"])
+    refined = [
+        (prompt, ids, torch.ones_like(ids), edited)
+        for prompt, ids, edited, keep in zip(
+            rows["prompts"], data["refine_ids"].unbind(), data["refine_edited"].unbind(), accepted, strict=True
+        )
+        if keep
+    ]
+    token = rows["prompts"][0][:1]
+    nothing = (token, token, torch.zeros_like(token), torch.zeros_like(token))
+    for prompt, ids, mask, edited in refined + [nothing] * (num_rows - len(refined)):
+        rows["prompts"].append(prompt)
+        rows["responses"].append(ids)
+        rows["input_ids"].append(torch.cat([prompt, ids]))
+        rows["position_ids"].append(torch.arange(len(prompt) + len(ids), device=ids.device))
+        rows["sft_mask"].append(mask)
+        rows["sft_edited"].append(edited)
+        for name in zeros:
+            rows[name].append(torch.zeros_like(ids, dtype=rows[name][0].dtype))
+    return tu.get_tensordict({name: jagged(values) for name, values in rows.items()}, settings_of(data))
+
+
+def with_refined_rows(data: TensorDict, *, dp_group: Any, multiple: int) -> TensorDict:
+    """Let the accepted refinements of a mini-batch ride along, the same number of rows on every data-parallel rank.
+
+    Args:
+        data: This rank's share of a mini-batch, as in :func:`append_refined_rows`.
+        dp_group: Data-parallel process group.
+        multiple: The number of rows appended is a multiple of it (a fixed micro-batch size).
+
+    Returns:
+        The longer mini-batch with the setting ``sft_num_tokens``; ``data`` itself if no rank has one.
+    """
+    accepted = data["refine_accepted"].bool().cpu()
+    lengths = data["refine_ids"].offsets().diff().cpu()
+    num_rows = torch.tensor(int(accepted.sum()), device=get_device_id())
+    num_tokens = torch.tensor(int(lengths[accepted].sum()), device=get_device_id())
+    torch.distributed.all_reduce(num_rows, op=torch.distributed.ReduceOp.MAX, group=dp_group)
+    torch.distributed.all_reduce(num_tokens, op=torch.distributed.ReduceOp.SUM, group=dp_group)
+    if not num_tokens:
+        return data
+    longer = append_refined_rows(data, -(-int(num_rows) // multiple) * multiple)
+    tu.assign_non_tensor(longer, sft_num_tokens=int(num_tokens))
+    return longer

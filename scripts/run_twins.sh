@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Run presets' small twins for 2 steps each on this machine's CPU:  bash scripts/run_twins.sh [PRESET...]
+# Without arguments all of them; one takes 3 to 4 minutes on 2 slow cores. Ends with status 1 if any of them failed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash scripts/setup.sh
+python=.venv/bin/python
+data=runs/data/mini_apps_easy
+model=$("$python" scripts/get_smollm2.py)
+if [ ! -f "$data/train.parquet" ]; then "$python" scripts/prepare_data.py mini-apps --level easy --output "$data"; fi
+if [ $# = 0 ]; then
+    for file in recipe/online_refiner/config/experiment/*.yaml; do set -- "$@" "$(basename "$file" .yaml)"; done
+fi
+folder=runs/twins-$(date +%Y%m%d-%H%M%S)
+mkdir -p "$folder"
+failed=0
+for preset in "$@"; do
+    if "$python" -m recipe.online_refiner.main "experiment=$preset" twin=cpu "actor_rollout_ref.model.path=$model" \
+        "run_dir=$folder/$preset" >"$folder/$preset.log" 2>&1 && [ "$(wc -l <"$folder/$preset/metrics.jsonl")" = 2 ]; then
+        echo "$preset: 2 steps done"
+    else
+        echo "$preset: FAILED, see $folder/$preset.log"
+        failed=1
+    fi
+done
+exit $failed

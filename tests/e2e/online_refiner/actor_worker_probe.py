@@ -1,0 +1,90 @@
+"""One rank of the actor's real worker (FSDP2, verl's loss), trained on given batches; run by test_sft_reference.py.
+
+``python actor_worker_probe.py MODEL CASES OUT`` with torch.distributed's environment variables. CASES holds a list of
+batches with their settings; rank 0 writes for each the parameters after training, verl's metrics and log pi(a').
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import verl  # noqa: F401  (loads the CPU platform)
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from verl.utils import tensordict_utils as tu
+
+from recipe.online_refiner import workers
+
+CONFIG = Path(workers.__file__).parent / "config"
+
+
+def config(model: str) -> DictConfig:
+    overrides = [
+        *("platform=cpu", f"actor_rollout_ref.model.path={model}", "data.train_batch_size=8"),
+        *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=0.02"),
+        *("actor_rollout_ref.actor.optim.weight_decay=0", "actor_rollout_ref.actor.optim.clip_grad=1e9"),
+        "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0}",
+        *("actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"),
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+        "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
+    ]
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        return compose("online_refiner", overrides=overrides).actor_rollout_ref
+
+
+def share(case: dict[str, Any], rank: int, num_ranks: int) -> Any:
+    """Return a rank's rows as TransferQueue hands them to a worker."""
+    rows = case["rows"][rank::num_ranks]
+    tensors = {
+        name: torch.nested.as_nested_tensor([torch.tensor(row[name]) for row in rows], layout=torch.jagged)
+        for name in rows[0]
+        if name != "accepted"
+    }
+    tensors["refine_accepted"] = torch.tensor([row["accepted"] for row in rows])
+    num_rows = len(case["rows"])
+    settings = {
+        **{"calculate_entropy": False, "distillation_use_topk": False, "distillation_only": False, "temperature": 1.0},
+        **{"global_batch_size": num_rows, "mini_batch_size": num_rows, "epochs": case["epochs"], "seed": 1},
+        **{"dataloader_kwargs": {"shuffle": False}, "sft_eta": case["eta"], "sft_kept_weight": case["kept_weight"]},
+        "sft_token_weights": case["token_weights"],
+    }
+    return tu.get_tensordict(tensors, settings)
+
+
+def main(model: str, cases: Path, out: Path) -> None:
+    """Train on every case from the same initial weights."""
+    worker = workers.RefinerActorWorker(config(model), role="actor")
+    worker.init_model()
+    engine = worker.actor.engine
+    initial = {name: parameter.detach().clone() for name, parameter in engine.module.named_parameters()}
+    rank, num_ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    results = []
+    for case in torch.load(cases, weights_only=False):
+        with torch.no_grad():
+            for name, parameter in engine.module.named_parameters():
+                parameter.copy_(initial[name])
+        settings = worker.actor.engine_config
+        object.__setattr__(settings, "use_dynamic_bsz", case["max_tokens"] is not None)
+        object.__setattr__(settings, "max_token_len_per_gpu", case["max_tokens"])
+        object.__setattr__(settings, "micro_batch_size_per_gpu", case["micro_batch_size"])
+        data = share(case, rank, num_ranks)
+        log_probs = worker.compute_refine_log_prob(data.copy())["refine_log_probs"]
+        metrics = tu.get(worker.update_actor(data), "metrics")
+        results.append(
+            {
+                "refine_log_probs": [row.tolist() for row in log_probs.unbind()],
+                "metrics": metrics,
+                "parameters": {
+                    name: parameter.full_tensor().detach().clone()
+                    for name, parameter in engine.module.named_parameters()
+                },
+            }
+        )
+    if rank == 0:
+        torch.save(results, out)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,73 @@
+"""The main job with another mode in every step, which also keeps what went into the advantages and what came out.
+
+Run by test_modes.py: ``python mode_cycle_probe.py OUT [overrides]``; step n is written to OUT/n.pt.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import ray
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from transfer_queue import KVBatchMeta
+
+from recipe.online_refiner import main, rows, schema, task_runner, trainer
+
+SETTINGS = [
+    {"mode": "penalty", "alignment": "position"},
+    {"mode": "sft", "token_weights": "uniform"},
+    {"mode": "none"},
+    {"mode": "penalty", "alignment": "diff"},
+    {"mode": "sft", "token_weights": "edited"},
+]
+FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "values")
+
+
+class CyclingTrainer(trainer.OnlineRefinerSync):
+    """Changes the mode from step to step."""
+
+    def _step_once(self, *arguments, **keywords):  # type: ignore[no-untyped-def]
+        for key, value in SETTINGS[self.global_steps - 1].items():
+            setattr(self.blocks.constraint, key, value)
+        return super()._step_once(*arguments, **keywords)
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        batch = super()._compute_advantage(batch, metrics=metrics)
+        data = rows.read(batch, *FIELDS)
+        record = {name: [row.tolist() for row in data[name].unbind()] for name in FIELDS if name in data}
+        record["group"] = [key.rsplit("_", 2)[0] for key in batch.keys]
+        record["refined"] = {}
+        if self.blocks.refines and self.scored_rows:
+            scored = rows.read(rows.rows_of(batch, self.scored_rows), *trainer.REFINE_FIELDS)
+            for row, (index, accepted) in enumerate(zip(self.scored_rows, scored["refine_accepted"], strict=True)):
+                record["refined"][index] = {
+                    "ids": scored["refine_ids"].unbind()[row].tolist(),
+                    "log_probs": scored["refine_log_probs"].unbind()[row].tolist(),
+                    "accepted": bool(accepted),
+                }
+        torch.save(
+            {**record, "settings": SETTINGS[self.global_steps - 1]}, f"{os.environ['OUT']}/{self.global_steps}.pt"
+        )
+        return batch
+
+
+class CyclingTaskRunner(task_runner.TaskRunner):
+    """Runs the trainer above."""
+
+    trainer_class = CyclingTrainer
+
+
+def run(config: DictConfig) -> None:
+    """Do what the main module does, with the task runner above."""
+    task_runner.OnlineRefinerTaskRunner = ray.remote(CyclingTaskRunner)
+    main.prepare(config)
+    main.train(config)
+
+
+if __name__ == "__main__":
+    os.environ["OUT"] = sys.argv[1]
+    with initialize_config_dir(str(Path(schema.__file__).parent / "config"), version_base=None):
+        composed = compose("online_refiner", overrides=sys.argv[2:])
+    run(composed)

@@ -1,0 +1,153 @@
+"""Mode sft on verl's FSDP engine against plain loops and autograd on a Hugging Face model."""
+
+import itertools
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+PROBE = Path(__file__).with_name("actor_worker_probe.py")
+LEARNING_RATE, CLIP, DUAL_CLIP, KEPT_WEIGHT = 0.02, 0.2, 3.0, 0.25
+EOS, NUM_ROWS = 2, 8
+# Lengths of (prompt, a, a'): a' shorter, longer, identical, only EOS, shorter than the prompt's successor, long, equal
+# length, padding.
+LENGTHS = [(3, 5, 3), (4, 2, 6), (2, 4, 4), (5, 3, 1), (3, 6, 2), (2, 3, 7), (6, 4, 4), (3, 1, 1)]
+IDENTICAL, PADDING = 2, 7
+ACCEPTED = {
+    "none": [0] * NUM_ROWS,
+    "all": [1] * (NUM_ROWS - 1) + [0],
+    "some": [1, 0, 1, 1, 0, 0, 0, 0],  # of two ranks, with every second row each, one has three and the other none
+}
+
+
+def batch(model: Any, accepted: list[int]) -> list[dict[str, Any]]:
+    """Draw rows whose old log-probs are near enough to the model's that some ratios are clipped and some are not."""
+    generator = torch.Generator().manual_seed(7)
+    rows = []
+    for index, (num_prompt, num_response, num_refined) in enumerate(LENGTHS):
+        prompt, response, refined = (
+            torch.randint(5, 90, (n,), generator=generator).tolist() for n in (num_prompt, num_response, num_refined)
+        )
+        response[-1] = refined[-1] = EOS
+        if index == IDENTICAL:
+            refined = list(response)
+        with torch.no_grad():
+            old = torch.stack(log_probs(model, prompt, response))
+        old += 0.3 * torch.randn(len(old), generator=generator)
+        mask = [int(index != PADDING)] * num_response
+        rows.append(
+            {
+                **{"prompts": prompt, "responses": response, "input_ids": prompt + response},
+                **{"position_ids": list(range(num_prompt + num_response)), "loss_mask": mask, "response_mask": mask},
+                **{"old_log_probs": old.tolist(), "refine_ids": refined, "refine_mask": [1] * num_refined},
+                "advantages": torch.randn(num_response, generator=generator).tolist(),
+                "refine_edited": torch.randint(0, 2, (num_refined,), generator=generator).tolist(),
+                "accepted": accepted[index],
+            }
+        )
+    return rows
+
+
+def log_probs(model: Any, prompt: list[int], answer: list[int]) -> list[torch.Tensor]:
+    """Return log pi(answer_t | prompt, answer_<t), one scalar a token."""
+    logits = model(torch.tensor([prompt + answer])).logits[0]
+    return [logits[len(prompt) + t - 1].log_softmax(-1)[token] for t, token in enumerate(answer)]
+
+
+def reference_loss(model: Any, case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return PPO's clipped loss (mean over all tokens) and the cross-entropy of accepted refinements."""
+    policy, crossed, num_tokens, num_refined = torch.zeros(()), torch.zeros(()), 0, 0
+    for row in case["rows"]:
+        found = log_probs(model, row["prompts"], row["responses"])
+        for t, log_prob in enumerate(found):
+            if row["response_mask"][t]:
+                ratio = (log_prob - row["old_log_probs"][t]).exp()
+                advantage = row["advantages"][t]
+                gain = torch.min(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+                if advantage < 0:  # dual clip, arXiv 1912.09729
+                    gain = torch.max(gain, torch.tensor(DUAL_CLIP * advantage))
+                policy = policy - gain
+                num_tokens += 1
+        if row["accepted"]:
+            for t, log_prob in enumerate(log_probs(model, row["prompts"], row["refine_ids"])):
+                p = log_prob.detach().exp().item()
+                kept = 1.0 if row["refine_edited"][t] else KEPT_WEIGHT
+                weight = {"uniform": 1.0, "edited": kept, "chord": p * (1 - p), "dft": p}[case["token_weights"]]
+                crossed = crossed - weight * log_prob
+                num_refined += 1
+    return policy / num_tokens, crossed / max(1, num_refined)
+
+
+def reference_training(model: Any, case: dict[str, Any]) -> float:
+    """Take plain gradient steps on the model, and return the cross-entropy's mean over the epochs."""
+    values = []
+    for _ in range(case["epochs"]):
+        policy, crossed = reference_loss(model, case)
+        model.zero_grad()
+        (policy + case["eta"] * crossed).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= LEARNING_RATE * parameter.grad
+        values.append(crossed.item())
+    return sum(values) / len(values)
+
+
+def cases(model: Any) -> Iterator[dict[str, Any]]:
+    sizes = [(1, None), (2, None), (4, None), (None, 16)]  # micro-batches of fixed and of dynamic size
+    for name, epochs, (size, tokens) in itertools.product(ACCEPTED, (1, 3), sizes):
+        yield make_case(model, name, epochs=epochs, micro_batch_size=size, max_tokens=tokens)
+    for weights in ("edited", "chord", "dft"):
+        yield make_case(model, "some", token_weights=weights)
+    yield make_case(model, "all", eta=0.0)
+
+
+def make_case(model: Any, name: str, **settings: Any) -> dict[str, Any]:
+    defaults = {"epochs": 1, "micro_batch_size": 2, "max_tokens": None, "eta": 0.7, "token_weights": "uniform"}
+    rows = batch(model, ACCEPTED[name])
+    return {"name": name, "rows": rows, "kept_weight": KEPT_WEIGHT, **defaults, **settings}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_sft_loss_and_gradients(num_ranks: int, start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
+    load = {"pretrained_model_name_or_path": tiny_llama, "dtype": torch.float32}
+    all_cases = list(cases(AutoModelForCausalLM.from_pretrained(**load)))
+    torch.save(all_cases, tmp_path / "cases.pt")
+    port, jobs = free_port(), []
+    for rank in range(num_ranks):
+        environment = {"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        arguments = [str(PROBE), str(tiny_llama), str(tmp_path / "cases.pt"), str(tmp_path / "out.pt")]
+        jobs.append(start_marked(arguments, cwd=tmp_path, environment=environment))
+    for job in jobs:
+        assert job.wait(300) == 0, job.output()[-6000:]
+    results = torch.load(tmp_path / "out.pt", weights_only=False)
+    assert len(results) == len(all_cases) == 28
+
+    for case, result in zip(all_cases, results, strict=True):
+        label = {key: value for key, value in case.items() if key != "rows"}
+        model = AutoModelForCausalLM.from_pretrained(**load)
+        for row, found in zip(case["rows"][::num_ranks], result["refine_log_probs"], strict=True):
+            with torch.no_grad():
+                expected = [value.item() for value in log_probs(model, row["prompts"], row["refine_ids"])]
+            assert found == pytest.approx(expected, abs=2e-6, rel=1e-6), label
+        cross_entropy = reference_training(model, case)
+        metric = result["metrics"].get("sft_cross_entropy")
+        if case["name"] == "none":
+            assert metric is None and cross_entropy == 0
+        else:
+            assert sum(metric) / len(metric) == pytest.approx(cross_entropy, abs=1e-6, rel=1e-6), label
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(
+                result["parameters"][name], parameter.detach(), atol=1e-6, rtol=1e-6, msg=f"{name}: {label}"
+            )

@@ -1,0 +1,103 @@
+"""Every preset composes, its CPU twin passes all checks before Ray, and its arms differ in nothing else."""
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from recipe.online_refiner import main, schema
+
+CONFIG = Path(schema.__file__).parent / "config"
+PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
+DYNAMIC = [name for name in PRESETS if f"{name}_none" in PRESETS]
+REPOSITORY = CONFIG.parents[2]
+
+
+@functools.cache
+def composed(*overrides: str) -> DictConfig:
+    """Compose the main config (a second); tests must not change it."""
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        return compose("online_refiner", overrides=list(overrides))
+
+
+def flat(config: DictConfig) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+
+    def collect(prefix: str, node: Any) -> None:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                collect(f"{prefix}{key}.", value)
+        else:
+            values[prefix[:-1]] = node
+
+    collect("", OmegaConf.to_container(config, resolve=True))
+    return values
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mini_apps")
+    command = [sys.executable, "scripts/prepare_data.py", "mini-apps", "--level", "easy", "--output", str(folder)]
+    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("engine", [None, "megatron"])
+def test_every_preset_composes(preset: str, engine: str | None) -> None:
+    if engine and preset == "quickstart":
+        pytest.skip("the quickstart is for CPUs, which Megatron does not run on")
+    config = composed(f"experiment={preset}", *([f"model_engine={engine}"] if engine else []))
+    schema.load(config)
+    assert config.trainer.experiment_name == preset
+    assert flat(config)["actor_rollout_ref.actor.strategy"] == (
+        "megatron" if engine else "fsdp2" if preset == "quickstart" else "fsdp"
+    )
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_twin_passes_the_checks(preset: str, tiny_llama: Path, problems: Path) -> None:
+    config = composed(
+        f"experiment={preset}",
+        "twin=cpu",
+        *(f"{model}={tiny_llama}" for model in ("actor_rollout_ref.model.path", "reward.reward_model.model_path")),
+        *(f"data.{name}_files={problems}/{name}.parquet" for name in ("train", "val")),
+    )
+    plan = main.prepare(config)
+    assert "steps          2" in plan
+    assert f"mode {composed(f'experiment={preset}').constraint.mode}" in plan
+
+
+@pytest.mark.parametrize("preset", DYNAMIC)
+def test_with_eta_zero_a_dynamic_arm_is_its_arm_without_constraint(preset: str) -> None:
+    """What eta = 0 computes is verl's own step: test_main_job.py. Here: nothing else sets the arms apart."""
+    dynamic, none = flat(composed(f"experiment={preset}")), flat(composed(f"experiment={preset}_none"))
+    names = {key for key in dynamic if dynamic[key] != none[key]}
+    assert dynamic.keys() == none.keys()
+    assert {name for name in names if not name.endswith("experiment_name")} == {
+        *("constraint.mode", "run_dir", "trainer.default_local_dir")
+    }
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("apps_ppo", (128, 16, 4, 7, 200, 1e-4, 1e-6, 9e-6)),
+        ("dialogue_ppo", (64, 16, 1, 1, 430, 1e-2, 1e-6, 9e-6)),
+        ("apps_dapo", (64, 8, 1, 5, 150, 1e-4, 1e-6, None)),
+    ],
+)
+def test_the_papers_tables(preset: str, expected: tuple[float | None, ...]) -> None:
+    config = composed(f"experiment={preset}")
+    actor = config.actor_rollout_ref.actor
+    found = (
+        *(config.data.train_batch_size, actor.ppo_mini_batch_size, actor.ppo_epochs, config.trainer.total_epochs),
+        *(config.trainer.total_training_steps, config.constraint.eta, actor.optim.lr),
+        config.critic.optim.lr if config.algorithm.adv_estimator == "gae" else None,
+    )
+    assert found == expected
