@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 PLACEMENTS = ("colocated",)
+GROUP_CHOICES = ("lowest", "random")
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -30,6 +31,12 @@ class RefinerConfig:
     """Nucleus sampling of the refiner, in (0, 1]."""
     skip_reward_at_least: float | None
     """Responses with this reward or more are not refined: a maximal reward cannot improve (APPS: 1.0)."""
+    max_refinements_per_group: int | None
+    """Refine at most so many responses to one prompt; null: all."""
+    group_choice: str
+    """Which of them, if there are more: those with the ``lowest`` rewards, or ``random`` ones."""
+    num_candidates: int
+    """Refinements drawn of one response, of which the best is kept; the draws end early at ``skip_reward_at_least``."""
     request_timeout_s: float
     """A refinement that is not there after so many seconds, its reward included, is failed."""
     restart: bool
@@ -39,6 +46,10 @@ class RefinerConfig:
     Where verl has a reference worker (static KL), its log-probs of all responses are used instead."""
     rollout: dict[str, Any]
     """Overrides of verl's rollout block for the refiner's replicas (engine arguments, memory, parallelism)."""
+
+    def is_maximal(self, reward: float | None) -> bool:
+        """Tell whether a reward cannot improve."""
+        return self.skip_reward_at_least is not None and reward is not None and reward >= self.skip_reward_at_least
 
     def validate(self) -> None:
         """Check what can be checked without the model.
@@ -56,6 +67,19 @@ class RefinerConfig:
             raise ValueError(f"refiner.temperature={self.temperature}: set 0 (greedy) or more")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"refiner.top_p={self.top_p}: set a number in (0, 1]")
+        if self.max_refinements_per_group is not None and self.max_refinements_per_group < 1:
+            raise ValueError(
+                f"refiner.max_refinements_per_group={self.max_refinements_per_group}: set at least 1, or null for all"
+            )
+        if self.group_choice not in GROUP_CHOICES:
+            raise ValueError(
+                f"refiner.group_choice={self.group_choice} does not exist; set one of: {', '.join(GROUP_CHOICES)}"
+            )
+        if self.num_candidates < 1 or (self.num_candidates > 1 and self.temperature == 0):
+            raise ValueError(
+                f"refiner.num_candidates={self.num_candidates}: set at least 1; more than 1 needs refiner.temperature "
+                "above 0 (greedy candidates are all the same)"
+            )
         if self.request_timeout_s <= 0:
             raise ValueError(f"refiner.request_timeout_s={self.request_timeout_s}: set a number of seconds above 0")
         if self.num_kl_rollouts is not None and self.num_kl_rollouts < 0:

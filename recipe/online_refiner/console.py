@@ -90,7 +90,7 @@ def step_line(step: dict[str, Any], num_steps: int | None) -> str:
     return (
         f"step {step['step']:>2}/{num_steps or '?'}  reward {step['reward/mean']:+.3f}  "
         f"refined {step['refiner/num_attempted']:.0f}, accepted {step['refiner/num_accepted']:.0f} "
-        f"({step['refiner/improvement_ratio']:.0%})  cross-entropy {step['constraint/cross_entropy_all']:.2f}  "
+        f"({step['refiner/improvement_ratio']:.0%})  cross-entropy {step['constraint/cross_entropy_accepted']:.2f}  "
         f"KL {step['kl_ref/k3']:.4f}  {step['timing_s/step']:.0f} s"
     )
 
@@ -101,14 +101,14 @@ def print_summary(console: Console, run_dir: RunDir) -> None:
     if not steps:
         return
     table = Table(title="training with the online refiner")
-    for name in ("step", "reward", "improvement ratio", "cross-entropy (all, accepted)", "KL to reference", "seconds"):
+    for name in ("step", "reward", "improvement ratio", "cross-entropy (accepted)", "KL to reference", "seconds"):
         table.add_column(name, justify="right")
     for step in steps:
         table.add_row(
             str(step["step"]),
             f"{step['reward/mean']:+.3f}",
             f"{step['refiner/improvement_ratio']:.1%}",
-            f"{step['constraint/cross_entropy_all']:.2f}, {step['constraint/cross_entropy_accepted']:.2f}",
+            f"{step['constraint/cross_entropy_accepted']:.2f}",
             f"{step['kl_ref/k3']:.4f}",
             f"{step['timing_s/step']:.1f}",
         )

@@ -6,7 +6,7 @@ verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from recipe.online_refiner.refine_stage import FAILED, SCORED, SKIPPED, StageResult
+from recipe.online_refiner.refine_stage import FAILED, SCORED, SKIPPED, Rollout, StageResult
 
 MEANING = {
     "reward/mean": "task reward of the rollouts, mean over the batch",
@@ -49,19 +49,14 @@ def zeros() -> dict[str, float]:
     return dict.fromkeys(MEANING, 0.0)
 
 
-def reward_metrics(rewards: list[float], groups: list[str]) -> dict[str, float]:
-    """Summarise rewards by group.
-
-    Args:
-        rewards: (B,) task rewards.
-        groups: (B,) the prompt that each belongs to.
-    """
+def reward_metrics(rollouts: list[Rollout]) -> dict[str, float]:
+    """Summarise rewards by group."""
     by_group: dict[str, list[float]] = {}
-    for reward, group in zip(rewards, groups, strict=True):
-        by_group.setdefault(group, []).append(reward)
+    for rollout in rollouts:
+        by_group.setdefault(rollout.group, []).append(rollout.reward)
     stds = np.array([np.std(values) for values in by_group.values()])
     return {
-        "reward/mean": float(np.mean(rewards)),
+        "reward/mean": float(np.mean([rollout.reward for rollout in rollouts])),
         "reward/group_std": float(stds.mean()),
         "reward/zero_std_groups": float((stds < 1e-8).mean()),
     }

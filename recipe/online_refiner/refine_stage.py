@@ -5,6 +5,7 @@ whoever has a finished sample at hand can run it for that one.
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +17,9 @@ from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import parse_answer
 from refiner_worker.prompts import RefinerPrompt
 
-SKIPPED = ("max_reward", "too_long")
-"""Not attempted: the reward cannot improve; prompt, response and refinement do not fit into the refiner's context."""
+SKIPPED = ("max_reward", "not_chosen", "too_long")
+"""Not attempted: the reward cannot improve; others of the group go first; prompt, response and refinement do not fit
+into the refiner's context."""
 FAILED = ("timeout", "request", "truncated", "empty", "reward")
 """Attempted without a result: late; refused or lost by the refiner; cut by the length limit; no text; not scored."""
 SCORED = ("accepted", "not_better")
@@ -28,12 +30,14 @@ SCORED = ("accepted", "not_better")
 class Rollout:
     """A response of the policy and its reward.
 
-    Example: ``Rollout(key="u1_0_0", messages=[{"role": "user", "content": "1+1?"}], prompt_ids=[5, 6],
+    Example: ``Rollout(key="u1_0_0", group="u1", messages=[{"role": "user", "content": "1+1?"}], prompt_ids=[5, 6],
     response_ids=[7, 2], reward=-0.3, sample={"data_source": "mini_apps", ...})``.
     """
 
     key: str
     """Its row in the TransferQueue."""
+    group: str
+    """The prompt that it answers: rollouts of one prompt are a group."""
     messages: list[dict[str, Any]]
     """The chat prompt."""
     prompt_ids: list[int]
@@ -62,6 +66,7 @@ class Refinement:
     reward: float | None = None
     """r(s0, a'); None unless SCORED."""
     num_prompt_tokens: int = 0
+    """Of all candidates, as the next one."""
     num_generated_tokens: int = 0
 
     @property
@@ -97,12 +102,22 @@ class Refiner:
 
     async def refine(self, rollout: Rollout) -> Refinement:
         """Refine one rollout and gate the result by its reward. Whatever goes wrong costs this refinement only."""
-        threshold = self.config.skip_reward_at_least
-        if threshold is not None and rollout.reward >= threshold:
+        if self.config.is_maximal(rollout.reward):
             return Refinement(verdict="max_reward")
         prompt_ids = self.prompt.encode(rollout.messages, self.text(rollout), rollout.reward)
         if len(prompt_ids) + self.config.max_new_tokens > self.max_model_len:
             return Refinement(verdict="too_long")
+        candidates: list[Refinement] = []
+        while len(candidates) < self.config.num_candidates:
+            candidates.append(await self._candidate(rollout, prompt_ids))
+            if self.config.is_maximal(candidates[-1].reward):
+                break
+        best = max(candidates, key=lambda one: float("-inf") if one.reward is None else one.reward)
+        best.num_prompt_tokens = sum(one.num_prompt_tokens for one in candidates)
+        best.num_generated_tokens = sum(one.num_generated_tokens for one in candidates)
+        return best
+
+    async def _candidate(self, rollout: Rollout, prompt_ids: list[int]) -> Refinement:
         result = Refinement(verdict="timeout", num_prompt_tokens=len(prompt_ids))
         try:
             await asyncio.wait_for(self._attempt(rollout, prompt_ids, result), self.config.request_timeout_s)
@@ -145,9 +160,37 @@ class StageResult:
     """Each rollout's response as text."""
 
 
-async def refine_all(refiner: Refiner, rollouts: list[Rollout]) -> StageResult:
-    """Refine a batch, all rollouts at once: vLLM batches the requests, rewards overlap with generation."""
-    refinements = await asyncio.gather(*map(refiner.refine, rollouts))
+def choose(config: RefinerConfig, rollouts: list[Rollout], seed: int) -> set[int]:
+    """Return the positions of the rollouts to refine: of each group at most ``max_refinements_per_group``."""
+    groups: dict[str, list[int]] = {}
+    for index, rollout in enumerate(rollouts):
+        if not config.is_maximal(rollout.reward):
+            groups.setdefault(rollout.group, []).append(index)
+    limit, generator = config.max_refinements_per_group, random.Random(seed)
+    for members in groups.values():
+        if config.group_choice == "random":
+            generator.shuffle(members)
+        else:
+            members.sort(key=lambda index: rollouts[index].reward)
+    return {index for members in groups.values() for index in members[:limit]}
+
+
+async def refine_all(refiner: Refiner, rollouts: list[Rollout], seed: int = 0) -> StageResult:
+    """Refine a batch, all rollouts at once: vLLM batches the requests, rewards overlap with generation.
+
+    Args:
+        refiner: Who refines.
+        rollouts: The batch.
+        seed: Of ``group_choice=random``.
+    """
+    chosen = choose(refiner.config, rollouts, seed)
+
+    async def one(index: int, rollout: Rollout) -> Refinement:
+        if index not in chosen and not refiner.config.is_maximal(rollout.reward):
+            return Refinement(verdict="not_chosen")
+        return await refiner.refine(rollout)
+
+    refinements = await asyncio.gather(*(one(index, rollout) for index, rollout in enumerate(rollouts)))
     return StageResult(
         rollouts=rollouts, refinements=list(refinements), responses=[refiner.text(rollout) for rollout in rollouts]
     )

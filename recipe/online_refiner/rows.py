@@ -25,8 +25,8 @@ def real_rows(batch: KVBatchMeta) -> list[int]:
     return [index for index, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
 
 
-def read_rollouts(batch: KVBatchMeta) -> tuple[list[Rollout], list[str]]:
-    """Read a batch's rollouts and the prompt (GRPO group) that each belongs to, padding left out."""
+def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
+    """Read a batch's rollouts, padding left out."""
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id)
     prompts, responses, rewards = (data[name].unbind() for name in ("prompts", "responses", "rm_scores"))
     columns = {
@@ -34,9 +34,10 @@ def read_rollouts(batch: KVBatchMeta) -> tuple[list[Rollout], list[str]]:
         for name, values in data.items()
         if isinstance(values, NonTensorStack) and name not in NOT_FOR_THE_REWARD
     }
-    rollouts = [
+    return [
         Rollout(
             key=batch.keys[index],
+            group=str(columns["uid"][index]),
             messages=columns["raw_prompt"][index],
             prompt_ids=prompts[index].tolist(),
             response_ids=responses[index].tolist(),
@@ -45,7 +46,6 @@ def read_rollouts(batch: KVBatchMeta) -> tuple[list[Rollout], list[str]]:
         )
         for index in real_rows(batch)
     ]
-    return rollouts, [str(rollout.sample["uid"]) for rollout in rollouts]
 
 
 def write_refinements(batch: KVBatchMeta, result: StageResult) -> None:

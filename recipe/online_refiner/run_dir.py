@@ -1,7 +1,7 @@
 """The files of a run directory: everything that a report needs is in it.
 
-``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``refinements.jsonl`` (one object a rollout) and
-``checkpoints/``.
+``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``refinements.jsonl`` (one object a rollout),
+``tokens.jsonl`` (a few accepted pairs a step, with the policy's log-prob of every token) and ``checkpoints/``.
 """
 
 import json
@@ -29,6 +29,7 @@ class RunDir:
         self.path.mkdir(parents=True, exist_ok=True)
         self.metrics = self.path / "metrics.jsonl"
         self.refinements = self.path / "refinements.jsonl"
+        self.tokens = self.path / "tokens.jsonl"
 
     def write_config(self, config: DictConfig) -> None:
         """Write the config with its interpolations resolved."""
@@ -57,9 +58,13 @@ class RunDir:
         ]
         _append(self.refinements, rows)
 
+    def append_tokens(self, step: int, pairs: list[dict[str, Any]]) -> None:
+        """Add accepted pairs: ``key`` as in refinements.jsonl; ``response``, ``refined`` as [text, log-prob] lists."""
+        _append(self.tokens, [{"step": step, **pair} for pair in pairs])
+
     def forget_after(self, step: int) -> None:
         """Drop the lines of later steps: a resumed run does them again."""
-        for path in (self.metrics, self.refinements):
+        for path in (self.metrics, self.refinements, self.tokens):
             if path.exists():
                 kept = [row for row in read_rows(path) if row["step"] <= step]
                 scratch = path.with_suffix(".part")

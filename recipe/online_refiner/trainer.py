@@ -55,6 +55,8 @@ from recipe.online_refiner.workers import RefinerActorWorker
 from refiner_worker.group import RefinerGroup
 
 ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
+NUM_RECORDED_PAIRS = 2
+"""Accepted pairs of a step whose tokens are recorded with their log-probs."""
 REFINE_FIELDS = ("refine_ids", "refine_mask", "refine_accepted", "refine_log_probs")
 
 
@@ -112,9 +114,9 @@ class OnlineRefinerSync(PPOTrainerSync):
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
         batch = super()._balance_batch(batch, metrics=metrics, **kwargs)
-        rollouts, groups = read_rollouts(batch)
+        rollouts = read_rollouts(batch)
         metrics.update(metric_names.zeros())
-        metrics.update(metric_names.reward_metrics([rollout.reward for rollout in rollouts], groups))
+        metrics.update(metric_names.reward_metrics(rollouts))
         metrics["refiner/num_rollouts"] = len(rollouts)
         metrics["tokens/rollout"] = sum(len(rollout.response_ids) for rollout in rollouts)
         metrics["tokens/update_actor"] = sum(tag["seq_len"] for tag in batch.tags)
@@ -133,7 +135,7 @@ class OnlineRefinerSync(PPOTrainerSync):
         return batch
 
     def _refine(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
-        result = asyncio.run(refine_all(self.refiner, rollouts))
+        result = asyncio.run(refine_all(self.refiner, rollouts, seed=self.global_steps))
         write_refinements(batch, result)
         metrics.update(metric_names.stage_metrics(result))
         self.run_dir.append_refinements(self.global_steps, result)
@@ -200,6 +202,7 @@ class OnlineRefinerSync(PPOTrainerSync):
             [row.tolist() for row in data["refine_ids"].unbind()],
             accepted.tolist(),
         )
+        self._record_tokens(batch, [row for row, keep in zip(self.scored_rows, accepted, strict=True) if keep])
         data = data.to_padded_tensor(0)
         refined = {"refine_log_probs": data["refine_log_probs"].float(), "refine_mask": data["refine_mask"]}
         charged[self.scored_rows, : pairs.shape[1]] = charged_log_probs(
@@ -253,6 +256,19 @@ class OnlineRefinerSync(PPOTrainerSync):
         )
 
     # ---- records
+
+    def _record_tokens(self, batch: KVBatchMeta, accepted_rows: list[int]) -> None:
+        chosen = rows_of(batch, accepted_rows[:NUM_RECORDED_PAIRS])
+        if not chosen.keys:
+            return
+        names = {"response": ("responses", "old_log_probs"), "refined": ("refine_ids", "refine_log_probs")}
+        data = read(chosen, *(field for fields in names.values() for field in fields))
+        pairs: list[dict[str, Any]] = [{"key": key} for key in chosen.keys]
+        for name, fields in names.items():
+            for pair, ids, log_probs in zip(pairs, *(data[field].unbind() for field in fields), strict=True):
+                tokens = zip(ids.tolist(), log_probs.tolist(), strict=True)
+                pair[name] = [[self.tokenizer.decode([token]), round(log_prob, 4)] for token, log_prob in tokens]
+        self.run_dir.append_tokens(self.global_steps, pairs)
 
     def _checkpoint_folder(self, *, resumed: bool = False) -> Path:
         trainer = self.config.trainer

@@ -57,6 +57,7 @@ def rollouts(tokenizer: Any, num: int, reward: float = 0.0) -> list[Rollout]:
         made.append(
             Rollout(
                 key=str(index),
+                group=str(index // 4),
                 messages=messages,
                 prompt_ids=prompt_ids,
                 response_ids=response_ids,
@@ -92,6 +93,26 @@ async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> li
     await asyncio.sleep(0.3)
     os.kill(pid, signal.SIGKILL)
     return (await stage).refinements
+
+
+def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinement]) -> dict[str, Any]:
+    """Refine one response of each group, four times."""
+    changes = {"num_candidates": 4, "temperature": 1.0, "max_refinements_per_group": 1, "skip_reward_at_least": None}
+    config = dataclasses.replace(refiner.config, **changes)
+    client = dataclasses.replace(refiner.client, config=config)
+    drawn: dict[str, list[float]] = {}
+
+    async def remember(rollout: Rollout, response_ids: list[int]) -> float:
+        drawn.setdefault(rollout.key, []).append(await letters(rollout, response_ids))
+        return drawn[rollout.key][-1]
+
+    capped = refine(dataclasses.replace(refiner, config=config, client=client, score=remember), batch)
+    return {
+        "capped": [refinement.verdict == "not_chosen" for refinement in capped],
+        "prompt_ratio": capped[0].num_prompt_tokens / before[0].num_prompt_tokens,
+        "best_kept": [capped[int(key)].reward == max(rewards) for key, rewards in drawn.items()],
+        "num_drawn": max(map(len, drawn.values())),
+    }
 
 
 def main() -> None:
@@ -131,6 +152,7 @@ def main() -> None:
     result["narrow"] = {refinement.verdict for refinement in refine(narrow, batch)}
     result["solved"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 3, reward=1.0))}
     result["bad_reward"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 12, reward=-3.0))}
+    result.update(draw_candidates(refiner, batch, before))
     try:
         asyncio.run(refiner.client.generate([5] * (plan.max_model_len + 1), []))
     except RefinerRequestError as error:

@@ -29,6 +29,9 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert result["narrow"] == ["too_long"]
     assert result["solved"] == ["max_reward"]
     assert "reward" in result["bad_reward"] and "accepted" not in result["bad_reward"]
+    assert result["capped"] == [False, True, True, True] * 3, "equal rewards: the first of each group of four"
+    assert result["prompt_ratio"] == 4, "four candidates"
+    assert result["num_drawn"] > 1 and all(result["best_kept"])
     assert "no room to generate" in result["too_long_for_the_server"]
     assert result["alive_after_bad_requests"]
     assert "request" in result["killed"], "the refiner died too late for this test to show anything"

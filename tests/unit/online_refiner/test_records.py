@@ -19,7 +19,13 @@ from recipe.online_refiner.workers import refined_sequences
 def rollout(key: str, response_ids: list[int], reward: float) -> Rollout:
     messages = [{"role": "user", "content": "Add 1 and 2 \ud800."}]  # a lone surrogate: models write them
     return Rollout(
-        key=key, messages=messages, prompt_ids=[1], response_ids=response_ids, reward=reward, sample={"uid": key[0]}
+        key=key,
+        group=key[0],
+        messages=messages,
+        prompt_ids=[1],
+        response_ids=response_ids,
+        reward=reward,
+        sample={"uid": key[0]},
     )
 
 
@@ -71,7 +77,8 @@ def test_stage_metrics_by_hand(result: StageResult) -> None:
 
 
 def test_reward_metrics_by_hand() -> None:
-    values = metrics.reward_metrics([1.0, 0.0, 0.5, 0.5], ["a", "a", "b", "b"])
+    rewards = {"a0": 1.0, "a1": 0.0, "b0": 0.5, "b1": 0.5}
+    values = metrics.reward_metrics([rollout(key, [2], reward) for key, reward in rewards.items()])
     assert values == {"reward/mean": 0.5, "reward/group_std": 0.25, "reward/zero_std_groups": 0.5}
 
 
