@@ -48,6 +48,7 @@ def curves(runs: list[Run]) -> Figure:
             axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("step")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
     figure.axes[0].legend(fontsize=8)
     return figure

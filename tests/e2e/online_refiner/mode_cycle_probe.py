@@ -1,6 +1,7 @@
 """The main job with another mode in every step, which also keeps what went into the advantages and what came out.
 
-Run by test_modes.py: ``python mode_cycle_probe.py OUT [overrides]``; step n is written to OUT/n.pt.
+Run by test_modes.py: ``python mode_cycle_probe.py OUT ESTIMATORS [overrides]`` takes len(SETTINGS) steps with each of
+the estimators (joined by commas); step n is written to OUT/n.pt.
 """
 
 import os
@@ -29,7 +30,9 @@ class CyclingTrainer(trainer.OnlineRefinerSync):
     """Changes the mode from step to step."""
 
     def _step_once(self, *arguments, **keywords):  # type: ignore[no-untyped-def]
-        for key, value in SETTINGS[self.global_steps - 1].items():
+        turn, index = divmod(self.global_steps - 1, len(SETTINGS))
+        self.config.algorithm.adv_estimator = os.environ["ESTIMATORS"].split(",")[turn]
+        for key, value in SETTINGS[index].items():
             setattr(self.blocks.constraint, key, value)
         return super()._step_once(*arguments, **keywords)
 
@@ -47,9 +50,9 @@ class CyclingTrainer(trainer.OnlineRefinerSync):
                     "log_probs": scored["refine_log_probs"].unbind()[row].tolist(),
                     "accepted": bool(accepted),
                 }
-        torch.save(
-            {**record, "settings": SETTINGS[self.global_steps - 1]}, f"{os.environ['OUT']}/{self.global_steps}.pt"
-        )
+        record["settings"] = SETTINGS[(self.global_steps - 1) % len(SETTINGS)]
+        record["estimator"] = self.config.algorithm.adv_estimator
+        torch.save(record, f"{os.environ['OUT']}/{self.global_steps}.pt")
         return batch
 
 
@@ -67,7 +70,7 @@ def run(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["OUT"] = sys.argv[1]
+    os.environ["OUT"], os.environ["ESTIMATORS"] = sys.argv[1:3]
     with initialize_config_dir(str(Path(schema.__file__).parent / "config"), version_base=None):
-        composed = compose("online_refiner", overrides=sys.argv[2:])
+        composed = compose("online_refiner", overrides=sys.argv[3:])
     run(composed)
