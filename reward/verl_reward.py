@@ -4,6 +4,7 @@ reward.custom_reward_function.path=pkg://reward.verl_reward
 reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.max_concurrency=4
 +reward.custom_reward_function.reward_kwargs.limits.test_s=4
++reward.custom_reward_function.reward_kwargs.sandbox.allow_unsafe=false
 """
 
 import asyncio
@@ -13,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from reward.apps import score_response
+from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
+from reward.sandbox import SandboxConfig, shared_sandbox
 
 
 async def compute_score(
@@ -26,6 +28,7 @@ async def compute_score(
     *,
     max_concurrency: int = 4,
     limits: Mapping[str, Any] | None = None,
+    sandbox: Mapping[str, Any] | None = None,
     reward_router_address: object = None,
     reward_model_tokenizer: object = None,
 ) -> dict[str, float | int | str]:
@@ -39,6 +42,7 @@ async def compute_score(
         max_concurrency: answers run at once by this process. verl has `reward.num_workers` such processes on a node:
             keep the product near the number of cores, or time-outs hit correct programs.
         limits: fields of `Limits` that differ from their defaults.
+        sandbox: fields of `SandboxConfig` that differ from their defaults; num_slots is `max_concurrency`.
         reward_router_address: given by verl when a reward model runs beside; unused.
         reward_model_tokenizer: as above.
 
@@ -51,9 +55,12 @@ async def compute_score(
     """
     problem = parse_ground_truth(ground_truth, data_source=data_source, extra_info=extra_info)
     resolved_limits = Limits(**dict(limits or {}))
-    result = await asyncio.get_running_loop().run_in_executor(
-        _thread_pool(max_concurrency), score_response, problem, solution_str, resolved_limits
-    )
+    config = SandboxConfig(**{"num_slots": max_concurrency, **dict(sandbox or {})})
+
+    def score() -> Score:
+        return score_response(problem, solution_str, resolved_limits, sandbox=shared_sandbox(config))
+
+    result = await asyncio.get_running_loop().run_in_executor(_thread_pool(max_concurrency), score)
     if result.score is None:
         raise RuntimeError(
             f"problem {problem.problem_id}: the answer could not be run in {resolved_limits.infra_attempts} attempts "

@@ -1,0 +1,43 @@
+"""Which sandbox runs the programs, and the one of each configuration that a process shares."""
+
+import atexit
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from reward.sandbox.execution import Sandbox
+from reward.sandbox.local import LocalSandbox
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class SandboxConfig:
+    """Where programs run; the defaults stand here only."""
+
+    backend: str = "local"  # "local": zygotes on this machine
+    num_slots: int = field(default_factory=lambda: os.cpu_count() or 1)  # programs of this process that run at a time
+    allow_unsafe: bool = False  # local: run programs even where Landlock or seccomp do not work
+
+    def __post_init__(self) -> None:
+        """Reject what no backend could do."""
+        if self.backend not in BACKENDS:
+            raise ValueError(f"sandbox backend is {self.backend!r}: set one of {', '.join(BACKENDS)}")
+        if self.num_slots < 1:
+            raise ValueError(f"sandbox num_slots is {self.num_slots}: set it to at least 1")
+
+
+BACKENDS: dict[str, Callable[[SandboxConfig], Sandbox]] = {
+    "local": lambda config: LocalSandbox(num_slots=config.num_slots, allow_unsafe=config.allow_unsafe),
+}
+
+
+@functools.lru_cache
+def shared_sandbox(config: SandboxConfig) -> Sandbox:
+    """The sandbox of this configuration, started at the first call and ended with this process."""
+    sandbox = BACKENDS[config.backend](config)
+    atexit.register(sandbox.close)
+    return sandbox
+
+
+# A forked child must not talk to the zygotes of its parent; it starts its own.
+os.register_at_fork(after_in_child=shared_sandbox.cache_clear)

@@ -1,0 +1,219 @@
+"""One slot of the zygote: forks a locked-down child for each request, watches its deadline, and clears up after it.
+
+Forking costs what is loaded, so this and its neighbours do without `socket`, `dataclasses` and `shutil`.
+"""
+
+import _socket
+import array
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import time
+
+from reward.sandbox.jail import kernel, landlock, library, lockdown, program, seccomp
+from reward.sandbox.jail.lockdown import Cell
+
+MAX_HEADER_BYTES = 4096
+NUM_REQUEST_FDS = 5  # job, standard input, output and error, result
+_POLL_S = 0.05  # how often a running program's scratch directory is measured
+_MAX_SCRATCH_FILES = 256
+_PAST_ALL_FDS = 1 << 20
+
+
+class _Ending:
+    """What the slot saw of one child."""
+
+    __slots__ = ("control", "returncode", "seconds", "stopped_for")
+
+    def __init__(self) -> None:
+        self.control = b""  # what it reported before the code under test ran: "ready", then "compiled" or an error
+        self.stopped_for = ""  # why it was killed: time, scratch, cancelled; empty: it ended by itself
+        self.returncode = 1  # exit status; negative: signal
+        self.seconds = 0.0  # wall seconds from ready to the end
+
+
+def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
+    """Prepare what every test of the slot shares; the layers are those that the probe found to work.
+
+    What a test's process can inherit is put on the slot itself, once.
+    """
+    remove_tree(scratch)  # of a slot that was killed
+    os.mkdir(scratch, 0o700)
+    uid = claim = ruleset = None
+    if "uid" in layers:
+        uid, claim = lockdown.claim_uid()
+        # Not the program's own directory: it cannot change its mode.
+        os.chown(scratch, 0, uid)
+        os.chmod(scratch, 0o770)
+    if "namespaces" in layers:
+        lockdown.enter_namespaces()
+    if "landlock" in layers:
+        ruleset = landlock.create_ruleset(lockdown.readable_rules(scratch, folders))
+    own_memory = lockdown.own_address_space()
+    sandbox_filter = seccomp.Filter() if "seccomp" in layers else None
+    lockdown.lock_slot_down(uid)
+    if sandbox_filter is not None:
+        sandbox_filter.install_in_slot()
+    return Cell(scratch=scratch, uid=uid, ruleset=ruleset, filter=sandbox_filter, own_memory=own_memory, claim=claim)
+
+
+def serve(connection: _socket.socket, cell: Cell) -> None:
+    """Answer requests until the trusted process closes the connection."""
+    connection.send(json.dumps({"pid": os.getpid(), "uid": cell.uid}).encode())
+    try:
+        while True:
+            header, fds = receive(connection, NUM_REQUEST_FDS)
+            if not header:
+                return
+            ending = _run_test(connection, cell, json.loads(header), fds)
+            answer = {
+                "control": ending.control.decode(errors="replace"),
+                "stopped_for": ending.stopped_for,
+                "returncode": ending.returncode,
+                "seconds": ending.seconds,
+            }
+            connection.send(json.dumps(answer).encode())
+    except (BrokenPipeError, ConnectionResetError):  # the trusted process has gone
+        return
+    finally:
+        remove_tree(cell.scratch)
+
+
+def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
+    """Receive a message and the descriptors with it; empty when the connection is closed."""
+    fds = array.array("i")
+    message, ancillary, _, _ = connection.recvmsg(MAX_HEADER_BYTES, _socket.CMSG_SPACE(max_fds * fds.itemsize))
+    for _, _, data in ancillary:
+        fds.frombytes(data)
+    return message, list(fds)
+
+
+def remove_tree(folder: str) -> None:
+    """Remove the folder and what is in it, as far as possible."""
+    for parent, folders, files in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            for name in files:
+                os.unlink(os.path.join(parent, name))
+            for name in folders:
+                os.rmdir(os.path.join(parent, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], fds: list[int]) -> _Ending:
+    control, control_writer = os.pipe()
+    parent = os.getpid()
+    try:
+        pid = kernel.fork()
+    except OSError:  # no process to be had: an answer without "ready" says so
+        for fd in (*fds, control, control_writer):
+            os.close(fd)
+        return _Ending()
+    if pid == 0:
+        _become_program(cell, limits, fds, control_writer, parent)
+    for fd in (*fds, control_writer):
+        os.close(fd)
+    ending = _Ending()
+    pidfd = os.pidfd_open(pid)
+    try:
+        _watch(connection, cell, limits, ending, pidfd, control)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        ending.returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        # Under seccomp there is nothing but the one process; to make sure costs a fork, so only after a violent end.
+        if cell.uid is not None and (ending.returncode < 0 or cell.filter is None):
+            lockdown.kill_all_of(cell.uid)
+        os.close(pidfd)
+        ending.control += _read_all(control)
+        _empty(cell.scratch)
+    return ending
+
+
+def _become_program(cell: Cell, limits: dict[str, float], fds: list[int], control: int, parent: int) -> None:
+    """Turn this child into the sandboxed program; never returns."""
+    try:
+        os.setsid()
+        job, stdin, stdout, stderr, result = fds
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        # The program sees nothing open but these; those that `library` needs are open folders of the interpreter.
+        first = 3
+        for fd in sorted({job, result, control, *library.folder_fds(), *cell.fds()}):
+            os.closerange(first, fd)
+            first = fd + 1
+        os.closerange(first, _PAST_ALL_FDS)
+        lockdown.lock_down(cell, limits, parent=parent)
+        os.write(control, b"ready ")
+    except BaseException as error:  # fail closed, whatever it is
+        with contextlib.suppress(OSError):
+            os.write(2, f"sandbox: {error}".encode())
+        os._exit(1)
+    program.run(job, control, result)
+
+
+def _watch(
+    connection: _socket.socket, cell: Cell, limits: dict[str, float], ending: _Ending, pidfd: int, control: int
+) -> None:
+    """Wait for the child's end, its deadline, too much in its scratch directory, or the trusted process's word."""
+    poll = select.poll()
+    for fd in (pidfd, control, connection.fileno()):
+        poll.register(fd, select.POLLIN)
+    ready_at: float | None = None
+    deadline = time.monotonic() + limits["startup_s"]
+    while True:
+        left_s = deadline - time.monotonic()
+        events = dict(poll.poll(max(0.0, min(left_s, _POLL_S)) * 1000))
+        if control in events:
+            report = os.read(control, 4096)
+            ending.control += report
+            if not report:
+                poll.unregister(control)
+            elif ready_at is None:
+                ready_at = time.monotonic()
+                deadline = ready_at + limits["test_s"]
+        if pidfd in events:
+            break
+        if connection.fileno() in events:
+            ending.stopped_for = "cancelled"
+            break
+        if left_s <= 0 and time.monotonic() >= deadline:
+            ending.stopped_for = "time"
+            break
+        if not events and not _fits(cell.scratch, limits["scratch_bytes"]):
+            ending.stopped_for = "scratch"
+            break
+    if ready_at is not None:
+        ending.seconds = time.monotonic() - ready_at
+
+
+def _read_all(fd: int) -> bytes:
+    with open(fd, "rb") as file:
+        return file.read()
+
+
+def _fits(scratch: str, max_bytes: float) -> bool:
+    num_files = num_bytes = 0
+    with os.scandir(scratch) as entries:
+        for entry in entries:
+            num_files += 1
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                num_bytes += entry.stat(follow_symlinks=False).st_size
+            if num_files > _MAX_SCRATCH_FILES or num_bytes > max_bytes:
+                return False
+    return True
+
+
+def _empty(scratch: str) -> None:
+    for name in os.listdir(scratch):
+        path = os.path.join(scratch, name)
+        try:
+            os.unlink(path)
+        except OSError as error:  # a directory: possible without Landlock only
+            if error.errno not in (errno.EISDIR, errno.EPERM, errno.EACCES):
+                raise
+            remove_tree(path)
