@@ -78,7 +78,8 @@ def lock_down(cell: Cell, limits: dict[str, float], *, parent: int) -> None:
     _lower(resource.RLIMIT_NOFILE, int(limits["open_files"]))
     if cell.uid is not None:
         os.setresuid(cell.uid, cell.uid, cell.uid)
-    kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
+    # After the change of user, which clears it.
+    kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before it could be watched
         os._exit(1)
     if cell.ruleset is not None:

@@ -66,13 +66,15 @@ def main() -> None:
 
 
 def _become_slot(connection: _socket.socket, scratch: str, layers: list[str], folders: list[str], zygote: int) -> None:
-    kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == zygote:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        try:
-            slot.serve(connection, slot.make_cell(scratch, layers, folders))
-        except OSError as error:
-            connection.send(json.dumps({"error": str(error)}).encode())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        cell = slot.make_cell(scratch, layers, folders)
+        # After the change of group, which clears it.
+        kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == zygote:
+            slot.serve(connection, cell)
+    except OSError as error:
+        connection.send(json.dumps({"error": str(error)}).encode())
     os._exit(0)
 
 
