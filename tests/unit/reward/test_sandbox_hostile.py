@@ -13,7 +13,7 @@ import pytest
 from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import LocalSandbox
+from reward.sandbox import LocalSandbox, Program
 
 _SPEC = importlib.util.spec_from_file_location("hostile_programs", Path(__file__).with_name("hostile_programs.py"))
 assert _SPEC is not None and _SPEC.loader is not None
@@ -88,9 +88,9 @@ def test_hostile_program(sandbox: LocalSandbox, program: "hostile.Hostile") -> N
     "program", [p for p in hostile.HOSTILE_PROGRAMS if "escaped" in p.code], ids=lambda program: program.name
 )
 def test_hostile_program_does_not_print_that_it_escaped(sandbox: LocalSandbox, program: "hostile.Hostile") -> None:
-    escaped = Problem.from_input_output({"inputs": ["3 4"], "outputs": ["escaped"]}, problem_id="escaped")
-    result = score_response(escaped, f"```python\n{program.code}\n```", LIMITS, sandbox=sandbox)
-    assert result.outcome in program.outcomes, result
+    execution = sandbox.execute(Program(code=program.code), limits=LIMITS, timeout_s=LIMITS.test_s)
+    assert "escaped" not in execution.stdout
+    assert execution.status == "ok" or execution.status in program.outcomes
 
 
 def test_all_at_once_in_random_order(sandbox: LocalSandbox) -> None:
@@ -139,14 +139,14 @@ FORGED_CALLS = [
     "class Yes(float):\n    def __eq__(self, other): return True\ndef f(x): return Yes(7)",
     "class Yes(str):\n    def __eq__(self, other): return True\ndef f(x): return Yes('7')",
     "class Yes:\n    def __eq__(self, other): return True\ndef f(x): return Yes()",
-    "class Yes(dict):\n    def __iter__(self): return iter(())\n    def keys(self): return []\ndef f(x): return Yes(a=1)",
+    "class Yes(dict):\n    def keys(self): return []\ndef f(x): return Yes(a=1)",
     # A walk through the frames above for what looks like the expected outputs, overwriting it on the way.
     "import sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
     "        for name, value in list(frame.f_locals.items()):\n"
     "            if isinstance(value, dict) and 'outputs' in value: return value['outputs'][x - 1]\n"
     "            if name in ('outputs', 'expected', 'in_outs'): value.clear(); return value\n"
     "        frame = frame.f_back\n    return None",
-    "import builtins\ndef f(x):\n    builtins.all = builtins.any = builtins.bool = lambda *a: True\n    return 0",
+    "import builtins\ndef f(x):\n    builtins.all = builtins.any = builtins.bool = lambda *a: 1\n    return 0",
     "import json\ndef f(x):\n    json.loads = json.dumps = lambda *a: [1, 2]\n    return 0",
     "import os\ndef f(x):\n    for fd in range(3, 64):\n        try: os.write(fd, b'{\"value\": true}')\n"
     "        except OSError: pass\n    os._exit(0)",
