@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from reward.compare import stdout_matches, value_matches
 from reward.extract import extract_code
+from reward.kinds import KINDS, TestRun
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import Execution, Program, Sandbox, SandboxConfig, shared_sandbox
+from reward.sandbox import Execution, Sandbox, SandboxConfig, shared_sandbox
 
 COMPILE_ERROR_SCORE = -1.0
 RUNTIME_ERROR_SCORE = -0.6
@@ -103,13 +103,22 @@ def score_response(
     left_s = limits.solution_s
     detail = ""
     for index in range(problem.num_tests):
+        is_right = False
         if left_s <= 0:
             execution = Execution(status="time_out", detail=f"no end of all tests within {limits.solution_s:.3g} s")
         else:
-            program = _program(problem, index, code)
-            execution = sandbox.execute(program, limits=limits, timeout_s=min(limits.test_s, left_s))
+            execution, is_right = KINDS[problem.kind](
+                TestRun(
+                    problem=problem,
+                    index=index,
+                    code=code,
+                    sandbox=sandbox,
+                    limits=limits,
+                    timeout_s=min(limits.test_s, left_s),
+                )
+            )
         left_s -= execution.seconds
-        verdict = _verdict(problem, index, execution)
+        verdict = _verdict(execution, is_right=is_right)
         verdicts.append(verdict)
         if verdict is not Verdict.PASSED and not detail:
             detail = f"test {index}: {execution.detail or 'wrong answer'}"
@@ -119,18 +128,7 @@ def score_response(
     return score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
 
 
-def _program(problem: Problem, index: int, code: str) -> Program:
-    if problem.fn_name is None:
-        return Program(code=code, stdin=problem.inputs[index])
-    return Program(code=code, fn_name=problem.fn_name, arguments=problem.inputs[index])
-
-
-def _verdict(problem: Problem, index: int, execution: Execution) -> Verdict:
+def _verdict(execution: Execution, *, is_right: bool) -> Verdict:
     if execution.status != "ok":
         return Verdict(execution.status)
-    expected = problem.outputs[index]
-    if problem.fn_name is None:
-        is_right = stdout_matches(execution.stdout, expected)
-    else:
-        is_right = execution.is_plain and any(value_matches(execution.value, value) for value in expected)
     return Verdict.PASSED if is_right else Verdict.WRONG

@@ -11,7 +11,7 @@ from reward.sandbox.execution import Execution, Program, Status
 from reward.sandbox.flavours import FLAVOURS, choose
 from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
 from reward.sandbox.jail.values import DECODERS
-from reward.sandbox.zygote_process import Slot, SlotLostError, Trace, Zygote
+from reward.sandbox.zygote_process import Slot, SlotLostError, Trace, Zygote, pack
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class LocalSandbox:
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
         """See `Sandbox.execute`."""
         flavour = choose(program.code)
+        job, stdin = pack(program)
         started = time.monotonic()
         with self._free:
             for attempt in range(limits.infra_attempts):
@@ -55,7 +56,7 @@ class LocalSandbox:
                     self._count("retries")
                     time.sleep(0.1 * 2**attempt)  # a full process table or memory often clears within moments
                 try:
-                    execution = judge(self._run(program, flavour, limits, timeout_s), program, limits, timeout_s)
+                    execution = judge(self._run(job, stdin, flavour, limits, timeout_s), program, limits, timeout_s)
                 except (SlotLostError, OSError) as error:
                     execution = Execution(status="infra_error", detail=str(error))
                 if execution.status != "infra_error":
@@ -90,10 +91,10 @@ class LocalSandbox:
         """By layer of isolation, "" where it works, else why it does not."""
         return self._zygote("lean").layers
 
-    def _run(self, program: Program, flavour: str, limits: Limits, timeout_s: float) -> Trace:
+    def _run(self, job: bytes, stdin: bytes, flavour: str, limits: Limits, timeout_s: float) -> Trace:
         slot = self._take_slot(flavour)
         try:
-            trace = slot.run(program, limits, timeout_s)
+            trace = slot.run(job, stdin, limits, timeout_s)
         except BaseException:
             slot.close()
             self._count("restarts")

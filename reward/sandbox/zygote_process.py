@@ -28,6 +28,20 @@ _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_
 _STDERR_TAIL_BYTES = 4096
 
 
+def pack(program: Program) -> tuple[bytes, bytes]:
+    """The program as a job, and its standard input.
+
+    Raises:
+        ValueError: an argument is no plain built-in value.
+    """
+    try:
+        # Marshal is safe in this direction only: what comes back from the child is JSON.
+        job = marshal.dumps((program.code, program.fn_name, program.arguments, program.encoding))
+    except ValueError as error:
+        raise ValueError(f"an argument of {program.fn_name} is no plain built-in value") from error
+    return job, program.stdin.encode("utf-8", errors="replace")
+
+
 class SlotLostError(Exception):
     """A slot or the zygote did not answer: nothing that the program may be blamed for."""
 
@@ -62,8 +76,8 @@ class Slot:
         self.pid: int = hello["pid"]
         self.uid: int | None = hello["uid"]
 
-    def run(self, program: Program, limits: Limits, timeout_s: float) -> Trace:
-        """Run once.
+    def run(self, job: bytes, stdin: bytes, limits: Limits, timeout_s: float) -> Trace:
+        """Run a job that `pack` made, once.
 
         Raises:
             SlotLostError: no answer in time, or no slot any more; the slot must be closed.
@@ -77,12 +91,10 @@ class Slot:
             "scratch_bytes": limits.scratch_bytes,
             "open_files": limits.open_files,
         }
-        # Marshal is safe in this direction only: what comes back from the child is JSON.
-        job = marshal.dumps((program.code, program.fn_name, program.arguments, program.encoding))
         # Memory files, not pipes: neither side ever waits for the other, and the size limit of files holds for output.
         with contextlib.ExitStack() as stack:
             fds = []
-            for content in (job, program.stdin.encode("utf-8", errors="replace"), None, None, None):
+            for content in (job, stdin, None, None, None):
                 fds.append(_memory_file(content))
                 stack.callback(os.close, fds[-1])
             self._connection.settimeout(limits.startup_s + timeout_s + _GRACE_S)
