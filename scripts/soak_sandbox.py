@@ -75,16 +75,22 @@ def soak(*, num_runs: int, num_drivers: int) -> list[dict[str, int]]:
         execution = sandbox.execute(program, limits=LIMITS, timeout_s=timeout_s)
         assert execution.status == status, (program, execution)
 
-    measured = []
-    with ThreadPoolExecutor(num_drivers) as pool:
-        list(pool.map(run, range(max(200, num_runs // 100))))
+    def drive(driver: int, indices: range) -> None:
+        for index in indices[driver::num_drivers]:
+            run(index)
+
+    def run_all(indices: range) -> None:
+        with ThreadPoolExecutor(num_drivers) as pool:
+            list(pool.map(drive, range(num_drivers), [indices] * num_drivers))
+
+    run_all(range(max(200, num_runs // 100)))
+    measured = [measure(sandbox)]
+    for tenth in range(10):
+        started = time.monotonic()
+        run_all(range(tenth * num_runs // 10, (tenth + 1) * num_runs // 10))
         measured.append(measure(sandbox))
-        for tenth in range(10):
-            started = time.monotonic()
-            list(pool.map(run, range(tenth * num_runs // 10, (tenth + 1) * num_runs // 10)))
-            measured.append(measure(sandbox))
-            rate = num_runs / 10 / (time.monotonic() - started)
-            print(f"{(tenth + 1) * 10:>3} % {rate:6.0f} runs/s  {measured[-1]}", flush=True)
+        rate = num_runs / 10 / (time.monotonic() - started)
+        print(f"{(tenth + 1) * 10:>3} % {rate:6.0f} runs/s  {measured[-1]}", flush=True)
     sandbox.close()
     return measured
 

@@ -18,8 +18,6 @@ def check(candidate):
     assert candidate([]) == []
 check(candidate)
 """
-    "def check(candidate):\n    assert candidate([3, 1]) == [1, 3]\n    assert candidate([]) == []\ncheck(candidate)"
-)
 
 
 @pytest.mark.parametrize(
