@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 
 from reward.sandbox.execution import Sandbox
 from reward.sandbox.local import LocalSandbox
+from reward.sandbox.remote import RemoteSandbox
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class SandboxConfig:
     """Where programs run; the defaults stand here only."""
 
-    backend: str = "local"  # "local": zygotes on this machine
+    backend: str = "local"  # "local": zygotes on this machine; "remote": a SandboxFusion service
+    url: str = ""  # remote: the service's address, http://host:port
     num_slots: int = field(default_factory=lambda: os.cpu_count() or 1)  # programs of this process that run at a time
     allow_unsafe: bool = False  # local: run programs even where Landlock or seccomp do not work
 
@@ -28,6 +30,7 @@ class SandboxConfig:
 
 BACKENDS: dict[str, Callable[[SandboxConfig], Sandbox]] = {
     "local": lambda config: LocalSandbox(num_slots=config.num_slots, allow_unsafe=config.allow_unsafe),
+    "remote": lambda config: RemoteSandbox(url=config.url, num_slots=config.num_slots),
 }
 
 

@@ -9,25 +9,13 @@ import atexit
 import builtins
 import contextlib
 import gc
-import importlib
 import marshal
 import os
 import sys
 import types
 
+from reward.sandbox.jail.leetcode import find_function, ready_names
 from reward.sandbox.jail.values import ENCODERS, encode_basestring_ascii
-
-# Names that LeetCode's platform imports for its solutions, which APPS's call-based problems come from.
-LEETCODE_NAMES = {
-    "collections": ("Counter", "OrderedDict", "defaultdict", "deque"),
-    "functools": ("lru_cache", "reduce", "cmp_to_key"),
-    "heapq": ("heapify", "heappop", "heappush", "nlargest", "nsmallest"),
-    "itertools": ("accumulate", "combinations", "permutations", "product"),
-    "math": ("ceil", "floor", "gcd", "inf", "sqrt"),
-    "bisect": ("bisect", "bisect_left", "bisect_right"),
-    "typing": ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union"),
-}
-LEETCODE_MODULES = ("bisect", "collections", "functools", "heapq", "itertools", "math", "random", "re", "string")
 
 
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
@@ -82,41 +70,15 @@ def _call(code: types.CodeType, source: str, fn_name: str, arguments: list, enco
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
     namespace = module.__dict__
-    namespace.update(_leetcode_namespace(source))
+    namespace.update(ready_names(source))
     exec(code, namespace)
-    value = _function(namespace, fn_name)(*arguments)
+    value = find_function(namespace, fn_name)(*arguments)
     try:
         text = '{"value": ' + encode(value) + "}"
     except Exception as error:  # untrusted: cycles, depth, foreign types and their raising methods
         text = '{"not_plain": ' + encode_basestring_ascii(f"{type(value).__name__}: {type(error).__name__}") + "}"
     with open(result_fd, "wb") as file:
         file.write(text.encode())
-
-
-def _leetcode_namespace(source: str) -> dict[str, object]:
-    """Those of LeetCode's ready names that the source mentions."""
-    namespace: dict[str, object] = {
-        name: importlib.import_module(name) for name in LEETCODE_MODULES if f"{name}." in source
-    }
-    for module, names in LEETCODE_NAMES.items():
-        for name in names:
-            if name in source:
-                namespace[name] = getattr(importlib.import_module(module), name)
-    return namespace
-
-
-def _function(namespace: dict, fn_name: str) -> "types.FunctionType":
-    """The method of class Solution if there is one, else the function.
-
-    Raises:
-        NameError: the code defines neither.
-    """
-    solution = namespace.get("Solution")
-    if solution is not None and hasattr(solution, fn_name):
-        return getattr(solution(), fn_name)
-    if fn_name not in namespace:
-        raise NameError(f"the code does not define {fn_name}")
-    return namespace[fn_name]
 
 
 def _show_error() -> int:
