@@ -4,12 +4,14 @@ reward.custom_reward_function.path=pkg://reward.verl_reward
 reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.max_concurrency=4
 +reward.custom_reward_function.reward_kwargs.limits.test_s=4
-+reward.custom_reward_function.reward_kwargs.sandbox.allow_unsafe=false
++reward.custom_reward_function.reward_kwargs.sandbox.backend=remote
++reward.custom_reward_function.reward_kwargs.sandbox.url=http://host:8080
 """
 
 import asyncio
 import functools
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +20,10 @@ from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
 from reward.sandbox import SandboxConfig, shared_sandbox
+
+logger = logging.getLogger(__name__)
+_RUNS_PER_LOG_LINE = 1000
+_next_log_at_runs = 0.0
 
 
 async def compute_score(
@@ -58,7 +64,10 @@ async def compute_score(
     config = SandboxConfig(**{"num_slots": max_concurrency, **dict(sandbox or {})})
 
     def score() -> Score:
-        return score_response(problem, solution_str, resolved_limits, sandbox=shared_sandbox(config))
+        sandbox = shared_sandbox(config)
+        result = score_response(problem, solution_str, resolved_limits, sandbox=sandbox)
+        _log_metrics(sandbox.metrics())
+        return result
 
     result = await asyncio.get_running_loop().run_in_executor(_thread_pool(max_concurrency), score)
     if result.score is None:
@@ -111,6 +120,14 @@ def validate_rows(rows: Iterable[Mapping[str, Any]]) -> int:
         )
         num_rows += 1
     return num_rows
+
+
+def _log_metrics(metrics: Mapping[str, float]) -> None:
+    """Log the sandbox's counts and times once in a while."""
+    global _next_log_at_runs
+    if metrics.get("runs", 0.0) >= _next_log_at_runs:
+        _next_log_at_runs = metrics["runs"] + _RUNS_PER_LOG_LINE
+        logger.info("sandbox: %s", ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items())))
 
 
 @functools.lru_cache

@@ -46,12 +46,13 @@ def score(sandbox: LocalSandbox, code: str) -> Score:
     return score_response(PROBLEM, f"```python\n{code}\n```", LIMITS, sandbox=sandbox)
 
 
-def processes_of_sandbox_users() -> list[str]:
-    """Command lines of the processes that run under a slot's user."""
+def processes_of_slots(sandbox: LocalSandbox) -> list[str]:
+    """What runs under the users of the slots."""
+    users = {slot.uid for slots in sandbox._idle.values() for slot in slots}
     found = []
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and folder.stat().st_uid >= 1 << 30:
+            if folder.name.isdigit() and folder.stat().st_uid in users - {None}:
                 found.append((folder / "stat").read_text())
         except OSError:  # ended meanwhile
             continue
@@ -66,7 +67,7 @@ def scratch_files(sandbox: LocalSandbox) -> list[str]:
 
 
 def assert_unharmed(sandbox: LocalSandbox) -> None:
-    assert processes_of_sandbox_users() == []
+    assert processes_of_slots(sandbox) == []
     assert scratch_files(sandbox) == []
     assert sandbox.metrics().get("restarts", 0) == 0
     assert score_response(SUM, SUM_ANSWER, LIMITS, sandbox=sandbox).outcome == "pass"
