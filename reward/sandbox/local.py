@@ -177,7 +177,7 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
     stops = {"time": f"no end within {timeout_s:.3g} s", "scratch": "too many or too large files", "": ""}
     stopped_for = stops.get(trace.stopped_for, trace.stopped_for)
     ending = stopped_for or signalled
-    ready, _, compiled = trace.control.partition(" ")
+    ready, _, compiled = (trace.control.split(" ", 2) + ["", ""])[:3]  # "ready", when, and what came of compiling
     if ready != "ready":
         why = "no start within the time" if trace.stopped_for == "time" else ending
         return ended("infra_error", f"the child did not get ready: {why or last_words or trace.returncode}")

@@ -64,18 +64,27 @@ def lock_slot_down(uid: int | None) -> None:
     kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def lock_down(cell: Cell, limits: dict[str, float], *, parent: int) -> None:
+def rlimits(cell: Cell, limits: dict[str, float]) -> list[tuple[int, tuple[int, int]]]:
+    """What `resource.setrlimit` sets for a program under these limits."""
+    wanted = (
+        # What the zygote has loaded is not the program's memory. The wall clock is the limit of time that counts.
+        (resource.RLIMIT_AS, int(limits["memory_bytes"]) + cell.own_memory),
+        (resource.RLIMIT_CPU, int(limits["test_s"]) + 2),
+        (resource.RLIMIT_FSIZE, int(limits["file_bytes"])),
+        (resource.RLIMIT_NOFILE, int(limits["open_files"])),
+    )
+    return [(kind, _lowered(kind, value)) for kind, value in wanted]
+
+
+def lock_down(cell: Cell, rlimits: list[tuple[int, tuple[int, int]]], *, parent: int) -> None:
     """Put the remaining layers of the cell on this process, a child of the slot, for good.
 
     Raises:
         OSError: a layer did not take; nothing untrusted may run then.
     """
     os.chdir(cell.scratch)  # with the slot's rights: directories above may be closed to the sandbox's user
-    # What the zygote has loaded is not the program's memory. The wall clock is the limit of time that counts.
-    _lower(resource.RLIMIT_AS, int(limits["memory_bytes"]) + cell.own_memory)
-    _lower(resource.RLIMIT_CPU, int(limits["test_s"]) + 2)
-    _lower(resource.RLIMIT_FSIZE, int(limits["file_bytes"]))
-    _lower(resource.RLIMIT_NOFILE, int(limits["open_files"]))
+    for kind, soft_and_hard in rlimits:
+        resource.setrlimit(kind, soft_and_hard)
     if cell.uid is not None:
         os.setresuid(cell.uid, cell.uid, cell.uid)
     # After the change of user, which clears it.
@@ -97,9 +106,13 @@ def become(uid: int) -> None:
 
 
 def _lower(kind: int, value: int) -> None:
+    resource.setrlimit(kind, _lowered(kind, value))
+
+
+def _lowered(kind: int, value: int) -> tuple[int, int]:
     hard = resource.getrlimit(kind)[1]
     lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (lowered, lowered))
+    return lowered, lowered
 
 
 def own_address_space() -> int:

@@ -57,7 +57,7 @@ _CLONE_THREAD = 0x00010000
 _SIGNAL_OWNER_FCNTLS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a signal to another process when a file is ready
 _SIGNAL_OWNER_IOCTLS = (0x8901, 0x8902, 0x5412)  # FIOSETOWN, SIOCSPGRP, TIOCSTI
 _AF_UNIX = 1
-_OWN_PID = -1  # stands for the process's own id until the filter is installed
+_OWN_PID = 0x7FFFFFFF  # stands for the process's own id until the filter is installed; no process has it
 
 
 def numbers(refused: dict[str, str]) -> dict[str, int]:
@@ -79,10 +79,7 @@ def _by_argument(number: int, argument: int, values: tuple[int, ...], *, allows:
     refuse = _instruction(_RETURN, _ERRNO | errno.EPERM)
     hit, miss = (_instruction(_RETURN, _ALLOW), refuse) if allows else (refuse, _instruction(_RETURN, _ALLOW))
     body = _instruction(_LOAD, _OFFSET_ARGUMENTS + 8 * argument)
-    body += b"".join(
-        _instruction(_JUMP_EQUAL, os.getpid() if value == _OWN_PID else value, len(values) - position)
-        for position, value in enumerate(values)
-    )
+    body += b"".join(_instruction(_JUMP_EQUAL, value, len(values) - position) for position, value in enumerate(values))
     body += miss + hit
     return _instruction(_JUMP_EQUAL, number, 0, len(body) // 8) + body
 
@@ -122,22 +119,29 @@ class Filter:
         """Assemble what every process shares."""
         if os.uname().machine != "x86_64":
             raise OSError(errno.ENOSYS, f"no list of system calls for {os.uname().machine}")
-        self._shared = _shared_part_of_program()
-
-    def install_in_slot(self) -> None:
-        """Refuse this process and its children to what no slot needs; they must have no_new_privs."""
-        _install(_slot_program())
-
-    def install(self) -> None:
-        """Put this process, a child of the slot, under the rest of the filter for good."""
-        program = self._shared
+        program = _shared_part_of_program()
         program += _by_argument(62, 0, (_OWN_PID, 0), allows=True)  # kill
         program += _by_argument(234, 0, (_OWN_PID,), allows=True)  # tgkill
         program += _by_argument(302, 0, (_OWN_PID, 0), allows=True)  # prlimit64
-        _install(program + _instruction(_RETURN, _ALLOW))
+        program += _instruction(_RETURN, _ALLOW)
+        own_pid = struct.pack("=I", _OWN_PID)
+        self._offsets = [at for at in range(4, len(program), 8) if program[at : at + 4] == own_pid]
+        self._program = ctypes.create_string_buffer(program, len(program))
+        self._header = _header(self._program)
+
+    def install_in_slot(self) -> None:
+        """Refuse to this process and its children what no slot needs; they must have no_new_privs."""
+        program = _slot_program()
+        buffer = ctypes.create_string_buffer(program, len(program))
+        kernel.prctl("SECCOMP", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, _header(buffer))
+
+    def install(self) -> None:
+        """Put this process, a child of the slot, under the rest of the filter for good."""
+        for offset in self._offsets:
+            struct.pack_into("=I", self._program, offset, os.getpid())
+        kernel.prctl("SECCOMP", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, self._header)
 
 
-def _install(program: bytes) -> None:
-    buffer = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
-    kernel.prctl("SECCOMP", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, ctypes.c_char_p(header))
+def _header(program: ctypes.Array) -> ctypes.c_char_p:
+    """The structure that the kernel wants: number of instructions, and where they are."""
+    return ctypes.c_char_p(struct.pack("@HP", len(program) // 8, ctypes.addressof(program)))

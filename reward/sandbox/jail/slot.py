@@ -29,7 +29,7 @@ class _Ending:
     __slots__ = ("control", "returncode", "seconds", "stopped_for")
 
     def __init__(self) -> None:
-        self.control = b""  # what it reported before the code under test ran: "ready", then "compiled" or an error
+        self.control = b""  # what it reported before the code under test ran: "ready", when, "compiled" or an error
         self.stopped_for = ""  # why it was killed: time, scratch, cancelled; empty: it ended by itself
         self.returncode = 1  # exit status; negative: signal
         self.seconds = 0.0  # wall seconds from ready to the end
@@ -104,8 +104,13 @@ def remove_tree(folder: str) -> None:
 
 
 def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], fds: list[int]) -> _Ending:
-    control, control_writer = os.pipe()
+    # What the child needs is worked out before the fork: there every page that it touches is copied first.
+    control, control_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    kept = sorted({fds[0], fds[4], control_writer, *library.folder_fds(), *cell.fds()})
+    gaps = list(zip([3, *(fd + 1 for fd in kept)], [*kept, _PAST_ALL_FDS], strict=True))
+    rlimits = lockdown.rlimits(cell, limits)
     parent = os.getpid()
+    started = time.monotonic()
     try:
         pid = kernel.fork()
     except OSError:  # no process to be had: an answer without "ready" says so
@@ -113,13 +118,13 @@ def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], 
             os.close(fd)
         return _Ending()
     if pid == 0:
-        _become_program(cell, limits, fds, control_writer, parent)
+        _become_program(cell, rlimits, fds, control_writer, gaps, parent)
     for fd in (*fds, control_writer):
         os.close(fd)
     ending = _Ending()
     pidfd = os.pidfd_open(pid)
     try:
-        _watch(connection, cell, limits, ending, pidfd, control)
+        _watch(connection, cell, limits, ending, pidfd, control, started)
     finally:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -128,12 +133,19 @@ def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], 
         if cell.uid is not None and (ending.returncode < 0 or cell.filter is None):
             lockdown.kill_all_of(cell.uid)
         os.close(pidfd)
-        ending.control += _read_all(control)
+        os.close(control)
         _empty(cell.scratch)
     return ending
 
 
-def _become_program(cell: Cell, limits: dict[str, float], fds: list[int], control: int, parent: int) -> None:
+def _become_program(
+    cell: Cell,
+    rlimits: list[tuple[int, tuple[int, int]]],
+    fds: list[int],
+    control: int,
+    gaps: list[tuple[int, int]],
+    parent: int,
+) -> None:
     """Turn this child into the sandboxed program; never returns."""
     try:
         os.setsid()
@@ -141,14 +153,10 @@ def _become_program(cell: Cell, limits: dict[str, float], fds: list[int], contro
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
-        # The program sees nothing open but these; those that `library` needs are open folders of the interpreter.
-        first = 3
-        for fd in sorted({job, result, control, *library.folder_fds(), *cell.fds()}):
-            os.closerange(first, fd)
-            first = fd + 1
-        os.closerange(first, _PAST_ALL_FDS)
-        lockdown.lock_down(cell, limits, parent=parent)
-        os.write(control, b"ready ")
+        for first, end in gaps:  # the program sees nothing open but these and what its start still needs
+            os.closerange(first, end)
+        lockdown.lock_down(cell, rlimits, parent=parent)
+        os.write(control, b"ready %.6f " % time.monotonic())
     except BaseException as error:  # fail closed, whatever it is
         with contextlib.suppress(OSError):
             os.write(2, f"sandbox: {error}".encode())
@@ -157,43 +165,57 @@ def _become_program(cell: Cell, limits: dict[str, float], fds: list[int], contro
 
 
 def _watch(
-    connection: _socket.socket, cell: Cell, limits: dict[str, float], ending: _Ending, pidfd: int, control: int
+    connection: _socket.socket,
+    cell: Cell,
+    limits: dict[str, float],
+    ending: _Ending,
+    pidfd: int,
+    control: int,
+    started: float,
 ) -> None:
-    """Wait for the child's end, its deadline, too much in its scratch directory, or the trusted process's word."""
+    """Wait for the child's end, its deadline, too much in its scratch directory, or the trusted process's word.
+
+    The child's own time stamp says when it was ready, so that a short run wakes this process only once.
+    """
     poll = select.poll()
-    for fd in (pidfd, control, connection.fileno()):
-        poll.register(fd, select.POLLIN)
+    poll.register(pidfd, select.POLLIN)
+    poll.register(connection, select.POLLIN)
     ready_at: float | None = None
-    deadline = time.monotonic() + limits["startup_s"]
+    deadline = started + limits["startup_s"]
+    poll_s = min(_POLL_S, limits["test_s"])
     while True:
-        left_s = deadline - time.monotonic()
-        events = dict(poll.poll(max(0.0, min(left_s, _POLL_S)) * 1000))
-        if control in events:
-            report = os.read(control, 4096)
-            ending.control += report
-            if not report:
-                poll.unregister(control)
-            elif ready_at is None:
-                ready_at = time.monotonic()
+        events = dict(poll.poll(max(0.0, min(deadline - time.monotonic(), poll_s)) * 1000))
+        if ready_at is None:
+            ready_at = _read_report(control, ending)
+            if ready_at is not None:
                 deadline = ready_at + limits["test_s"]
         if pidfd in events:
             break
         if connection.fileno() in events:
             ending.stopped_for = "cancelled"
             break
-        if left_s <= 0 and time.monotonic() >= deadline:
+        if time.monotonic() >= deadline:
             ending.stopped_for = "time"
             break
         if not events and not _fits(cell.scratch, limits["scratch_bytes"]):
             ending.stopped_for = "scratch"
             break
-    if ready_at is not None:
-        ending.seconds = time.monotonic() - ready_at
+    now = time.monotonic()
+    _read_report(control, ending)
+    if ready_at is None or ready_at > started + limits["startup_s"]:
+        ending.control = b""
+    else:
+        ending.seconds = max(0.0, now - ready_at)
 
 
-def _read_all(fd: int) -> bytes:
-    with open(fd, "rb") as file:
-        return file.read()
+def _read_report(control: int, ending: _Ending) -> float | None:
+    """Add what the child has reported since; returns when it was ready, if that is known now."""
+    with contextlib.suppress(BlockingIOError):
+        ending.control += os.read(control, 4096)
+    words = ending.control.split(b" ", 2)
+    if len(words) < 3 or words[0] != b"ready":
+        return None
+    return float(words[1])
 
 
 def _fits(scratch: str, max_bytes: float) -> bool:
