@@ -3,6 +3,7 @@
 import atexit
 import functools
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -34,13 +35,25 @@ BACKENDS: dict[str, Callable[[SandboxConfig], Sandbox]] = {
 }
 
 
-@functools.lru_cache
 def shared_sandbox(config: SandboxConfig) -> Sandbox:
     """The sandbox of this configuration, started at the first call and ended with this process."""
+    with _lock:  # or threads that come first together would start one each
+        return _start(config)
+
+
+@functools.lru_cache
+def _start(config: SandboxConfig) -> Sandbox:
     sandbox = BACKENDS[config.backend](config)
     atexit.register(sandbox.close)
     return sandbox
 
 
-# A forked child must not talk to the zygotes of its parent; it starts its own.
-os.register_at_fork(after_in_child=shared_sandbox.cache_clear)
+def _forget_parents_sandboxes() -> None:
+    """Let a forked child start its own zygotes: those of its parent serve the parent alone."""
+    global _lock
+    _lock = threading.Lock()
+    _start.cache_clear()
+
+
+_lock = threading.Lock()
+os.register_at_fork(after_in_child=_forget_parents_sandboxes)

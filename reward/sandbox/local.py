@@ -3,6 +3,7 @@
 import collections
 import json
 import logging
+import os
 import threading
 import time
 
@@ -36,6 +37,7 @@ class LocalSandbox:
         if num_slots < 1:
             raise ValueError(f"num_slots is {num_slots}: set it to at least 1")
         self._allow_unsafe = allow_unsafe
+        self._owner = os.getpid()
         self._free = threading.BoundedSemaphore(num_slots)
         self._lock = threading.Lock()
         self._zygotes: dict[str, Zygote] = {}  # by flavour
@@ -77,7 +79,9 @@ class LocalSandbox:
             return counts
 
     def close(self) -> None:
-        """End every process and remove every scratch folder."""
+        """End every process and remove every scratch folder; nothing in a process forked from the one that made it."""
+        if os.getpid() != self._owner:
+            return
         with self._lock:
             for slots in self._idle.values():
                 while slots:

@@ -238,6 +238,31 @@ def test_kill_of_the_trusted_process_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_forked_process_does_not_end_its_parents_sandbox() -> None:
+    assert run("print(1)").stdout == "1\n"
+    restarts = SANDBOX.metrics().get("restarts", 0)
+    pid = os.fork()
+    if pid == 0:
+        SANDBOX.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert run("print(1)").stdout == "1\n"
+    assert SANDBOX.metrics().get("restarts", 0) == restarts
+
+
+def test_probe_command_names_every_layer() -> None:
+    command = [sys.executable, "-m", "reward.sandbox", "--probe"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["uid", "landlock", "seccomp", "namespaces", "local"]
+    assert rows[1:3] == [["landlock", "yes", "required"], ["seccomp", "yes", "required"]]
+
+
+def test_short_program_needs_no_more_than_its_time() -> None:
+    assert 0.2 < run("import time; time.sleep(0.25)").seconds < 2
+
+
 def wait_for(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 10
     while not condition():
