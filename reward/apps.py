@@ -1,7 +1,7 @@
 """The APPS reward of the paper, Eq. 7 and 8: tiers, and a graded score between failure and success.
 
 -1.0                          no code found, or the code does not compile
--0.6                          a run-time error or time-out on any test
+-0.6                          a run-time error, time-out, or too much memory or output, on any test
 -0.3 + 1.3 * passed / total   otherwise: none passed -0.3, all passed 1.0
 """
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from reward.compare import stdout_matches, value_matches
-from reward.execution import Execution, execute
 from reward.extract import extract_code
+from reward.kinds import KINDS, TestRun
 from reward.limits import Limits
 from reward.problem import Problem
+from reward.sandbox import Execution, Sandbox, SandboxConfig, shared_sandbox
 
 COMPILE_ERROR_SCORE = -1.0
 RUNTIME_ERROR_SCORE = -0.6
@@ -27,8 +27,15 @@ class Verdict(Enum):
     PASSED = "passed"
     WRONG = "wrong"
     RUNTIME_ERROR = "runtime_error"
+    TIME_OUT = "time_out"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
     COMPILE_ERROR = "compile_error"
     INFRA_ERROR = "infra_error"
+
+
+# Verdicts of tests that ended early; all of them score as run-time errors do.
+RUNTIME_ERRORS = (Verdict.RUNTIME_ERROR, Verdict.TIME_OUT, Verdict.MEMORY_LIMIT, Verdict.OUTPUT_LIMIT)
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -36,7 +43,7 @@ class Score:
     """The reward of one answer, and why."""
 
     score: float | None  # in [-1, 1]; None only for infra_error, which is no statement about the answer
-    outcome: str  # pass, fail, runtime_error, compile_error, infra_error
+    outcome: str  # pass, fail, or the verdict of the first error
     num_passed: int  # tests passed, counted until the first error
     num_tests: int  # tests of the problem
     detail: str = ""  # one line for people
@@ -64,8 +71,9 @@ def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: 
         return score(None, "infra_error")
     if Verdict.COMPILE_ERROR in verdicts:
         return score(COMPILE_ERROR_SCORE, "compile_error")
-    if Verdict.RUNTIME_ERROR in verdicts:
-        return score(RUNTIME_ERROR_SCORE, "runtime_error")
+    for verdict in verdicts:
+        if verdict in RUNTIME_ERRORS:
+            return score(RUNTIME_ERROR_SCORE, verdict.value)
     if len(verdicts) != num_tests:
         raise ValueError(f"{len(verdicts)} verdicts for {num_tests} tests: run every test when none ends in an error")
     if num_passed == num_tests:
@@ -73,7 +81,9 @@ def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: 
     return score(NONE_PASSED_SCORE + (ALL_PASSED_SCORE - NONE_PASSED_SCORE) * num_passed / num_tests, "fail")
 
 
-def score_response(problem: Problem, response: str, limits: Limits | None = None) -> Score:
+def score_response(
+    problem: Problem, response: str, limits: Limits | None = None, *, sandbox: Sandbox | None = None
+) -> Score:
     """Score one answer: find its code, run the tests one after the other, stop at the first error.
 
     Blocks for as long as the tests take, at most about `limits.solution_s`; safe to call from several threads.
@@ -82,8 +92,10 @@ def score_response(problem: Problem, response: str, limits: Limits | None = None
         problem: a checked problem.
         response: the answer's text.
         limits: None: the defaults.
+        sandbox: where the tests run; None: the local one that this process shares.
     """
     limits = limits or Limits()
+    sandbox = sandbox or shared_sandbox(SandboxConfig())
     code = extract_code(response)
     if code is None:
         return score_from_verdicts([Verdict.COMPILE_ERROR], num_tests=problem.num_tests, detail="no code found")
@@ -91,14 +103,22 @@ def score_response(problem: Problem, response: str, limits: Limits | None = None
     left_s = limits.solution_s
     detail = ""
     for index in range(problem.num_tests):
+        is_right = False
         if left_s <= 0:
-            execution = Execution(
-                status="runtime_error", detail=f"no end of all tests within {limits.solution_s:.3g} s"
-            )
+            execution = Execution(status="time_out", detail=f"no end of all tests within {limits.solution_s:.3g} s")
         else:
-            execution = _run_test(problem, index, code, limits, min(limits.test_s, left_s))
+            execution, is_right = KINDS[problem.kind](
+                TestRun(
+                    problem=problem,
+                    index=index,
+                    code=code,
+                    sandbox=sandbox,
+                    limits=limits,
+                    timeout_s=min(limits.test_s, left_s),
+                )
+            )
         left_s -= execution.seconds
-        verdict = _verdict(problem, index, execution)
+        verdict = _verdict(execution, is_right=is_right)
         verdicts.append(verdict)
         if verdict is not Verdict.PASSED and not detail:
             detail = f"test {index}: {execution.detail or 'wrong answer'}"
@@ -108,18 +128,7 @@ def score_response(problem: Problem, response: str, limits: Limits | None = None
     return score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
 
 
-def _run_test(problem: Problem, index: int, code: str, limits: Limits, timeout_s: float) -> Execution:
-    if problem.fn_name is None:
-        return execute(code, limits=limits, timeout_s=timeout_s, stdin=problem.inputs[index])
-    return execute(code, limits=limits, timeout_s=timeout_s, fn_name=problem.fn_name, arguments=problem.inputs[index])
-
-
-def _verdict(problem: Problem, index: int, execution: Execution) -> Verdict:
+def _verdict(execution: Execution, *, is_right: bool) -> Verdict:
     if execution.status != "ok":
         return Verdict(execution.status)
-    expected = problem.outputs[index]
-    if problem.fn_name is None:
-        is_right = stdout_matches(execution.stdout, expected)
-    else:
-        is_right = execution.is_json and any(value_matches(execution.value, value) for value in expected)
     return Verdict.PASSED if is_right else Verdict.WRONG

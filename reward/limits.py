@@ -12,10 +12,11 @@ class Limits:
     startup_s: float = (
         15.0  # wall seconds for the interpreter to get ready; beyond: infra_error, not the answer's fault
     )
-    memory_bytes: int = 1 << 30  # address space of the child
-    file_bytes: int = 16 << 20  # largest file that the child may write
-    open_files: int = 64  # file descriptors of the child
-    output_bytes: int = 1 << 20  # bytes of standard output, and of a returned value; beyond: runtime_error
+    memory_bytes: int = 1 << 30  # address space of the program, beside the interpreter's own
+    file_bytes: int = 16 << 20  # largest file that the program may write
+    scratch_bytes: int = 64 << 20  # all files that it may have at a time; beyond: output_limit
+    open_files: int = 64  # file descriptors of the program
+    output_bytes: int = 1 << 20  # bytes of standard output, and of a returned value; beyond: output_limit
     infra_attempts: int = 3  # how often a test is started before its failure to start counts as infra_error
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
-"""A problem in the format of the APPS data set: its tests, and the checks that belong before training."""
+"""A problem in the format of the APPS data set, or with test code as in HumanEval and MBPP, and its checks."""
 
+import ast
 import contextlib
 import json
 from collections.abc import Mapping
@@ -12,13 +13,15 @@ class Problem:
     """One problem; build it with `from_input_output`, which checks it.
 
     Example: `Problem(problem_id="7", inputs=[[1, 2]], outputs=[3], fn_name="add")` is call-based: test 0 calls
-    `add(1, 2)` and expects 3. With `fn_name=None` the inputs and outputs are standard input and output.
+    `add(1, 2)` and expects 3. With `fn_name=None` the inputs and outputs are standard input and output. With
+    `kind="test_code"` an input is assertions such as `assert add(1, 2) == 3`.
     """
 
     problem_id: str  # names the problem in every error
-    inputs: list[Any]  # [num_tests] stdin: text; call-based: list of arguments
-    outputs: list[Any]  # [num_tests] stdin: text; call-based: tuple of the values accepted as right
-    fn_name: str | None = None  # function (or method of class Solution) to call; None: a program on standard input
+    inputs: list[Any]  # [num_tests] stdin: text; call: list of arguments; test_code: Python source of assertions
+    outputs: list[Any]  # [num_tests] stdin: text; call: tuple of the values accepted as right; test_code: None
+    kind: str = "stdin"  # a key of `kinds.KINDS`
+    fn_name: str | None = None  # call: function (or method of class Solution) to call; test_code: the `candidate`
     starter_code: str = ""  # what the question gives the solver to start from; not needed for scoring
 
     @property
@@ -33,7 +36,8 @@ class Problem:
         """Check and normalise an APPS `input_output`.
 
         Args:
-            input_output: object, or its JSON text, with `inputs`, `outputs` and, if call-based, `fn_name`.
+            input_output: object, or its JSON text, with `inputs`, `outputs` and, if call-based, `fn_name`; or with
+                `test_code`, a list of assertions (one test each), and `fn_name` if they call it `candidate`.
             problem_id: names the problem in errors.
             starter_code: as in the data set.
 
@@ -43,6 +47,15 @@ class Problem:
         """
         where = f"problem {problem_id}"
         fields = _as_object(input_output, where)
+        if "test_code" in fields:
+            return cls(
+                problem_id=str(problem_id),
+                inputs=_as_test_code(fields["test_code"], where),
+                outputs=[None] * len(fields["test_code"]),
+                kind="test_code",
+                fn_name=fields.get("fn_name") or None,
+                starter_code=starter_code,
+            )
         inputs, outputs = fields["inputs"], fields["outputs"]
         if len(inputs) != len(outputs):
             raise ValueError(
@@ -66,6 +79,7 @@ class Problem:
             problem_id=str(problem_id),
             inputs=[_as_arguments(value, f"{where}: input {index}") for index, value in enumerate(inputs)],
             outputs=_accepted_values(inputs, outputs),
+            kind="call",
             fn_name=fn_name,
             starter_code=starter_code,
         )
@@ -79,10 +93,24 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
             raise ValueError(f"{where}: input_output is not JSON ({error}): give an object or its JSON text") from error
     if not isinstance(input_output, Mapping):
         raise ValueError(f"{where}: input_output is not an object: give one with the keys inputs and outputs")
-    for key in ("inputs", "outputs"):
+    for key in ("inputs", "outputs") if "test_code" not in input_output else ("test_code",):
         if not isinstance(input_output.get(key), list):
             raise ValueError(f"{where}: input_output has no list {key!r}: give one entry per test")
     return input_output
+
+
+def _as_test_code(tests: list[Any], where: str) -> list[str]:
+    """Assertions that parse, at least one."""
+    if not tests:
+        raise ValueError(f"{where}: no tests: give at least one piece of test_code, or leave the problem out")
+    for index, test in enumerate(tests):
+        if not isinstance(test, str):
+            raise ValueError(f"{where}: test_code {index} is {type(test).__name__}: give Python source")
+        try:
+            ast.parse(test)
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"{where}: test_code {index} is no Python ({error}): give Python source") from error
+    return tests
 
 
 def _as_text(value: object, where: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
+from reward.sandbox import SandboxConfig, shared_sandbox
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,6 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse_arguments(argv)
     try:
         limits = Limits(test_s=arguments.timeout)
+        config = SandboxConfig(
+            backend="remote" if arguments.sandbox_url else "local",
+            url=arguments.sandbox_url,
+            num_slots=arguments.workers,
+            allow_unsafe=arguments.allow_unsafe,
+        )
+        sandbox = shared_sandbox(config)
         problems = load_problems(arguments.problems)
         solutions = load_solutions(arguments.solutions, problems)
     except (ValueError, OSError) as error:  # wrong input: one line for the user, no traceback
@@ -32,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     num_infra_errors = 0
 
     def score(solution: tuple[Any, str]) -> Score:
-        return score_response(problems[str(solution[0])], solution[1], limits)
+        return score_response(problems[str(solution[0])], solution[1], limits, sandbox=sandbox)
 
     with ThreadPoolExecutor(max_workers=arguments.workers) as pool:
         for (problem_id, _), result in zip(solutions, pool.map(score, solutions), strict=True):
@@ -107,6 +115,10 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--solutions", type=Path, required=True, help="JSON lines: problem_id, response")
     parser.add_argument("--workers", type=_positive_int, default=os.cpu_count() or 1, help="answers run at once")
     parser.add_argument("--timeout", type=float, default=Limits().test_s, help="wall seconds of one test")
+    parser.add_argument("--sandbox-url", default="", help="run answers by the SandboxFusion service at this address")
+    parser.add_argument(
+        "--allow-unsafe", action="store_true", help="run answers even where the machine cannot isolate them"
+    )
     return parser.parse_args(argv)
 
 

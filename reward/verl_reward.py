@@ -4,18 +4,26 @@ reward.custom_reward_function.path=pkg://reward.verl_reward
 reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.max_concurrency=4
 +reward.custom_reward_function.reward_kwargs.limits.test_s=4
++reward.custom_reward_function.reward_kwargs.sandbox.backend=remote
++reward.custom_reward_function.reward_kwargs.sandbox.url=http://host:8080
 """
 
 import asyncio
 import functools
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from reward.apps import score_response
+from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
+from reward.sandbox import SandboxConfig, shared_sandbox
+
+logger = logging.getLogger(__name__)
+_RUNS_PER_LOG_LINE = 1000
+_next_log_at_runs = 0.0
 
 
 async def compute_score(
@@ -26,6 +34,7 @@ async def compute_score(
     *,
     max_concurrency: int = 4,
     limits: Mapping[str, Any] | None = None,
+    sandbox: Mapping[str, Any] | None = None,
     reward_router_address: object = None,
     reward_model_tokenizer: object = None,
 ) -> dict[str, float | int | str]:
@@ -39,6 +48,7 @@ async def compute_score(
         max_concurrency: answers run at once by this process. verl has `reward.num_workers` such processes on a node:
             keep the product near the number of cores, or time-outs hit correct programs.
         limits: fields of `Limits` that differ from their defaults.
+        sandbox: fields of `SandboxConfig` that differ from their defaults; num_slots is `max_concurrency`.
         reward_router_address: given by verl when a reward model runs beside; unused.
         reward_model_tokenizer: as above.
 
@@ -51,9 +61,15 @@ async def compute_score(
     """
     problem = parse_ground_truth(ground_truth, data_source=data_source, extra_info=extra_info)
     resolved_limits = Limits(**dict(limits or {}))
-    result = await asyncio.get_running_loop().run_in_executor(
-        _thread_pool(max_concurrency), score_response, problem, solution_str, resolved_limits
-    )
+    config = SandboxConfig(**{"num_slots": max_concurrency, **dict(sandbox or {})})
+
+    def score() -> Score:
+        sandbox = shared_sandbox(config)
+        result = score_response(problem, solution_str, resolved_limits, sandbox=sandbox)
+        _log_metrics(sandbox.metrics())
+        return result
+
+    result = await asyncio.get_running_loop().run_in_executor(_thread_pool(max_concurrency), score)
     if result.score is None:
         raise RuntimeError(
             f"problem {problem.problem_id}: the answer could not be run in {resolved_limits.infra_attempts} attempts "
@@ -104,6 +120,14 @@ def validate_rows(rows: Iterable[Mapping[str, Any]]) -> int:
         )
         num_rows += 1
     return num_rows
+
+
+def _log_metrics(metrics: Mapping[str, float]) -> None:
+    """Log the sandbox's counts and times once in a while."""
+    global _next_log_at_runs
+    if metrics.get("runs", 0.0) >= _next_log_at_runs:
+        _next_log_at_runs = metrics["runs"] + _RUNS_PER_LOG_LINE
+        logger.info("sandbox: %s", ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items())))
 
 
 @functools.lru_cache

@@ -56,14 +56,14 @@ def test_limits_come_from_reward_kwargs() -> None:
     loop = answer("while True: pass")
     started = time.monotonic()
     score = asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_s": 0.3}))
-    assert score["outcome"] == "runtime_error"
+    assert score["outcome"] == "time_out"
     assert time.monotonic() - started < 3
     with pytest.raises(TypeError, match="test_seconds"):
         asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_seconds": 1}))
 
 
 def test_infra_error_raises() -> None:
-    limits = {"startup_s": 1e-4, "infra_attempts": 1}
+    limits = {"startup_s": 1e-6, "infra_attempts": 1}
     with pytest.raises(RuntimeError, match="problem p: the answer could not be run in 1 attempts"):
         asyncio.run(compute_score("d", answer("return x"), GROUND_TRUTH, limits=limits))
 

@@ -1,0 +1,50 @@
+"""What one run of a program did, and what a sandbox is: the same for every backend."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from reward.limits import Limits
+
+Status = Literal["ok", "compile_error", "runtime_error", "time_out", "memory_limit", "output_limit", "infra_error"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Program:
+    """What to run once.
+
+    Example: `Program(code="print(int(input()) + 1)", stdin="3")` runs as a program, and
+    `Program(code="def f(x): return x", fn_name="f", arguments=[3])` is called as `f(3)`.
+    """
+
+    code: str  # Python source
+    stdin: str = ""  # standard input; call-based: empty
+    fn_name: str | None = None  # function, or method of class Solution, to call; None: run as `__main__`
+    arguments: list[Any] | None = None  # positional arguments: plain built-in values
+    encoding: str = (
+        "json"  # how the value comes back: "json" (tuples become lists) or "tagged" (Python's built-in types)
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Execution:
+    """What one run did."""
+
+    status: Status  # ok: it ran to the end with exit status 0 (and, if call-based, returned)
+    stdout: str = ""  # standard output, of a program with status ok
+    value: Any = None  # returned value, of a call with status ok and is_plain
+    is_plain: bool = True  # False: the call returned something that the encoding cannot express, a wrong answer
+    detail: str = ""  # one line for people: what went wrong
+    seconds: float = 0.0  # wall seconds from ready to the end
+
+
+class Sandbox(Protocol):
+    """Runs programs; its methods may be called from several threads."""
+
+    def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
+        """Run once, within `timeout_s` wall seconds; `infra_error` after `limits.infra_attempts` failed attempts."""
+
+    def metrics(self) -> dict[str, float]:
+        """Counts and times since the start."""
+
+    def close(self) -> None:
+        """End every process that it started."""

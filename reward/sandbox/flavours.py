@@ -1,0 +1,73 @@
+"""Which modules a zygote has loaded: forking costs what is loaded, importing costs what is not."""
+
+import contextlib
+import importlib.util
+import os
+import re
+import sys
+import sysconfig
+from dataclasses import dataclass
+from typing import Any
+
+# What most answers to programming problems import, and what the sandbox itself needs.
+_LEAN = (
+    "abc array bisect builtins collections collections.abc contextlib copy enum functools gc heapq io itertools json "
+    "math operator os random re string sys threading time types typing"
+)
+# What other answers import, and what these import lazily.
+_FULL = (
+    f"{_LEAN} ast base64 binascii calendar cmath codecs copyreg csv ctypes dataclasses datetime decimal difflib "
+    "encodings.ascii encodings.idna encodings.latin_1 fractions getpass hashlib hmac html inspect keyword linecache "
+    "locale numbers pickle platform pprint queue reprlib secrets select selectors shutil signal socket statistics stat "
+    "struct subprocess tempfile textwrap timeit tokenize traceback unicodedata unittest uuid warnings weakref zlib "
+    "_strptime"
+)
+_NUMPY = f"{_FULL} numpy.fft numpy.lib.stride_tricks numpy.linalg numpy.ma numpy.polynomial numpy.random numpy"
+_IMPORT = re.compile(r"\b(?:import|from)[ \t]+([\w. \t,]+)")
+_NOT_LEAN = sys.stdlib_module_names - set(_LEAN.split())
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Flavour:
+    """A kind of zygote."""
+
+    modules: tuple[str, ...]
+    package: str | None = None  # one that is installed beside the standard library
+    all_extensions: bool = False  # also load every extension module, where programs cannot
+
+    def settings(self) -> dict[str, Any]:
+        """What the zygote is told."""
+        return {
+            "modules": list(self.modules),
+            "standard": sysconfig.get_path("stdlib"),
+            "extra": None if self.package is None else folder_of(self.package),
+            "all_extensions": self.all_extensions,
+        }
+
+
+FLAVOURS = {
+    "lean": Flavour(modules=tuple(_LEAN.split())),
+    "full": Flavour(modules=tuple(_FULL.split()), all_extensions=True),
+    "numpy": Flavour(modules=tuple(_NUMPY.split()), package="numpy", all_extensions=True),
+}
+
+
+def choose(code: str) -> str:
+    """Return the least flavour that has what the code seems to import; a wrong guess costs time only."""
+    mentioned = set()
+    for names in _IMPORT.findall(code):
+        mentioned.update(re.findall(r"\w+", names))
+    if "numpy" in mentioned:
+        return "numpy" if folder_of("numpy") is not None else "full"
+    # Words of comments and imported names are among them: only names of modules count.
+    is_lean = not mentioned & _NOT_LEAN and "__import__" not in code and "import_module" not in code
+    return "lean" if is_lean else "full"
+
+
+def folder_of(package: str) -> str | None:
+    """The folder that the package is installed in, or None."""
+    with contextlib.suppress(ValueError, ImportError):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            return os.path.dirname(os.path.dirname(spec.origin))
+    return None

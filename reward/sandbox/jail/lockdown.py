@@ -1,0 +1,250 @@
+"""The layers around one sandboxed process, how they are put on, and how their working is found out by trying."""
+
+import _socket
+import contextlib
+import errno
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+
+from reward.sandbox.jail import kernel, landlock, seccomp
+
+# Layers without which a hostile program can reach the machine: it refuses to run without them.
+REQUIRED_LAYERS = ("landlock", "seccomp")
+_READABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+_MAX_THREADS = 128
+_ID_RANGE_LOW, _ID_RANGE_HIGH = 1 << 30, 1 << 31  # far from ids that anything else gives out
+
+
+class Cell:
+    """What the tests of one slot run in, one after the other.
+
+    Args:
+        scratch: directory, empty at each start.
+        uid: own user and group; None: the zygote's, where it is an ordinary user.
+        ruleset: Landlock ruleset; None: without Landlock.
+        filter: None: without seccomp.
+        own_memory: bytes of address space that the zygote takes, which are not the program's.
+        claim: holds the uid as long as it is open.
+    """
+
+    __slots__ = ("claim", "filter", "own_memory", "ruleset", "scratch", "uid")
+
+    def __init__(
+        self,
+        *,
+        scratch: str,
+        uid: int | None,
+        ruleset: int | None,
+        filter: seccomp.Filter | None,
+        own_memory: int,
+        claim: _socket.socket | None,
+    ) -> None:
+        """Keep the parts."""
+        self.scratch, self.uid, self.ruleset, self.filter = scratch, uid, ruleset, filter
+        self.own_memory, self.claim = own_memory, claim
+
+    def fds(self) -> list[int]:
+        """Descriptors that a child needs to lock itself down."""
+        return [] if self.ruleset is None else [self.ruleset]
+
+
+def lock_slot_down(uid: int | None) -> None:
+    """Put on the slot what its programs inherit."""
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        _lower(resource.RLIMIT_NPROC, _MAX_THREADS)  # of an ordinary user it counts every process: none could be left
+    else:
+        kernel.drop_capabilities()  # those of a user namespace
+    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
+        _lower(kind, 0)
+    kernel.prctl("DUMPABLE", kernel.PR_SET_DUMPABLE, 0)
+    kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def rlimits(cell: Cell, limits: dict[str, float]) -> list[tuple[int, tuple[int, int]]]:
+    """What `resource.setrlimit` sets for a program under these limits."""
+    wanted = (
+        # What the zygote has loaded is not the program's memory. The wall clock is the limit of time that counts.
+        (resource.RLIMIT_AS, int(limits["memory_bytes"]) + cell.own_memory),
+        (resource.RLIMIT_CPU, int(limits["test_s"]) + 2),
+        (resource.RLIMIT_FSIZE, int(limits["file_bytes"])),
+        (resource.RLIMIT_NOFILE, int(limits["open_files"])),
+    )
+    return [(kind, _lowered(kind, value)) for kind, value in wanted]
+
+
+def lock_down(cell: Cell, rlimits: list[tuple[int, tuple[int, int]]], *, parent: int) -> None:
+    """Put the remaining layers of the cell on this process, a child of the slot, for good.
+
+    Raises:
+        OSError: a layer did not take; nothing untrusted may run then.
+    """
+    os.chdir(cell.scratch)  # with the slot's rights: directories above may be closed to the sandbox's user
+    for kind, soft_and_hard in rlimits:
+        resource.setrlimit(kind, soft_and_hard)
+    if cell.uid is not None:
+        os.setresuid(cell.uid, cell.uid, cell.uid)
+    # After the change of user, which clears it.
+    kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before it could be watched
+        os._exit(1)
+    if cell.ruleset is not None:
+        landlock.restrict_self(cell.ruleset)
+        os.close(cell.ruleset)
+    if cell.filter is not None:
+        cell.filter.install()
+
+
+def become(uid: int) -> None:
+    """Change user and group for good."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _lower(kind: int, value: int) -> None:
+    resource.setrlimit(kind, _lowered(kind, value))
+
+
+def _lowered(kind: int, value: int) -> tuple[int, int]:
+    hard = resource.getrlimit(kind)[1]
+    lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    return lowered, lowered
+
+
+def own_address_space() -> int:
+    """Bytes of address space of this process."""
+    with open("/proc/self/statm", "rb", buffering=0) as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def readable_rules(scratch: str, folders: list[str]) -> Iterator[tuple[str, int]]:
+    """Landlock rules: the interpreter's folders for reading, the scratch directory, harmless devices."""
+    for folder in folders:
+        yield folder, landlock.READ
+    for device in _READABLE_DEVICES:
+        yield device, landlock.DEVICE
+    yield scratch, landlock.SCRATCH
+
+
+def claim_uid() -> tuple[int, _socket.socket]:
+    """Return a user id that no other slot of this machine has, and the socket whose name keeps it so.
+
+    Raises:
+        OSError: no id is free, or the user namespace has too few.
+    """
+    low, high = _id_range()
+    for _ in range(100):
+        uid = low + int.from_bytes(os.urandom(4), "little") % (high - low)
+        claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            claim.bind(f"\0reward-sandbox-uid-{uid}")
+        except OSError:  # taken
+            claim.close()
+            continue
+        return uid, claim
+    raise OSError(errno.EAGAIN, "no free user id for a sandbox")
+
+
+def _id_range() -> tuple[int, int]:
+    """Ids to choose from: high ones, or, in a user namespace with few, those near its end."""
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        ranges = [tuple(map(int, line.split())) for line in file]
+    inside, _, length = max(ranges, key=lambda row: row[2])
+    if inside + length >= _ID_RANGE_HIGH:
+        return _ID_RANGE_LOW, _ID_RANGE_HIGH
+    if length < 4096:
+        raise OSError(errno.EPERM, f"the user namespace has {length} user ids")
+    return inside + length - 3000, inside + length - 1000
+
+
+def kill_all_of(uid: int) -> None:
+    """Kill every process of this user, by a child that becomes the user and signals all that it may."""
+    pid = kernel.fork()
+    if pid == 0:
+        with contextlib.suppress(OSError):  # none is left
+            become(uid)
+            os.kill(-1, signal.SIGKILL)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def probe(scratch: str, folders: list[str]) -> dict[str, str]:
+    """Try each layer in a throw-away child.
+
+    Returns:
+        By layer, "" where it works, else the reason why it does not.
+    """
+
+    def try_uid() -> str:
+        if os.geteuid() != 0:
+            return "not root: programs run as the user who started them"
+        uid, _ = claim_uid()
+        os.chown(scratch, 0, uid)
+        become(uid)
+        return "" if os.getresuid() == (uid, uid, uid) else "the change of user had no effect"
+
+    def try_landlock() -> str:
+        ruleset = landlock.create_ruleset(readable_rules(scratch, folders))
+        kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
+        landlock.restrict_self(ruleset)
+        return _is_refused(lambda: os.listdir("/"), errno.EACCES)
+
+    def try_seccomp() -> str:
+        sandbox_filter = seccomp.Filter()
+        kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
+        sandbox_filter.install_in_slot()
+        sandbox_filter.install()
+        return _is_refused(_socket.socket, errno.EPERM) or _is_refused(os.fork, errno.EPERM)
+
+    def try_namespaces() -> str:
+        enter_namespaces()
+        return ""
+
+    attempts = {"uid": try_uid, "landlock": try_landlock, "seccomp": try_seccomp, "namespaces": try_namespaces}
+    return {name: _in_throw_away_child(attempt) for name, attempt in attempts.items()}
+
+
+def enter_namespaces() -> None:
+    """Move this process into network, IPC and host-name namespaces of its own; a user namespace first if not root."""
+    flags = sum(kernel.CLONE_NAMESPACES.values())
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:
+        kernel.unshare(flags)
+        return
+    kernel.unshare(flags | kernel.CLONE_NEWUSER)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def _is_refused(action: Callable[[], object], error_number: int) -> str:
+    try:
+        action()
+    except OSError as error:
+        if error.errno == error_number:
+            return ""
+        return f"had another effect: {error}"
+    return "had no effect"
+
+
+def _in_throw_away_child(action: Callable[[], str]) -> str:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            reason = action()
+        except Exception as error:  # whatever it is, the layer does not work here
+            reason = str(error) or type(error).__name__
+        os.write(writer, (reason or "works").encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        reason = file.read().decode()
+    os.waitpid(pid, 0)
+    if not reason:
+        return "the trial ended without an answer"
+    return "" if reason == "works" else reason

@@ -1,0 +1,111 @@
+"""What a sandboxed child does once it is locked down: compile the code, run it, and write a call's value.
+
+A job is marshalled by the trusted process: (source, fn_name or None, arguments, encoding). A program without fn_name
+runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an expected output.
+"""
+
+import _thread
+import atexit
+import builtins
+import contextlib
+import gc
+import marshal
+import os
+import sys
+import types
+
+from reward.sandbox.jail.leetcode import find_function, ready_names
+from reward.sandbox.jail.values import ENCODERS, encode_basestring_ascii
+
+
+def run(job_fd: int, control_fd: int, result_fd: int) -> None:
+    """Run the job; the process ends here, with the exit status that an interpreter of its own would give."""
+    source, fn_name, arguments, encoding = marshal.loads(os.pread(job_fd, os.fstat(job_fd).st_size, 0))
+    os.close(job_fd)
+    try:
+        code = compile(source, "solution.py", "exec", dont_inherit=True)
+    except Exception as error:  # untrusted source: SyntaxError, ValueError, MemoryError, RecursionError, ...
+        report = f"compile_error {type(error).__name__}: {error}"
+        os.write(control_fd, report.encode(errors="replace")[:1000])
+        os._exit(0)
+    os.write(control_fd, b"compiled")
+    os.close(control_fd)  # from here on the program cannot forge what was reported
+    status = 0
+    try:
+        _prepare_interpreter(source)
+        if fn_name is None:
+            os.close(result_fd)
+            _run_main(code)
+        else:
+            _call(code, source, fn_name, arguments, encoding, result_fd)
+    except BaseException:  # untrusted: whatever ends a program, shown as an interpreter shows it
+        status = _show_error()
+    _end(status)
+
+
+def _prepare_interpreter(source: str) -> None:
+    """Give the program what it would find in a fresh interpreter with `site`, without the limit of int's digits.
+
+    The standard streams are those of the zygote, whose descriptors are now others: making them would take longer.
+    """
+    gc.enable()
+    for name in ("exit", "quit"):
+        setattr(builtins, name, sys.exit)
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)
+    sys.argv = ["solution.py"]
+    if "random" in source:
+        sys.modules["random"].seed()  # else every program would draw what the others draw
+
+
+def _run_main(code: types.CodeType) -> None:
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    exec(code, module.__dict__)
+
+
+def _call(code: types.CodeType, source: str, fn_name: str, arguments: list, encoding: str, result_fd: int) -> None:
+    encode = ENCODERS[encoding]
+    module = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    namespace = module.__dict__
+    namespace.update(ready_names(source))
+    exec(code, namespace)
+    value = find_function(namespace, fn_name)(*arguments)
+    try:
+        text = '{"value": ' + encode(value) + "}"
+    except Exception as error:  # untrusted: cycles, depth, foreign types and their raising methods
+        text = '{"not_plain": ' + encode_basestring_ascii(f"{type(value).__name__}: {type(error).__name__}") + "}"
+    with open(result_fd, "wb") as file:
+        file.write(text.encode())
+
+
+def _show_error() -> int:
+    """Handle the exception that ended the program as the interpreter does; returns the exit status."""
+    kind, error, trace = sys.exc_info()
+    if isinstance(error, SystemExit):
+        if error.code is None:
+            return 0
+        if isinstance(error.code, int):
+            return error.code & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
+    with contextlib.suppress(BaseException):  # untrusted: the program's own hook
+        sys.excepthook(kind, error, trace)  # type: ignore[arg-type]
+    return 1
+
+
+def _end(status: int) -> None:
+    """End as an interpreter does, without its slow clearing of modules."""
+    with contextlib.suppress(BaseException):  # untrusted exit functions
+        if _thread._count():  # where no thread was started there is nothing to wait for
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except BaseException:  # untrusted or full: an interpreter ends with 120 then
+            status = status or 120
+    os._exit(status)

@@ -1,0 +1,241 @@
+"""One slot of the zygote: forks a locked-down child for each request, watches its deadline, and clears up after it.
+
+Forking costs what is loaded, so this and its neighbours do without `socket`, `dataclasses` and `shutil`.
+"""
+
+import _socket
+import array
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import time
+
+from reward.sandbox.jail import kernel, landlock, library, lockdown, program, seccomp
+from reward.sandbox.jail.lockdown import Cell
+
+MAX_HEADER_BYTES = 4096
+NUM_REQUEST_FDS = 5  # job, standard input, output and error, result
+_POLL_S = 0.05  # how often a running program's scratch directory is measured
+_MAX_SCRATCH_FILES = 256
+_PAST_ALL_FDS = 1 << 20
+
+
+class _Ending:
+    """What the slot saw of one child."""
+
+    __slots__ = ("control", "returncode", "seconds", "stopped_for")
+
+    def __init__(self) -> None:
+        self.control = b""  # what it reported before the code under test ran: "ready", when, "compiled" or an error
+        self.stopped_for = ""  # why it was killed: time, scratch, cancelled; empty: it ended by itself
+        self.returncode = 1  # exit status; negative: signal
+        self.seconds = 0.0  # wall seconds from ready to the end
+
+
+def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
+    """Prepare what every test of the slot shares; the layers are those that the probe found to work.
+
+    What a test's process can inherit is put on the slot itself, once.
+    """
+    remove_tree(scratch)  # of a slot that was killed
+    os.mkdir(scratch, 0o700)
+    uid = claim = ruleset = None
+    if "uid" in layers:
+        uid, claim = lockdown.claim_uid()
+        # Not the program's own directory: it cannot change its mode.
+        os.chown(scratch, 0, uid)
+        os.chmod(scratch, 0o770)
+    if "namespaces" in layers:
+        lockdown.enter_namespaces()
+    if "landlock" in layers:
+        ruleset = landlock.create_ruleset(lockdown.readable_rules(scratch, folders))
+    own_memory = lockdown.own_address_space()
+    sandbox_filter = seccomp.Filter() if "seccomp" in layers else None
+    lockdown.lock_slot_down(uid)
+    if sandbox_filter is not None:
+        sandbox_filter.install_in_slot()
+    return Cell(scratch=scratch, uid=uid, ruleset=ruleset, filter=sandbox_filter, own_memory=own_memory, claim=claim)
+
+
+def serve(connection: _socket.socket, cell: Cell) -> None:
+    """Answer requests until the trusted process closes the connection."""
+    connection.send(json.dumps({"pid": os.getpid(), "uid": cell.uid}).encode())
+    try:
+        while True:
+            header, fds = receive(connection, NUM_REQUEST_FDS)
+            if not header:
+                return
+            ending = _run_test(connection, cell, json.loads(header), fds)
+            answer = {
+                "control": ending.control.decode(errors="replace"),
+                "stopped_for": ending.stopped_for,
+                "returncode": ending.returncode,
+                "seconds": ending.seconds,
+            }
+            connection.send(json.dumps(answer).encode())
+    except (BrokenPipeError, ConnectionResetError):  # the trusted process has gone
+        return
+    finally:
+        remove_tree(cell.scratch)
+
+
+def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
+    """Receive a message and the descriptors with it; empty when the connection is closed."""
+    fds = array.array("i")
+    message, ancillary, _, _ = connection.recvmsg(MAX_HEADER_BYTES, _socket.CMSG_SPACE(max_fds * fds.itemsize))
+    for _, _, data in ancillary:
+        fds.frombytes(data)
+    return message, list(fds)
+
+
+def remove_tree(folder: str) -> None:
+    """Remove the folder and what is in it, as far as possible."""
+    for parent, folders, files in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            for name in files:
+                os.unlink(os.path.join(parent, name))
+            for name in folders:
+                os.rmdir(os.path.join(parent, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], fds: list[int]) -> _Ending:
+    # What the child needs is worked out before the fork: there every page that it touches is copied first.
+    control, control_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    kept = sorted({fds[0], fds[4], control_writer, *library.folder_fds(), *cell.fds()})
+    gaps = list(zip([3, *(fd + 1 for fd in kept)], [*kept, _PAST_ALL_FDS], strict=True))
+    rlimits = lockdown.rlimits(cell, limits)
+    parent = os.getpid()
+    started = time.monotonic()
+    try:
+        pid = kernel.fork()
+    except OSError:  # no process to be had: an answer without "ready" says so
+        for fd in (*fds, control, control_writer):
+            os.close(fd)
+        return _Ending()
+    if pid == 0:
+        _become_program(cell, rlimits, fds, control_writer, gaps, parent)
+    for fd in (*fds, control_writer):
+        os.close(fd)
+    ending = _Ending()
+    pidfd = os.pidfd_open(pid)
+    try:
+        _watch(connection, cell, limits, ending, pidfd, control, started)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        ending.returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        # Under seccomp there is nothing but the one process; to make sure costs a fork, so only after a violent end.
+        if cell.uid is not None and (ending.returncode < 0 or cell.filter is None):
+            lockdown.kill_all_of(cell.uid)
+        os.close(pidfd)
+        os.close(control)
+        _empty(cell.scratch)
+    return ending
+
+
+def _become_program(
+    cell: Cell,
+    rlimits: list[tuple[int, tuple[int, int]]],
+    fds: list[int],
+    control: int,
+    gaps: list[tuple[int, int]],
+    parent: int,
+) -> None:
+    """Turn this child into the sandboxed program; never returns."""
+    try:
+        os.setsid()
+        job, stdin, stdout, stderr, result = fds
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        for first, end in gaps:  # the program sees nothing open but these and what its start still needs
+            os.closerange(first, end)
+        lockdown.lock_down(cell, rlimits, parent=parent)
+        os.write(control, b"ready %.6f " % time.monotonic())
+    except BaseException as error:  # fail closed, whatever it is
+        with contextlib.suppress(OSError):
+            os.write(2, f"sandbox: {error}".encode())
+        os._exit(1)
+    program.run(job, control, result)
+
+
+def _watch(
+    connection: _socket.socket,
+    cell: Cell,
+    limits: dict[str, float],
+    ending: _Ending,
+    pidfd: int,
+    control: int,
+    started: float,
+) -> None:
+    """Wait for the child's end, its deadline, too much in its scratch directory, or the trusted process's word.
+
+    The child's own time stamp says when it was ready, so that a short run wakes this process only once.
+    """
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.register(connection, select.POLLIN)
+    ready_at: float | None = None
+    deadline = started + limits["startup_s"]
+    poll_s = min(_POLL_S, limits["test_s"])
+    while True:
+        events = dict(poll.poll(max(0.0, min(deadline - time.monotonic(), poll_s)) * 1000))
+        if ready_at is None:
+            ready_at = _read_report(control, ending)
+            if ready_at is not None:
+                deadline = ready_at + limits["test_s"]
+        if pidfd in events:
+            break
+        if connection.fileno() in events:
+            ending.stopped_for = "cancelled"
+            break
+        if time.monotonic() >= deadline:
+            ending.stopped_for = "time"
+            break
+        if not events and not _fits(cell.scratch, limits["scratch_bytes"]):
+            ending.stopped_for = "scratch"
+            break
+    now = time.monotonic()
+    _read_report(control, ending)
+    if ready_at is None or ready_at > started + limits["startup_s"]:
+        ending.control = b""
+    else:
+        ending.seconds = max(0.0, now - ready_at)
+
+
+def _read_report(control: int, ending: _Ending) -> float | None:
+    """Add what the child has reported since; returns when it was ready, if that is known now."""
+    with contextlib.suppress(BlockingIOError):
+        ending.control += os.read(control, 4096)
+    words = ending.control.split(b" ", 2)
+    if len(words) < 3 or words[0] != b"ready":
+        return None
+    return float(words[1])
+
+
+def _fits(scratch: str, max_bytes: float) -> bool:
+    num_files = num_bytes = 0
+    with os.scandir(scratch) as entries:
+        for entry in entries:
+            num_files += 1
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                num_bytes += entry.stat(follow_symlinks=False).st_size
+            if num_files > _MAX_SCRATCH_FILES or num_bytes > max_bytes:
+                return False
+    return True
+
+
+def _empty(scratch: str) -> None:
+    for name in os.listdir(scratch):
+        path = os.path.join(scratch, name)
+        try:
+            os.unlink(path)
+        except OSError as error:  # a directory: possible without Landlock only
+            if error.errno not in (errno.EISDIR, errno.EPERM, errno.EACCES):
+                raise
+            remove_tree(path)

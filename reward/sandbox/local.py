@@ -1,0 +1,216 @@
+"""The local backend: zygotes on this machine, a slot for each program that runs at a time."""
+
+import collections
+import json
+import logging
+import os
+import threading
+import time
+
+from reward.limits import Limits
+from reward.sandbox.execution import Execution, Program, Status
+from reward.sandbox.flavours import FLAVOURS, choose
+from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
+from reward.sandbox.jail.values import DECODERS
+from reward.sandbox.zygote_process import Slot, SlotLostError, Trace, Zygote, pack
+
+logger = logging.getLogger(__name__)
+
+
+class LocalSandbox:
+    """Runs programs on this machine.
+
+    Zygotes and slots are started when they are first needed and started again when lost.
+
+    Args:
+        num_slots: programs that run at a time; further callers wait.
+        allow_unsafe: run even where Landlock or seccomp do not work, as a program could then harm the machine.
+    """
+
+    def __init__(self, *, num_slots: int, allow_unsafe: bool = False) -> None:
+        """Start the zygote.
+
+        Raises:
+            ValueError: no slots, or the isolation is too weak and `allow_unsafe` is not set.
+            SlotLostError: the zygote could not start.
+        """
+        if num_slots < 1:
+            raise ValueError(f"num_slots is {num_slots}: set it to at least 1")
+        self._allow_unsafe = allow_unsafe
+        self._owner = os.getpid()
+        self._free = threading.BoundedSemaphore(num_slots)
+        self._lock = threading.Lock()
+        self._zygotes: dict[str, Zygote] = {}  # by flavour
+        self._idle: dict[str, list[Slot]] = {flavour: [] for flavour in FLAVOURS}
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._busy_s = 0.0
+        self._started_at = time.monotonic()
+        self._zygote("lean")
+
+    def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
+        """See `Sandbox.execute`."""
+        flavour = choose(program.code)
+        job, stdin = pack(program)
+        started = time.monotonic()
+        with self._free:
+            for attempt in range(limits.infra_attempts):
+                if attempt:
+                    self._count("retries")
+                    time.sleep(0.1 * 2**attempt)  # a full process table or memory often clears within moments
+                try:
+                    execution = judge(self._run(job, stdin, flavour, limits, timeout_s), program, limits, timeout_s)
+                except (SlotLostError, OSError) as error:
+                    execution = Execution(status="infra_error", detail=str(error))
+                if execution.status != "infra_error":
+                    break
+        with self._lock:
+            self._counts["runs"] += 1
+            self._counts[execution.status] += 1
+            self._busy_s += time.monotonic() - started
+        return execution
+
+    def metrics(self) -> dict[str, float]:
+        """Runs, runs_per_s since the start, seconds_per_run (with waiting), retries, restarts, and runs by status."""
+        with self._lock:
+            counts = {name: float(count) for name, count in self._counts.items()}
+            runs = counts.get("runs", 0.0)
+            counts["runs_per_s"] = runs / max(time.monotonic() - self._started_at, 1e-9)
+            counts["seconds_per_run"] = self._busy_s / max(runs, 1.0)
+            return counts
+
+    def close(self) -> None:
+        """End every process and remove every scratch folder; nothing in a process forked from the one that made it."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            for slots in self._idle.values():
+                while slots:
+                    slots.pop().close()
+            for zygote in self._zygotes.values():
+                zygote.close()
+            self._zygotes.clear()
+
+    @property
+    def layers(self) -> dict[str, str]:
+        """By layer of isolation, "" where it works, else why it does not."""
+        return self._zygote("lean").layers
+
+    def _run(self, job: bytes, stdin: bytes, flavour: str, limits: Limits, timeout_s: float) -> Trace:
+        slot = self._take_slot(flavour)
+        try:
+            trace = slot.run(job, stdin, limits, timeout_s)
+        except BaseException:
+            slot.close()
+            self._count("restarts")
+            raise
+        with self._lock:
+            self._idle[flavour].append(slot)
+        return trace
+
+    def _take_slot(self, flavour: str) -> Slot:
+        with self._lock:
+            if self._idle[flavour]:
+                return self._idle[flavour].pop()
+        zygote = self._zygote(flavour)
+        try:
+            return zygote.open_slot()
+        except SlotLostError:
+            self._drop(zygote)
+            raise
+
+    def _zygote(self, flavour: str) -> Zygote:
+        with self._lock:
+            if flavour not in self._zygotes:
+                zygote = Zygote(FLAVOURS[flavour])
+                try:
+                    check_isolation(zygote.layers, allow_unsafe=self._allow_unsafe)
+                except ValueError:
+                    zygote.close()
+                    raise
+                self._zygotes[flavour] = zygote
+            return self._zygotes[flavour]
+
+    def _drop(self, zygote: Zygote) -> None:
+        """Forget a zygote that does not answer; the next request starts another."""
+        with self._lock:
+            for flavour, known in list(self._zygotes.items()):
+                if known is zygote:
+                    del self._zygotes[flavour]
+                    for slot in self._idle[flavour]:
+                        slot.close()
+                    self._idle[flavour].clear()
+                    self._counts["restarts"] += 1
+        zygote.close()
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
+
+
+def check_isolation(layers: dict[str, str], *, allow_unsafe: bool) -> None:
+    """Log the level of isolation in one line.
+
+    Raises:
+        ValueError: a required layer does not work, and `allow_unsafe` is not set.
+    """
+    working = [name for name, reason in layers.items() if not reason]
+    missing = {name: reason for name, reason in layers.items() if reason}
+    absent = "".join(f"; no {name} ({reason})" for name, reason in missing.items())
+    line = f"sandbox: own process, limits, {', '.join(working) or 'nothing else'}{absent}"
+    if not missing.keys() & set(REQUIRED_LAYERS):
+        logger.info(line)
+        return
+    if not allow_unsafe:
+        raise ValueError(
+            f"{line}: without {' and '.join(REQUIRED_LAYERS)} a program written by a model could harm this machine. "
+            "Run on a Linux kernel from 5.13 with Landlock, or set a remote sandbox's url, or, on a machine that may "
+            "be lost, set allow_unsafe=true"
+        )
+    logger.warning("UNSAFE %s", line)
+
+
+def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> Execution:
+    """From what was seen to a status; the order matters: start, compile, output, end, value."""
+
+    def ended(status: Status, detail: str) -> Execution:
+        return Execution(status=status, detail=detail, seconds=trace.seconds)
+
+    lines = trace.stderr.strip().splitlines()
+    last_words = lines[-1][:300] if lines else ""
+    signalled = f"killed by signal {-trace.returncode}" if trace.returncode < 0 else ""
+    stops = {"time": f"no end within {timeout_s:.3g} s", "scratch": "too many or too large files", "": ""}
+    stopped_for = stops.get(trace.stopped_for, trace.stopped_for)
+    ending = stopped_for or signalled
+    ready, _, compiled = (trace.control.split(" ", 2) + ["", ""])[:3]  # "ready", when, and what came of compiling
+    if ready != "ready":
+        why = "no start within the time" if trace.stopped_for == "time" else ending
+        return ended("infra_error", f"the child did not get ready: {why or last_words or trace.returncode}")
+    if compiled != "compiled":
+        reported = compiled.removeprefix("compile_error ")
+        return ended("compile_error", reported or ending or last_words or "the interpreter ended while compiling")
+    if len(trace.stdout) > limits.output_bytes or len(trace.result) > limits.output_bytes:
+        return ended("output_limit", f"more than {limits.output_bytes} bytes of output")
+    if trace.stopped_for:
+        return ended("time_out" if trace.stopped_for == "time" else "output_limit", stopped_for)
+    if trace.returncode:
+        is_memory = last_words.startswith("MemoryError")
+        return ended(
+            "memory_limit" if is_memory else "runtime_error",
+            signalled or last_words or f"exit status {trace.returncode}",
+        )
+    if program.fn_name is None:
+        stdout = trace.stdout.decode(errors="replace")
+        return Execution(status="ok", stdout=stdout, seconds=trace.seconds)
+    if not trace.result:
+        return ended("runtime_error", "ended without returning a value")
+    return _value(trace, program)
+
+
+def _value(trace: Trace, program: Program) -> Execution:
+    try:
+        result = json.loads(trace.result)
+        is_plain, value = "value" in result, DECODERS[program.encoding](result.get("value"))
+    except (ValueError, AttributeError, TypeError, RecursionError):  # untrusted: the program may write there itself
+        is_plain, value = False, None
+    detail = "" if is_plain else "the returned value is not plain"
+    return Execution(status="ok", value=value, is_plain=is_plain, detail=detail, seconds=trace.seconds)

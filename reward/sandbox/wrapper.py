@@ -1,0 +1,59 @@
+"""What the remote backend sends: the program within a script that tells how it ended.
+
+The script reports on standard error that the program did not compile, and on standard output the value of a call, both
+behind a word drawn for this run. A program may find the word and forge a report; all it can forge is what it could as
+well do: not compile, or return a value.
+"""
+
+from pathlib import Path
+
+from reward.sandbox.execution import Program
+from reward.sandbox.jail.values import to_tagged_json
+
+_JAIL = Path(__file__).with_name("jail")
+_RUN = """
+import builtins as _builtins, os as _os, sys as _sys
+
+def _run():
+    word, source, fn_name, arguments, encoding = {word!r}, {source!r}, {fn_name!r}, {arguments!r}, {encoding!r}
+    try:
+        code = compile(source, "solution.py", "exec", dont_inherit=True)
+    except Exception as error:
+        _os.write(2, f"{{word}}{{type(error).__name__}}: {{error}}".encode(errors="replace")[:1000])
+        _os._exit(1)
+    if hasattr(_sys, "set_int_max_str_digits"):
+        _sys.set_int_max_str_digits(0)
+    if fn_name is None:
+        exec(code, {{"__name__": "__main__", "__builtins__": _builtins}})
+        return
+    import json
+    namespace = ready_names(source)
+    namespace["__name__"] = "solution"
+    exec(code, namespace)
+    value = find_function(namespace, fn_name)(*untag(json.loads(arguments)))
+    try:
+        text = '{{"value": ' + ENCODERS[encoding](value) + "}}"
+    except Exception as error:
+        text = '{{"not_plain": ' + to_json(type(value).__name__) + "}}"
+    _sys.stdout.flush()
+    _os.write(1, (word + text).encode())
+    _os._exit(0)
+
+_run()
+"""
+
+
+def wrap(program: Program, word: str) -> str:
+    """The script for this program; `word` begins its reports.
+
+    Raises:
+        TypeError: an argument is no plain built-in value.
+    """
+    arguments = to_tagged_json(program.arguments or [])
+    source = _RUN.format(
+        word=word, source=program.code, fn_name=program.fn_name, arguments=arguments, encoding=program.encoding
+    )
+    if program.fn_name is None:
+        return source
+    parts = [(_JAIL / name).read_text(encoding="utf-8") for name in ("values.py", "leetcode.py")]
+    return "\n".join([*parts, source])

@@ -1,0 +1,221 @@
+"""The trusted process's side of the zygote: starts it, asks it for slots, and runs a request on a slot."""
+
+import contextlib
+import fcntl
+import json
+import marshal
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reward.limits import Limits
+from reward.sandbox.execution import Program
+from reward.sandbox.flavours import Flavour
+
+_ZYGOTE = Path(__file__).with_name("jail") / "zygote.py"
+_START_S = 120.0  # wall seconds for the zygote to load its modules, on a machine busy with other starts
+_GRACE_S = 5.0  # wall seconds beyond its deadlines after which a slot counts as stuck
+_MAX_ANSWER_BYTES = 1 << 16
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_STDERR_TAIL_BYTES = 4096
+
+
+def pack(program: Program) -> tuple[bytes, bytes]:
+    """The program as a job, and its standard input.
+
+    Raises:
+        ValueError: an argument is no plain built-in value.
+    """
+    try:
+        # Marshal is safe in this direction only: what comes back from the child is JSON.
+        job = marshal.dumps((program.code, program.fn_name, program.arguments, program.encoding))
+    except ValueError as error:
+        raise ValueError(f"an argument of {program.fn_name} is no plain built-in value") from error
+    return job, program.stdin.encode("utf-8", errors="replace")
+
+
+class SlotLostError(Exception):
+    """A slot or the zygote did not answer: nothing that the program may be blamed for."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Trace:
+    """Everything seen of one run."""
+
+    control: str  # what the child reported before the code under test ran
+    stopped_for: str  # why it was killed; empty: it ended by itself
+    returncode: int  # exit status; negative: signal
+    seconds: float  # wall seconds from ready to the end
+    stdout: bytes  # at most one byte more than the limit
+    result: bytes  # as above
+    stderr: str  # the last lines
+
+
+class Slot:
+    """A slot process of a zygote; used by one thread at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Wait for the slot's first words.
+
+        Raises:
+            SlotLostError: it could not get ready.
+        """
+        self._connection = connection
+        connection.settimeout(_START_S)
+        hello = self._receive()
+        if "error" in hello:
+            raise SlotLostError(f"a slot could not get ready: {hello['error']}")
+        self.pid: int = hello["pid"]
+        self.uid: int | None = hello["uid"]
+
+    def run(self, job: bytes, stdin: bytes, limits: Limits, timeout_s: float) -> Trace:
+        """Run a job that `pack` made, once.
+
+        Raises:
+            SlotLostError: no answer in time, or no slot any more; the slot must be closed.
+            OSError: no descriptor or memory to be had here.
+        """
+        header = {
+            "startup_s": limits.startup_s,
+            "test_s": timeout_s,
+            "memory_bytes": limits.memory_bytes,
+            "file_bytes": limits.file_bytes,
+            "scratch_bytes": limits.scratch_bytes,
+            "open_files": limits.open_files,
+        }
+        # Memory files, not pipes: neither side ever waits for the other, and the size limit of files holds for output.
+        with contextlib.ExitStack() as stack:
+            fds = []
+            for content in (job, stdin, None, None, None):
+                fds.append(_memory_file(content))
+                stack.callback(os.close, fds[-1])
+            self._connection.settimeout(limits.startup_s + timeout_s + _GRACE_S)
+            try:
+                socket.send_fds(self._connection, [json.dumps(header).encode()], fds)
+            except OSError as error:
+                raise SlotLostError(f"the slot is gone ({error})") from error
+            answer = self._receive()
+            _, _, stdout, stderr, result = fds
+            return Trace(
+                **answer,
+                stdout=os.pread(stdout, limits.output_bytes + 1, 0),
+                result=os.pread(result, limits.output_bytes + 1, 0),
+                stderr=_tail(stderr),
+            )
+
+    def close(self) -> None:
+        """End the slot and the program that it may be running."""
+        self._connection.close()
+        if hasattr(self, "pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            message = self._connection.recv(_MAX_ANSWER_BYTES)
+        except OSError as error:
+            raise SlotLostError(f"no answer from the slot ({error})") from error
+        if not message:
+            raise SlotLostError("the slot ended")
+        return json.loads(message)
+
+
+class Zygote:
+    """A zygote process and its scratch folder.
+
+    Args:
+        flavour: what it has loaded.
+    """
+
+    def __init__(self, flavour: Flavour) -> None:
+        """Start it and wait until it has tried out the isolation.
+
+        Raises:
+            SlotLostError: it could not start.
+        """
+        self._lock = threading.Lock()
+        self._num_slots = 0
+        self.scratch = tempfile.mkdtemp(prefix="reward-sandbox-")
+        os.chmod(self.scratch, 0o711)
+        self._connection, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # One thread: a library that starts more would leave them behind at every fork.
+        environment = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        with inside:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[inside.fileno()],
+                env=environment if flavour.package else {},
+                cwd="/",
+                start_new_session=True,
+            )
+        try:
+            self._connection.settimeout(_START_S)
+            settings = {**flavour.settings(), "scratch": self.scratch}
+            self._connection.send(json.dumps(settings).encode())
+            self.layers: dict[str, str] = json.loads(self._connection.recv(_MAX_ANSWER_BYTES))
+        except (OSError, ValueError) as error:
+            self.close()
+            raise SlotLostError(f"the zygote could not start ({error}); its error output is above") from error
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def open_slot(self) -> Slot:
+        """Start one more slot.
+
+        Raises:
+            SlotLostError: the zygote is gone, or the slot could not get ready.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, self._lock:
+            self._num_slots += 1
+            folder = os.path.join(self.scratch, str(self._num_slots))
+            try:
+                socket.send_fds(self._connection, [folder.encode()], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise SlotLostError(f"the zygote is gone ({error})") from error
+        try:
+            return Slot(ours)
+        except SlotLostError:
+            ours.close()
+            raise
+
+    def close(self) -> None:
+        """End it; its slots and their programs end with it."""
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _memory_file(content: bytes | None) -> int:
+    """A file in memory with this content, which nobody can change any more; None: an empty one to write to."""
+    if content is None:
+        return os.memfd_create("output", os.MFD_CLOEXEC)
+    fd = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(content)
+    offset = 0
+    while offset < len(content):
+        offset += os.pwrite(fd, view[offset:], offset)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return fd
+
+
+def _tail(fd: int) -> str:
+    size = os.fstat(fd).st_size
+    if not size:
+        return ""
+    return os.pread(fd, _STDERR_TAIL_BYTES, max(0, size - _STDERR_TAIL_BYTES)).decode(errors="replace")

@@ -1,0 +1,282 @@
+"""Hostile programs as data: one row a program, with the outcomes that may end it.
+
+`escaped` must never be printed: each program prints it only where it got what it was after.
+"""
+
+from dataclasses import dataclass
+
+ERROR = ("runtime_error",)
+ANY_ERROR = ("runtime_error", "time_out", "memory_limit", "output_limit")
+TIME_OUT = ("time_out",)
+WRONG = ("fail",)  # it runs to its end, and prints nothing that it should not
+
+
+@dataclass(slots=True, kw_only=True)
+class Hostile:
+    """One program, run on standard input against the expected output `EXPECTED-7391`."""
+
+    name: str
+    code: str
+    outcomes: tuple[str, ...]
+
+
+def _attempt(name: str, body: str, *, imports: str = "os") -> Hostile:
+    """A program that says so if its body succeeds, and nothing if the body raises."""
+    lines = "\n".join(f"    {line}" for line in body.split("\n"))
+    refused = "(OSError, KeyError, AttributeError)"
+    code = f"import {imports}\ntry:\n{lines}\n    print('escaped')\nexcept {refused} as e: print(e)"
+    return Hostile(name=name, code=code, outcomes=WRONG)
+
+
+def _raw_call(name: str, number: int, *arguments: int) -> Hostile:
+    words = ", ".join(map(str, (number, *arguments)))
+    return Hostile(
+        name=name,
+        code=f"import ctypes\nif ctypes.CDLL(None).syscall({words}) >= 0: print('escaped')",
+        outcomes=WRONG,
+    )
+
+
+BOMBS = [
+    Hostile(name="fork_bomb", code="import os\nwhile True: os.fork()", outcomes=ERROR),
+    Hostile(
+        name="stubborn_fork_bomb",
+        code="import os\nwhile True:\n    try: os.fork() and print('escaped', flush=True)\n    except OSError: pass",
+        outcomes=TIME_OUT,
+    ),
+    Hostile(
+        name="thread_bomb",
+        code="import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()",
+        outcomes=("runtime_error", "time_out"),
+    ),
+    Hostile(name="bytearray", code="x = bytearray(1 << 34)", outcomes=("memory_limit",)),
+    Hostile(name="slow_leak", code="x = []\nwhile True: x.append(bytes(1 << 20))", outcomes=("memory_limit",)),
+    Hostile(name="print_flood", code="while True: print('x' * 1000)", outcomes=("output_limit",)),
+    Hostile(name="fd_flood", code="import os\nwhile True: os.write(1, b'x' * 65536)", outcomes=("output_limit",)),
+    Hostile(
+        name="ignored_flood",
+        code="import os\nwhile True:\n    try: os.write(1, b'x' * 65536)\n    except OSError: pass",
+        outcomes=("output_limit",),
+    ),
+    Hostile(name="huge_line", code="print('x' * (8 << 20), end='')", outcomes=("output_limit",)),
+    Hostile(name="big_number", code="x = 9**9**9", outcomes=ANY_ERROR),
+    Hostile(name="folding_bomb", code="x = ((((2**64)**64)**64)**64)**64\nprint(x)", outcomes=ANY_ERROR),
+    Hostile(name="redos", code="import re\nre.match(r'(a+)+$', 'a' * 40 + 'b')", outcomes=TIME_OUT),
+    Hostile(
+        name="zlib_bomb",
+        code="import zlib\nx = zlib.compress(bytes(64 << 20))\ny = []\nwhile True: y.append(zlib.decompress(x))",
+        outcomes=("memory_limit", "time_out"),
+    ),
+    Hostile(name="recursion", code="import sys\nsys.setrecursionlimit(10**9)\ndef f(): f()\nf()", outcomes=ANY_ERROR),
+    Hostile(
+        name="c_stack",
+        code="import sys\nsys.setrecursionlimit(10**9)\nx = []\nfor _ in range(10**6): x = [x]\nrepr(x)",
+        outcomes=ANY_ERROR,
+    ),
+    Hostile(name="nested_source", code="x = " + "(" * 3000 + ")" * 3000, outcomes=("compile_error",)),
+    Hostile(name="nested_lists", code="x = " + "[" * 100 + "]" * 100 + "\nprint(x)", outcomes=WRONG),
+    Hostile(name="segfault", code="import ctypes\nctypes.string_at(0)", outcomes=ERROR),
+    Hostile(name="big_file", code="f = open('f', 'wb')\nwhile True: f.write(bytes(1 << 20))", outcomes=ERROR),
+    Hostile(name="many_files", code="for i in range(10**7): open(str(i), 'w').close()", outcomes=("output_limit",)),
+    Hostile(
+        name="many_big_files",
+        code="for i in range(10**7):\n    with open(str(i), 'wb') as f: f.write(bytes(8 << 20))",
+        outcomes=("output_limit",),
+    ),
+    Hostile(name="sparse_file", code="open('f', 'wb').truncate(1 << 40)", outcomes=ERROR),
+]
+
+STALLS = [
+    Hostile(name="spin", code="while True: pass", outcomes=TIME_OUT),
+    Hostile(name="sleep", code="import time\ntime.sleep(99)", outcomes=TIME_OUT),
+    Hostile(
+        name="ignore_signals",
+        code="import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\nwhile True: pass",
+        outcomes=TIME_OUT,
+    ),
+    Hostile(name="stop_self", code="import os\nos.kill(os.getpid(), 19)", outcomes=TIME_OUT),
+    Hostile(name="close_stdout", code="import os, time\nos.close(1)\ntime.sleep(99)", outcomes=TIME_OUT),
+    Hostile(name="close_all", code="import os\nos.closerange(0, 64)\nwhile True: pass", outcomes=TIME_OUT),
+    Hostile(
+        name="slow_drip", code="import time\nwhile True: print('.', flush=True); time.sleep(0.05)", outcomes=TIME_OUT
+    ),
+    Hostile(
+        name="timer",
+        code="import signal\nsignal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)\n"
+        "signal.signal(signal.SIGALRM, lambda *a: None)\nwhile True: pass",
+        outcomes=TIME_OUT,
+    ),
+    Hostile(
+        name="atexit_spin", code="import atexit\n@atexit.register\ndef f():\n    while True: pass", outcomes=TIME_OUT
+    ),
+    Hostile(
+        name="join_forever",
+        code="import threading\nthreading.Thread(target=threading.Event().wait).start()",
+        outcomes=TIME_OUT,
+    ),
+]
+
+ESCAPES = [
+    _attempt("daemon", "os.fork() or os.setsid()"),
+    _attempt("passwd", "os.open('/etc/passwd', os.O_RDONLY)"),
+    _attempt("shadow", "os.open('/etc/shadow', os.O_RDONLY)"),
+    _attempt("own_environ", "open('/proc/self/environ').read()"),
+    _attempt("parents_environ", "open(f'/proc/{os.getppid()}/environ').read()"),
+    _attempt("own_memory", "open('/proc/self/mem', 'rb')"),
+    _attempt("parents_memory", "open(f'/proc/{os.getppid()}/mem', 'rb')"),
+    _attempt("secret", "os.environ['REWARD_TEST_SECRET']"),
+    *(
+        _attempt(f"socket_{name}", f"socket.socket({arguments})", imports="socket")
+        for name, arguments in {
+            "tcp": "socket.AF_INET",
+            "tcp6": "socket.AF_INET6",
+            "udp": "socket.AF_INET, socket.SOCK_DGRAM",
+            "unix": "socket.AF_UNIX",
+            "vsock": "socket.AF_VSOCK",
+            "netlink": "socket.AF_NETLINK, socket.SOCK_RAW",
+            "packet": "socket.AF_PACKET, socket.SOCK_RAW",
+        }.items()
+    ),
+    _attempt("kill_parent", "os.kill(os.getppid(), 9)"),
+    _attempt("kill_all", "os.kill(-1, 9)"),
+    _attempt("kill_init", "os.kill(1, 9)"),
+    _attempt("signal_parent_by_pidfd", "os.pidfd_open(os.getppid())"),
+    _attempt("limit_parent", "resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))", imports="os, resource"),
+    _attempt("signal_owner", "fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())", imports="os, fcntl"),
+    _attempt("subprocess", "subprocess.run(['/bin/true'])", imports="subprocess"),
+    _attempt("exec", "os.execv('/bin/true', ['true'])"),
+    Hostile(name="shell", code="import os\nif os.system('true') == 0: print('escaped')", outcomes=WRONG),
+    Hostile(
+        name="multiprocessing",
+        code="import multiprocessing as m\np = m.Process(target=print, args=('escaped',))\np.start()\np.join()",
+        outcomes=ERROR,
+    ),
+    _attempt("symlink", "os.symlink('/etc/passwd', 'x')"),
+    _attempt("hard_link", "os.link('/etc/passwd', 'x')"),
+    _attempt("device", "os.mknod('x', 0o60600, 0x700)"),
+    _attempt("write_outside", "open('/tmp/reward-test-escape', 'w')"),
+    _attempt("write_above", "open('../escape', 'w')"),
+    _attempt("pth", "open(os.path.join(os.path.dirname(os.__file__), 'site-packages', 'x.pth'), 'w')"),
+    Hostile(
+        name="raise_limit",
+        code="import resource\ntry: resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\n"
+        "except ValueError: pass\nelse: print('escaped')",
+        outcomes=WRONG,
+    ),
+    Hostile(
+        name="setuid_root",
+        code="import os\ntry: os.setuid(0)\nexcept OSError: pass\nif os.getuid() == 0: print('escaped')",
+        outcomes=WRONG,
+    ),
+    _attempt("list_root", "os.listdir('/')"),
+    _attempt("list_other_scratch", "os.listdir('..')"),
+    _attempt("kernel_log", "open('/dev/kmsg')"),
+    _attempt("shared_memory", "open('/dev/shm/x', 'w')"),
+    _attempt("chmod_scratch", "os.chmod('.', 0)"),
+    _attempt("make_folder", "os.mkdir('x')"),
+    _raw_call("raw_fork", 57),
+    _raw_call("raw_clone", 56, 17, 0, 0, 0, 0),
+    _raw_call("raw_clone3", 435, 0, 0),
+    _raw_call("raw_unshare", 272, 0x10000000),
+    _raw_call("raw_io_uring", 425, 8, 0),
+    _raw_call("raw_shmget", 29, 0, 4096, 0o1600),
+    _raw_call("raw_bpf", 321, 0, 0, 0),
+    _raw_call("raw_memfd", 319, 0, 0),
+    _raw_call("raw_ptrace", 101, 0, 0, 0, 0),
+    _raw_call("raw_keyctl", 250, 0, -3, 1),
+    _raw_call("raw_perf", 298, 0, 0, -1, -1, 0),
+    _raw_call("raw_unknown", 600),
+    Hostile(
+        name="raw_x32_getpid",
+        code="import ctypes\nctypes.CDLL(None).syscall(0x40000000 | 39)\nprint('escaped')",
+        outcomes=ERROR,
+    ),
+]
+
+# Prints the text it looks for if it finds it by the garbage collector, in a frame, the environment or an open file.
+# The pattern does not match itself.
+_HUNT = """
+import gc, os, re, sys
+found = []
+def look(value):
+    found.extend(re.findall('EXPECTED[-]7391', repr(value)[:20000]))
+for thing in gc.get_objects():
+    if isinstance(thing, (dict, list, tuple)):
+        look(thing)
+frame = sys._getframe()
+while frame:
+    look(dict(frame.f_locals))
+    look(dict(frame.f_globals))
+    frame = frame.f_back
+look([dict(os.environ), sys.argv])
+for fd in range(64):
+    try:
+        look(os.pread(fd, 20000, 0))
+    except OSError:
+        pass
+print(found[0] if found else 'nothing')
+"""
+
+FORGERIES = [
+    Hostile(name="hunt", code=_HUNT, outcomes=WRONG),
+    Hostile(
+        name="patched_comparator",
+        code="import sys\nfor name, module in list(sys.modules.items()):\n"
+        "    for key in list(vars(module)):\n"
+        "        if 'match' in key or 'compare' in key: setattr(module, key, lambda *a, **k: True)\nprint('x')",
+        outcomes=WRONG,
+    ),
+    Hostile(name="exit_now", code="import os\nos._exit(0)", outcomes=WRONG),
+    Hostile(name="exit_0", code="raise SystemExit(0)", outcomes=WRONG),
+    Hostile(name="exit_none", code="raise SystemExit", outcomes=WRONG),
+    Hostile(name="exit_text", code="raise SystemExit('EXPECTED')", outcomes=ERROR),
+    Hostile(
+        name="exit_in_thread",
+        code="import threading\ndef f(): raise SystemExit(0)\nthreading.Thread(target=f).start()",
+        outcomes=WRONG,
+    ),
+    Hostile(
+        name="forged_control",
+        code="import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'ready compiled passed')\n"
+        "    except OSError: pass",
+        outcomes=WRONG,
+    ),
+    Hostile(name="marker", code="print('compiled', {'value': 'passed', 'returncode': 0})", outcomes=WRONG),
+    Hostile(name="result", code='print(\'{"value": true, "status": "ok"}\')', outcomes=WRONG),
+    Hostile(
+        name="trace",
+        code="import sys, threading\nsys.settrace(lambda *a: None)\nsys.setprofile(lambda *a: None)\n"
+        "threading.settrace(lambda *a: None)\nprint(1)",
+        outcomes=WRONG,
+    ),
+    Hostile(name="surrogates", code="print('\\ud800 \\0')", outcomes=("fail", "runtime_error")),
+    Hostile(name="invalid_utf8", code="import os\nos.write(1, bytes(range(256)))", outcomes=WRONG),
+    Hostile(name="surrogate_source", code="x = '\ud800'", outcomes=("compile_error",)),
+    Hostile(name="nul_source", code="x = '\0'", outcomes=("compile_error",)),
+    Hostile(name="odd_text", code="# \u202e\u200d\nx\u200d = 1", outcomes=("compile_error",)),
+    Hostile(
+        name="broken_builtins",
+        code="import builtins\nfor name in ('input', 'print', 'open', '__build_class__', '__import__', 'compile'):\n"
+        "    setattr(builtins, name, None)",
+        outcomes=WRONG,
+    ),
+    Hostile(name="no_stdout", code="import sys\nsys.stdout = None", outcomes=WRONG),
+    Hostile(
+        name="forged_stdout", code="import sys\nsys.stdout = sys.__stdout__ = 3", outcomes=("fail", "runtime_error")
+    ),
+    Hostile(
+        name="poison",
+        code="import random, sys, json, math\nrandom.seed(0)\nsys.path.clear()\nsys.modules.clear()\n"
+        "math.floor = json.loads = None\nopen('left', 'w').write('poison')",
+        outcomes=("fail", "runtime_error"),
+    ),
+    Hostile(name="hook", code="import sys\nsys.excepthook = lambda *a: sys.exit(0)\n1 / 0", outcomes=ERROR),
+    Hostile(
+        name="del_at_exit",
+        code="class A:\n    def __del__(self): print('EXPECTED')\na = A()",
+        outcomes=WRONG,
+    ),
+]
+
+HOSTILE_PROGRAMS = [*BOMBS, *STALLS, *ESCAPES, *FORGERIES]

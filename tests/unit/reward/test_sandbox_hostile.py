@@ -1,0 +1,161 @@
+"""Every hostile program ends as it must, in time, and leaves nothing behind: no process, descriptor, file or damage."""
+
+import importlib.util
+import os
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from reward.apps import Score, score_response
+from reward.limits import Limits
+from reward.problem import Problem
+from reward.sandbox import LocalSandbox, Program
+
+_SPEC = importlib.util.spec_from_file_location("hostile_programs", Path(__file__).with_name("hostile_programs.py"))
+assert _SPEC is not None and _SPEC.loader is not None
+hostile = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(hostile)
+
+LIMITS = Limits(test_s=0.8, memory_bytes=256 << 20)
+MAX_WALL_S = 8.0  # the limit, and what a busy machine adds
+EXPECTED = "EXPECTED-7391"
+PROBLEM = Problem.from_input_output({"inputs": ["3 4"], "outputs": [EXPECTED]}, problem_id="hostile")
+SUM = Problem.from_input_output({"inputs": ["3 4"], "outputs": ["7"]}, problem_id="sum")
+SUM_ANSWER = "```python\nimport os\nassert os.listdir('.') == []\nprint(sum(map(int, input().split())))\n```"
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[LocalSandbox]:
+    os.environ["REWARD_TEST_SECRET"] = EXPECTED
+    # The trusted process is loaded with the expected text, as a trainer is.
+    sandbox = LocalSandbox(num_slots=4)
+    for flavour in ("", "import datetime\n"):  # start the zygotes and slots that the tests below use
+        assert score_response(SUM, SUM_ANSWER.replace("import os\n", f"import os\n{flavour}"), sandbox=sandbox).score
+    yield sandbox
+    scratch = [zygote.scratch for zygote in sandbox._zygotes.values()]
+    sandbox.close()
+    del os.environ["REWARD_TEST_SECRET"]
+    assert not any(os.path.exists(path) for path in scratch)
+
+
+def score(sandbox: LocalSandbox, code: str) -> Score:
+    return score_response(PROBLEM, f"```python\n{code}\n```", LIMITS, sandbox=sandbox)
+
+
+def processes_of_slots(sandbox: LocalSandbox) -> list[str]:
+    """What runs under the users of the slots."""
+    users = {slot.uid for slots in sandbox._idle.values() for slot in slots}
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and folder.stat().st_uid in users - {None}:
+                found.append((folder / "stat").read_text())
+        except OSError:  # ended meanwhile
+            continue
+    return [stat for stat in found if stat.rpartition(")")[2].split()[0] != "Z"]
+
+
+def scratch_files(sandbox: LocalSandbox) -> list[str]:
+    folders = [zygote.scratch for zygote in sandbox._zygotes.values()]
+    return [
+        name for folder in folders for slot in os.listdir(folder) for name in os.listdir(os.path.join(folder, slot))
+    ]
+
+
+def assert_unharmed(sandbox: LocalSandbox) -> None:
+    assert processes_of_slots(sandbox) == []
+    assert scratch_files(sandbox) == []
+    assert sandbox.metrics().get("restarts", 0) == 0
+    assert score_response(SUM, SUM_ANSWER, LIMITS, sandbox=sandbox).outcome == "pass"
+
+
+@pytest.mark.parametrize("program", hostile.HOSTILE_PROGRAMS, ids=lambda program: program.name)
+def test_hostile_program(sandbox: LocalSandbox, program: "hostile.Hostile") -> None:
+    num_fds = len(os.listdir("/proc/self/fd"))
+    started = time.monotonic()
+    result = score(sandbox, program.code)
+    assert result.outcome in program.outcomes, result
+    assert "escaped" not in result.detail
+    assert time.monotonic() - started < MAX_WALL_S
+    assert len(os.listdir("/proc/self/fd")) == num_fds
+    assert_unharmed(sandbox)
+
+
+@pytest.mark.parametrize(
+    "program", [p for p in hostile.HOSTILE_PROGRAMS if "escaped" in p.code], ids=lambda program: program.name
+)
+def test_hostile_program_does_not_print_that_it_escaped(sandbox: LocalSandbox, program: "hostile.Hostile") -> None:
+    execution = sandbox.execute(Program(code=program.code), limits=LIMITS, timeout_s=LIMITS.test_s)
+    assert "escaped" not in execution.stdout
+    assert execution.status == "ok" or execution.status in program.outcomes
+
+
+def test_all_at_once_in_random_order(sandbox: LocalSandbox) -> None:
+    programs = list(hostile.HOSTILE_PROGRAMS)
+    random.Random(7).shuffle(programs)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda program: score(sandbox, program.code), programs))
+    for program, result in zip(programs, results, strict=True):
+        assert result.outcome in program.outcomes, (program.name, result)
+    assert_unharmed(sandbox)
+
+
+def test_the_hunt_finds_what_is_there(sandbox: LocalSandbox) -> None:
+    hunt = next(program for program in hostile.HOSTILE_PROGRAMS if program.name == "hunt")
+    problem = Problem.from_input_output({"inputs": [EXPECTED], "outputs": [EXPECTED]}, problem_id="hunt")
+    assert score_response(problem, f"```python\n{hunt.code}\n```", LIMITS, sandbox=sandbox).outcome == "pass"
+
+
+def test_empty_output_passes_where_nothing_is_expected_only_at_a_good_end(sandbox: LocalSandbox) -> None:
+    problem = Problem.from_input_output({"inputs": [""], "outputs": [""]}, problem_id="empty")
+    outcomes = {
+        code: score_response(problem, f"```python\n{code}\n```", LIMITS, sandbox=sandbox).outcome
+        for code in ("pass", "1 / 0", "import os\nos.kill(os.getpid(), 9)", "exit(1)")
+    }
+    assert list(outcomes.values()) == ["pass", "runtime_error", "runtime_error", "runtime_error"]
+
+
+def test_input_of_50_mb_may_stay_unread(sandbox: LocalSandbox) -> None:
+    problem = Problem.from_input_output({"inputs": ["x" * (50 << 20)], "outputs": ["1"]}, problem_id="unread")
+    assert score_response(problem, "```python\nprint(1)\n```", LIMITS, sandbox=sandbox).outcome == "pass"
+
+
+def test_budget_bounds_100_000_tests(sandbox: LocalSandbox) -> None:
+    num_tests = 100_000
+    problem = Problem.from_input_output({"inputs": ["1"] * num_tests, "outputs": ["1"] * num_tests}, problem_id="many")
+    started = time.monotonic()
+    result = score_response(problem, "```python\nprint(1)\n```", Limits(solution_s=1.0), sandbox=sandbox)
+    assert result.outcome == "time_out"
+    assert time.monotonic() - started < MAX_WALL_S + 10
+
+
+CALL = Problem.from_input_output({"inputs": [[1], [2]], "outputs": [[1, 2], [3, 4]], "fn_name": "f"}, problem_id="call")
+FORGED_CALLS = [
+    "class Yes(list):\n    def __eq__(self, other): return True\ndef f(x): return Yes()",
+    "class Yes(int):\n    def __eq__(self, other): return True\ndef f(x): return Yes(7)",
+    "class Yes(float):\n    def __eq__(self, other): return True\ndef f(x): return Yes(7)",
+    "class Yes(str):\n    def __eq__(self, other): return True\ndef f(x): return Yes('7')",
+    "class Yes:\n    def __eq__(self, other): return True\ndef f(x): return Yes()",
+    "class Yes(dict):\n    def keys(self): return []\ndef f(x): return Yes(a=1)",
+    # A walk through the frames above for what looks like the expected outputs, overwriting it on the way.
+    "import sys\ndef f(x):\n    frame = sys._getframe()\n    while frame:\n"
+    "        for name, value in list(frame.f_locals.items()):\n"
+    "            if isinstance(value, dict) and 'outputs' in value: return value['outputs'][x - 1]\n"
+    "            if name in ('outputs', 'expected', 'in_outs'): value.clear(); return value\n"
+    "        frame = frame.f_back\n    return None",
+    "import builtins\ndef f(x):\n    builtins.all = builtins.any = builtins.bool = lambda *a: 1\n    return 0",
+    "import json\ndef f(x):\n    json.loads = json.dumps = lambda *a: [1, 2]\n    return 0",
+    "import os\ndef f(x):\n    for fd in range(3, 64):\n        try: os.write(fd, b'{\"value\": true}')\n"
+    "        except OSError: pass\n    os._exit(0)",
+]
+
+
+@pytest.mark.parametrize("code", FORGED_CALLS)
+def test_forged_value_does_not_pass(sandbox: LocalSandbox, code: str) -> None:
+    result = score_response(CALL, f"```python\n{code}\n```", LIMITS, sandbox=sandbox)
+    assert (result.outcome, result.num_passed) == ("fail", 0)
+    assert_unharmed(sandbox)

@@ -1,0 +1,97 @@
+"""The hostile programs again, with fewer privileges: root of a default container, and an ordinary user."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+# What Docker gives root by default: no CAP_SYS_ADMIN, so no namespaces.
+CONTAINER_CAPABILITIES = (
+    "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,"
+    "+sys_chroot,+mknod,+audit_write,+setfcap"
+)
+SCRIPT = """
+import importlib.util, json, os, sys
+from concurrent.futures import ThreadPoolExecutor
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program
+spec = importlib.util.spec_from_file_location("hostile_programs", sys.argv[1])
+hostile = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(hostile)
+sandbox = LocalSandbox(num_slots=4)
+limits = Limits(test_s=0.8, memory_bytes=256 << 20)
+def run(program):
+    execution = sandbox.execute(Program(code=program.code, stdin="3 4"), limits=limits, timeout_s=0.8)
+    return {"name": program.name, "outcomes": program.outcomes, "status": execution.status, "stdout": execution.stdout}
+with ThreadPoolExecutor(4) as pool:
+    results = list(pool.map(run, hostile.HOSTILE_PROGRAMS))
+good = sandbox.execute(Program(code="print(int(input()) + 4)", stdin="3"), limits=limits, timeout_s=5)
+layers = sandbox.layers
+sandbox.close()
+print(json.dumps({"layers": layers, "results": results, "good": good.stdout}))
+"""
+
+
+def run_script(command: list[str], tmp_path: Path) -> dict:
+    environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(tmp_path)}
+    os.chmod(tmp_path, 0o777)
+    script = [*command, "-c", SCRIPT, str(Path(__file__).with_name("hostile_programs.py"))]
+    done = subprocess.run(script, capture_output=True, text=True, env=environment, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+    return json.loads(done.stdout)
+
+
+def assert_all_contained(found: dict) -> None:
+    assert found["good"] == "7\n"
+    assert len(found["results"]) > 90
+    for result in found["results"]:
+        outcomes = ["ok" if outcome == "fail" else outcome for outcome in result["outcomes"]]
+        assert result["status"] in outcomes, result
+        assert "escaped" not in result["stdout"], result
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+def test_root_of_a_default_container(tmp_path: Path) -> None:
+    found = run_script(["setpriv", "--bounding-set", CONTAINER_CAPABILITIES, sys.executable], tmp_path)
+    assert {name: bool(reason) for name, reason in found["layers"].items()} == {
+        "uid": False,
+        "landlock": False,
+        "seccomp": False,
+        "namespaces": True,
+    }
+    assert_all_contained(found)
+
+
+def interpreter_for_everybody() -> str | None:
+    """One that an ordinary user may start; that of a test environment may lie under /root."""
+    for path in filter(None, (sys.executable, shutil.which("python3", path="/usr/bin:/usr/local/bin"))):
+        code = "import sys, reward.sandbox; assert sys.version_info >= (3, 10)"
+        environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            command = [path, "-c", code]
+            done = subprocess.run(command, env=environment, cwd="/", user=65534, group=65534, extra_groups=[])
+        except PermissionError:
+            continue
+        if done.returncode == 0:
+            return path
+    return None
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+def test_ordinary_user(tmp_path: Path) -> None:
+    interpreter = interpreter_for_everybody()
+    if interpreter is None:
+        pytest.skip("no interpreter that an ordinary user may start")
+    for folder in list(tmp_path.parents)[:2]:  # pytest makes its folders for one user
+        os.chmod(folder, folder.stat().st_mode | 0o011)
+    user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    found = run_script([*user, interpreter], tmp_path)
+    assert found["layers"]["uid"].startswith("not root")
+    assert not found["layers"]["landlock"] and not found["layers"]["seccomp"]
+    assert_all_contained(found)
