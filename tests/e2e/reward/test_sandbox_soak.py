@@ -3,6 +3,9 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.e2e
 SCRIPT = Path(__file__).parents[3] / "scripts" / "soak_sandbox.py"
 _SPEC = importlib.util.spec_from_file_location("soak_sandbox", SCRIPT)
 assert _SPEC is not None and _SPEC.loader is not None

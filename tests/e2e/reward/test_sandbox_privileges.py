@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.e2e
 REPOSITORY = Path(__file__).parents[3]
 # What Docker gives root by default: no CAP_SYS_ADMIN, so no namespaces.
 CONTAINER_CAPABILITIES = (
