@@ -25,6 +25,7 @@ def reward_model(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_a_reward_model_on_its_own_pool(
     start_marked: Callable, tiny_llama: Path, reward_model: Path, letter_prompts: Path, tmp_path: Path
 ) -> None:
