@@ -1,0 +1,59 @@
+"""What is found out about the machine, and what follows from it."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from reward.sandbox.local import check_isolation
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def test_without_landlock_nothing_runs_unless_allowed() -> None:
+    # A kernel without Landlock, made by a filter that answers its first call as such a kernel does.
+    code = """
+        import ctypes, errno
+        from reward.limits import Limits
+        from reward.sandbox import LocalSandbox, Program
+        from reward.sandbox.jail import kernel, seccomp
+        refusal = seccomp._instruction(0x20, 0) + seccomp._refuse(444, errno.ENOSYS)
+        refusal += seccomp._instruction(6, 0x7FFF0000)
+        buffer = ctypes.create_string_buffer(refusal, len(refusal))
+        kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.prctl("", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, seccomp._header(buffer))
+        try:
+            LocalSandbox(num_slots=1)
+        except ValueError as error:
+            print("refused:", error)
+        sandbox = LocalSandbox(num_slots=1, allow_unsafe=True)
+        print(sandbox.execute(Program(code="print(7)"), limits=Limits(), timeout_s=5).stdout)
+        sandbox.execute(Program(code="import os; os.makedirs('a/b'); open('a/b/c', 'w')"), limits=Limits(), timeout_s=5)
+        print(sandbox.execute(Program(code="import os; print(os.listdir())"), limits=Limits(), timeout_s=5).stdout)
+        sandbox.close()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
+    lines = done.stdout.split("\n")
+    assert lines[0].startswith("refused: sandbox: own process, limits") and "no landlock ([Errno 38]" in lines[0]
+    assert lines[1:] == ["7", "", "[]", "", ""]
+    assert "UNSAFE sandbox" in done.stderr
+
+
+def test_probe_command_names_every_layer() -> None:
+    command = [sys.executable, "-m", "reward.sandbox", "--probe"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["uid", "landlock", "seccomp", "namespaces", "local"]
+    assert rows[1:3] == [["landlock", "yes", "required"], ["seccomp", "yes", "required"]]
+
+
+def test_weak_isolation_is_refused_unless_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    layers = {"uid": "", "landlock": "not in this kernel", "seccomp": "", "namespaces": "not permitted"}
+    with pytest.raises(ValueError, match=r"no landlock \(not in this kernel\).*set allow_unsafe=true"):
+        check_isolation(layers, allow_unsafe=False)
+    check_isolation(layers, allow_unsafe=True)
+    assert "UNSAFE sandbox: own process, limits, uid, seccomp; no landlock" in caplog.text
+    check_isolation({**layers, "landlock": ""}, allow_unsafe=False)  # namespaces are not required
