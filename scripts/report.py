@@ -11,7 +11,6 @@ from pathlib import Path
 # The script is run from a checkout as well as beside an installed package: then the packages lie one folder up.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from recipe.report.page import write_report
 from recipe.report.runs import read_run
 
 
@@ -27,6 +26,8 @@ def main() -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    from recipe.report.page import write_report  # here: a wrong folder need not wait for matplotlib
+
     page, *_ = write_report(runs, arguments.output or arguments.run_dirs[0] / "report", arguments.rows)
     print(page)
     return 0

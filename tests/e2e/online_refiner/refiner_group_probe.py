@@ -95,6 +95,18 @@ async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> li
     return (await stage).refinements
 
 
+def break_requests(refiner: Refiner, tokenizer: Any, batch: list[Rollout]) -> dict[str, Any]:
+    """Ask for what cannot be: too late, too long, nothing to improve, a reward function that fails."""
+    result: dict[str, Any] = {}
+    hurried = dataclasses.replace(refiner, config=dataclasses.replace(refiner.config, request_timeout_s=0.001))
+    result["hurried"] = {refinement.verdict for refinement in refine(hurried, batch)}
+    narrow = dataclasses.replace(refiner, max_model_len=100)
+    result["narrow"] = {refinement.verdict for refinement in refine(narrow, batch)}
+    result["solved"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 3, reward=1.0))}
+    result["bad_reward"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 12, reward=-3.0))}
+    return result
+
+
 def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinement]) -> dict[str, Any]:
     """Refine one response of each group, four times."""
     changes = {"num_candidates": 4, "temperature": 1.0, "max_refinements_per_group": 1, "skip_reward_at_least": None}
@@ -146,12 +158,7 @@ def main() -> None:
     result["before"] = [refinement.verdict for refinement in before]
     result["kl_difference"] = largest_difference_to_hugging_face(refiner.client, model_path, batch)
 
-    hurried = dataclasses.replace(refiner, config=dataclasses.replace(blocks.refiner, request_timeout_s=0.001))
-    result["hurried"] = {refinement.verdict for refinement in refine(hurried, batch)}
-    narrow = dataclasses.replace(refiner, max_model_len=100)
-    result["narrow"] = {refinement.verdict for refinement in refine(narrow, batch)}
-    result["solved"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 3, reward=1.0))}
-    result["bad_reward"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 12, reward=-3.0))}
+    result.update(break_requests(refiner, tokenizer, batch))
     result.update(draw_candidates(refiner, batch, before))
     try:
         asyncio.run(refiner.client.generate([5] * (plan.max_model_len + 1), []))
