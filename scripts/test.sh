@@ -15,9 +15,15 @@ static() {
     .venv/bin/ruff format --quiet --check .
     .venv/bin/mypy
 }
+with_static() { # style and types beside the tests, on another core
+    static &
+    local checks=$!
+    "$@"
+    wait "$checks"
+}
 case $what in
-    unit) static && .venv/bin/pytest -q tests/unit "$@" ;;
+    unit) with_static .venv/bin/pytest -q tests/unit "$@" ;;
     e2e) .venv/bin/pytest -v -m "not gpu and not slow" tests/e2e "$@" ;;
-    all) static && .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests "$@" ;;
+    all) with_static .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests "$@" ;;
     *) echo "usage: bash scripts/test.sh [unit|e2e|all] [pytest arguments]" >&2; exit 2 ;;
 esac
