@@ -60,7 +60,7 @@ def load_tasks(name: str, source: str | None) -> list[Task]:
 
     Args:
         name: A key of :data:`BENCHMARKS`.
-        source: File of records (json lines, also gzipped, or parquet) or hub id; None: the benchmark's own hub id.
+        source: File of records (jsonl, jsonl.gz or parquet) or hub id; None: the benchmark's own hub id.
 
     Raises:
         ValueError: If a record lacks something, an id occurs twice, or nothing is left.
@@ -110,7 +110,7 @@ def task_key(task_id: object, family: str) -> str:
 
 def _read(source: str) -> Iterator[tuple[str, Record]]:
     path = Path(source).expanduser()
-    if path.is_file() and path.name.removesuffix(".gz").endswith((".jsonl", ".json")):
+    if path.name.removesuffix(".gz").endswith(".jsonl"):
         # Not by `datasets`: it wants one type for all arguments of a function, and of all functions.
         yield from read_json_lines(path)
         return

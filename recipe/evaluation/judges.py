@@ -101,4 +101,5 @@ def _is_close(value: Any, expected: Any, tolerance: float) -> bool:
         return True
     if not (isinstance(value, (int, float, complex)) and isinstance(expected, (int, float, complex))):
         return False
-    return abs(value - expected) <= tolerance + REL_TOLERANCE * abs(expected)
+    difference = abs(value - expected)
+    return math.isfinite(difference) and difference <= tolerance + REL_TOLERANCE * abs(expected)

@@ -22,7 +22,13 @@ _REFERENCE_BYTES = 1 << 30
 _BATCH = """
 
 def _values_for_all(inputs):
-    return [{name}(*arguments) for arguments in inputs]
+    from time import perf_counter
+    values, slowest_s = [], 0.0
+    for arguments in inputs:
+        started = perf_counter()
+        values.append({name}(*arguments))
+        slowest_s = max(slowest_s, perf_counter() - started)
+    return values, slowest_s
 """
 _PRESENCE = """
 
@@ -60,8 +66,8 @@ def parse_call_tests(test: str) -> CallTests:
     return CallTests(fn_name=names[0], inputs=[list(arguments) for arguments in inputs], atol=_tolerance(nodes))
 
 
-def problem_of(task_id: str, tests: CallTests, reference: str, sandbox: Sandbox) -> Problem:
-    """Return the problem, with what the reference solution returns as the expected values.
+def problem_of(task_id: str, tests: CallTests, reference: str, sandbox: Sandbox) -> tuple[Problem, float]:
+    """Return the problem, with what the reference solution returns as the expected values, and its slowest call (s).
 
     Raises:
         ValueError: If the reference solution does not run.
@@ -84,11 +90,13 @@ def problem_of(task_id: str, tests: CallTests, reference: str, sandbox: Sandbox)
         raise RuntimeError(f"{task_id}: its reference solution could not be run: {execution.detail}")
     if execution.status != "ok" or not execution.is_plain:
         raise ValueError(f"{task_id}: its reference solution fails on its own inputs: {execution.detail}")
+    values, slowest_s = execution.value
     judges: list[Callable[[Any], bool]] = [
         judge_of(task_id, expected=expected, arguments=arguments, atol=tests.atol)
-        for arguments, expected in zip(tests.inputs, execution.value, strict=True)
+        for arguments, expected in zip(tests.inputs, values, strict=True)
     ]
-    return Problem(problem_id=task_id, inputs=tests.inputs, outputs=judges, kind="value", fn_name=fn_name)
+    problem = Problem(problem_id=task_id, inputs=tests.inputs, outputs=judges, kind="value", fn_name=fn_name)
+    return problem, slowest_s
 
 
 def called_name(task_id: str, fn_name: str) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recipe.evaluation.benchmarks import Task
 from recipe.evaluation.pass_at_k import mean_pass_at_k
@@ -16,6 +16,7 @@ from reward.sandbox import Sandbox
 
 SOLUTION_S = 600.0  # wall seconds of all tests of one sample; the time of a single one is an option
 MEMORY_BYTES = 4 << 30  # as in evalplus
+REFERENCE_FACTOR = 4.0  # a test may always take so many times the reference solution's slowest call, as in evalplus
 OUTPUT_BYTES = 16 << 20  # some tasks ask for values of megabytes
 
 
@@ -54,24 +55,24 @@ def score_samples(samples: Sequence[Sample], *, sandbox: Sandbox, limits: Limits
     """
     tasks = {sample.task.task_id: sample.task for sample in samples}
     with ThreadPoolExecutor(max_workers=num_workers) as pool:
-        built = pool.map(lambda task: build_problem(task, sandbox), tasks.values())
+        built = pool.map(lambda task: build_problem(task, limits, sandbox), tasks.values())
         problems = dict(zip(tasks, built, strict=True))
-        return list(
-            pool.map(lambda sample: score_sample(sample, problems[sample.task.task_id], limits, sandbox), samples)
-        )
+        return list(pool.map(lambda sample: score_sample(sample, *problems[sample.task.task_id], sandbox), samples))
 
 
-def build_problem(task: Task, sandbox: Sandbox) -> Problem:
-    """Return a task's tests in the form that the reward package runs; errors as above."""
+def build_problem(task: Task, limits: Limits, sandbox: Sandbox) -> tuple[Problem, Limits]:
+    """Return a task's tests in the form that the reward package runs, and its limits; errors as above."""
     if task.calls is not None:
-        return problem_of(task.task_id, task.calls, task.reference, sandbox)
-    return Problem(
+        problem, slowest_s = problem_of(task.task_id, task.calls, task.reference, sandbox)
+        return problem, replace(limits, test_s=max(limits.test_s, REFERENCE_FACTOR * slowest_s))
+    problem = Problem(
         problem_id=task.task_id,
         inputs=list(task.test_code),
         outputs=[None] * len(task.test_code),
         kind="test_code",
         fn_name=task.entry_point or None,
     )
+    return problem, limits
 
 
 def score_sample(sample: Sample, problem: Problem, limits: Limits, sandbox: Sandbox) -> Result:
