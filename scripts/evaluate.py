@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from recipe.evaluation.benchmarks import BENCHMARKS, Task, load_tasks
 from recipe.evaluation.generation import Sampling, generate
+from recipe.evaluation.plus_tests import ReferenceNotRunError
 from recipe.evaluation.prompts import PROMPTS
 from recipe.evaluation.result_file import sample_rows, versions, write_result
 from recipe.evaluation.samples import Sample, read_samples
@@ -41,13 +42,14 @@ MAX_INT_DIGITS = 100_000  # of an integer that a program returns; Python's own 4
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     arguments = parse_arguments(argv)
-    sys.set_int_max_str_digits(MAX_INT_DIGITS)
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(MAX_INT_DIGITS)
     try:
         return evaluate(arguments)
     except (ValueError, OSError) as error:  # wrong input: one line for the user, no traceback
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except RuntimeError as error:  # the sandbox could not run what must run
+    except ReferenceNotRunError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
 
@@ -67,6 +69,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     known = load_tasks(arguments.benchmark, arguments.data)
     tasks = known[: arguments.limit]
     samples, origin = samples_of(arguments, known, tasks, ks)
+    print(f"running {len(samples)} programs of {len(tasks)} problems ...", file=sys.stderr)
     results = score_samples(samples, sandbox=sandbox, limits=limits, num_workers=arguments.workers)
     rates = pass_at(results, ks)
     num_problems = len({sample.task.task_id for sample in samples})

@@ -38,6 +38,10 @@ def _is_there(*arguments):
 """
 
 
+class ReferenceNotRunError(Exception):
+    """A reference solution could not be run, which says nothing about it."""
+
+
 @dataclass(slots=True, kw_only=True, frozen=True)
 class CallTests:
     """Inputs of one function; example: ``CallTests(fn_name="f", inputs=[[1, 2]], atol=0.0)`` calls ``f(1, 2)``."""
@@ -71,7 +75,7 @@ def problem_of(task_id: str, tests: CallTests, reference: str, sandbox: Sandbox)
 
     Raises:
         ValueError: If the reference solution does not run.
-        RuntimeError: If it could not be run.
+        ReferenceNotRunError: If it could not be run.
     """
     program = reference + called_suffix(task_id, tests.fn_name)
     fn_name = called_name(task_id, tests.fn_name)
@@ -87,7 +91,7 @@ def problem_of(task_id: str, tests: CallTests, reference: str, sandbox: Sandbox)
         timeout_s=_REFERENCE_S,
     )
     if execution.status == "infra_error":
-        raise RuntimeError(f"{task_id}: its reference solution could not be run: {execution.detail}")
+        raise ReferenceNotRunError(f"{task_id}: its reference solution could not be run: {execution.detail}")
     if execution.status != "ok" or not execution.is_plain:
         raise ValueError(f"{task_id}: its reference solution fails on its own inputs: {execution.detail}")
     values, slowest_s = execution.value

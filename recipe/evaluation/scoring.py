@@ -51,7 +51,7 @@ def score_samples(samples: Sequence[Sample], *, sandbox: Sandbox, limits: Limits
 
     Raises:
         ValueError: If a reference solution fails.
-        RuntimeError: If one could not be run.
+        ReferenceNotRunError: If one could not be run.
     """
     tasks = {sample.task.task_id: sample.task for sample in samples}
     with ThreadPoolExecutor(max_workers=num_workers) as pool:

@@ -179,6 +179,13 @@ def humaneval_file(write: Callable[..., str]) -> str:
     return write(records, file)
 
 
+@pytest.fixture
+def plus_file(write: Callable[..., str]) -> str:
+    """Return a file of the small HumanEval+."""
+    _, records, file = FILES["humaneval+"]
+    return write(records, file)
+
+
 @pytest.fixture(scope="session")
 def sandbox() -> Sandbox:
     """Return a sandbox that runs two programs at a time."""

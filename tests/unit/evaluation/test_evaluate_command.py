@@ -119,3 +119,13 @@ def test_programs_that_could_not_be_run(run: Callable, capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     assert captured.err.count("could not be run") == 2 and "HumanEval/1" in captured.err
     assert "pass@1      -" in captured.out
+
+
+def test_reference_that_could_not_be_run(
+    evaluate: ModuleType, plus_file: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--benchmark", "humaneval+", "--data", plus_file, "--samples", write([RIGHT], "s.jsonl"), "--partial"]
+    output = tmp_path / "result.json"
+    assert evaluate.main([*command, "--output", str(output), "--sandbox-url", "http://127.0.0.1:9"]) == 1
+    assert "error: HumanEval/0: its reference solution could not be run" in capsys.readouterr().err
+    assert not output.exists()
