@@ -110,7 +110,7 @@ def test_calls(sandbox: RemoteSandbox) -> None:
     assert call("def f(a):\n    return a, {1}", (1.5,), encoding="tagged").value == ((1.5,), {1})
     solution = "class Solution:\n    def f(self, a: List[int]) -> int:\n        return Counter(a)[1]"
     assert call(solution, [1, 1]).value == 2
-    assert call(solution, [1, 1], leetcode=False).detail == "NameError: name 'List' is not defined"
+    assert call(solution, [1, 1], leetcode=False).detail.startswith("NameError: name 'List' is not defined")
     plain = solution.replace(": List[int]", "")
     assert call(plain, [1, 1], leetcode=False).detail == "NameError: the code does not define f"
     assert call("def f(): return object()").is_plain is False
