@@ -36,14 +36,10 @@ from recipe.evaluation.scoring import Result, count_verdicts, limits_of, pass_at
 from reward.apps import Verdict
 from reward.sandbox import SandboxConfig, shared_sandbox
 
-MAX_INT_DIGITS = 100_000  # of an integer that a program returns; Python's own 4300 are too few for some tasks
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     arguments = parse_arguments(argv)
-    if hasattr(sys, "set_int_max_str_digits"):
-        sys.set_int_max_str_digits(MAX_INT_DIGITS)
     try:
         return evaluate(arguments)
     except (ValueError, OSError) as error:  # wrong input: one line for the user, no traceback

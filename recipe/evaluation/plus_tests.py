@@ -18,16 +18,34 @@ from reward.sandbox import Program, Sandbox
 # One call runs all inputs: a reference solution takes up to a minute for them, and returns many values.
 _REFERENCE_S = 600.0
 _REFERENCE_BYTES = 1 << 30
+# Inputs with larger values, in roughly the characters that they take, are left out: answers could not return them.
+_MAX_VALUE_CHARACTERS = 16 << 20
 
 _BATCH = """
 
-def _values_for_all(inputs):
+def _is_too_large(value, characters):
+    items = [value]
+    while items and characters >= 0:
+        item = items.pop()
+        characters -= 8
+        if isinstance(item, str):
+            characters -= len(item)
+        elif isinstance(item, dict):
+            items += [*item.keys(), *item.values()]
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            items += item
+    return characters < 0
+
+
+def _values_for_all(inputs, max_characters):
     from time import perf_counter
-    values, slowest_s = [], 0.0
-    for arguments in inputs:
+    values, slowest_s = {{}}, 0.0
+    for index, arguments in enumerate(inputs):
         started = perf_counter()
-        values.append({name}(*arguments))
+        value = {name}(*arguments)
         slowest_s = max(slowest_s, perf_counter() - started)
+        if not _is_too_large(value, max_characters):
+            values[index] = value
     return values, slowest_s
 """
 _PRESENCE = """
@@ -83,7 +101,7 @@ def problem_of(task_id: str, tests: CallTests, reference: str, sandbox: Sandbox)
         Program(
             code=program + _BATCH.format(name=fn_name),
             fn_name="_values_for_all",
-            arguments=[tests.inputs],
+            arguments=[tests.inputs, _MAX_VALUE_CHARACTERS],
             encoding="tagged",
             leetcode=False,
         ),
@@ -95,12 +113,12 @@ def problem_of(task_id: str, tests: CallTests, reference: str, sandbox: Sandbox)
     if execution.status != "ok" or not execution.is_plain:
         raise ValueError(f"{task_id}: its reference solution fails on its own inputs: {execution.detail}")
     values, slowest_s = execution.value
+    inputs = [tests.inputs[index] for index in values]
     judges: list[Callable[[Any], bool]] = [
         judge_of(task_id, expected=expected, arguments=arguments, atol=tests.atol)
-        for arguments, expected in zip(tests.inputs, values, strict=True)
+        for arguments, expected in zip(inputs, values.values(), strict=True)
     ]
-    problem = Problem(problem_id=task_id, inputs=tests.inputs, outputs=judges, kind="value", fn_name=fn_name)
-    return problem, slowest_s
+    return Problem(problem_id=task_id, inputs=inputs, outputs=judges, kind="value", fn_name=fn_name), slowest_s
 
 
 def called_name(task_id: str, fn_name: str) -> str:

@@ -17,7 +17,7 @@ from reward.sandbox import Sandbox
 SOLUTION_S = 600.0  # wall seconds of all tests of one sample; the time of a single one is an option
 MEMORY_BYTES = 4 << 30  # as in evalplus
 REFERENCE_FACTOR = 4.0  # a test may always take so many times the reference solution's slowest call, as in evalplus
-OUTPUT_BYTES = 16 << 20  # some tasks ask for values of megabytes
+OUTPUT_BYTES = 64 << 20  # some tasks ask for values of megabytes
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -47,17 +47,25 @@ def limits_of(timeout_s: float) -> Limits:
 
 
 def score_samples(samples: Sequence[Sample], *, sandbox: Sandbox, limits: Limits, num_workers: int) -> list[Result]:
-    """Run every sample, `num_workers` at a time; expected values are worked out once for each task.
+    """Run every sample; `num_workers` tasks at a time, so that the expected values of few are in memory.
 
     Raises:
         ValueError: If a reference solution fails.
         ReferenceNotRunError: If one could not be run.
     """
-    tasks = {sample.task.task_id: sample.task for sample in samples}
+    places: dict[str, list[int]] = defaultdict(list)  # of a task's samples
+    for place, sample in enumerate(samples):
+        places[sample.task.task_id].append(place)
+
+    def score_task(group: list[int]) -> list[tuple[int, Result]]:
+        problem, own_limits = build_problem(samples[group[0]].task, limits, sandbox)
+        return [(place, score_sample(samples[place], problem, own_limits, sandbox)) for place in group]
+
+    results: dict[int, Result] = {}
     with ThreadPoolExecutor(max_workers=num_workers) as pool:
-        built = pool.map(lambda task: build_problem(task, limits, sandbox), tasks.values())
-        problems = dict(zip(tasks, built, strict=True))
-        return list(pool.map(lambda sample: score_sample(sample, *problems[sample.task.task_id], sandbox), samples))
+        for scored in pool.map(score_task, places.values()):
+            results.update(scored)
+    return [results[place] for place in range(len(samples))]
 
 
 def build_problem(task: Task, limits: Limits, sandbox: Sandbox) -> tuple[Problem, Limits]:

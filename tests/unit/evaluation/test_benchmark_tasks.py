@@ -210,3 +210,12 @@ def test_reference_that_fails_is_named(load: Load, sandbox: Sandbox, write: Call
     (task,) = load_tasks("humaneval+", write([record], "records.jsonl"))
     with pytest.raises(ValueError, match="HumanEval/0: its reference solution fails .*ZeroDivisionError"):
         score_samples([Sample(task=task, text="", program="")], sandbox=sandbox, limits=limits_of(4.0), num_workers=1)
+
+
+def test_inputs_with_values_too_large_to_return_are_left_out(sandbox: Sandbox, write: Callable[..., str]) -> None:
+    record = {**RECORD, "canonical_solution": "def f(n): return ['x' * 10] * n"}
+    plus = {"base_input": [[1], [2_000_000]], "plus_input": [[3]], "atol": 0}
+    (task,) = load_tasks("humaneval+", write([{**record, **plus}], "records.jsonl"))
+    sample = Sample(task=task, text="", program=task.reference)
+    (result,) = score_samples([sample], sandbox=sandbox, limits=limits_of(4.0), num_workers=1)
+    assert (result.verdict, result.num_tests) == (Verdict.PASSED, 2)

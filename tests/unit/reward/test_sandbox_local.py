@@ -142,6 +142,10 @@ def test_names_of_leetcode_are_there_where_wanted() -> None:
         assert SANDBOX.execute(unwanted, limits=LIMITS, timeout_s=5.0).detail.startswith("NameError")
 
 
+def test_long_integers_come_back_as_they_are() -> None:
+    assert tagged("[10 ** 100_000, -(1 << 20_000), True]") == [10**100_000, -(1 << 20_000), True]
+
+
 def test_call_returns_plain_values() -> None:
     assert call("def f(a, b):\n    return (a, b)", 1, "x").value == [1, "x"]
     assert call("class Solution:\n    def f(self, a: List[int]) -> int:\n        return max(a)", [3, 9]).value == 9
