@@ -9,7 +9,6 @@ from collections.abc import Callable
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-
 _LONG_BITS = 10_000
 
 
