@@ -1,7 +1,7 @@
 """The benchmarks: where their records come from, and what a task is, whichever format its record has."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from recipe.data_preparation.sources import read_records
 from recipe.evaluation.argument_types import example_arguments, restore_types
 from recipe.evaluation.json_lines import read_json_lines
 from recipe.evaluation.plus_tests import CallTests, parse_call_tests
+from reward.problem import Problem
+from reward.verl_reward import parse_ground_truth
 
 Record = dict[str, Any]
 
@@ -19,7 +21,7 @@ class Benchmark:
     """One entry of :data:`BENCHMARKS`."""
 
     family: str  # a key of READERS
-    hub_id: str  # data set on the hub whose split `test` is read unless --data is given
+    hub_id: str  # data set on the hub whose split `test` is read unless --data is given; "": --data must be
     has_plus: bool  # whether the inputs that evalplus added count
     task_numbers: range | None = None  # tasks that count; None: all of the source
 
@@ -31,6 +33,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         family="mbpp", hub_id="google-research-datasets/mbpp", has_plus=False, task_numbers=range(11, 511)
     ),
     "mbpp+": Benchmark(family="mbpp", hub_id="evalplus/mbppplus", has_plus=True),
+    "rows": Benchmark(family="rows", hub_id="", has_plus=False),  # what scripts/prepare_data.py writes
 }
 
 
@@ -38,7 +41,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 class Task:
     """One problem of a benchmark.
 
-    It has either ``calls``, inputs whose expected values the reference solution gives, or ``test_code``.
+    It has ``calls``, inputs whose expected values the reference solution gives, or ``test_code``, or ``problem``.
 
     Example: the prompt ``import math``, a blank line, ``def f(x):`` and its doc string has the entry_point ``f``; its
     preamble is what stands before the ``def``.
@@ -53,6 +56,8 @@ class Task:
     reference: str  # the reference solution, a whole program
     calls: CallTests | None = None
     test_code: tuple[str, ...] = ()  # [num_tests] assertions
+    problem: Problem | None = None  # of a row of training or validation data
+    messages: tuple[dict[str, str], ...] = ()  # such a row's chat prompt
 
 
 def load_tasks(name: str, source: str | None) -> list[Task]:
@@ -67,18 +72,21 @@ def load_tasks(name: str, source: str | None) -> list[Task]:
         OSError: If the source cannot be read.
     """
     benchmark = BENCHMARKS[name]
+    if not (source or benchmark.hub_id):
+        raise ValueError(f"--benchmark {name} has no data of its own: set --data to a parquet file of verl rows")
     tasks: dict[str, Task] = {}
+    advice = f"give the records of {benchmark.hub_id or 'scripts/prepare_data.py'}"
     for where, record in _read(source or benchmark.hub_id):
         try:
-            key = task_key(record["task_id"], benchmark.family)
+            key = task_key(TASK_IDS[benchmark.family](record), benchmark.family)
             if benchmark.task_numbers is not None and int(key.partition("/")[2]) not in benchmark.task_numbers:
                 continue
             task = READERS[benchmark.family](record, key, benchmark.has_plus)
             check_tests(task)
         except KeyError as error:
-            raise ValueError(f"{where}: no {error} in the record: give the records of {benchmark.hub_id}") from error
+            raise ValueError(f"{where}: no {error} in the record: {advice}") from error
         except (ValueError, SyntaxError, TypeError, IndexError) as error:
-            raise ValueError(f"{where}: {error}: give the records of {benchmark.hub_id}") from error
+            raise ValueError(f"{where}: {error}: {advice}") from error
         if key in tasks:
             raise ValueError(f"{where}: task {key} occurs twice: give every task once")
         tasks[key] = task
@@ -94,17 +102,24 @@ def check_tests(task: Task) -> None:
         ValueError: If there are none.
         SyntaxError: If test code is none.
     """
-    if not (task.calls.inputs if task.calls is not None else task.test_code):
+    if task.problem is None and not (task.calls.inputs if task.calls is not None else task.test_code):
         raise ValueError("no tests in the record")
     for test in task.test_code:
         ast.parse(test)
 
 
 PREFIXES = {"humaneval": "HumanEval", "mbpp": "Mbpp"}
+TASK_IDS: dict[str, Callable[[Record], object]] = {
+    "humaneval": lambda record: record["task_id"],
+    "mbpp": lambda record: record["task_id"],
+    "rows": lambda record: record["extra_info"]["problem_id"],
+}
 
 
 def task_key(task_id: object, family: str) -> str:
     """Return the one way to write a task's id: MBPP's records have ``11``, evalplus's ``Mbpp/11``."""
+    if family not in PREFIXES:
+        return str(task_id)
     return f"{PREFIXES[family]}/{str(task_id).rpartition('/')[2]}"
 
 
@@ -167,7 +182,22 @@ def _read_mbpp(record: Record, key: str, has_plus: bool) -> Task:
     )
 
 
-READERS = {"humaneval": _read_humaneval, "mbpp": _read_mbpp}
+def _read_row(record: Record, key: str, has_plus: bool) -> Task:
+    messages = tuple(record["prompt"])
+    return Task(
+        task_id=key,
+        family="rows",
+        prompt="",
+        question=messages[-1]["content"],
+        entry_point="",
+        preamble="",
+        reference="",
+        problem=parse_ground_truth(record["reward_model"]["ground_truth"]),
+        messages=messages,
+    )
+
+
+READERS = {"humaneval": _read_humaneval, "mbpp": _read_mbpp, "rows": _read_row}
 
 
 def _released_calls(record: Record, has_plus: bool) -> CallTests | None:

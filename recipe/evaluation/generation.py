@@ -7,7 +7,7 @@ from typing import Any
 
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.evaluation.benchmarks import Task
-from recipe.evaluation.prompts import PROMPTS
+from recipe.evaluation.prompts import PROMPTS, PromptFormat
 from recipe.evaluation.samples import Sample
 
 
@@ -54,15 +54,17 @@ def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling)
         ValueError: If the model has no chat template though one is needed, or a prompt does not fit.
         OSError: If the model cannot be read.
     """
+    layout = PROMPTS[prompt]
+    if tasks[0].family not in layout.families:
+        raise ValueError(f"--prompt {prompt} is not for these problems: set --prompt chat")
     is_cpu = _prepare()
     from transformers import AutoConfig, AutoTokenizer
     from vllm import LLM, SamplingParams
 
-    layout = PROMPTS[prompt]
     tokenizer = AutoTokenizer.from_pretrained(model)
     if layout.is_chat and not tokenizer.chat_template:
         raise ValueError(f"{model} has no chat template: set --prompt completion")
-    texts = [_render(tokenizer, layout.text(task), is_chat=layout.is_chat) for task in tasks]
+    texts = [_render(tokenizer, layout, task) for task in tasks]
     # A chat template writes the special tokens itself.
     prompts = [tokenizer(text, add_special_tokens=not layout.is_chat).input_ids for text in texts]
     engine = LLM(
@@ -106,10 +108,10 @@ def _prepare() -> bool:
     return True
 
 
-def _render(tokenizer: Any, text: str, *, is_chat: bool) -> str:
-    if not is_chat:
-        return text
-    messages = [{"role": "user", "content": text}]
+def _render(tokenizer: Any, layout: PromptFormat, task: Task) -> str:
+    if not layout.is_chat:
+        return layout.text(task)
+    messages = list(task.messages) or [{"role": "user", "content": layout.text(task)}]
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 

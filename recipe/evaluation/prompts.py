@@ -2,7 +2,8 @@
 
 chat        the model's chat template around a request for the whole function in one ```python block. The program is the
             last such block (`reward.extract`), behind what stands before the function in HumanEval's prompt: imports
-            and helper functions, which an answer need not repeat.
+            and helper functions, which an answer need not repeat. Rows of training data
+            have a chat prompt of their own.
 completion  the bare prompt, which the model continues until a stop sequence. The program is the prompt with that
             continuation. MBPP's prompt is a doc string of the task's text and assertions.
 """
@@ -38,7 +39,8 @@ class PromptFormat:
 
     summary: str  # one line for people
     is_chat: bool  # whether the text is a user's message, to be put in the model's chat template
-    text: Callable[[Task], str]  # what the model is given
+    text: Callable[[Task], str]  # what the model is given, of tasks without messages of their own
+    families: tuple[str, ...]  # of the tasks that it is for
     stops: Callable[[Task], tuple[str, ...]]  # sequences that end its answer and do not belong to it
     program: Callable[[Task, str], str | None]  # from its answer to a program; None: there is no code in it
 
@@ -57,6 +59,7 @@ PROMPTS: dict[str, PromptFormat] = {
         summary="the model's chat template; the program is the answer's last ```python block",
         is_chat=True,
         text=_chat_text,
+        families=("humaneval", "mbpp", "rows"),
         stops=lambda task: (),
         program=_chat_program,
     ),
@@ -64,6 +67,7 @@ PROMPTS: dict[str, PromptFormat] = {
         summary="the bare prompt; the program is the prompt with the answer up to a stop sequence",
         is_chat=False,
         text=lambda task: task.prompt,
+        families=("humaneval", "mbpp"),
         stops=lambda task: _STOPS[task.family],
         program=lambda task, answer: task.prompt + answer,
     ),

@@ -50,6 +50,37 @@ def test_result_says_what_happened(run: Callable, capsys: pytest.CaptureFixture[
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["result.json"]
 
 
+def test_rows_of_training_data_are_judged_as_in_training(
+    evaluate: ModuleType, tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import datasets
+
+    tests = {"add": {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}, "echo": {"inputs": ["a"], "outputs": ["a"]}}
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"Write {name}."}],
+            "reward_model": {"ground_truth": json.dumps(truth)},
+            "extra_info": {"problem_id": name},
+        }
+        for name, truth in tests.items()
+    ]
+    data, output = str(tmp_path / "val.parquet"), tmp_path / "result.json"
+    datasets.Dataset.from_list(rows).to_parquet(data)
+    samples = [
+        {"task_id": "add", "solution": "def add(a, b): return a + b"},
+        {"task_id": "echo", "solution": "print(input() * 2)"},
+    ]
+    command = ["--benchmark", "rows", "--samples", write(samples, "s.jsonl"), "--output", str(output)]
+    assert evaluate.main([*command, "--data", data]) == 0
+    result = json.loads(output.read_text())
+    assert [sample["verdict"] for sample in result["samples"]] == ["passed", "wrong"]
+    assert result["pass_at_k"] == {"pass@1": 0.5}
+    assert evaluate.main(command) == 2
+    assert "set --data to a parquet file of verl rows" in capsys.readouterr().err
+    assert evaluate.main(["--benchmark", "rows", "--data", data, "--model", "/x", "--prompt", "completion"]) == 2
+    assert "--prompt completion is not for these problems: set --prompt chat" in capsys.readouterr().err
+
+
 def test_limit_and_partial(run: Callable) -> None:
     status, result = run([RIGHT, SWAP], "--limit", "1")  # the samples of other tasks are left out
     assert (status, result["num_problems"], result["num_problems_of_benchmark"]) == (0, 1, 2)
