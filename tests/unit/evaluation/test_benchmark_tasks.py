@@ -98,7 +98,7 @@ HOSTILE = [
 import builtins
 builtins.AssertionError = builtins.isinstance = builtins.bool = lambda *a: True
 """,
-    """    return 0
+    """    return [0 for x in numbers]
 def double(x): return 0
 def check(candidate): pass
 """,
