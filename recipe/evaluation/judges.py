@@ -30,7 +30,7 @@ def is_equal(value: Any, expected: Any, arguments: list[Any], atol: float) -> bo
 def is_root(value: Any, expected: Any, arguments: list[Any], atol: float) -> bool:
     """HumanEval/32 asks for any root of the polynomial whose coefficients are given, lowest degree first.
 
-    Added up in this order without compensation, as the prompt's own ``poly`` does: for some inputs the rounding decides.
+    Added up as the prompt's own ``poly`` does, since for some inputs the rounding decides.
     """
     (coefficients,) = arguments
     return abs(sum(c * math.pow(value, power) for power, c in enumerate(coefficients))) <= atol

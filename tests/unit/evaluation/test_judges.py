@@ -59,8 +59,8 @@ def test_either_root() -> None:
 
 
 def test_roots_are_judged_with_the_rounding_of_a_plain_sum() -> None:
-    # 1e16 + 1 - 1e16 - 0: the 1 is lost, and that makes x = 1 a root.
-    assert is_right(1.0, 1.0, 1e-4, "HumanEval/32", [[1e16, 1.0, -1e16, 0.0]])
+    terms = [1e16, 1.0, -1e16]  # before Python 3.12 the 1 is lost, which makes x = 1 a root
+    assert is_right(1.0, 1.0, 1e-4, "HumanEval/32", [terms]) is (sum(terms) == 0)
 
 
 def test_collections_of_elements() -> None:
