@@ -1,4 +1,4 @@
-"""Which runs are seeds of one arm: those whose saved configs differ in nothing that changes what is learned."""
+"""Which runs are seeds of one arm: of one name, with configs that differ in nothing that changes what is learned."""
 
 import json
 import os
@@ -16,8 +16,9 @@ IRRELEVANT = {
     *("trainer.experiment_name", "trainer.resume_mode", "trainer.resume_from_path"),
     *("refiner.num_kl_rollouts", "constraint.cross_entropy_all_every"),
 }
-"""Settings beside the seeds in which the runs of one arm may differ."""
+"""Settings beside the seeds in which the runs of one arm may differ; experiment names, in a number at the end."""
 SEED_SUFFIX = re.compile(r"[-_./ ](seed|run|s)[-_=]?\d+$")
+NUMBER_SUFFIX = re.compile(r"[-_./ ]?\d+$")
 MAX_NAMED_SETTINGS = 2
 MAX_NAME = 60
 
@@ -81,7 +82,11 @@ def _settings(run: Run) -> dict[str, str]:
 
 
 def _fingerprint(run: Run) -> str:
-    return json.dumps(_settings(run), sort_keys=True)
+    return json.dumps([NUMBER_SUFFIX.sub("", _experiment(run)), _settings(run)], sort_keys=True)
+
+
+def _experiment(run: Run) -> str:
+    return SEED_SUFFIX.sub("", printable(str(run.config.get("trainer.experiment_name") or run.name)))
 
 
 def _agreed(values: Iterable[str]) -> str:
@@ -90,10 +95,9 @@ def _agreed(values: Iterable[str]) -> str:
 
 
 def _name(runs: list[Run]) -> str:
-    """Return the experiment's name without what tells its seeds apart; the run's name if there is none."""
-    names = [printable(str(run.config.get("trainer.experiment_name") or run.name)) for run in runs]
-    names = list(dict.fromkeys(SEED_SUFFIX.sub("", name) for name in names))
-    return (names[0] if len(names) == 1 else os.path.commonprefix(names).rstrip("-_./ ")) or names[0]
+    """Return the experiment's name without what tells its seeds apart."""
+    names = list(dict.fromkeys(_experiment(run) for run in runs))
+    return names[0] if len(names) == 1 else os.path.commonprefix(names).rstrip("-_./ 0123456789")
 
 
 def _tell_apart(arms: list[Arm]) -> None:

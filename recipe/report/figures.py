@@ -20,9 +20,10 @@ COLOURS = (
 """Dark enough to be read as text on white. After the last they start again, dashed, then dotted."""
 DASHES = ((), (4, 1.5), (1, 1.2))
 STAGE_COLOURS = (
-    *("#4e79a7", "#a0cbe8", "#f28e2b", "#ffbe7d", "#59a14f", "#8cd17d", "#b6992d", "#f1ce63", "#499894", "#86bcb6"),
-    *("#e15759", "#ff9d9a", "#79706e", "#bab0ac"),
+    *("#8fb8de", "#f6b26b", "#f4cf7c", "#a3d39c", "#c9b8e8", "#e6a8c0", "#9fd8d3", "#d9c2a3", "#f29e8e", "#b6c4d6"),
+    *("#d5dd8f", "#cfa6d6", "#a8c6a0", "#d6d9de"),
 )
+"""Light enough for black numbers on them."""
 STYLE: Any = {
     **{"font.size": 9, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.axisbelow": True},
     **{"axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False},
@@ -32,7 +33,7 @@ STYLE: Any = {
 MAX_LABEL = 24
 TOKENS_A_LINE = 12
 MAX_TOKEN_LINES = 24
-CE_LIMIT = 8.0
+CE_LIMIT = 6.0
 """Nats at which the colour of a token ends."""
 CE_COLOURS = ("#ffffff", "#ffe3c2", "#fdb27a", "#f2704c")
 """From a sure token to one that the policy did not expect; black text can be read on all."""
@@ -77,8 +78,8 @@ def panel(quantity: Quantity, curves: Mapping[int, dict[int, Stat]], names: list
     axes.set_title(quantity.title, pad=20)
     axes.text(0, 1.035, quantity.unit, transform=axes.transAxes, color="#4b5563")
     axes.set_xlabel("step", loc="right")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     axes.margins(x=0.02)
     _label_ends(axes, curves, labels, quantity.slug)
     return figure

@@ -75,8 +75,8 @@ def write(report: Report, page: Path) -> list[Path]:
         num_more_validations=len(series.validations(report.runs)) - len(_validations(report)),
         cost_figures=[{"title": name, "svg": Markup(figures.svg(figure, name))} for name, figure in bars.items()],
         cost_tables=[
-            ("Seconds a step", [one.seconds for one in measured]),
-            ("Tokens a step", [one.tokens for one in measured]),
+            ("Seconds a step", "{:,.1f}", [one.seconds for one in measured]),
+            ("Tokens a step", "{:,.0f}", [one.tokens for one in measured]),
         ],
         num_pairs=len(maps),
         num_recorded_pairs=sum(run.num_rows("tokens") for run in report.runs),
@@ -127,9 +127,12 @@ def _rounded(value: float | None) -> float | None:
 
 def _bars(report: Report, measured: list[Costs]) -> dict[str, Figure]:
     names = [arm.name for arm in report.arms]
+    parts = {
+        "seconds": ([one.seconds for one in measured], "Time of a step"),
+        "tokens": ([one.tokens for one in measured], "Tokens of a step"),
+    }
     return {
-        "seconds": figures.stacked_bars([one.seconds for one in measured], names, "Time of a step", "seconds"),
-        "tokens": figures.stacked_bars([one.tokens for one in measured], names, "Tokens of a step", "tokens"),
+        unit: figures.stacked_bars(values, names, title, unit) for unit, (values, title) in parts.items() if values[0]
     }
 
 

@@ -43,7 +43,7 @@ def index(run: Run, wanted: set[tuple[int, str]]) -> Index:
     """Read all refinements of a run and keep little of them: they can be gigabytes."""
     found = Index()
     for row in run.rows("refinements"):
-        found.verdicts.append(sys.intern(row["verdict"]))
+        found.verdicts.append(sys.intern(printable(row["verdict"])))
         place = (row["step"], row["key"])
         if place in wanted:
             found.rewards[place] = (finite(row["reward"]), finite(row["refined_reward"]))
