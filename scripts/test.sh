@@ -15,14 +15,13 @@ browser() {
     if command -v chromium chromium-browser google-chrome >/dev/null; then return; fi
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then return; fi
     echo "test: installing chromium with apt for the report's browser test"
-    if ! { apt-get -qq update && apt-get -qq install --no-install-recommends chromium; } >/dev/null 2>&1; then
+    export DEBIAN_FRONTEND=noninteractive
+    if ! { apt-get -qq update && apt-get -qq install --no-install-recommends chromium; } >/dev/null 2>&1 </dev/null; then
         echo "test: chromium could not be installed; the report's browser test is skipped"
     fi
 }
 static() {
-    .venv/bin/ruff check --quiet .
-    .venv/bin/ruff format --quiet --check .
-    .venv/bin/mypy
+    .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/mypy  # -e stops nothing here
 }
 case $what in
     unit) static && .venv/bin/pytest -q tests/unit "$@" ;;

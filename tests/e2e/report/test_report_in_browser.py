@@ -29,7 +29,7 @@ PATIENCE_S = 30.0
 
 
 class Browser:
-    """Chromium with one tab: every call waits for its answer; what went wrong in the page and what it loaded is kept."""
+    """Chromium with one tab: a call waits for its answer; what went wrong in the page and what it loaded is kept."""
 
     def __init__(self, profile: Path) -> None:
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (*os.pipe(), *os.pipe())]
