@@ -123,7 +123,7 @@ def spread_out(heights: list[float], gap: float) -> list[float]:
 @matplotlib.rc_context(STYLE)
 def stacked_bars(parts: list[dict[str, float]], names: list[str], title: str, unit: str) -> Figure:
     """Draw one stacked bar an arm; all arms have the same parts."""
-    figure = Figure(figsize=(6.4, 1.75 + 0.32 * len(names)), layout="constrained")
+    figure = Figure(figsize=(6.4, 1.45 + 0.28 * len(names)), layout="constrained")
     axes = figure.subplots()
     left = np.zeros(len(names))
     widest = max(sum(values.values()) for values in parts) or 1.0
@@ -134,7 +134,7 @@ def stacked_bars(parts: list[dict[str, float]], names: list[str], title: str, un
         axes.bar_label(bars, labels, label_type="center", fontsize=8, color="#111")
         left += values
     axes.set_yticks(range(len(names)), [_clipped(name, MAX_LABEL) for name in names])
-    axes.invert_yaxis()
+    axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="x")
     axes.grid(False, axis="y")
     axes.set_xlabel(unit)

@@ -36,7 +36,7 @@ class Parts(html.parser.HTMLParser):
             self.scripts.append("")
 
     def handle_data(self, data: str) -> None:
-        if self.elements and self.elements[-1][0] == "script":
+        if self.cdata_elem == "script":
             self.scripts[-1] += data
 
     def data(self) -> dict[str, Any]:
