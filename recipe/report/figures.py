@@ -54,33 +54,42 @@ def _dashes(arm: int) -> tuple[float, ...]:
 
 
 @matplotlib.rc_context(STYLE)
-def panel(quantity: Quantity, curves: Mapping[int, dict[int, Stat]], names: list[str]) -> Figure:
+def panel(
+    quantity: Quantity, curves: Mapping[int, dict[int, Stat]], *, names: list[str], steps: tuple[int, int], window: int
+) -> Figure:
     """Draw one quantity, a line an arm with the spread over its runs as a band and its name at the end.
 
     Args:
         quantity: What is drawn.
         curves: Values of each arm, by its place in `names`; arms without any are left out.
         names: Every arm's.
+        steps: The first and the last step of the axis.
+        window: Steps that each value is a mean over.
     """
     figure = Figure(figsize=(6.4, 3.1))
     labels = {arm: _clipped(names[arm], MAX_LABEL) for arm in curves} if len(names) > 1 else {}
     right = 0.98 - 0.0107 * max((len(label) + 3 for label in labels.values()), default=0)
-    axes = figure.add_axes((0.105, 0.155, right - 0.105, 0.7))
+    axes = figure.add_axes((0.085, 0.155, right - 0.085, 0.66))
     for arm, points in curves.items():
-        steps = list(points)
+        places = list(points)
         mean = np.array([point.mean for point in points.values()])
         spread = np.array([point.spread or 0.0 for point in points.values()])
-        line: dict[str, Any] = {"color": colour(arm), "marker": "o" if len(steps) < 20 else None, "markersize": 3.5}
-        axes.plot(steps, mean, dashes=_dashes(arm) or (None, None), gid=f"{quantity.slug}-arm-{arm}-line", **line)
+        line: dict[str, Any] = {"color": colour(arm), "marker": "o" if len(places) < 20 else None, "markersize": 3.5}
+        axes.plot(places, mean, dashes=_dashes(arm) or (None, None), gid=f"{quantity.slug}-arm-{arm}-line", **line)
         if spread.any():
-            band = axes.fill_between(steps, mean - spread, mean + spread, alpha=0.15, lw=0, color=colour(arm))
+            band = axes.fill_between(places, mean - spread, mean + spread, alpha=0.15, lw=0, color=colour(arm))
             band.set_gid(f"{quantity.slug}-arm-{arm}-band")
-    axes.set_title(quantity.title, pad=20)
-    axes.text(0, 1.035, quantity.unit, transform=axes.transAxes, color="#4b5563")
+    unit = f"{quantity.unit}; running mean over {window} steps" if window > 1 else quantity.unit
+    figure.text(0, 0.975, quantity.title, fontsize=11, weight="bold", va="top")
+    figure.text(0, 0.9, unit, color="#4b5563", va="top")
     axes.set_xlabel("step", loc="right")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
-    axes.margins(x=0.02)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
+    margin = 0.02 * max(1, steps[1] - steps[0])
+    axes.set_xlim(steps[0] - margin, steps[1] + margin)
+    if quantity.from_zero and axes.get_ylim()[0] < axes.get_ylim()[1]:
+        axes.set_ylim(bottom=0)
+    axes.set_ylim(axes.get_ylim())  # final from here on: names are placed by them
     _label_ends(axes, curves, labels, quantity.slug)
     return figure
 
@@ -89,7 +98,6 @@ def _label_ends(axes: Axes, curves: Mapping[int, dict[int, Stat]], labels: dict[
     """Write each arm's name right of the axes, beside its last point or as near as the other names let it."""
     if not labels:
         return
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # final from here on: what follows is placed by them
     to_axes = axes.transData + axes.transAxes.inverted()
     ends = {}
     for arm in labels:
@@ -124,6 +132,7 @@ def spread_out(heights: list[float], gap: float) -> list[float]:
 def stacked_bars(parts: list[dict[str, float]], names: list[str], title: str, unit: str) -> Figure:
     """Draw one stacked bar an arm; all arms have the same parts."""
     figure = Figure(figsize=(6.4, 1.45 + 0.28 * len(names)), layout="constrained")
+    figure.suptitle(title, x=0, ha="left", fontsize=11, weight="bold")
     axes = figure.subplots()
     left = np.zeros(len(names))
     widest = max(sum(values.values()) for values in parts) or 1.0
@@ -138,7 +147,6 @@ def stacked_bars(parts: list[dict[str, float]], names: list[str], title: str, un
     axes.grid(axis="x")
     axes.grid(False, axis="y")
     axes.set_xlabel(unit)
-    axes.set_title(title, loc="left")
     figure.legend(loc="outside lower left", ncols=4, fontsize=8, frameon=False, handlelength=1, columnspacing=1.2)
     return figure
 

@@ -63,6 +63,7 @@ def write(report: Report, page: Path) -> list[Path]:
     curves, drawn = _curves(report)
     data: dict[str, Any] = {
         **{"runs": [run.name for run in report.runs], "arms": [arm.name for arm in report.arms], "curves": curves},
+        "colours": [figures.colour(place) for place in range(len(report.arms))],
         **{"ceLimit": figures.CE_LIMIT, "ceColours": figures.CE_COLOURS, "pairs": maps},
         **refinements.table(report.runs, chosen),
     }
@@ -102,6 +103,7 @@ def _curves(report: Report) -> tuple[dict[str, Any], dict[str, Figure]]:
     """Return each curve's numbers with the place of its axes for the page's script, and its figure, by slug."""
     window = series.smoothing(report.runs)
     names = [arm.name for arm in report.arms]
+    steps = min(run.metrics[0]["step"] for run in report.runs), max(run.metrics[-1]["step"] for run in report.runs)
     numbers, drawn = {}, {}
     for quantity in [*series.QUANTITIES, *_validations(report)]:
         smooth = 1 if quantity.metric.startswith("val-") else window
@@ -109,7 +111,7 @@ def _curves(report: Report) -> tuple[dict[str, Any], dict[str, Figure]]:
         lines = {place: points for place, points in lines.items() if points}
         if not lines:
             continue
-        drawn[quantity.slug] = figure = figures.panel(quantity, lines, names)
+        drawn[quantity.slug] = figure = figures.panel(quantity, lines, names=names, steps=steps, window=smooth)
         axes = figure.axes[0]
         numbers[quantity.slug] = {
             **{"left": axes.get_position().x0, "right": axes.get_position().x1, "steps": axes.get_xlim()},
@@ -152,7 +154,7 @@ def _head(report: Report) -> dict[str, Any]:
             values.setdefault(setting, {}).setdefault(value, []).append(name)
     places = {run.name: place for place, arm in enumerate(report.arms) for run in arm.runs}
     return {
-        "title": ", ".join(names[:MAX_TITLE_ARMS]) + (f" and {more} more" if more > 0 else ""),
+        "title": names[:MAX_TITLE_ARMS] + ([f"and {more} more"] if more > 0 else []),
         "left_out": [printable(line) for line in report.left_out],
         "num_steps": _span(lengths),
         "many_runs": len(report.runs) > len(report.arms),
@@ -179,7 +181,7 @@ def _summary(arm: Arm, cost: Costs) -> dict[str, Any]:
         **{"first": series.stat(firsts), "final": series.final(arm, series.REWARD)},
         **{"kl": series.final(arm, series.KL), "cross_entropy": series.final(arm, series.CE_ACCEPTED)},
         "improvement": series.over_all_steps(arm, series.IMPROVEMENT),
-        "seconds": series.over_all_steps(arm, series.STEP_TIME),
+        "seconds": sum(cost.seconds.values()),
     }
 
 

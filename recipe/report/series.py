@@ -28,6 +28,8 @@ class Quantity:
     unit: str
     measured: Callable[[Row], bool] = lambda row: True
     """Whether a step measured it: metrics that were not are 0 in every step, and 0 would be wrong."""
+    from_zero: bool = True
+    """Whether the axis starts at 0: what cannot be negative is compared by its height."""
 
     @property
     def slug(self) -> str:
@@ -43,7 +45,7 @@ def _positive(metric: str) -> Callable[[Row], bool]:
     return lambda row: bool(row.get(metric))
 
 
-REWARD = Quantity(metric="reward/mean", title="Task reward", unit="reward, mean over a batch")
+REWARD = Quantity(metric="reward/mean", title="Task reward", unit="reward, mean over a batch", from_zero=False)
 KL = Quantity(
     metric="kl_ref/k3",
     title="KL to the reference",
@@ -62,7 +64,6 @@ IMPROVEMENT = Quantity(
     unit="accepted refinements / responses",
     measured=_positive("refiner/num_attempted"),
 )
-STEP_TIME = Quantity(metric="timing_s/step", title="Time of a step", unit="seconds")
 QUANTITIES = (
     REWARD,
     KL,
@@ -85,6 +86,7 @@ QUANTITIES = (
         metric="constraint/penalty",
         title="Constraint penalty",
         unit="reward per response token",
+        from_zero=False,
         measured=_positive("constraint/eta"),
     ),
 )
@@ -161,7 +163,8 @@ def validations(runs: list[Run]) -> list[Quantity]:
     """Return the validation scores that verl holds for the main ones, of whatever data sets there are."""
     names = sorted({name for run in runs for row in run.metrics for name in row if name.startswith("val-core/")})
     return [
-        Quantity(metric=name, title=f"Validation: {name.removeprefix('val-core/')}", unit="score") for name in names
+        Quantity(metric=name, title=name.removeprefix("val-core/"), unit="validation score", from_zero=False)
+        for name in names
     ]
 
 

@@ -60,7 +60,9 @@ function readCurve(figure, curve, cursor, event) {
     .sort((one, other) => other[1][1] - one[1][1]);
   for (const [arm, [, mean, spread]] of values) {
     const line = element("div");
-    line.append(element("span", data.arms[arm]), element("span", spread === null ? `${mean}` : `${mean} ± ${spread}`));
+    const value = spread === null ? `${mean}` : `${mean} ± ${Number(spread.toPrecision(2))}`;
+    line.append(element("span", data.arms[arm]), element("span", value));
+    line.style.color = data.colours[arm];
     tip.append(line);
   }
   tip.hidden = false;
@@ -72,7 +74,7 @@ function readCurve(figure, curve, cursor, event) {
 function setUpCurves() {
   for (const figure of document.querySelectorAll("figure[data-curve]")) {
     const cursor = element("div", "", "cursor");
-    cursor.style.cssText = "top: 14.5%; bottom: 15.5%";
+    cursor.style.cssText = "top: 18.5%; bottom: 15.5%";
     cursor.hidden = true;
     figure.append(cursor);
     figure.addEventListener("pointermove", (event) => {
@@ -229,7 +231,7 @@ function showMore() {
   numShown += made.length;
   byId("more").hidden = numShown >= matching.length;
   const all = data.rows.length.toLocaleString("en");
-  byId("shown").textContent = `${matching.length.toLocaleString("en")} of ${all} rows match, ${numShown.toLocaleString("en")} shown`;
+  byId("shown").textContent = `${matching.length.toLocaleString("en")} of ${all} match, ${numShown.toLocaleString("en")} shown`;
 }
 
 function filterRows() {

@@ -17,8 +17,21 @@ HOSTILE = (
     "\x00\x1b[31m\x07\u202egnirts\u202c \ud800 lone \udfff {{ 7 * 7 }} $\\frac{1}$ \u2028",
     "javascript:window.broken=3 &lt;b&gt; ' \" ` ${window.broken = 4}",
 )
-STAGES = {"gen": 14, "refine": 11, "kl_ref": 4, "old_log_prob": 3, "refine_log_prob": 2, "update_actor": 28}
+STAGES = {
+    **{
+        "gen": 14,
+        "reward": 1,
+        "refine": 11,
+        "kl_ref": 4,
+        "old_log_prob": 3,
+        "refine_log_prob": 2,
+        "ref": 3,
+        "values": 2,
+    },
+    **{"update_critic": 8, "update_actor": 28, "update_weights": 1, "testing": 2, "save_checkpoint": 1},
+}
 TOKENS = {"rollout": 690, "refine_prompt": 2300, "refine": 540, "refine_log_prob": 210, "kl_ref": 690}
+RARE_VERDICTS = ("empty", "timeout", "request", "reward", "not_chosen", "too_long")
 RESPONSES = (
     ("def {f}(x):\n    returning x + {n}\n\n{f}({n})", "def {f}(x):\n    return x + {n}"),
     ("def {f}(x):\n    # add the numbers\n    y = x - {n}\n    return y", "def {f}(x):\n    y = x + {n}\n    return y"),
@@ -44,14 +57,14 @@ def metrics_of(step: int, *, arm: int, refines: bool, draw: random.Random) -> di
         "constraint/penalty": -1e-4 * accepted * cross_entropy,
         "constraint/eta": 1e-3 if refines else 0.0,
         **{f"timing_s/{name}": mean * (0.9 + 0.2 * draw.random()) for name, mean in STAGES.items()},
-        "timing_s/step": 65.0,
+        "timing_s/step": 92.0,
         **{f"tokens/{name}": mean for name, mean in TOKENS.items()},
         **({"val-core/mini_apps/acc/mean@1": 0.1 + 0.6 * gain} if step % 5 == 0 else {}),
     }
 
 
 def row_of(step: int, place: int, hostile: str, draw: random.Random) -> dict[str, Any]:
-    verdict = draw.choice(("accepted", "not_better", "not_better", "truncated", "max_reward", "max_reward"))
+    verdict = draw.choice(("accepted", "not_better", "truncated", "max_reward") * 8 + RARE_VERDICTS)
     function, number = f"add_{draw.randint(2, 30)}", draw.randint(2, 30)
     response, refined = (text.format(f=function, n=number) for text in draw.choice(RESPONSES))
     scored = verdict in ("accepted", "not_better")

@@ -144,6 +144,14 @@ def report(runs: list[Path], page: Path, *arguments: str) -> Path:
     return page
 
 
+@pytest.fixture(scope="module")
+def one_run(make_run: Callable, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a run directory and its page."""
+    folder = tmp_path_factory.mktemp("one")
+    run = make_run(folder / "run", num_steps=20)
+    return run, report([run], folder / "page.html")
+
+
 def check_basics(browser: Browser, page: Path) -> None:
     for width in (1280, 1440):
         browser.open(page, width)
@@ -152,9 +160,9 @@ def check_basics(browser: Browser, page: Path) -> None:
     assert browser.loaded == [page.as_uri()], "nothing from elsewhere"
 
 
-def test_one_run(browser: Browser, make_run: Callable, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", num_steps=20)
-    check_basics(browser, page := report([run], tmp_path / "page.html"))
+def test_one_run(browser: Browser, one_run: tuple[Path, Path]) -> None:
+    run, page = one_run
+    check_basics(browser, page)
     assert browser.value("document.title") == "apps_dapo – online refiner report"
     assert browser.texts("h2") == [
         *("Results", "Curves", "Validation", "Time and tokens", "Token map", "Refinements", "Runs and settings"),
@@ -164,7 +172,7 @@ def test_one_run(browser: Browser, make_run: Callable, tmp_path: Path) -> None:
 
     browser.choose("#verdict", "accepted")
     accepted = sum(row["verdict"] == "accepted" for row in rows)
-    assert browser.texts("#shown") == [f"{accepted} of 320 rows match, 50 shown"]
+    assert browser.texts("#shown") == [f"{accepted} of 320 match, 50 shown"]
     assert set(browser.texts("#rows tbody td:nth-child(2)")) == {"accepted"}
     browser.click("#more")
     assert len(browser.texts("#rows tbody tr")) == min(100, accepted)
@@ -173,7 +181,7 @@ def test_one_run(browser: Browser, make_run: Callable, tmp_path: Path) -> None:
     word = rows[200]["prompt"][0]["content"].split("`")[1]
     browser.type("#search", f"{word.upper()} write")
     found = sum(word in json.dumps(row) for row in rows)
-    browser.wait_for(f"document.querySelector('#shown').textContent.startsWith('{found} of 320 rows match')")
+    browser.wait_for(f"document.querySelector('#shown').textContent.startsWith('{found} of 320 match')")
     assert all(word in text for text in browser.texts("#rows tbody tr"))
     browser.press("Tab")
     assert browser.value("document.activeElement.id") == "verdict", "the filters are reached by the keyboard"
@@ -181,14 +189,14 @@ def test_one_run(browser: Browser, make_run: Callable, tmp_path: Path) -> None:
     browser.click("#reset")
     browser.type("#first-step", "7")
     browser.type("#last-step", "8")
-    browser.wait_for("document.querySelector('#shown').textContent.startsWith('32 of 320 rows match')")
+    browser.wait_for("document.querySelector('#shown').textContent.startsWith('32 of 320 match')")
     assert set(browser.texts("#rows tbody td:first-child")) <= {"7", "8", "7more", "8more"}
     assert browser.errors == [] and browser.loaded == [page.as_uri()]
 
 
-def test_a_token_shows_its_number(browser: Browser, make_run: Callable, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", num_steps=3)
-    browser.open(report([run], tmp_path / "page.html"))
+def test_a_token_shows_its_number(browser: Browser, one_run: tuple[Path, Path]) -> None:
+    run, page = one_run
+    browser.open(page)
     pairs = [json.loads(line) for line in (run / "tokens.jsonl").read_text().splitlines()]
     browser.choose("#pair", "0")
     assert browser.texts("#response-tokens span") == [text.replace("\n", "⏎\n") for text, _ in pairs[0]["response"]]
