@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 HOSTILE = (
-    "</script><script>window.broken = 1</script>",
+    "</script><script>window.broken = 1</script x <!-- <script ",
     "<img src=x onerror='window.broken = 2'>",
     "</pre></td></table>--><!-- <style>body { display: none }</style>",
     "\x00\x1b[31m\x07\u202egnirts\u202c \ud800 lone \udfff {{ 7 * 7 }} $\\frac{1}$ \u2028",

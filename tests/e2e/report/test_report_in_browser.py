@@ -177,6 +177,11 @@ def test_one_run(browser: Browser, one_run: tuple[Path, Path]) -> None:
     browser.click("#more")
     assert len(browser.texts("#rows tbody tr")) == min(100, accepted)
 
+    browser.choose("#order", "gain")
+    gains = sorted(round(row["refined_reward"] - row["reward"], 2) for row in rows if row["verdict"] == "accepted")
+    rewards = [text.replace("−", "-").split("\n→ ") for text in browser.texts("#rows .reward-pair")]
+    assert [round(float(after) - float(before), 2) for before, after in rewards] == gains[: -50 - 1 : -1]
+
     browser.click("#reset")
     word = rows[200]["prompt"][0]["content"].split("`")[1]
     browser.type("#search", f"{word.upper()} write")

@@ -18,7 +18,7 @@ from recipe.report.page import Report, write
 from recipe.report.runs import read_runs
 
 REPOSITORY = Path(__file__).parents[3]
-HOSTILE = "</script></pre>--><script>alert(1)</script><!-- \x00 \ud800 \u2028 &amp;"
+HOSTILE = "</script></pre>--><script>alert(1)</script x <!-- <script \x00 \ud800 \u2028 &amp;"
 
 
 class Parts(html.parser.HTMLParser):
@@ -70,6 +70,7 @@ def test_model_written_text_is_data_and_nothing_else(write_run: Callable, refine
         "application/json",
         None,
     ]
+    assert not set("<>&") & set(text.split('id="data">')[1].split("</script>")[0]), "a browser ends it at </script too"
     shown = HOSTILE.replace("\x00", "⟨00⟩").replace("\ud800", "⟨D800⟩")
     assert page.data()["rows"][0]["pieces"][:2] == [0, shown] and page.data()["pairs"][0]["refined"] == [[shown, -1.0]]
     digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
