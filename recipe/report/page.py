@@ -85,7 +85,7 @@ def write(report: Report, page: Path) -> list[Path]:
         verdict_counts=verdicts,
         num_refinements=sum(counted.total() for counted in verdicts),
         num_shown=sum(len(lines) for lines in chosen),
-        arms=[_summary(arm, cost) for arm, cost in zip(report.arms, measured, strict=True)],
+        arms=[_summary(arm, cost, _validations(report)) for arm, cost in zip(report.arms, measured, strict=True)],
         data=_script_data(data),
     )
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -173,11 +173,12 @@ def _head(report: Report) -> dict[str, Any]:
     }
 
 
-def _summary(arm: Arm, cost: Costs) -> dict[str, Any]:
+def _summary(arm: Arm, cost: Costs, validations: list[Quantity]) -> dict[str, Any]:
     firsts = [value for run in arm.runs if (value := series.REWARD.value(run.metrics[0])) is not None]
     return {
         **{"name": arm.name, "num_runs": len(arm.runs), "hours": cost.hours},
         "num_steps": _span(sorted({run.metrics[-1]["step"] for run in arm.runs})),
+        "validations": [series.last(arm, quantity) for quantity in validations],
         **{"first": series.stat(firsts), "final": series.final(arm, series.REWARD)},
         **{"kl": series.final(arm, series.KL), "cross_entropy": series.final(arm, series.CE_ACCEPTED)},
         "improvement": series.over_all_steps(arm, series.IMPROVEMENT),

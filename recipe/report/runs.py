@@ -18,6 +18,14 @@ UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u
 """Control characters, what turns the direction of a line, what has no width, and halves of a character."""
 
 
+NEEDED = {
+    "metrics": {"step"},
+    "refinements": {"step", "key", "verdict", "prompt", "response", "refined", "reward", "refined_reward", "detail"},
+    "tokens": {"step", "key", "response", "refined"},
+}
+"""What a line of each file has."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One run.
@@ -37,7 +45,7 @@ class Run:
         """Yield the objects of NAME.jsonl, or those on the lines to keep (from 0); none if the run has no such file.
 
         Raises:
-            ValueError: If a finished line is no object.
+            ValueError: If a finished line is not what RunDir writes.
         """
         path = self.path / f"{name}.jsonl"
         if not path.exists():
@@ -48,8 +56,8 @@ class Run:
                     row = json.loads(line)
                 except ValueError as error:
                     raise ValueError(f"{path}, line {number + 1}: not JSON ({error})") from None
-                if not isinstance(row, dict):
-                    raise ValueError(f"{path}, line {number + 1}: not an object")
+                if not isinstance(row, dict) or not row.keys() >= NEEDED[name]:
+                    raise ValueError(f"{path}, line {number + 1}: not an object with {', '.join(sorted(NEEDED[name]))}")
                 yield row
 
     def num_rows(self, name: str) -> int:

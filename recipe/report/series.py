@@ -152,6 +152,12 @@ def final_of(run: Run, quantity: Quantity) -> float | None:
     return statistics.fmean(values) if values else None
 
 
+def last(arm: Arm, quantity: Quantity) -> Stat | None:
+    """Return the last value that each run measured, over the runs of an arm."""
+    measured = ([value for row in run.metrics if (value := quantity.value(row)) is not None] for run in arm.runs)
+    return stat([values[-1] for values in measured if values])
+
+
 def over_all_steps(arm: Arm, quantity: Quantity) -> Stat | None:
     """Return the mean over a run's steps, over the runs of an arm."""
     rows = ([quantity.value(row) for row in run.metrics] for run in arm.runs)

@@ -68,7 +68,12 @@ def test_long_curves_are_running_means_over_the_steps_before(write_run: Callable
 
 def test_validation_scores_are_found_by_their_name(write_run: Callable) -> None:
     path = write_run("a", [0.0], metrics={"val-core/apps/acc/mean@1": 0.5, "val-aux/num_turns/mean": 2})
-    assert [quantity.metric for quantity in series.validations([read_run(path)])] == ["val-core/apps/acc/mean@1"]
+    found = series.validations([read_run(path)])
+    assert [quantity.metric for quantity in found] == ["val-core/apps/acc/mean@1"]
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "val-core/apps/acc/mean@1": 0.75}\n{"step": 3}\n')
+    last = series.last(arm(path, write_run("b", [0.0])), found[0])
+    assert last and (last.mean, last.num_runs) == (0.75, 1), "of the last step that was validated"
 
 
 def test_costs_are_means_over_steps_and_the_rest_of_a_step_is_other(write_run: Callable) -> None:
