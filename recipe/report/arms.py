@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from recipe.report.runs import Run, printable
 
@@ -19,7 +18,7 @@ IRRELEVANT = {
 """Settings beside the seeds in which the runs of one arm may differ; experiment names, in a number at the end."""
 SEED_SUFFIX = re.compile(r"[-_./ ](seed|run|s)[-_=]?\d+$")
 NUMBER_SUFFIX = re.compile(r"[-_./ ]?\d+$")
-MAX_NAMED_SETTINGS = 2
+MAX_NAMED_SETTINGS = 3
 MAX_NAME = 60
 
 
@@ -67,8 +66,9 @@ def differences(arms: list[Arm]) -> dict[str, list[str]]:
 
 
 def seeds(run: Run) -> str:
-    """Return the seeds of a run, each value once."""
-    return ", ".join(dict.fromkeys(str(value) for name, value in run.config.items() if SEED.search(name)))
+    """Return the seeds of a run, each value once; where none is set, nothing."""
+    found = (value for name, value in run.config.items() if SEED.search(name) and value is not None)
+    return ", ".join(dict.fromkeys(map(str, found)))
 
 
 def _settings(run: Run) -> dict[str, str]:
@@ -101,19 +101,23 @@ def _name(runs: list[Run]) -> str:
 
 
 def _tell_apart(arms: list[Arm]) -> None:
-    """Add to equal names the settings that differ, constraint and refiner first, then numbers."""
+    """Add to equal names as few of the settings that differ as it takes, those of the method first."""
     by_name: dict[str, list[Arm]] = {}
     for arm in arms:
         by_name.setdefault(arm.name, []).append(arm)
     for same in (heap for heap in by_name.values() if len(heap) > 1):
-        different: list[tuple[str, list[Any]]] = sorted(
-            differences(same).items(), key=lambda item: (not item[0].startswith(("constraint.", "refiner.")), item[0])
-        )
-        for index, arm in enumerate(same):
-            named = [f"{name.rsplit('.', 1)[-1]}={values[index]}" for name, values in different[:MAX_NAMED_SETTINGS]]
-            arm.name = f"{arm.name} {' '.join(named)}"[:MAX_NAME]
+        different = differences(same)
+        for setting in sorted(different, key=_importance)[:MAX_NAMED_SETTINGS]:
+            for arm, value in zip(same, different[setting], strict=True):
+                arm.name = f"{arm.name} {setting.rsplit('.', 1)[-1]}={value}"[:MAX_NAME]
+            if len({arm.name for arm in same}) == len(same):
+                break
     taken: dict[str, int] = {}
     for arm in arms:
         taken[arm.name] = taken.get(arm.name, 0) + 1
         if taken[arm.name] > 1:
             arm.name += f" ({taken[arm.name]})"
+
+
+def _importance(setting: str) -> tuple[bool, bool, str]:
+    return setting != "constraint.mode", not setting.startswith(("constraint.", "refiner.")), setting

@@ -107,10 +107,16 @@ def _label_ends(axes: Axes, curves: Mapping[int, dict[int, Stat]], labels: dict[
     order = sorted(ends, key=lambda arm: ends[arm][1])
     places = spread_out([ends[arm][1] for arm in order], gap)
     for arm, place in zip(order, places, strict=True):
-        about: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "color": colour(arm)}
+        about: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
         x, y = ends[arm]
-        axes.plot([x, 1.0, 1.02], [y, place, place], lw=0.6, gid=f"{slug}-arm-{arm}-leader", **about)
-        axes.text(1.03, place, labels[arm], va="center", fontsize=8.5, gid=f"{slug}-arm-{arm}-label", **about)
+        leader: dict[str, Any] = {
+            "color": "#8a8f98",
+            "lw": 0.7,
+            "ls": (0, (1, 2)),
+        }  # not to be taken for a curve that goes on
+        axes.plot([x, 1.0, 1.02], [y, place, place], gid=f"{slug}-arm-{arm}-leader", **leader, **about)
+        about |= {"color": colour(arm), "va": "center", "fontsize": 8.5}
+        axes.text(1.03, place, labels[arm], gid=f"{slug}-arm-{arm}-label", **about)
 
 
 def spread_out(heights: list[float], gap: float) -> list[float]:

@@ -64,6 +64,7 @@ def write(report: Report, page: Path) -> list[Path]:
     data: dict[str, Any] = {
         **{"runs": [run.name for run in report.runs], "arms": [arm.name for arm in report.arms], "curves": curves},
         "colours": [figures.colour(place) for place in range(len(report.arms))],
+        "verdicts": refinements.VERDICTS,
         **{"ceLimit": figures.CE_LIMIT, "ceColours": figures.CE_COLOURS, "pairs": maps},
         **refinements.table(report.runs, chosen),
     }

@@ -139,8 +139,8 @@ function setUpTokens() {
   const gain = (pair) => (pair.rewards.length ? pair.rewards[1] - pair.rewards[0] : -Infinity);
   data.pairs.forEach((pair, place) => {
     const parts = [`step ${pair.step}`];
-    if (data.runs.length > 1) parts.push(data.runs[pair.run]);
     if (pair.rewards.length) parts.push(`reward ${pair.rewards.map(signed).join(" → ")}`);
+    if (data.runs.length > 1) parts.push(data.runs[pair.run]);
     select.append(new Option(parts.join(" · "), place));
   });
   select.value = data.pairs.reduce((best, pair, place) => (gain(pair) > gain(data.pairs[best]) ? place : best), 0);
@@ -198,7 +198,9 @@ function makeRow(row) {
   const rewards = row.refined_reward === null ? signed(row.reward) : `${signed(row.reward)}\n→ ${signed(row.refined_reward)}`;
   const reward = element("span", rewards, "reward-pair");
   reward.style.whiteSpace = "pre";
-  line.append(cell(element("span", row.verdict, `v-${row.verdict}`)), cell(reward));
+  const verdict = element("span", row.verdict, `v-${row.verdict}`);
+  verdict.title = data.verdicts[row.verdict] ?? "";
+  line.append(cell(verdict), cell(reward));
   line.append(cell(element("pre", data.prompts[row.prompt], "prompt")));
   if (row.pieces) {
     line.append(cell(diffSide(row, -1)), cell(diffSide(row, 1)));

@@ -32,14 +32,23 @@ class Browser:
     """Chromium with one tab: a call waits for its answer; what went wrong in the page and what it loaded is kept."""
 
     def __init__(self, profile: Path) -> None:
-        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (*os.pipe(), *os.pipe())]
-        command = f'exec "$0" "$@" 3<&{ends[0]} 4>&{ends[3]}'  # the descriptors that Chromium expects
+        low = (*os.pipe(), *os.pipe())
+        commands, self.writer, self.reader, answers = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
         self.process = subprocess.Popen(
-            ["bash", "-c", command, str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"],
-            pass_fds=(ends[0], ends[3]),
+            # Chromium reads descriptor 3 and writes to 4.
+            [
+                "bash",
+                "-c",
+                f'exec "$0" "$@" 3<&{commands} 4>&{answers}',
+                str(CHROMIUM),
+                *FLAGS,
+                f"--user-data-dir={profile}",
+            ],
+            pass_fds=(commands, answers),
             stderr=subprocess.DEVNULL,
         )
-        self.writer, self.reader = ends[1], ends[2]
+        for end in (*low, commands, answers):
+            os.close(end)
         self.received = b""
         self.num_calls = 0
         self.session: str | None = None
@@ -64,7 +73,9 @@ class Browser:
     def receive(self) -> dict[str, Any]:
         while b"\0" not in self.received:
             assert select.select([self.reader], [], [], PATIENCE_S)[0], "the browser says nothing"
-            self.received += os.read(self.reader, 1 << 20)
+            more = os.read(self.reader, 1 << 20)
+            assert more, "the browser ended"
+            self.received += more
         line, self.received = self.received.split(b"\0", 1)
         message = json.loads(line)
         event, about = message.get("method", ""), message.get("params", {})

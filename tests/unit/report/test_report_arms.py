@@ -13,7 +13,11 @@ from recipe.report.runs import read_runs
 def settings(name: str = "x", *, seed: int = 1, eta: float = 0.1, **more: Any) -> dict[str, Any]:
     return {
         "trainer": {"experiment_name": name, "logger": ["console", name]},
-        **{"data": {"seed": seed}, "constraint": {"eta": eta}, "lists": [1, {"a": 2}]},
+        **{
+            "data": {"seed": seed, "other_seed": seed, "rollout": {"seed": None}},
+            "constraint": {"eta": eta},
+            "lists": [1, {"a": 2}],
+        },
         **more,
     }
 
@@ -35,6 +39,14 @@ def test_runs_that_differ_in_seed_name_and_folder_are_one_arm(write_run: Callabl
 def test_runs_that_differ_in_a_setting_are_arms_and_equal_names_say_which(write_run: Callable) -> None:
     found = arms_of([settings(eta=0.1), settings(eta=0.2), settings("y"), settings(eta=0.2, seed=2)], write_run)
     assert found == {"x eta=0.1": ["run0"], "x eta=0.2": ["run1", "run3"], "y": ["run2"]}
+
+
+def test_equal_names_get_as_few_settings_as_tell_them_apart_the_mode_first(write_run: Callable) -> None:
+    modes = [{"mode": mode, "eta": eta} for mode, eta in (("none", 0.1), ("sft", 0.1), ("sft", 0.2))]
+    two = [settings(constraint=constraint, algorithm={"gamma": place}) for place, constraint in enumerate(modes[:2])]
+    assert list(arms_of(two, write_run)) == ["x mode=none", "x mode=sft"]
+    runs, _ = read_runs([write_run(f"more{n}", [0.0], config=settings(constraint=one)) for n, one in enumerate(modes)])
+    assert [arm.name for arm in group(runs, {})] == ["x mode=none eta=0.1", "x mode=sft eta=0.1", "x mode=sft eta=0.2"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +81,7 @@ def test_the_settings_that_differ_between_arms(write_run: Callable, tmp_path: Pa
     runs, _ = read_runs([write_run(f"run{place}", [0.0], config=config) for place, config in enumerate(configs)])
     arms = group(runs, {"both": [tmp_path / "run1", tmp_path / "run2"]})
     assert differences(arms) == {"constraint.eta": ["0.1", "0.2"], "extra.on": ["-", "several"]}
-    assert [seeds(run) for run in runs] == ["1", "3", "1"]
+    assert [seeds(run) for run in runs] == ["1", "3", "1"], "each once, without those that are not set"
 
 
 def test_runs_of_the_same_folder_name_are_called_by_more_of_their_path(write_run: Callable, tmp_path: Path) -> None:
