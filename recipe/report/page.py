@@ -68,12 +68,13 @@ def write(report: Report, page: Path) -> list[Path]:
         **{"ceLimit": figures.CE_LIMIT, "ceColours": figures.CE_COLOURS, "pairs": maps},
         **refinements.table(report.runs, chosen),
     }
+    validations = [quantity for quantity in _validations(report) if quantity.slug in drawn]
     bars = _bars(report, measured := costs(report.arms))
     text = _render(
         **_head(report),
         curves=[_entry(quantity, drawn) for quantity in series.QUANTITIES if quantity.slug in drawn],
         unmeasured=[quantity.title for quantity in series.QUANTITIES if quantity.slug not in drawn],
-        validations=[_entry(quantity, drawn) for quantity in _validations(report) if quantity.slug in drawn],
+        validations=[_entry(quantity, drawn) for quantity in validations],
         num_more_validations=len(series.validations(report.runs)) - len(_validations(report)),
         cost_figures=[{"title": name, "svg": Markup(figures.svg(figure, name))} for name, figure in bars.items()],
         cost_tables=[
@@ -86,7 +87,7 @@ def write(report: Report, page: Path) -> list[Path]:
         verdict_counts=verdicts,
         num_refinements=sum(counted.total() for counted in verdicts),
         num_shown=sum(len(lines) for lines in chosen),
-        arms=[_summary(arm, cost, _validations(report)) for arm, cost in zip(report.arms, measured, strict=True)],
+        arms=[_summary(arm, cost, validations) for arm, cost in zip(report.arms, measured, strict=True)],
         data=_script_data(data),
     )
     page.parent.mkdir(parents=True, exist_ok=True)
