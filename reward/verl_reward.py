@@ -14,16 +14,39 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import SandboxConfig, shared_sandbox
+from reward.sandbox import Execution, Program, Sandbox, SandboxConfig, shared_sandbox
 
 logger = logging.getLogger(__name__)
 _RUNS_PER_LOG_LINE = 1000
 _next_log_at_runs = 0.0
+_num_restarts_told = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Meter:
+    """A sandbox whose runs for one answer are counted."""
+
+    sandbox: Sandbox
+    num_runs: int = 0
+    seconds: float = 0.0  # of all runs, waiting not counted
+
+    def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
+        execution = self.sandbox.execute(program, limits=limits, timeout_s=timeout_s)
+        self.num_runs += 1
+        self.seconds += execution.seconds
+        return execution
+
+    def metrics(self) -> dict[str, float]:
+        return self.sandbox.metrics()
+
+    def close(self) -> None:
+        self.sandbox.close()
 
 
 async def compute_score(
@@ -53,23 +76,23 @@ async def compute_score(
         reward_model_tokenizer: as above.
 
     Returns:
-        Always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome, num_passed, num_tests.
+        Always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome, num_passed, num_tests,
+        sandbox_runs, sandbox_run_s (seconds of all runs), sandbox_restarts (of this process, since its last answer).
 
     Raises:
         ValueError: the problem is malformed, see `parse_ground_truth`.
-        RuntimeError: the code could not be run (infra_error) after all attempts: that must not become a reward.
+        RuntimeError: the code could not be run (infra_error) after all attempts: that must not become a reward. verl
+            then leaves this response out of the update.
     """
     problem = parse_ground_truth(ground_truth, data_source=data_source, extra_info=extra_info)
     resolved_limits = Limits(**dict(limits or {}))
     config = SandboxConfig(**{"num_slots": max_concurrency, **dict(sandbox or {})})
 
-    def score() -> Score:
-        sandbox = shared_sandbox(config)
-        result = score_response(problem, solution_str, resolved_limits, sandbox=sandbox)
-        _log_metrics(sandbox.metrics())
-        return result
+    def score() -> tuple[Score, _Meter]:
+        meter = _Meter(sandbox=shared_sandbox(config))
+        return score_response(problem, solution_str, resolved_limits, sandbox=meter), meter
 
-    result = await asyncio.get_running_loop().run_in_executor(_thread_pool(max_concurrency), score)
+    result, meter = await asyncio.get_running_loop().run_in_executor(_thread_pool(max_concurrency), score)
     if result.score is None:
         raise RuntimeError(
             f"problem {problem.problem_id}: the answer could not be run in {resolved_limits.infra_attempts} attempts "
@@ -81,6 +104,7 @@ async def compute_score(
         "outcome": result.outcome,
         "num_passed": result.num_passed,
         "num_tests": result.num_tests,
+        **_account(meter),
     }
 
 
@@ -122,12 +146,19 @@ def validate_rows(rows: Iterable[Mapping[str, Any]]) -> int:
     return num_rows
 
 
-def _log_metrics(metrics: Mapping[str, float]) -> None:
-    """Log the sandbox's counts and times once in a while."""
-    global _next_log_at_runs
-    if metrics.get("runs", 0.0) >= _next_log_at_runs:
-        _next_log_at_runs = metrics["runs"] + _RUNS_PER_LOG_LINE
-        logger.info("sandbox: %s", ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items())))
+def _account(meter: _Meter) -> dict[str, float]:
+    """What one answer cost, and the restarts that no answer has told of yet; logs all counts once in a while."""
+    global _next_log_at_runs, _num_restarts_told
+    totals = meter.sandbox.metrics()
+    if totals.get("runs", 0.0) >= _next_log_at_runs:
+        _next_log_at_runs = totals["runs"] + _RUNS_PER_LOG_LINE
+        logger.info("sandbox: %s", ", ".join(f"{name} {value:.4g}" for name, value in sorted(totals.items())))
+    told, _num_restarts_told = _num_restarts_told, totals.get("restarts", 0.0)
+    return {
+        "sandbox_runs": meter.num_runs,
+        "sandbox_run_s": meter.seconds,
+        "sandbox_restarts": _num_restarts_told - told,
+    }
 
 
 @functools.lru_cache

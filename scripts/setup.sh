@@ -2,7 +2,7 @@
 # Make or update .venv with the pinned packages, for this machine's platform. Silent when nothing is to do.
 #
 #   PLATFORM=cpu|gpu   choose the lock file by hand (default: gpu where nvidia-smi finds one)
-#   PYTHON=3.11        Python version of a new .venv (3.10 to 3.12)
+#   PYTHON=3.11        Python version of a new .venv (3.11 or 3.12: the lock files are resolved for these)
 #   PIP_FIND_LINKS     folders with wheels, looked into beside the package index
 set -euo pipefail
 cd "$(dirname "$0")/.."

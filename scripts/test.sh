@@ -21,11 +21,19 @@ browser() {
     fi
 }
 static() {
-    .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/mypy  # -e stops nothing here
+    .venv/bin/ruff check --quiet .
+    .venv/bin/ruff format --quiet --check .
+    .venv/bin/mypy
+}
+with_static() { # style and types beside the tests, on another core
+    static &
+    local checks=$!
+    "$@"
+    wait "$checks"
 }
 case $what in
-    unit) static && .venv/bin/pytest -q tests/unit "$@" ;;
-    e2e) browser && .venv/bin/pytest -v -m "not gpu and not slow" tests/e2e "$@" ;;
-    all) static && browser && .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests "$@" ;;
+    unit) with_static .venv/bin/pytest -q tests/unit "$@" ;;
+    e2e) browser; .venv/bin/pytest -v -m "not gpu and not slow" tests/e2e "$@" ;;
+    all) browser; with_static .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests "$@" ;;
     *) echo "usage: bash scripts/test.sh [unit|e2e|all] [pytest arguments]" >&2; exit 2 ;;
 esac

@@ -61,6 +61,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=8, help="pairs per step")
     parser.add_argument("--learning-rate", type=float, default=2e-5)
     parser.add_argument("--epochs", type=float, default=1.0)
+    parser.add_argument(
+        "--num-trained-layers", type=int, help="train the last layers and the head only: cheaper (default: all)"
+    )
     return parser.parse_args()
 
 
@@ -85,6 +88,14 @@ def encode_pairs(arguments: argparse.Namespace, tokenizer: Any) -> list[Pair]:
     if len(found) <= arguments.num_held_out:
         raise ValueError(f"--pairs {arguments.pairs}: only {len(found)} usable pairs; lower --num-held-out")
     return found
+
+
+def freeze(model: Any, num_trained_layers: int) -> None:
+    """Leave the last layers, the final norm and the head to be trained; frozen layers need no backward pass."""
+    model.base_model.embed_tokens.requires_grad_(False)
+    layers = model.base_model.layers
+    for layer in layers[: len(layers) - num_trained_layers]:
+        layer.requires_grad_(False)
 
 
 def main() -> int:
@@ -116,6 +127,8 @@ def main() -> int:
         use_cpu=not torch.cuda.is_available(),
     )
     model = AutoModelForSequenceClassification.from_pretrained(arguments.model, num_labels=1, dtype=torch.float32)
+    if arguments.num_trained_layers is not None:
+        freeze(model, arguments.num_trained_layers)
     trainer = PairTrainer(model=model, args=options, train_dataset=training, data_collator=collate)
     before = accuracy(trainer, held_out, collate)
     trainer.train()

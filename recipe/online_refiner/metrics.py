@@ -8,10 +8,18 @@ from rapidfuzz.distance import Levenshtein
 
 from recipe.online_refiner.refine_stage import FAILED, SCORED, SKIPPED, Rollout, StageResult
 
+OUTCOMES = ("pass", "fail", "compile_error", "runtime_error", "time_out", "memory_limit", "output_limit")
+
 MEANING = {
     "reward/mean": "task reward of the rollouts, mean over the batch",
     "reward/group_std": "standard deviation of the reward within a prompt's group, mean over groups",
     "reward/zero_std_groups": "share of groups whose rewards are all equal (no gradient without a constraint)",
+    "reward/num_lost": "rollouts without a reward (its function or sandbox failed), left out of the step",
+    "sandbox/runs_per_s": "programs run for the rollouts' rewards, by the seconds of the rollout stage; 0 where none "
+    "is run, as all of sandbox/*",
+    "sandbox/seconds_per_run": "wall seconds of a run, waiting for a slot not counted",
+    "sandbox/restarts": "sandbox processes lost and started anew since the step before",
+    **{f"sandbox/outcome/{outcome}": "rollouts by what became of their program" for outcome in OUTCOMES},
     "refiner/num_rollouts": "rollouts of the step, padding not counted",
     "refiner/num_attempted": "rollouts sent to the refiner",
     "refiner/num_accepted": "refinements that passed the reward gate: the pairs of Eq. 6",
@@ -59,6 +67,21 @@ def reward_metrics(rollouts: list[Rollout]) -> dict[str, float]:
         "reward/mean": float(np.mean([rollout.reward for rollout in rollouts])),
         "reward/group_std": float(stds.mean()),
         "reward/zero_std_groups": float((stds < 1e-8).mean()),
+    }
+
+
+def sandbox_metrics(rollouts: list[Rollout], rollout_s: float) -> dict[str, float]:
+    """Summarise what ``reward.verl_reward`` says of its runs; the seconds are those of the rollout stage."""
+    extras = [rollout.reward_extra_info for rollout in rollouts if "sandbox_runs" in rollout.reward_extra_info]
+    if not extras:
+        return {}
+    num_runs = sum(extra["sandbox_runs"] for extra in extras)
+    outcomes = [extra["outcome"] for extra in extras]
+    return {
+        "sandbox/runs_per_s": num_runs / rollout_s,
+        "sandbox/seconds_per_run": sum(extra["sandbox_run_s"] for extra in extras) / max(1, num_runs),
+        "sandbox/restarts": sum(extra["sandbox_restarts"] for extra in extras),
+        **{f"sandbox/outcome/{outcome}": outcomes.count(outcome) for outcome in OUTCOMES},
     }
 
 

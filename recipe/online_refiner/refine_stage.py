@@ -48,6 +48,8 @@ class Rollout:
     """r(s0, a)."""
     sample: dict[str, Any]
     """The data set's columns of this row: what the reward function gets."""
+    reward_extra_info: dict[str, Any] = field(default_factory=dict)
+    """What the reward function said beside the reward."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,6 +6,8 @@ Fields written, one entry for every row of the batch, padding included (the queu
 u = 1 and masks 0. ``refine_log_probs``, jagged float32 (B, u), exists on the rows of :func:`select` only.
 """
 
+from typing import Any
+
 import torch
 import transfer_queue as tq
 from tensordict import TensorDict
@@ -26,9 +28,11 @@ def real_rows(batch: KVBatchMeta) -> list[int]:
 
 
 def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
-    """Read a batch's rollouts, padding left out."""
+    """Read a batch's rollouts, padding left out; where nothing is rewarded yet their reward is 0."""
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id)
-    prompts, responses, rewards = (data[name].unbind() for name in ("prompts", "responses", "rm_scores"))
+    prompts, responses = (data[name].unbind() for name in ("prompts", "responses"))
+    rewards = data["rm_scores"].unbind() if "rm_scores" in data else torch.zeros(len(batch)).unbind()
+    extras = _objects(data["extra_fields"]) if "extra_fields" in data else [{}] * len(batch)
     columns = {
         name: values.tolist()
         for name, values in data.items()
@@ -43,9 +47,23 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
             response_ids=responses[index].tolist(),
             reward=rewards[index].sum().item(),
             sample={name: values[index] for name, values in columns.items()},
+            reward_extra_info=extras[index].get("reward_extra_info", {}),
         )
         for index in real_rows(batch)
     ]
+
+
+def _objects(column: Any) -> list[Any]:
+    """Return a non-tensor column as a list, whichever of its types the queue chose."""
+    return [getattr(value, "data", value) for value in column]
+
+
+def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
+    """Write the reward of every row, on its last token; the batch has no padding yet."""
+    rows = [torch.zeros(tag["response_len"]) for tag in batch.tags]
+    for row, reward in zip(rows, rewards, strict=True):
+        row[-1] = reward
+    write_fields(batch, rm_scores=jagged(rows))
 
 
 def write_refinements(batch: KVBatchMeta, result: StageResult) -> None:

@@ -31,13 +31,19 @@ class RunDir:
         self.metrics = self.path / "metrics.jsonl"
         self.refinements = self.path / "refinements.jsonl"
         self.tokens = self.path / "tokens.jsonl"
+        self._last_step, self._last_offset = -1, 0  # of metrics.jsonl
 
     def write_config(self, config: DictConfig) -> None:
         """Write the config with its interpolations resolved."""
         (self.path / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
 
-    def append_metrics(self, step: int, metrics: dict[str, Any]) -> None:
-        """Add one step's metrics; numbers that JSON does not have become null."""
+    def write_metrics(self, step: int, metrics: dict[str, Any]) -> None:
+        """Write one step's metrics over what was written of it before; numbers that JSON does not have become null."""
+        if step != self._last_step:
+            self._last_step = step
+            self._last_offset = self.metrics.stat().st_size if self.metrics.exists() else 0
+        elif self.metrics.exists():
+            os.truncate(self.metrics, self._last_offset)
         numbers = {name: _number(value) for name, value in sorted(metrics.items())}
         _append(self.metrics, [{"step": step, **{name: value for name, value in numbers.items() if value is not ...}}])
 

@@ -38,6 +38,9 @@ NO_PENALTY = {
 
 CHOICES = {"mode": MODES, "alignment": ALIGNMENTS, "token_weights": TOKEN_WEIGHTS, "eta_schedule": ETA_SCHEDULES}
 
+MAX_GPU_MEMORY_UTILIZATION = 0.95
+"""Share of a GPU's memory that engines which are awake at the same time may take together."""
+
 Block = TypeVar("Block")
 
 
@@ -139,11 +142,8 @@ def load(config: DictConfig) -> RefinementConfig:
     _check_mode(config, blocks.constraint.mode)
     if blocks.refines:
         _check_token_budgets(config, blocks)
-    reward_model = config.reward.reward_model
-    if blocks.refines and reward_model.enable and not reward_model.enable_resource_pool:
-        raise ValueError(
-            "a colocated reward model cannot score refinements yet; set reward.reward_model.enable_resource_pool=true"
-        )
+    if blocks.refines:
+        _check_shared_memory(config, blocks.refiner)
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         raise ValueError("the online refiner extends verl's V1 sync trainer; set trainer.v1.trainer_mode=sync")
     return blocks
@@ -185,6 +185,21 @@ def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:
                 f"actor_rollout_ref.{key}={budget} is less than a prompt with its refinement "
                 f"(data.max_prompt_length + refiner.max_new_tokens = {length}); raise it"
             )
+
+
+def _check_shared_memory(config: DictConfig, refiner: RefinerConfig) -> None:
+    """A colocated reward model is awake beside the refiner, whose answers it scores as they come."""
+    model = config.reward.reward_model
+    if not model.enable or model.enable_resource_pool or config.trainer.device == "cpu":
+        return
+    own = refiner.rollout.get("gpu_memory_utilization", config.actor_rollout_ref.rollout.gpu_memory_utilization)
+    if own + model.rollout.gpu_memory_utilization > MAX_GPU_MEMORY_UTILIZATION:
+        raise ValueError(
+            f"refiner.rollout.gpu_memory_utilization={own} and reward.reward_model.rollout.gpu_memory_utilization="
+            f"{model.rollout.gpu_memory_utilization} share the GPUs; lower their sum to "
+            f"{MAX_GPU_MEMORY_UTILIZATION}, or give the reward model GPUs of its own: set "
+            "reward.reward_model.enable_resource_pool=true"
+        )
 
 
 def _read(config: DictConfig, name: str, block_type: type[Block]) -> Block:

@@ -1,5 +1,6 @@
 """Rewards refined responses through verl's reward loop, as verl rewards rollouts."""
 
+import asyncio
 import itertools
 from typing import Any
 
@@ -9,7 +10,7 @@ from ray.actor import ActorHandle
 from tensordict import TensorDict
 from verl.protocol import DataProto
 
-from recipe.online_refiner.refine_stage import Rollout
+from recipe.online_refiner.refine_stage import Rollout, Score
 
 
 def _object_array(value: Any) -> np.ndarray:
@@ -25,7 +26,7 @@ class RewardLoopScore:
     rollout, with the refinement in place of the response.
 
     Args:
-        workers: ``PPOTrainer.get_reward_handles()``.
+        workers: ``RewardLoopManager.reward_loop_workers``.
     """
 
     def __init__(self, workers: list[ActorHandle]) -> None:
@@ -58,3 +59,8 @@ class RewardLoopScore:
         result = await next(self._workers).compute_score.remote(data)
         # verl keeps a rollout's reward in float32; at another precision equal rewards would differ and pass the gate.
         return float(np.float32(result["reward_score"]))
+
+
+async def score_all(score: Score, rollouts: list[Rollout]) -> list[float]:
+    """Reward the responses themselves, all at once: what a colocated reward model has to do after the rollout."""
+    return list(await asyncio.gather(*(score(rollout, rollout.response_ids) for rollout in rollouts)))

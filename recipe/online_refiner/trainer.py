@@ -12,12 +12,13 @@ One step (stages of this extension in capitals; the rest is verl's own, untouche
 """
 
 import asyncio
+import contextlib
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
@@ -25,17 +26,9 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
 from recipe.online_refiner import metrics as metric_names
-from recipe.online_refiner.alignment import ALIGNMENTS, counterparts
 from recipe.online_refiner.checks import max_positions
-from recipe.online_refiner.constraint import (
-    charged_log_probs,
-    cross_entropy,
-    divergence,
-    kl_to_reference,
-    penalised_advantages,
-    token_penalty,
-)
-from recipe.online_refiner.eta import SCHEDULES
+from recipe.online_refiner.constraint import kl_to_reference
+from recipe.online_refiner.constraint_stage import ConstraintStage
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine_stage import Refiner, Rollout, reference_log_probs, refine_all
 from recipe.online_refiner.rows import (
@@ -43,21 +36,19 @@ from recipe.online_refiner.rows import (
     read_padded,
     read_rollouts,
     rows_of,
-    select,
     write_kl_log_probs,
-    write_padded,
     write_refinements,
+    write_rewards,
 )
 from recipe.online_refiner.run_dir import RunDir
-from recipe.online_refiner.schema import CRITIC_ESTIMATORS, RefinementConfig, load
-from recipe.online_refiner.scoring import RewardLoopScore
+from recipe.online_refiner.schema import RefinementConfig, load
+from recipe.online_refiner.scoring import RewardLoopScore, score_all
 from recipe.online_refiner.workers import RefinerActorWorker
 from refiner_worker.group import RefinerGroup
 
 ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
 NUM_RECORDED_PAIRS = 2
 """Accepted pairs of a step whose tokens are recorded with their log-probs."""
-REFINE_FIELDS = ("refine_ids", "refine_mask", "refine_accepted", "refine_log_probs")
 
 
 class OnlineRefinerSync(PPOTrainerSync):
@@ -85,8 +76,9 @@ class OnlineRefinerSync(PPOTrainerSync):
     def _setup(self) -> None:
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into
         self.run_dir.forget_after(self.global_steps)
-        self.eta = SCHEDULES[self.blocks.constraint.eta_schedule](self.blocks.constraint, self.total_training_steps)
-        self.eta.load(self._checkpoint_folder(resumed=True) / "constraint.json")
+        self.reward_score = RewardLoopScore(self.reward_loop_manager.reward_loop_workers)
+        self.constraint = ConstraintStage(self.config, self.blocks.constraint, self.total_training_steps)
+        self.constraint.load(self._checkpoint_folder(resumed=True))
         if not self.blocks.hosts_refiner:
             return
         plan = make_plan(
@@ -106,18 +98,42 @@ class OnlineRefinerSync(PPOTrainerSync):
             constraint=self.blocks.constraint,
             client=self.group.client(),
             prompt=plan.prompt,
-            score=RewardLoopScore(self.get_reward_handles()),
+            score=self.reward_score,
             max_model_len=plan.max_model_len,
         )
 
     # ---- one step
+
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """Do verl's step, and keep hold of its metrics."""
+        self.step_metrics = metrics
+        return super().step(metrics, timing_raw)
+
+    @contextlib.contextmanager
+    def _reward_model_awake(self) -> Iterator[None]:
+        """Wake a colocated reward model, which sleeps except where rewards are computed."""
+        if self.get_reward_handles() is not None:  # a rule, or a model on GPUs of its own
+            yield
+            return
+        self.reward_loop_manager.reward_model_manager.wake_up()
+        yield
+        self.reward_loop_manager.reward_model_manager.sleep()
+
+    def _compute_reward_colocate(self, batch: KVBatchMeta, metrics: dict | None = None) -> KVBatchMeta:
+        # verl's own sends the reward workers no column of the data set: a custom reward function ends with a KeyError.
+        with self._reward_model_awake():
+            write_rewards(batch, asyncio.run(score_all(self.reward_score, read_rollouts(batch))))
+        return batch
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
         batch = super()._balance_batch(batch, metrics=metrics, **kwargs)
         rollouts = read_rollouts(batch)
         metrics.update(metric_names.zeros())
         metrics.update(metric_names.reward_metrics(rollouts))
+        metrics.update(metric_names.sandbox_metrics(rollouts, self.timing_raw["gen"]))
         metrics["refiner/num_rollouts"] = len(rollouts)
+        num_wanted = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n
+        metrics["reward/num_lost"] = max(0, num_wanted - len(rollouts))
         metrics["tokens/rollout"] = sum(len(rollout.response_ids) for rollout in rollouts)
         metrics["tokens/update_actor"] = sum(tag["seq_len"] for tag in batch.tags)
         if self.group is None:
@@ -135,7 +151,8 @@ class OnlineRefinerSync(PPOTrainerSync):
         return batch
 
     def _refine(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
-        result = asyncio.run(refine_all(self.refiner, rollouts, seed=self.global_steps))
+        with self._reward_model_awake():
+            result = asyncio.run(refine_all(self.refiner, rollouts, seed=self.global_steps))
         write_refinements(batch, result)
         metrics.update(metric_names.stage_metrics(result))
         self.run_dir.append_refinements(self.global_steps, result)
@@ -152,97 +169,24 @@ class OnlineRefinerSync(PPOTrainerSync):
         batch = super()._compute_old_log_prob(batch, metrics=metrics)
         if self.blocks.refines:
             with marked_timer("refine_log_prob", self.timing_raw):
-                self._score_refinements(batch)
+                self.constraint.score(batch, self.actor_rollout_wg, self.global_steps)
         return batch
 
-    def _score_refinements(self, batch: KVBatchMeta) -> None:
-        """Let the actor compute log pi_theta(a') of the accepted refinements, or of all where their metric is due."""
-        every = self.blocks.constraint.cross_entropy_all_every
-        self.scores_all = every > 0 and (self.global_steps - 1) % every == 0
-        found = read_padded(batch, "refine_mask", "refine_accepted")
-        wanted = found["refine_mask"][:, 0] if self.scores_all else found["refine_accepted"]
-        self.scored_rows = wanted.nonzero().flatten().tolist()
-        if not self.scored_rows:
-            return
-        rollout = self.config.actor_rollout_ref.rollout
-        scoring = select(
-            batch,
-            self.scored_rows,
-            num_chunks=max(self.actor_rollout_wg._dispatch_info["actor"]) + 1,  # as verl's _balance_batch counts ranks
-            multiple=1 if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu,
-            fields=["prompts", "refine_ids", "refine_mask"],
-        )
-        scoring.extra_info = {"temperature": rollout.temperature}
-        self.actor_rollout_wg.compute_refine_log_prob(scoring)
-
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        is_penalised = False
         if self.blocks.refines:
-            self.step_eta = self.eta.at(self.global_steps)
-            metrics["constraint/eta"] = self.step_eta
-            charged = self._charge(batch, metrics)
-            self.eta.observe(metrics["constraint/divergence"])
-            penalty = token_penalty(charged, self.step_eta)
-        if self.blocks.constraint.mode == "penalty" and penalty.any():
-            batch = self._penalise(batch, metrics, penalty)
+            penalty, accepted_rows = self.constraint.charge(batch, metrics, self.global_steps)
+            is_penalised = self.blocks.constraint.mode == "penalty" and bool(penalty.any())
+            self._record_tokens(batch, accepted_rows)
+        if is_penalised:
+            batch = self.constraint.penalise(batch, metrics, penalty, super()._compute_advantage)
         else:
             batch = super()._compute_advantage(batch, metrics=metrics)
         self._record_kl(batch, metrics)
         return batch
 
-    def _charge(self, batch: KVBatchMeta, metrics: dict) -> torch.Tensor:
-        """Return the log-probs that Eq. 6 sums, (B, T), all 0 if nothing was accepted; measure them."""
-        charged = torch.zeros(len(batch), max(tag["response_len"] for tag in batch.tags))
-        if not self.scored_rows:
-            return charged
-        data = read(rows_of(batch, self.scored_rows), "responses", "response_mask", *REFINE_FIELDS)
-        accepted = data["refine_accepted"].bool()
-        pairs = counterparts(
-            ALIGNMENTS[self.blocks.constraint.alignment],
-            [row.tolist() for row in data["responses"].unbind()],
-            [row.tolist() for row in data["refine_ids"].unbind()],
-            accepted.tolist(),
-        )
-        self._record_tokens(batch, [row for row, keep in zip(self.scored_rows, accepted, strict=True) if keep])
-        data = data.to_padded_tensor(0)
-        refined = {"refine_log_probs": data["refine_log_probs"].float(), "refine_mask": data["refine_mask"]}
-        charged[self.scored_rows, : pairs.shape[1]] = charged_log_probs(
-            refine_log_probs=refined["refine_log_probs"], counterparts=pairs, response_mask=data["response_mask"]
-        )
-        all_rows = torch.full_like(accepted, self.scores_all)
-        metrics.update(
-            {
-                "constraint/cross_entropy_all": cross_entropy(**refined, rows=all_rows),
-                "constraint/cross_entropy_accepted": cross_entropy(**refined, rows=accepted),
-                "constraint/divergence": divergence(charged, metrics["refiner/num_rollouts"]),
-                "tokens/refine_log_prob": data["refine_mask"].sum().item(),
-            }
-        )
-        return charged
-
-    def _penalise(self, batch: KVBatchMeta, metrics: dict, penalty: torch.Tensor) -> KVBatchMeta:
-        """Compute advantages with the penalty: in the rewards if a critic has to see it, else in verl's advantages."""
-        if self.config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
-            scores = read_padded(batch, "rm_scores")["rm_scores"]
-            write_padded(batch, rm_scores=scores + penalty)  # verl reads its token-level rewards from this field
-            batch = super()._compute_advantage(batch, metrics=metrics)
-            write_padded(batch, rm_scores=scores)
-            response_mask = read_padded(batch, "response_mask")["response_mask"]
-        else:
-            batch = super()._compute_advantage(batch, metrics=metrics)
-            data = read_padded(batch, "advantages", "response_mask")
-            response_mask = data["response_mask"]
-            write_padded(batch, advantages=penalised_advantages(**data, penalty=penalty))
-        metrics["constraint/penalty"] = (penalty.sum() / response_mask.sum().clamp(min=1)).item()
-        return batch
-
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        constraint = self.blocks.constraint
-        if constraint.mode == "sft" and self.step_eta > 0:
-            batch.extra_info.update(
-                sft_eta=self.step_eta,
-                sft_token_weights=constraint.token_weights,
-                sft_kept_weight=constraint.kept_weight,
-            )
+        self.constraint.add_to_loss(batch)
         return super()._update_actor(batch, metrics=metrics)
 
     def _record_kl(self, batch: KVBatchMeta, metrics: dict) -> None:
@@ -277,11 +221,14 @@ class OnlineRefinerSync(PPOTrainerSync):
         return Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def _save_checkpoint(self) -> None:
-        self.eta.save(self._checkpoint_folder() / "constraint.json")  # before verl names this checkpoint the latest
+        # Both before verl names this checkpoint the latest: a run that is killed later on goes on behind it.
+        self.constraint.save(self._checkpoint_folder())
+        seconds = {f"timing_s/{stage}": value for stage, value in self.timing_raw.items()}
+        self.run_dir.write_metrics(self.global_steps, {**self.step_metrics, **seconds})
         super()._save_checkpoint()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, **kwargs: Any) -> None:
         # verl's own timer of the stage that ours stands in counts it as well.
         timing_raw["old_log_prob"] -= timing_raw.get("refine_log_prob", 0.0)
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
-        self.run_dir.append_metrics(kwargs["global_steps"], metrics)
+        self.run_dir.write_metrics(kwargs["global_steps"], metrics)

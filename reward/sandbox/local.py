@@ -1,6 +1,5 @@
 """The local backend: zygotes on this machine, a slot for each program that runs at a time."""
 
-import collections
 import json
 import logging
 import os
@@ -8,6 +7,7 @@ import threading
 import time
 
 from reward.limits import Limits
+from reward.sandbox.counts import RunCounts
 from reward.sandbox.execution import Execution, Program, Status
 from reward.sandbox.flavours import FLAVOURS, choose
 from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
@@ -42,9 +42,7 @@ class LocalSandbox:
         self._lock = threading.Lock()
         self._zygotes: dict[str, Zygote] = {}  # by flavour
         self._idle: dict[str, list[Slot]] = {flavour: [] for flavour in FLAVOURS}
-        self._counts: collections.Counter[str] = collections.Counter()
-        self._busy_s = 0.0
-        self._started_at = time.monotonic()
+        self._counts = RunCounts()
         self._zygote("lean")
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
@@ -55,7 +53,7 @@ class LocalSandbox:
         with self._free:
             for attempt in range(limits.infra_attempts):
                 if attempt:
-                    self._count("retries")
+                    self._counts.add("retries")
                     time.sleep(0.1 * 2**attempt)  # a full process table or memory often clears within moments
                 try:
                     execution = judge(self._run(job, stdin, flavour, limits, timeout_s), program, limits, timeout_s)
@@ -63,20 +61,12 @@ class LocalSandbox:
                     execution = Execution(status="infra_error", detail=str(error))
                 if execution.status != "infra_error":
                     break
-        with self._lock:
-            self._counts["runs"] += 1
-            self._counts[execution.status] += 1
-            self._busy_s += time.monotonic() - started
+        self._counts.add_run(execution.status, time.monotonic() - started)
         return execution
 
     def metrics(self) -> dict[str, float]:
-        """Runs, runs_per_s since the start, seconds_per_run (with waiting), retries, restarts, and runs by status."""
-        with self._lock:
-            counts = {name: float(count) for name, count in self._counts.items()}
-            runs = counts.get("runs", 0.0)
-            counts["runs_per_s"] = runs / max(time.monotonic() - self._started_at, 1e-9)
-            counts["seconds_per_run"] = self._busy_s / max(runs, 1.0)
-            return counts
+        """See `RunCounts.metrics`."""
+        return self._counts.metrics()
 
     def close(self) -> None:
         """End every process and remove every scratch folder; nothing in a process forked from the one that made it."""
@@ -101,7 +91,7 @@ class LocalSandbox:
             trace = slot.run(job, stdin, limits, timeout_s)
         except BaseException:
             slot.close()
-            self._count("restarts")
+            self._counts.add("restarts")
             raise
         with self._lock:
             self._idle[flavour].append(slot)
@@ -139,12 +129,8 @@ class LocalSandbox:
                     for slot in self._idle[flavour]:
                         slot.close()
                     self._idle[flavour].clear()
-                    self._counts["restarts"] += 1
+                    self._counts.add("restarts")
         zygote.close()
-
-    def _count(self, name: str) -> None:
-        with self._lock:
-            self._counts[name] += 1
 
 
 def check_isolation(layers: dict[str, str], *, allow_unsafe: bool) -> None:

@@ -3,7 +3,6 @@
 An error of the service is an infra_error and never a verdict on the program: it is tried again, and then reported so.
 """
 
-import collections
 import http.client
 import json
 import secrets
@@ -14,6 +13,7 @@ import urllib.request
 from typing import Any
 
 from reward.limits import Limits
+from reward.sandbox.counts import RunCounts
 from reward.sandbox.execution import Execution, Program, Status
 from reward.sandbox.jail.values import DECODERS
 from reward.sandbox.wrapper import wrap
@@ -48,10 +48,7 @@ class RemoteSandbox:
             raise ValueError(f"sandbox url is {url!r}: set it to the http:// address of a SandboxFusion service")
         self._url = url.rstrip("/").removesuffix("/run_code") + "/run_code"
         self._free = threading.BoundedSemaphore(num_slots)
-        self._lock = threading.Lock()
-        self._counts: collections.Counter[str] = collections.Counter()
-        self._busy_s = 0.0
-        self._started_at = time.monotonic()
+        self._counts = RunCounts()
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
         """See `Sandbox.execute`."""
@@ -71,7 +68,7 @@ class RemoteSandbox:
         with self._free:
             for attempt in range(limits.infra_attempts):
                 if attempt:
-                    self._count("retries")
+                    self._counts.add("retries")
                     time.sleep(0.1 * 2**attempt)
                 try:
                     answer = self._post(body, limits, limits.startup_s + timeout_s + _GRACE_S)
@@ -81,19 +78,12 @@ class RemoteSandbox:
                     execution = Execution(status="infra_error", detail=str(error))
                     if error.is_final:
                         break
-        with self._lock:
-            self._counts.update(("runs", execution.status))
-            self._busy_s += time.monotonic() - started
+        self._counts.add_run(execution.status, time.monotonic() - started)
         return execution
 
     def metrics(self) -> dict[str, float]:
-        """Runs, runs_per_s since the start, seconds_per_run (with waiting), retries, and runs by status."""
-        with self._lock:
-            counts = {name: float(count) for name, count in self._counts.items()}
-            runs = counts.get("runs", 0.0)
-            counts["runs_per_s"] = runs / max(time.monotonic() - self._started_at, 1e-9)
-            counts["seconds_per_run"] = self._busy_s / max(runs, 1.0)
-            return counts
+        """See `RunCounts.metrics`."""
+        return self._counts.metrics()
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -114,10 +104,6 @@ class RemoteSandbox:
         if not isinstance(answer, dict):
             raise ServiceError(f"{self._url} answered with {type(answer).__name__}, not an object")
         return answer
-
-    def _count(self, name: str) -> None:
-        with self._lock:
-            self._counts[name] += 1
 
 
 def judge(answer: dict[str, Any], program: Program, limits: Limits, timeout_s: float, word: str) -> Execution:

@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner import main, rows, schema, task_runner, trainer
+from recipe.online_refiner import constraint_stage, main, rows, schema, task_runner, trainer
 
 SETTINGS = [
     {"mode": "penalty", "alignment": "position"},
@@ -42,9 +42,10 @@ class CyclingTrainer(trainer.OnlineRefinerSync):
         record = {name: [row.tolist() for row in data[name].unbind()] for name in FIELDS if name in data}
         record["group"] = [key.rsplit("_", 2)[0] for key in batch.keys]
         record["refined"] = {}
-        if self.blocks.refines and self.scored_rows:
-            scored = rows.read(rows.rows_of(batch, self.scored_rows), *trainer.REFINE_FIELDS)
-            for row, (index, accepted) in enumerate(zip(self.scored_rows, scored["refine_accepted"], strict=True)):
+        scored_rows = self.constraint.scored_rows if self.blocks.refines else []
+        if scored_rows:
+            scored = rows.read(rows.rows_of(batch, scored_rows), *constraint_stage.REFINE_FIELDS)
+            for row, (index, accepted) in enumerate(zip(scored_rows, scored["refine_accepted"], strict=True)):
                 record["refined"][index] = {
                     "ids": scored["refine_ids"].unbind()[row].tolist(),
                     "log_probs": scored["refine_log_probs"].unbind()[row].tolist(),

@@ -1,4 +1,4 @@
-"""The dialogue preset's CPU twin: PPO with a critic, and a reward model that vLLM serves beside it."""
+"""The dialogue preset's CPU twin: PPO with a critic, and a reward model that vLLM serves, beside it or colocated."""
 
 import json
 import math
@@ -26,8 +26,14 @@ def reward_model(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_reward_model_on_its_own_pool(
-    start_marked: Callable, tiny_llama: Path, reward_model: Path, letter_prompts: Path, tmp_path: Path
+@pytest.mark.parametrize("on_its_own_pool", [True, False])
+def test_a_reward_model_scores_responses_and_refinements(
+    on_its_own_pool: bool,
+    start_marked: Callable,
+    tiny_llama: Path,
+    reward_model: Path,
+    letter_prompts: Path,
+    tmp_path: Path,
 ) -> None:
     run_dir = tmp_path / "run"
     job = start_marked(
@@ -35,6 +41,7 @@ def test_a_reward_model_on_its_own_pool(
             *("-m", "recipe.online_refiner.main", "experiment=dialogue_ppo", "twin=cpu", f"run_dir={run_dir}"),
             *(f"actor_rollout_ref.model.path={tiny_llama}", f"reward.reward_model.model_path={reward_model}"),
             *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}"),
+            f"reward.reward_model.enable_resource_pool={on_its_own_pool}",
             *("data.max_prompt_length=64", "data.max_response_length=16", "constraint.cross_entropy_all_every=1"),
         ],
         cwd=tmp_path,

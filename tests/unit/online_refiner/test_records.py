@@ -29,6 +29,25 @@ def rollout(key: str, response_ids: list[int], reward: float) -> Rollout:
     )
 
 
+def test_sandbox_metrics() -> None:
+    rollouts = [rollout("a0", [5], 1.0), rollout("a1", [5], -0.6), rollout("b0", [5], -1.0)]
+    assert metrics.sandbox_metrics(rollouts, 2.0) == {}, "a reward that runs no programs"
+    for one, (outcome, runs, seconds, restarts) in zip(
+        rollouts, [("pass", 4, 0.2, 0.0), ("time_out", 1, 1.0, 1.0), ("compile_error", 0, 0.0, 0.0)], strict=True
+    ):
+        one.reward_extra_info = {
+            **{"score": one.reward, "outcome": outcome},
+            **{"sandbox_runs": runs, "sandbox_run_s": seconds, "sandbox_restarts": restarts},
+        }
+    found = metrics.sandbox_metrics(rollouts, 2.0)
+    assert found["sandbox/runs_per_s"] == 2.5
+    assert found["sandbox/seconds_per_run"] == pytest.approx(0.24)
+    assert found["sandbox/restarts"] == 1
+    counts = {name.rpartition("/")[2]: count for name, count in found.items() if "outcome" in name and count}
+    assert counts == {"pass": 1, "time_out": 1, "compile_error": 1}
+    assert found.keys() <= metrics.MEANING.keys()
+
+
 @pytest.fixture
 def result() -> StageResult:
     return StageResult(
@@ -85,7 +104,7 @@ def test_reward_metrics_by_hand() -> None:
 def test_run_dir_keeps_every_rollout_and_forgets_steps_to_be_done_again(result: StageResult, tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
     for step in (1, 2, 3):
-        run_dir.append_metrics(step, {"loss": 0.5, "nan": float("nan"), "text": "no number"})
+        run_dir.write_metrics(step, {"loss": 0.5, "nan": float("nan"), "text": "no number"})
         run_dir.append_refinements(step, result)
     with run_dir.metrics.open("a") as file:
         file.write('{"step": 4, "cut off')
@@ -97,9 +116,18 @@ def test_run_dir_keeps_every_rollout_and_forgets_steps_to_be_done_again(result: 
     assert (rows[1]["refined"], rows[1]["detail"]) == (None, "loop")
 
 
+def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    for step, loss in ((1, 0.5), (1, 0.25), (2, 0.125)):
+        run_dir.write_metrics(step, {"loss": loss})
+    RunDir(tmp_path).write_metrics(3, {"loss": 0.0})  # a resumed run
+    rows = [(row["step"], row["loss"]) for row in read_rows(run_dir.metrics)]
+    assert rows == [(1, 0.25), (2, 0.125), (3, 0.0)]
+
+
 def test_the_summary_shows_the_table_and_a_diff(result: StageResult, tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    run_dir.append_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0})
+    run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0})
     run_dir.append_refinements(1, result)
     output = io.StringIO()
     print_summary(Console(file=output, width=120), run_dir)

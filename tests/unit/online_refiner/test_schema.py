@@ -79,7 +79,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.kept_weight=2", "constraint.kept_weight=2.0: set 0 to 1"),
         ("constraint.cross_entropy_all_every=-1", "constraint.cross_entropy_all_every=-1: set 0 or more"),
         ("algorithm.adv_estimator=gdpo", "does not work with algorithm.adv_estimator=gdpo: it normalises several"),
-        ("reward.reward_model.enable=true", "set reward.reward_model.enable_resource_pool=true"),
+        ("reward.reward_model.enable=true", "lower their sum to 0.95, or give the reward model GPUs of its own"),
         ("trainer.v1.trainer_mode=separate_async", "set trainer.v1.trainer_mode=sync"),
     ],
 )
@@ -136,3 +136,15 @@ def test_a_refinement_must_fit_into_a_dynamic_micro_batch(mode: str, dynamic: st
         schema.load(composed(*overrides))
     schema.load(composed(*overrides, f"actor_rollout_ref.{budget}=1024"))
     schema.load(composed(*overrides, "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2"))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("refiner.rollout.gpu_memory_utilization=0.4",),
+        ("reward.reward_model.enable_resource_pool=true",),
+        ("trainer.device=cpu",),
+    ],
+)
+def test_a_reward_model_beside_a_refiner_that_leaves_it_room(overrides: tuple[str, ...]) -> None:
+    schema.load(composed("reward.reward_model.enable=true", *overrides))

@@ -8,7 +8,7 @@ import pytest
 from reward.verl_reward import compute_score, validate_rows
 
 GROUND_TRUTH = json.dumps({"inputs": [[1], [2]], "outputs": [2, 4], "fn_name": "double", "problem_id": "p"})
-KEYS = {"score", "acc", "outcome", "num_passed", "num_tests"}
+KEYS = {"score", "acc", "outcome", "num_passed", "num_tests", "sandbox_runs", "sandbox_run_s", "sandbox_restarts"}
 
 
 def answer(body: str) -> str:
@@ -39,6 +39,8 @@ def test_concurrent_answers_have_the_same_keys_and_do_not_block_the_loop() -> No
     assert [score["acc"] for score in scores] == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert [score["outcome"] for score in scores] == ["pass", "fail", "runtime_error", "compile_error", "compile_error"]
     assert all(score.keys() == KEYS for score in scores)
+    assert [score["sandbox_runs"] for score in scores] == [2, 2, 1, 0, 1]
+    assert all(score["sandbox_run_s"] > 0 for score in scores[:3])
     assert ticks >= 3
 
 
