@@ -2,6 +2,7 @@
 
 import statistics
 from dataclasses import dataclass
+from typing import Any
 
 from recipe.report.arms import Arm
 from recipe.report.runs import Run
@@ -59,13 +60,16 @@ def costs(arms: list[Arm]) -> list[Costs]:
 
 
 def _costs(runs: list[Run]) -> Costs:
-    def mean(metric: str) -> float:
-        return statistics.fmean(row.get(metric) or 0.0 for run in runs for row in run.metrics)
-
-    seconds = {name: mean(metric) for metric, name in STAGES.items()}
-    seconds[OTHER] = max(0.0, mean("timing_s/step") - sum(seconds.values()))
+    rows = [row for run in runs for row in run.metrics]
+    timed = [row for row in rows if row.get("timing_s/step")] or rows  # a step that was killed late has no end
+    seconds = {name: _mean(timed, metric) for metric, name in STAGES.items()}
+    seconds[OTHER] = max(0.0, _mean(timed, "timing_s/step") - sum(seconds.values()))
     return Costs(
         seconds=seconds,
-        tokens={name: mean(metric) for metric, name in TOKENS.items()},
+        tokens={name: _mean(rows, metric) for metric, name in TOKENS.items()},
         hours=statistics.fmean(sum(row.get("timing_s/step") or 0.0 for row in run.metrics) for run in runs) / 3600,
     )
+
+
+def _mean(rows: list[dict[str, Any]], metric: str) -> float:
+    return statistics.fmean(row.get(metric) or 0.0 for row in rows)

@@ -91,6 +91,13 @@ def test_costs_are_means_over_steps_and_the_rest_of_a_step_is_other(write_run: C
     assert [one.hours for one in found] == [27 / 3600, 9 / 3600]
 
 
+def test_a_step_without_an_end_does_not_count_in_the_time_of_a_step(write_run: Callable) -> None:
+    killed = write_run("a", [0.0], metrics={"timing_s/step": 9.0, "timing_s/gen": 4.0})
+    with (killed / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "timing_s/gen": 6.0}\n')
+    assert costs([arm(killed)])[0].seconds == {"rollout": 4.0, "other": 5.0}
+
+
 def test_names_at_the_ends_of_lines_keep_their_distance() -> None:
     assert spread_out([0.2, 0.5], 0.1) == pytest.approx([0.2, 0.5])
     assert spread_out([0.5, 0.5, 0.9], 0.1) == pytest.approx([0.45, 0.55, 0.9])
