@@ -107,16 +107,11 @@ def _label_ends(axes: Axes, curves: Mapping[int, dict[int, Stat]], labels: dict[
     order = sorted(ends, key=lambda arm: ends[arm][1])
     places = spread_out([ends[arm][1] for arm in order], gap)
     for arm, place in zip(order, places, strict=True):
-        about: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
         x, y = ends[arm]
-        leader: dict[str, Any] = {
-            "color": "#8a8f98",
-            "lw": 0.7,
-            "ls": (0, (1, 2)),
-        }  # not to be taken for a curve that goes on
-        axes.plot([x, 1.0, 1.02], [y, place, place], gid=f"{slug}-arm-{arm}-leader", **leader, **about)
-        about |= {"color": colour(arm), "va": "center", "fontsize": 8.5}
-        axes.text(1.03, place, labels[arm], gid=f"{slug}-arm-{arm}-label", **about)
+        about: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "color": colour(arm)}
+        leader = axes.plot([x, 1.0, 1.02], [y, place, place], gid=f"{slug}-arm-{arm}-leader", **about)[0]
+        leader.set(linewidth=0.7, linestyle=(0, (1, 2)))  # not to be taken for a curve that goes on
+        axes.text(1.03, place, labels[arm], gid=f"{slug}-arm-{arm}-label", va="center", fontsize=8.5, **about)
 
 
 def spread_out(heights: list[float], gap: float) -> list[float]:
