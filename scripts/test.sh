@@ -10,6 +10,16 @@ bash scripts/setup.sh
 what=${1:-all}
 shift || true
 
+# The report is looked at in a real browser; without one that test is skipped and says so.
+browser() {
+    if command -v chromium chromium-browser google-chrome >/dev/null; then return; fi
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then return; fi
+    echo "test: installing chromium with apt for the report's browser test"
+    export DEBIAN_FRONTEND=noninteractive
+    if ! { apt-get -qq update && apt-get -qq install --no-install-recommends chromium; } >/dev/null 2>&1 </dev/null; then
+        echo "test: chromium could not be installed; the report's browser test is skipped"
+    fi
+}
 static() {
     .venv/bin/ruff check --quiet .
     .venv/bin/ruff format --quiet --check .
@@ -23,7 +33,7 @@ with_static() { # style and types beside the tests, on another core
 }
 case $what in
     unit) with_static .venv/bin/pytest -q tests/unit "$@" ;;
-    e2e) .venv/bin/pytest -v -m "not gpu and not slow" tests/e2e "$@" ;;
-    all) with_static .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests "$@" ;;
+    e2e) browser; .venv/bin/pytest -v -m "not gpu and not slow" tests/e2e "$@" ;;
+    all) browser; with_static .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests "$@" ;;
     *) echo "usage: bash scripts/test.sh [unit|e2e|all] [pytest arguments]" >&2; exit 2 ;;
 esac

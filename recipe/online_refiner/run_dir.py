@@ -9,11 +9,12 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner.refine_stage import StageResult
+if TYPE_CHECKING:  # it brings torch and Ray, and who only reads a run directory needs neither
+    from recipe.online_refiner.refine_stage import StageResult
 
 
 class RunDir:
@@ -46,7 +47,7 @@ class RunDir:
         numbers = {name: _number(value) for name, value in sorted(metrics.items())}
         _append(self.metrics, [{"step": step, **{name: value for name, value in numbers.items() if value is not ...}}])
 
-    def append_refinements(self, step: int, result: StageResult) -> None:
+    def append_refinements(self, step: int, result: "StageResult") -> None:
         """Add one step's rollouts with what became of their refinement."""
         rows = [
             {
@@ -81,10 +82,15 @@ class RunDir:
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a JSON lines file; an unfinished last line is left out."""
-    with path.open(encoding="utf-8") as lines:
+    return map(json.loads, finished_lines(path))
+
+
+def finished_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file as they are; the unfinished last one, maybe cut within a character, is left out."""
+    with path.open("rb") as lines:
         for line in lines:
-            if line.endswith("\n"):
-                yield json.loads(line)
+            if line.endswith(b"\n"):
+                yield line
 
 
 def _append(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -1,95 +1,201 @@
-"""The figures of a report, drawn with matplotlib without a display."""
+"""The figures of a report, drawn with matplotlib without a display: for the page as SVG, beside it as PNG."""
 
+import io
+import re
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from recipe.report.runs import Run, by_arm, curve
+from recipe.report.series import Quantity, Stat
 
-matplotlib.use("Agg")
-
-CURVES = {
-    "reward/mean": "task reward",
-    "kl_ref/k3": "KL to the reference (nats per token)",
-    "constraint/cross_entropy_accepted": "cross-entropy of accepted refinements (nats per token)",
-    "refiner/improvement_ratio": "improvement ratio (accepted / rollouts)",
-    "reward/group_std": "reward std within a group",
-    "constraint/divergence": "D of Eq. 5 (nats per rollout)",
+COLOURS = (
+    *("#1d5fb8", "#c2410c", "#15803d", "#7c3aed", "#be123c", "#0e7490", "#854d0e", "#52525b", "#a21caf", "#4d7c0f"),
+)
+"""Dark enough to be read as text on white. After the last they start again, dashed, then dotted."""
+DASHES = ((), (4, 1.5), (1, 1.2))
+STAGE_COLOURS = (
+    *("#8fb8de", "#f6b26b", "#f4cf7c", "#a3d39c", "#c9b8e8", "#e6a8c0", "#9fd8d3", "#d9c2a3", "#f29e8e", "#b6c4d6"),
+    *("#d5dd8f", "#cfa6d6", "#a8c6a0", "#d6d9de"),
+)
+"""Light enough for black numbers on them."""
+STYLE: Any = {
+    **{"font.size": 9, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.axisbelow": True},
+    **{"axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False},
+    **{"axes.edgecolor": "#8a8f98", "axes.labelcolor": "#4b5563", "xtick.color": "#4b5563", "ytick.color": "#4b5563"},
+    **{"grid.color": "#e5e7eb", "axes.grid": True, "axes.grid.axis": "y", "lines.linewidth": 1.7, "text.color": "#111"},
 }
-STAGES = {
-    "timing_s/gen": "rollout",
-    "timing_s/refine": "refine",
-    "timing_s/kl_ref": "KL",
-    "timing_s/old_log_prob": "log-probs",
-    "timing_s/refine_log_prob": "log pi(a')",
-    "timing_s/update_critic": "critic update",
-    "timing_s/update_actor": "actor update",
-    "timing_s/update_weights": "weight sync",
-}
-TOKENS = {
-    "tokens/rollout": "rollout",
-    "tokens/refine_prompt": "refiner reads",
-    "tokens/refine": "refiner writes",
-    "tokens/refine_log_prob": "log pi(a')",
-}
+MAX_LABEL = 24
+TOKENS_A_LINE = 12
+MAX_TOKEN_LINES = 24
+CE_LIMIT = 6.0
+"""Nats at which the colour of a token ends."""
+CE_COLOURS = ("#ffffff", "#ffe3c2", "#fdb27a", "#f2704c")
+"""From a sure token to one that the policy did not expect; black text can be read on all."""
 
 
-def curves(runs: list[Run]) -> Figure:
-    """Draw every curve, one line an arm: mean over its runs, with their standard deviation as a band."""
-    figure = Figure(figsize=(12, 10), layout="constrained")
-    for axes, (metric, title) in zip(figure.subplots(3, 2).flat, CURVES.items(), strict=True):
-        for arm, members in by_arm(runs).items():
-            steps, mean, spread = curve(members, metric)
-            label = arm if len(members) == 1 else f"{arm} ({len(members)} runs)"
-            axes.plot(steps, mean, label=label, marker="." if len(steps) < 30 else None)
-            axes.fill_between(steps, mean - spread, mean + spread, alpha=0.2)
-        axes.set_title(title, fontsize=10)
-        axes.set_xlabel("step")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize=8)
+def colour(arm: int) -> str:
+    """Return the colour of an arm."""
+    return COLOURS[arm % len(COLOURS)]
+
+
+def dash_array(arm: int) -> str:
+    """Return the dashes of an arm's line as SVG has them; empty for a line without."""
+    return " ".join(str(3 * length) for length in _dashes(arm))
+
+
+def _dashes(arm: int) -> tuple[float, ...]:
+    return DASHES[arm // len(COLOURS) % len(DASHES)]
+
+
+@matplotlib.rc_context(STYLE)
+def panel(
+    quantity: Quantity, curves: Mapping[int, dict[int, Stat]], *, names: list[str], steps: tuple[int, int], window: int
+) -> Figure:
+    """Draw one quantity, a line an arm with the spread over its runs as a band and its name at the end.
+
+    Args:
+        quantity: What is drawn.
+        curves: Values of each arm, by its place in `names`; arms without any are left out.
+        names: Every arm's.
+        steps: The first and the last step of the axis.
+        window: Steps that each value is a mean over.
+    """
+    figure = Figure(figsize=(6.4, 3.1))
+    labels = {arm: _clipped(names[arm], MAX_LABEL) for arm in curves} if len(names) > 1 else {}
+    right = 0.98 - 0.0107 * max((len(label) + 3 for label in labels.values()), default=0)
+    axes = figure.add_axes((0.085, 0.155, right - 0.085, 0.66))
+    for arm, points in curves.items():
+        places = list(points)
+        mean = np.array([point.mean for point in points.values()])
+        spread = np.array([point.spread or 0.0 for point in points.values()])
+        line: dict[str, Any] = {"color": colour(arm), "marker": "o" if len(places) < 20 else None, "markersize": 3.5}
+        axes.plot(places, mean, dashes=_dashes(arm) or (None, None), gid=f"{quantity.slug}-arm-{arm}-line", **line)
+        if spread.any():
+            band = axes.fill_between(places, mean - spread, mean + spread, alpha=0.15, lw=0, color=colour(arm))
+            band.set_gid(f"{quantity.slug}-arm-{arm}-band")
+    unit = f"{quantity.unit}; running mean over {window} steps" if window > 1 else quantity.unit
+    figure.text(0, 0.975, quantity.title, fontsize=11, weight="bold", va="top")
+    figure.text(0, 0.9, unit, color="#4b5563", va="top")
+    axes.set_xlabel("step", loc="right")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
+    margin = 0.02 * max(1, steps[1] - steps[0])
+    axes.set_xlim(steps[0] - margin, steps[1] + margin)
+    if quantity.from_zero and axes.get_ylim()[0] < axes.get_ylim()[1]:
+        axes.set_ylim(bottom=0)
+    axes.set_ylim(axes.get_ylim())  # final from here on: names are placed by them
+    _label_ends(axes, curves, labels, quantity.slug)
     return figure
 
 
-def costs(runs: list[Run]) -> Figure:
-    """Draw seconds and tokens of each stage, mean over steps, a bar an arm."""
-    figure = Figure(figsize=(12, 1.5 + 0.5 * len(by_arm(runs))), layout="constrained")
-    panels = zip(figure.subplots(1, 2), ((STAGES, "seconds a step"), (TOKENS, "tokens a step")), strict=True)
-    for axes, (parts, title) in panels:
-        _stacked_bars(axes, runs, parts)
-        axes.set_title(title, fontsize=10)
-    return figure
+def _label_ends(axes: Axes, curves: Mapping[int, dict[int, Stat]], labels: dict[int, str], slug: str) -> None:
+    """Write each arm's name right of the axes, beside its last point or as near as the other names let it."""
+    if not labels:
+        return
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = {}
+    for arm in labels:
+        step, point = list(curves[arm].items())[-1]
+        ends[arm] = to_axes.transform((step, point.mean))
+    gap = min(0.075, 1.0 / len(ends))
+    order = sorted(ends, key=lambda arm: ends[arm][1])
+    places = spread_out([ends[arm][1] for arm in order], gap)
+    for arm, place in zip(order, places, strict=True):
+        x, y = ends[arm]
+        about: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "color": colour(arm)}
+        leader = axes.plot([x, 1.0, 1.02], [y, place, place], gid=f"{slug}-arm-{arm}-leader", **about)[0]
+        leader.set(linewidth=0.7, linestyle=(0, (1, 2)))  # not to be taken for a curve that goes on
+        axes.text(1.03, place, labels[arm], gid=f"{slug}-arm-{arm}-label", va="center", fontsize=8.5, **about)
 
 
-def _stacked_bars(axes: Axes, runs: list[Run], parts: dict[str, str]) -> None:
-    arms = by_arm(runs)
-    left = np.zeros(len(arms))
-    for metric, name in parts.items():
-        means = [
-            np.mean([row.get(metric) or 0.0 for run in members for row in run.metrics]) for members in arms.values()
-        ]
-        if any(means):
-            axes.barh(list(arms), means, left=left, label=name)
-            left += np.array(means)
-    axes.legend(fontsize=7, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.08))
+def spread_out(heights: list[float], gap: float) -> list[float]:
+    """Move ascending heights apart to at least a gap, as little as possible; between 0 and 1 where all fit.
+
+    ``[0.5, 0.5]`` by 0.1 becomes ``[0.45, 0.55]``.
+    """
+    blocks: list[list[float]] = []  # neighbours that touch move together, by the mean of what each would like
+    for place, height in enumerate(heights):
+        blocks.append([height - place * gap])
+        while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    wished = [float(np.mean(block)) for block in blocks for _ in block]
+    highest = 1.0 - (len(heights) - 1) * gap
+    return [max(0.0, min(highest, height)) + place * gap for place, height in enumerate(wished)]
 
 
-def token_map(row: dict[str, Any]) -> Figure:
-    """Draw the cross-entropy of every token of a response and of its refinement: dark where the policy was sure."""
-    rows = (("response", row["response"]), ("refinement", row["refined"]))
-    longest = max(len(tokens) for _, tokens in rows)
-    figure = Figure(figsize=(min(16, 1.5 + 0.42 * longest), 1.7), layout="constrained")
+@matplotlib.rc_context(STYLE)
+def stacked_bars(parts: list[dict[str, float]], names: list[str], title: str, unit: str) -> Figure:
+    """Draw one stacked bar an arm; all arms have the same parts."""
+    figure = Figure(figsize=(6.4, 1.45 + 0.28 * len(names)), layout="constrained")
+    figure.suptitle(title, x=0, ha="left", fontsize=11, weight="bold")
     axes = figure.subplots()
-    values = np.full((2, longest), np.nan)
-    for line, (_, tokens) in enumerate(rows):
-        for place, (text, log_prob) in enumerate(tokens):
-            values[line, place] = -log_prob
-            axes.text(place, line, text.replace("$", r"\$"), ha="center", va="center", fontsize=6, color="white")
-    image = axes.imshow(values, aspect="auto", cmap="viridis", vmin=0, vmax=8)
-    axes.set_yticks([0, 1], [name for name, _ in rows])
-    axes.set_xticks([])
-    figure.colorbar(image, label="nats")
+    left = np.zeros(len(names))
+    widest = max(sum(values.values()) for values in parts) or 1.0
+    for index, part in enumerate(parts[0]):
+        values = np.array([values[part] for values in parts])
+        bars = axes.barh(range(len(names)), values, left=left, color=STAGE_COLOURS[index], label=part, height=0.7)
+        labels = [f"{value:,.0f}" if value > 0.07 * widest else "" for value in values]
+        axes.bar_label(bars, labels, label_type="center", fontsize=8, color="#111")
+        left += values
+    axes.set_yticks(range(len(names)), [_clipped(name, MAX_LABEL) for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(axis="x")
+    axes.grid(False, axis="y")
+    axes.set_xlabel(unit)
+    figure.legend(loc="outside lower left", ncols=4, fontsize=8, frameon=False, handlelength=1, columnspacing=1.2)
     return figure
+
+
+@matplotlib.rc_context(STYLE)
+def token_map(pair: dict[str, Any]) -> Figure:
+    """Draw the cross-entropy of every token of a response (left) and of its refinement (right), in reading order."""
+    sides = (("response", pair["response"]), ("refinement", pair["refined"]))
+    num_lines = min(MAX_TOKEN_LINES, max(-(-len(tokens) // TOKENS_A_LINE) for _, tokens in sides) or 1)
+    figure = Figure(figsize=(12.8, 1.1 + 0.24 * num_lines), layout="constrained")
+    colours = matplotlib.colors.LinearSegmentedColormap.from_list("cross_entropy", CE_COLOURS)
+    image: Any = None
+    for axes, (name, tokens) in zip(figure.subplots(1, 2), sides, strict=True):
+        shown = tokens[: num_lines * TOKENS_A_LINE]
+        values = np.full(num_lines * TOKENS_A_LINE, np.nan)
+        values[: len(shown)] = [np.nan if log_prob is None else -log_prob for _, log_prob in shown]
+        image = axes.imshow(values.reshape(num_lines, -1), aspect="auto", cmap=colours, vmin=0, vmax=CE_LIMIT)
+        for place, (text, _) in enumerate(shown):
+            line, column = divmod(place, TOKENS_A_LINE)
+            axes.text(column, line, _clipped(text.replace("\n", "⏎"), 9), ha="center", va="center", fontsize=6)
+        rest = f" (the first {len(shown)} of {len(tokens)} tokens)" if len(shown) < len(tokens) else ""
+        axes.set_title(name + rest)
+        axes.set_axis_off()
+    figure.colorbar(image, label="-log π(token), nats", extend="max")
+    return figure
+
+
+def svg(figure: Figure, slug: str) -> str:
+    """Return a figure as an SVG element whose text is text, in the page's font and as wide as its place."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": slug}), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a character that the font lacks: the browser has another
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
+    text = re.sub(r'<g id="[\w.]+_\d+"', "<g", text[text.index("<svg") :])  # not unique in a page
+    size = re.compile(r' (width|height)="[0-9.]+pt"')
+    return size.sub("", text, count=2)
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()
+
+
+def _clipped(text: str, length: int) -> str:
+    tail = length // 2
+    return text if len(text) <= length else text[: length - tail - 1] + "…" + text[-tail:]

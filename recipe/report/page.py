@@ -1,117 +1,226 @@
-"""The report as one HTML file that needs no server and no network."""
+"""The report as one HTML file that needs no server and no network, and its figures as PNG files beside it."""
 
 import base64
-import difflib
-import html
-import io
-import re
-from collections.abc import Iterator
+import hashlib
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from recipe.report import figures
-from recipe.report.runs import Run, by_arm
+from recipe.report import figures, refinements, series, token_maps
+from recipe.report.arms import Arm, differences, seeds
+from recipe.report.costs import Costs, costs
+from recipe.report.runs import Run, printable
+from recipe.report.series import Quantity
 
-TEMPLATE = Path(__file__).parent / "templates" / "report.html.jinja"
-NUM_TOKEN_MAPS = 4
-LAST_STEPS = 3
-"""A final figure is the mean over so many steps."""
+TEMPLATES = Path(__file__).parent / "templates"
+MAX_PAIRS = 60
+"""Pairs with their tokens on the page."""
+NUM_DRAWN_PAIRS = 4
+"""Of these, so many as PNG: those that gained most."""
+MAX_VALIDATIONS = 8
+MAX_TITLE_ARMS = 4
 
 
-def write_report(runs: list[Run], output: Path, num_rows: int) -> list[Path]:
-    """Write report.html and the figures as PNG files.
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What to report.
 
-    Args:
-        runs: What to report.
-        output: Folder; made if absent.
-        num_rows: Refinements in the table at most, spread evenly over each run.
+    Example: ``Report(runs=[a, b], arms=[Arm(name="x", runs=[a, b])], left_out=[], num_rows=3000)``.
+    """
+
+    runs: list[Run]
+    arms: list[Arm]
+    """The same runs by arm."""
+    left_out: list[str]
+    """A line on each folder that has nothing to show."""
+    num_rows: int
+    """Refinements in the table at most."""
+
+
+def write(report: Report, page: Path) -> list[Path]:
+    """Write the page, and its figures into a folder beside it (``report.html``: ``report_figures``).
 
     Returns:
         The files, the page first.
+
+    Raises:
+        ValueError: If a file of a run is damaged.
     """
-    output.mkdir(parents=True, exist_ok=True)
-    pairs = [pair for run in runs for pair in _ranked_pairs(run)][:NUM_TOKEN_MAPS]
-    drawn = {"curves": figures.curves(runs), "costs": figures.costs(runs)}
-    drawn |= {f"tokens_{n + 1}": figures.token_map(row) for n, row in enumerate(pairs)}
-    files, images = [], {}
-    for name, figure in drawn.items():
-        images[name] = _png(figure)
-        files.append(output / f"{name}.png")
-        files[-1].write_bytes(images[name])
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        images={name: base64.b64encode(data).decode() for name, data in images.items()},
-        arms=[_summary(arm, members) for arm, members in by_arm(runs).items()],
-        rows=list(_rows(runs, num_rows)),
-        num_refinements=sum(len(run.refinements) for run in runs),
+    pairs = token_maps.choose(report.runs, MAX_PAIRS)
+    found = [
+        refinements.index(run, {(pair["step"], pair["key"]) for pair in members})
+        for run, members in zip(report.runs, pairs, strict=True)
+    ]
+    maps = token_maps.table(pairs, found)
+    chosen = refinements.choose(found, report.num_rows)
+    by_run = dict(zip((run.name for run in report.runs), found, strict=True))
+    verdicts = [refinements.counts([by_run[run.name] for run in arm.runs]) for arm in report.arms]
+    curves, drawn = _curves(report)
+    data: dict[str, Any] = {
+        **{"runs": [run.name for run in report.runs], "arms": [arm.name for arm in report.arms], "curves": curves},
+        "colours": [figures.colour(place) for place in range(len(report.arms))],
+        "verdicts": refinements.VERDICTS,
+        **{"ceLimit": figures.CE_LIMIT, "ceColours": figures.CE_COLOURS, "pairs": maps},
+        **refinements.table(report.runs, chosen),
+    }
+    validations = [quantity for quantity in _validations(report) if quantity.slug in drawn]
+    bars = _bars(report, measured := costs(report.arms))
+    text = _render(
+        **_head(report),
+        curves=[_entry(quantity, drawn) for quantity in series.QUANTITIES if quantity.slug in drawn],
+        unmeasured=[quantity.title for quantity in series.QUANTITIES if quantity.slug not in drawn],
+        validations=[_entry(quantity, drawn) for quantity in validations],
+        num_more_validations=len(series.validations(report.runs)) - len(_validations(report)),
+        cost_figures=[{"title": name, "svg": Markup(figures.svg(figure, name))} for name, figure in bars.items()],
+        cost_tables=[
+            ("Seconds a step", "{:,.1f}", [one.seconds for one in measured]),
+            ("Tokens a step", "{:,.0f}", [one.tokens for one in measured]),
+        ],
+        num_pairs=len(maps),
+        num_recorded_pairs=sum(run.num_rows("tokens") for run in report.runs),
+        verdicts=[(verdict, refinements.VERDICTS.get(verdict, "")) for verdict in refinements.counts(found)],
+        verdict_counts=verdicts,
+        num_refinements=sum(counted.total() for counted in verdicts),
+        num_shown=sum(len(lines) for lines in chosen),
+        arms=[_summary(arm, cost, validations) for arm, cost in zip(report.arms, measured, strict=True)],
+        data=_script_data(data),
     )
-    path = output / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return [path, *files]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
+    best = sorted(maps, key=token_maps.gain, reverse=True)[:NUM_DRAWN_PAIRS]
+    drawn |= bars | {f"tokens_{place}": figures.token_map(pair) for place, pair in enumerate(best, 1)}
+    return [page, *_write_images(drawn, page.with_name(f"{page.stem}_figures"))]
 
 
-def _ranked_pairs(run: Run) -> list[dict[str, Any]]:
-    """Return a run's recorded pairs, the largest gain of reward first."""
-    gains = {
-        (row["step"], row["key"]): row["refined_reward"] - row["reward"]
-        for row in run.refinements
-        if row["refined_reward"] is not None
-    }
-    return sorted(run.tokens, key=lambda pair: -gains.get((pair["step"], pair["key"]), 0.0))
+def _validations(report: Report) -> list[Quantity]:
+    return series.validations(report.runs)[:MAX_VALIDATIONS]
 
 
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
-
-
-def _summary(arm: str, runs: list[Run]) -> dict[str, Any]:
-    def mean(metric: str, last: int | None = None) -> float:
-        values = [row.get(metric) or 0.0 for run in runs for row in run.metrics[-(last or len(run.metrics)) :]]
-        return sum(values) / len(values)
-
-    return {
-        "arm": arm,
-        "num_runs": len(runs),
-        "num_steps": max(run.metrics[-1]["step"] for run in runs),
-        "first_reward": sum(run.metrics[0]["reward/mean"] for run in runs) / len(runs),
-        "last_reward": mean("reward/mean", LAST_STEPS),
-        "improvement": mean("refiner/improvement_ratio"),
-        "kl": mean("kl_ref/k3", LAST_STEPS),
-        "seconds": mean("timing_s/step"),
-    }
-
-
-def _rows(runs: list[Run], num_rows: int) -> Iterator[dict[str, Any]]:
-    share = max(1, num_rows // len(runs))
-    for run in runs:
-        every = max(1, -(-len(run.refinements) // share))
-        for row in run.refinements[::every]:
-            yield {
-                "run": run.path.name,
-                "step": row["step"],
-                "verdict": row["verdict"],
-                "reward": row["reward"],
-                "refined_reward": row["refined_reward"],
-                "prompt": row["prompt"][-1]["content"],
-                "diff": jinja2.utils.markupsafe.Markup(_diff(row["response"], row["refined"] or row["detail"])),
-            }
-
-
-def _diff(before: str, after: str) -> str:
-    """Return two texts as one, words taken out and put in marked as <del> and <ins>."""
-    old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
-    pieces = []
-    for tag, i, j, k, m in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
-        if tag == "equal":
-            pieces.append(html.escape("".join(old[i:j])))
+def _curves(report: Report) -> tuple[dict[str, Any], dict[str, Figure]]:
+    """Return each curve's numbers with the place of its axes for the page's script, and its figure, by slug."""
+    window = series.smoothing(report.runs)
+    names = [arm.name for arm in report.arms]
+    steps = min(run.metrics[0]["step"] for run in report.runs), max(run.metrics[-1]["step"] for run in report.runs)
+    numbers, drawn = {}, {}
+    for quantity in [*series.QUANTITIES, *_validations(report)]:
+        smooth = 1 if quantity.metric.startswith("val-") else window
+        lines = {place: series.curve(arm, quantity, smooth) for place, arm in enumerate(report.arms)}
+        lines = {place: points for place, points in lines.items() if points}
+        if not lines:
             continue
-        if j > i:
-            pieces.append(f"<del>{html.escape(''.join(old[i:j]))}</del>")
-        if m > k:
-            pieces.append(f"<ins>{html.escape(''.join(new[k:m]))}</ins>")
-    return "".join(pieces)
+        drawn[quantity.slug] = figure = figures.panel(quantity, lines, names=names, steps=steps, window=smooth)
+        axes = figure.axes[0]
+        numbers[quantity.slug] = {
+            **{"left": axes.get_position().x0, "right": axes.get_position().x1, "steps": axes.get_xlim()},
+            "lines": {
+                arm: [[step, _rounded(point.mean), _rounded(point.spread)] for step, point in points.items()]
+                for arm, points in lines.items()
+            },
+        }
+    return numbers, drawn
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _bars(report: Report, measured: list[Costs]) -> dict[str, Figure]:
+    names = [arm.name for arm in report.arms]
+    parts = {
+        "seconds": ([one.seconds for one in measured], "Time of a step"),
+        "tokens": ([one.tokens for one in measured], "Tokens of a step"),
+    }
+    return {
+        unit: figures.stacked_bars(values, names, title, unit) for unit, (values, title) in parts.items() if values[0]
+    }
+
+
+def _entry(quantity: Quantity, drawn: dict[str, Figure]) -> dict[str, Any]:
+    svg = Markup(figures.svg(drawn[quantity.slug], quantity.slug))
+    return {"slug": quantity.slug, "title": quantity.title, "svg": svg}
+
+
+def _head(report: Report) -> dict[str, Any]:
+    names = [arm.name for arm in report.arms]
+    more = len(names) - MAX_TITLE_ARMS
+    num_arms = range(len(names))
+    lengths = sorted({run.metrics[-1]["step"] for run in report.runs})
+    values: dict[str, dict[str, list[str]]] = {}
+    for setting, by_arm in differences(report.arms).items():
+        for name, value in zip(names, by_arm, strict=True):
+            values.setdefault(setting, {}).setdefault(value, []).append(name)
+    places = {run.name: place for place, arm in enumerate(report.arms) for run in arm.runs}
+    return {
+        "title": names[:MAX_TITLE_ARMS] + ([f"and {more} more"] if more > 0 else []),
+        "left_out": [printable(line) for line in report.left_out],
+        "num_steps": _span(lengths),
+        "many_runs": len(report.runs) > len(report.arms),
+        "window": series.smoothing(report.runs),
+        "differences": values,
+        "colours": [figures.colour(place) for place in num_arms],
+        "dashes": [figures.dash_array(place) for place in num_arms],
+        "ce_limit": figures.CE_LIMIT,
+        "runs": [
+            {
+                **{"name": run.name, "arm": places[run.name], "path": printable(str(run.path)), "seed": seeds(run)},
+                **{"num_steps": run.metrics[-1]["step"], "final": series.final_of(run, series.REWARD)},
+            }
+            for run in report.runs
+        ],
+    }
+
+
+def _summary(arm: Arm, cost: Costs, validations: list[Quantity]) -> dict[str, Any]:
+    firsts = [value for run in arm.runs if (value := series.REWARD.value(run.metrics[0])) is not None]
+    return {
+        **{"name": arm.name, "num_runs": len(arm.runs), "hours": cost.hours},
+        "num_steps": _span(sorted({run.metrics[-1]["step"] for run in arm.runs})),
+        "validations": [series.last(arm, quantity) for quantity in validations],
+        **{"first": series.stat(firsts), "final": series.final(arm, series.REWARD)},
+        **{"kl": series.final(arm, series.KL), "cross_entropy": series.final(arm, series.CE_ACCEPTED)},
+        "improvement": series.over_all_steps(arm, series.IMPROVEMENT),
+        "seconds": sum(cost.seconds.values()),
+    }
+
+
+def _span(values: list[int]) -> str:
+    return f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+def _render(**values: Any) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["minus"] = lambda text: text.replace("-", "−")
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("report.html.jinja").render(
+        **values,
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+    )
+
+
+def _script_data(data: dict[str, Any]) -> Markup:
+    """Return JSON that an HTML parser cannot take for the end of its element, or for a comment."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _write_images(drawn: dict[str, Figure], folder: Path) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    paths = []
+    for name, figure in drawn.items():
+        paths.append(folder / f"{name}.png")
+        paths[-1].write_bytes(figures.png(figure))
+    return paths

@@ -1,70 +1,133 @@
 """Run directories as they are read for a report, also of a run that is still going."""
 
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from omegaconf import OmegaConf
+import yaml
 
-from recipe.online_refiner.run_dir import read_rows
+from recipe.online_refiner.run_dir import finished_lines
+
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+"""Control characters, what turns the direction of a line, what has no width, and halves of a character."""
+
+
+NEEDED = {
+    "metrics": {"step"},
+    "refinements": {"step", "key", "verdict", "prompt", "response", "refined", "reward", "refined_reward", "detail"},
+    "tokens": {"step", "key", "response", "refined"},
+}
+"""What a line of each file has."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One run.
 
-    Example: ``Run(path=Path("runs/a"), arm="apps_dapo", metrics=[{"step": 1, "reward/mean": 0.1}], refinements=[])``.
+    Example: ``Run(path=Path("runs/a"), name="a", config={"constraint.eta": 0.001}, metrics=[{"step": 1, ...}])``.
     """
 
     path: Path
-    arm: str
-    """Runs with the same ``trainer.experiment_name`` are seeds of one arm."""
+    name: str
+    """As the page calls it: the end of its path, long enough to be unlike the others'."""
+    config: dict[str, Any]
+    """Every setting by its dotted key; lists as JSON text."""
     metrics: list[dict[str, Any]]
-    refinements: list[dict[str, Any]]
-    tokens: list[dict[str, Any]]
-    """Accepted pairs with the log-prob of every token."""
+    """One object a step, at least one."""
+
+    def rows(self, name: str, keep: set[int] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the objects of NAME.jsonl, or those on the lines to keep (from 0); none if the run has no such file.
+
+        Raises:
+            ValueError: If a finished line is not what RunDir writes.
+        """
+        path = self.path / f"{name}.jsonl"
+        if not path.exists():
+            return
+        for number, line in enumerate(finished_lines(path)):
+            if keep is None or number in keep:
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"{path}, line {number + 1}: not JSON ({error})") from None
+                if not isinstance(row, dict) or not row.keys() >= NEEDED[name]:
+                    raise ValueError(f"{path}, line {number + 1}: not an object with {', '.join(sorted(NEEDED[name]))}")
+                yield row
+
+    def num_rows(self, name: str) -> int:
+        """Return how many objects NAME.jsonl has."""
+        path = self.path / f"{name}.jsonl"
+        return sum(1 for _ in finished_lines(path)) if path.exists() else 0
+
+
+def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """Read run directories, each once however often it is named.
+
+    Returns:
+        The runs in the order given, and a line on each folder that has nothing to show.
+    """
+    runs, problems = [], []
+    for path in dict.fromkeys(Path(os.path.abspath(path)) for path in paths):
+        try:
+            runs.append(read_run(path))
+        except ValueError as error:
+            problems.append(str(error))
+    for run, name in zip(runs, _short_names([run.path for run in runs]), strict=True):
+        run.name = printable(name)
+    return runs, problems
 
 
 def read_run(path: Path) -> Run:
-    """Read a run directory.
+    """Read one run directory, its refinements and tokens not yet.
 
     Raises:
-        ValueError: If it is none, or no step is finished yet.
+        ValueError: If it is none, if no step is finished yet, or if its files are damaged.
     """
+    if not path.is_dir():
+        raise ValueError(f"{path}: no such folder")
     if not (path / "config.yaml").is_file():
         raise ValueError(f"{path}: not a run directory (config.yaml is missing)")
-    config = OmegaConf.load(path / "config.yaml")
-    rows = {
-        name: list(read_rows(path / f"{name}.jsonl")) if (path / f"{name}.jsonl").exists() else []
-        for name in ("metrics", "refinements", "tokens")
-    }
-    if not rows["metrics"]:
+    try:
+        config = yaml.load((path / "config.yaml").read_bytes(), YAML_LOADER)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path / 'config.yaml'}: not YAML ({' '.join(str(error).split())})") from None
+    run = Run(path=path, name=printable(path.name), config=dict(_flat(config)), metrics=[])
+    run.metrics = list(run.rows("metrics"))
+    if not run.metrics:
         raise ValueError(f"{path}: no step is finished yet")
-    return Run(path=path, arm=str(config.trainer.experiment_name), **rows)
+    return run
 
 
-def by_arm(runs: list[Run]) -> dict[str, list[Run]]:
-    """Group runs by arm, in the order given."""
-    arms: dict[str, list[Run]] = {}
-    for run in runs:
-        arms.setdefault(run.arm, []).append(run)
-    return arms
+def printable(text: str) -> str:
+    """Return text that can be shown as it is: what cannot be seen or is no character becomes its number in brackets.
 
-
-def curve(runs: list[Run], metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return steps, mean and standard deviation over the runs (seeds) of an arm, (num steps,) each.
-
-    A step counts as soon as one run has it; a value that is missing or not finite is left out.
+    Model-written text holds all of them; an escape character becomes ``⟨1B⟩``.
     """
-    values: dict[int, list[float]] = {}
-    for run in runs:
-        for row in run.metrics:
-            if row.get(metric) is not None:
-                values.setdefault(row["step"], []).append(row[metric])
-    steps = sorted(values)
-    return (
-        np.array(steps),
-        np.array([np.mean(values[step]) for step in steps]),
-        np.array([np.std(values[step]) for step in steps]),
-    )
+    return UNREADABLE.sub(lambda found: f"⟨{ord(found[0]):02X}⟩", text.replace("\r\n", "\n"))
+
+
+def finite(value: Any) -> float | None:
+    """Return a number; None of what is none, or is infinite."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, json.dumps(node) if isinstance(node, list | dict) else node
+
+
+def _short_names(paths: list[Path]) -> list[str]:
+    for length in range(1, max((len(path.parts) for path in paths), default=0)):
+        names = ["/".join(path.parts[-length:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]

@@ -41,7 +41,14 @@ def test_parts_of_the_recipe_folder_stand_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["reward.apps", "reward.verl_reward", "refiner_worker.config", "recipe.online_refiner.schema"]
+    "module",
+    [
+        "reward.apps",
+        "reward.verl_reward",
+        "refiner_worker.config",
+        "recipe.online_refiner.schema",
+        "recipe.report.page",
+    ],
 )
 def test_light_modules_import_neither_torch_nor_verl(module: str) -> None:
     code = f"import sys, {module}; sys.exit(bool({{'torch', 'verl', 'ray', 'transformers'}} & set(sys.modules)))"

@@ -1,0 +1,269 @@
+"""The report as a person sees it: one page in headless Chromium, driven over its DevTools pipe."""
+
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Debian's package chromium, or Chrome"),
+]
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--remote-debugging-pipe"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+)
+PATIENCE_S = 30.0
+
+
+class Browser:
+    """Chromium with one tab: a call waits for its answer; what went wrong in the page and what it loaded is kept."""
+
+    def __init__(self, profile: Path) -> None:
+        low = (*os.pipe(), *os.pipe())
+        commands, self.writer, self.reader, answers = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
+        self.process = subprocess.Popen(
+            # Chromium reads descriptor 3 and writes to 4.
+            [
+                "bash",
+                "-c",
+                f'exec "$0" "$@" 3<&{commands} 4>&{answers}',
+                str(CHROMIUM),
+                *FLAGS,
+                f"--user-data-dir={profile}",
+            ],
+            pass_fds=(commands, answers),
+            stderr=subprocess.DEVNULL,
+        )
+        for end in (*low, commands, answers):
+            os.close(end)
+        self.received = b""
+        self.num_calls = 0
+        self.session: str | None = None
+        self.errors: list[str] = []
+        self.loaded: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Runtime", "Log", "Network", "Page"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self.num_calls += 1
+        session = {"sessionId": self.session} if self.session else {}
+        message = {"id": self.num_calls, "method": method, "params": parameters, **session}
+        os.write(self.writer, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self.receive()
+            if answer.get("id") == self.num_calls:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def receive(self) -> dict[str, Any]:
+        while b"\0" not in self.received:
+            assert select.select([self.reader], [], [], PATIENCE_S)[0], "the browser says nothing"
+            more = os.read(self.reader, 1 << 20)
+            assert more, "the browser ended"
+            self.received += more
+        line, self.received = self.received.split(b"\0", 1)
+        message = json.loads(line)
+        event, about = message.get("method", ""), message.get("params", {})
+        if event == "Runtime.exceptionThrown" or (event == "Runtime.consoleAPICalled" and about["type"] != "log"):
+            self.errors.append(json.dumps(about))
+        elif event == "Log.entryAdded":
+            self.errors.append(about["entry"]["text"])
+        elif event == "Network.requestWillBeSent":
+            self.loaded.append(about["request"]["url"])
+        return message
+
+    def open(self, page: Path, width: int = 1366) -> None:
+        self.errors, self.loaded = [], []
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.call("Page.navigate", url=page.as_uri())
+        self.wait_for("document.readyState === 'complete' && location.protocol === 'file:'")
+
+    def value(self, expression: str) -> Any:
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def wait_for(self, expression: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.value(expression):
+            assert time.monotonic() < deadline, expression
+            time.sleep(0.02)
+
+    def point_at(self, selector: str) -> tuple[float, float]:
+        """Move the mouse to the middle of an element and return that place."""
+        x, y = self.value(
+            f"(() => {{ const one = document.querySelector({selector!r}); one.scrollIntoView({{block: 'center'}});"
+            "const box = one.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        return x, y
+
+    def click(self, selector: str) -> None:
+        x, y = self.point_at(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, selector: str, text: str) -> None:
+        self.click(selector)
+        self.call("Input.insertText", text=text)
+
+    def press(self, key: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEY_CODES[key])
+
+    def choose(self, selector: str, value: str) -> None:
+        """Choose an option: the list itself is drawn outside the page and cannot be clicked."""
+        self.value(
+            f"(() => {{ const one = document.querySelector({selector!r}); one.value = {value!r};"
+            "one.dispatchEvent(new Event('change', {bubbles: true})); })()"
+        )
+
+    def texts(self, selector: str) -> list[str]:
+        return self.value(f"[...document.querySelectorAll({selector!r})].map((one) => one.textContent)")
+
+
+KEY_CODES = {"Tab": 9, "ArrowRight": 39}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    started = Browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.session = None
+    started.call("Browser.close")
+    started.process.wait(20)
+
+
+def report(runs: list[Path], page: Path, *arguments: str) -> Path:
+    command = [sys.executable, "scripts/report.py", *map(str, runs), "--output", str(page), *arguments]
+    subprocess.run(command, cwd=REPOSITORY, check=True, timeout=120)
+    return page
+
+
+@pytest.fixture(scope="module")
+def one_run(make_run: Callable, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a run directory and its page."""
+    folder = tmp_path_factory.mktemp("one")
+    run = make_run(folder / "run", num_steps=20)
+    return run, report([run], folder / "page.html")
+
+
+def check_basics(browser: Browser, page: Path) -> None:
+    for width in (1280, 1440):
+        browser.open(page, width)
+        assert browser.value("document.documentElement.scrollWidth") <= width, "no scrolling to the side"
+    assert browser.errors == []
+    assert browser.loaded == [page.as_uri()], "nothing from elsewhere"
+
+
+def test_one_run(browser: Browser, one_run: tuple[Path, Path]) -> None:
+    run, page = one_run
+    check_basics(browser, page)
+    assert browser.value("document.title") == "apps_dapo – online refiner report"
+    assert browser.texts("h2") == [
+        *("Results", "Curves", "Validation", "Time and tokens", "Token map", "Refinements", "Runs and settings"),
+    ]
+    assert browser.value("document.querySelectorAll('figure svg').length") == 8 + 1 + 2
+    rows = [json.loads(line) for line in (run / "refinements.jsonl").read_text().splitlines()]
+
+    browser.choose("#verdict", "accepted")
+    accepted = sum(row["verdict"] == "accepted" for row in rows)
+    assert browser.texts("#shown") == [f"{accepted} of 320 match, 50 shown"]
+    assert set(browser.texts("#rows tbody td:nth-child(2)")) == {"accepted"}
+    browser.click("#more")
+    assert len(browser.texts("#rows tbody tr")) == min(100, accepted)
+
+    browser.choose("#order", "gain")
+    gains = sorted(round(row["refined_reward"] - row["reward"], 2) for row in rows if row["verdict"] == "accepted")
+    rewards = [text.replace("−", "-").split("\n→ ") for text in browser.texts("#rows .reward-pair")]
+    assert [round(float(after) - float(before), 2) for before, after in rewards] == gains[: -50 - 1 : -1]
+
+    browser.click("#reset")
+    word = rows[200]["prompt"][0]["content"].split("`")[1]
+    browser.type("#search", f"{word.upper()} write")
+    found = sum(word in json.dumps(row) for row in rows)
+    browser.wait_for(f"document.querySelector('#shown').textContent.startsWith('{found} of 320 match')")
+    assert all(word in text for text in browser.texts("#rows tbody tr"))
+    browser.press("Tab")
+    assert browser.value("document.activeElement.id") == "verdict", "the filters are reached by the keyboard"
+
+    browser.click("#reset")
+    browser.type("#first-step", "7")
+    browser.type("#last-step", "8")
+    browser.wait_for("document.querySelector('#shown').textContent.startsWith('32 of 320 match')")
+    assert set(browser.texts("#rows tbody td:first-child")) <= {"7", "8", "7more", "8more"}
+    assert browser.errors == [] and browser.loaded == [page.as_uri()]
+
+
+def test_a_token_shows_its_number(browser: Browser, one_run: tuple[Path, Path]) -> None:
+    run, page = one_run
+    browser.open(page)
+    pairs = [json.loads(line) for line in (run / "tokens.jsonl").read_text().splitlines()]
+    browser.choose("#pair", "0")
+    assert browser.texts("#response-tokens span") == [text.replace("\n", "⏎\n") for text, _ in pairs[0]["response"]]
+    browser.point_at("#refined-tokens span:nth-child(4)")
+    text, log_prob = pairs[0]["refined"][3]
+    assert browser.texts("#token-value")[0].startswith(f"token 4 {json.dumps(text)}: {-log_prob:.2f} nats")
+    browser.value("document.querySelector('#refined-tokens').focus()")
+    browser.press("ArrowRight")
+    assert browser.texts("#token-value")[0].startswith("token 5 ")
+    browser.click("#next-pair")
+    assert "".join(browser.texts("#refined-tokens span")).replace("⏎", "") == "".join(
+        text for text, _ in pairs[1]["refined"]
+    )
+    assert browser.errors == []
+
+
+def test_fifteen_runs_with_hostile_texts(browser: Browser, make_run: Callable, tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / f"arm{arm}_seed{seed}", arm=arm, seed=seed, num_steps=12, hostile=True)
+        for arm in range(5)
+        for seed in range(3)
+    ]
+    check_basics(browser, page := report(runs, tmp_path / "page.html", "--rows", "600"))
+    assert len(browser.texts("#results-table tbody tr")) == len(browser.texts(".chip")) == 5
+    assert browser.texts("#sampling")[0].startswith(
+        "These counts are of all 2,304 responses. The table below holds 600"
+    )
+
+    assert browser.value("window.broken") is None
+    assert browser.value("document.scripts.length") == 2
+    assert (
+        browser.value("document.querySelectorAll('img, iframe, object, base, main style:not(svg style)').length") == 0
+    )
+    assert browser.value("getComputedStyle(document.body).display") == "block"
+    browser.type("#search", "onerror='window.broken")
+    browser.wait_for("!document.querySelector('#shown').textContent.startsWith('600 of')")
+    shown = browser.texts("#rows tbody tr")
+    assert shown and all("<img src=x onerror='window.broken = 2'>" in text for text in shown)
+    browser.click("#reset")
+    browser.choose("#run", "14")
+    assert set(browser.texts("#rows tbody td:nth-child(2)")) == {"arm4_seed2"}
+
+    line = "document.querySelector('#reward_mean-arm-3-line').style.display"
+    browser.click(".chip[data-arm='3']")
+    assert (
+        browser.value(line) == "none"
+        and browser.value("document.activeElement.getAttribute('aria-pressed')") == "false"
+    )
+    browser.point_at("figure[data-curve='reward_mean']")
+    tip = browser.texts("#tip div")
+    assert len(tip) == 4 and all("±" in text for text in tip), "the mean and spread of each arm that is not hidden"
+    browser.click(".chip[data-arm='3']")
+    assert browser.value(line) == ""
+    assert browser.errors == [] and browser.loaded == [page.as_uri()]

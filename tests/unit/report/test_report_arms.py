@@ -1,0 +1,91 @@
+"""Which runs are seeds of one arm, and how arms are called."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipe.report.arms import differences, group, seeds
+from recipe.report.runs import read_runs
+
+
+def settings(name: str = "x", *, seed: int = 1, eta: float = 0.1, **more: Any) -> dict[str, Any]:
+    return {
+        "trainer": {"experiment_name": name, "logger": ["console", name]},
+        **{
+            "data": {"seed": seed, "other_seed": seed, "rollout": {"seed": None}},
+            "constraint": {"eta": eta},
+            "lists": [1, {"a": 2}],
+        },
+        **more,
+    }
+
+
+def arms_of(
+    configs: list[dict[str, Any]], write_run: Callable, named: dict[str, list[Path]] | None = None
+) -> dict[str, list[str]]:
+    paths = [write_run(f"run{place}", [0.0], config=config) for place, config in enumerate(configs)]
+    runs, problems = read_runs(paths)
+    assert not problems
+    return {arm.name: [run.name for run in arm.runs] for arm in group(runs, named or {})}
+
+
+def test_runs_that_differ_in_seed_name_and_folder_are_one_arm(write_run: Callable, tmp_path: Path) -> None:
+    configs = [settings(f"apps_seed{n}", seed=n, dump=f"{tmp_path}/run{n}/dump") for n in range(2)]
+    assert arms_of(configs, write_run) == {"apps": ["run0", "run1"]}
+
+
+def test_runs_that_differ_in_a_setting_are_arms_and_equal_names_say_which(write_run: Callable) -> None:
+    found = arms_of([settings(eta=0.1), settings(eta=0.2), settings("y"), settings(eta=0.2, seed=2)], write_run)
+    assert found == {"x eta=0.1": ["run0"], "x eta=0.2": ["run1", "run3"], "y": ["run2"]}
+
+
+def test_equal_names_get_as_few_settings_as_tell_them_apart_the_mode_first(write_run: Callable) -> None:
+    modes = [{"mode": mode, "eta": eta} for mode, eta in (("none", 0.1), ("sft", 0.1), ("sft", 0.2))]
+    two = [settings(constraint=constraint, algorithm={"gamma": place}) for place, constraint in enumerate(modes[:2])]
+    assert list(arms_of(two, write_run)) == ["x mode=none", "x mode=sft"]
+    runs, _ = read_runs([write_run(f"more{n}", [0.0], config=settings(constraint=one)) for n, one in enumerate(modes)])
+    assert [arm.name for arm in group(runs, {})] == ["x mode=none eta=0.1", "x mode=sft eta=0.1", "x mode=sft eta=0.2"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "arms"),
+    [
+        ("apps_seed1", "apps_seed12", ["apps"]),
+        ("apps-s1", "apps-s2", ["apps"]),
+        ("apps_10", "apps_12", ["apps"]),
+        ("eta_1e-2_run1", "eta_1e-2_run2", ["eta_1e-2"]),
+        ("before_fix", "after_fix", ["before_fix", "after_fix"]),
+    ],
+)
+def test_names_of_one_arm_differ_in_a_number_at_the_end(
+    first: str, second: str, arms: list[str], write_run: Callable
+) -> None:
+    assert list(arms_of([settings(first), settings(second)], write_run)) == arms
+
+
+def test_the_user_may_say_which_runs_are_an_arm(write_run: Callable, tmp_path: Path) -> None:
+    named = {"mine": [tmp_path / "run0", tmp_path / "run2"]}
+    found = arms_of([settings(eta=0.1), settings(eta=0.1), settings(eta=0.3)], write_run, named)
+    assert found == {"mine": ["run0", "run2"], "x": ["run1"]}
+
+
+def test_a_run_cannot_be_in_two_arms(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a is in arm one and in arm two"):
+        group([], {"one": [tmp_path / "a"], "two": [tmp_path / "a"]})
+
+
+def test_the_settings_that_differ_between_arms(write_run: Callable, tmp_path: Path) -> None:
+    configs = [settings(eta=0.1), settings(eta=0.2, seed=3), settings(eta=0.2, extra={"on": True})]
+    runs, _ = read_runs([write_run(f"run{place}", [0.0], config=config) for place, config in enumerate(configs)])
+    arms = group(runs, {"both": [tmp_path / "run1", tmp_path / "run2"]})
+    assert differences(arms) == {"constraint.eta": ["0.1", "0.2"], "extra.on": ["-", "several"]}
+    assert [seeds(run) for run in runs] == ["1", "3", "1"], "each once, without those that are not set"
+
+
+def test_runs_of_the_same_folder_name_are_called_by_more_of_their_path(write_run: Callable, tmp_path: Path) -> None:
+    paths = [write_run(f"{name}/run", [0.0]) for name in "ab"]
+    runs, problems = read_runs([*paths, paths[0], tmp_path / "nothing"])
+    assert [run.name for run in runs] == ["a/run", "b/run"], "each once"
+    assert problems == [f"{tmp_path / 'nothing'}: no such folder"]
