@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PLACEMENTS = ("colocated",)
+PLACEMENTS = ("colocated", "dedicated")
 GROUP_CHOICES = ("lowest", "random")
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -16,9 +16,17 @@ class RefinerConfig:
     model_path: str
     """Hugging Face folder or hub id of the reference model pi_0. Default: the actor's initial model."""
     placement: str
-    """Where its replicas live. ``colocated``: on the training GPUs, awake only during the refine stage."""
+    """Where its replicas live. ``colocated``: on the training GPUs, awake only during the refine stage. ``dedicated``:
+    on GPUs of their own, always awake."""
+    nnodes: int
+    """Placement ``dedicated``: its nodes."""
+    n_gpus_per_node: int | None
+    """Placement ``dedicated``: its GPUs on each node."""
+    streaming: bool | None
+    """Refine each response as soon as it is rewarded, while others are still being written. Null: where the refiner is
+    awake then (``dedicated``)."""
     num_replicas: int | None
-    """vLLM replicas. Default: as many as fit on the training GPUs."""
+    """vLLM replicas. Default: as many as fit on the GPUs of the placement."""
     template: str
     """Prompt template: ``apps``, ``dialogue``, or the path of a Jinja2 file of your own."""
     max_new_tokens: int
@@ -47,6 +55,16 @@ class RefinerConfig:
     rollout: dict[str, Any]
     """Overrides of verl's rollout block for the refiner's replicas (engine arguments, memory, parallelism)."""
 
+    @property
+    def is_dedicated(self) -> bool:
+        """Whether the replicas have GPUs of their own."""
+        return self.placement == "dedicated"
+
+    @property
+    def streams(self) -> bool:
+        """Whether responses are refined during the rollout."""
+        return self.is_dedicated and self.streaming is not False
+
     def is_maximal(self, reward: float | None) -> bool:
         """Tell whether a reward cannot improve."""
         return self.skip_reward_at_least is not None and reward is not None and reward >= self.skip_reward_at_least
@@ -59,6 +77,20 @@ class RefinerConfig:
         """
         if self.placement not in PLACEMENTS:
             raise ValueError(f"refiner.placement={self.placement} does not exist; set one of: {', '.join(PLACEMENTS)}")
+        if self.is_dedicated and (self.nnodes < 1 or not self.n_gpus_per_node or self.n_gpus_per_node < 1):
+            raise ValueError(
+                f"refiner.placement=dedicated with refiner.nnodes={self.nnodes}, refiner.n_gpus_per_node="
+                f"{self.n_gpus_per_node}: set how many GPUs of its own the refiner has, at least 1"
+            )
+        if not self.is_dedicated and self.n_gpus_per_node is not None:
+            raise ValueError(
+                f"refiner.n_gpus_per_node={self.n_gpus_per_node} is for refiner.placement=dedicated; set that, or null"
+            )
+        if not self.is_dedicated and self.streaming:
+            raise ValueError(
+                f"refiner.streaming=true with refiner.placement={self.placement}: the refiner sleeps during rollout; "
+                "set refiner.placement=dedicated, or leave refiner.streaming null"
+            )
         if self.num_replicas is not None and self.num_replicas < 1:
             raise ValueError(f"refiner.num_replicas={self.num_replicas}: set at least 1, or null for as many as fit")
         if self.max_new_tokens < 1:

@@ -43,9 +43,10 @@ class Plan:
             "run directory": config.run_dir,
         }
         if blocks.hosts_refiner:
+            placement = blocks.refiner.placement + (", streaming" if blocks.streams else "")
             lines["refiner"] = (
                 f"{blocks.refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas, "
-                f"{blocks.refiner.placement}, context {self.max_model_len} tokens, template {blocks.refiner.template}"
+                f"{placement}, context {self.max_model_len} tokens, template {blocks.refiner.template}"
             )
         if blocks.refines:
             lines["a step"] += f", as many refinements of at most {blocks.refiner.max_new_tokens} tokens"
@@ -76,11 +77,13 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any, m
         )
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    num_fit = num_gpus // replica_size(rollout)
+    num_own = refiner.nnodes * (refiner.n_gpus_per_node or 0)
+    where = f"{num_own} GPUs of its own" if num_own else f"{num_gpus} training GPUs"
+    num_fit = (num_own or num_gpus) // replica_size(rollout)
     if num_fit < (refiner.num_replicas or 1):
         raise ValueError(
             f"refiner.num_replicas={refiner.num_replicas or 1} replicas of {replica_size(rollout)} GPUs do not fit on "
-            f"{num_gpus} training GPUs; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
+            f"{where}; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
         )
     return Plan(
         prompt=prompt,

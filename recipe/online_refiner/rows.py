@@ -51,6 +51,12 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     ]
 
 
+def read_refinements(batch: KVBatchMeta) -> list[Refinement]:
+    """Read what a streaming run has refined during the rollout: one for each of :func:`read_rollouts`."""
+    extras = read(batch, "extra_fields")["extra_fields"].tolist()
+    return [Refinement(**extras[index]["refinement"]) for index in real_rows(batch)]
+
+
 def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
     """Write the reward of every row, on its last token; the batch has no padding yet."""
     rows = [torch.zeros(tag["response_len"]) for tag in batch.tags]

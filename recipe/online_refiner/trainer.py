@@ -14,6 +14,7 @@ One step (stages of this extension in capitals; the rest is verl's own, untouche
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,11 @@ from recipe.online_refiner.checks import max_positions
 from recipe.online_refiner.constraint import kl_to_reference
 from recipe.online_refiner.constraint_stage import ConstraintStage
 from recipe.online_refiner.plan import make_plan
-from recipe.online_refiner.refine_stage import Refiner, Rollout, reference_log_probs, refine_all
+from recipe.online_refiner.refine_stage import Refiner, Rollout, StageResult, reference_log_probs, refine_all
 from recipe.online_refiner.rows import (
     read,
     read_padded,
+    read_refinements,
     read_rollouts,
     rows_of,
     write_kl_log_probs,
@@ -47,6 +49,7 @@ from recipe.online_refiner.workers import RefinerActorWorker
 from refiner_worker.group import RefinerGroup
 
 ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
+OWN_POOL = "refiner_pool"
 NUM_RECORDED_PAIRS = 2
 """Accepted pairs of a step whose tokens are recorded with their log-probs."""
 
@@ -72,6 +75,9 @@ class OnlineRefinerSync(PPOTrainerSync):
         for role in ACTOR_ROLES:
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(RefinerActorWorker)
+        refiner = self.blocks.refiner
+        if refiner.is_dedicated and self.blocks.hosts_refiner:
+            self.resource_pool_manager.resource_pool_spec[OWN_POOL] = [refiner.n_gpus_per_node] * refiner.nnodes
 
     def _setup(self) -> None:
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into
@@ -87,11 +93,12 @@ class OnlineRefinerSync(PPOTrainerSync):
             tokenizer=self.tokenizer,
             max_positions=max_positions(self.blocks.refiner.model_path),
         )
+        refiner = self.blocks.refiner
         self.group = RefinerGroup(
-            refiner=self.blocks.refiner,
+            refiner=refiner,
             rollout=plan.refiner_rollout,
-            pool=self.resource_pool_manager.resource_pool_dict["global_pool"],
-            gpus_per_node=self.config.trainer.n_gpus_per_node,
+            pool=self.resource_pool_manager.resource_pool_dict[OWN_POOL if refiner.is_dedicated else "global_pool"],
+            gpus_per_node=refiner.n_gpus_per_node or self.config.trainer.n_gpus_per_node,
         )
         self.refiner = Refiner(
             config=self.blocks.refiner,
@@ -108,6 +115,13 @@ class OnlineRefinerSync(PPOTrainerSync):
         """Do verl's step, and keep hold of its metrics."""
         self.step_metrics = metrics
         return super().step(metrics, timing_raw)
+
+    def on_step_begin(self) -> None:
+        """Give a streaming run's workers the replicas that are alive, before they get prompts."""
+        super().on_step_begin()
+        if self.group is not None and self.blocks.streams:
+            self.num_restarts = self.group.wake_up()
+            self.agent_loop_manager.set_refiner(self.group.client(), self.refiner.max_model_len)
 
     @contextlib.contextmanager
     def _reward_model_awake(self) -> Iterator[None]:
@@ -139,7 +153,7 @@ class OnlineRefinerSync(PPOTrainerSync):
         if self.group is None:
             return batch
         with marked_timer("refine", self.timing_raw):
-            metrics["refiner/num_restarts"] = self.group.wake_up()
+            metrics["refiner/num_restarts"] = self.num_restarts if self.blocks.streams else self.group.wake_up()
             self.refiner.client = self.group.client()
             if self.blocks.refines:
                 self._refine(batch, rollouts, metrics)
@@ -151,8 +165,15 @@ class OnlineRefinerSync(PPOTrainerSync):
         return batch
 
     def _refine(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
-        with self._reward_model_awake():
-            result = asyncio.run(refine_all(self.refiner, rollouts, seed=self.global_steps))
+        if self.blocks.streams:
+            responses = [self.refiner.text(rollout) for rollout in rollouts]
+            result = StageResult(rollouts=rollouts, refinements=read_refinements(batch), responses=responses)
+            metrics.update(metric_names.streaming_metrics(result.refinements))
+        else:
+            started_at = time.monotonic()
+            with self._reward_model_awake():
+                result = asyncio.run(refine_all(self.refiner, rollouts, seed=self.global_steps))
+            metrics["refiner/exposed_s"] = time.monotonic() - started_at
         write_refinements(batch, result)
         metrics.update(metric_names.stage_metrics(result))
         self.run_dir.append_refinements(self.global_steps, result)
