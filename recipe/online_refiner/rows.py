@@ -6,6 +6,8 @@ Fields written, one entry for every row of the batch, padding included (the queu
 u = 1 and masks 0. ``refine_log_probs``, jagged float32 (B, u), exists on the rows of :func:`select` only.
 """
 
+from typing import Any
+
 import torch
 import transfer_queue as tq
 from tensordict import TensorDict
@@ -30,7 +32,7 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id)
     prompts, responses = (data[name].unbind() for name in ("prompts", "responses"))
     rewards = data["rm_scores"].unbind() if "rm_scores" in data else torch.zeros(len(batch)).unbind()
-    extras = data["extra_fields"].tolist() if "extra_fields" in data else [{}] * len(batch)
+    extras = _objects(data["extra_fields"]) if "extra_fields" in data else [{}] * len(batch)
     columns = {
         name: values.tolist()
         for name, values in data.items()
@@ -51,10 +53,16 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     ]
 
 
+<<<<<<< HEAD
 def read_refinements(batch: KVBatchMeta) -> list[Refinement]:
     """Read what a streaming run has refined during the rollout: one for each of :func:`read_rollouts`."""
-    extras = read(batch, "extra_fields")["extra_fields"].tolist()
+    extras = _objects(read(batch, "extra_fields")["extra_fields"])
     return [Refinement(**extras[index]["refinement"]) for index in real_rows(batch)]
+=======
+def _objects(column: Any) -> list[Any]:
+    """Return a non-tensor column as a list, whichever of its types the queue chose."""
+    return [getattr(value, "data", value) for value in column]
+>>>>>>> main
 
 
 def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:

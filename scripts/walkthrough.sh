@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The whole way on this machine's CPU: data, training, report, export, pass@1 before and after (docs/walkthrough.md).
+# Overrides of the training may follow, e.g. trainer.total_training_steps=2.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=runs/walkthrough-$(date +%Y%m%d-%H%M%S)
+bash scripts/quickstart.sh "run_dir=$folder/run" "$@"
+python=.venv/bin/python
+"$python" scripts/report.py "$folder/run" --output "$folder/report"
+"$python" scripts/export_checkpoint.py "$folder/run" --output "$folder/model"
+for model in "$("$python" scripts/get_smollm2.py)" "$folder/model"; do
+    "$python" scripts/evaluate.py --benchmark rows --data runs/data/mini_apps_easy/val.parquet --model "$model" \
+        --output "$folder/$(basename "$model").json"
+done
