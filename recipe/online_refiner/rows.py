@@ -53,16 +53,15 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     ]
 
 
-<<<<<<< HEAD
 def read_refinements(batch: KVBatchMeta) -> list[Refinement]:
     """Read what a streaming run has refined during the rollout: one for each of :func:`read_rollouts`."""
     extras = _objects(read(batch, "extra_fields")["extra_fields"])
     return [Refinement(**extras[index]["refinement"]) for index in real_rows(batch)]
-=======
+
+
 def _objects(column: Any) -> list[Any]:
     """Return a non-tensor column as a list, whichever of its types the queue chose."""
     return [getattr(value, "data", value) for value in column]
->>>>>>> main
 
 
 def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
