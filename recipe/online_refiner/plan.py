@@ -75,6 +75,12 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any, m
             f"refiner.max_model_len={max_model_len} must be between {smallest} (prompt and response) and "
             f"{max_positions} (what the reference model can read); leave it null to derive it"
         )
+    own_context = config.actor_rollout_ref.rollout.max_model_len
+    if refiner.placement == "shared" and own_context and own_context < max_model_len:
+        raise ValueError(
+            f"actor_rollout_ref.rollout.max_model_len={own_context} is less than a refiner prompt with its answer, "
+            f"{max_model_len} tokens; raise it: with refiner.placement=shared its servers refine as well"
+        )
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
     num_own = refiner.nnodes * (refiner.n_gpus_per_node or 0)

@@ -53,10 +53,10 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     ]
 
 
-def read_refinements(batch: KVBatchMeta) -> list[Refinement]:
-    """Read what a streaming run has refined during the rollout: one for each of :func:`read_rollouts`."""
+def read_streamed(batch: KVBatchMeta, name: str) -> list[Any]:
+    """Read what a streaming run's workers added to the output of each of :func:`read_rollouts`."""
     extras = _objects(read(batch, "extra_fields")["extra_fields"])
-    return [Refinement(**extras[index]["refinement"]) for index in real_rows(batch)]
+    return [extras[index][name] for index in real_rows(batch)]
 
 
 def _objects(column: Any) -> list[Any]:

@@ -117,8 +117,8 @@ class RefinementConfig:
 
     @property
     def streams(self) -> bool:
-        """Whether responses are refined during the rollout."""
-        return self.refines and self.refiner.streams
+        """Whether responses are refined, and the KL to the reference measured, during the rollout."""
+        return self.hosts_refiner and self.refiner.streams
 
     @property
     def hosts_refiner(self) -> bool:
@@ -154,6 +154,8 @@ def load(config: DictConfig) -> RefinementConfig:
         _check_shared_memory(config, blocks.refiner)
     if blocks.streams:
         _check_streaming(config)
+    if blocks.hosts_refiner and blocks.refiner.placement == "shared":
+        _check_shared_servers(config, blocks.refiner)
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         raise ValueError("the online refiner extends verl's V1 sync trainer; set trainer.v1.trainer_mode=sync")
     return blocks
@@ -200,7 +202,12 @@ def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:
 def _check_shared_memory(config: DictConfig, refiner: RefinerConfig) -> None:
     """A colocated reward model is awake beside the refiner, whose answers it scores as they come."""
     model = config.reward.reward_model
-    if refiner.is_dedicated or not model.enable or model.enable_resource_pool or config.trainer.device == "cpu":
+    if (
+        refiner.placement != "colocated"
+        or not model.enable
+        or model.enable_resource_pool
+        or config.trainer.device == "cpu"
+    ):
         return
     own = refiner.rollout.get("gpu_memory_utilization", config.actor_rollout_ref.rollout.gpu_memory_utilization)
     if own + model.rollout.gpu_memory_utilization > MAX_GPU_MEMORY_UTILIZATION:
@@ -223,6 +230,23 @@ def _check_streaming(config: DictConfig) -> None:
     if manager not in (None, STREAMING_MANAGER):
         raise ValueError(
             f"{MANAGER_KEY}={manager} and streaming both replace verl's agent loop manager; set refiner.streaming=false"
+        )
+
+
+def _check_shared_servers(config: DictConfig, refiner: RefinerConfig) -> None:
+    """Without its adapter, the policy's server must be pi_0."""
+    actor = config.actor_rollout_ref
+    why = {
+        "actor_rollout_ref.model.lora_rank above 0": actor.model.lora_rank > 0,
+        "actor_rollout_ref.model.lora_adapter_path=null": actor.model.lora_adapter_path is None,
+        "actor_rollout_ref.model.lora.merge=false": not OmegaConf.select(actor, "model.lora.merge"),
+        f"refiner.model_path={actor.model.path} (the actor's)": refiner.model_path == actor.model.path,
+        "actor_rollout_ref.rollout.name=vllm": actor.rollout.name == "vllm",
+    }
+    missing = [what for what, holds in why.items() if not holds]
+    if missing:
+        raise ValueError(
+            f"refiner.placement=shared needs a LoRA policy on the reference model: set {', '.join(missing)}"
         )
 
 

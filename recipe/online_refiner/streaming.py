@@ -6,6 +6,7 @@ time. The core is :class:`~recipe.online_refiner.refine_stage.Refiner`, the same
 """
 
 import asyncio
+import random
 import time
 import zlib
 from dataclasses import asdict, dataclass, field
@@ -18,7 +19,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
-from recipe.online_refiner.refine_stage import Refinement, Refiner, Rollout, choose
+from recipe.online_refiner.refine_stage import Refinement, Refiner, Rollout, choose, reference_log_probs
 from recipe.online_refiner.schema import load
 from recipe.online_refiner.scoring import RewardLoopScore
 from refiner_worker.client import RefinerClient
@@ -60,7 +61,7 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         self.filter_metric = filter_groups.metric if filter_groups and filter_groups.enable else None
         self.waits_for_group = self.filter_metric is not None or bool(self.blocks.refiner.max_refinements_per_group)
         self.groups: dict[str, Group] = {}
-        self.refiner: Refiner | None = None
+        self.refiner: Refiner
 
     def set_refiner(self, client: RefinerClient, max_model_len: int) -> None:
         """Refine with these replicas from now on."""
@@ -90,17 +91,30 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         self, output: AgentLoopOutput | list[AgentLoopOutput], validate: bool, **kwargs: Any
     ) -> None:
         outputs = output if isinstance(output, list) else [output]
-        if outputs and not validate and self.blocks.refines:
+        if outputs and not validate:
             await self._compute_score(outputs, kwargs=kwargs)
             rollouts = [rollout_of(one, outputs[-1], kwargs) for one in outputs]
             self.groups[kwargs["uid"]].settle(*rollouts)
-            refined = await asyncio.gather(*map(self._refine, rollouts))
-            for one, refinement in zip(outputs, refined, strict=True):
-                one.extra_fields["refinement"] = asdict(refinement)
+            kl = asyncio.gather(*map(self._reference_log_probs, rollouts))
+            if self.blocks.refines:
+                refined = await asyncio.gather(*map(self._refine, rollouts))
+                for one, refinement in zip(outputs, refined, strict=True):
+                    one.extra_fields["refinement"] = asdict(refinement)
+            for one, log_probs in zip(outputs, await kl, strict=True):
+                one.extra_fields["kl_ref_log_prob"] = log_probs
         await super()._agent_loop_postprocess(output, validate, **kwargs)
 
+    async def _reference_log_probs(self, rollout: Rollout) -> list[float] | None:
+        """Return log pi_0 of a response if the KL is measured on it: about ``num_kl_rollouts`` a step, at random."""
+        if not self.blocks.measures_kl:
+            return None
+        num_wanted = self.blocks.refiner.num_kl_rollouts
+        num_rollouts = self.config.data.train_batch_size * self.rollout_config.n
+        if num_wanted is not None and random.random() >= num_wanted / num_rollouts:
+            return None
+        return (await reference_log_probs(self.refiner.client, [rollout]))[0]
+
     async def _refine(self, rollout: Rollout) -> Refinement:
-        assert self.refiner is not None, "set_refiner comes before the first training batch"
         rewarded_at = time.time()
         group = self.groups[rollout.group]
         if self.waits_for_group:

@@ -22,8 +22,13 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
     def run(self, config: DictConfig) -> None:
         """Train to the end."""
         patches.apply()
-        if load(config).streams:
+        blocks = load(config)
+        if blocks.streams:
             OmegaConf.update(config, MANAGER_KEY, STREAMING_MANAGER, force_add=True)
+        if blocks.hosts_refiner and blocks.refiner.placement == "shared":
+            from refiner_worker import shared  # here: it needs vLLM, which other rollouts do without
+
+            shared.register()
         TRAINER_REGISTRY["sync"] = self.trainer_class
         super().run(config)
 

@@ -31,12 +31,19 @@ from recipe.online_refiner.checks import max_positions
 from recipe.online_refiner.constraint import kl_to_reference
 from recipe.online_refiner.constraint_stage import ConstraintStage
 from recipe.online_refiner.plan import make_plan
-from recipe.online_refiner.refine_stage import Refiner, Rollout, StageResult, reference_log_probs, refine_all
+from recipe.online_refiner.refine_stage import (
+    Refinement,
+    Refiner,
+    Rollout,
+    StageResult,
+    reference_log_probs,
+    refine_all,
+)
 from recipe.online_refiner.rows import (
     read,
     read_padded,
-    read_refinements,
     read_rollouts,
+    read_streamed,
     rows_of,
     write_kl_log_probs,
     write_refinements,
@@ -65,7 +72,7 @@ class OnlineRefinerSync(PPOTrainerSync):
         """Read the blocks; models are loaded in ``init``."""
         self.blocks: RefinementConfig = load(config)
         self.run_dir = RunDir(config.run_dir)
-        self.group: RefinerGroup | None = None
+        self.group: Any = None  # RefinerGroup, or SharedRefiner
         super().__init__(config)
 
     # ---- set-up
@@ -93,13 +100,7 @@ class OnlineRefinerSync(PPOTrainerSync):
             tokenizer=self.tokenizer,
             max_positions=max_positions(self.blocks.refiner.model_path),
         )
-        refiner = self.blocks.refiner
-        self.group = RefinerGroup(
-            refiner=refiner,
-            rollout=plan.refiner_rollout,
-            pool=self.resource_pool_manager.resource_pool_dict[OWN_POOL if refiner.is_dedicated else "global_pool"],
-            gpus_per_node=refiner.n_gpus_per_node or self.config.trainer.n_gpus_per_node,
-        )
+        self.group = self._host(plan.refiner_rollout)
         self.refiner = Refiner(
             config=self.blocks.refiner,
             constraint=self.blocks.constraint,
@@ -107,6 +108,20 @@ class OnlineRefinerSync(PPOTrainerSync):
             prompt=plan.prompt,
             score=self.reward_score,
             max_model_len=plan.max_model_len,
+        )
+
+    def _host(self, rollout: DictConfig) -> Any:
+        """Return the replicas of pi_0, by placement."""
+        refiner = self.blocks.refiner
+        if refiner.placement == "shared":
+            from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without
+
+            return SharedRefiner(refiner, self.llm_server_manager.get_replicas())
+        return RefinerGroup(
+            refiner=refiner,
+            rollout=rollout,
+            pool=self.resource_pool_manager.resource_pool_dict[OWN_POOL if refiner.is_dedicated else "global_pool"],
+            gpus_per_node=refiner.n_gpus_per_node or self.config.trainer.n_gpus_per_node,
         )
 
     # ---- one step
@@ -167,7 +182,8 @@ class OnlineRefinerSync(PPOTrainerSync):
     def _refine(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
         if self.blocks.streams:
             responses = [self.refiner.text(rollout) for rollout in rollouts]
-            result = StageResult(rollouts=rollouts, refinements=read_refinements(batch), responses=responses)
+            refinements = [Refinement(**fields) for fields in read_streamed(batch, "refinement")]
+            result = StageResult(rollouts=rollouts, refinements=refinements, responses=responses)
             metrics.update(metric_names.streaming_metrics(result.refinements))
         else:
             started_at = time.monotonic()
@@ -179,11 +195,15 @@ class OnlineRefinerSync(PPOTrainerSync):
         self.run_dir.append_refinements(self.global_steps, result)
 
     def _score_with_reference(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
-        num_chosen = min(len(rollouts), self.blocks.refiner.num_kl_rollouts or len(rollouts))
-        chosen = random.Random(self.global_steps).sample(range(len(rollouts)), num_chosen)
-        found = asyncio.run(reference_log_probs(self.refiner.client, [rollouts[index] for index in chosen]))
-        by_rollout = dict(zip(chosen, found, strict=True))
-        write_kl_log_probs(batch, [by_rollout.get(index) for index in range(len(rollouts))])
+        if self.blocks.streams:
+            found = read_streamed(batch, "kl_ref_log_prob")
+        else:
+            num_chosen = min(len(rollouts), self.blocks.refiner.num_kl_rollouts or len(rollouts))
+            chosen = random.Random(self.global_steps).sample(range(len(rollouts)), num_chosen)
+            measured = asyncio.run(reference_log_probs(self.refiner.client, [rollouts[index] for index in chosen]))
+            by_rollout = dict(zip(chosen, measured, strict=True))
+            found = [by_rollout.get(index) for index in range(len(rollouts))]
+        write_kl_log_probs(batch, found)
         metrics["tokens/kl_ref"] = sum(len(row) for row in found if row is not None)
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
