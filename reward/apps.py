@@ -5,7 +5,7 @@
 -0.3 + 1.3 * passed / total   otherwise: none passed -0.3, all passed 1.0
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -100,8 +100,25 @@ def score_response(
     if code is None:
         return score_from_verdicts([Verdict.COMPILE_ERROR], num_tests=problem.num_tests, detail="no code found")
     verdicts: list[Verdict] = []
-    left_s = limits.solution_s
     detail = ""
+    for index, (verdict, seen) in enumerate(run_tests(problem, code, limits, sandbox)):
+        verdicts.append(verdict)
+        if verdict is not Verdict.PASSED and not detail:
+            detail = f"test {index}: {seen}"
+        if verdict not in (Verdict.PASSED, Verdict.WRONG):
+            detail = f"test {index}: {seen}"
+            break
+    return score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
+
+
+def run_tests(problem: Problem, code: str, limits: Limits, sandbox: Sandbox) -> Iterator[tuple[Verdict, str]]:
+    """Run a program's tests one after the other; the caller stops where it has seen enough.
+
+    Yields:
+        How each test ended, and one line on it for people (empty if it passed). All tests together have
+        `limits.solution_s`; those beyond count as `time_out`.
+    """
+    left_s = limits.solution_s
     for index in range(problem.num_tests):
         is_right = False
         if left_s <= 0:
@@ -119,13 +136,7 @@ def score_response(
             )
         left_s -= execution.seconds
         verdict = _verdict(execution, is_right=is_right)
-        verdicts.append(verdict)
-        if verdict is not Verdict.PASSED and not detail:
-            detail = f"test {index}: {execution.detail or 'wrong answer'}"
-        if verdict not in (Verdict.PASSED, Verdict.WRONG):
-            detail = f"test {index}: {execution.detail}"
-            break
-    return score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
+        yield verdict, execution.detail or ("wrong answer" if verdict is Verdict.WRONG else "")
 
 
 def _verdict(execution: Execution, *, is_right: bool) -> Verdict:

@@ -41,6 +41,20 @@ def run_call_test(run: TestRun) -> tuple[Execution, bool]:
     return execution, execution.is_plain and any(value_matches(execution.value, value) for value in expected)
 
 
+def run_value_test(run: TestRun) -> tuple[Execution, bool]:
+    """Call a function and hand its value, of exact built-in types, to the test's judge; returns as above."""
+    program = Program(
+        code=run.code,
+        fn_name=run.problem.fn_name,
+        arguments=run.problem.inputs[run.index],
+        encoding="tagged",
+        leetcode=False,
+    )
+    execution = run.sandbox.execute(program, limits=run.limits, timeout_s=run.timeout_s)
+    is_value = execution.status == "ok" and execution.is_plain
+    return execution, is_value and run.problem.outputs[run.index](execution.value)
+
+
 def run_test_code(run: TestRun) -> tuple[Execution, bool]:
     """Run a data set's assertions here, the answer's functions being proxies whose calls run in the sandbox.
 
@@ -69,6 +83,7 @@ def run_test_code(run: TestRun) -> tuple[Execution, bool]:
 KINDS: dict[str, Callable[[TestRun], tuple[Execution, bool]]] = {
     "stdin": run_stdin_test,
     "call": run_call_test,
+    "value": run_value_test,
     "test_code": run_test_code,
 }
 
@@ -95,7 +110,9 @@ class _Calls:
             if left_s <= 0:
                 detail = f"no end within {run.timeout_s:.3g} s"
                 raise _AnswerEnded(Execution(status="time_out", detail=detail, seconds=self.seconds))
-            program = Program(code=run.code, fn_name=fn_name, arguments=list(arguments), encoding="tagged")
+            program = Program(
+                code=run.code, fn_name=fn_name, arguments=list(arguments), encoding="tagged", leetcode=False
+            )
             execution = run.sandbox.execute(program, limits=run.limits, timeout_s=left_s)
             self.seconds += execution.seconds
             if execution.status != "ok" or not execution.is_plain:

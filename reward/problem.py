@@ -14,14 +14,18 @@ class Problem:
 
     Example: `Problem(problem_id="7", inputs=[[1, 2]], outputs=[3], fn_name="add")` is call-based: test 0 calls
     `add(1, 2)` and expects 3. With `fn_name=None` the inputs and outputs are standard input and output. With
-    `kind="test_code"` an input is assertions such as `assert add(1, 2) == 3`.
+    `kind="test_code"` an input is assertions such as `assert add(1, 2) == 3`; with `kind="value"` the test calls
+    `add(1, 2)` and a function of the caller's, which `from_input_output` does not build, judges the returned value.
     """
 
     problem_id: str  # names the problem in every error
-    inputs: list[Any]  # [num_tests] stdin: text; call: list of arguments; test_code: Python source of assertions
-    outputs: list[Any]  # [num_tests] stdin: text; call: tuple of the values accepted as right; test_code: None
+    inputs: list[Any]  # [num_tests] stdin: text; call, value: list of arguments; test_code: source of assertions
+    # [num_tests] stdin: text; call: tuple of the values accepted as right; test_code: None; value: judge, value -> bool
+    outputs: list[Any]
     kind: str = "stdin"  # a key of `kinds.KINDS`
-    fn_name: str | None = None  # call: function (or method of class Solution) to call; test_code: the `candidate`
+    fn_name: str | None = (
+        None  # call, value: function to call (call: also a method of class Solution); test_code: the `candidate`
+    )
     starter_code: str = ""  # what the question gives the solver to start from; not needed for scoring
 
     @property

@@ -23,6 +23,7 @@ class Program:
     encoding: str = (
         "json"  # how the value comes back: "json" (tuples become lists) or "tagged" (Python's built-in types)
     )
+    leetcode: bool = True  # call-based: with the names that LeetCode's platform imports, and its class Solution
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import builtins as _builtins, os as _os, sys as _sys
 
 def _run():
     word, source, fn_name, arguments, encoding = {word!r}, {source!r}, {fn_name!r}, {arguments!r}, {encoding!r}
+    leetcode = {leetcode!r}
     try:
         code = compile(source, "solution.py", "exec", dont_inherit=True)
     except Exception as error:
@@ -27,10 +28,10 @@ def _run():
         exec(code, {{"__name__": "__main__", "__builtins__": _builtins}})
         return
     import json
-    namespace = ready_names(source)
+    namespace = ready_names(source) if leetcode else {{}}
     namespace["__name__"] = "solution"
     exec(code, namespace)
-    value = find_function(namespace, fn_name)(*untag(json.loads(arguments)))
+    value = find_function(namespace, fn_name, has_class=leetcode)(*untag(json.loads(arguments)))
     try:
         text = '{{"value": ' + ENCODERS[encoding](value) + "}}"
     except Exception as error:
@@ -51,7 +52,12 @@ def wrap(program: Program, word: str) -> str:
     """
     arguments = to_tagged_json(program.arguments or [])
     source = _RUN.format(
-        word=word, source=program.code, fn_name=program.fn_name, arguments=arguments, encoding=program.encoding
+        word=word,
+        source=program.code,
+        fn_name=program.fn_name,
+        arguments=arguments,
+        encoding=program.encoding,
+        leetcode=program.leetcode,
     )
     if program.fn_name is None:
         return source

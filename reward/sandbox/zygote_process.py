@@ -36,7 +36,7 @@ def pack(program: Program) -> tuple[bytes, bytes]:
     """
     try:
         # Marshal is safe in this direction only: what comes back from the child is JSON.
-        job = marshal.dumps((program.code, program.fn_name, program.arguments, program.encoding))
+        job = marshal.dumps((program.code, program.fn_name, program.arguments, program.encoding, program.leetcode))
     except ValueError as error:
         raise ValueError(f"an argument of {program.fn_name} is no plain built-in value") from error
     return job, program.stdin.encode("utf-8", errors="replace")

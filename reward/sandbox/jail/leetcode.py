@@ -28,14 +28,14 @@ def ready_names(source: str) -> dict[str, object]:
     return namespace
 
 
-def find_function(namespace: dict, fn_name: str) -> Callable:
-    """The method of class Solution if there is one, else the function.
+def find_function(namespace: dict, fn_name: str, *, has_class: bool = True) -> Callable:
+    """The method of class Solution if there may be and is one, else the function.
 
     Raises:
         NameError: the code defines neither.
     """
     solution = namespace.get("Solution")
-    if solution is not None and hasattr(solution, fn_name):
+    if has_class and solution is not None and hasattr(solution, fn_name):
         return getattr(solution(), fn_name)
     if fn_name not in namespace:
         raise NameError(f"the code does not define {fn_name}")

@@ -1,7 +1,7 @@
 """What a sandboxed child does once it is locked down: compile the code, run it, and write a call's value.
 
-A job is marshalled by the trusted process: (source, fn_name or None, arguments, encoding). A program without fn_name
-runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an expected output.
+A job is marshalled by the trusted process: (source, fn_name or None, arguments, encoding, leetcode). A program without
+fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an expected output.
 """
 
 import _thread
@@ -20,7 +20,7 @@ from reward.sandbox.jail.values import ENCODERS, encode_basestring_ascii
 
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     """Run the job; the process ends here, with the exit status that an interpreter of its own would give."""
-    source, fn_name, arguments, encoding = marshal.loads(os.pread(job_fd, os.fstat(job_fd).st_size, 0))
+    source, fn_name, arguments, encoding, leetcode = marshal.loads(os.pread(job_fd, os.fstat(job_fd).st_size, 0))
     os.close(job_fd)
     try:
         code = compile(source, "solution.py", "exec", dont_inherit=True)
@@ -37,7 +37,7 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
             os.close(result_fd)
             _run_main(code)
         else:
-            _call(code, source, fn_name, arguments, encoding, result_fd)
+            _call(code, source if leetcode else None, fn_name, arguments, encoding, result_fd)
     except BaseException:  # untrusted: whatever ends a program, shown as an interpreter shows it
         status = _show_error()
     _end(status)
@@ -65,14 +65,17 @@ def _run_main(code: types.CodeType) -> None:
     exec(code, module.__dict__)
 
 
-def _call(code: types.CodeType, source: str, fn_name: str, arguments: list, encoding: str, result_fd: int) -> None:
+def _call(
+    code: types.CodeType, leetcode_source: str | None, fn_name: str, arguments: list, encoding: str, result_fd: int
+) -> None:
     encode = ENCODERS[encoding]
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
     namespace = module.__dict__
-    namespace.update(ready_names(source))
+    if leetcode_source is not None:
+        namespace.update(ready_names(leetcode_source))
     exec(code, namespace)
-    value = find_function(namespace, fn_name)(*arguments)
+    value = find_function(namespace, fn_name, has_class=leetcode_source is not None)(*arguments)
     try:
         text = '{"value": ' + encode(value) + "}"
     except Exception as error:  # untrusted: cycles, depth, foreign types and their raising methods

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
+_LONG_BITS = 10_000
+
 
 def to_json(value: object) -> str:
     """What json.dumps gives, for the plain types (tuples become lists, keys become text).
@@ -35,12 +37,15 @@ def to_json(value: object) -> str:
 def to_tagged_json(value: object) -> str:
     """As JSON that keeps Python's types: scalars as they are, every other value as [type name, content].
 
-    Counter, defaultdict and OrderedDict become dict, which they equal.
+    Counter, defaultdict and OrderedDict become dict, which they equal. Long integers are written in hexadecimal: the
+    time for decimal digits grows with the square of their number, and Python reads no more than 4300 of them.
 
     Raises:
         TypeError: the value is of another type.
         RecursionError: the value is nested too deeply, or contains itself.
     """
+    if isinstance(value, int) and int.bit_length(value) > _LONG_BITS:
+        return f'["int", "{int.__format__(value, "x")}"]'
     scalar = _scalar(value)
     if scalar is not None:
         return scalar
@@ -100,6 +105,8 @@ def untag(value: Any) -> Any:
         return value
     try:
         kind, content = value
+        if kind == "int":
+            return int(content, 16)
         if kind in _FROM_BYTES:
             return _FROM_BYTES[kind](content)
         if kind == "dict":

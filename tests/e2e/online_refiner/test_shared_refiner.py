@@ -18,6 +18,7 @@ NUM_STEPS, MAX_NEW_TOKENS = 4, 16
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_the_rollouts_servers_refine(
     start_marked: Callable, letters_job: list[str], tiny_llama: Path, tmp_path: Path
 ) -> None:

@@ -1,17 +1,15 @@
 """A refiner on GPUs of its own refines each response while others are still being written, DAPO's filter included."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import read_rows
 
-NUM_STEPS = 4
+NUM_STEPS = 3
 
 
 def reward_of(text: str) -> float:
@@ -20,9 +18,7 @@ def reward_of(text: str) -> float:
 
 
 @pytest.mark.e2e
-def test_a_dedicated_refiner_streams_and_survives_a_kill(
-    start_marked: Callable, letters_job: list[str], tmp_path: Path
-) -> None:
+def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     job = start_marked(
         [
@@ -35,15 +31,11 @@ def test_a_dedicated_refiner_streams_and_survives_a_kill(
         ],
         cwd=tmp_path,
     )
-    metrics = run_dir / "metrics.jsonl"
-    job.wait_until(metrics.exists, 400)
-    psutil.Process(int(re.findall(r"refiner replica 0: server process (\d+)", job.output())[0])).kill()
     assert job.wait(400) == 0, job.output()[-6000:]
     assert job.survivors() == []
 
-    steps = list(read_rows(metrics))
+    steps = list(read_rows(run_dir / "metrics.jsonl"))
     assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))
-    assert sum(step["refiner/num_restarts"] for step in steps) == 1
     assert all(name in step for step in steps for name in MEANING)
     assert steps[0]["refiner/hidden_s"] > 0
     assert steps[0]["refiner/exposed_s"] < steps[0]["timing_s/step"]

@@ -133,6 +133,19 @@ def test_unread_input_does_not_block_us() -> None:
     assert run("print(1)", stdin="x" * 5_000_000).stdout == "1\n"
 
 
+def test_names_of_leetcode_are_there_where_wanted() -> None:
+    for code in ("def f(a):\n    return max(deque(a))", "class Solution:\n    def f(self, a):\n        return max(a)"):
+        wanted, unwanted = (
+            Program(code=code, fn_name="f", arguments=[[3, 9]], leetcode=leetcode) for leetcode in (True, False)
+        )
+        assert SANDBOX.execute(wanted, limits=LIMITS, timeout_s=5.0).value == 9
+        assert SANDBOX.execute(unwanted, limits=LIMITS, timeout_s=5.0).detail.startswith("NameError")
+
+
+def test_long_integers_come_back_as_they_are() -> None:
+    assert tagged("[10 ** 100_000, -(1 << 20_000), True]") == [10**100_000, -(1 << 20_000), True]
+
+
 def test_call_returns_plain_values() -> None:
     assert call("def f(a, b):\n    return (a, b)", 1, "x").value == [1, "x"]
     assert call("class Solution:\n    def f(self, a: List[int]) -> int:\n        return max(a)", [3, 9]).value == 9

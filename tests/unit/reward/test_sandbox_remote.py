@@ -102,14 +102,17 @@ def test_programs(sandbox: RemoteSandbox, code: str, status: str) -> None:
 
 
 def test_calls(sandbox: RemoteSandbox) -> None:
-    def call(code: str, *arguments: object, encoding: str = "json") -> Execution:
-        program = Program(code=code, fn_name="f", arguments=list(arguments), encoding=encoding)
+    def call(code: str, *arguments: object, encoding: str = "json", leetcode: bool = True) -> Execution:
+        program = Program(code=code, fn_name="f", arguments=list(arguments), encoding=encoding, leetcode=leetcode)
         return sandbox.execute(program, limits=LIMITS, timeout_s=5.0)
 
     assert call("def f(a, b):\n    print('noise')\n    return a[1], b", {1: "x"}, (2,)).value == ["x", [2]]
     assert call("def f(a):\n    return a, {1}", (1.5,), encoding="tagged").value == ((1.5,), {1})
     solution = "class Solution:\n    def f(self, a: List[int]) -> int:\n        return Counter(a)[1]"
     assert call(solution, [1, 1]).value == 2
+    assert call(solution, [1, 1], leetcode=False).detail.startswith("NameError: name 'List' is not defined")
+    plain = solution.replace(": List[int]", "")
+    assert call(plain, [1, 1], leetcode=False).detail == "NameError: the code does not define f"
     assert call("def f(): return object()").is_plain is False
     assert call("def f(): exit(0)").status == "runtime_error"
     assert call("def g(): pass").detail == "NameError: the code does not define f"

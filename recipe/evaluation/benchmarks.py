@@ -1,0 +1,213 @@
+"""The benchmarks: where their records come from, and what a task is, whichever format its record has."""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recipe.data_preparation.sources import read_records
+from recipe.evaluation.argument_types import example_arguments, restore_types
+from recipe.evaluation.json_lines import read_json_lines
+from recipe.evaluation.plus_tests import CallTests, parse_call_tests
+from reward.problem import Problem
+from reward.verl_reward import parse_ground_truth
+
+Record = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Benchmark:
+    """One entry of :data:`BENCHMARKS`."""
+
+    family: str  # a key of READERS
+    hub_id: str  # data set on the hub whose split `test` is read unless --data is given; "": --data must be
+    has_plus: bool  # whether the inputs that evalplus added count
+    task_numbers: range | None = None  # tasks that count; None: all of the source
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "humaneval": Benchmark(family="humaneval", hub_id="openai/openai_humaneval", has_plus=False),
+    "humaneval+": Benchmark(family="humaneval", hub_id="evalplus/humanevalplus", has_plus=True),
+    "mbpp": Benchmark(
+        family="mbpp", hub_id="google-research-datasets/mbpp", has_plus=False, task_numbers=range(11, 511)
+    ),
+    "mbpp+": Benchmark(family="mbpp", hub_id="evalplus/mbppplus", has_plus=True),
+    "rows": Benchmark(family="rows", hub_id="", has_plus=False),  # what scripts/prepare_data.py writes
+}
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Task:
+    """One problem of a benchmark.
+
+    It has ``calls``, inputs whose expected values the reference solution gives, or ``test_code``, or ``problem``.
+
+    Example: the prompt ``import math``, a blank line, ``def f(x):`` and its doc string has the entry_point ``f``; its
+    preamble is what stands before the ``def``.
+    """
+
+    task_id: str  # "HumanEval/0" or "Mbpp/11"
+    family: str  # of its benchmark
+    prompt: str  # what a completion continues
+    question: str  # what a chat model is asked to write
+    entry_point: str  # function that the tests call; "" where only the test code names it
+    preamble: str  # imports and functions that stand in the prompt before the function; "" for MBPP
+    reference: str  # the reference solution, a whole program
+    calls: CallTests | None = None
+    test_code: tuple[str, ...] = ()  # [num_tests] assertions
+    problem: Problem | None = None  # of a row of training or validation data
+    messages: tuple[dict[str, str], ...] = ()  # such a row's chat prompt
+
+
+def load_tasks(name: str, source: str | None) -> list[Task]:
+    """Return a benchmark's tasks, in the order of the source.
+
+    Args:
+        name: A key of :data:`BENCHMARKS`.
+        source: File of records (jsonl, jsonl.gz or parquet) or hub id; None: the benchmark's own hub id.
+
+    Raises:
+        ValueError: If a record lacks something, an id occurs twice, or nothing is left.
+        OSError: If the source cannot be read.
+    """
+    benchmark = BENCHMARKS[name]
+    if not (source or benchmark.hub_id):
+        raise ValueError(f"--benchmark {name} has no data of its own: set --data to a parquet file of verl rows")
+    tasks: dict[str, Task] = {}
+    advice = f"give the records of {benchmark.hub_id or 'scripts/prepare_data.py'}"
+    for where, record in _read(source or benchmark.hub_id):
+        try:
+            key = task_key(TASK_IDS[benchmark.family](record), benchmark.family)
+            if benchmark.task_numbers is not None and int(key.partition("/")[2]) not in benchmark.task_numbers:
+                continue
+            task = READERS[benchmark.family](record, key, benchmark.has_plus)
+            check_tests(task)
+        except KeyError as error:
+            raise ValueError(f"{where}: no {error} in the record: {advice}") from error
+        except (ValueError, SyntaxError, TypeError, IndexError) as error:
+            raise ValueError(f"{where}: {error}: {advice}") from error
+        if key in tasks:
+            raise ValueError(f"{where}: task {key} occurs twice: give every task once")
+        tasks[key] = task
+    if not tasks:
+        raise ValueError(f"{source or benchmark.hub_id}: no task of {name} in it: set --data to its records")
+    return list(tasks.values())
+
+
+def check_tests(task: Task) -> None:
+    """Check that there are tests, and that test code is Python.
+
+    Raises:
+        ValueError: If there are none.
+        SyntaxError: If test code is none.
+    """
+    if task.problem is None and not (task.calls.inputs if task.calls is not None else task.test_code):
+        raise ValueError("no tests in the record")
+    for test in task.test_code:
+        ast.parse(test)
+
+
+PREFIXES = {"humaneval": "HumanEval", "mbpp": "Mbpp"}
+TASK_IDS: dict[str, Callable[[Record], object]] = {
+    "humaneval": lambda record: record["task_id"],
+    "mbpp": lambda record: record["task_id"],
+    "rows": lambda record: record["extra_info"]["problem_id"],
+}
+
+
+def task_key(task_id: object, family: str) -> str:
+    """Return the one way to write a task's id: MBPP's records have ``11``, evalplus's ``Mbpp/11``."""
+    if family not in PREFIXES:
+        return str(task_id)
+    return f"{PREFIXES[family]}/{str(task_id).rpartition('/')[2]}"
+
+
+def _read(source: str) -> Iterator[tuple[str, Record]]:
+    path = Path(source).expanduser()
+    if path.name.removesuffix(".gz").endswith(".jsonl"):
+        # Not by `datasets`: it wants one type for all arguments of a function, and of all functions.
+        yield from read_json_lines(path)
+        return
+    for index, record in enumerate(read_records(source, "test")):
+        yield f"{source} record {index}", record
+
+
+def _read_humaneval(record: Record, key: str, has_plus: bool) -> Task:
+    prompt, entry_point = record["prompt"], record["entry_point"]
+    preamble = prompt[: max(0, f"\n{prompt}".rfind(f"\ndef {entry_point}("))]
+    calls = _released_calls(record, has_plus)
+    if calls is None and has_plus:
+        calls = replace(parse_call_tests(record["test"]), fn_name=entry_point)
+    # What the tests use of the prompt's own functions must be that, not what an answer makes of them.
+    test_code = () if calls else (f"{preamble}\n{record['test']}\ncheck(candidate)",)
+    return Task(
+        task_id=key,
+        family="humaneval",
+        prompt=prompt,
+        question=prompt,
+        entry_point=entry_point,
+        preamble=preamble,
+        reference=prompt + record["canonical_solution"],
+        calls=calls,
+        test_code=test_code,
+    )
+
+
+def _read_mbpp(record: Record, key: str, has_plus: bool) -> Task:
+    calls = _released_calls(record, has_plus)
+    test_code: tuple[str, ...] = ()
+    if calls is not None:
+        prompt, reference = record["prompt"], record["canonical_solution"]
+        question = prompt.strip().strip('"').strip()
+    else:
+        if has_plus:
+            calls = parse_call_tests(record["test"])
+        else:
+            setup = [*(record.get("test_imports") or []), record.get("test_setup_code") or ""]
+            test_code = tuple("\n".join([*setup, test]) for test in record["test_list"])
+        shown = record["test_list"][:1] if has_plus else record["test_list"]  # evalplus shows the first
+        question = "\n".join([(record.get("text") or record["prompt"]).strip(), *shown])
+        prompt, reference = f'"""\n{question}\n"""\n', record["code"]
+    return Task(
+        task_id=key,
+        family="mbpp",
+        prompt=prompt,
+        question=question,
+        entry_point=calls.fn_name if calls else "",
+        preamble="",
+        reference=reference,
+        calls=calls,
+        test_code=test_code,
+    )
+
+
+def _read_row(record: Record, key: str, has_plus: bool) -> Task:
+    messages = tuple(record["prompt"])
+    return Task(
+        task_id=key,
+        family="rows",
+        prompt="",
+        question=messages[-1]["content"],
+        entry_point="",
+        preamble="",
+        reference="",
+        problem=parse_ground_truth(record["reward_model"]["ground_truth"]),
+        messages=messages,
+    )
+
+
+READERS = {"humaneval": _read_humaneval, "mbpp": _read_mbpp, "rows": _read_row}
+
+
+def _released_calls(record: Record, has_plus: bool) -> CallTests | None:
+    """Return the inputs of a record of evalplus's own files, in which JSON has lost some types; None for others."""
+    if "base_input" not in record:
+        return None
+    examples = example_arguments(record.get("assertion") or "", record["entry_point"])
+    inputs = [*record["base_input"], *(record["plus_input"] if has_plus else [])]
+    return CallTests(
+        fn_name=record["entry_point"],
+        inputs=[restore_types(arguments, examples) for arguments in inputs],
+        atol=float(record["atol"]),
+    )

@@ -1,0 +1,64 @@
+"""Samples of a benchmark's tasks from a file, one JSON object a line."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from recipe.evaluation.benchmarks import Task, task_key
+from recipe.evaluation.json_lines import read_json_lines
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Sample:
+    """One answer to one task."""
+
+    task: Task
+    text: str  # as the model or the file gave it
+    program: str | None  # what is run; None: there is no code in the text
+
+
+PROGRAMS: dict[str, Callable[[Task, str], str]] = {
+    "completion": lambda task, text: task.prompt + text,
+    "solution": lambda task, text: text,
+}
+"""By the key that a line has beside ``task_id``: from its text to a program."""
+
+
+def read_samples(path: Path, known: Sequence[Task], wanted: Sequence[Task], *, is_partial: bool) -> list[Sample]:
+    """Return the samples of the wanted tasks, in the file's order.
+
+    Args:
+        path: Lines ``{"task_id": "HumanEval/0", "completion": "..."}``, a continuation of the prompt, or ``{"task_id":
+            ..., "solution": "..."}``, a whole program; several for a task are several samples of it.
+        known: All tasks of the benchmark; a sample of another one is an error.
+        wanted: Those that are evaluated.
+        is_partial: Whether wanted tasks may lack samples.
+
+    Raises:
+        ValueError: If a line is malformed or of an unknown task, or wanted tasks have no sample.
+        OSError: If the file cannot be read.
+    """
+    tasks = {task.task_id: task for task in known}
+    keys = {task.task_id for task in wanted}
+    samples = []
+    for where, row in read_json_lines(path):
+        if "task_id" not in row:
+            raise ValueError(f"{where}: no 'task_id': give the task's id")
+        task = tasks.get(task_key(row["task_id"], known[0].family))
+        if task is None:
+            raise ValueError(f"{where}: unknown task_id {row['task_id']!r}: the benchmark has no such task")
+        given = [key for key in PROGRAMS if key in row]
+        if len(given) != 1:
+            raise ValueError(f"{where}: give one of {', '.join(PROGRAMS)}, got {' and '.join(given) or 'neither'}")
+        text = row[given[0]]
+        if not isinstance(text, str):
+            raise ValueError(f"{where}: {given[0]} is {type(text).__name__}: give text")
+        if task.task_id in keys:
+            samples.append(Sample(task=task, text=text, program=PROGRAMS[given[0]](task, text)))
+    missing = sorted(keys - {sample.task.task_id for sample in samples})
+    if not samples or (missing and not is_partial):
+        raise ValueError(
+            f"{path}: no sample of {len(missing)} tasks ({', '.join(missing[:5])}{', ...' if missing[5:] else ''}): "
+            "give samples of every task, or leave them out of the score by --partial"
+        )
+    return samples

@@ -1,0 +1,42 @@
+"""A model through vLLM to a result file, twice: greedy samples and verdicts are the same."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RECORDS = [
+    {
+        "task_id": f"HumanEval/{index}",
+        "prompt": f'def {name}(text):\n    """Return the text in {name} letters."""\n',
+        "canonical_solution": f"    return text.{name}()\n",
+        "test": f"def check(candidate):\n    assert candidate('aB') == 'aB'.{name}()\n",
+        "entry_point": name,
+    }
+    for index, name in enumerate(("upper", "lower"))
+]
+
+
+@pytest.mark.e2e
+def test_greedy_samples_are_the_same_twice(tiny_llama: Path, tmp_path: Path, start_marked: Callable) -> None:
+    data = tmp_path / "HumanEval.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    script = str(Path(__file__).parents[3] / "scripts" / "evaluate.py")
+    results: list[dict[str, Any]] = []
+    for index in range(2):
+        output = tmp_path / f"{index}.json"
+        options = ["--model", str(tiny_llama), "--output", str(output), "--max-new-tokens", "24"]
+        job = start_marked([script, "--benchmark", "humaneval", "--data", str(data), *options], cwd=tmp_path)
+        assert job.wait(300) == 0, job.output()[-6000:]
+        assert job.survivors() == []
+        results.append(json.loads(output.read_text()))
+    first, second = results
+    assert first["samples"] == second["samples"]
+    # The model writes a, b, c, d, z and stops: a text without code.
+    assert [(sample["text"], sample["verdict"]) for sample in first["samples"]] == [("abcdz", "compile_error")] * 2
+    assert first["pass_at_k"] == {"pass@1": 0.0}
+    assert first["sampling"]["temperature"] == 0.0
+    example = first["prompt"]["example"]
+    assert example.startswith("<|im_start|>user\n") and RECORDS[0]["prompt"].strip() in example

@@ -1,0 +1,162 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+Write = Callable[[list[dict[str, Any]], str], str]
+RIGHT = {"task_id": "HumanEval/0", "completion": "    return [double(factor) * x for x in numbers]\n"}
+WRONG = {"task_id": "HumanEval/0", "completion": "    return numbers\n"}
+SWAP = {"task_id": "1", "solution": "def swap(pair): return pair[1], pair[0]"}
+
+
+@pytest.fixture
+def run(
+    evaluate: ModuleType, humaneval_file: str, tmp_path: Path, write: Write
+) -> Callable[..., tuple[int, dict[str, Any] | None]]:
+    """Return a function that evaluates samples of the small HumanEval; returns the exit status and the result."""
+
+    def run_samples(rows: list[dict[str, Any]], *options: str) -> tuple[int, dict[str, Any] | None]:
+        output = tmp_path / "results" / "result.json"
+        samples = write(rows, "samples.jsonl.gz")
+        command = ["--benchmark", "humaneval", "--data", humaneval_file, "--samples", samples, "--output", str(output)]
+        status = evaluate.main([*command, "--workers", "2", *options])
+        return status, json.loads(output.read_text()) if output.exists() else None
+
+    return run_samples
+
+
+def test_result_says_what_happened(run: Callable, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, result = run([RIGHT, WRONG, SWAP, {**SWAP, "solution": "def swap(pair): return (2, 1)"}], "--k", "1,2")
+    assert status == 0
+    assert result["pass_at_k"] == {"pass@1": 0.75, "pass@2": 1.0}
+    assert result["verdicts"] == {"passed": 3, "wrong": 1}
+    assert (result["num_problems"], result["num_samples"], result["prompt"]) == (2, 4, None)
+    assert result["versions"]["python"] and "vllm" in result["versions"]
+    assert result["samples"][1] == {
+        "task_id": "HumanEval/0",
+        "verdict": "wrong",
+        "detail": "test 0: wrong answer",
+        "num_passed": 0,
+        "num_tests": 1,
+        "text": WRONG["completion"],
+        "program": result["samples"][0]["program"].replace("[double(factor) * x for x in numbers]", "numbers"),
+    }
+    assert result["samples"][1]["program"].startswith("from typing import List")
+    printed = capsys.readouterr().out
+    assert "humaneval, 2 of 2 problems" in printed and "pass@2      1.0000" in printed
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["result.json"]
+
+
+def test_rows_of_training_data_are_judged_as_in_training(
+    evaluate: ModuleType, tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import datasets
+
+    tests = {"add": {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}, "echo": {"inputs": ["a"], "outputs": ["a"]}}
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"Write {name}."}],
+            "reward_model": {"ground_truth": json.dumps(truth)},
+            "extra_info": {"problem_id": name},
+        }
+        for name, truth in tests.items()
+    ]
+    data, output = str(tmp_path / "val.parquet"), tmp_path / "result.json"
+    datasets.Dataset.from_list(rows).to_parquet(data)
+    samples = [
+        {"task_id": "add", "solution": "def add(a, b): return a + b"},
+        {"task_id": "echo", "solution": "print(input() * 2)"},
+    ]
+    command = ["--benchmark", "rows", "--samples", write(samples, "s.jsonl"), "--output", str(output)]
+    assert evaluate.main([*command, "--data", data]) == 0
+    result = json.loads(output.read_text())
+    assert [sample["verdict"] for sample in result["samples"]] == ["passed", "wrong"]
+    assert result["pass_at_k"] == {"pass@1": 0.5}
+    assert evaluate.main(command) == 2
+    assert "set --data to a parquet file of verl rows" in capsys.readouterr().err
+    assert evaluate.main(["--benchmark", "rows", "--data", data, "--model", "/x", "--prompt", "completion"]) == 2
+    assert "--prompt completion is not for these problems: set --prompt chat" in capsys.readouterr().err
+
+
+def test_limit_and_partial(run: Callable) -> None:
+    status, result = run([RIGHT, SWAP], "--limit", "1")  # the samples of other tasks are left out
+    assert (status, result["num_problems"], result["num_problems_of_benchmark"]) == (0, 1, 2)
+    status, result = run([WRONG], "--partial")
+    assert (status, result["num_problems"], result["pass_at_k"]) == (0, 1, {"pass@1": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([RIGHT], [], "no sample of 1 tasks (HumanEval/1): give samples of every task, or"),
+        ([], ["--partial"], "no sample of 2 tasks"),
+        ([{**RIGHT, "task_id": 7}], [], "line 1: unknown task_id 7"),
+        ([RIGHT, {"completion": ""}], [], "line 2: no 'task_id'"),
+        ([{"task_id": 1}], [], "line 1: give one of completion, solution, got neither"),
+        ([{**RIGHT, **SWAP}], [], "got completion and solution"),
+        ([{**RIGHT, "completion": None}], [], "completion is NoneType: give text"),
+        ([RIGHT, SWAP], ["--k", "1,2"], "pass@2 needs 2 samples of every task, HumanEval/0 has 1"),
+        ([RIGHT, SWAP], ["--k", "0"], "--k 0: give whole numbers from 1"),
+        ([RIGHT, SWAP], ["--timeout", "0"], "test_s must be a number above 0"),
+        ([RIGHT, SWAP], ["--data", "/nowhere.jsonl"], "No such file or directory: '/nowhere.jsonl'"),
+        ([RIGHT, SWAP], ["--sandbox-url", "nowhere"], "set it to the http:// address"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    rows: list[dict[str, Any]], options: list[str], message: str, run: Callable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(rows, *options) == (2, None)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert message in captured.err
+
+
+def test_bad_lines(evaluate: ModuleType, humaneval_file: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    samples = tmp_path / "samples.jsonl"
+    command = ["--benchmark", "humaneval", "--data", humaneval_file, "--samples"]
+    for content, message in [(b"{", "line 1: not JSON"), (b"[]", "line 1: not an object"), (b"\xff", "UTF-8")]:
+        samples.write_bytes(content)
+        assert evaluate.main([*command, str(samples)]) == 2
+        assert message in capsys.readouterr().err
+    (tmp_path / "samples.gz").write_bytes(b"no gzip")
+    assert evaluate.main([*command, str(tmp_path / "samples.gz")]) == 2
+    assert evaluate.main([*command, str(tmp_path / "none")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_options_of_a_model_are_checked_before_it_is_read(
+    evaluate: ModuleType, humaneval_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--benchmark", "humaneval", "--data", humaneval_file, "--model", "/nowhere"]
+    for options, message in [
+        (["--num-samples", "2"], "set --temperature above 0"),
+        (["--k", "10"], "pass@10 needs --num-samples 10 or more"),
+        (["--max-new-tokens", "0"], "at least 1"),
+        (["--temperature", "-1"], "at least 0"),
+    ]:
+        assert evaluate.main([*command, *options]) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        evaluate.main([*command, "--samples", "both"])
+
+
+def test_programs_that_could_not_be_run(run: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    # Nothing listens there: no statement about the samples.
+    status, result = run([RIGHT, SWAP], "--sandbox-url", "http://127.0.0.1:9")
+    assert (status, result["pass_at_k"], result["verdicts"]) == (1, {"pass@1": None}, {"infra_error": 2})
+    captured = capsys.readouterr()
+    assert captured.err.count("could not be run") == 2 and "HumanEval/1" in captured.err
+    assert "pass@1      -" in captured.out
+
+
+def test_reference_that_could_not_be_run(
+    evaluate: ModuleType, plus_file: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--benchmark", "humaneval+", "--data", plus_file, "--samples", write([RIGHT], "s.jsonl"), "--partial"]
+    output = tmp_path / "result.json"
+    assert evaluate.main([*command, "--output", str(output), "--sandbox-url", "http://127.0.0.1:9"]) == 1
+    assert "error: HumanEval/0: its reference solution could not be run" in capsys.readouterr().err
+    assert not output.exists()
