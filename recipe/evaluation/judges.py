@@ -28,9 +28,12 @@ def is_equal(value: Any, expected: Any, arguments: list[Any], atol: float) -> bo
 
 
 def is_root(value: Any, expected: Any, arguments: list[Any], atol: float) -> bool:
-    """HumanEval/32 asks for any root of the polynomial whose coefficients are given, lowest degree first."""
+    """HumanEval/32 asks for any root of the polynomial whose coefficients are given, lowest degree first.
+
+    Added up as the prompt's own ``poly`` does, since for some inputs the rounding decides.
+    """
     (coefficients,) = arguments
-    return abs(math.fsum(c * math.pow(value, power) for power, c in enumerate(coefficients))) <= atol
+    return abs(sum(c * math.pow(value, power) for power, c in enumerate(coefficients))) <= atol
 
 
 def has_same_elements(value: Any, expected: Any, arguments: list[Any], atol: float) -> bool:

@@ -85,7 +85,7 @@ WRONG = {
 def test_right_and_wrong_answers(key: tuple[str, int], load: Load, sandbox: Sandbox) -> None:
     task = load(key[0])[key[1]]
     samples = [Sample(task=task, text="", program=code) for code, _ in WRONG[key]]
-    assert verdicts(samples, sandbox, limits_of(0.5)) == [verdict for _, verdict in WRONG[key]]
+    assert verdicts(samples, sandbox, limits_of(1.5)) == [verdict for _, verdict in WRONG[key]]
 
 
 HOSTILE = [
@@ -98,7 +98,7 @@ HOSTILE = [
 import builtins
 builtins.AssertionError = builtins.isinstance = builtins.bool = lambda *a: True
 """,
-    """    return 0
+    """    return [0 for x in numbers]
 def double(x): return 0
 def check(candidate): pass
 """,
@@ -144,7 +144,7 @@ def test_a_test_has_four_times_the_reference_s_time(load: Load, sandbox: Sandbox
         "atol": 0,
     }
     task = load_tasks("mbpp+", write([record], "slow.jsonl"))[0]
-    programs = [record["canonical_solution"].replace("0.2", seconds) for seconds in ("0.4", "2.0")]
+    programs = [record["canonical_solution"].replace("0.2", seconds) for seconds in ("0.4", "30")]
     samples = [Sample(task=task, text="", program=program) for program in programs]
     assert verdicts(samples, sandbox, limits_of(0.05)) == ["passed", "time_out"]
 

@@ -58,6 +58,11 @@ def test_either_root() -> None:
     assert not is_right(1e308, 1.0, 1e-4, "HumanEval/32", [[2, -3, 1]])  # overflows
 
 
+def test_roots_are_judged_with_the_rounding_of_a_plain_sum() -> None:
+    terms = [1e16, 1.0, -1e16]  # before Python 3.12 the 1 is lost, which makes x = 1 a root
+    assert is_right(1.0, 1.0, 1e-4, "HumanEval/32", [terms]) is (sum(terms) == 0)
+
+
 def test_collections_of_elements() -> None:
     assert is_right([3, 1, 3], (1, 3), task="Mbpp/2")
     assert not is_right([3, 1], (1, 3), task="Mbpp/3")
