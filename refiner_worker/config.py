@@ -52,7 +52,8 @@ class RefinerConfig:
     """Start a replica anew at the next step after it died; ``false`` ends the run with an error instead."""
     num_kl_rollouts: int | None
     """Responses a step on which KL(pi_theta || pi_0) is measured with the refiner; null is all of them, 0 none.
-    Where verl has a reference worker (static KL), its log-probs of all responses are used instead."""
+    Where verl has a reference worker (static KL), its log-probs of all responses are used instead; with placement
+    ``shared`` the actor's without its adapter."""
     rollout: dict[str, Any]
     """Overrides of verl's rollout block for the refiner's replicas (engine arguments, memory, parallelism)."""
 

@@ -128,7 +128,17 @@ class RefinementConfig:
     @property
     def measures_kl(self) -> bool:
         """Whether the KL to the reference is measured with the refiner's replicas."""
-        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker
+        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker and not self.is_shared
+
+    @property
+    def measures_kl_by_actor(self) -> bool:
+        """Whether it is measured with the actor, its adapter off: vLLM has no prompt log-probs beside adapters."""
+        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker and self.is_shared
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the rollout's servers refine."""
+        return self.refiner.placement == "shared"
 
 
 def load(config: DictConfig) -> RefinementConfig:
@@ -154,7 +164,7 @@ def load(config: DictConfig) -> RefinementConfig:
         _check_shared_memory(config, blocks.refiner)
     if blocks.streams:
         _check_streaming(config)
-    if blocks.hosts_refiner and blocks.refiner.placement == "shared":
+    if blocks.hosts_refiner and blocks.is_shared:
         _check_shared_servers(config, blocks.refiner)
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         raise ValueError("the online refiner extends verl's V1 sync trainer; set trainer.v1.trainer_mode=sync")

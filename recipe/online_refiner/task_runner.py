@@ -25,7 +25,7 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
         blocks = load(config)
         if blocks.streams:
             OmegaConf.update(config, MANAGER_KEY, STREAMING_MANAGER, force_add=True)
-        if blocks.hosts_refiner and blocks.refiner.placement == "shared":
+        if blocks.hosts_refiner and blocks.is_shared:
             from refiner_worker import shared  # here: it needs vLLM, which other rollouts do without
 
             shared.register()

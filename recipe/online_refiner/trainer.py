@@ -113,7 +113,7 @@ class OnlineRefinerSync(PPOTrainerSync):
     def _host(self, rollout: DictConfig) -> Any:
         """Return the replicas of pi_0, by placement."""
         refiner = self.blocks.refiner
-        if refiner.placement == "shared":
+        if self.blocks.is_shared:
             from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without
 
             return SharedRefiner(refiner, self.llm_server_manager.get_replicas())
@@ -211,6 +211,11 @@ class OnlineRefinerSync(PPOTrainerSync):
         if self.blocks.refines:
             with marked_timer("refine_log_prob", self.timing_raw):
                 self.constraint.score(batch, self.actor_rollout_wg, self.global_steps)
+        if self.blocks.measures_kl_by_actor:
+            with marked_timer("kl_ref", self.timing_raw):
+                super()._compute_ref_log_prob(batch, metrics=metrics)
+                # verl leaves this in the batch, and every later call would compute without the adapter as well.
+                del batch.extra_info["no_lora_adapter"]
         return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
@@ -231,8 +236,9 @@ class OnlineRefinerSync(PPOTrainerSync):
         return super()._update_actor(batch, metrics=metrics)
 
     def _record_kl(self, batch: KVBatchMeta, metrics: dict) -> None:
-        name = "ref_log_prob" if self.blocks.has_reference_worker else "kl_ref_log_prob"
-        if not (self.blocks.measures_kl or self.blocks.has_reference_worker):
+        is_by_verl = self.blocks.has_reference_worker or self.blocks.measures_kl_by_actor
+        name = "ref_log_prob" if is_by_verl else "kl_ref_log_prob"
+        if not (self.blocks.measures_kl or is_by_verl):
             return
         data = read_padded(batch, "old_log_probs", name, "response_mask")
         known = data["response_mask"] * data[name].isfinite()
