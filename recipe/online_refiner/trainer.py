@@ -275,7 +275,9 @@ class OnlineRefinerSync(PPOTrainerSync):
         super()._save_checkpoint()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, **kwargs: Any) -> None:
-        # verl's own timer of the stage that ours stands in counts it as well.
+        # verl's own timer of the stage that ours stand in counts them as well.
         timing_raw["old_log_prob"] -= timing_raw.get("refine_log_prob", 0.0)
+        if self.blocks.measures_kl_by_actor:
+            timing_raw["old_log_prob"] -= timing_raw["kl_ref"]
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
         self.run_dir.write_metrics(kwargs["global_steps"], metrics)
