@@ -33,7 +33,7 @@ def test_the_rollouts_servers_refine(
         ],
         cwd=tmp_path,
     )
-    engines = lambda: [one for one in job.descendants() if "VLLM::" in " ".join(one.cmdline())]  # noqa: E731
+    engines = lambda: [one for one in job.descendants() if "VLLM::EngineCore" in " ".join(one.cmdline())]  # noqa: E731
     job.wait_until((run_dir / "metrics.jsonl").exists, 400)
     assert len(engines()) == 1, "one model is loaded, not two"
     assert job.wait(400) == 0, job.output()[-6000:]
