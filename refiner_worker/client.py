@@ -40,6 +40,8 @@ class RefinerClient:
     servers: dict[str, ActorHandle]
     """verl's rollout server of each replica, by its address."""
     config: RefinerConfig
+    method: str = "generate"
+    """The server's method: it asks the engine for pi_0."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
 
     async def generate(self, prompt_ids: list[int], stop: list[str]) -> list[int]:
@@ -76,7 +78,7 @@ class RefinerClient:
             self._num_in_flight[address] = self._num_in_flight.get(address, 0) + 1
             try:
                 # A copy for each attempt: the server takes entries out of the dict.
-                return await server.generate.remote(
+                return await getattr(server, self.method).remote(
                     request_id=request_id, prompt_ids=prompt_ids, sampling_params=dict(sampling_params)
                 )
             except asyncio.CancelledError:

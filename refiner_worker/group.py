@@ -1,4 +1,4 @@
-"""The worker group that hosts the reference model pi_0 in vLLM replicas, on the training GPUs.
+"""The worker group that hosts the reference model pi_0 in vLLM replicas, on the training GPUs or on its own.
 
 It is built from verl's own parts: a ``RolloutReplica`` per slice of the resource pool, as verl hosts reward models and
 teachers (``verl/experimental/reward_loop/reward_model.py`` and ``verl/experimental/teacher_loop/teacher_model.py``).
@@ -64,7 +64,7 @@ class RefinerGroup:
     Args:
         refiner: The refiner block.
         rollout: verl's rollout block for the replicas, from :func:`rollout_config`.
-        pool: The training GPUs; the replicas take its first slices.
+        pool: The GPUs of the placement; the replicas take its first slices.
         gpus_per_node: GPUs per node of that pool.
     """
 
@@ -113,7 +113,9 @@ class RefinerGroup:
 
     @property
     def _sleeps(self) -> bool:
-        return bool(self._rollout.free_cache_engine and self._rollout.enable_sleep_mode)
+        return bool(
+            not self._refiner.is_dedicated and self._rollout.free_cache_engine and self._rollout.enable_sleep_mode
+        )
 
     def _new_replica(self, rank: int) -> RolloutReplica:
         # A restarted replica needs a name of its own: Ray frees the dead one's only some time later.

@@ -6,7 +6,7 @@ verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from recipe.online_refiner.refine_stage import FAILED, SCORED, SKIPPED, Rollout, StageResult
+from recipe.online_refiner.refine_stage import FAILED, SCORED, SKIPPED, Refinement, Rollout, StageResult
 
 OUTCOMES = ("pass", "fail", "compile_error", "runtime_error", "time_out", "memory_limit", "output_limit")
 
@@ -27,6 +27,9 @@ MEANING = {
     "refiner/num_verbatim": "refinements that repeat the response token by token",
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
     "refiner/edit_distance": "token edit distance between a and a', mean over scored refinements; 0 if none",
+    "refiner/exposed_s": "seconds that refining adds to the step: the refine stage, or, streaming, from the last "
+    "reward of the rollout to the last refinement",
+    "refiner/hidden_s": "streaming: seconds before that in which refinements were being made",
     "refiner/num_restarts": "replicas that had died and were started anew before the step",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILED},
@@ -82,6 +85,18 @@ def sandbox_metrics(rollouts: list[Rollout], rollout_s: float) -> dict[str, floa
         "sandbox/seconds_per_run": sum(extra["sandbox_run_s"] for extra in extras) / max(1, num_runs),
         "sandbox/restarts": sum(extra["sandbox_restarts"] for extra in extras),
         **{f"sandbox/outcome/{outcome}": outcomes.count(outcome) for outcome in OUTCOMES},
+    }
+
+
+def streaming_metrics(refinements: list[Refinement]) -> dict[str, float]:
+    """Tell how much of the refining was hidden behind the rollout."""
+    last_reward = max(one.rewarded_at for one in refinements)
+    attempted = [one for one in refinements if one.verdict not in SKIPPED]
+    if not attempted:
+        return {}
+    return {
+        "refiner/exposed_s": max(0.0, max(one.refined_at for one in attempted) - last_reward),
+        "refiner/hidden_s": max(0.0, last_reward - min(one.rewarded_at for one in attempted)),
     }
 
 

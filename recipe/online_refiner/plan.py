@@ -43,9 +43,10 @@ class Plan:
             "run directory": config.run_dir,
         }
         if blocks.hosts_refiner:
+            placement = blocks.refiner.placement + (", streaming" if blocks.streams else "")
             lines["refiner"] = (
                 f"{blocks.refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas, "
-                f"{blocks.refiner.placement}, context {self.max_model_len} tokens, template {blocks.refiner.template}"
+                f"{placement}, context {self.max_model_len} tokens, template {blocks.refiner.template}"
             )
         if blocks.refines:
             lines["a step"] += f", as many refinements of at most {blocks.refiner.max_new_tokens} tokens"
@@ -74,13 +75,21 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any, m
             f"refiner.max_model_len={max_model_len} must be between {smallest} (prompt and response) and "
             f"{max_positions} (what the reference model can read); leave it null to derive it"
         )
+    own_context = config.actor_rollout_ref.rollout.max_model_len
+    if refiner.placement == "shared" and own_context and own_context < max_model_len:
+        raise ValueError(
+            f"actor_rollout_ref.rollout.max_model_len={own_context} is less than a refiner prompt with its answer, "
+            f"{max_model_len} tokens; raise it: with refiner.placement=shared its servers refine as well"
+        )
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    num_fit = num_gpus // replica_size(rollout)
+    num_own = refiner.nnodes * (refiner.n_gpus_per_node or 0)
+    where = f"{num_own} GPUs of its own" if num_own else f"{num_gpus} training GPUs"
+    num_fit = (num_own or num_gpus) // replica_size(rollout)
     if num_fit < (refiner.num_replicas or 1):
         raise ValueError(
             f"refiner.num_replicas={refiner.num_replicas or 1} replicas of {replica_size(rollout)} GPUs do not fit on "
-            f"{num_gpus} training GPUs; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
+            f"{where}; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
         )
     return Plan(
         prompt=prompt,

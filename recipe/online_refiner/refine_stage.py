@@ -70,6 +70,9 @@ class Refinement:
     num_prompt_tokens: int = 0
     """Of all candidates, as the next one."""
     num_generated_tokens: int = 0
+    rewarded_at: float = 0.0
+    """When its rollout was rewarded and when it was done, in seconds since the epoch; 0 if not refined in a stream."""
+    refined_at: float = 0.0
 
     @property
     def is_accepted(self) -> bool:

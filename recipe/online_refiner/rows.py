@@ -53,6 +53,12 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     ]
 
 
+def read_streamed(batch: KVBatchMeta, name: str) -> list[Any]:
+    """Read what a streaming run's workers added to the output of each of :func:`read_rollouts`."""
+    extras = _objects(read(batch, "extra_fields")["extra_fields"])
+    return [extras[index][name] for index in real_rows(batch)]
+
+
 def _objects(column: Any) -> list[Any]:
     """Return a non-tensor column as a list, whichever of its types the queue chose."""
     return [getattr(value, "data", value) for value in column]

@@ -41,6 +41,9 @@ CHOICES = {"mode": MODES, "alignment": ALIGNMENTS, "token_weights": TOKEN_WEIGHT
 MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
 
+MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+STREAMING_MANAGER = "recipe.online_refiner.streaming.StreamingAgentLoopManager"
+
 Block = TypeVar("Block")
 
 
@@ -113,6 +116,11 @@ class RefinementConfig:
         return self.constraint.mode != "none"
 
     @property
+    def streams(self) -> bool:
+        """Whether responses are refined, and the KL to the reference measured, during the rollout."""
+        return self.hosts_refiner and self.refiner.streams
+
+    @property
     def hosts_refiner(self) -> bool:
         """Whether the run needs replicas of the reference model (to refine, or to measure the KL to it)."""
         return self.refines or self.measures_kl
@@ -120,7 +128,17 @@ class RefinementConfig:
     @property
     def measures_kl(self) -> bool:
         """Whether the KL to the reference is measured with the refiner's replicas."""
-        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker
+        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker and not self.is_shared
+
+    @property
+    def measures_kl_by_actor(self) -> bool:
+        """Whether it is measured with the actor, its adapter off: vLLM has no prompt log-probs beside adapters."""
+        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker and self.is_shared
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the rollout's servers refine."""
+        return self.refiner.placement == "shared"
 
 
 def load(config: DictConfig) -> RefinementConfig:
@@ -144,6 +162,10 @@ def load(config: DictConfig) -> RefinementConfig:
         _check_token_budgets(config, blocks)
     if blocks.refines:
         _check_shared_memory(config, blocks.refiner)
+    if blocks.streams:
+        _check_streaming(config)
+    if blocks.hosts_refiner and blocks.is_shared:
+        _check_shared_servers(config, blocks.refiner)
     if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
         raise ValueError("the online refiner extends verl's V1 sync trainer; set trainer.v1.trainer_mode=sync")
     return blocks
@@ -190,7 +212,12 @@ def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:
 def _check_shared_memory(config: DictConfig, refiner: RefinerConfig) -> None:
     """A colocated reward model is awake beside the refiner, whose answers it scores as they come."""
     model = config.reward.reward_model
-    if not model.enable or model.enable_resource_pool or config.trainer.device == "cpu":
+    if (
+        refiner.placement != "colocated"
+        or not model.enable
+        or model.enable_resource_pool
+        or config.trainer.device == "cpu"
+    ):
         return
     own = refiner.rollout.get("gpu_memory_utilization", config.actor_rollout_ref.rollout.gpu_memory_utilization)
     if own + model.rollout.gpu_memory_utilization > MAX_GPU_MEMORY_UTILIZATION:
@@ -199,6 +226,37 @@ def _check_shared_memory(config: DictConfig, refiner: RefinerConfig) -> None:
             f"{model.rollout.gpu_memory_utilization} share the GPUs; lower their sum to "
             f"{MAX_GPU_MEMORY_UTILIZATION}, or give the reward model GPUs of its own: set "
             "reward.reward_model.enable_resource_pool=true"
+        )
+
+
+def _check_streaming(config: DictConfig) -> None:
+    """Refinements are made and scored during the rollout, in verl's agent loop workers."""
+    model, manager = config.reward.reward_model, OmegaConf.select(config, MANAGER_KEY)
+    if model.enable and not model.enable_resource_pool:
+        raise ValueError(
+            "a colocated reward model sleeps during the rollout, where refiner.placement=dedicated scores refinements; "
+            "set refiner.streaming=false, or reward.reward_model.enable_resource_pool=true"
+        )
+    if manager not in (None, STREAMING_MANAGER):
+        raise ValueError(
+            f"{MANAGER_KEY}={manager} and streaming both replace verl's agent loop manager; set refiner.streaming=false"
+        )
+
+
+def _check_shared_servers(config: DictConfig, refiner: RefinerConfig) -> None:
+    """Without its adapter, the policy's server must be pi_0."""
+    actor = config.actor_rollout_ref
+    why = {
+        "actor_rollout_ref.model.lora_rank above 0": actor.model.lora_rank > 0,
+        "actor_rollout_ref.model.lora_adapter_path=null": actor.model.lora_adapter_path is None,
+        "actor_rollout_ref.model.lora.merge=false": not OmegaConf.select(actor, "model.lora.merge"),
+        f"refiner.model_path={actor.model.path} (the actor's)": refiner.model_path == actor.model.path,
+        "actor_rollout_ref.rollout.name=vllm": actor.rollout.name == "vllm",
+    }
+    missing = [what for what, holds in why.items() if not holds]
+    if missing:
+        raise ValueError(
+            f"refiner.placement=shared needs a LoRA policy on the reference model: set {', '.join(missing)}"
         )
 
 

@@ -1,11 +1,12 @@
 """The Ray actor that runs the trainer: verl's own, with this recipe's trainer class."""
 
 import ray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 
 from recipe.online_refiner import patches
+from recipe.online_refiner.schema import MANAGER_KEY, STREAMING_MANAGER, load
 from recipe.online_refiner.trainer import OnlineRefinerSync
 
 
@@ -21,6 +22,13 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
     def run(self, config: DictConfig) -> None:
         """Train to the end."""
         patches.apply()
+        blocks = load(config)
+        if blocks.streams:
+            OmegaConf.update(config, MANAGER_KEY, STREAMING_MANAGER, force_add=True)
+        if blocks.hosts_refiner and blocks.is_shared:
+            from refiner_worker import shared  # here: it needs vLLM, which other rollouts do without
+
+            shared.register()
         TRAINER_REGISTRY["sync"] = self.trainer_class
         super().run(config)
 

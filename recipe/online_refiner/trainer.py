@@ -14,6 +14,7 @@ One step (stages of this extension in capitals; the rest is verl's own, untouche
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,19 @@ from recipe.online_refiner.checks import max_positions
 from recipe.online_refiner.constraint import kl_to_reference
 from recipe.online_refiner.constraint_stage import ConstraintStage
 from recipe.online_refiner.plan import make_plan
-from recipe.online_refiner.refine_stage import Refiner, Rollout, reference_log_probs, refine_all
+from recipe.online_refiner.refine_stage import (
+    Refinement,
+    Refiner,
+    Rollout,
+    StageResult,
+    reference_log_probs,
+    refine_all,
+)
 from recipe.online_refiner.rows import (
     read,
     read_padded,
     read_rollouts,
+    read_streamed,
     rows_of,
     write_kl_log_probs,
     write_refinements,
@@ -47,6 +56,7 @@ from recipe.online_refiner.workers import RefinerActorWorker
 from refiner_worker.group import RefinerGroup
 
 ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
+OWN_POOL = "refiner_pool"
 NUM_RECORDED_PAIRS = 2
 """Accepted pairs of a step whose tokens are recorded with their log-probs."""
 
@@ -62,7 +72,7 @@ class OnlineRefinerSync(PPOTrainerSync):
         """Read the blocks; models are loaded in ``init``."""
         self.blocks: RefinementConfig = load(config)
         self.run_dir = RunDir(config.run_dir)
-        self.group: RefinerGroup | None = None
+        self.group: Any = None  # RefinerGroup, or SharedRefiner
         super().__init__(config)
 
     # ---- set-up
@@ -72,6 +82,9 @@ class OnlineRefinerSync(PPOTrainerSync):
         for role in ACTOR_ROLES:
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(RefinerActorWorker)
+        refiner = self.blocks.refiner
+        if refiner.is_dedicated and self.blocks.hosts_refiner:
+            self.resource_pool_manager.resource_pool_spec[OWN_POOL] = [refiner.n_gpus_per_node] * refiner.nnodes
 
     def _setup(self) -> None:
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into
@@ -87,12 +100,7 @@ class OnlineRefinerSync(PPOTrainerSync):
             tokenizer=self.tokenizer,
             max_positions=max_positions(self.blocks.refiner.model_path),
         )
-        self.group = RefinerGroup(
-            refiner=self.blocks.refiner,
-            rollout=plan.refiner_rollout,
-            pool=self.resource_pool_manager.resource_pool_dict["global_pool"],
-            gpus_per_node=self.config.trainer.n_gpus_per_node,
-        )
+        self.group = self._host(plan.refiner_rollout)
         self.refiner = Refiner(
             config=self.blocks.refiner,
             constraint=self.blocks.constraint,
@@ -102,12 +110,33 @@ class OnlineRefinerSync(PPOTrainerSync):
             max_model_len=plan.max_model_len,
         )
 
+    def _host(self, rollout: DictConfig) -> Any:
+        """Return the replicas of pi_0, by placement."""
+        refiner = self.blocks.refiner
+        if self.blocks.is_shared:
+            from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without
+
+            return SharedRefiner(refiner, self.llm_server_manager.get_replicas())
+        return RefinerGroup(
+            refiner=refiner,
+            rollout=rollout,
+            pool=self.resource_pool_manager.resource_pool_dict[OWN_POOL if refiner.is_dedicated else "global_pool"],
+            gpus_per_node=refiner.n_gpus_per_node or self.config.trainer.n_gpus_per_node,
+        )
+
     # ---- one step
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Do verl's step, and keep hold of its metrics."""
         self.step_metrics = metrics
         return super().step(metrics, timing_raw)
+
+    def on_step_begin(self) -> None:
+        """Give a streaming run's workers the replicas that are alive, before they get prompts."""
+        super().on_step_begin()
+        if self.group is not None and self.blocks.streams:
+            self.num_restarts = self.group.wake_up()
+            self.agent_loop_manager.set_refiner(self.group.client(), self.refiner.max_model_len)
 
     @contextlib.contextmanager
     def _reward_model_awake(self) -> Iterator[None]:
@@ -139,7 +168,7 @@ class OnlineRefinerSync(PPOTrainerSync):
         if self.group is None:
             return batch
         with marked_timer("refine", self.timing_raw):
-            metrics["refiner/num_restarts"] = self.group.wake_up()
+            metrics["refiner/num_restarts"] = self.num_restarts if self.blocks.streams else self.group.wake_up()
             self.refiner.client = self.group.client()
             if self.blocks.refines:
                 self._refine(batch, rollouts, metrics)
@@ -151,18 +180,30 @@ class OnlineRefinerSync(PPOTrainerSync):
         return batch
 
     def _refine(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
-        with self._reward_model_awake():
-            result = asyncio.run(refine_all(self.refiner, rollouts, seed=self.global_steps))
+        if self.blocks.streams:
+            responses = [self.refiner.text(rollout) for rollout in rollouts]
+            refinements = [Refinement(**fields) for fields in read_streamed(batch, "refinement")]
+            result = StageResult(rollouts=rollouts, refinements=refinements, responses=responses)
+            metrics.update(metric_names.streaming_metrics(result.refinements))
+        else:
+            started_at = time.monotonic()
+            with self._reward_model_awake():
+                result = asyncio.run(refine_all(self.refiner, rollouts, seed=self.global_steps))
+            metrics["refiner/exposed_s"] = time.monotonic() - started_at
         write_refinements(batch, result)
         metrics.update(metric_names.stage_metrics(result))
         self.run_dir.append_refinements(self.global_steps, result)
 
     def _score_with_reference(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
-        num_chosen = min(len(rollouts), self.blocks.refiner.num_kl_rollouts or len(rollouts))
-        chosen = random.Random(self.global_steps).sample(range(len(rollouts)), num_chosen)
-        found = asyncio.run(reference_log_probs(self.refiner.client, [rollouts[index] for index in chosen]))
-        by_rollout = dict(zip(chosen, found, strict=True))
-        write_kl_log_probs(batch, [by_rollout.get(index) for index in range(len(rollouts))])
+        if self.blocks.streams:
+            found = read_streamed(batch, "kl_ref_log_prob")
+        else:
+            num_chosen = min(len(rollouts), self.blocks.refiner.num_kl_rollouts or len(rollouts))
+            chosen = random.Random(self.global_steps).sample(range(len(rollouts)), num_chosen)
+            measured = asyncio.run(reference_log_probs(self.refiner.client, [rollouts[index] for index in chosen]))
+            by_rollout = dict(zip(chosen, measured, strict=True))
+            found = [by_rollout.get(index) for index in range(len(rollouts))]
+        write_kl_log_probs(batch, found)
         metrics["tokens/kl_ref"] = sum(len(row) for row in found if row is not None)
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
@@ -170,6 +211,11 @@ class OnlineRefinerSync(PPOTrainerSync):
         if self.blocks.refines:
             with marked_timer("refine_log_prob", self.timing_raw):
                 self.constraint.score(batch, self.actor_rollout_wg, self.global_steps)
+        if self.blocks.measures_kl_by_actor:
+            with marked_timer("kl_ref", self.timing_raw):
+                super()._compute_ref_log_prob(batch, metrics=metrics)
+                # verl leaves this in the batch, and every later call would compute without the adapter as well.
+                del batch.extra_info["no_lora_adapter"]
         return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
@@ -190,8 +236,9 @@ class OnlineRefinerSync(PPOTrainerSync):
         return super()._update_actor(batch, metrics=metrics)
 
     def _record_kl(self, batch: KVBatchMeta, metrics: dict) -> None:
-        name = "ref_log_prob" if self.blocks.has_reference_worker else "kl_ref_log_prob"
-        if not (self.blocks.measures_kl or self.blocks.has_reference_worker):
+        is_by_verl = self.blocks.has_reference_worker or self.blocks.measures_kl_by_actor
+        name = "ref_log_prob" if is_by_verl else "kl_ref_log_prob"
+        if not (self.blocks.measures_kl or is_by_verl):
             return
         data = read_padded(batch, "old_log_probs", name, "response_mask")
         known = data["response_mask"] * data[name].isfinite()
@@ -228,7 +275,9 @@ class OnlineRefinerSync(PPOTrainerSync):
         super()._save_checkpoint()
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, **kwargs: Any) -> None:
-        # verl's own timer of the stage that ours stands in counts it as well.
+        # verl's own timer of the stage that ours stand in counts them as well.
         timing_raw["old_log_prob"] -= timing_raw.get("refine_log_prob", 0.0)
+        if self.blocks.measures_kl_by_actor:
+            timing_raw["old_log_prob"] -= timing_raw["kl_ref"]
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
         self.run_dir.write_metrics(kwargs["global_steps"], metrics)

@@ -7,10 +7,18 @@ from recipe.online_refiner.refine_stage import Rollout, choose
 from refiner_worker.config import RefinerConfig
 
 VALUES = {
-    **{"model_path": "m", "placement": "colocated", "num_replicas": None, "template": "apps", "max_new_tokens": 8},
+    **{
+        "model_path": "m",
+        "placement": "colocated",
+        "nnodes": 1,
+        "n_gpus_per_node": None,
+        "streaming": None,
+        "template": "apps",
+        "max_new_tokens": 8,
+    },
     **{"max_model_len": None, "temperature": 0.0, "top_p": 1.0, "skip_reward_at_least": 1.0, "group_choice": "lowest"},
     **{"max_refinements_per_group": None, "num_candidates": 1, "request_timeout_s": 1.0, "restart": True},
-    **{"num_kl_rollouts": None, "rollout": {}},
+    **{"num_replicas": None, "num_kl_rollouts": None, "rollout": {}},
 }
 REWARDS = [0.5, -1.0, 1.0, -0.3, -0.3, 1.0, 0.9, 0.2]  # two groups of four
 

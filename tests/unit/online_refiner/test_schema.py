@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,9 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.margin=-0.1", "constraint.margin=-0.1"),
         ("constraint.mode=punish", "constraint.mode=punish does not exist; set one of: none, penalty, sft"),
         ("refiner.placement=moon", "refiner.placement=moon does not exist"),
+        ("refiner.placement=dedicated", "set how many GPUs of its own the refiner has"),
+        ("refiner.n_gpus_per_node=2", "is for refiner.placement=dedicated; set that, or null"),
+        ("refiner.streaming=true", "the refiner sleeps during rollout; set refiner.placement=dedicated"),
         ("refiner.num_replicas=0", "refiner.num_replicas=0"),
         ("refiner.max_new_tokens=0", "refiner.max_new_tokens=0"),
         ("refiner.temperature=-1", "refiner.temperature=-1"),
@@ -148,3 +152,19 @@ def test_a_refinement_must_fit_into_a_dynamic_micro_batch(mode: str, dynamic: st
 )
 def test_a_reward_model_beside_a_refiner_that_leaves_it_room(overrides: tuple[str, ...]) -> None:
     schema.load(composed("reward.reward_model.enable=true", *overrides))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("reward.reward_model.enable=true", "set refiner.streaming=false, or reward.reward_model.enable_resource_pool"),
+        ("actor_rollout_ref.rollout.agent.agent_loop_manager_class=my.Manager", "set refiner.streaming=false"),
+    ],
+)
+def test_streaming_needs_rewards_and_workers_during_the_rollout(override: str, message: str) -> None:
+    dedicated = ("refiner.placement=dedicated", "refiner.n_gpus_per_node=2")
+    assert schema.load(composed(*dedicated)).streams
+    assert not schema.load(composed(*dedicated, "constraint.mode=none")).streams
+    with pytest.raises(ValueError, match=re.escape(message)):
+        schema.load(composed(*dedicated, override))
+    assert not schema.load(composed(*dedicated, override, "refiner.streaming=false")).streams

@@ -1,0 +1,59 @@
+"""A refiner on GPUs of its own refines each response while others are still being written, DAPO's filter included."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recipe.online_refiner.metrics import MEANING
+from recipe.online_refiner.run_dir import read_rows
+
+NUM_STEPS = 3
+
+
+def reward_of(text: str) -> float:
+    """Return what the task's reward function gives (conftest.REWARD)."""
+    return sum(letter.islower() for letter in text) / max(len(text), 1)
+
+
+@pytest.mark.e2e
+def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[str], tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    job = start_marked(
+        [
+            *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
+            *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"),
+            *("refiner.template=dialogue", "refiner.max_refinements_per_group=3", "constraint.eta=0.1"),
+            *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
+            *("constraint.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=1e-3"),
+            *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
+        ],
+        cwd=tmp_path,
+    )
+    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+
+    steps = list(read_rows(run_dir / "metrics.jsonl"))
+    assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))
+    assert all(name in step for step in steps for name in MEANING)
+    assert steps[0]["refiner/hidden_s"] > 0
+    assert steps[0]["refiner/exposed_s"] < steps[0]["timing_s/step"]
+    assert sum(step["refiner/num_accepted"] > 0 for step in steps) >= 2
+    rows = [json.loads(line) for line in (run_dir / "refinements.jsonl").read_text().splitlines()]
+    for step in steps:
+        own = [row for row in rows if row["step"] == step["step"]]
+        assert len(own) == step["refiner/num_rollouts"]
+        groups: dict[str, list[dict]] = {}
+        for row in own:
+            groups.setdefault(row["key"].split("_")[0], []).append(row)
+        for members in groups.values():
+            assert len({row["reward"] for row in members}) > 1, "the filter takes groups of equal rewards away"
+            skipped = [row["reward"] for row in members if row["verdict"] == "not_chosen"]
+            assert len(skipped) == len(members) - 3
+            assert min(skipped) >= max(row["reward"] for row in members if row["verdict"] != "not_chosen")
+    for row in rows:
+        assert row["reward"] == pytest.approx(reward_of(row["response"]))
+        if row["refined_reward"] is not None:
+            assert row["refined_reward"] == pytest.approx(reward_of(row["refined"]))
+            assert (row["verdict"] == "accepted") == (row["refined_reward"] > row["reward"])
