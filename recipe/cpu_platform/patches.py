@@ -145,6 +145,31 @@ def _patch_offload_policy() -> None:
     upstream.CPUOffloadPolicy = UnpinnedCPUOffloadPolicy
 
 
+def leave_rows_without_adapter_alone() -> None:
+    """Let vLLM-CPU compute requests with and without a LoRA adapter in one batch. For processes that run vLLM.
+
+    Reason: a row without an adapter has the index -1, with which ``bgmv_shrink`` of
+    ``vllm/lora/ops/torch_ops/lora_ops.py`` takes the last adapter: every request then gets it. The functions that
+    expand add what the shrunk row holds; here it is 0.
+    """
+    from vllm.lora.ops.torch_ops import lora_ops
+    from vllm.lora.punica_wrapper import punica_cpu
+
+    stock = lora_ops.bgmv_shrink
+
+    def bgmv_shrink(
+        inputs: torch.Tensor,
+        lora_b_weights: torch.Tensor,
+        output_tensor: torch.Tensor,
+        lora_indices_tensor: torch.Tensor,
+        scaling: float = 1.0,
+    ) -> None:
+        stock(inputs, lora_b_weights, output_tensor, lora_indices_tensor, scaling)
+        output_tensor[lora_indices_tensor < 0] = 0
+
+    lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = bgmv_shrink
+
+
 def apply() -> None:
     """Check the versions and apply every patch; a second call changes nothing.
 

