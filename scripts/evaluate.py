@@ -147,11 +147,11 @@ def check_ks(ks: list[int], samples: list[Sample]) -> None:
 
 
 def default_output(arguments: argparse.Namespace) -> Path:
-    """Return a new path under outputs/evaluation."""
+    """Return a new path under runs/evaluation."""
     source = arguments.model if arguments.samples is None else arguments.samples.name.partition(".")[0]
     name = Path(source).name or "model"
     now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
-    return Path("outputs/evaluation") / f"{arguments.benchmark}-{name}-{now}.json"
+    return Path("runs/evaluation") / f"{arguments.benchmark}-{name}-{now}.json"
 
 
 def print_table(result: dict[str, Any], path: Path) -> None:
@@ -188,7 +188,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     source.add_argument("--model", help="folder or hub id")
     source.add_argument("--samples", type=Path, help="json lines: task_id, and completion or solution")
     parser.add_argument("--data", help="hub id or file of the benchmark's records (default: the benchmark's hub id)")
-    parser.add_argument("--output", type=Path, help="JSON file to write (default: a new one in outputs/evaluation)")
+    parser.add_argument("--output", type=Path, help="JSON file to write (default: a new one in runs/evaluation)")
     parser.add_argument("--k", default="1", help="which pass@k, as in 1,10 (default: 1)")
     parser.add_argument("--limit", type=_positive_int, help="evaluate the first so many problems only")
     parser.add_argument("--partial", action="store_true", help="with --samples: leave out problems without samples")
