@@ -30,16 +30,17 @@ from refiner_worker.prompts import RefinerPrompt
 class Group:
     """The responses to one prompt while they are being written."""
 
-    num_missing: int
+    missing: set[int]
     """Sessions that are neither rewarded nor lost."""
     rollouts: list[Rollout] = field(default_factory=list)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def settle(self, *rollouts: Rollout) -> None:
-        """Count one session as rewarded, or, without rollouts, as lost."""
-        self.rollouts += rollouts
-        self.num_missing -= 1
-        if self.num_missing == 0:
+    def settle(self, session: int, *rollouts: Rollout) -> None:
+        """Count a session as rewarded, or, without rollouts, as lost; once it has settled this changes nothing."""
+        if session in self.missing:
+            self.missing.remove(session)
+            self.rollouts += rollouts
+        if not self.missing:
             self.complete.set()
 
     def is_evicted_by(self, metric: str | None) -> bool:
@@ -76,7 +77,7 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
 
     async def _run_prompt(self, prompt: dict, sampling_params: dict, trajectory: dict, trace: bool = False) -> None:
         num_sessions = prompt.get("__rollout_n__", self.rollout_config.n)
-        self.groups[prompt["uid"]] = Group(num_missing=int(num_sessions))
+        self.groups[prompt["uid"]] = Group(missing=set(range(int(num_sessions))))
         await super()._run_prompt(prompt, sampling_params, trajectory, trace)
         del self.groups[prompt["uid"]]
 
@@ -84,7 +85,7 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         try:
             return await super()._run_agent_loop(*args, **kwargs)
         except BaseException:
-            self.groups[kwargs["uid"]].settle()  # others of its group must not wait for it
+            self.groups[kwargs["uid"]].settle(kwargs["session_id"])  # others of its group must not wait for it
             raise
 
     async def _agent_loop_postprocess(
@@ -94,7 +95,7 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         if outputs and not validate:
             await self._compute_score(outputs, kwargs=kwargs)
             rollouts = [rollout_of(one, outputs[-1], kwargs) for one in outputs]
-            self.groups[kwargs["uid"]].settle(*rollouts)
+            self.groups[kwargs["uid"]].settle(kwargs["session_id"], *rollouts)
             kl = asyncio.gather(*map(self._reference_log_probs, rollouts))
             if self.blocks.refines:
                 refined = await asyncio.gather(*map(self._refine, rollouts))

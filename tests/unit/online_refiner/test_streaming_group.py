@@ -12,22 +12,23 @@ def rollout(reward: float, **extra: float) -> Rollout:
 
 def test_a_group_is_complete_when_every_session_is_rewarded_or_lost() -> None:
     async def wait() -> list[bool]:
-        group = Group(num_missing=3)
+        group = Group(missing={0, 1, 2})
         waiting = asyncio.create_task(group.complete.wait())
         found = []
-        for rollouts in ([rollout(1.0)], [], [rollout(0.0), rollout(0.0)]):  # the last session has two outputs
-            group.settle(*rollouts)
+        settled = [(0, [rollout(1.0)]), (0, []), (1, []), (2, [rollout(0.0), rollout(0.0)])]
+        for session, rollouts in settled:  # the first is rewarded and then lost, the last has two outputs
+            group.settle(session, *rollouts)
             await asyncio.sleep(0)
             found.append(waiting.done())
         assert [one.reward for one in group.rollouts] == [1.0, 0.0, 0.0]
         return found
 
-    assert asyncio.run(wait()) == [False, False, True]
+    assert asyncio.run(wait()) == [False, False, False, True]
 
 
 def test_groups_that_dapo_evicts() -> None:
     def group(*rollouts: Rollout) -> Group:
-        return Group(num_missing=0, rollouts=list(rollouts))
+        return Group(missing=set(), rollouts=list(rollouts))
 
     same, different = group(rollout(0.5), rollout(0.5)), group(rollout(0.5), rollout(0.25))
     assert same.is_evicted_by("reward") and not different.is_evicted_by("reward")
