@@ -4,6 +4,7 @@
 #   bash scripts/test.sh            everything a machine without a GPU can run (at most 40 minutes on 2 cores)
 #   bash scripts/test.sh unit       style, types and unit tests (at most 2 minutes)
 #   bash scripts/test.sh e2e [ARGS] end-to-end tests: real Ray, vLLM and trainers on small models
+#   bash scripts/test.sh slow       the end-to-end tests that the others leave out (20 minutes more)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
@@ -33,7 +34,8 @@ with_static() { # style and types beside the tests, on another core
 }
 case $what in
     unit) with_static .venv/bin/pytest -q tests/unit "$@" ;;
-    e2e) browser; .venv/bin/pytest -v -m "not gpu and not slow" tests/e2e "$@" ;;
-    all) browser; with_static .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests "$@" ;;
-    *) echo "usage: bash scripts/test.sh [unit|e2e|all] [pytest arguments]" >&2; exit 2 ;;
+    e2e) .venv/bin/pytest -v -m "not gpu and not slow" tests/e2e "$@" ;;
+    slow) browser; .venv/bin/pytest -v -m slow --durations=0 tests/e2e "$@" ;;
+    all) with_static .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests "$@" ;;
+    *) echo "usage: bash scripts/test.sh [unit|e2e|slow|all] [pytest arguments]" >&2; exit 2 ;;
 esac

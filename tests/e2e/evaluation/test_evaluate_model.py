@@ -20,6 +20,7 @@ RECORDS = [
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_greedy_samples_are_the_same_twice(tiny_llama: Path, tmp_path: Path, start_marked: Callable) -> None:
     data = tmp_path / "HumanEval.jsonl"
     data.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))

@@ -18,6 +18,7 @@ def reward_of(text: str) -> float:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     job = start_marked(

@@ -19,6 +19,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Debian's package chromium, or Chrome"),
 ]
 FLAGS = (
