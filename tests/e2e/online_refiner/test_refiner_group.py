@@ -10,6 +10,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
     output = tmp_path / "result.json"
     config = REPOSITORY / "recipe" / "online_refiner" / "config"
