@@ -77,7 +77,7 @@ def _watch(console: Console, run_dir: RunDir, num_steps: int | None, stop: threa
             steps = _steps(run_dir)
             for step in steps[seen:]:
                 console.print(step_line(step, num_steps))
-            seen = len(steps)
+            seen = max(seen, len(steps))  # a step's line is written with its checkpoint, and again at the step's end
             progress.update(bar, completed=seen)
 
 

@@ -127,8 +127,8 @@ class OnlineRefinerSync(PPOTrainerSync):
     # ---- one step
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
-        """Do verl's step, and keep hold of its metrics."""
-        self.step_metrics = metrics
+        """Do verl's step, and keep hold of its metrics and its start."""
+        self.step_metrics, self.step_started_at = metrics, time.monotonic()
         return super().step(metrics, timing_raw)
 
     def on_step_begin(self) -> None:
@@ -270,7 +270,8 @@ class OnlineRefinerSync(PPOTrainerSync):
     def _save_checkpoint(self) -> None:
         # Both before verl names this checkpoint the latest: a run that is killed later on goes on behind it.
         self.constraint.save(self._checkpoint_folder())
-        seconds = {f"timing_s/{stage}": value for stage, value in self.timing_raw.items()}
+        timing_raw = {**self.timing_raw, "step": time.monotonic() - self.step_started_at}
+        seconds = {f"timing_s/{stage}": value for stage, value in timing_raw.items()}
         self.run_dir.write_metrics(self.global_steps, {**self.step_metrics, **seconds})
         super()._save_checkpoint()
 

@@ -53,7 +53,7 @@ def assert_same_training(stock: Path, run_dir: Path, killed_at: int = 0) -> None
             if step["step"] == killed_at and name.startswith("critic/") and name not in step:
                 continue
             assert step[name] == pytest.approx(expected[name], abs=1e-6, rel=1e-6), (step["step"], name)
-        assert step["actor/grad_norm"] > 0
+        assert step["actor/grad_norm"] > 0 and step["timing_s/step"] > 0
     ours, theirs = (weights(folder / "checkpoints", NUM_STEPS) for folder in (run_dir, stock))
     assert ours.keys() == theirs.keys()
     for name in ours:
