@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from recipe.report.series import Quantity, Stat
 
@@ -90,6 +90,8 @@ def panel(
     if quantity.from_zero and axes.get_ylim()[0] < axes.get_ylim()[1]:
         axes.set_ylim(bottom=0)
     axes.set_ylim(axes.get_ylim())  # final from here on: names are placed by them
+    if max(map(abs, axes.get_ylim())) < 2e-3:
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))  # there is no room for so many zeros
     _label_ends(axes, curves, labels, quantity.slug)
     return figure
 
