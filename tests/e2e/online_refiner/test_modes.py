@@ -34,7 +34,7 @@ JOBS = {
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("estimators", JOBS)
+@pytest.mark.parametrize("estimators", ["gae,grpo", pytest.param("grpo", marks=pytest.mark.slow)])
 def test_every_mode_trains(
     estimators: str, start_marked: Callable, letters_job: list[str], tiny_llama: Path, tmp_path: Path
 ) -> None:
