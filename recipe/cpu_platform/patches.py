@@ -5,7 +5,9 @@ change upstream must be read before a patch is trusted again. ``tests/unit/cpu_p
 each patch assumes of the function that it replaces.
 """
 
+import functools
 import importlib.metadata
+import inspect
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -155,8 +157,9 @@ def leave_rows_without_adapter_alone() -> None:
     from vllm.lora.ops.torch_ops import lora_ops
     from vllm.lora.punica_wrapper import punica_cpu
 
-    stock = lora_ops.bgmv_shrink
+    stock = inspect.unwrap(lora_ops.bgmv_shrink)  # also where this was called before
 
+    @functools.wraps(stock)
     def bgmv_shrink(
         inputs: torch.Tensor,
         lora_b_weights: torch.Tensor,

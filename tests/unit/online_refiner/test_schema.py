@@ -164,7 +164,8 @@ def test_a_reward_model_beside_a_refiner_that_leaves_it_room(overrides: tuple[st
 def test_streaming_needs_rewards_and_workers_during_the_rollout(override: str, message: str) -> None:
     dedicated = ("refiner.placement=dedicated", "refiner.n_gpus_per_node=2")
     assert schema.load(composed(*dedicated)).streams
-    assert not schema.load(composed(*dedicated, "constraint.mode=none")).streams
+    assert schema.load(composed(*dedicated, "constraint.mode=none")).streams, "the KL is measured there"
+    assert not schema.load(composed(*dedicated, "constraint.mode=none", "refiner.num_kl_rollouts=0")).streams
     with pytest.raises(ValueError, match=re.escape(message)):
         schema.load(composed(*dedicated, override))
     assert not schema.load(composed(*dedicated, override, "refiner.streaming=false")).streams
