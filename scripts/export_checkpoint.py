@@ -1,7 +1,7 @@
 """Export a run's checkpoint as a Hugging Face folder: `python scripts/export_checkpoint.py RUN_DIR --output DIR`.
 
 verl's own merger (`python -m verl.model_merger`) does the work; this finds the checkpoint and the backend in the run
-directory. The folder loads with transformers, vLLM and `actor_rollout_ref.model.path`.
+directory. The folder, its weights in bfloat16, loads with transformers, vLLM and `actor_rollout_ref.model.path`.
 """
 
 import argparse
