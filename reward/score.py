@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reward.apps import Score, score_response
+from reward.json_lines import read_json_lines
 from reward.limits import Limits
 from reward.problem import Problem
 from reward.sandbox import SandboxConfig, shared_sandbox
@@ -91,21 +92,11 @@ def load_solutions(path: Path, problems: dict[str, Problem]) -> list[tuple[Any, 
 
 def _read_rows(path: Path, keys: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
     rows = []
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            where = f"{path} line {number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{where}: not JSON ({error}): give one object a line") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"{where}: not an object: give one object a line")
-            missing = [key for key in keys if key not in row]
-            if missing:
-                raise ValueError(f"{where}: no {' and no '.join(map(repr, missing))}: give the keys {', '.join(keys)}")
-            rows.append((where, row))
+    for where, row in read_json_lines(path):
+        missing = [key for key in keys if key not in row]
+        if missing:
+            raise ValueError(f"{where}: no {' and no '.join(map(repr, missing))}: give the keys {', '.join(keys)}")
+        rows.append((where, row))
     return rows
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install what is missing, then check style, types and behaviour.
 #
-#   bash scripts/test.sh            everything a machine without a GPU can run (at most 40 minutes on 2 cores)
+#   bash scripts/test.sh            all but the slow ones, without a GPU (at most 40 minutes on 2 cores)
 #   bash scripts/test.sh unit       style, types and unit tests (at most 2 minutes)
 #   bash scripts/test.sh e2e [ARGS] end-to-end tests: real Ray, vLLM and trainers on small models
 #   bash scripts/test.sh slow       the end-to-end tests that the others leave out (20 minutes more)

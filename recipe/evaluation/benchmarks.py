@@ -8,8 +8,8 @@ from typing import Any
 
 from recipe.data_preparation.sources import read_records
 from recipe.evaluation.argument_types import example_arguments, restore_types
-from recipe.evaluation.json_lines import read_json_lines
 from recipe.evaluation.plus_tests import CallTests, parse_call_tests
+from reward.json_lines import read_json_lines
 from reward.problem import Problem
 from reward.verl_reward import parse_ground_truth
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipe.evaluation.benchmarks import Task, task_key
-from recipe.evaluation.json_lines import read_json_lines
+from reward.json_lines import read_json_lines
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
