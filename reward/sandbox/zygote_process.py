@@ -14,7 +14,6 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from reward.limits import Limits
 from reward.sandbox.execution import Program
@@ -70,7 +69,7 @@ class Slot:
         """
         self._connection = connection
         connection.settimeout(_START_S)
-        hello = self._receive()
+        hello = json.loads(self._receive())
         if "error" in hello:
             raise SlotLostError(f"a slot could not get ready: {hello['error']}")
         self.pid: int = hello["pid"]
@@ -99,13 +98,16 @@ class Slot:
                 stack.callback(os.close, fds[-1])
             self._connection.settimeout(limits.startup_s + timeout_s + _GRACE_S)
             try:
-                socket.send_fds(self._connection, [json.dumps(header).encode()], fds)
+                socket.send_fds(self._connection, [marshal.dumps(header)], fds)
             except OSError as error:
                 raise SlotLostError(f"the slot is gone ({error})") from error
-            answer = self._receive()
+            returncode, seconds, stopped_for, control = self._receive().decode(errors="replace").split(" ", 3)
             _, _, stdout, stderr, result = fds
             return Trace(
-                **answer,
+                control=control,
+                stopped_for=stopped_for,
+                returncode=int(returncode),
+                seconds=float(seconds),
                 stdout=os.pread(stdout, limits.output_bytes + 1, 0),
                 result=os.pread(result, limits.output_bytes + 1, 0),
                 stderr=_tail(stderr),
@@ -118,14 +120,14 @@ class Slot:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _receive(self) -> dict[str, Any]:
+    def _receive(self) -> bytes:
         try:
             message = self._connection.recv(_MAX_ANSWER_BYTES)
         except OSError as error:
             raise SlotLostError(f"no answer from the slot ({error})") from error
         if not message:
             raise SlotLostError("the slot ended")
-        return json.loads(message)
+        return message
 
 
 class Zygote:
@@ -146,15 +148,16 @@ class Zygote:
         self.scratch = tempfile.mkdtemp(prefix="reward-sandbox-")
         os.chmod(self.scratch, 0o711)
         self._connection, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # One thread: a library that starts more would leave them behind at every fork.
-        environment = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        # Symbols bound at the start, or every child binds them anew; and one thread: a library that starts more would
+        # leave them behind at every fork.
+        names = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
         with inside:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[inside.fileno()],
-                env=environment if flavour.package else {},
+                env=dict.fromkeys(names, "1"),
                 cwd="/",
                 start_new_session=True,
             )

@@ -21,6 +21,7 @@ CLONE_NEWUSER = 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc_under_gil = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
 
 
 def _checked(result: int, name: str) -> int:
@@ -43,10 +44,9 @@ def fork() -> int:
     return _checked(_libc_under_gil.fork(), "fork")
 
 
-def prctl(name: str, option: int, argument: int, pointer: object = 0) -> None:
+def prctl(name: str, option: int, argument: int, pointer: object = None) -> None:
     """Set a property of this process."""
-    words = (ctypes.c_ulong(argument), pointer, ctypes.c_ulong(0), ctypes.c_ulong(0))
-    _checked(_libc.prctl(ctypes.c_int(option), *words), f"prctl({name})")
+    _checked(_libc.prctl(option, argument, pointer, 0, 0), name)
 
 
 def unshare(flags: int) -> None:

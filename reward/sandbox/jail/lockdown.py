@@ -50,8 +50,9 @@ class Cell:
         return [] if self.ruleset is None else [self.ruleset]
 
 
-def lock_slot_down(uid: int | None) -> None:
+def lock_slot_down(scratch: str, uid: int | None) -> None:
     """Put on the slot what its programs inherit."""
+    os.chdir(scratch)  # with the slot's rights: directories above may be closed to the sandbox's user
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -82,7 +83,6 @@ def lock_down(cell: Cell, rlimits: list[tuple[int, tuple[int, int]]], *, parent:
     Raises:
         OSError: a layer did not take; nothing untrusted may run then.
     """
-    os.chdir(cell.scratch)  # with the slot's rights: directories above may be closed to the sandbox's user
     for kind, soft_and_hard in rlimits:
         resource.setrlimit(kind, soft_and_hard)
     if cell.uid is not None:

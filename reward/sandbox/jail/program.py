@@ -20,7 +20,8 @@ from reward.sandbox.jail.values import ENCODERS, encode_basestring_ascii
 
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     """Run the job; the process ends here, with the exit status that an interpreter of its own would give."""
-    source, fn_name, arguments, encoding, leetcode = marshal.loads(os.pread(job_fd, os.fstat(job_fd).st_size, 0))
+    job = os.pread(job_fd, os.lseek(job_fd, 0, os.SEEK_END), 0)
+    source, fn_name, arguments, encoding, leetcode = marshal.loads(job)
     os.close(job_fd)
     try:
         code = compile(source, "solution.py", "exec", dont_inherit=True)
@@ -31,8 +32,10 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     os.write(control_fd, b"compiled")
     os.close(control_fd)  # from here on the program cannot forge what was reported
     status = 0
+    gc.enable()
     try:
-        _prepare_interpreter(source)
+        if "random" in source:
+            sys.modules["random"].seed()  # else every program would draw what the others draw
         if fn_name is None:
             os.close(result_fd)
             _run_main(code)
@@ -43,19 +46,17 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     _end(status)
 
 
-def _prepare_interpreter(source: str) -> None:
-    """Give the program what it would find in a fresh interpreter with `site`, without the limit of int's digits.
+def prepare_interpreter() -> None:
+    """Give programs, in the zygote, what a fresh interpreter with `site` has, without the limit of int's digits.
 
-    The standard streams are those of the zygote, whose descriptors are now others: making them would take longer.
+    Their standard streams are those of the zygote, whose descriptors are others by then: new ones would take longer.
     """
-    gc.enable()
+    os.environ.clear()
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
     sys.argv = ["solution.py"]
-    if "random" in source:
-        sys.modules["random"].seed()  # else every program would draw what the others draw
 
 
 def _run_main(code: types.CodeType) -> None:

@@ -8,6 +8,7 @@ import array
 import contextlib
 import errno
 import json
+import marshal
 import os
 import select
 import signal
@@ -54,7 +55,7 @@ def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
         ruleset = landlock.create_ruleset(lockdown.readable_rules(scratch, folders))
     own_memory = lockdown.own_address_space()
     sandbox_filter = seccomp.Filter() if "seccomp" in layers else None
-    lockdown.lock_slot_down(uid)
+    lockdown.lock_slot_down(scratch, uid)
     if sandbox_filter is not None:
         sandbox_filter.install_in_slot()
     return Cell(scratch=scratch, uid=uid, ruleset=ruleset, filter=sandbox_filter, own_memory=own_memory, claim=claim)
@@ -68,14 +69,9 @@ def serve(connection: _socket.socket, cell: Cell) -> None:
             header, fds = receive(connection, NUM_REQUEST_FDS)
             if not header:
                 return
-            ending = _run_test(connection, cell, json.loads(header), fds)
-            answer = {
-                "control": ending.control.decode(errors="replace"),
-                "stopped_for": ending.stopped_for,
-                "returncode": ending.returncode,
-                "seconds": ending.seconds,
-            }
-            connection.send(json.dumps(answer).encode())
+            ending = _run_test(connection, cell, marshal.loads(header), fds)
+            words = (ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
+            connection.send(b"%d %.6f %s %s" % words)
     except (BrokenPipeError, ConnectionResetError):  # the trusted process has gone
         return
     finally:
@@ -126,8 +122,7 @@ def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], 
     try:
         _watch(connection, cell, limits, ending, pidfd, control, started)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # a child that has ended is there until it is waited for
         ending.returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         # Under seccomp there is nothing but the one process; to make sure costs a fork, so only after a violent end.
         if cell.uid is not None and (ending.returncode < 0 or cell.filter is None):
@@ -156,7 +151,7 @@ def _become_program(
         for first, end in gaps:  # the program sees nothing open but these and what its start still needs
             os.closerange(first, end)
         lockdown.lock_down(cell, rlimits, parent=parent)
-        os.write(control, b"ready %.6f " % time.monotonic())
+        os.write(control, b"ready %d " % time.monotonic_ns())
     except BaseException as error:  # fail closed, whatever it is
         with contextlib.suppress(OSError):
             os.write(2, f"sandbox: {error}".encode())
@@ -215,7 +210,7 @@ def _read_report(control: int, ending: _Ending) -> float | None:
     words = ending.control.split(b" ", 2)
     if len(words) < 3 or words[0] != b"ready":
         return None
-    return float(words[1])
+    return int(words[1]) / 1e9
 
 
 def _fits(scratch: str, max_bytes: float) -> bool:

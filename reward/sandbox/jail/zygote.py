@@ -26,7 +26,7 @@ import json  # noqa: E402
 import select  # noqa: E402
 import signal  # noqa: E402
 
-from reward.sandbox.jail import kernel, library, lockdown, slot  # noqa: E402
+from reward.sandbox.jail import kernel, library, lockdown, program, slot  # noqa: E402
 
 _CHECK_PARENT_MS = 1000
 
@@ -40,6 +40,7 @@ def main() -> None:
         settings["modules"], settings["standard"], settings["extra"], all_extensions=settings["all_extensions"]
     )
     layers = lockdown.probe(settings["scratch"], folders)
+    program.prepare_interpreter()
     exec(compile("", "warm-up", "exec"))  # the first compilation sets up what takes longer than most programs
     gc.collect()
     gc.freeze()  # so that no collection in a child touches, and so copies, the pages it shares with the zygote
