@@ -20,8 +20,11 @@ CLONE_NEWUSER = 0x10000000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc_under_gil = ctypes.PyDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
-_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
+_prctl = _libc.prctl
+_prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
+_fork = _libc_under_gil.fork
+_syscall = _libc.syscall
+_syscall.argtypes, _syscall.restype = (ctypes.c_long,), ctypes.c_long
 
 
 def _checked(result: int, name: str) -> int:
@@ -33,7 +36,7 @@ def _checked(result: int, name: str) -> int:
 
 def syscall(name: str, number: int, *arguments: object) -> int:
     """Call the system call with this number."""
-    return _checked(_libc.syscall(ctypes.c_long(number), *arguments), name)
+    return _checked(_syscall(number, *arguments), name)
 
 
 def fork() -> int:
@@ -41,12 +44,12 @@ def fork() -> int:
 
     That touches a hundred pages, which the child then copies: it takes longer than all else before a program runs.
     """
-    return _checked(_libc_under_gil.fork(), "fork")
+    return _checked(_fork(), "fork")
 
 
 def prctl(name: str, option: int, argument: int, pointer: object = None) -> None:
     """Set a property of this process."""
-    _checked(_libc.prctl(option, argument, pointer, 0, 0), name)
+    _checked(_prctl(option, argument, pointer, 0, 0), name)
 
 
 def unshare(flags: int) -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable
 
 from reward.sandbox.jail import kernel
+from reward.sandbox.jail.kernel import SYS_LANDLOCK_RESTRICT_SELF, syscall
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = (1 << bit for bit in range(6))
 _MAKE_REG = 1 << 8
@@ -66,4 +67,4 @@ def create_ruleset(rules: Iterable[tuple[str, int]]) -> int:
 
 def restrict_self(ruleset: int) -> None:
     """Put this process, which must have no_new_privs, under the ruleset for good."""
-    kernel.syscall("landlock", kernel.SYS_LANDLOCK_RESTRICT_SELF, ruleset, ctypes.c_uint32(0))
+    syscall("landlock", SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)

@@ -7,8 +7,13 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
+from os import _exit, close, getppid, setresuid
+from resource import RLIM_INFINITY, getrlimit, setrlimit
+from signal import SIGKILL
 
 from reward.sandbox.jail import kernel, landlock, seccomp
+from reward.sandbox.jail.kernel import PR_SET_PDEATHSIG, prctl
+from reward.sandbox.jail.landlock import restrict_self
 
 # Layers without which a hostile program can reach the machine: it refuses to run without them.
 REQUIRED_LAYERS = ("landlock", "seccomp")
@@ -26,10 +31,11 @@ class Cell:
         ruleset: Landlock ruleset; None: without Landlock.
         filter: None: without seccomp.
         own_memory: bytes of address space that the zygote takes, which are not the program's.
+        fds: descriptors that a child needs to lock itself down and to import modules.
         claim: holds the uid as long as it is open.
     """
 
-    __slots__ = ("claim", "filter", "own_memory", "ruleset", "scratch", "uid")
+    __slots__ = ("claim", "fds", "filter", "own_memory", "ruleset", "scratch", "uid")
 
     def __init__(
         self,
@@ -39,15 +45,12 @@ class Cell:
         ruleset: int | None,
         filter: seccomp.Filter | None,
         own_memory: int,
+        fds: list[int],
         claim: _socket.socket | None,
     ) -> None:
         """Keep the parts."""
         self.scratch, self.uid, self.ruleset, self.filter = scratch, uid, ruleset, filter
-        self.own_memory, self.claim = own_memory, claim
-
-    def fds(self) -> list[int]:
-        """Descriptors that a child needs to lock itself down."""
-        return [] if self.ruleset is None else [self.ruleset]
+        self.own_memory, self.fds, self.claim = own_memory, fds, claim
 
 
 def lock_slot_down(scratch: str, uid: int | None) -> None:
@@ -84,16 +87,16 @@ def lock_down(cell: Cell, rlimits: list[tuple[int, tuple[int, int]]], *, parent:
         OSError: a layer did not take; nothing untrusted may run then.
     """
     for kind, soft_and_hard in rlimits:
-        resource.setrlimit(kind, soft_and_hard)
+        setrlimit(kind, soft_and_hard)
     if cell.uid is not None:
-        os.setresuid(cell.uid, cell.uid, cell.uid)
+        setresuid(cell.uid, cell.uid, cell.uid)
     # After the change of user, which clears it.
-    kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before it could be watched
-        os._exit(1)
+    prctl("PDEATHSIG", PR_SET_PDEATHSIG, SIGKILL)
+    if getppid() != parent:  # it ended before it could be watched
+        _exit(1)
     if cell.ruleset is not None:
-        landlock.restrict_self(cell.ruleset)
-        os.close(cell.ruleset)
+        restrict_self(cell.ruleset)
+        close(cell.ruleset)
     if cell.filter is not None:
         cell.filter.install()
 
@@ -110,8 +113,8 @@ def _lower(kind: int, value: int) -> None:
 
 
 def _lowered(kind: int, value: int) -> tuple[int, int]:
-    hard = resource.getrlimit(kind)[1]
-    lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    hard = getrlimit(kind)[1]
+    lowered = value if hard == RLIM_INFINITY else min(value, hard)
     return lowered, lowered
 
 

@@ -4,15 +4,16 @@ A job is marshalled by the trusted process: (source, fn_name or None, arguments,
 fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an expected output.
 """
 
-import _thread
 import atexit
 import builtins
 import contextlib
 import gc
-import marshal
 import os
 import sys
-import types
+from _thread import _count as num_threads
+from marshal import loads
+from os import SEEK_END, _exit, close, lseek, pread, write
+from types import CodeType, ModuleType
 
 from reward.sandbox.jail.leetcode import find_function, ready_names
 from reward.sandbox.jail.values import ENCODERS, encode_basestring_ascii
@@ -20,24 +21,24 @@ from reward.sandbox.jail.values import ENCODERS, encode_basestring_ascii
 
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     """Run the job; the process ends here, with the exit status that an interpreter of its own would give."""
-    job = os.pread(job_fd, os.lseek(job_fd, 0, os.SEEK_END), 0)
-    source, fn_name, arguments, encoding, leetcode = marshal.loads(job)
-    os.close(job_fd)
+    job = pread(job_fd, lseek(job_fd, 0, SEEK_END), 0)
+    source, fn_name, arguments, encoding, leetcode = loads(job)
+    close(job_fd)
     try:
         code = compile(source, "solution.py", "exec", dont_inherit=True)
     except Exception as error:  # untrusted source: SyntaxError, ValueError, MemoryError, RecursionError, ...
         report = f"compile_error {type(error).__name__}: {error}"
-        os.write(control_fd, report.encode(errors="replace")[:1000])
-        os._exit(0)
-    os.write(control_fd, b"compiled")
-    os.close(control_fd)  # from here on the program cannot forge what was reported
+        write(control_fd, report.encode(errors="replace")[:1000])
+        _exit(0)
+    write(control_fd, b"compiled")
+    close(control_fd)  # from here on the program cannot forge what was reported
     status = 0
     gc.enable()
     try:
         if "random" in source:
             sys.modules["random"].seed()  # else every program would draw what the others draw
         if fn_name is None:
-            os.close(result_fd)
+            close(result_fd)
             _run_main(code)
         else:
             _call(code, source if leetcode else None, fn_name, arguments, encoding, result_fd)
@@ -59,18 +60,18 @@ def prepare_interpreter() -> None:
     sys.argv = ["solution.py"]
 
 
-def _run_main(code: types.CodeType) -> None:
-    module = types.ModuleType("__main__")
+def _run_main(code: CodeType) -> None:
+    module = ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     exec(code, module.__dict__)
 
 
 def _call(
-    code: types.CodeType, leetcode_source: str | None, fn_name: str, arguments: list, encoding: str, result_fd: int
+    code: CodeType, leetcode_source: str | None, fn_name: str, arguments: list, encoding: str, result_fd: int
 ) -> None:
     encode = ENCODERS[encoding]
-    module = types.ModuleType("solution")
+    module = ModuleType("solution")
     sys.modules["solution"] = module
     namespace = module.__dict__
     if leetcode_source is not None:
@@ -103,7 +104,7 @@ def _show_error() -> int:
 def _end(status: int) -> None:
     """End as an interpreter does, without its slow clearing of modules."""
     with contextlib.suppress(BaseException):  # untrusted exit functions
-        if _thread._count():  # where no thread was started there is nothing to wait for
+        if num_threads():  # where no thread was started there is nothing to wait for
             sys.modules["threading"]._shutdown()
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -112,4 +113,4 @@ def _end(status: int) -> None:
                 stream.flush()
         except BaseException:  # untrusted or full: an interpreter ends with 120 then
             status = status or 120
-    os._exit(status)
+    _exit(status)

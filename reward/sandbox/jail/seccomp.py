@@ -11,8 +11,10 @@ import ctypes
 import errno
 import os
 import struct
+from os import getpid
+from struct import pack_into
 
-from reward.sandbox.jail import kernel
+from reward.sandbox.jail.kernel import PR_SET_SECCOMP, SECCOMP_MODE_FILTER, prctl
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
@@ -133,13 +135,14 @@ class Filter:
         """Refuse to this process and its children what no slot needs; they must have no_new_privs."""
         program = _slot_program()
         buffer = ctypes.create_string_buffer(program, len(program))
-        kernel.prctl("SECCOMP", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, _header(buffer))
+        prctl("SECCOMP", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, _header(buffer))
 
     def install(self) -> None:
         """Put this process, a child of the slot, under the rest of the filter for good."""
+        pid = getpid()
         for offset in self._offsets:
-            struct.pack_into("=I", self._program, offset, os.getpid())
-        kernel.prctl("SECCOMP", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, self._header)
+            pack_into("=I", self._program, offset, pid)
+        prctl("SECCOMP", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._header)
 
 
 def _header(program: ctypes.Array) -> ctypes.c_char_p:

@@ -8,14 +8,34 @@ import array
 import contextlib
 import errno
 import json
-import marshal
 import os
-import select
-import signal
-import time
+from marshal import loads
+from os import (
+    O_CLOEXEC,
+    O_NONBLOCK,
+    _exit,
+    close,
+    closerange,
+    dup2,
+    getpid,
+    listdir,
+    pidfd_open,
+    pipe2,
+    read,
+    setsid,
+    waitpid,
+    waitstatus_to_exitcode,
+    write,
+)
+from select import POLLIN, poll
+from signal import SIGKILL, pidfd_send_signal
+from time import monotonic, monotonic_ns
 
-from reward.sandbox.jail import kernel, landlock, library, lockdown, program, seccomp
-from reward.sandbox.jail.lockdown import Cell
+from reward.sandbox.jail import landlock, lockdown, seccomp
+from reward.sandbox.jail.kernel import fork
+from reward.sandbox.jail.library import folder_fds
+from reward.sandbox.jail.lockdown import Cell, lock_down, rlimits
+from reward.sandbox.jail.program import run as run_program
 
 MAX_HEADER_BYTES = 4096
 NUM_REQUEST_FDS = 5  # job, standard input, output and error, result
@@ -58,18 +78,27 @@ def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
     lockdown.lock_slot_down(scratch, uid)
     if sandbox_filter is not None:
         sandbox_filter.install_in_slot()
-    return Cell(scratch=scratch, uid=uid, ruleset=ruleset, filter=sandbox_filter, own_memory=own_memory, claim=claim)
+    fds = folder_fds() if ruleset is None else [*folder_fds(), ruleset]
+    return Cell(
+        scratch=scratch,
+        uid=uid,
+        ruleset=ruleset,
+        filter=sandbox_filter,
+        own_memory=own_memory,
+        fds=fds,
+        claim=claim,
+    )
 
 
 def serve(connection: _socket.socket, cell: Cell) -> None:
     """Answer requests until the trusted process closes the connection."""
-    connection.send(json.dumps({"pid": os.getpid(), "uid": cell.uid}).encode())
+    connection.send(json.dumps({"pid": getpid(), "uid": cell.uid}).encode())
     try:
         while True:
             header, fds = receive(connection, NUM_REQUEST_FDS)
             if not header:
                 return
-            ending = _run_test(connection, cell, marshal.loads(header), fds)
+            ending = _run_test(connection, cell, loads(header), fds)
             words = (ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
             connection.send(b"%d %.6f %s %s" % words)
     except (BrokenPipeError, ConnectionResetError):  # the trusted process has gone
@@ -101,41 +130,41 @@ def remove_tree(folder: str) -> None:
 
 def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], fds: list[int]) -> _Ending:
     # What the child needs is worked out before the fork: there every page that it touches is copied first.
-    control, control_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    kept = sorted({fds[0], fds[4], control_writer, *library.folder_fds(), *cell.fds()})
+    control, control_writer = pipe2(O_CLOEXEC | O_NONBLOCK)
+    kept = sorted({fds[0], fds[4], control_writer, *cell.fds})
     gaps = list(zip([3, *(fd + 1 for fd in kept)], [*kept, _PAST_ALL_FDS], strict=True))
-    rlimits = lockdown.rlimits(cell, limits)
-    parent = os.getpid()
-    started = time.monotonic()
+    lowered = rlimits(cell, limits)
+    parent = getpid()
+    started = monotonic()
     try:
-        pid = kernel.fork()
+        pid = fork()
     except OSError:  # no process to be had: an answer without "ready" says so
         for fd in (*fds, control, control_writer):
-            os.close(fd)
+            close(fd)
         return _Ending()
     if pid == 0:
-        _become_program(cell, rlimits, fds, control_writer, gaps, parent)
+        _become_program(cell, lowered, fds, control_writer, gaps, parent)
     for fd in (*fds, control_writer):
-        os.close(fd)
+        close(fd)
     ending = _Ending()
-    pidfd = os.pidfd_open(pid)
+    pidfd = pidfd_open(pid)
     try:
         _watch(connection, cell, limits, ending, pidfd, control, started)
     finally:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # a child that has ended is there until it is waited for
-        ending.returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        pidfd_send_signal(pidfd, SIGKILL)  # a child that has ended is there until it is waited for
+        ending.returncode = waitstatus_to_exitcode(waitpid(pid, 0)[1])
         # Under seccomp there is nothing but the one process; to make sure costs a fork, so only after a violent end.
         if cell.uid is not None and (ending.returncode < 0 or cell.filter is None):
             lockdown.kill_all_of(cell.uid)
-        os.close(pidfd)
-        os.close(control)
+        close(pidfd)
+        close(control)
         _empty(cell.scratch)
     return ending
 
 
 def _become_program(
     cell: Cell,
-    rlimits: list[tuple[int, tuple[int, int]]],
+    lowered: list[tuple[int, tuple[int, int]]],
     fds: list[int],
     control: int,
     gaps: list[tuple[int, int]],
@@ -143,20 +172,20 @@ def _become_program(
 ) -> None:
     """Turn this child into the sandboxed program; never returns."""
     try:
-        os.setsid()
+        setsid()
         job, stdin, stdout, stderr, result = fds
-        os.dup2(stdin, 0)
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
+        dup2(stdin, 0)
+        dup2(stdout, 1)
+        dup2(stderr, 2)
         for first, end in gaps:  # the program sees nothing open but these and what its start still needs
-            os.closerange(first, end)
-        lockdown.lock_down(cell, rlimits, parent=parent)
-        os.write(control, b"ready %d " % time.monotonic_ns())
+            closerange(first, end)
+        lock_down(cell, lowered, parent=parent)
+        write(control, b"ready %d " % monotonic_ns())
     except BaseException as error:  # fail closed, whatever it is
         with contextlib.suppress(OSError):
-            os.write(2, f"sandbox: {error}".encode())
-        os._exit(1)
-    program.run(job, control, result)
+            write(2, f"sandbox: {error}".encode())
+        _exit(1)
+    run_program(job, control, result)
 
 
 def _watch(
@@ -172,14 +201,14 @@ def _watch(
 
     The child's own time stamp says when it was ready, so that a short run wakes this process only once.
     """
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    poll.register(connection, select.POLLIN)
+    waiting = poll()
+    waiting.register(pidfd, POLLIN)
+    waiting.register(connection, POLLIN)
     ready_at: float | None = None
     deadline = started + limits["startup_s"]
     poll_s = min(_POLL_S, limits["test_s"])
     while True:
-        events = dict(poll.poll(max(0.0, min(deadline - time.monotonic(), poll_s)) * 1000))
+        events = dict(waiting.poll(max(0.0, min(deadline - monotonic(), poll_s)) * 1000))
         if ready_at is None:
             ready_at = _read_report(control, ending)
             if ready_at is not None:
@@ -189,13 +218,13 @@ def _watch(
         if connection.fileno() in events:
             ending.stopped_for = "cancelled"
             break
-        if time.monotonic() >= deadline:
+        if monotonic() >= deadline:
             ending.stopped_for = "time"
             break
         if not events and not _fits(cell.scratch, limits["scratch_bytes"]):
             ending.stopped_for = "scratch"
             break
-    now = time.monotonic()
+    now = monotonic()
     _read_report(control, ending)
     if ready_at is None or ready_at > started + limits["startup_s"]:
         ending.control = b""
@@ -206,7 +235,7 @@ def _watch(
 def _read_report(control: int, ending: _Ending) -> float | None:
     """Add what the child has reported since; returns when it was ready, if that is known now."""
     with contextlib.suppress(BlockingIOError):
-        ending.control += os.read(control, 4096)
+        ending.control += read(control, 4096)
     words = ending.control.split(b" ", 2)
     if len(words) < 3 or words[0] != b"ready":
         return None
@@ -226,7 +255,7 @@ def _fits(scratch: str, max_bytes: float) -> bool:
 
 
 def _empty(scratch: str) -> None:
-    for name in os.listdir(scratch):
+    for name in listdir(scratch):
         path = os.path.join(scratch, name)
         try:
             os.unlink(path)
