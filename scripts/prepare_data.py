@@ -9,13 +9,14 @@ Every source writes to DIR
 and, for sources that are read, card.md: counts, and every dropped record with its reason;
 for problems with tests,
     problems.jsonl               problem_id, question, input_output, starter_code, ... as in APPS
-    solutions.jsonl              problem_id, response: the reference solution as an answer
+    solutions.jsonl              problem_id, response: each reference solution that compiles, as an answer
 so that `python -m reward.score --problems problems.jsonl --solutions solutions.jsonl` must print 1.0 on every line.
 """
 
 import argparse
 import json
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from recipe.data_preparation.rows import Row, Screen, apps_row, dialogue_row, solutions_of
 from recipe.data_preparation.sources import Record, read_records
-from recipe.data_preparation.writer import convert
+from recipe.data_preparation.writer import Card, convert
 from recipe.mini_apps.family import LEVELS
 from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, MiniProblem, generate
 from reward.verl_reward import validate_rows
@@ -183,7 +184,7 @@ def _convert(arguments: argparse.Namespace, build: Callable[..., Row], extra: di
     print(f"{card.summary()}; see {arguments.output / 'card.md'}")
 
 
-def _problem_lines(record: Record, row: Row) -> Iterator[dict[str, Any]]:
+def _problem_lines(record: Record, row: Row, _: Card) -> Iterator[dict[str, Any]]:
     problem_id = row["extra_info"]["problem_id"]
     starter = record.get("starter_code") or ""
     yield {
@@ -194,9 +195,17 @@ def _problem_lines(record: Record, row: Row) -> Iterator[dict[str, Any]]:
     }
 
 
-def _solution_lines(record: Record, row: Row) -> Iterator[dict[str, Any]]:
-    for solution in solutions_of(record):
-        yield {"problem_id": row["extra_info"]["problem_id"], "response": f"```python\n{solution}\n```"}
+def _solution_lines(record: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
+    problem_id = row["extra_info"]["problem_id"]
+    for number, solution in enumerate(solutions_of(record)):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
+                compile(solution, "solution.py", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            card.faulty_solutions.append(f"{problem_id}, solution {number}: {error}")
+            continue
+        yield {"problem_id": problem_id, "response": f"```python\n{solution}\n```"}
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {

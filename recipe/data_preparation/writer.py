@@ -29,6 +29,8 @@ class Card:
     """Rows by split."""
     dropped: dict[str, list[str]] = field(default_factory=dict)
     """Ids of dropped records by reason, each with what is wrong."""
+    faulty_solutions: list[str] = field(default_factory=list)
+    """Reference solutions of kept records that do not compile, each with why: they are no reference."""
     difficulty: Counter[str] = field(default_factory=Counter)
     num_prompt_tokens: list[int] = field(default_factory=list)
     """Of the kept rows, where a tokenizer was given."""
@@ -39,6 +41,9 @@ class Card:
         lines += [f"- {split}: {self.kept[split]} rows" for split in SPLITS]
         for reason, ids in sorted(self.dropped.items()):
             lines += ["", f"## Dropped, {reason}: {len(ids)}", *(f"- {name}" for name in ids)]
+        if self.faulty_solutions:
+            names = (f"- {name}" for name in self.faulty_solutions)
+            lines += ["", f"## Solutions that do not compile, left out: {len(self.faulty_solutions)}", *names]
         if any(self.difficulty):
             lines += ["", "## Difficulty", *(f"- {name}: {n}" for name, n in sorted(self.difficulty.items()))]
         if self.num_prompt_tokens:
@@ -51,7 +56,8 @@ class Card:
         """Return one line for the terminal."""
         drops = ", ".join(f"{len(ids)} {reason}" for reason, ids in sorted(self.dropped.items())) or "none"
         kept = ", ".join(f"{self.kept[split]} {split}" for split in SPLITS)
-        return f"{self.num_read} records: {kept}; dropped: {drops}"
+        faulty = f"; {len(self.faulty_solutions)} solutions do not compile" if self.faulty_solutions else ""
+        return f"{self.num_read} records: {kept}; dropped: {drops}{faulty}"
 
 
 class ParquetFile:
@@ -105,7 +111,7 @@ def convert(
     screen: Screen,
     output: Path,
     val_fraction: float,
-    extra: dict[str, Callable[[Record, Row], Iterator[dict[str, Any]]]] | None = None,
+    extra: dict[str, Callable[[Record, Row, Card], Iterator[dict[str, Any]]]] | None = None,
 ) -> Card:
     """Convert records to rows and write them with their card.
 
@@ -116,7 +122,7 @@ def convert(
         screen: What drops duplicates, overlaps and long prompts.
         output: Folder; gets train.parquet, val.parquet, card.md and the extra files.
         val_fraction: Share of rows for val.parquet, chosen by a hash of the prompt: the same in every run.
-        extra: JSON lines files by name, and what a kept record writes to them.
+        extra: JSON lines files by name, and what a kept record writes to them, and to the card.
 
     Raises:
         ValueError: If nothing is left.
@@ -147,7 +153,7 @@ def convert(
             if num_tokens is not None:
                 card.num_prompt_tokens.append(num_tokens)
             for stream, lines in others.values():
-                stream.writelines(json.dumps(line) + "\n" for line in lines(record, row))
+                stream.writelines(json.dumps(line) + "\n" for line in lines(record, row, card))
         if not card.kept:
             raise ValueError(f"{name}: no usable record: {card.summary()}")
     (output / "card.md").write_text(card.text(), encoding="utf-8")

@@ -35,7 +35,8 @@ def write_problem(root: Path, name: str, question: str, tests: Any, starter: str
 @pytest.fixture
 def apps(tmp_path: Path) -> Path:
     root = tmp_path / "apps" / "train"
-    write_problem(root, "0000", "Add two numbers.", STDIN, solutions=["print(sum(map(int, input().split())))"])
+    solutions = ["print(sum(map(int, input().split())))", "return 3", "print 3"]
+    write_problem(root, "0000", "Add two numbers.", STDIN, solutions=solutions)
     write_problem(
         root, "0001", "Add a list.", CALL, "def total(values):", ["def total(values):\n    return sum(values)"]
     )
@@ -64,7 +65,9 @@ def test_apps_folders_with_every_fault(apps: Path, tiny_llama: Path, tmp_path: P
     result = prepared("apps", str(apps), "--output", str(output), "--val-fraction", "0", *options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("11 records: 2 train, 0 val; dropped: 1 broken JSON, 1 duplicate, ")
+    assert result.stdout.split(";")[2].strip() == "2 solutions do not compile"
     card = (output / "card.md").read_text()
+    assert "left out: 2\n- 0000, solution 1: 'return' outside function (solution.py, line 1)\n- 0000, " in card
     reasons = {
         **{"no tests": ["0002", "0003"], "broken JSON": ["0004"], "unequal lengths": ["0005"], "no question": ["0006"]},
         **{"duplicate": ["0007"], "overlaps with a benchmark": ["0008"], "too long": ["0009"]},
