@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from refiner_worker.drafts import DRAFTS
+
 PLACEMENTS = ("colocated", "dedicated", "shared")
 GROUP_CHOICES = ("lowest", "random")
 TEMPLATES = Path(__file__).parent / "templates"
@@ -46,6 +48,11 @@ class RefinerConfig:
     """Which of them, if there are more: those with the ``lowest`` rewards, or ``random`` ones."""
     num_candidates: int
     """Refinements drawn of one response, of which the best is kept; the draws end early at ``skip_reward_at_least``."""
+    draft: str | None
+    """Speculative decoding for the refiner alone: draft by ``ngram`` lookup in its prompt, or by ``suffix`` trees (with
+    the package arctic-inference); null: none. Not with placement ``shared``, whose servers are the policy's."""
+    num_draft_tokens: int
+    """Tokens of a draft, at most."""
     request_timeout_s: float
     """A refinement that is not there after so many seconds, its reward included, is failed."""
     restart: bool
@@ -101,6 +108,10 @@ class RefinerConfig:
                 f"refiner.num_candidates={self.num_candidates}: set at least 1; more than 1 needs refiner.temperature "
                 "above 0 (greedy candidates are all the same)"
             )
+        if self.draft is not None and self.draft not in DRAFTS:
+            raise ValueError(f"refiner.draft={self.draft} does not exist; set one of: {', '.join(DRAFTS)}, or null")
+        if self.num_draft_tokens < 1:
+            raise ValueError(f"refiner.num_draft_tokens={self.num_draft_tokens}: set at least 1")
         if self.request_timeout_s <= 0:
             raise ValueError(f"refiner.request_timeout_s={self.request_timeout_s}: set a number of seconds above 0")
         if self.num_kl_rollouts is not None and self.num_kl_rollouts < 0:
@@ -124,10 +135,10 @@ class RefinerConfig:
                 "refiner.streaming=true with refiner.placement=colocated: the refiner sleeps during rollout; "
                 "set refiner.placement=dedicated, or leave refiner.streaming null"
             )
-        if self.placement == "shared" and (self.streaming is False or self.num_replicas or self.rollout):
+        if self.placement == "shared" and (self.streaming is False or self.num_replicas or self.rollout or self.draft):
             raise ValueError(
-                "refiner.placement=shared: the rollout's servers refine while they are awake; leave refiner.streaming "
-                "and refiner.num_replicas null and refiner.rollout empty"
+                "refiner.placement=shared: the rollout's servers refine while they are awake; leave refiner.streaming, "
+                "refiner.num_replicas and refiner.draft null and refiner.rollout empty"
             )
 
     def template_path(self) -> Path:

@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 from verl.single_controller.ray.base import RayResourcePool, split_resource_pool
 from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_class
 
+from refiner_worker import drafts
 from refiner_worker.client import RefinerClient, is_dead
 from refiner_worker.config import RefinerConfig
 
@@ -35,7 +36,7 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         max_model_len: Context length, in tokens.
 
     Raises:
-        ValueError: If ``refiner.rollout`` has a key that verl does not know.
+        ValueError: If ``refiner.rollout`` has a key that verl does not know, or drafts are wanted of another engine.
     """
     rollout = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
     unknown = sorted(set(refiner.rollout) - set(rollout))
@@ -47,8 +48,13 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         max_model_len=max_model_len,
         calculate_log_probs=False,
         mtp=None,
-        disable_log_stats=True,
+        disable_log_stats=refiner.draft is None,  # they are the only source of the drafts' acceptance
     )
+    if refiner.draft is not None:
+        if rollout.name != "vllm":
+            raise ValueError(f"refiner.draft={refiner.draft} needs actor_rollout_ref.rollout.name=vllm; set it to null")
+        speculative = drafts.speculative_config(refiner.draft, refiner.num_draft_tokens)
+        OmegaConf.update(rollout, "engine_kwargs.vllm.speculative_config", speculative, force_add=True)
     rollout.merge_with(refiner.rollout)
     return rollout
 
@@ -79,8 +85,9 @@ class RefinerGroup:
         self._slices = slices[: refiner.num_replicas or len(slices)]
         self._replicas: list[RolloutReplica] = [self._new_replica(rank) for rank in range(len(self._slices))]
         _run(*(self._launch(rank) for rank in range(len(self._slices))))
-        for rank, pid in enumerate(self.server_pids()):
-            print(f"refiner replica {rank}: server process {pid}", flush=True)  # as verl prints its servers
+        for rank, (pid, node) in enumerate(self.server_places()):
+            # As verl prints its servers.
+            print(f"refiner replica {rank}: server process {pid} on node {node}", flush=True)
         self.sleep()
 
     def client(self) -> RefinerClient:
@@ -88,9 +95,14 @@ class RefinerGroup:
         servers = {replica.server_address: replica.server_handle for replica in self._replicas}
         return RefinerClient(servers=servers, config=self._refiner)
 
-    def server_pids(self) -> list[int]:
-        """Return the process id of each replica's first server, on its node."""
-        return ray.get([replica.server_handle.__ray_call__.remote(_pid) for replica in self._replicas])
+    def server_places(self) -> list[tuple[int, str]]:
+        """Return the process id of each replica's first server and Ray's id of its node."""
+        return ray.get([replica.server_handle.__ray_call__.remote(_place) for replica in self._replicas])
+
+    def new_draft_counts(self) -> tuple[int, int]:
+        """Return the tokens drafted and accepted by all replicas since the last call; a dead one has lost its own."""
+        drafted, accepted = zip(*_run(*map(_new_draft_counts, self._replicas)), strict=True)
+        return sum(drafted), sum(accepted)
 
     def wake_up(self) -> int:
         """Make every replica ready to serve and return how many had to be started anew.
@@ -149,12 +161,19 @@ class RefinerGroup:
             ) from error
 
 
-def _pid(_: Any) -> int:
-    return os.getpid()
+def _place(_: Any) -> tuple[int, str]:
+    return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
 async def _is_dead(replica: RolloutReplica) -> bool:
     return any(await asyncio.gather(*map(is_dead, replica.servers)))
+
+
+async def _new_draft_counts(replica: RolloutReplica) -> tuple[int, int]:
+    try:
+        return await replica.server_handle.__ray_call__.remote(drafts.new_counts)
+    except RayError:
+        return 0, 0
 
 
 async def _sleep(replica: RolloutReplica) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run presets' small twins for 2 steps each on this machine's CPU:  bash scripts/run_twins.sh [PRESET...]
-# Without arguments all of them, a few minutes each. Ends with status 1 if any of them failed.
+# Without arguments all of them, five to ten minutes each. Ends with status 1 if any of them failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 from omegaconf import DictConfig, ListConfig
 
 from recipe.online_refiner.schema import CRITIC_ESTIMATORS, RefinementConfig
+from refiner_worker.drafts import SUFFIX_PACKAGE
 from reward.verl_reward import parse_ground_truth
 
 REWARD_OF_THIS_PROJECT = "pkg://reward.verl_reward"
@@ -38,6 +40,11 @@ def check(config: DictConfig, blocks: RefinementConfig) -> Checked:
     tokenizer = _load_tokenizer(actor_path, "actor_rollout_ref.model.path")
     if blocks.hosts_refiner and blocks.refiner.model_path != actor_path:
         _check_same_tokenizer(tokenizer, _load_tokenizer(blocks.refiner.model_path, "refiner.model_path"))
+    if blocks.hosts_refiner and blocks.refiner.draft == "suffix" and find_spec(SUFFIX_PACKAGE) is None:
+        raise ValueError(
+            "refiner.draft=suffix needs the package arctic-inference on every node: pip install arctic-inference, or "
+            "set refiner.draft=ngram"
+        )
     if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
         _local_folder(config.critic.model.path, "critic.model.path")
     if config.reward.reward_model.enable:

@@ -30,6 +30,8 @@ MEANING = {
     "refiner/exposed_s": "seconds that refining adds to the step: the refine stage, or, streaming, from the last "
     "reward of the rollout to the last refinement",
     "refiner/hidden_s": "streaming: seconds before that in which refinements were being made",
+    "refiner/drafted_tokens": "tokens drafted for the refiner by speculative decoding; 0 without refiner.draft",
+    "refiner/draft_acceptance": "share of them that the refiner accepted; 0 without drafts",
     "refiner/num_restarts": "replicas that had died and were started anew before the step",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILED},
@@ -97,6 +99,14 @@ def streaming_metrics(refinements: list[Refinement]) -> dict[str, float]:
     return {
         "refiner/exposed_s": max(0.0, max(one.refined_at for one in attempted) - last_reward),
         "refiner/hidden_s": max(0.0, last_reward - min(one.rewarded_at for one in attempted)),
+    }
+
+
+def draft_metrics(num_drafted: int, num_accepted: int) -> dict[str, float]:
+    """Summarise the refiner's speculative decoding."""
+    return {
+        "refiner/drafted_tokens": num_drafted,
+        "refiner/draft_acceptance": num_accepted / max(1, num_drafted),
     }
 
 

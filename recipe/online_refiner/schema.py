@@ -38,6 +38,9 @@ NO_PENALTY = {
 
 CHOICES = {"mode": MODES, "alignment": ALIGNMENTS, "token_weights": TOKEN_WEIGHTS, "eta_schedule": ETA_SCHEDULES}
 
+TRAINER_MODES = ("sync", "colocate_async")
+"""Trainers of verl that the refine stage extends."""
+
 MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
 
@@ -166,9 +169,24 @@ def load(config: DictConfig) -> RefinementConfig:
         _check_streaming(config)
     if blocks.hosts_refiner and blocks.is_shared:
         _check_shared_servers(config, blocks.refiner)
-    if config.trainer.v1.trainer_mode != "sync" or not config.trainer.use_v1:
-        raise ValueError("the online refiner extends verl's V1 sync trainer; set trainer.v1.trainer_mode=sync")
+    _check_trainer(config, blocks)
     return blocks
+
+
+def _check_trainer(config: DictConfig, blocks: RefinementConfig) -> None:
+    mode = config.trainer.v1.trainer_mode
+    if not config.trainer.use_v1:
+        raise ValueError("the online refiner extends verl's V1 trainers; set trainer.use_v1=true")
+    if mode not in TRAINER_MODES:
+        raise ValueError(
+            f"trainer.v1.trainer_mode={mode}: the online refiner has not been tried with it; set one of: "
+            + ", ".join(TRAINER_MODES)
+        )
+    if mode != "sync" and blocks.streams and blocks.is_shared:
+        raise ValueError(
+            f"trainer.v1.trainer_mode={mode} interrupts its rollout servers in every step, and with them what they "
+            "refine; set refiner.placement to colocated or dedicated, or trainer.v1.trainer_mode=sync"
+        )
 
 
 def _check_mode(config: DictConfig, mode: str) -> None:

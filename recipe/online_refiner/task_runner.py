@@ -1,13 +1,23 @@
-"""The Ray actor that runs the trainer: verl's own, with this recipe's trainer class."""
+"""The Ray actor that runs the trainer: verl's own, with this recipe's trainers."""
 
 import ray
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from recipe.online_refiner import patches
 from recipe.online_refiner.schema import MANAGER_KEY, STREAMING_MANAGER, load
-from recipe.online_refiner.trainer import OnlineRefinerSync
+from recipe.online_refiner.trainer import OnlineRefinerTrainer
+
+
+class OnlineRefinerSync(OnlineRefinerTrainer, PPOTrainerSync):
+    """Rollout, refiner and actor take turns on the GPUs."""
+
+
+class OnlineRefinerColocateAsync(OnlineRefinerTrainer, PPOTrainerColocateAsync):
+    """As above, but a step takes the groups that are complete first; the others go on after it."""
 
 
 class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids subclassing the actor class itself
@@ -17,7 +27,7 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
     would silently behave as asynchronous.
     """
 
-    trainer_class = OnlineRefinerSync
+    trainers = {"sync": OnlineRefinerSync, "colocate_async": OnlineRefinerColocateAsync}
 
     def run(self, config: DictConfig) -> None:
         """Train to the end."""
@@ -29,7 +39,7 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
             from refiner_worker import shared  # here: it needs vLLM, which other rollouts do without
 
             shared.register()
-        TRAINER_REGISTRY["sync"] = self.trainer_class
+        TRAINER_REGISTRY.update(self.trainers)
         super().run(config)
 
 

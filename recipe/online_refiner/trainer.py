@@ -23,7 +23,7 @@ import ray
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 
 from recipe.online_refiner import metrics as metric_names
@@ -61,8 +61,8 @@ NUM_RECORDED_PAIRS = 2
 """Accepted pairs of a step whose tokens are recorded with their log-probs."""
 
 
-class OnlineRefinerSync(PPOTrainerSync):
-    """The synchronous trainer (``trainer.v1.trainer_mode=sync``): rollout, refiner and actor take turns on the GPUs.
+class OnlineRefinerTrainer(PPOTrainer):
+    """What this extension adds to any of verl's V1 trainers; which, says ``task_runner.py``.
 
     Args:
         config: The whole config, with the blocks ``refiner`` and ``constraint``.
@@ -192,6 +192,8 @@ class OnlineRefinerSync(PPOTrainerSync):
             metrics["refiner/exposed_s"] = time.monotonic() - started_at
         write_refinements(batch, result)
         metrics.update(metric_names.stage_metrics(result))
+        if self.blocks.refiner.draft is not None:
+            metrics.update(metric_names.draft_metrics(*self.group.new_draft_counts()))
         self.run_dir.append_refinements(self.global_steps, result)
 
     def _score_with_reference(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:

@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner import constraint_stage, main, rows, schema, task_runner, trainer
+from recipe.online_refiner import constraint_stage, main, rows, schema, task_runner
 
 SETTINGS = [
     {"mode": "penalty", "alignment": "position"},
@@ -26,7 +26,7 @@ SETTINGS = [
 FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "values")
 
 
-class CyclingTrainer(trainer.OnlineRefinerSync):
+class CyclingTrainer(task_runner.OnlineRefinerSync):
     """Changes the mode from step to step."""
 
     def _step_once(self, *arguments, **keywords):  # type: ignore[no-untyped-def]
@@ -60,7 +60,7 @@ class CyclingTrainer(trainer.OnlineRefinerSync):
 class CyclingTaskRunner(task_runner.TaskRunner):
     """Runs the trainer above."""
 
-    trainer_class = CyclingTrainer
+    trainers = {"sync": CyclingTrainer}
 
 
 def run(config: DictConfig) -> None:

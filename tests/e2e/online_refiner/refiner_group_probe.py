@@ -27,6 +27,7 @@ from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine_stage import Refinement, Refiner, Rollout, reference_log_probs, refine_all
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.group import RefinerGroup
+from refiner_worker.parsing import parse_answer
 
 OVERRIDES = (
     "platform=cpu",
@@ -36,6 +37,7 @@ OVERRIDES = (
     "actor_rollout_ref.rollout.max_num_batched_tokens=2048",
     "refiner.temperature=0",
     "refiner.skip_reward_at_least=1.0",
+    "refiner.draft=ngram",
     "constraint.filter=false",
 )
 
@@ -87,6 +89,18 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
     return difference
 
 
+def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[int]:
+    """What the same weights write in Hugging Face, which drafts nothing."""
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    ids = torch.tensor([refiner.prompt.encode(rollout.messages, refiner.text(rollout), rollout.reward)])
+    with torch.no_grad():
+        output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.max_new_tokens)
+    tokenizer = refiner.prompt.tokenizer
+    generated = output[0, ids.shape[1] :].tolist()
+    answer = parse_answer(generated, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer, tags=True)
+    return [] if answer.failure else answer.token_ids
+
+
 async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> list[Refinement]:
     """Kill a process once a batch's requests are under way."""
     stage = asyncio.create_task(refine_all(refiner, batch))
@@ -127,6 +141,29 @@ def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinem
     }
 
 
+def kill_engine(
+    group: RefinerGroup, refiner: Refiner, tokenizer: Any, batch: list[Rollout], before: list[Refinement]
+) -> dict[str, Any]:
+    """Kill the replica's engine among requests, and let the group start it anew."""
+    result: dict[str, Any] = {}
+    server = psutil.Process(group.server_places()[0][0])
+    engine = next(
+        child for child in server.children(recursive=True) if "EngineCore" in child.name() + str(child.cmdline())
+    )
+    family = [engine, *engine.children(recursive=True)]
+    killed = asyncio.run(kill_in_flight(refiner, rollouts(tokenizer, 200), engine.pid))
+    result["killed"] = {refinement.verdict for refinement in killed}
+    start = time.monotonic()
+    result["num_restarts"] = group.wake_up()
+    result["restart_s"] = time.monotonic() - start
+    refiner.client = group.client()
+    after = refine(refiner, batch)
+    result["drafts_after_restart"] = group.new_draft_counts()
+    result["same_after_restart"] = [a.token_ids == b.token_ids for a, b in zip(before, after, strict=True)]
+    result["orphans"] = [process.pid for process in psutil.wait_procs(family, timeout=10)[1] if process.is_running()]
+    return result
+
+
 def main() -> None:
     """Run the probe."""
     model_path, config_folder = sys.argv[1:3]
@@ -155,6 +192,10 @@ def main() -> None:
     batch = rollouts(tokenizer, 12)
     result: dict[str, Any] = {"max_model_len": plan.max_model_len}
     before = refine(refiner, batch)
+    result["drafts"] = group.new_draft_counts()
+    result["as_hugging_face"] = [
+        one.token_ids == greedy_answer(refiner, model_path, rollout) for one, rollout in zip(before, batch, strict=True)
+    ]
     result["before"] = [refinement.verdict for refinement in before]
     result["kl_difference"] = largest_difference_to_hugging_face(refiner.client, model_path, batch)
 
@@ -166,21 +207,8 @@ def main() -> None:
         result["too_long_for_the_server"] = str(error)
     result["alive_after_bad_requests"] = len(group.client().servers) == len(refiner.client.servers)
 
-    server = psutil.Process(group.server_pids()[0])
-    engine = next(
-        child for child in server.children(recursive=True) if "EngineCore" in child.name() + str(child.cmdline())
-    )
-    family = [engine, *engine.children(recursive=True)]
-    killed = asyncio.run(kill_in_flight(refiner, rollouts(tokenizer, 200), engine.pid))
-    result["killed"] = {refinement.verdict for refinement in killed}
-    start = time.monotonic()
-    result["num_restarts"] = group.wake_up()
-    result["restart_s"] = time.monotonic() - start
-    refiner.client = group.client()
-    after = refine(refiner, batch)
-    result["same_after_restart"] = [a.token_ids == b.token_ids for a, b in zip(before, after, strict=True)]
-    result["orphans"] = [process.pid for process in psutil.wait_procs(family, timeout=10)[1] if process.is_running()]
-    group.server_pids()
+    result.update(kill_engine(group, refiner, tokenizer, batch, before))
+    group.server_places()
     ray.shutdown()
     Path(sys.argv[3]).write_text(json.dumps(result, default=sorted))
 

@@ -25,6 +25,9 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
 
     assert set(result["before"]) <= {"accepted", "truncated", "empty"}
     assert "accepted" in result["before"]
+    assert 0 < result["drafts"][1] <= result["drafts"][0]
+    assert 0 < result["drafts_after_restart"][1] <= result["drafts_after_restart"][0]
+    assert all(result["as_hugging_face"]), "drafts change nothing that is written"
     assert result["kl_difference"] < 1e-4
     assert result["hurried"] == ["timeout"]
     assert result["narrow"] == ["too_long"]

@@ -1,15 +1,17 @@
 """A refiner on GPUs of its own refines each response while others are still being written, DAPO's filter included."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import read_rows
 
-NUM_STEPS = 3
+NUM_STEPS = 4
 
 
 def reward_of(text: str) -> float:
@@ -20,6 +22,7 @@ def reward_of(text: str) -> float:
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[str], tmp_path: Path) -> None:
+    """Also when its only replica is killed: that costs refinements, and no rollout and no step."""
     run_dir = tmp_path / "run"
     job = start_marked(
         [
@@ -32,12 +35,18 @@ def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[s
         ],
         cwd=tmp_path,
     )
+    job.wait_until((run_dir / "metrics.jsonl").exists, 400)
+    replica = re.search(r"refiner replica 0: server process (\d+)", job.output())
+    assert replica is not None
+    psutil.Process(int(replica[1])).kill()
     assert job.wait(400) == 0, job.output()[-6000:]
     assert job.survivors() == []
 
     steps = list(read_rows(run_dir / "metrics.jsonl"))
     assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))
     assert all(name in step for step in steps for name in MEANING)
+    assert sum(step["refiner/num_restarts"] for step in steps) == 1
+    assert all(step["reward/num_lost"] == 0 for step in steps)
     assert steps[0]["refiner/hidden_s"] > 0
     assert steps[0]["refiner/exposed_s"] < steps[0]["timing_s/step"]
     assert sum(step["refiner/num_accepted"] > 0 for step in steps) >= 2

@@ -74,6 +74,8 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("refiner.max_refinements_per_group=0", "refiner.max_refinements_per_group=0: set at least 1, or null"),
         ("refiner.group_choice=x", "refiner.group_choice=x does not exist; set one of: lowest, random"),
         ("refiner.num_candidates=2", "refiner.num_candidates=2: set at least 1; more than 1 needs refiner.temperature"),
+        ("refiner.draft=x", "refiner.draft=x does not exist; set one of: ngram, suffix, or null"),
+        ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: set at least 1"),
         ("refiner.request_timeout_s=0", "refiner.request_timeout_s=0"),
         ("refiner.template=none", "refiner.template=none: no such file; set one of apps, dialogue, or a path"),
         ("constraint.alignment=x", "constraint.alignment=x does not exist; set one of: position, diff"),
@@ -84,7 +86,8 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.cross_entropy_all_every=-1", "constraint.cross_entropy_all_every=-1: set 0 or more"),
         ("algorithm.adv_estimator=gdpo", "does not work with algorithm.adv_estimator=gdpo: it normalises several"),
         ("reward.reward_model.enable=true", "lower their sum to 0.95, or give the reward model GPUs of its own"),
-        ("trainer.v1.trainer_mode=separate_async", "set trainer.v1.trainer_mode=sync"),
+        ("trainer.v1.trainer_mode=separate_async", "not been tried with it; set one of: sync, colocate_async"),
+        ("trainer.use_v1=false", "set trainer.use_v1=true"),
     ],
 )
 def test_mistakes_say_what_to_set(override: str, message: str) -> None:

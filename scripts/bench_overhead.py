@@ -1,0 +1,173 @@
+"""What refining costs: the same training without it, in the paper's way, and with each saving, one by one.
+
+    python scripts/bench_overhead.py [--steps 6] [--arms none paper ...] [--output runs/overhead] [OVERRIDE...]
+
+Every arm is a run of the main job that differs in a few keys; overrides (a model, data, `platform=gpu`) hold for all.
+Without `experiment=` it is the quickstart's task, whose model and data `scripts/quickstart.sh` has prepared. The
+learning rate is 0, so that every step of every arm samples from the same policy. The first step of an arm, in which
+engines warm up, is left out. Writes `overhead.md` (a table), `overhead.json` and `overhead.png`; arms whose run
+is already complete in the output folder are not run again.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from recipe.online_refiner.run_dir import read_rows  # noqa: E402
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+
+ALWAYS = (
+    *("actor_rollout_ref.actor.optim.lr=0", "trainer.save_freq=-1", "trainer.val_before_train=false"),
+    *("trainer.test_freq=-1", "refiner.num_kl_rollouts=0", "trainer.resume_mode=disable", "trainer.logger=[console]"),
+)
+SKIP = "refiner.skip_reward_at_least=1.0"
+CAP = "refiner.max_refinements_per_group=1"
+DRAFT = "refiner.draft=ngram"
+LORA = (
+    *("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=16"),
+    "actor_rollout_ref.rollout.max_model_len=512",  # the rollout's servers read the refiner's prompt
+)
+ARMS = {
+    "none": ("without a refiner", ("constraint.mode=none",)),
+    "paper": ("all responses, after the rollout", ("refiner.skip_reward_at_least=null",)),
+    "skip": ("+ solved responses are skipped", (SKIP,)),
+    "cap": ("+ the worst response of each group only", (SKIP, CAP)),
+    "draft": ("+ drafts by n-gram lookup", (SKIP, CAP, DRAFT)),
+    "dedicated": (
+        "+ a replica of its own, streaming",
+        (SKIP, CAP, DRAFT, "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
+    ),
+    "lora_none": ("LoRA policy, without a refiner", ("constraint.mode=none", *LORA)),
+    "shared": (
+        "LoRA policy, its rollout's server refines, streaming",
+        (SKIP, CAP, "refiner.placement=shared", *LORA),
+    ),
+}
+"""Name: what it is, and its overrides. Each saving comes on top of the one above."""
+BASELINES = {"lora_none": "lora_none", "shared": "lora_none"}
+
+
+@dataclass(slots=True, kw_only=True)
+class Cost:
+    """One arm: medians over its steps, in seconds a step, and tokens."""
+
+    name: str
+    step_s: float
+    rollout_s: float
+    exposed_s: float
+    """What refining adds to a step, as the run itself measures it."""
+    hidden_s: float
+    tokens_per_pair: float
+    """Prompt and generated tokens of the refiner per accepted pair, over all steps; infinite if none was accepted."""
+    attempted: float
+    """Share of the responses that were refined."""
+    draft_acceptance: float
+
+
+def run_arm(name: str, folder: Path, num_steps: int, overrides: list[str]) -> list[dict[str, float]]:
+    """Run an arm, unless it has been, and return its metrics by step, without the first.
+
+    Raises:
+        RuntimeError: The run failed; names its log.
+    """
+    metrics = folder / name / "metrics.jsonl"
+    if not metrics.exists() or len(list(read_rows(metrics))) < num_steps:
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "recipe.online_refiner.main", *overrides, *ALWAYS, *ARMS[name][1]]
+        if name == "dedicated" and "platform=gpu" not in overrides:
+            command.append("ray_kwargs.ray_init.num_gpus=2")  # logical ones
+        command += [f"trainer.total_training_steps={num_steps}", f"run_dir={folder / name}"]
+        metrics.unlink(missing_ok=True)
+        with (folder / f"{name}.log").open("w") as log:
+            returncode = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
+        if returncode:
+            raise RuntimeError(f"{name}: the run failed, see {log.name}")
+    return list(read_rows(metrics))[1:]
+
+
+def summarise(name: str, steps: list[dict[str, float]]) -> Cost:
+    """Medians over the steps of an arm."""
+
+    def median(key: str) -> float:
+        return statistics.median(step[key] for step in steps)
+
+    num_pairs = sum(step["refiner/num_accepted"] for step in steps)
+    num_tokens = sum(step["tokens/refine_prompt"] + step["tokens/refine"] for step in steps)
+    return Cost(
+        name=name,
+        step_s=median("timing_s/step"),
+        rollout_s=median("timing_s/gen"),
+        exposed_s=median("refiner/exposed_s"),
+        hidden_s=median("refiner/hidden_s"),
+        tokens_per_pair=num_tokens / num_pairs if num_pairs else float("inf"),
+        attempted=sum(step["refiner/num_attempted"] for step in steps)
+        / sum(step["refiner/num_rollouts"] for step in steps),
+        draft_acceptance=median("refiner/draft_acceptance"),
+    )
+
+
+def table(costs: dict[str, Cost]) -> str:
+    """The costs as a Markdown table: seconds, and ratios to the arms without a refiner and in the paper's way."""
+    columns = ("arm", "step, s", "to none", "rollout, s", "exposed, s", "to paper", "hidden, s")
+    columns += ("refined", "tokens a pair", "drafts taken")
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for name, cost in costs.items():
+        base = costs.get(BASELINES.get(name, "none"))
+        paper = costs.get("paper")
+        to_none = f"{cost.step_s / base.step_s:.2f}" if base else ""
+        to_paper = f"{cost.exposed_s / paper.exposed_s:.2f}" if paper and cost.exposed_s else ""
+        pair = "" if cost.tokens_per_pair in (0.0, float("inf")) else f"{cost.tokens_per_pair:.0f}"
+        row = [ARMS[name][0], f"{cost.step_s:.1f}", to_none, f"{cost.rollout_s:.1f}", f"{cost.exposed_s:.2f}", to_paper]
+        row += [f"{cost.hidden_s:.1f}", f"{cost.attempted:.0%}", pair, f"{cost.draft_acceptance:.0%}"]
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(costs: dict[str, Cost], path: Path) -> None:
+    """Bars of the seconds that refining adds to a step, and of those that it hides."""
+    shown = [cost for cost in costs.values() if cost.attempted]
+    figure, axes = pyplot.subplots(figsize=(8, 0.6 * len(shown) + 1.2), layout="constrained")
+    labels = [ARMS[cost.name][0] for cost in shown]
+    axes.barh(labels, [cost.exposed_s for cost in shown], label="exposed", color="#c44")
+    axes.barh(labels, [-cost.hidden_s for cost in shown], label="hidden behind the rollout", color="#8ac")
+    axes.invert_yaxis()
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xlabel("seconds of refining a step")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Run the arms one after the other and write what they cost."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=6, help="of each arm; the first is left out")
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--output", type=Path, default=Path("runs/overhead"))
+    arguments, overrides = parser.parse_known_args()
+    if arguments.steps < 2:
+        parser.error("--steps: at least 2, as the first is left out")
+    if not any(override.startswith("experiment=") for override in overrides):
+        overrides += ["experiment=quickstart", "console=log"]
+    costs = {}
+    for name in arguments.arms:
+        costs[name] = summarise(name, run_arm(name, arguments.output, arguments.steps, overrides))
+        print(table(costs).splitlines()[-1], flush=True)
+    found = {name: {field: getattr(cost, field) for field in Cost.__slots__} for name, cost in costs.items()}
+    (arguments.output / "overhead.json").write_text(json.dumps(found, indent=1))
+    (arguments.output / "overhead.md").write_text(table(costs))
+    draw(costs, arguments.output / "overhead.png")
+    print(table(costs))
+
+
+if __name__ == "__main__":
+    main()
