@@ -4,7 +4,7 @@
 #   bash scripts/test.sh            all but the slow ones, without a GPU (at most 40 minutes on 2 cores)
 #   bash scripts/test.sh unit       style, types and unit tests (at most 2 minutes)
 #   bash scripts/test.sh e2e [ARGS] end-to-end tests: real Ray, vLLM and trainers on small models
-#   bash scripts/test.sh slow       the end-to-end tests that the others leave out (20 minutes more)
+#   bash scripts/test.sh slow       the end-to-end tests that the others leave out (45 minutes more)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
@@ -22,20 +22,27 @@ browser() {
     fi
 }
 static() {
-    .venv/bin/ruff check --quiet .
-    .venv/bin/ruff format --quiet --check .
-    .venv/bin/mypy
+    .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/mypy
 }
-with_static() { # style and types beside the tests, on another core
+unit() { # style and types beside the tests
     static &
-    local checks=$!
-    "$@"
-    wait "$checks"
+    local checks=$! failed=0
+    .venv/bin/pytest -q --numprocesses 2 tests/unit "$@" || failed=1
+    wait "$checks" || failed=1
+    return "$failed"
+}
+e2e() { .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests/e2e "$@"; }
+all() {
+    local failed=0
+    unit || failed=1
+    e2e || failed=1
+    return "$failed"
+}
+slow() {
+    browser
+    .venv/bin/pytest -v -m slow --durations=0 tests/e2e "$@"
 }
 case $what in
-    unit) with_static .venv/bin/pytest -q tests/unit "$@" ;;
-    e2e) .venv/bin/pytest -v -m "not gpu and not slow" tests/e2e "$@" ;;
-    slow) browser; .venv/bin/pytest -v -m slow --durations=0 tests/e2e "$@" ;;
-    all) with_static .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests "$@" ;;
-    *) echo "usage: bash scripts/test.sh [unit|e2e|slow|all] [pytest arguments]" >&2; exit 2 ;;
+    unit | e2e | slow | all) "$what" "$@" ;;
+    *) echo "usage: bash scripts/test.sh [all|unit|e2e|slow] [pytest arguments, but not of all]" >&2; exit 2 ;;
 esac
