@@ -33,8 +33,8 @@ def _engine_errored(server: Any) -> bool:
 class RefinerClient:
     """Sends token ids to the replica with the fewest of its requests in flight.
 
-    Picklable: every Ray worker may hold one. A replica that dies is taken out of this client for good; the group's next
-    client has its successor.
+    Picklable until its first request: every Ray worker may hold one. A replica that dies is taken out of this client
+    for good; the group's next client has its successor.
     """
 
     servers: dict[str, ActorHandle]
@@ -43,6 +43,17 @@ class RefinerClient:
     method: str = "generate"
     """The server's method: it asks the engine for pi_0."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
+    _slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
+
+    def slot(self) -> asyncio.Semaphore:
+        """Return what to make a request in (``async with``): it waits while as many as are allowed are under way.
+
+        Without it a long queue in the engine would cost the last requests their time, and a dead replica all of them.
+        """
+        loop = asyncio.get_running_loop()
+        if loop not in self._slots:
+            self._slots = {loop: asyncio.Semaphore(self.config.max_requests_in_flight * max(1, len(self.servers)))}
+        return self._slots[loop]
 
     async def generate(self, prompt_ids: list[int], stop: list[str]) -> list[int]:
         """Return the generated token ids, EOS token or stop string included.

@@ -8,6 +8,7 @@ from refiner_worker.drafts import DRAFTS
 
 PLACEMENTS = ("colocated", "dedicated", "shared")
 GROUP_CHOICES = ("lowest", "random")
+DEATH_POLICIES = ("restart", "continue", "stop")
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -53,10 +54,13 @@ class RefinerConfig:
     the package arctic-inference); null: none. Not with placement ``shared``, whose servers are the policy's."""
     num_draft_tokens: int
     """Tokens of a draft, at most."""
+    max_requests_in_flight: int
+    """Requests that a process (the driver, an agent loop worker) may have under way at once, per replica; more wait."""
     request_timeout_s: float
-    """A refinement that is not there after so many seconds, its reward included, is failed."""
-    restart: bool
-    """Start a replica anew at the next step after it died; ``false`` ends the run with an error instead."""
+    """A refinement that is not there so many seconds after its request was sent, its reward included, is failed."""
+    on_replica_death: str
+    """What follows in the next step: ``restart`` it (and end the run if that fails), ``continue`` with those that are
+    left, in the end without refinements, or ``stop`` the run. The step in which it dies loses its refinements only."""
     num_kl_rollouts: int | None
     """Responses a step on which KL(pi_theta || pi_0) is measured with the refiner; null is all of them, 0 none.
     Where verl has a reference worker (static KL), its log-probs of all responses are used instead; with placement
@@ -103,6 +107,11 @@ class RefinerConfig:
             raise ValueError(
                 f"refiner.group_choice={self.group_choice} does not exist; set one of: {', '.join(GROUP_CHOICES)}"
             )
+        if self.on_replica_death not in DEATH_POLICIES:
+            raise ValueError(
+                f"refiner.on_replica_death={self.on_replica_death} does not exist; "
+                f"set one of: {', '.join(DEATH_POLICIES)}"
+            )
         if self.num_candidates < 1 or (self.num_candidates > 1 and self.temperature == 0):
             raise ValueError(
                 f"refiner.num_candidates={self.num_candidates}: set at least 1; more than 1 needs refiner.temperature "
@@ -112,6 +121,8 @@ class RefinerConfig:
             raise ValueError(f"refiner.draft={self.draft} does not exist; set one of: {', '.join(DRAFTS)}, or null")
         if self.num_draft_tokens < 1:
             raise ValueError(f"refiner.num_draft_tokens={self.num_draft_tokens}: set at least 1")
+        if self.max_requests_in_flight < 1:
+            raise ValueError(f"refiner.max_requests_in_flight={self.max_requests_in_flight}: set at least 1")
         if self.request_timeout_s <= 0:
             raise ValueError(f"refiner.request_timeout_s={self.request_timeout_s}: set a number of seconds above 0")
         if self.num_kl_rollouts is not None and self.num_kl_rollouts < 0:

@@ -83,8 +83,8 @@ class RefinerGroup:
         self._num_launches = 0
         slices = split_resource_pool(pool, split_size=replica_size(rollout))
         self._slices = slices[: refiner.num_replicas or len(slices)]
-        self._replicas: list[RolloutReplica] = [self._new_replica(rank) for rank in range(len(self._slices))]
-        _run(*(self._launch(rank) for rank in range(len(self._slices))))
+        self._replicas: dict[int, RolloutReplica] = {rank: self._new_replica(rank) for rank in range(len(self._slices))}
+        _run(*map(self._launch, self._replicas))
         for rank, (pid, node) in enumerate(self.server_places()):
             # As verl prints its servers.
             print(f"refiner replica {rank}: server process {pid} on node {node}", flush=True)
@@ -92,36 +92,44 @@ class RefinerGroup:
 
     def client(self) -> RefinerClient:
         """Return a client of the replicas that run now."""
-        servers = {replica.server_address: replica.server_handle for replica in self._replicas}
+        servers = {replica.server_address: replica.server_handle for replica in self._replicas.values()}
         return RefinerClient(servers=servers, config=self._refiner)
 
     def server_places(self) -> list[tuple[int, str]]:
         """Return the process id of each replica's first server and Ray's id of its node."""
-        return ray.get([replica.server_handle.__ray_call__.remote(_place) for replica in self._replicas])
+        return ray.get([replica.server_handle.__ray_call__.remote(_place) for replica in self._replicas.values()])
 
     def new_draft_counts(self) -> tuple[int, int]:
         """Return the tokens drafted and accepted by all replicas since the last call; a dead one has lost its own."""
-        drafted, accepted = zip(*_run(*map(_new_draft_counts, self._replicas)), strict=True)
-        return sum(drafted), sum(accepted)
+        counts = _run(*map(_new_draft_counts, self._replicas.values()))
+        return sum(drafted for drafted, _ in counts), sum(accepted for _, accepted in counts)
 
     def wake_up(self) -> int:
         """Make every replica ready to serve and return how many had to be started anew.
 
         Raises:
-            RuntimeError: If one died and cannot be, or by ``refiner.restart=false`` must not be, started again.
+            RuntimeError: If one died and ``refiner.on_replica_death`` says to stop, or it cannot be started again.
         """
-        dead = [rank for rank, is_gone in enumerate(_run(*map(_is_dead, self._replicas))) if is_gone]
+        gone = _run(*map(_is_dead, self._replicas.values()))
+        dead = [rank for rank, is_gone in zip(self._replicas, gone, strict=True) if is_gone]
+        if dead and self._refiner.on_replica_death == "stop":
+            raise RuntimeError(f"refiner replicas {dead} died and refiner.on_replica_death=stop")
         for rank in dead:
-            self._restart(rank)
+            self._remove(rank)
         if self._sleeps:
-            awake = [replica.wake_up() for rank, replica in enumerate(self._replicas) if rank not in dead]
-            _run(*awake)
-        return len(dead)
+            _run(*(replica.wake_up() for replica in self._replicas.values()))
+        if self._refiner.on_replica_death == "restart":
+            for rank in dead:
+                self._restart(rank)
+            return len(dead)
+        if not self._replicas:
+            logger.warning("no refiner replica is left: this step goes without refinements")
+        return 0
 
     def sleep(self) -> None:
         """Free the GPU memory of every replica; weights wait in host memory. A dead one is left to :meth:`wake_up`."""
         if self._sleeps:
-            _run(*map(_sleep, self._replicas))
+            _run(*map(_sleep, self._replicas.values()))
 
     @property
     def _sleeps(self) -> bool:
@@ -144,13 +152,13 @@ class RefinerGroup:
     async def _launch(self, rank: int) -> None:
         await self._replicas[rank].init_colocated(self._slices[rank])
 
-    def _restart(self, rank: int) -> None:
-        dead = self._replicas[rank]
-        if not self._refiner.restart:
-            raise RuntimeError(f"refiner replica {rank} died and refiner.restart=false")
-        logger.warning("refiner replica %d died; starting it anew", rank)
+    def _remove(self, rank: int) -> None:
+        logger.warning("refiner replica %d died", rank)
+        dead = self._replicas.pop(rank)
         for actor in [*dead.servers, *dead.workers]:
             ray.kill(actor)
+
+    def _restart(self, rank: int) -> None:
         self._replicas[rank] = self._new_replica(rank)
         try:
             _run(self._launch(rank))

@@ -150,7 +150,7 @@ def _account(meter: _Meter) -> dict[str, float]:
     """What one answer cost, and the restarts that no answer has told of yet; logs all counts once in a while."""
     global _next_log_at_runs, _num_restarts_told
     totals = meter.sandbox.metrics()
-    if totals.get("runs", 0.0) >= _next_log_at_runs:
+    if totals["runs"] >= _next_log_at_runs:
         _next_log_at_runs = totals["runs"] + _RUNS_PER_LOG_LINE
         logger.info("sandbox: %s", ", ".join(f"{name} {value:.4g}" for name, value in sorted(totals.items())))
     told, _num_restarts_told = _num_restarts_told, totals.get("restarts", 0.0)

@@ -32,6 +32,7 @@ MEANING = {
     "refiner/hidden_s": "streaming: seconds before that in which refinements were being made",
     "refiner/drafted_tokens": "tokens drafted for the refiner by speculative decoding; 0 without refiner.draft",
     "refiner/draft_acceptance": "share of them that the refiner accepted; 0 without drafts",
+    "refiner/num_replicas": "replicas of the refiner that were alive when the step asked them",
     "refiner/num_restarts": "replicas that had died and were started anew before the step",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILED},

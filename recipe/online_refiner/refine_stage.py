@@ -125,7 +125,8 @@ class Refiner:
     async def _candidate(self, rollout: Rollout, prompt_ids: list[int]) -> Refinement:
         result = Refinement(verdict="timeout", num_prompt_tokens=len(prompt_ids))
         try:
-            await asyncio.wait_for(self._attempt(rollout, prompt_ids, result), self.config.request_timeout_s)
+            async with self.client.slot():
+                await asyncio.wait_for(self._attempt(rollout, prompt_ids, result), self.config.request_timeout_s)
         except asyncio.TimeoutError:  # not the built-in one before Python 3.11
             result.verdict = "timeout"
         return result
@@ -206,7 +207,8 @@ async def reference_log_probs(client: RefinerClient, rollouts: list[Rollout]) ->
 
     async def one(rollout: Rollout) -> list[float] | None:
         try:
-            return await client.log_probs(rollout.prompt_ids, rollout.response_ids)
+            async with client.slot():
+                return await client.log_probs(rollout.prompt_ids, rollout.response_ids)
         except RefinerRequestError:
             return None
 

@@ -50,6 +50,7 @@ from recipe.online_refiner.rows import (
     write_rewards,
 )
 from recipe.online_refiner.run_dir import RunDir
+from recipe.online_refiner.sample_log import log_samples
 from recipe.online_refiner.schema import RefinementConfig, load
 from recipe.online_refiner.scoring import RewardLoopScore, score_all
 from recipe.online_refiner.workers import RefinerActorWorker
@@ -170,6 +171,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         with marked_timer("refine", self.timing_raw):
             metrics["refiner/num_restarts"] = self.num_restarts if self.blocks.streams else self.group.wake_up()
             self.refiner.client = self.group.client()
+            metrics["refiner/num_replicas"] = len(self.refiner.client.servers)
             if self.blocks.refines:
                 self._refine(batch, rollouts, metrics)
         with marked_timer("kl_ref", self.timing_raw):
@@ -195,6 +197,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         if self.blocks.refiner.draft is not None:
             metrics.update(metric_names.draft_metrics(*self.group.new_draft_counts()))
         self.run_dir.append_refinements(self.global_steps, result)
+        log_samples(self.logger.logger, self.global_steps, result)
 
     def _score_with_reference(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
         if self.blocks.streams:

@@ -30,7 +30,7 @@ class RunCounts:
         """Runs, runs_per_s since the start, seconds_per_run (with waiting), retries, restarts, and runs by status."""
         with self._lock:
             counts = {name: float(count) for name, count in self._counts.items()}
-            runs = counts.get("runs", 0.0)
+            runs = counts.setdefault("runs", 0.0)
             counts["runs_per_s"] = runs / max(time.monotonic() - self._started_at, 1e-9)
             counts["seconds_per_run"] = self._busy_s / max(runs, 1.0)
             return counts

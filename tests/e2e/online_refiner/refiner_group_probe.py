@@ -121,6 +121,21 @@ def break_requests(refiner: Refiner, tokenizer: Any, batch: list[Rollout]) -> di
     return result
 
 
+def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[int, list[Refinement]]:
+    """Refine with a limit of requests in flight; return also how many there were at most, looked at all the time."""
+    config = dataclasses.replace(refiner.config, max_requests_in_flight=limit)
+    narrow = dataclasses.replace(refiner, client=dataclasses.replace(refiner.client, config=config, _num_in_flight={}))
+
+    async def watch() -> tuple[int, list[Refinement]]:
+        stage, most = asyncio.create_task(refine_all(narrow, batch)), 0
+        while not stage.done():
+            most = max(most, sum(narrow.client._num_in_flight.values()))
+            await asyncio.sleep(0)
+        return most, (await stage).refinements
+
+    return asyncio.run(watch())
+
+
 def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinement]) -> dict[str, Any]:
     """Refine one response of each group, four times."""
     changes = {"num_candidates": 4, "temperature": 1.0, "max_refinements_per_group": 1, "skip_reward_at_least": None}
@@ -141,15 +156,43 @@ def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinem
     }
 
 
+def engine_of(group: RefinerGroup) -> psutil.Process:
+    """Return the engine process of the only replica."""
+    server = psutil.Process(group.server_places()[0][0])
+    return next(
+        child for child in server.children(recursive=True) if "EngineCore" in child.name() + str(child.cmdline())
+    )
+
+
+def lose_all(group: RefinerGroup, refiner: Refiner, batch: list[Rollout]) -> dict[str, Any]:
+    """Kill the last replica where it must not be started anew."""
+    result: dict[str, Any] = {}
+    engine_of(group).kill()
+    result["lost"] = {
+        refinement.verdict for refinement in refine(refiner, batch)
+    }  # the server notices the death by now
+    group._refiner = dataclasses.replace(group._refiner, on_replica_death="stop")
+    try:
+        group.wake_up()
+    except RuntimeError as error:
+        result["stopped"] = str(error)
+    group._refiner = dataclasses.replace(group._refiner, on_replica_death="continue")
+    result["restarts_when_continued"] = group.wake_up()
+    refiner.client = group.client()
+    result["num_left"] = len(refiner.client.servers)
+    result["without_replicas"] = {refinement.verdict for refinement in refine(refiner, batch)}
+    result["log_probs_without_replicas"] = asyncio.run(reference_log_probs(refiner.client, batch[:1]))
+    result["drafts_without_replicas"] = group.new_draft_counts()
+    group.sleep()
+    return result
+
+
 def kill_engine(
     group: RefinerGroup, refiner: Refiner, tokenizer: Any, batch: list[Rollout], before: list[Refinement]
 ) -> dict[str, Any]:
     """Kill the replica's engine among requests, and let the group start it anew."""
     result: dict[str, Any] = {}
-    server = psutil.Process(group.server_places()[0][0])
-    engine = next(
-        child for child in server.children(recursive=True) if "EngineCore" in child.name() + str(child.cmdline())
-    )
+    engine = engine_of(group)
     family = [engine, *engine.children(recursive=True)]
     killed = asyncio.run(kill_in_flight(refiner, rollouts(tokenizer, 200), engine.pid))
     result["killed"] = {refinement.verdict for refinement in killed}
@@ -199,6 +242,8 @@ def main() -> None:
     result["before"] = [refinement.verdict for refinement in before]
     result["kl_difference"] = largest_difference_to_hugging_face(refiner.client, model_path, batch)
 
+    result["most_in_flight"], narrow = most_in_flight(refiner, batch, limit=3)
+    result["same_in_turn"] = [a.token_ids == b.token_ids for a, b in zip(before, narrow, strict=True)]
     result.update(break_requests(refiner, tokenizer, batch))
     result.update(draw_candidates(refiner, batch, before))
     try:
@@ -208,7 +253,7 @@ def main() -> None:
     result["alive_after_bad_requests"] = len(group.client().servers) == len(refiner.client.servers)
 
     result.update(kill_engine(group, refiner, tokenizer, batch, before))
-    group.server_places()
+    result.update(lose_all(group, refiner, batch))
     ray.shutdown()
     Path(sys.argv[3]).write_text(json.dumps(result, default=sorted))
 

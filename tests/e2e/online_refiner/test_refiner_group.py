@@ -29,6 +29,8 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert 0 < result["drafts_after_restart"][1] <= result["drafts_after_restart"][0]
     assert all(result["as_hugging_face"]), "drafts change nothing that is written"
     assert result["kl_difference"] < 1e-4
+    assert result["most_in_flight"] == 3
+    assert all(result["same_in_turn"])
     assert result["hurried"] == ["timeout"]
     assert result["narrow"] == ["too_long"]
     assert result["solved"] == ["max_reward"]
@@ -42,3 +44,9 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert result["num_restarts"] == 1
     assert all(result["same_after_restart"])
     assert result["orphans"] == []
+    assert result["lost"] == ["request"]
+    assert result["stopped"] == "refiner replicas [0] died and refiner.on_replica_death=stop"
+    assert (result["restarts_when_continued"], result["num_left"]) == (0, 0)
+    assert result["without_replicas"] == ["request"]
+    assert result["log_probs_without_replicas"] == [None]
+    assert result["drafts_without_replicas"] == [0, 0]

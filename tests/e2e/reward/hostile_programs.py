@@ -113,8 +113,8 @@ STALLS = [
     ),
     Hostile(
         name="timer",
-        code="import signal\nsignal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)\n"
-        "signal.signal(signal.SIGALRM, lambda *a: None)\nwhile True: pass",
+        code="import signal\nsignal.signal(signal.SIGALRM, lambda *a: None)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)\nwhile True: pass",
         outcomes=TIME_OUT,
     ),
     Hostile(

@@ -17,7 +17,8 @@ VALUES = {
         "max_new_tokens": 8,
     },
     **{"max_model_len": None, "temperature": 0.0, "top_p": 1.0, "skip_reward_at_least": 1.0, "group_choice": "lowest"},
-    **{"max_refinements_per_group": None, "num_candidates": 1, "request_timeout_s": 1.0, "restart": True},
+    **{"max_refinements_per_group": None, "num_candidates": 1, "request_timeout_s": 1.0, "on_replica_death": "stop"},
+    **{"max_requests_in_flight": 8},
     **{"num_replicas": None, "num_kl_rollouts": None, "rollout": {}, "draft": None, "num_draft_tokens": 8},
 }
 REWARDS = [0.5, -1.0, 1.0, -0.3, -0.3, 1.0, 0.9, 0.2]  # two groups of four

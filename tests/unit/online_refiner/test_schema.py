@@ -76,6 +76,11 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("refiner.num_candidates=2", "refiner.num_candidates=2: set at least 1; more than 1 needs refiner.temperature"),
         ("refiner.draft=x", "refiner.draft=x does not exist; set one of: ngram, suffix, or null"),
         ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: set at least 1"),
+        ("refiner.max_requests_in_flight=0", "refiner.max_requests_in_flight=0: set at least 1"),
+        (
+            "refiner.on_replica_death=pray",
+            "refiner.on_replica_death=pray does not exist; set one of: restart",
+        ),
         ("refiner.request_timeout_s=0", "refiner.request_timeout_s=0"),
         ("refiner.template=none", "refiner.template=none: no such file; set one of apps, dialogue, or a path"),
         ("constraint.alignment=x", "constraint.alignment=x does not exist; set one of: position, diff"),

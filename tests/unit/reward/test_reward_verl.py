@@ -1,6 +1,8 @@
 import asyncio
 import inspect
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -43,6 +45,13 @@ def test_concurrent_answers_have_the_same_keys_and_do_not_block_the_loop() -> No
     assert [score["sandbox_runs"] for score in scores] == [2, 2, 1, 0, 1]
     assert all(score["sandbox_run_s"] > 0 for score in scores[:3])
     assert ticks >= 3
+
+
+def test_a_process_may_begin_with_an_answer_without_code() -> None:
+    program = "import asyncio\nfrom reward.verl_reward import compute_score\n"
+    program += f"print(asyncio.run(compute_score('d', 'I do not know.', {GROUND_TRUTH!r}))['score'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "-1.0\n", done.stderr[-2000:]
 
 
 def test_answers_run_at_once() -> None:
