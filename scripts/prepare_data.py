@@ -30,7 +30,7 @@ from recipe.data_preparation.rows import Row, Screen, apps_row, dialogue_row, so
 from recipe.data_preparation.sources import Record, read_records
 from recipe.data_preparation.writer import Card, convert
 from recipe.mini_apps.family import LEVELS
-from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, MiniProblem, generate
+from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, generate
 from reward.verl_reward import validate_rows
 
 
@@ -81,7 +81,7 @@ def prepare_mini_apps(arguments: argparse.Namespace) -> None:
     output: Path = arguments.output
     output.mkdir(parents=True, exist_ok=True)
     for split in ("train", "val"):
-        rows = [verl_row(p, index) for index, p in enumerate(p for p in problems if p.split == split)]
+        rows = [p.to_verl_row(index) for index, p in enumerate(p for p in problems if p.split == split)]
         validate_rows(rows)
         write_parquet(rows, output / f"{split}.parquet")
     write_json_lines([problem.to_row() for problem in problems], output / "problems.jsonl")
@@ -93,24 +93,6 @@ def prepare_mini_apps(arguments: argparse.Namespace) -> None:
         num_families = len({p.family for p in problems if (p.split, p.difficulty) == (split, level)})
         print(f"{split:5} {level:6} {count:4} problems of {num_families} families")
     print(f"{len(problems)} problems written to {output}")
-
-
-def verl_row(problem: MiniProblem, index: int) -> dict[str, Any]:
-    """One row in verl's schema; `ground_truth` is what reward.verl_reward.compute_score reads."""
-    ground_truth = {**problem.input_output, "problem_id": problem.problem_id}
-    return {
-        "data_source": "mini_apps",
-        "prompt": [{"role": "user", "content": problem.question}],
-        "ability": "code",
-        "reward_model": {"style": "rule", "ground_truth": json.dumps(ground_truth)},
-        "extra_info": {
-            "problem_id": problem.problem_id,
-            "family": problem.family,
-            "difficulty": problem.difficulty,
-            "split": problem.split,
-            "index": index,
-        },
-    }
 
 
 def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:

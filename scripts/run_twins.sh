@@ -10,7 +10,10 @@ model=$("$python" scripts/get_smollm2.py)
 reward_model=$("$python" scripts/get_smollm2.py --reward-model)
 if [ ! -f "$data/train.parquet" ]; then "$python" scripts/prepare_data.py mini-apps --level easy --output "$data"; fi
 if [ $# = 0 ]; then
-    for file in recipe/online_refiner/config/experiment/*.yaml; do set -- "$@" "$(basename "$file" .yaml)"; done
+    for file in recipe/online_refiner/config/experiment/*.yaml; do
+        preset=$(basename "$file" .yaml)
+        if [ "$preset" != lab ]; then set -- "$@" "$preset"; fi # it has a model and data of its own: scripts/lab
+    done
 fi
 folder=runs/twins-$(date +%Y%m%d-%H%M%S)
 mkdir -p "$folder"

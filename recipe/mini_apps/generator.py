@@ -57,6 +57,25 @@ class MiniProblem:
             "split": self.split,
         }
 
+    def to_verl_row(self, index: int) -> dict[str, Any]:
+        """A row in verl's schema; `ground_truth` is what reward.verl_reward.compute_score reads."""
+        return {
+            "data_source": "mini_apps",
+            "prompt": [{"role": "user", "content": self.question}],
+            "ability": "code",
+            "reward_model": {
+                "style": "rule",
+                "ground_truth": json.dumps({**self.input_output, "problem_id": self.problem_id}),
+            },
+            "extra_info": {
+                "problem_id": self.problem_id,
+                "family": self.family,
+                "difficulty": self.difficulty,
+                "split": self.split,
+                "index": index,
+            },
+        }
+
 
 def generate(
     level: Level | None = None, *, seed: int = 0, problems_per_family: int = PROBLEMS_PER_FAMILY
@@ -85,10 +104,11 @@ def generate(
                 f"problems_per_family is {problems_per_family}, but family {family.name} has "
                 f"{family.num_variants} variants: set it to at most {min(f.num_variants for f in families)}"
             )
-    return [problem for family in families for problem in _generate_family(family, seed, problems_per_family)]
+    return [problem for family in families for problem in generate_family(family, seed, problems_per_family)]
 
 
-def _generate_family(family: Family, seed: int, count: int) -> list[MiniProblem]:
+def generate_family(family: Family, seed: int, count: int) -> list[MiniProblem]:
+    """Generate `count` different problems of one family; ValueError if it has not so many variants."""
     # A generator per family (seeded by text: stable across processes), so that families do not disturb each other.
     rng = random.Random(f"{seed}:{family.name}")
     problems = []

@@ -1,0 +1,45 @@
+"""The lab's command: what was cut off goes on, what is complete is not run again, and a report shows every run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recipe.online_refiner.run_dir import read_rows
+
+REPOSITORY = Path(__file__).parents[3]
+SCRIPTS = REPOSITORY / "scripts" / "lab"
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_path: Path) -> None:
+    base = tmp_path / "lab" / "base"
+    small = ["--examples", "64", "--hidden-size", "64", "--layers", "1"]
+    made = start_marked([str(SCRIPTS / "make_base_model.py"), "--output", str(base), *small], cwd=tmp_path)
+    assert made.wait(200) == 0, made.output()[-6000:]
+    rates = json.loads((base / "rates.json").read_text())
+    assert rates["held_out"]["num_problems"] == 60 and 0 <= rates["held_out"]["solved"] <= 1
+
+    command = [str(SCRIPTS / "run.py"), "--arms", "sft", "--seeds", "1", "--steps", "3", "--output", str(base.parent)]
+    # A random model's rewards are all -1, of which the filter would leave nothing.
+    command += ["algorithm.filter_groups.enable=false", "trainer.save_freq=1", "trainer.test_freq=-1"]
+    first = start_marked(command, cwd=tmp_path)
+    run_dir = base.parent / "dapo-sft-seed1"
+    first.wait_until((run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").exists, 400)
+    first.kill_all()
+    num_done = len(list(read_rows(run_dir / "metrics.jsonl")))
+    assert num_done < 3, "the run ended before it was killed"
+
+    second = start_marked(command, cwd=tmp_path)
+    assert second.wait(500) == 0, second.output()[-6000:]
+    assert [row["step"] for row in read_rows(run_dir / "metrics.jsonl")] == [1, 2, 3]
+    assert "dapo-sft-seed1: done" in second.output()
+    log = run_dir.with_suffix(".log").read_text()
+    assert "setting global step to" in log, "it started from the beginning"
+    assert "dapo-sft-seed1" in (base.parent / "report.html").read_text()
+
+    third = start_marked(command, cwd=tmp_path)
+    assert third.wait(100) == 0, third.output()[-6000:]
+    assert run_dir.with_suffix(".log").read_text() == log, "it ran again"
