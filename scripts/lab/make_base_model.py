@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=24_000)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1.5e-3)
-    parser.add_argument("--hidden-size", type=int, default=320)
+    parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
