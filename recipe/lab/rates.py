@@ -23,11 +23,11 @@ class Rates:
     """Shares over problems of one split, one answer each (temperature 1; the refiner is greedy)."""
 
     num_problems: int
-    mean_reward: float
-    solved: float
-    repeated: float  # of the right answers: refined into the very same text
-    improved: float  # of the wrong answers: refined into one of a strictly higher reward
-    mean_refined_reward: float
+    mean_reward: float | None
+    solved: float | None
+    repeated: float | None  # of the right answers: refined into the very same text; None without any
+    improved: float | None  # of the wrong answers: refined into one of a strictly higher reward; None without any
+    mean_refined_reward: float | None
 
 
 def measure(
@@ -57,9 +57,9 @@ def measure(
     )
 
 
-def mean(values: Sequence[float]) -> float:
-    """Return the mean; NaN of nothing."""
-    return sum(values) / len(values) if values else float("nan")
+def mean(values: Sequence[float]) -> float | None:
+    """Return the mean; None of nothing."""
+    return sum(values) / len(values) if values else None
 
 
 @torch.no_grad()
