@@ -3,10 +3,10 @@
     python scripts/bench_overhead.py [--steps 6] [--arms none paper ...] [--output runs/overhead] [OVERRIDE...]
 
 Every arm is a run of the main job that differs in a few keys; overrides (a model, data, `platform=gpu`) hold for all.
-Without `experiment=` it is the quickstart's task, whose model and data `scripts/quickstart.sh` has prepared. The
-learning rate is 0, so that every step of every arm samples from the same policy. The first step of an arm, in which
-engines warm up, is left out. Writes `overhead.md` (a table), `overhead.json` and `overhead.png`; arms whose run
-is already complete in the output folder are not run again.
+Without `experiment=` it is the quickstart's task in groups of 8, as in the paper; `scripts/quickstart.sh` has prepared
+its model and data. The learning rate is 0, so that every step of every arm samples from the same policy. The first step
+of an arm, in which engines warm up, is left out. Writes `overhead.md` (a table), `overhead.json` and `overhead.png`;
+arms whose run is already complete in the output folder are not run again.
 """
 
 import argparse
@@ -29,6 +29,10 @@ from matplotlib import pyplot  # noqa: E402
 ALWAYS = (
     *("actor_rollout_ref.actor.optim.lr=0", "trainer.save_freq=-1", "trainer.val_before_train=false"),
     *("trainer.test_freq=-1", "refiner.num_kl_rollouts=0", "trainer.resume_mode=disable", "trainer.logger=[console]"),
+)
+TASK = (
+    *("experiment=quickstart", "console=log"),
+    *("data.train_batch_size=2", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
 )
 SKIP = "refiner.skip_reward_at_least=1.0"
 CAP = "refiner.max_refinements_per_group=1"
@@ -157,7 +161,7 @@ def main() -> None:
     if arguments.steps < 2:
         parser.error("--steps: at least 2, as the first is left out")
     if not any(override.startswith("experiment=") for override in overrides):
-        overrides += ["experiment=quickstart", "console=log"]
+        overrides = [*TASK, *overrides]
     costs = {}
     for name in arguments.arms:
         costs[name] = summarise(name, run_arm(name, arguments.output, arguments.steps, overrides))

@@ -27,9 +27,9 @@ MEANING = {
     "refiner/num_verbatim": "refinements that repeat the response token by token",
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
     "refiner/edit_distance": "token edit distance between a and a', mean over scored refinements; 0 if none",
-    "refiner/exposed_s": "seconds that refining adds to the step: the refine stage, or, streaming, from the last "
-    "reward of the rollout to the last refinement",
-    "refiner/hidden_s": "streaming: seconds before that in which refinements were being made",
+    "refiner/exposed_s": "seconds that refining adds to the step: timing_s/refine and, streaming, from the last reward "
+    "of the rollout to the last refinement",
+    "refiner/hidden_s": "streaming: seconds before that last reward since the first refinement was begun",
     "refiner/drafted_tokens": "tokens drafted for the refiner by speculative decoding; 0 without refiner.draft",
     "refiner/draft_acceptance": "share of them that the refiner accepted; 0 without drafts",
     "refiner/num_replicas": "replicas of the refiner that were alive when the step asked them",
@@ -99,7 +99,7 @@ def streaming_metrics(refinements: list[Refinement]) -> dict[str, float]:
         return {}
     return {
         "refiner/exposed_s": max(0.0, max(one.refined_at for one in attempted) - last_reward),
-        "refiner/hidden_s": max(0.0, last_reward - min(one.rewarded_at for one in attempted)),
+        "refiner/hidden_s": max(0.0, last_reward - min(one.started_at for one in attempted)),
     }
 
 

@@ -71,7 +71,9 @@ class Refinement:
     """Of all candidates, as the next one."""
     num_generated_tokens: int = 0
     rewarded_at: float = 0.0
-    """When its rollout was rewarded and when it was done, in seconds since the epoch; 0 if not refined in a stream."""
+    """When its rollout was rewarded, when its refinement was begun (its group was complete) and when it was done, in
+    seconds since the epoch; 0 if not refined in a stream."""
+    started_at: float = 0.0
     refined_at: float = 0.0
 
     @property

@@ -120,11 +120,12 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         group = self.groups[rollout.group]
         if self.waits_for_group:
             await group.complete.wait()
+        started_at = time.time()
         if group.is_evicted_by(self.filter_metric) or not self._is_chosen(rollout, group):
             refinement = Refinement(verdict="not_chosen")
         else:
             refinement = await self.refiner.refine(rollout)
-        refinement.rewarded_at, refinement.refined_at = rewarded_at, time.time()
+        refinement.rewarded_at, refinement.started_at, refinement.refined_at = rewarded_at, started_at, time.time()
         return refinement
 
     def _is_chosen(self, rollout: Rollout, group: Group) -> bool:

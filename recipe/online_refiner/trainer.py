@@ -179,6 +179,8 @@ class OnlineRefinerTrainer(PPOTrainer):
                 self._score_with_reference(batch, rollouts, metrics)
         with marked_timer("refine", self.timing_raw):
             self.group.sleep()
+        if self.blocks.refines:
+            metrics["refiner/exposed_s"] += self.timing_raw["refine"]
         return batch
 
     def _refine(self, batch: KVBatchMeta, rollouts: list[Rollout], metrics: dict) -> None:
@@ -188,10 +190,8 @@ class OnlineRefinerTrainer(PPOTrainer):
             result = StageResult(rollouts=rollouts, refinements=refinements, responses=responses)
             metrics.update(metric_names.streaming_metrics(result.refinements))
         else:
-            started_at = time.monotonic()
             with self._reward_model_awake():
                 result = asyncio.run(refine_all(self.refiner, rollouts, seed=self.global_steps))
-            metrics["refiner/exposed_s"] = time.monotonic() - started_at
         write_refinements(batch, result)
         metrics.update(metric_names.stage_metrics(result))
         if self.blocks.refiner.draft is not None:

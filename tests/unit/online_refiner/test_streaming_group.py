@@ -38,11 +38,11 @@ def test_groups_that_dapo_evicts() -> None:
 
 
 def test_exposed_and_hidden_seconds() -> None:
-    def refined(rewarded_at: float, refined_at: float, verdict: str = "accepted") -> Refinement:
-        return Refinement(verdict=verdict, rewarded_at=rewarded_at, refined_at=refined_at)
+    def refined(rewarded_at: float, started_at: float, refined_at: float, verdict: str = "accepted") -> Refinement:
+        return Refinement(verdict=verdict, rewarded_at=rewarded_at, started_at=started_at, refined_at=refined_at)
 
-    overlapping = [refined(10.0, 14.0), refined(12.0, 13.0), refined(15.0, 18.5), refined(16.0, 16.0, "max_reward")]
-    assert streaming_metrics(overlapping) == {"refiner/exposed_s": 2.5, "refiner/hidden_s": 6.0}
-    early = [refined(10.0, 11.0), refined(15.0, 15.0, "max_reward")]
-    assert streaming_metrics(early) == {"refiner/exposed_s": 0.0, "refiner/hidden_s": 5.0}
-    assert streaming_metrics([refined(1.0, 1.0, "max_reward")]) == {}
+    solved = refined(16.0, 16.0, 16.0, "max_reward")
+    overlapping = [refined(10.0, 11.0, 14.0), refined(12.0, 12.0, 13.0), refined(15.0, 15.0, 18.5), solved]
+    assert streaming_metrics(overlapping) == {"refiner/exposed_s": 2.5, "refiner/hidden_s": 5.0}
+    assert streaming_metrics([refined(10.0, 12.0, 13.0), solved]) == {"refiner/exposed_s": 0.0, "refiner/hidden_s": 4.0}
+    assert streaming_metrics([solved]) == {}
