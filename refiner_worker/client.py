@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
@@ -26,7 +27,8 @@ async def is_dead(server: ActorHandle) -> bool:
 
 
 def _engine_errored(server: Any) -> bool:
-    return bool(server.engine.errored)
+    engine = getattr(server, "engine", None)  # of a replica over several nodes only the first one's server has it
+    return bool(engine is not None and engine.errored)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class RefinerClient:
     config: RefinerConfig
     method: str = "generate"
     """The server's method: it asks the engine for pi_0."""
+    num_processes: int = 1
+    """Processes that hold a copy of this client and share ``max_requests_in_flight``."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
     _slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
 
@@ -52,7 +56,8 @@ class RefinerClient:
         """
         loop = asyncio.get_running_loop()
         if loop not in self._slots:
-            self._slots = {loop: asyncio.Semaphore(self.config.max_requests_in_flight * max(1, len(self.servers)))}
+            num_slots = self.config.max_requests_in_flight * max(1, len(self.servers)) // self.num_processes
+            self._slots = {loop: asyncio.Semaphore(max(1, num_slots))}
         return self._slots[loop]
 
     async def generate(self, prompt_ids: list[int], stop: list[str]) -> list[int]:
@@ -85,15 +90,16 @@ class RefinerClient:
         """Return verl's ``TokenOutput``; a dead replica is taken out and the request goes to another one."""
         while self.servers:
             address = min(self.servers, key=lambda name: self._num_in_flight.get(name, 0))
-            server, request_id = self.servers[address], uuid4().hex
+            server = self.servers[address]
+            # A copy for each attempt: the server takes entries out of the dict.
+            call = getattr(server, self.method).remote(
+                request_id=uuid4().hex, prompt_ids=prompt_ids, sampling_params=dict(sampling_params)
+            )
             self._num_in_flight[address] = self._num_in_flight.get(address, 0) + 1
             try:
-                # A copy for each attempt: the server takes entries out of the dict.
-                return await getattr(server, self.method).remote(
-                    request_id=request_id, prompt_ids=prompt_ids, sampling_params=dict(sampling_params)
-                )
+                return await call
             except asyncio.CancelledError:
-                server.abort_request.remote(request_id)
+                ray.cancel(call)  # ends the server's coroutine, and with it the engine's request
                 raise
             except RayError as error:
                 if not await is_dead(server):

@@ -14,7 +14,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(slots=True, kw_only=True)
 class RefinerConfig:
-    """Who refines, where and how. Defaults stand in ``recipe/online_refiner/config/online_refiner.yaml``."""
+    """Who refines, where and how. Defaults stand in ``recipe/online_refiner/config/refinement/online.yaml``."""
 
     model_path: str
     """Hugging Face folder or hub id of the reference model pi_0. Default: the actor's initial model."""
@@ -55,7 +55,8 @@ class RefinerConfig:
     num_draft_tokens: int
     """Tokens of a draft, at most."""
     max_requests_in_flight: int
-    """Requests that a process (the driver, an agent loop worker) may have under way at once, per replica; more wait."""
+    """Requests that may be under way at once, per replica; more wait. The processes of a streaming run share them. At
+    most 450: Ray lets a server have 1,000 calls at a time, and an asynchronous trainer's may be of two steps."""
     request_timeout_s: float
     """A refinement that is not there so many seconds after its request was sent, its reward included, is failed."""
     on_replica_death: str
@@ -121,8 +122,8 @@ class RefinerConfig:
             raise ValueError(f"refiner.draft={self.draft} does not exist; set one of: {', '.join(DRAFTS)}, or null")
         if self.num_draft_tokens < 1:
             raise ValueError(f"refiner.num_draft_tokens={self.num_draft_tokens}: set at least 1")
-        if self.max_requests_in_flight < 1:
-            raise ValueError(f"refiner.max_requests_in_flight={self.max_requests_in_flight}: set at least 1")
+        if not 1 <= self.max_requests_in_flight <= 450:
+            raise ValueError(f"refiner.max_requests_in_flight={self.max_requests_in_flight}: set 1 to 450")
         if self.request_timeout_s <= 0:
             raise ValueError(f"refiner.request_timeout_s={self.request_timeout_s}: set a number of seconds above 0")
         if self.num_kl_rollouts is not None and self.num_kl_rollouts < 0:

@@ -36,7 +36,7 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         max_model_len: Context length, in tokens.
 
     Raises:
-        ValueError: If ``refiner.rollout`` has a key that verl does not know, or drafts are wanted of another engine.
+        ValueError: If ``refiner.rollout`` has a key that verl does not know.
     """
     rollout = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
     unknown = sorted(set(refiner.rollout) - set(rollout))
@@ -50,13 +50,21 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         mtp=None,
         disable_log_stats=refiner.draft is None,  # they are the only source of the drafts' acceptance
     )
+    if config.actor_rollout_ref.model.tokenizer_path is not None:  # verl gives its engines none; ours stop at a string
+        tokenizer = config.actor_rollout_ref.model.tokenizer_path
+        OmegaConf.update(rollout, "engine_kwargs.vllm.tokenizer", tokenizer, force_add=True)
     if refiner.draft is not None:
-        if rollout.name != "vllm":
-            raise ValueError(f"refiner.draft={refiner.draft} needs actor_rollout_ref.rollout.name=vllm; set it to null")
         speculative = drafts.speculative_config(refiner.draft, refiner.num_draft_tokens)
         OmegaConf.update(rollout, "engine_kwargs.vllm.speculative_config", speculative, force_add=True)
     rollout.merge_with(refiner.rollout)
     return rollout
+
+
+def model_config(config: DictConfig, refiner: RefinerConfig) -> DictConfig:
+    """Return verl's model block for the replicas: another path, read as the actor's model is."""
+    actor = config.actor_rollout_ref.model
+    alike = {name: actor[name] for name in ("tokenizer_path", "custom_chat_template", "trust_remote_code")}
+    return OmegaConf.create({"_target_": "verl.workers.config.HFModelConfig", "path": refiner.model_path, **alike})
 
 
 def replica_size(rollout: DictConfig) -> int:
@@ -69,16 +77,23 @@ class RefinerGroup:
 
     Args:
         refiner: The refiner block.
-        rollout: verl's rollout block for the replicas, from :func:`rollout_config`.
+        model: verl's model block for the replicas, from :func:`model_config`.
+        rollout: verl's rollout block for them, from :func:`rollout_config`.
         pool: The GPUs of the placement; the replicas take its first slices.
         gpus_per_node: GPUs per node of that pool.
     """
 
     def __init__(
-        self, *, refiner: RefinerConfig, rollout: DictConfig, pool: RayResourcePool, gpus_per_node: int
+        self,
+        *,
+        refiner: RefinerConfig,
+        model: DictConfig,
+        rollout: DictConfig,
+        pool: RayResourcePool,
+        gpus_per_node: int,
     ) -> None:
         """Launch the replicas and wait until they serve."""
-        self._refiner, self._rollout = refiner, rollout
+        self._refiner, self._model, self._rollout = refiner, model, rollout
         self._gpus_per_node = gpus_per_node
         self._num_launches = 0
         slices = split_resource_pool(pool, split_size=replica_size(rollout))
@@ -140,11 +155,10 @@ class RefinerGroup:
     def _new_replica(self, rank: int) -> RolloutReplica:
         # A restarted replica needs a name of its own: Ray frees the dead one's only some time later.
         self._num_launches += 1
-        model = {"_target_": "verl.workers.config.HFModelConfig", "path": self._refiner.model_path}
         return get_rollout_replica_class(self._rollout.name)(
             replica_rank=rank,
             config=self._rollout,
-            model_config=OmegaConf.create(model),
+            model_config=self._model,
             gpus_per_node=self._gpus_per_node,
             name_suffix=f"refiner{self._num_launches}",
         )

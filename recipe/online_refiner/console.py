@@ -91,8 +91,13 @@ def step_line(step: dict[str, Any], num_steps: int | None) -> str:
         f"step {step['step']:>2}/{num_steps or '?'}  reward {step['reward/mean']:+.3f}  "
         f"refined {step['refiner/num_attempted']:.0f}, accepted {step['refiner/num_accepted']:.0f} "
         f"({step['refiner/improvement_ratio']:.0%})  cross-entropy {step['constraint/cross_entropy_accepted']:.2f}  "
-        f"KL {step['kl_ref/k3']:.4f}  {step['timing_s/step']:.0f} s"
+        f"KL {_kl(step)}  {step['timing_s/step']:.0f} s"
     )
+
+
+def _kl(step: dict[str, Any]) -> str:
+    value = step["kl_ref/k3"]
+    return "unknown" if value is None else f"{value:.4f}"  # no replica of the reference model answered
 
 
 def print_summary(console: Console, run_dir: RunDir) -> None:
@@ -109,7 +114,7 @@ def print_summary(console: Console, run_dir: RunDir) -> None:
             f"{step['reward/mean']:+.3f}",
             f"{step['refiner/improvement_ratio']:.1%}",
             f"{step['constraint/cross_entropy_accepted']:.2f}",
-            f"{step['kl_ref/k3']:.4f}",
+            _kl(step),
             f"{step['timing_s/step']:.1f}",
         )
     console.print(table)

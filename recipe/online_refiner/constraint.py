@@ -4,6 +4,8 @@ Notation: B rollouts, T response tokens (right-padded), U refinement tokens (rig
 refinement. All tensors of one call live on one device.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -102,10 +104,10 @@ def kl_to_reference(*, log_probs: Tensor, ref_log_probs: Tensor, response_mask: 
         response_mask: (B, T) the tokens to count.
 
     Returns:
-        The mean; 0.0 if no token is counted.
+        The mean; NaN if no token is counted, as nothing is known then.
     """
     mask = response_mask.bool()
     if not mask.any():
-        return 0.0
+        return math.nan
     difference = (ref_log_probs - log_probs)[mask].double()
     return (torch.expm1(difference) - difference).mean().item()

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.alignment import ALIGNMENTS, counterparts
+from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, ConstraintConfig
 from recipe.online_refiner.constraint import (
     charged_log_probs,
     cross_entropy,
@@ -18,7 +19,6 @@ from recipe.online_refiner.constraint import (
 )
 from recipe.online_refiner.eta import SCHEDULES
 from recipe.online_refiner.rows import read, read_padded, rows_of, select, write_padded
-from recipe.online_refiner.schema import CRITIC_ESTIMATORS, ConstraintConfig
 
 REFINE_FIELDS = ("refine_ids", "refine_mask", "refine_accepted", "refine_log_probs")
 

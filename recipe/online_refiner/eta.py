@@ -4,7 +4,7 @@ import json
 import math
 from pathlib import Path
 
-from recipe.online_refiner.schema import ConstraintConfig
+from recipe.online_refiner.blocks import ConstraintConfig
 
 
 class Eta:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 import warnings
+from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
@@ -17,7 +18,6 @@ from omegaconf import DictConfig
 from recipe.cpu_platform import ENVIRONMENT, check_environment
 from recipe.online_refiner import schema
 from recipe.online_refiner.console import CONSOLES
-from recipe.online_refiner.run_dir import RunDir
 
 
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
@@ -26,6 +26,8 @@ def main(config: DictConfig) -> None:
     if config.trainer.device == "cpu":
         _enter_cpu_platform(config.trainer.n_gpus_per_node)
     try:
+        if config.console not in CONSOLES:
+            raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
         plan = prepare(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
         print("error:", "; ".join(str(error).splitlines()), file=sys.stderr)
@@ -33,7 +35,6 @@ def main(config: DictConfig) -> None:
     if config.dry_run:
         print(plan)
         return
-    RunDir(config.run_dir).write_config(config)
     with CONSOLES[config.console](config):
         train(config)
 
@@ -52,14 +53,14 @@ def _enter_cpu_platform(num_workers: int) -> None:
 
 
 def prepare(config: DictConfig) -> str:
-    """Check everything that can be checked before Ray starts, and return the plan as text.
+    """Check everything that can be checked before Ray starts, make ``run_dir`` absolute and return the plan as text.
 
     Raises:
         ValueError: If something is wrong; it names the key and says what to set.
     """
+    # The trainer may run on another node, in a folder of Ray's.
+    config.run_dir = str(Path(config.run_dir).expanduser().absolute())
     blocks = schema.load(config)
-    if config.console not in CONSOLES:
-        raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
     # They import torch and verl, which takes seconds: only after the config itself is right. verl warns of each engine
     # that is not installed, and of a critic that no critic-free estimator has.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.|recipe\.")

@@ -44,7 +44,8 @@ MEANING = {
     "constraint/eta": "weight of the constraint in this step",
     "actor/sft_cross_entropy": "mode sft: (weighted) cross-entropy in the loss, nats per token, mean over mini-batches "
     "that had accepted refinements; 0 if none",
-    "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1",
+    "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
+    "not a number (null in metrics.jsonl) where no replica answered",
     "tokens/rollout": "tokens that the policy generated",
     "tokens/refine_prompt": "prompt tokens sent to the refiner",
     "tokens/refine": "tokens that the refiner generated",

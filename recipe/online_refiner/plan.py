@@ -5,8 +5,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from recipe.online_refiner.schema import RefinementConfig
-from refiner_worker.group import replica_size, rollout_config
+from recipe.online_refiner.blocks import RefinementConfig
+from refiner_worker.group import model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
 
 
@@ -17,8 +17,10 @@ class Plan:
     prompt: RefinerPrompt
     max_model_len: int
     """Context length of the refiner, in tokens."""
+    refiner_model: DictConfig
+    """verl's model block for its replicas."""
     refiner_rollout: DictConfig
-    """verl's rollout block for its replicas."""
+    """verl's rollout block for them."""
     num_replicas: int
     num_gpus: int
     """Training GPUs."""
@@ -91,10 +93,23 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any, m
             f"refiner.num_replicas={refiner.num_replicas or 1} replicas of {replica_size(rollout)} GPUs do not fit on "
             f"{where}; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
         )
+    _check_alignment(
+        replica_size(rollout), refiner.n_gpus_per_node or config.trainer.n_gpus_per_node, num_own or num_gpus
+    )
     return Plan(
         prompt=prompt,
         max_model_len=max_model_len,
+        refiner_model=model_config(config, refiner),
         refiner_rollout=rollout,
         num_replicas=refiner.num_replicas or num_fit,
         num_gpus=num_gpus,
     )
+
+
+def _check_alignment(size: int, gpus_per_node: int, num_gpus: int) -> None:
+    """Replicas take equal parts of a node, or whole nodes, and leave none over: verl slices its pools so."""
+    if (gpus_per_node % size and size % gpus_per_node) or num_gpus % size:
+        raise ValueError(
+            f"refiner replicas of {size} GPUs do not align with {num_gpus} GPUs on nodes of {gpus_per_node}; set "
+            "refiner.rollout.tensor_model_parallel_size to a divisor or a multiple of the GPUs of a node"
+        )

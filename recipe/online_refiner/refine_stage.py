@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from recipe.online_refiner.blocks import ConstraintConfig
 from recipe.online_refiner.constraint import accepts
-from recipe.online_refiner.schema import ConstraintConfig
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import parse_answer

@@ -145,6 +145,18 @@ def read_padded(batch: KVBatchMeta, *names: str) -> TensorDict:
     return read(batch, *names).to_padded_tensor(0)
 
 
+def read_token_pairs(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
+    """Read rows with their refinements as ``RunDir.append_tokens`` takes them: (text, log-prob) of every token."""
+    names = {"response": ("responses", "old_log_probs"), "refined": ("refine_ids", "refine_log_probs")}
+    data = read(batch, *(field for fields in names.values() for field in fields))
+    pairs: list[dict[str, Any]] = [{"key": key} for key in batch.keys]
+    for name, fields in names.items():
+        for pair, ids, log_probs in zip(pairs, *(data[field].unbind() for field in fields), strict=True):
+            tokens = zip(ids.tolist(), log_probs.tolist(), strict=True)
+            pair[name] = [[tokenizer.decode([token]), round(log_prob, 4)] for token, log_prob in tokens]
+    return pairs
+
+
 def write_fields(batch: KVBatchMeta, **fields: torch.Tensor) -> None:
     """Write fields of every row and tell the batch of them, so that the workers read them too."""
     written = tq.kv_batch_put(

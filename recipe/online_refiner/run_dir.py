@@ -1,7 +1,8 @@
 """The files of a run directory: everything that a report needs is in it.
 
 ``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``refinements.jsonl`` (one object a rollout),
-``tokens.jsonl`` (a few accepted pairs a step, with the policy's log-prob of every token) and ``checkpoints/``.
+``tokens.jsonl`` (a few accepted pairs a step, with the policy's log-prob of every token) and ``checkpoints/``. What was
+done after the checkpoint that a run resumes from is kept in ``*.undone.jsonl``.
 """
 
 import json
@@ -70,13 +71,16 @@ class RunDir:
         _append(self.tokens, [{"step": step, **pair} for pair in pairs])
 
     def forget_after(self, step: int) -> None:
-        """Drop the lines of later steps: a resumed run does them again."""
+        """Move the lines of later steps, which a resumed run does again, to ``*.undone.jsonl``."""
         for path in (self.metrics, self.refinements, self.tokens):
             if path.exists():
-                kept = [row for row in read_rows(path) if row["step"] <= step]
+                rows = list(read_rows(path))
+                undone = [row for row in rows if row["step"] > step]
+                if undone:
+                    _append(path.with_suffix(".undone.jsonl"), undone)
                 scratch = path.with_suffix(".part")
                 scratch.unlink(missing_ok=True)
-                _append(scratch, kept)
+                _append(scratch, [row for row in rows if row["step"] <= step])
                 os.replace(scratch, path)
 
 

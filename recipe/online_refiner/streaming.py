@@ -9,7 +9,7 @@ import asyncio
 import random
 import time
 import zlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,9 @@ class StreamingAgentLoopManager(AgentLoopManagerTQ):
 
     def set_refiner(self, client: RefinerClient, max_model_len: int) -> None:
         """Give every worker the replicas that are alive."""
-        ray.get([worker.set_refiner.remote(client, max_model_len) for worker in self.agent_loop_workers])
+        num_used = min(len(self.agent_loop_workers), self.config.data.train_batch_size)
+        shared = replace(client, num_processes=num_used)
+        ray.get([worker.set_refiner.remote(shared, max_model_len) for worker in self.agent_loop_workers])
 
 
 def rollout_of(output: AgentLoopOutput, final: AgentLoopOutput, columns: dict[str, Any]) -> Rollout:

@@ -8,6 +8,7 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from recipe.online_refiner import patches
+from recipe.online_refiner.run_dir import RunDir
 from recipe.online_refiner.schema import MANAGER_KEY, STREAMING_MANAGER, load
 from recipe.online_refiner.trainer import OnlineRefinerTrainer
 
@@ -32,6 +33,7 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
     def run(self, config: DictConfig) -> None:
         """Train to the end."""
         patches.apply()
+        RunDir(config.run_dir).write_config(config)
         blocks = load(config)
         if blocks.streams:
             OmegaConf.update(config, MANAGER_KEY, STREAMING_MANAGER, force_add=True)

@@ -22,15 +22,17 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
+from verl.experimental.agent_loop import AgentLoopManager
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 
 from recipe.online_refiner import metrics as metric_names
+from recipe.online_refiner.blocks import RefinementConfig
 from recipe.online_refiner.checks import max_positions
 from recipe.online_refiner.constraint import kl_to_reference
 from recipe.online_refiner.constraint_stage import ConstraintStage
-from recipe.online_refiner.plan import make_plan
+from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.refine_stage import (
     Refinement,
     Refiner,
@@ -40,10 +42,10 @@ from recipe.online_refiner.refine_stage import (
     refine_all,
 )
 from recipe.online_refiner.rows import (
-    read,
     read_padded,
     read_rollouts,
     read_streamed,
+    read_token_pairs,
     rows_of,
     write_kl_log_probs,
     write_refinements,
@@ -51,7 +53,7 @@ from recipe.online_refiner.rows import (
 )
 from recipe.online_refiner.run_dir import RunDir
 from recipe.online_refiner.sample_log import log_samples
-from recipe.online_refiner.schema import RefinementConfig, load
+from recipe.online_refiner.schema import load
 from recipe.online_refiner.scoring import RewardLoopScore, score_all
 from recipe.online_refiner.workers import RefinerActorWorker
 from refiner_worker.group import RefinerGroup
@@ -93,15 +95,19 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.reward_score = RewardLoopScore(self.reward_loop_manager.reward_loop_workers)
         self.constraint = ConstraintStage(self.config, self.blocks.constraint, self.total_training_steps)
         self.constraint.load(self._checkpoint_folder(resumed=True))
+        reward_model = self.config.reward.reward_model
+        if reward_model.enable and reward_model.enable_resource_pool and reward_model.rollout.free_cache_engine:
+            # On GPUs of its own verl puts it to sleep as well, and never wakes it.
+            self.reward_loop_manager.reward_model_manager.wake_up()
         if not self.blocks.hosts_refiner:
             return
         plan = make_plan(
             self.config,
             self.blocks,
             tokenizer=self.tokenizer,
-            max_positions=max_positions(self.blocks.refiner.model_path),
+            max_positions=max_positions(self.config, self.blocks.refiner.model_path),
         )
-        self.group = self._host(plan.refiner_rollout)
+        self.group = self._host(plan)
         self.refiner = Refiner(
             config=self.blocks.refiner,
             constraint=self.blocks.constraint,
@@ -111,7 +117,7 @@ class OnlineRefinerTrainer(PPOTrainer):
             max_model_len=plan.max_model_len,
         )
 
-    def _host(self, rollout: DictConfig) -> Any:
+    def _host(self, plan: Plan) -> Any:
         """Return the replicas of pi_0, by placement."""
         refiner = self.blocks.refiner
         if self.blocks.is_shared:
@@ -120,10 +126,17 @@ class OnlineRefinerTrainer(PPOTrainer):
             return SharedRefiner(refiner, self.llm_server_manager.get_replicas())
         return RefinerGroup(
             refiner=refiner,
-            rollout=rollout,
+            model=plan.refiner_model,
+            rollout=plan.refiner_rollout,
             pool=self.resource_pool_manager.resource_pool_dict[OWN_POOL if refiner.is_dedicated else "global_pool"],
             gpus_per_node=refiner.n_gpus_per_node or self.config.trainer.n_gpus_per_node,
         )
+
+    def fit(self, agent_loop_manager: AgentLoopManager) -> None:
+        """Train; a streaming run's workers know the refiner before a trainer that runs ahead sends them prompts."""
+        self.agent_loop_manager = agent_loop_manager
+        self._hand_out_refiner()
+        super().fit(agent_loop_manager)
 
     # ---- one step
 
@@ -133,8 +146,11 @@ class OnlineRefinerTrainer(PPOTrainer):
         return super().step(metrics, timing_raw)
 
     def on_step_begin(self) -> None:
-        """Give a streaming run's workers the replicas that are alive, before they get prompts."""
+        """Give a streaming run's workers the replicas that are alive."""
         super().on_step_begin()
+        self._hand_out_refiner()
+
+    def _hand_out_refiner(self) -> None:
         if self.group is not None and self.blocks.streams:
             self.num_restarts = self.group.wake_up()
             self.agent_loop_manager.set_refiner(self.group.client(), self.refiner.max_model_len)
@@ -255,16 +271,8 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _record_tokens(self, batch: KVBatchMeta, accepted_rows: list[int]) -> None:
         chosen = rows_of(batch, accepted_rows[:NUM_RECORDED_PAIRS])
-        if not chosen.keys:
-            return
-        names = {"response": ("responses", "old_log_probs"), "refined": ("refine_ids", "refine_log_probs")}
-        data = read(chosen, *(field for fields in names.values() for field in fields))
-        pairs: list[dict[str, Any]] = [{"key": key} for key in chosen.keys]
-        for name, fields in names.items():
-            for pair, ids, log_probs in zip(pairs, *(data[field].unbind() for field in fields), strict=True):
-                tokens = zip(ids.tolist(), log_probs.tolist(), strict=True)
-                pair[name] = [[self.tokenizer.decode([token]), round(log_prob, 4)] for token, log_prob in tokens]
-        self.run_dir.append_tokens(self.global_steps, pairs)
+        if chosen.keys:
+            self.run_dir.append_tokens(self.global_steps, read_token_pairs(chosen, self.tokenizer))
 
     def _checkpoint_folder(self, *, resumed: bool = False) -> Path:
         trainer = self.config.trainer

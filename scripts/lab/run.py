@@ -1,6 +1,6 @@
-"""Run the lab's experiments one after the other, and report them.
+"""Run the lab's experiments, and report them.
 
-    python scripts/lab/run.py [--algorithms dapo] [--arms none penalty ...] [--seeds 1 2 3] [OVERRIDE...]
+    python scripts/lab/run.py [--algorithms dapo] [--arms none penalty ...] [--seeds 1 2 3] [--parallel 1] [OVERRIDE...]
     python scripts/lab/run.py --quick      # two arms, one seed, few steps
 
 Each is a run of the main job (`experiment=lab`) in its own folder. What is complete is not run again, what was cut off
@@ -13,6 +13,7 @@ import itertools
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,7 @@ from recipe.online_refiner.run_dir import read_rows  # noqa: E402
 NUM_STEPS, NUM_QUICK_STEPS = 60, 6
 SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
 QUICK_ARMS = ["none", "penalty"]
-NUM_BASE_EXAMPLES, NUM_QUICK_BASE_EXAMPLES = 24_000, 4_000
+NUM_BASE_EXAMPLES, NUM_QUICK_BASE_EXAMPLES = 24_000, 8_000
 
 
 def make_base_model(folder: Path, num_examples: int) -> None:
@@ -64,6 +65,7 @@ def main() -> int:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=NUM_STEPS)
+    parser.add_argument("--parallel", type=int, default=1, help="runs at a time; each takes about 9 GB of memory")
     parser.add_argument("--output", type=Path, help="folder (default: runs/lab, or runs/lab_quick)")
     parser.add_argument("--quick", action="store_true", help="two arms, one seed, few steps")
     arguments, overrides = parser.parse_known_args()
@@ -74,14 +76,15 @@ def main() -> int:
     make_base_model(base, NUM_QUICK_BASE_EXAMPLES if arguments.quick else NUM_BASE_EXAMPLES)
     overrides += [f"actor_rollout_ref.model.path={base}"]
     overrides += [f"data.{split}_files={base / split}.parquet" for split in ("train", "val")]
-    done = {}
+    jobs: dict[Path, list[str]] = {}
     for seed, algorithm, arm in itertools.product(arguments.seeds, arguments.algorithms, arguments.arms):
         seeds = [f"{key}={seed}" for key in SEED_KEYS]
-        run_dir = output / f"{algorithm}-{arm}-seed{seed}"
-        done[run_dir] = run(run_dir, [*ALGORITHMS[algorithm], *ARMS[arm], *seeds, *overrides], arguments.steps)
-    report = [sys.executable, ROOT / "scripts" / "report.py", *done, "--output", output / "report.html"]
+        jobs[output / f"{algorithm}-{arm}-seed{seed}"] = [*ALGORITHMS[algorithm], *ARMS[arm], *seeds, *overrides]
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        done = list(pool.map(lambda run_dir: run(run_dir, jobs[run_dir], arguments.steps), jobs))
+    report = [sys.executable, ROOT / "scripts" / "report.py", *jobs, "--output", output / "report.html"]
     reported = subprocess.run(report).returncode == 0
-    return 0 if reported and all(done.values()) else 1
+    return 0 if reported and all(done) else 1
 
 
 if __name__ == "__main__":

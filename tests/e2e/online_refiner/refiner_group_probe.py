@@ -122,9 +122,10 @@ def break_requests(refiner: Refiner, tokenizer: Any, batch: list[Rollout]) -> di
 
 
 def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[int, list[Refinement]]:
-    """Refine with a limit of requests in flight; return also how many there were at most, looked at all the time."""
+    """Refine with a limit of requests in flight, shared by two processes; return also how many there were at most."""
     config = dataclasses.replace(refiner.config, max_requests_in_flight=limit)
-    narrow = dataclasses.replace(refiner, client=dataclasses.replace(refiner.client, config=config, _num_in_flight={}))
+    client = dataclasses.replace(refiner.client, config=config, num_processes=2, _num_in_flight={}, _slots={})
+    narrow = dataclasses.replace(refiner, client=client)
 
     async def watch() -> tuple[int, list[Refinement]]:
         stage, most = asyncio.create_task(refine_all(narrow, batch)), 0
@@ -134,6 +135,30 @@ def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[
         return most, (await stage).refinements
 
     return asyncio.run(watch())
+
+
+def _num_unfinished(server: Any) -> int:
+    return server.engine.output_processor.get_num_unfinished_requests()
+
+
+async def give_up(refiner: Refiner, batch: list[Rollout]) -> dict[str, float]:
+    """Return the seconds that a batch takes, and that the engine still works for one whose requests are given up."""
+    prompts = [refiner.prompt.encode(rollout.messages, refiner.text(rollout), rollout.reward) for rollout in batch]
+    server = next(iter(refiner.client.servers.values()))
+
+    def ask() -> asyncio.Future:
+        return asyncio.gather(*(refiner.client.generate(prompt, []) for prompt in prompts))
+
+    started_at = time.monotonic()
+    await ask()
+    seconds = time.monotonic() - started_at
+    late = ask()
+    await asyncio.sleep(seconds / 10)
+    late.cancel()
+    given_up_at = time.monotonic()
+    while await server.__ray_call__.remote(_num_unfinished) and time.monotonic() < given_up_at + 2 * seconds:
+        await asyncio.sleep(0.01)
+    return {"whole": seconds, "given_up": time.monotonic() - given_up_at}
 
 
 def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinement]) -> dict[str, Any]:
@@ -214,12 +239,13 @@ def main() -> None:
         config = compose("online_refiner", overrides=[f"actor_rollout_ref.model.path={model_path}", *OVERRIDES])
     blocks = schema.load(config)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    plan = make_plan(config, blocks, tokenizer=tokenizer, max_positions=max_positions(model_path))
+    plan = make_plan(config, blocks, tokenizer=tokenizer, max_positions=max_positions(config, model_path))
     ray.init(num_gpus=1, num_cpus=8, include_dashboard=False, log_to_driver=False)
     pools = ResourcePoolManager(resource_pool_spec={"global_pool": [1]}, mapping={})
     pools.create_resource_pool()
     group = RefinerGroup(
         refiner=blocks.refiner,
+        model=plan.refiner_model,
         rollout=plan.refiner_rollout,
         pool=pools.resource_pool_dict["global_pool"],
         gpus_per_node=1,
@@ -242,8 +268,9 @@ def main() -> None:
     result["before"] = [refinement.verdict for refinement in before]
     result["kl_difference"] = largest_difference_to_hugging_face(refiner.client, model_path, batch)
 
-    result["most_in_flight"], narrow = most_in_flight(refiner, batch, limit=3)
+    result["most_in_flight"], narrow = most_in_flight(refiner, batch, limit=6)
     result["same_in_turn"] = [a.token_ids == b.token_ids for a, b in zip(before, narrow, strict=True)]
+    result["seconds"] = asyncio.run(give_up(refiner, rollouts(tokenizer, 200)))
     result.update(break_requests(refiner, tokenizer, batch))
     result.update(draw_candidates(refiner, batch, before))
     try:

@@ -147,7 +147,8 @@ def test_two_workers_train_with_a_frozen_refiner_that_is_killed(
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
     assert sum(step["refiner/num_restarts"] for step in steps) == 1
     for step in steps:
-        for name in MEANING:
+        unknown = {"kl_ref/k3"} if step["tokens/kl_ref"] == 0 else set()  # killed while it was asked
+        for name in MEANING.keys() - unknown:
             assert isinstance(step[name], float) and math.isfinite(step[name]), name
         for name in ("actor/pg_loss", "actor/grad_norm"):
             assert math.isfinite(step[name]), name

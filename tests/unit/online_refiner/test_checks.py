@@ -64,6 +64,8 @@ def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -
     text = plan.describe(config, blocks, checked.num_train_rows)
     assert "colocated" in text and f"context {needed} tokens" in text
     assert "4 prompts, 2 a step" in text
+    config.data.train_max_samples = 3
+    assert check(config, blocks).num_train_rows == 3
 
 
 def test_a_missing_model_folder(config: DictConfig, tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_a_missing_model_folder(config: DictConfig, tmp_path: Path) -> None:
     ("key", "overrides"),
     [
         ("critic.model.path", {"algorithm.adv_estimator": "gae"}),
-        ("reward.reward_model.model_path", {"reward.reward_model": {"enable": True, "enable_resource_pool": True}}),
+        ("reward.reward_model.model_path", {"reward.reward_model": {"enable": True}, "trainer.device": "cpu"}),
     ],
 )
 def test_a_missing_folder_of_another_model(config: DictConfig, tmp_path: Path, key: str, overrides: dict) -> None:
@@ -109,7 +111,10 @@ def test_a_tokenizer_without_chat_template(config: DictConfig, tiny_llama: Path,
     ("problems", "message"),
     [
         ([], "data.train_files: the data set is empty"),
-        ([GOOD], "data.train_files has 1 rows, less than one batch; lower data.train_batch_size=2"),
+        (
+            [GOOD],
+            "data.train_files has 1 rows, less than one batch; lower data.train_batch_size=2",
+        ),
         ([GOOD, {"inputs": [], "outputs": []}], "problem p1: no tests"),
         ([GOOD, {"inputs": ["1", "2"], "outputs": ["1"]}], "problem p1: 2 inputs but 1 outputs"),
     ],
@@ -127,6 +132,61 @@ def test_a_missing_data_file(config: DictConfig) -> None:
 def test_more_workers_than_the_machine_has(config: DictConfig) -> None:
     config.trainer.n_gpus_per_node = 1000
     assert "trainer.n_gpus_per_node=1000 workers, but this machine has" in error_of(config)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"refiner.placement": "dedicated", "refiner.n_gpus_per_node": 2},
+        {"reward.reward_model": {"enable": True, "enable_resource_pool": True, "nnodes": 1, "n_gpus_per_node": 2}},
+    ],
+)
+def test_more_pools_than_the_machine_has_gpus(
+    config: DictConfig, overrides: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("recipe.online_refiner.checks.read_ray_address", lambda _: None)
+    for name, value in overrides.items():
+        OmegaConf.update(config, name, value)
+    message = error_of(config)
+    assert message.startswith("the run needs 3 GPUs (1 for training, 2 for the re")
+    key = "ray_kwargs.ray_init.num_gpus"
+    assert message.endswith(f"this machine has 1 logical GPUs ({key}); lower them, or set {key}=3")
+
+
+def test_images_that_the_refiner_would_not_see(config: DictConfig, tmp_path: Path) -> None:
+    path = Path(config.data.train_files)
+    pandas.read_parquet(path).assign(images="a.png").to_parquet(tmp_path / "seen.parquet")
+    config.data.train_files = str(tmp_path / "seen.parquet")
+    assert "data.train_files: its images would not reach the refiner" in error_of(config)
+    config.constraint.mode, config.refiner.num_kl_rollouts = "none", 0
+    check(config, schema.load(config))
+
+
+def test_a_tokenizer_and_a_chat_template_apart_from_the_model(
+    config: DictConfig, tiny_llama: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny_llama, bare, ignore=shutil.ignore_patterns("*token*", "*.jinja"))
+    model = config.actor_rollout_ref.model
+    model.path, model.tokenizer_path, model.custom_chat_template = (
+        str(bare),
+        str(tiny_llama),
+        "{{ messages[0].content }}",
+    )
+    blocks = schema.load(config)
+    checked = check(config, blocks)
+    assert checked.tokenizer.chat_template == model.custom_chat_template
+    plan = make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
+    assert (plan.refiner_model.path, plan.refiner_model.tokenizer_path) == (str(bare), str(tiny_llama))
+
+
+def test_replicas_that_would_lie_across_nodes(config: DictConfig) -> None:
+    config.refiner.placement, config.refiner.n_gpus_per_node, config.refiner.nnodes = "dedicated", 2, 3
+    config.refiner.rollout = {"tensor_model_parallel_size": 3}
+    blocks = schema.load(config)
+    with pytest.raises(ValueError, match="refiner replicas of 3 GPUs do not align with 6 GPUs on nodes of 2"):
+        make_plan(config, blocks, tokenizer=AutoTokenizer.from_pretrained(blocks.refiner.model_path), max_positions=512)
 
 
 @pytest.mark.parametrize("length", [80, 100_000])

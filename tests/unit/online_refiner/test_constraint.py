@@ -1,5 +1,7 @@
 """Eq. 6 against numbers worked out by hand."""
 
+import math
+
 import pytest
 import torch
 
@@ -93,6 +95,8 @@ def test_kl_by_hand() -> None:
     assert kl_to_reference(log_probs=log_probs, ref_log_probs=reference, response_mask=mask) == pytest.approx(
         0.25, abs=1e-6
     )
+    nothing = torch.zeros_like(mask)
+    assert math.isnan(kl_to_reference(log_probs=log_probs, ref_log_probs=reference, response_mask=nothing))
 
 
 @pytest.mark.parametrize(

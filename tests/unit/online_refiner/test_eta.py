@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from recipe.online_refiner.blocks import ConstraintConfig
 from recipe.online_refiner.eta import SCHEDULES, Adaptive
-from recipe.online_refiner.schema import ConstraintConfig
 
 
 def config(**values: object) -> ConstraintConfig:

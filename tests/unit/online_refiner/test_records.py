@@ -110,6 +110,8 @@ def test_run_dir_keeps_every_rollout_and_forgets_steps_to_be_done_again(result: 
         file.write('{"step": 4, "cut off')
     run_dir.forget_after(2)
     assert list(read_rows(run_dir.metrics)) == [{"step": step, "loss": 0.5, "nan": None} for step in (1, 2)]
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.undone.jsonl")] == [3]
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "refinements.undone.jsonl")] == [3] * 4
     rows = list(read_rows(run_dir.refinements))
     assert [row["verdict"] for row in rows] == ["accepted", "truncated", "not_better", "max_reward"] * 2
     assert (rows[0]["refined"], rows[0]["reward"], rows[0]["refined_reward"]) == ("4", -0.3, 1.0)

@@ -10,7 +10,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner import schema
+from recipe.online_refiner import blocks, schema
 
 CONFIG = Path(schema.__file__).parent / "config"
 
@@ -37,11 +37,11 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def test_defaults() -> None:
-    blocks = schema.load(composed())
-    assert blocks.refines and blocks.hosts_refiner
-    assert blocks.refiner.model_path == "model"
-    assert blocks.refiner.max_new_tokens == 512  # data.max_response_length
-    assert (blocks.constraint.mode, blocks.constraint.eta) == ("penalty", 1e-3)
+    loaded = schema.load(composed())
+    assert loaded.refines and loaded.hosts_refiner
+    assert loaded.refiner.model_path == "model"
+    assert loaded.refiner.max_new_tokens == 512  # data.max_response_length
+    assert (loaded.constraint.mode, loaded.constraint.eta) == ("penalty", 1e-3)
 
 
 @pytest.mark.parametrize("engine", [None, "megatron"])
@@ -76,7 +76,11 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("refiner.num_candidates=2", "refiner.num_candidates=2: set at least 1; more than 1 needs refiner.temperature"),
         ("refiner.draft=x", "refiner.draft=x does not exist; set one of: ngram, suffix, or null"),
         ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: set at least 1"),
-        ("refiner.max_requests_in_flight=0", "refiner.max_requests_in_flight=0: set at least 1"),
+        ("refiner.max_requests_in_flight=0", "refiner.max_requests_in_flight=0: set 1 to 450"),
+        ("refiner.max_requests_in_flight=451", "refiner.max_requests_in_flight=451: set 1 to 450"),
+        ("actor_rollout_ref.rollout.name=sglang", "run on vLLM, not sglang: set +refiner.rollout.name=vllm"),
+        ("actor_rollout_ref.rollout.temperature=0.7", "set refiner.num_kl_rollouts=0, or the temperature to 1"),
+        ("+distillation.enabled=true", "distillation.enabled=true has a loss of its own"),
         (
             "refiner.on_replica_death=pray",
             "refiner.on_replica_death=pray does not exist; set one of: restart",
@@ -102,6 +106,46 @@ def test_mistakes_say_what_to_set(override: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_foreign_recipe_takes_the_config_group(tmp_path: Path) -> None:
+    (tmp_path / "foreign.yaml").write_text(
+        "hydra: {searchpath: [pkg://verl.trainer.config, pkg://recipe.online_refiner.config]}\n"
+        "defaults: [ppo_trainer, {refinement: online}, _self_]\n"
+        "constraint: {eta: 0.5}\n"
+    )
+    with initialize_config_dir(str(tmp_path), version_base=None):
+        config = compose(
+            "foreign", overrides=["actor_rollout_ref.model.path=model", "actor_rollout_ref.rollout.name=vllm"]
+        )
+    loaded = schema.load(config)
+    assert (loaded.refiner.model_path, loaded.constraint.eta) == ("model", 0.5)
+    assert config.run_dir.startswith("runs/")
+
+
+def test_a_policy_on_another_engine_with_a_refiner_on_vllm() -> None:
+    other = "actor_rollout_ref.rollout.name=sglang"
+    assert schema.load(composed(other, "refiner.rollout={name: vllm}")).hosts_refiner
+    assert not schema.load(composed(other, "constraint.mode=none", "refiner.num_kl_rollouts=0")).hosts_refiner
+
+
+def test_another_temperature_without_the_kl() -> None:
+    schema.load(composed("actor_rollout_ref.rollout.temperature=0.7", "refiner.num_kl_rollouts=0"))
+
+
+def test_routes_are_not_recorded_for_refinements() -> None:
+    config = copy.deepcopy(base("megatron"))
+    config.actor_rollout_ref.actor.megatron.router_replay.mode = "R3"
+    with pytest.raises(ValueError, match="router_replay has no recorded routes"):
+        schema.load(config)
+    config.constraint.mode = "none"
+    schema.load(config)
+
+
+def test_a_shared_refiner_needs_a_lora_even_to_measure_the_kl() -> None:
+    with pytest.raises(ValueError, match="refiner.placement=shared needs a LoRA policy"):
+        schema.load(composed("refiner.placement=shared", "constraint.mode=none"))
+    schema.load(composed("refiner.placement=shared", "constraint.mode=none", "refiner.num_kl_rollouts=0"))
+
+
 def test_mode_none_hosts_a_refiner_only_to_track_the_kl() -> None:
     assert schema.load(composed("constraint.mode=none")).hosts_refiner
     assert not schema.load(composed("constraint.mode=none", "refiner.num_kl_rollouts=0")).hosts_refiner
@@ -116,16 +160,16 @@ def test_other_modes_take_any_estimator() -> None:
 def test_every_estimator_of_verl_is_decided() -> None:
     from verl.trainer.ppo.core_algos import AdvantageEstimator
 
-    decided = {*schema.CRITIC_ESTIMATORS, *schema.CRITIC_FREE_ESTIMATORS, *schema.NO_PENALTY}
+    decided = {*blocks.CRITIC_ESTIMATORS, *blocks.CRITIC_FREE_ESTIMATORS, *blocks.NO_PENALTY}
     assert decided == {estimator.value for estimator in AdvantageEstimator}
 
 
 def test_choices_are_implemented() -> None:
     from recipe.online_refiner import alignment, eta, loss
 
-    assert tuple(alignment.ALIGNMENTS) == schema.ALIGNMENTS
-    assert tuple(loss.TOKEN_WEIGHTS) == schema.TOKEN_WEIGHTS
-    assert tuple(eta.SCHEDULES) == schema.ETA_SCHEDULES
+    assert tuple(alignment.ALIGNMENTS) == blocks.ALIGNMENTS
+    assert tuple(loss.TOKEN_WEIGHTS) == blocks.TOKEN_WEIGHTS
+    assert tuple(eta.SCHEDULES) == blocks.ETA_SCHEDULES
 
 
 def test_sft_needs_a_fixed_scale_of_the_policy_loss() -> None:

@@ -1,0 +1,129 @@
+"""The typed ``constraint`` block, and what follows from both blocks. Needs neither torch nor verl."""
+
+from dataclasses import dataclass
+
+from refiner_worker.config import RefinerConfig
+
+MODES = ("none", "penalty", "sft")
+ALIGNMENTS = ("position", "diff")
+TOKEN_WEIGHTS = ("uniform", "edited", "chord", "dft")
+ETA_SCHEDULES = ("constant", "linear", "cosine", "adaptive")
+
+CRITIC_ESTIMATORS = ("gae",)
+"""The penalty is added to the token-level rewards before the estimator, so that the critic sees it."""
+CRITIC_FREE_ESTIMATORS = (
+    "grpo",
+    "grpo_passk",
+    "grpo_vectorized",
+    "gpg",
+    "opo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "remax",
+    "rloo",
+    "rloo_vectorized",
+)
+"""verl estimators whose advantages are one number per response (or its return-to-go): A_t = A_group + penalty's
+return-to-go has the same meaning for all of them."""
+NO_PENALTY = {
+    "optimal_token_baseline": "its baselines minimise the variance of the reward, which the penalty is no part of",
+    "tir_optimal_token_baseline": "its baselines minimise the variance of the reward, which the penalty is no part of",
+    "gdpo": "it normalises several rewards apart from each other, so the penalty has no scale to be measured on",
+}
+"""verl estimators for which mode ``penalty`` has no clear meaning, and why; ``sft`` works with them."""
+
+CHOICES = {"mode": MODES, "alignment": ALIGNMENTS, "token_weights": TOKEN_WEIGHTS, "eta_schedule": ETA_SCHEDULES}
+
+
+@dataclass(slots=True, kw_only=True)
+class ConstraintConfig:
+    """How accepted refinements act on the policy. Defaults stand in ``config/refinement/online.yaml``."""
+
+    mode: str
+    """``none``: verl's own step, nothing is refined. ``penalty``: Eq. 6 as a token-level penalty in the advantages.
+    ``sft``: the cross-entropy of accepted refinements in the actor's loss."""
+    eta: float
+    """Weight of the constraint, >= 0; 0 gives verl's own numbers. With a schedule, its value in the first step."""
+    eta_schedule: str
+    """``constant``; ``linear`` or ``cosine`` towards 0 after the last step; ``adaptive``: D <= delta (Eq. 5)."""
+    delta: float | None
+    """Bound on D for ``adaptive``, in nats per rollout, > 0 (D: metric ``constraint/divergence``)."""
+    eta_rate: float
+    """Largest relative change of an ``adaptive`` eta in one step, > 0."""
+    margin: float
+    """A refinement is accepted if its reward is higher than the response's by more than this, >= 0."""
+    filter: bool
+    """Reward gate of Eq. 6; ``false`` lets every refinement through (the paper's ablation, Fig. 7)."""
+    alignment: str
+    """Which token of a' a token of a is charged for: ``position`` (Eq. 6) or ``diff`` (only what the edit took out)."""
+    token_weights: str
+    """Weights of the tokens of a' in mode ``sft``: ``uniform``, ``edited``, ``chord`` or ``dft`` (``loss.py``)."""
+    kept_weight: float
+    """Weight of tokens that a' shares with a for ``edited``, 0 to 1; edited tokens weigh 1."""
+    cross_entropy_all_every: int
+    """Measure the cross-entropy over all refinements, not only accepted ones, every so many steps; 0: never."""
+
+    def validate(self) -> None:
+        """Check the block on its own.
+
+        Raises:
+            ValueError: Naming the key and what to set.
+        """
+        for key, known in CHOICES.items():
+            if getattr(self, key) not in known:
+                raise ValueError(
+                    f"constraint.{key}={getattr(self, key)} does not exist; set one of: {', '.join(known)}"
+                )
+        if self.eta < 0:
+            raise ValueError(f"constraint.eta={self.eta}: set 0 or more (a negative weight would reward cross-entropy)")
+        if self.margin < 0:
+            raise ValueError(f"constraint.margin={self.margin}: set 0 or more")
+        if not 0 <= self.kept_weight <= 1:
+            raise ValueError(f"constraint.kept_weight={self.kept_weight}: set 0 to 1")
+        if self.cross_entropy_all_every < 0:
+            raise ValueError(f"constraint.cross_entropy_all_every={self.cross_entropy_all_every}: set 0 or more")
+        if self.eta_schedule == "adaptive" and not (self.delta and self.delta > 0 and self.eta > 0 < self.eta_rate):
+            raise ValueError(
+                "constraint.eta_schedule=adaptive needs constraint.delta (nats per rollout), constraint.eta and "
+                f"constraint.eta_rate above 0; they are {self.delta}, {self.eta} and {self.eta_rate}"
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class RefinementConfig:
+    """Both blocks of this extension."""
+
+    refiner: RefinerConfig
+    constraint: ConstraintConfig
+    has_reference_worker: bool
+    """Whether verl computes the reference's log-probs itself (static KL in reward or loss)."""
+
+    @property
+    def refines(self) -> bool:
+        """Whether a step has a refine stage."""
+        return self.constraint.mode != "none"
+
+    @property
+    def streams(self) -> bool:
+        """Whether responses are refined, and the KL to the reference measured, during the rollout."""
+        return self.hosts_refiner and self.refiner.streams
+
+    @property
+    def hosts_refiner(self) -> bool:
+        """Whether the run needs replicas of the reference model (to refine, or to measure the KL to it)."""
+        return self.refines or self.measures_kl
+
+    @property
+    def measures_kl(self) -> bool:
+        """Whether the KL to the reference is measured with the refiner's replicas."""
+        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker and not self.is_shared
+
+    @property
+    def measures_kl_by_actor(self) -> bool:
+        """Whether it is measured with the actor, its adapter off: vLLM has no prompt log-probs beside adapters."""
+        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker and self.is_shared
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the rollout's servers refine."""
+        return self.refiner.placement == "shared"
