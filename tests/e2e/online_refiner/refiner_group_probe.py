@@ -137,28 +137,29 @@ def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[
     return asyncio.run(watch())
 
 
-def _num_unfinished(server: Any) -> int:
-    return server.engine.output_processor.get_num_unfinished_requests()
+def _count_aborts(server: Any) -> None:
+    abort, server.num_aborted = server.engine.abort, 0
+
+    async def counting(*args: Any, **kwargs: Any) -> None:
+        server.num_aborted += 1
+        await abort(*args, **kwargs)
+
+    server.engine.abort = counting
 
 
-async def give_up(refiner: Refiner, batch: list[Rollout]) -> dict[str, float]:
-    """Return the seconds that a batch takes, and that the engine still works for one whose requests are given up."""
-    prompts = [refiner.prompt.encode(rollout.messages, refiner.text(rollout), rollout.reward) for rollout in batch]
+async def give_up(refiner: Refiner, batch: list[Rollout]) -> int:
+    """Give the requests of a batch up while they are answered; return how many of them end in the engine."""
     server = next(iter(refiner.client.servers.values()))
-
-    def ask() -> asyncio.Future:
-        return asyncio.gather(*(refiner.client.generate(prompt, []) for prompt in prompts))
-
-    started_at = time.monotonic()
-    await ask()
-    seconds = time.monotonic() - started_at
-    late = ask()
-    await asyncio.sleep(seconds / 10)
-    late.cancel()
-    given_up_at = time.monotonic()
-    while await server.__ray_call__.remote(_num_unfinished) and time.monotonic() < given_up_at + 2 * seconds:
+    await server.__ray_call__.remote(_count_aborts)
+    prompts = [refiner.prompt.encode(rollout.messages, refiner.text(rollout), rollout.reward) for rollout in batch]
+    requests = [asyncio.create_task(refiner.client.generate(prompt, [])) for prompt in prompts]
+    await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+    for request in requests:
+        request.cancel()
+    await asyncio.wait(requests)
+    while await server.__ray_call__.remote(lambda server: server.engine.output_processor.has_unfinished_requests()):
         await asyncio.sleep(0.01)
-    return {"whole": seconds, "given_up": time.monotonic() - given_up_at}
+    return await server.__ray_call__.remote(lambda server: server.num_aborted)
 
 
 def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinement]) -> dict[str, Any]:
@@ -270,7 +271,7 @@ def main() -> None:
 
     result["most_in_flight"], narrow = most_in_flight(refiner, batch, limit=6)
     result["same_in_turn"] = [a.token_ids == b.token_ids for a, b in zip(before, narrow, strict=True)]
-    result["seconds"] = asyncio.run(give_up(refiner, rollouts(tokenizer, 200)))
+    result["num_given_up"] = asyncio.run(give_up(refiner, rollouts(tokenizer, 200)))
     result.update(break_requests(refiner, tokenizer, batch))
     result.update(draw_candidates(refiner, batch, before))
     try:

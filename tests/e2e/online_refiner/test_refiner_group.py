@@ -32,7 +32,7 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert result["most_in_flight"] == 3
     assert all(result["same_in_turn"])
     assert result["hurried"] == ["timeout"]
-    assert result["seconds"]["given_up"] < result["seconds"]["whole"] / 2, "requests are given up in the engine too"
+    assert result["num_given_up"] > 0, "a late request ends in the engine too"
     assert result["narrow"] == ["too_long"]
     assert result["solved"] == ["max_reward"]
     assert "reward" in result["bad_reward"] and "accepted" not in result["bad_reward"]
