@@ -116,8 +116,9 @@ def _load_tokenizer(model: DictConfig, path: str, key: str) -> Any:
     """Return a tokenizer, read as verl's model block says (``HFModelConfig`` in ``verl/workers/config/model.py``)."""
     from transformers import AutoTokenizer
 
+    folder = str(Path(path).expanduser())
     try:
-        tokenizer = AutoTokenizer.from_pretrained(Path(path).expanduser(), trust_remote_code=model.trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"{key}={path}: no tokenizer there ({str(error).splitlines()[0]})") from error
     if model.custom_chat_template is not None:
