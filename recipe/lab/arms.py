@@ -10,14 +10,13 @@ ALGORITHMS = {
 }
 """Name: its overrides. Both update on 64 responses a step in two mini-batches."""
 
-ETA = {"penalty": 3e-3, "sft": 1e-1}
-STATIC_KL = 1e-2
+ETA = STATIC_KL = 0.1
 NONE = ("constraint.mode=none",)
 
 
-def dynamic(mode: str, eta: float | None = None, *more: str) -> tuple[str, ...]:
+def dynamic(mode: str, eta: float = ETA, *more: str) -> tuple[str, ...]:
     """Return the overrides of a dynamic constraint."""
-    return (f"constraint.mode={mode}", f"constraint.eta={ETA[mode] if eta is None else eta}", *more)
+    return (f"constraint.mode={mode}", f"constraint.eta={eta}", *more)
 
 
 ARMS = {
@@ -32,11 +31,11 @@ ARMS = {
     ),
     "penalty": dynamic("penalty"),
     "sft": dynamic("sft"),
-    "penalty_no_filter": dynamic("penalty", None, "constraint.filter=false", "refiner.skip_reward_at_least=null"),
-    "penalty_diff": dynamic("penalty", None, "constraint.alignment=diff"),
-    "penalty_eta_x10": dynamic("penalty", 10 * ETA["penalty"]),
-    "penalty_eta_x0.1": dynamic("penalty", 0.1 * ETA["penalty"]),
-    "sft_eta_x10": dynamic("sft", 10 * ETA["sft"]),
-    "sft_eta_x0.1": dynamic("sft", 0.1 * ETA["sft"]),
+    "penalty_no_filter": dynamic("penalty", ETA, "constraint.filter=false", "refiner.skip_reward_at_least=null"),
+    "penalty_diff": dynamic("penalty", ETA, "constraint.alignment=diff"),
+    "penalty_eta_x10": dynamic("penalty", 10 * ETA),
+    "penalty_eta_x0.1": dynamic("penalty", 0.1 * ETA),
+    "sft_eta_x10": dynamic("sft", 10 * ETA),
+    "sft_eta_x0.1": dynamic("sft", 0.1 * ETA),
 }
 """Name: its overrides. Without a constraint, verl's static KL, both dynamic modes, then ablations and the eta grid."""

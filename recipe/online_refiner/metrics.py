@@ -3,6 +3,8 @@
 verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its stages.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
@@ -11,7 +13,8 @@ from recipe.online_refiner.refine_stage import FAILED, SCORED, SKIPPED, Refineme
 OUTCOMES = ("pass", "fail", "compile_error", "runtime_error", "time_out", "memory_limit", "output_limit")
 
 MEANING = {
-    "reward/mean": "task reward of the rollouts, mean over the batch",
+    "reward/mean": "task reward, mean over all responses; verl's critic/score/mean leaves out the groups that "
+    "algorithm.filter_groups (metric: reward) took out of the step",
     "reward/group_std": "standard deviation of the reward within a prompt's group, mean over groups",
     "reward/zero_std_groups": "share of groups whose rewards are all equal (no gradient without a constraint)",
     "reward/num_lost": "rollouts without a reward (its function or sandbox failed), left out of the step",
@@ -64,14 +67,21 @@ def zeros() -> dict[str, float]:
     return dict.fromkeys(MEANING, 0.0)
 
 
-def reward_metrics(rollouts: list[Rollout]) -> dict[str, float]:
-    """Summarise rewards by group."""
+def reward_metrics(rollouts: list[Rollout], filtered: Mapping[float, int]) -> dict[str, float]:
+    """Summarise rewards by group.
+
+    Args:
+        rollouts: Those of the step.
+        filtered: How many groups DAPO's filter took out, by the reward that all of a group's responses had.
+    """
     by_group: dict[str, list[float]] = {}
     for rollout in rollouts:
         by_group.setdefault(rollout.group, []).append(rollout.reward)
     stds = np.array([np.std(values) for values in by_group.values()])
+    rewards = [rollout.reward for rollout in rollouts]
+    sizes = [len(rollouts), *(count * len(rollouts) / len(by_group) for count in filtered.values())]
     return {
-        "reward/mean": float(np.mean([rollout.reward for rollout in rollouts])),
+        "reward/mean": float(np.average([np.mean(rewards), *filtered], weights=sizes)),
         "reward/group_std": float(stds.mean()),
         "reward/zero_std_groups": float((stds < 1e-8).mean()),
     }

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
 from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 
@@ -175,7 +176,9 @@ class OnlineRefinerTrainer(PPOTrainer):
         batch = super()._balance_batch(batch, metrics=metrics, **kwargs)
         rollouts = read_rollouts(batch)
         metrics.update(metric_names.zeros())
-        metrics.update(metric_names.reward_metrics(rollouts))
+        is_by_reward = OmegaConf.select(self.config, "algorithm.filter_groups.metric") == "reward"
+        filtered = metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}) if is_by_reward else {}
+        metrics.update(metric_names.reward_metrics(rollouts, filtered))
         metrics.update(metric_names.sandbox_metrics(rollouts, self.timing_raw["gen"]))
         metrics["refiner/num_rollouts"] = len(rollouts)
         num_wanted = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n

@@ -10,6 +10,7 @@ with others choose another `--output`. Ends with a report of these runs, and wit
 
 import argparse
 import itertools
+import os
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from recipe.lab.arms import ALGORITHMS, ARMS  # noqa: E402
 from recipe.online_refiner.run_dir import read_rows  # noqa: E402
 
-NUM_STEPS, NUM_QUICK_STEPS = 60, 6
+NUM_STEPS, NUM_QUICK_STEPS = 20, 6
 SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
 QUICK_ARMS = ["none", "penalty"]
 NUM_BASE_EXAMPLES, NUM_QUICK_BASE_EXAMPLES = 24_000, 8_000
@@ -41,7 +42,7 @@ def is_complete(run_dir: Path, num_steps: int) -> bool:
     return metrics.exists() and sum(1 for _ in read_rows(metrics)) >= num_steps
 
 
-def run(run_dir: Path, overrides: list[str], num_steps: int) -> bool:
+def run(run_dir: Path, overrides: list[str], num_steps: int, environment: dict[str, str]) -> bool:
     """Run one job unless it is complete; return whether it is."""
     if is_complete(run_dir, num_steps):
         return True
@@ -51,7 +52,7 @@ def run(run_dir: Path, overrides: list[str], num_steps: int) -> bool:
         command = [sys.executable, "-m", "recipe.online_refiner.main", "experiment=lab", *overrides]
         command += [f"run_dir={run_dir}", f"trainer.experiment_name={run_dir.name}"]
         command += [f"trainer.total_training_steps={num_steps}"]
-        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment)
     done = is_complete(run_dir, num_steps)
     minutes = (time.monotonic() - started) / 60
     print(f"{run_dir.name}: {'done' if done else 'FAILED, see ' + log.name} ({minutes:.1f} min)", flush=True)
@@ -80,8 +81,11 @@ def main() -> int:
     for seed, algorithm, arm in itertools.product(arguments.seeds, arguments.algorithms, arguments.arms):
         seeds = [f"{key}={seed}" for key in SEED_KEYS]
         jobs[output / f"{algorithm}-{arm}-seed{seed}"] = [*ALGORITHMS[algorithm], *ARMS[arm], *seeds, *overrides]
+    # Threads that wait for a core spin: runs beside each other share the cores.
+    num_threads = max(1, len(os.sched_getaffinity(0)) // arguments.parallel)
+    environment = {"OMP_NUM_THREADS": str(num_threads), **os.environ}
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        done = list(pool.map(lambda run_dir: run(run_dir, jobs[run_dir], arguments.steps), jobs))
+        done = list(pool.map(lambda run_dir: run(run_dir, jobs[run_dir], arguments.steps, environment), jobs))
     report = [sys.executable, ROOT / "scripts" / "report.py", *jobs, "--output", output / "report.html"]
     reported = subprocess.run(report).returncode == 0
     return 0 if reported and all(done) else 1

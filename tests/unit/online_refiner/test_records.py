@@ -97,8 +97,14 @@ def test_stage_metrics_by_hand(result: StageResult) -> None:
 
 def test_reward_metrics_by_hand() -> None:
     rewards = {"a0": 1.0, "a1": 0.0, "b0": 0.5, "b1": 0.5}
-    values = metrics.reward_metrics([rollout(key, [2], reward) for key, reward in rewards.items()])
+    rollouts = [rollout(key, [2], reward) for key, reward in rewards.items()]
+    values = metrics.reward_metrics(rollouts, {})
     assert values == {"reward/mean": 0.5, "reward/group_std": 0.25, "reward/zero_std_groups": 0.5}
+
+    # Three groups more, of two responses each, were filtered: two all right, one all wrong.
+    values = metrics.reward_metrics(rollouts, {1.0: 2, -1.0: 1})
+    assert values["reward/mean"] == pytest.approx((2 * 0.5 + 2 * 1.0 - 1.0) / 5)
+    assert values["reward/group_std"] == 0.25
 
 
 def test_run_dir_keeps_every_rollout_and_forgets_steps_to_be_done_again(result: StageResult, tmp_path: Path) -> None:
