@@ -8,6 +8,7 @@ each patch assumes of the function that it replaces.
 import functools
 import importlib.metadata
 import inspect
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -147,6 +148,22 @@ def _patch_offload_policy() -> None:
     upstream.CPUOffloadPolicy = UnpinnedCPUOffloadPolicy
 
 
+def of_this_cluster(zmq_handle: str) -> str:
+    """Return the address of a weight update's socket with this node's raylet in it.
+
+    Reason: verl names the socket in /tmp by Ray's job id, which counts from 1 in every cluster. Of two jobs that each
+    start a Ray of their own on one host, one binds the other's socket, and engines load the weights of the wrong job.
+    """
+    return zmq_handle.replace("/rl-colocate-zmq-", f"/rl-colocate-zmq-{os.environ.get('RAY_RAYLET_PID', '0')}-")
+
+
+def _register_server_adapter() -> None:
+    """Let ``verl/workers/rollout/base.py:get_rollout_class`` find the adapter that uses :func:`of_this_cluster`."""
+    from verl.workers.rollout import base
+
+    base._ROLLOUT_REGISTRY["vllm", "async"] = "recipe.cpu_platform.server_adapter.CpuServerAdapter"
+
+
 def leave_rows_without_adapter_alone() -> None:
     """Let vLLM-CPU compute requests with and without a LoRA adapter in one batch. For processes that run vLLM.
 
@@ -184,3 +201,4 @@ def apply() -> None:
     _patch_process_group()
     _patch_valuehead_model()
     _patch_offload_policy()
+    _register_server_adapter()

@@ -13,7 +13,7 @@ from verl.workers.rollout.vllm_rollout.weight_update_utils import split_buffer_u
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-from recipe.cpu_platform.patches import leave_rows_without_adapter_alone
+from recipe.cpu_platform.patches import leave_rows_without_adapter_alone, of_this_cluster
 
 leave_rows_without_adapter_alone()
 
@@ -64,6 +64,9 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
         self.model_runner.reload_weights(weights_iterator=iter(parameters))
         self._apply_buffer_updates_all_models(buffers, named_buffers)
         self._repack_lm_head()
+
+    def _get_zmq_handle(self) -> str:
+        return of_this_cluster(super()._get_zmq_handle())
 
     def _repack_lm_head(self) -> None:
         """Pack the LM head again from its current weight.

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 from vllm import LLM, SamplingParams
 
+from recipe.cpu_platform.patches import of_this_cluster
 from recipe.cpu_platform.vllm_extension import CpuWorkerExtension
 
 TEXT = (
@@ -60,7 +61,7 @@ def send(llm: LLM, model: PreTrainedModel, method: str) -> None:
 
     receiver = threading.Thread(target=receive)
     receiver.start()
-    handle = f"ipc:///tmp/rl-colocate-zmq-{os.environ['VERL_RAY_JOB_ID']}-replica-0-rank-0.sock"
+    handle = of_this_cluster(f"ipc:///tmp/rl-colocate-zmq-{os.environ['VERL_RAY_JOB_ID']}-replica-0-rank-0.sock")
     # The embedding of SmolLM2 takes 113 MB; the other weights then come in several buckets.
     sender = BucketedWeightSender(zmq_handle=handle, bucket_size_mb=128, use_shm=True)
     asyncio.run(sender.async_send_weights(iter(model.state_dict().items())))

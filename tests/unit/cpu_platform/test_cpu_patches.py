@@ -69,6 +69,9 @@ def test_requests_without_an_adapter_get_none_beside_one_that_has_it(monkeypatch
         ),
         ("verl/workers/rollout/vllm_rollout/bucketed_weight_transfer.py", "BucketedWeightReceiver", "a131e7961646"),
         ("verl/workers/rollout/vllm_rollout/vllm_rollout.py", "ServerAdapter.update_weights", "136aa4832e3c"),
+        ("verl/workers/rollout/base.py", "get_rollout_class", "b82e97bb3ad2"),
+        ("verl/workers/rollout/vllm_rollout/vllm_rollout.py", "ServerAdapter.__init__", "e33055e903e3"),
+        ("verl/workers/rollout/vllm_rollout/utils.py", "vLLMColocateWorkerExtension._get_zmq_handle", "5aa212f30783"),
         ("vllm/v1/worker/gpu_model_runner.py", "GPUModelRunner.reload_weights", "0c888b5399f6"),
         ("vllm/model_executor/model_loader/reload/layerwise.py", "finalize_layerwise_processing", "9b7b0eb59d3f"),
         ("vllm/model_executor/layers/utils.py", "dispatch_cpu_unquantized_gemm", "2328614fed6a"),
@@ -98,6 +101,27 @@ def test_second_apply_changes_nothing() -> None:
     before = (distributed.initialize_global_process_group_ray, len(sys.meta_path))
     patches.apply()
     assert (distributed.initialize_global_process_group_ray, len(sys.meta_path)) == before
+
+
+def test_weights_reach_the_engines_of_their_own_cluster_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from verl.workers.rollout.base import get_rollout_class
+    from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
+
+    from recipe.cpu_platform.vllm_extension import CpuWorkerExtension
+
+    def stock_init(adapter: Any) -> None:
+        adapter.zmq_handle = "ipc:///tmp/rl-colocate-zmq-01000000-replica-0-rank-0.sock"  # in every cluster's first job
+
+    monkeypatch.setattr(ServerAdapter, "__init__", stock_init)
+    monkeypatch.setenv("VERL_RAY_JOB_ID", "01000000")
+    engine = object.__new__(CpuWorkerExtension)
+    engine.local_rank, engine.model_runner = 0, None
+    sockets = []
+    for raylet in ("1234", "5678"):
+        monkeypatch.setenv("RAY_RAYLET_PID", raylet)
+        sockets.append(get_rollout_class("vllm")().zmq_handle)
+        assert engine._get_zmq_handle() == sockets[-1]
+    assert len(set(sockets)) == 2
 
 
 def test_vllm_answers_under_the_name_that_verl_asks_for() -> None:
