@@ -1,8 +1,8 @@
 """Make one page of any runs: `python scripts/report.py RUN_DIR... [--output FOLDER|PAGE.html]`.
 
 The page (self-contained) has the curves, the costs, token-wise cross-entropies and a searchable table of refinements;
-each figure is also written as PNG beside it. Runs with the same settings but for the seed are one arm. A run that is
-still going can be reported. What each part shows: docs/report.md.
+each figure is also written as PNG beside it, and the curves' numbers as CSV. Runs with the same settings but for the
+seed are one arm. A run that is still going can be reported. What each part shows: docs/report.md.
 """
 
 import argparse

@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from recipe.report import figures, refinements, series, token_maps
+from recipe.report import figures, refinements, series, table, token_maps
 from recipe.report.arms import Arm, differences, seeds
 from recipe.report.costs import Costs, costs
 from recipe.report.runs import Run, printable
@@ -23,6 +23,7 @@ MAX_PAIRS = 60
 NUM_DRAWN_PAIRS = 4
 """Of these, so many as PNG: those that gained most."""
 MAX_VALIDATIONS = 8
+CURVES = "curves.csv"
 MAX_TITLE_ARMS = 4
 
 
@@ -94,7 +95,10 @@ def write(report: Report, page: Path) -> list[Path]:
     page.write_text(text, encoding="utf-8")
     best = sorted(maps, key=token_maps.gain, reverse=True)[:NUM_DRAWN_PAIRS]
     drawn |= bars | {f"tokens_{place}": figures.token_map(pair) for place, pair in enumerate(best, 1)}
-    return [page, *_write_images(drawn, page.with_name(f"{page.stem}_figures"))]
+    folder = page.with_name(f"{page.stem}_figures")
+    images = _write_images(drawn, folder)
+    table.write(report.arms, folder / CURVES)
+    return [page, *images, folder / CURVES]
 
 
 def _validations(report: Report) -> list[Quantity]:

@@ -1,6 +1,7 @@
 """The page as a file, and the command that writes it: from whole, unfinished, empty and damaged run directories."""
 
 import base64
+import csv
 import hashlib
 import html.parser
 import json
@@ -45,14 +46,34 @@ class Parts(html.parser.HTMLParser):
 
 def report(paths: list[Path], output: Path, num_rows: int = 300) -> str:
     runs, left_out = read_runs(paths)
-    page, *images = write(Report(runs=runs, arms=group(runs, {}), left_out=left_out, num_rows=num_rows), output)
+    page, *images, curves = write(Report(runs=runs, arms=group(runs, {}), left_out=left_out, num_rows=num_rows), output)
     assert all(image.read_bytes().startswith(b"\x89PNG") for image in images)
+    assert curves.name == "curves.csv"
     return page.read_text(encoding="utf-8")
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     call = [sys.executable, "scripts/report.py", *map(str, arguments)]
     return subprocess.run(call, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+
+
+def test_curves_are_a_table_as_well(write_run: Callable, tmp_path: Path) -> None:
+    refined = {"refiner/num_attempted": 4, "refiner/improvement_ratio": 0.0, "timing_s/step": 2.5}
+    settings = {"trainer": {"experiment_name": "refined, twice"}, "data": {"seed": 7}}
+    paths = [
+        write_run("a", [0.25, None], metrics=refined, config=settings),
+        write_run("b", [1.0], metrics={"val-core/x/acc/mean@1": 0.125, "refiner/improvement_ratio": 0.0}),
+    ]
+    report(paths, tmp_path / "page.html")
+    with (tmp_path / "page_figures" / "curves.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["arm"], row["run"], row["seed"], row["step"]) for row in rows] == [
+        *(("refined, twice", "a", "7", "1"), ("refined, twice", "a", "7", "2"), ("x", "b", "", "1"))
+    ]
+    assert [row["reward/mean"] for row in rows] == ["0.25", "", "1"]
+    assert [row["refiner/improvement_ratio"] for row in rows] == ["0", "0", ""], "nothing was refined in b"
+    assert [row["val-core/x/acc/mean@1"] for row in rows] == ["", "", "0.125"]
+    assert [row["timing_s/step"] for row in rows] == ["2.5", "2.5", ""]
 
 
 def test_model_written_text_is_data_and_nothing_else(write_run: Callable, refinement: Callable, tmp_path: Path) -> None:
