@@ -10,9 +10,11 @@ from pathlib import Path
 from recipe.report.runs import Run, printable
 
 SEED = re.compile(r"(^|[._])seed$")
+LABEL = re.compile(r"[.](project|experiment)_name$")
+"""verl's traces have names of their own, taken from the trainer's."""
 IRRELEVANT = {
-    *("run_dir", "dry_run", "console", "trainer.default_local_dir", "trainer.logger", "trainer.project_name"),
-    *("trainer.experiment_name", "trainer.resume_mode", "trainer.resume_from_path"),
+    *("run_dir", "dry_run", "console", "trainer.default_local_dir", "trainer.logger"),
+    *("trainer.resume_mode", "trainer.resume_from_path"),
     *("refiner.num_kl_rollouts", "constraint.cross_entropy_all_every"),
 }
 """Settings beside the seeds in which the runs of one arm may differ; experiment names, in a number at the end."""
@@ -77,7 +79,7 @@ def _settings(run: Run) -> dict[str, str]:
     return {
         name: printable(str(value)).replace(folder, "RUN_DIR")
         for name, value in run.config.items()
-        if name not in IRRELEVANT and not SEED.search(name)
+        if not (name in IRRELEVANT or SEED.search(name) or LABEL.search(name))
     }
 
 

@@ -45,7 +45,9 @@ def _positive(metric: str) -> Callable[[Row], bool]:
     return lambda row: bool(row.get(metric))
 
 
-REWARD = Quantity(metric="reward/mean", title="Task reward", unit="reward, mean over a batch", from_zero=False)
+REWARD = Quantity(
+    metric="reward/mean", title="Task reward", unit="reward, mean over the responses of a step", from_zero=False
+)
 KL = Quantity(
     metric="kl_ref/k3",
     title="KL to the reference",

@@ -16,6 +16,7 @@ def settings(name: str = "x", *, seed: int = 1, eta: float = 0.1, **more: Any) -
         **{
             "data": {"seed": seed, "other_seed": seed, "rollout": {"seed": None}},
             "constraint": {"eta": eta},
+            "actor_rollout_ref": {"rollout": {"trace": {"experiment_name": name}}},
             "lists": [1, {"a": 2}],
         },
         **more,
