@@ -28,15 +28,15 @@ unit() { # style and types beside the tests
     static &
     local checks=$! failed=0
     .venv/bin/pytest -q --numprocesses 2 tests/unit "$@" || failed=1
-    wait "$checks" || failed=1
+    wait "$checks" || { failed=1; echo "test: style or types failed: see ruff's or mypy's lines above"; }
     return "$failed"
 }
 e2e() { .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests/e2e "$@"; }
 all() {
-    local failed=0
-    unit || failed=1
-    e2e || failed=1
-    return "$failed"
+    local failed=()
+    unit || failed+=("style, types or unit tests")
+    e2e || failed+=("end-to-end tests")
+    if [ ${#failed[@]} != 0 ]; then printf 'test: failed: %s (see above)\n' "${failed[@]}"; return 1; fi
 }
 slow() {
     browser

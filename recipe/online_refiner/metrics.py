@@ -78,10 +78,10 @@ def reward_metrics(rollouts: list[Rollout], filtered: Mapping[float, int]) -> di
     for rollout in rollouts:
         by_group.setdefault(rollout.group, []).append(rollout.reward)
     stds = np.array([np.std(values) for values in by_group.values()])
-    rewards = [rollout.reward for rollout in rollouts]
+    means = [float(np.mean([rollout.reward for rollout in rollouts])), *filtered]
     sizes = [len(rollouts), *(count * len(rollouts) / len(by_group) for count in filtered.values())]
     return {
-        "reward/mean": float(np.average([np.mean(rewards), *filtered], weights=sizes)),
+        "reward/mean": float(np.average(means, weights=sizes)),
         "reward/group_std": float(stds.mean()),
         "reward/zero_std_groups": float((stds < 1e-8).mean()),
     }
