@@ -168,11 +168,15 @@ def over_all_steps(arm: Arm, quantity: Quantity) -> Stat | None:
 
 
 def validations(runs: list[Run]) -> list[Quantity]:
-    """Return the validation scores that verl holds for the main ones, of whatever data sets there are."""
-    names = sorted({name for run in runs for row in run.metrics for name in row if name.startswith("val-core/")})
+    """Return the validation scores that verl holds for the main ones, of whatever data sets there are.
+
+    Their spreads over bootstrap samples (``best@N/std``: verl/trainer/ppo/metric_utils.py) are no scores.
+    """
+    names = {name for run in runs for row in run.metrics for name in row}
     return [
         Quantity(metric=name, title=name.removeprefix("val-core/"), unit="validation score", from_zero=False)
-        for name in names
+        for name in sorted(names)
+        if name.startswith("val-core/") and not name.endswith("/std")
     ]
 
 

@@ -67,7 +67,8 @@ def test_long_curves_are_running_means_over_the_steps_before(write_run: Callable
 
 
 def test_validation_scores_are_found_by_their_name(write_run: Callable) -> None:
-    path = write_run("a", [0.0], metrics={"val-core/apps/acc/mean@1": 0.5, "val-aux/num_turns/mean": 2})
+    others = {"val-core/apps/acc/best@2/std": 0.1, "val-aux/num_turns/mean": 2}
+    path = write_run("a", [0.0], metrics={"val-core/apps/acc/mean@1": 0.5, **others})
     found = series.validations([read_run(path)])
     assert [quantity.metric for quantity in found] == ["val-core/apps/acc/mean@1"]
     with (path / "metrics.jsonl").open("a") as file:
