@@ -48,7 +48,7 @@ def run(run_dir: Path, overrides: list[str], num_steps: int, environment: dict[s
         return True
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with run_dir.with_suffix(".log").open("a") as log:
+    with Path(f"{run_dir}.log").open("a") as log:
         command = [sys.executable, "-m", "recipe.online_refiner.main", "experiment=lab", *overrides]
         command += [f"run_dir={run_dir}", f"trainer.experiment_name={run_dir.name}"]
         command += [f"trainer.total_training_steps={num_steps}"]

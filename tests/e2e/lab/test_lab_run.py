@@ -1,4 +1,4 @@
-"""The lab's command: what was cut off goes on, what is complete is not run again, and a report shows every run."""
+"""The lab's command: cut-off runs go on, complete ones are not run again, failed ones name their log."""
 
 import json
 from collections.abc import Callable
@@ -36,10 +36,22 @@ def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_p
     assert second.wait(500) == 0, second.output()[-6000:]
     assert [row["step"] for row in read_rows(run_dir / "metrics.jsonl")] == [1, 2, 3]
     assert "dapo-sft-seed1: done" in second.output()
-    log = run_dir.with_suffix(".log").read_text()
+    log = Path(f"{run_dir}.log").read_text()
     assert "setting global step to" in log, "it started from the beginning"
     assert "dapo-sft-seed1" in (base.parent / "report.html").read_text()
 
     third = start_marked(command, cwd=tmp_path)
     assert third.wait(100) == 0, third.output()[-6000:]
-    assert run_dir.with_suffix(".log").read_text() == log, "it ran again"
+    assert Path(f"{run_dir}.log").read_text() == log, "it ran again"
+
+
+@pytest.mark.e2e
+def test_a_run_that_fails_names_its_own_log(start_marked: Callable, tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "rates.json").write_text("{}")  # and no model
+    command = [str(SCRIPTS / "run.py"), "--arms", "penalty_eta_x0.1", "--seeds", "7", "--output", str(tmp_path)]
+    job = start_marked(command, cwd=tmp_path)
+    assert job.wait(200) == 1, job.output()
+    log = tmp_path / "dapo-penalty_eta_x0.1-seed7.log"
+    assert f"dapo-penalty_eta_x0.1-seed7: FAILED, see {log}" in job.output()
+    assert f"error: actor_rollout_ref.model.path={tmp_path / 'base'}" in log.read_text()
