@@ -89,7 +89,7 @@ QUANTITIES = (
         title="Constraint penalty",
         unit="reward per response token",
         from_zero=False,
-        measured=_positive("constraint/eta"),
+        measured=lambda row: bool(row.get("constraint/eta")) and not row.get("actor/sft_cross_entropy"),
     ),
 )
 

@@ -11,6 +11,8 @@ from recipe.report.costs import costs
 from recipe.report.figures import spread_out
 from recipe.report.runs import read_run
 
+PENALTY = series.QUANTITIES[-1]
+
 
 def arm(*paths: Path) -> Arm:
     return Arm(name="x", runs=[read_run(path) for path in paths])
@@ -42,7 +44,9 @@ def test_what_is_no_number_leaves_a_gap(write_run: Callable) -> None:
         (series.KL, {"kl_ref/k3": 0.0, "tokens/kl_ref": 0}, False),
         (series.KL, {"kl_ref/k3": 0.0, "tokens/kl_ref": 64}, True),
         (series.KL, {"kl_ref/k3": 0.1, "tokens/kl_ref": 0}, True),  # by a reference worker
-        (series.QUANTITIES[-1], {"constraint/penalty": 0.0, "constraint/eta": 0.0}, False),
+        (PENALTY, {"constraint/penalty": 0.0, "constraint/eta": 0.0}, False),
+        (PENALTY, {"constraint/penalty": 0.0, "constraint/eta": 0.1}, True),  # nothing was accepted
+        (PENALTY, {"constraint/penalty": 0.0, "constraint/eta": 0.1, "actor/sft_cross_entropy": 1.0}, False),
     ],
 )
 def test_the_zeros_of_a_mode_that_does_not_measure_are_no_values(
