@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from reward.extract import extract_code
+from reward.judge import JudgeLostError, UnjudgeableError, ask
 from reward.kinds import KINDS, TestRun
 from reward.limits import Limits
 from reward.problem import Problem
@@ -96,7 +96,10 @@ def score_response(
     """
     limits = limits or Limits()
     sandbox = sandbox or shared_sandbox(SandboxConfig())
-    code = extract_code(response)
+    try:
+        code = find_code(response, limits)
+    except JudgeLostError as error:
+        return score_from_verdicts([Verdict.INFRA_ERROR], num_tests=problem.num_tests, detail=str(error))
     if code is None:
         return score_from_verdicts([Verdict.COMPILE_ERROR], num_tests=problem.num_tests, detail="no code found")
     verdicts: list[Verdict] = []
@@ -109,6 +112,18 @@ def score_response(
             detail = f"test {index}: {seen}"
             break
     return score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
+
+
+def find_code(response: str, limits: Limits) -> str | None:
+    """The code of an answer (`reward.extract`), or None when it holds none that can be found within the limits.
+
+    Raises:
+        JudgeLostError: no judge answered.
+    """
+    try:
+        return ask("extract_code", response, limits=limits)
+    except UnjudgeableError:
+        return None
 
 
 def run_tests(problem: Problem, code: str, limits: Limits, sandbox: Sandbox) -> Iterator[tuple[Verdict, str]]:
@@ -124,7 +139,7 @@ def run_tests(problem: Problem, code: str, limits: Limits, sandbox: Sandbox) -> 
         if left_s <= 0:
             execution = Execution(status="time_out", detail=f"no end of all tests within {limits.solution_s:.3g} s")
         else:
-            execution, is_right = KINDS[problem.kind](
+            execution, is_right = _run_test(
                 TestRun(
                     problem=problem,
                     index=index,
@@ -137,6 +152,15 @@ def run_tests(problem: Problem, code: str, limits: Limits, sandbox: Sandbox) -> 
         left_s -= execution.seconds
         verdict = _verdict(execution, is_right=is_right)
         yield verdict, execution.detail or ("wrong answer" if verdict is Verdict.WRONG else "")
+
+
+def _run_test(run: TestRun) -> tuple[Execution, bool]:
+    try:
+        return KINDS[run.problem.kind](run)
+    except UnjudgeableError as error:
+        return Execution(status="output_limit", detail=f"what it gave cannot be judged: {error}"), False
+    except JudgeLostError as error:
+        return Execution(status="infra_error", detail=str(error)), False
 
 
 def _verdict(execution: Execution, *, is_right: bool) -> Verdict:

@@ -1,11 +1,15 @@
-"""Is an output right? Called in the trusted process only: expected outputs never reach the code under test."""
+"""Is an output right? Asked in a judge only: expected outputs never reach the code under test."""
 
 import math
+import re
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 # numpy.allclose's tolerances, which the APPS harness uses.
 REL_TOLERANCE = 1e-5
 ABS_TOLERANCE = 1e-8
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def stdout_matches(actual: str, expected: str) -> bool:
@@ -13,7 +17,8 @@ def stdout_matches(actual: str, expected: str) -> bool:
 
     Trailing white space of a line, trailing blank lines and the amount of white space between words do not count.
     A word expected as a float (`0.5`, `1e-3`) matches numbers within the tolerance; one expected as an integer
-    matches the same number however written (`3.0`) but no neighbour of it, however large; others match exactly.
+    matches the same number however written (`3.0`) but no neighbour of it, however large; others, among them `inf`
+    and `nan`, match exactly.
     """
     actual_lines, expected_lines = _lines(actual), _lines(expected)
     return len(actual_lines) == len(expected_lines) and all(
@@ -25,7 +30,7 @@ def stdout_matches(actual: str, expected: str) -> bool:
 def value_matches(actual: Any, expected: Any) -> bool:
     """Compare a returned JSON value with the expected one, by Python's `==` and a tolerance for expected floats.
 
-    As in APPS `==` decides, so True matches 1. Tuples count as lists: the value arrives as JSON.
+    As in APPS `==` decides, so True matches 1. Infinities and nan match themselves alone.
     """
     if isinstance(expected, list) and isinstance(actual, list):
         return len(actual) == len(expected) and all(map(value_matches, actual, expected))
@@ -47,19 +52,27 @@ def _words_match(actual: list[str], expected: list[str]) -> bool:
 def _word_matches(actual: str, expected: str) -> bool:
     if actual == expected:
         return True
-    try:
-        got, want = float(actual), float(expected)
-    except ValueError:  # words that are no numbers differ
+    got, want = _number(actual), _number(expected)
+    if got is None or want is None:  # words that are no numbers differ
         return False
+    if _INTEGER.fullmatch(expected) or math.isinf(float(want)):  # exactly: of any length, and beyond the floats
+        return got == want
+    return _close(float(got), float(want))
+
+
+def _number(word: str) -> Decimal | None:
+    """The number that the word is, without rounding; None: it is no finite number."""
+    if not _NUMBER.fullmatch(word):
+        return None
     try:
-        whole = int(expected)
-    except ValueError:  # not written as an integer: a float, with a tolerance
-        return _close(got, want)
-    # Beyond 2**53 neighbouring integers share a float, so only the digits themselves can tell them apart.
-    return got == want if abs(whole) < 2**53 else False
+        return Decimal(word)
+    except InvalidOperation:  # an exponent of over 18 digits
+        return None
 
 
 def _close(actual: float, expected: float) -> bool:
+    if math.isnan(expected):
+        return isinstance(actual, float) and math.isnan(actual)
     try:
         return math.isclose(actual, expected, rel_tol=REL_TOLERANCE, abs_tol=ABS_TOLERANCE)
     except OverflowError:  # an integer too large for a float is not close to any

@@ -1,10 +1,11 @@
-"""From a model's answer to the code in it."""
+"""From a model's answer to the code in it, in time that grows with its length only."""
 
 import ast
 import re
+from collections.abc import Iterator
 
-# A fence with an optional language, its content, and the closing fence or the end of the answer (cut by the length).
-_FENCED_BLOCK = re.compile(r"```[ \t]*([\w+.-]*)[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
+_FENCE = "```"
+_LANGUAGE = re.compile(r"[\w+.-]*")
 _PYTHON = {"python", "python3", "py"}
 _STATEMENTS_OF_CODE = (
     ast.FunctionDef,
@@ -25,14 +26,33 @@ def extract_code(response: str) -> str | None:
     count. An unterminated last fence reaches to the end. An answer without any fence is code only if all of it
     parses as Python and it has a definition, an import, an assignment or a print: a bare word is no program.
     """
-    blocks = [(language.lower(), code) for language, code in _FENCED_BLOCK.findall(response) if code.strip()]
+    blocks = [(language.lower(), code) for language, code in _fenced_blocks(response) if code.strip()]
     for languages in (_PYTHON, {""}):
         candidates = [code for language, code in blocks if language in languages]
         if candidates:
             return candidates[-1]
-    if "```" not in response and _looks_like_code(response):
+    if _FENCE not in response and _looks_like_code(response):
         return response
     return None
+
+
+def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """(language, content) of each block: a fence with an optional language, and all up to the next fence or the end."""
+    start = text.find(_FENCE)
+    while start >= 0:
+        behind = start + len(_FENCE)
+        # What may name a language ends with the line; looked for up to the next backtick only, so that no part of a
+        # long line is read twice.
+        tick = text.find("`", behind)
+        line, newline, _ = text[behind : tick if tick >= 0 else len(text)].partition("\n")
+        language = line.removesuffix("\r").strip(" \t")
+        if not newline or not _LANGUAGE.fullmatch(language):
+            start = text.find(_FENCE, start + 1)
+            continue
+        content = behind + len(line) + 1
+        end = text.find(_FENCE, content)
+        yield language, text[content : end if end >= 0 else len(text)]
+        start = text.find(_FENCE, end + len(_FENCE)) if end >= 0 else -1
 
 
 def _looks_like_code(text: str) -> bool:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for number, line in enumerate(io.TextIOWrapper(lines, encoding="utf-8"), start=1):
                 if line.strip():
                     yield f"{path} line {number}", _object(line, f"{path} line {number}")
-        except (EOFError, UnicodeDecodeError) as error:
+        except (EOFError, UnicodeDecodeError, zlib.error) as error:
             raise ValueError(f"{path}: {error}: give JSON lines in UTF-8, gzipped if the name ends in .gz") from error
 
 
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error}): give one object a line") from error
     if not isinstance(value, dict):
         raise ValueError(f"{where}: not an object: give one object a line")

@@ -2,10 +2,14 @@
 
 import ast
 import contextlib
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from reward.judge import UnjudgeableError, ask
+from reward.limits import Limits
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -35,7 +39,12 @@ class Problem:
 
     @classmethod
     def from_input_output(
-        cls, input_output: str | Mapping[str, Any], *, problem_id: object, starter_code: str = ""
+        cls,
+        input_output: str | Mapping[str, Any],
+        *,
+        problem_id: object,
+        starter_code: str = "",
+        limits: Limits | None = None,
     ) -> "Problem":
         """Check and normalise an APPS `input_output`.
 
@@ -44,20 +53,28 @@ class Problem:
                 `test_code`, a list of assertions (one test each), and `fn_name` if they call it `candidate`.
             problem_id: names the problem in errors.
             starter_code: as in the data set.
+            limits: under which answers will run; None: the defaults.
 
         Raises:
-            ValueError: no tests, unequal numbers of inputs and outputs, or a malformed test; it names the problem
-                and what to fix. Such a problem cannot be scored, so check the data before training.
+            ValueError: no tests, unequal numbers of inputs and outputs, a malformed test, or one that every answer or
+                none can pass; it names the problem and what to fix. Such a problem cannot be scored, so check the
+                data before training.
         """
         where = f"problem {problem_id}"
+        limits = limits or Limits()
         fields = _as_object(input_output, where)
+        fn_name = fields.get("fn_name") or None
+        if fn_name is not None and not (isinstance(fn_name, str) and fn_name.isidentifier()):
+            raise ValueError(
+                f"{where}: fn_name is {fn_name!r}: give a Python name, or leave it out for a stdin problem"
+            )
         if "test_code" in fields:
             return cls(
                 problem_id=str(problem_id),
-                inputs=_as_test_code(fields["test_code"], where),
+                inputs=_as_test_code(fields["test_code"], fn_name, where, limits),
                 outputs=[None] * len(fields["test_code"]),
                 kind="test_code",
-                fn_name=fields.get("fn_name") or None,
+                fn_name=fn_name,
                 starter_code=starter_code,
             )
         inputs, outputs = fields["inputs"], fields["outputs"]
@@ -67,22 +84,21 @@ class Problem:
             )
         if not inputs:
             raise ValueError(f"{where}: no tests: give at least one input and output, or leave the problem out")
-        fn_name = fields.get("fn_name") or None
-        if fn_name is not None and not (isinstance(fn_name, str) and fn_name.isidentifier()):
-            raise ValueError(
-                f"{where}: fn_name is {fn_name!r}: give a Python name, or leave it out for a stdin problem"
-            )
         if fn_name is None:
+            texts = [_as_text(value, f"{where}: output {index}") for index, value in enumerate(outputs)]
+            _check_printable(texts, where, limits)
             return cls(
                 problem_id=str(problem_id),
                 inputs=[_as_text(value, f"{where}: input {index}") for index, value in enumerate(inputs)],
-                outputs=[_as_text(value, f"{where}: output {index}") for index, value in enumerate(outputs)],
+                outputs=texts,
                 starter_code=starter_code,
             )
+        accepted = _accepted_values(inputs, outputs)
+        _check_returnable(accepted, where, limits)
         return cls(
             problem_id=str(problem_id),
             inputs=[_as_arguments(value, f"{where}: input {index}") for index, value in enumerate(inputs)],
-            outputs=_accepted_values(inputs, outputs),
+            outputs=accepted,
             kind="call",
             fn_name=fn_name,
             starter_code=starter_code,
@@ -93,7 +109,7 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
     if isinstance(input_output, str):
         try:
             input_output = json.loads(input_output)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: input_output is not JSON ({error}): give an object or its JSON text") from error
     if not isinstance(input_output, Mapping):
         raise ValueError(f"{where}: input_output is not an object: give one with the keys inputs and outputs")
@@ -103,8 +119,8 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
     return input_output
 
 
-def _as_test_code(tests: list[Any], where: str) -> list[str]:
-    """Assertions that parse, at least one."""
+def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Limits) -> list[str]:
+    """Assertions that parse, at least one, none of which every answer passes."""
     if not tests:
         raise ValueError(f"{where}: no tests: give at least one piece of test_code, or leave the problem out")
     for index, test in enumerate(tests):
@@ -112,9 +128,47 @@ def _as_test_code(tests: list[Any], where: str) -> list[str]:
             raise ValueError(f"{where}: test_code {index} is {type(test).__name__}: give Python source")
         try:
             ast.parse(test)
-        except (SyntaxError, ValueError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ValueError(f"{where}: test_code {index} is no Python ({error}): give Python source") from error
+    for index in _vacuous_tests(tuple(tests), fn_name, limits):
+        raise ValueError(
+            f"{where}: test_code {index} passes whatever the answer returns: let it assert something of the answer "
+            "(HumanEval's wants a last line check(candidate)), or leave the test out"
+        )
     return tests
+
+
+@functools.lru_cache(maxsize=1 << 16)  # a problem is read anew for every answer
+def _vacuous_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> list[int]:
+    try:
+        return ask("vacuous_tests", tests, fn_name, limits=limits)
+    except UnjudgeableError:  # with values that they are not made for they may run for ever
+        return []
+
+
+def _check_printable(outputs: list[str], where: str, limits: Limits) -> None:
+    """Refuse text that no program can print."""
+    for index, text in enumerate(outputs):
+        try:
+            num_bytes = len(text.rstrip().encode())
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{where}: output {index} cannot be printed ({error}): give Unicode text") from error
+        if num_bytes > limits.output_bytes:
+            raise ValueError(
+                f"{where}: output {index} has {num_bytes} bytes, but programs may print {limits.output_bytes}: "
+                "set limits.output_bytes (and limits.file_bytes) higher, or leave the problem out"
+            )
+
+
+def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limits) -> None:
+    """Refuse values that no call can return."""
+    for index, values in enumerate(accepted):
+        num_bytes = min(len(json.dumps(value)) for value in values)
+        if num_bytes > limits.output_bytes:
+            raise ValueError(
+                f"{where}: output {index} takes {num_bytes} bytes, but calls may return {limits.output_bytes}: "
+                "set limits.output_bytes (and limits.file_bytes) higher, or leave the problem out"
+            )
 
 
 def _as_text(value: object, where: str) -> str:
@@ -131,7 +185,7 @@ def _as_arguments(value: object, where: str) -> list[Any]:
     if isinstance(value, str):
         try:
             value = [json.loads(line) for line in value.strip().split("\n")]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{where} is text but not one JSON value a line ({error}): give a list") from error
     if not isinstance(value, list):
         raise ValueError(f"{where} is {type(value).__name__}: give the list of the call's arguments")
@@ -161,7 +215,7 @@ def _accepted_values(inputs: list[Any], outputs: list[Any]) -> list[tuple[Any, .
     for value, output in zip(inputs, outputs, strict=True):
         values = [output, output[0]] if wrapped else [output]
         if isinstance(value, str) and isinstance(output, str):
-            with contextlib.suppress(ValueError):  # plain text stands for itself
+            with contextlib.suppress(ValueError, RecursionError):  # plain text stands for itself
                 values.append(json.loads(output))
         accepted.append(tuple(values))
     return accepted

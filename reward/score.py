@@ -1,7 +1,7 @@
 """Score answers from the command line: `python -m reward.score --problems P.jsonl --solutions S.jsonl`.
 
 Prints one JSON object a line, in the order of the solutions. Exit status: 0, 1 if an answer could not be run
-(infra_error, score null), 2 if the input or the command line is wrong.
+(infra_error, score null), 2 if the input or the command line is wrong, or the scores cannot be written.
 """
 
 import argparse
@@ -44,9 +44,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return score_response(problems[str(solution[0])], solution[1], limits, sandbox=sandbox)
 
     with ThreadPoolExecutor(max_workers=arguments.workers) as pool:
-        for (problem_id, _), result in zip(solutions, pool.map(score, solutions), strict=True):
-            num_infra_errors += result.outcome == "infra_error"
-            print(json.dumps({"problem_id": problem_id, **asdict(result)}), flush=True)
+        try:
+            for (problem_id, _), result in zip(solutions, pool.map(score, solutions), strict=True):
+                num_infra_errors += result.outcome == "infra_error"
+                print(json.dumps({"problem_id": problem_id, **asdict(result)}), flush=True)
+        except OSError as error:  # a full device, or a reader such as `head` that has gone
+            pool.shutdown(cancel_futures=True)
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else what is left in it fails again at the end
+            print(f"error: the scores could not be written ({error})", file=sys.stderr)
+            return 2
     if num_infra_errors:
         print(f"error: {num_infra_errors} answers could not be run (outcome infra_error)", file=sys.stderr)
     return 1 if num_infra_errors else 0

@@ -84,8 +84,8 @@ async def compute_score(
         RuntimeError: the code could not be run (infra_error) after all attempts: that must not become a reward. verl
             then leaves this response out of the update.
     """
-    problem = parse_ground_truth(ground_truth, data_source=data_source, extra_info=extra_info)
     resolved_limits = Limits(**dict(limits or {}))
+    problem = parse_ground_truth(ground_truth, data_source=data_source, extra_info=extra_info, limits=resolved_limits)
     config = SandboxConfig(**{"num_slots": max_concurrency, **dict(sandbox or {})})
 
     def score() -> tuple[Score, _Meter]:
@@ -109,24 +109,28 @@ async def compute_score(
 
 
 def parse_ground_truth(
-    ground_truth: str, *, data_source: str = "", extra_info: Mapping[str, Any] | None = None
+    ground_truth: str,
+    *,
+    data_source: str = "",
+    extra_info: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
 ) -> Problem:
-    """The checked problem of a row's `reward_model.ground_truth`.
+    """The checked problem of a row's `reward_model.ground_truth`, for answers that run under these limits.
 
     Raises:
-        ValueError: not JSON, no tests, unequal numbers of inputs and outputs, or a malformed test.
+        ValueError: not JSON, or no problem that can be scored, see `Problem.from_input_output`.
     """
     problem_id = (extra_info or {}).get("problem_id", f"of {data_source or 'unnamed data source'}")
     try:
         fields = json.loads(ground_truth)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"problem {problem_id}: reward_model.ground_truth is not JSON ({error}): "
             "set it to the JSON text of input_output"
         ) from error
     if isinstance(fields, dict):
         problem_id = fields.get("problem_id", problem_id)
-    return Problem.from_input_output(fields, problem_id=problem_id)
+    return Problem.from_input_output(fields, problem_id=problem_id, limits=limits)
 
 
 def validate_rows(rows: Iterable[Mapping[str, Any]]) -> int:

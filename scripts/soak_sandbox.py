@@ -16,12 +16,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from reward.limits import Limits  # noqa: E402
-from reward.sandbox import LocalSandbox, Program  # noqa: E402
+from reward.sandbox import LocalSandbox, Program, arguments_text  # noqa: E402
 
 LIMITS = Limits(test_s=20.0, memory_bytes=256 << 20)
 PROGRAMS = [  # with the status that each must end with
     (Program(code="print(int(input()) + 1)", stdin="3"), "ok"),
-    (Program(code="def f(x):\n    return [x, (x,)]", fn_name="f", arguments=[3]), "ok"),
+    (Program(code="def f(x):\n    return [x, (x,)]", fn_name="f", arguments=arguments_text([3])), "ok"),
     (Program(code="import datetime\nprint(datetime.date(2020, 1, 1))"), "ok"),
     (Program(code="open('left', 'w').write('x' * 10000)"), "ok"),
     (Program(code="import threading\nthreading.Thread(target=print).start()"), "ok"),

@@ -1,4 +1,4 @@
-"""Is a returned value right? Asked in the trusted process, of values of exact built-in types.
+"""Is a returned value right? Asked in a judge process, of values of exact built-in types.
 
 The rule is evalplus's: Python's ``==``, and a tolerance where floats are expected. A few tasks need another one: the
 question leaves open what the reference solution happens to choose.
@@ -6,6 +6,7 @@ question leaves open what the reference solution happens to choose.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 REL_TOLERANCE = 1e-7
@@ -74,17 +75,22 @@ PRESENCE_TASKS = ("Mbpp/737", "Mbpp/787", "Mbpp/794")
 """Tasks whose reference returns a match object or None, and whose tests only ask whether there is one."""
 
 
-def judge_of(task_id: str, *, expected: Any, arguments: list[Any], atol: float) -> Callable[[Any], bool]:
-    """Return what judges the value of one call."""
-    judge = JUDGES.get(task_id, is_equal)
+@dataclass(slots=True, kw_only=True, frozen=True)
+class TaskJudge:
+    """What judges the value of one call; it is sent to the process that judges, so it can be pickled."""
 
-    def is_right(value: Any) -> bool:
+    task_id: str
+    expected: Any  # what the reference solution returned
+    arguments: list[Any]  # of the call
+    atol: float  # the task's absolute tolerance; 0: none, but for expected floats
+
+    def __call__(self, value: Any) -> bool:
+        """Whether the value, of any type and depth, is right."""
+        judge = JUDGES.get(self.task_id, is_equal)
         try:
-            return judge(value, expected, arguments, atol)
-        except (TypeError, ValueError, ArithmeticError, RecursionError):  # untrusted: a value of any type and depth
+            return judge(value, self.expected, self.arguments, self.atol)
+        except (TypeError, ValueError, ArithmeticError, RecursionError):  # untrusted
             return False
-
-    return is_right
 
 
 def _is_floats(value: Any) -> bool:

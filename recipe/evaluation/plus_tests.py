@@ -6,14 +6,13 @@ tasks accepts any value, or none (Mbpp/737, 787 and 794; HumanEval/32).
 """
 
 import ast
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from recipe.evaluation.judges import PRESENCE_TASKS, judge_of
+from recipe.evaluation.judges import PRESENCE_TASKS, TaskJudge
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import Program, Sandbox
+from reward.sandbox import Program, Sandbox, arguments_text, from_text
 
 # One call runs all inputs: a reference solution takes up to a minute for them, and returns many values.
 _REFERENCE_S = 600.0
@@ -100,8 +99,7 @@ def problem_of(task_id: str, tests: CallTests, reference: str, sandbox: Sandbox)
         Program(
             code=program + _BATCH.format(name=fn_name),
             fn_name="_values_for_all",
-            arguments=[tests.inputs, _MAX_VALUE_CHARACTERS],
-            encoding="tagged",
+            arguments=arguments_text([tests.inputs, _MAX_VALUE_CHARACTERS]),
             leetcode=False,
         ),
         limits=Limits(memory_bytes=4 << 30, output_bytes=_REFERENCE_BYTES, file_bytes=_REFERENCE_BYTES),
@@ -109,12 +107,15 @@ def problem_of(task_id: str, tests: CallTests, reference: str, sandbox: Sandbox)
     )
     if execution.status == "infra_error":
         raise ReferenceNotRunError(f"{task_id}: its reference solution could not be run: {execution.detail}")
-    if execution.status != "ok" or not execution.is_plain:
+    if execution.status != "ok":
         raise ValueError(f"{task_id}: its reference solution fails on its own inputs: {execution.detail}")
-    values, slowest_s = execution.value
+    outcome, returned = from_text(execution.result)
+    if outcome != "value":
+        raise ValueError(f"{task_id}: its reference solution returns what is {outcome}: {returned}")
+    values, slowest_s = returned
     inputs = [tests.inputs[index] for index in values]
-    judges: list[Callable[[Any], bool]] = [
-        judge_of(task_id, expected=expected, arguments=arguments, atol=tests.atol)
+    judges = [
+        TaskJudge(task_id=task_id, expected=expected, arguments=arguments, atol=tests.atol)
         for arguments, expected in zip(inputs, values.values(), strict=True)
     ]
     return Problem(problem_id=task_id, inputs=inputs, outputs=judges, kind="value", fn_name=fn_name), slowest_s

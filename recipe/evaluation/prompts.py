@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from recipe.evaluation.benchmarks import Task
-from reward.extract import extract_code
+from reward.apps import find_code
+from reward.limits import Limits
 
 _REQUESTS = {
     "humaneval": (
@@ -50,7 +51,7 @@ def _chat_text(task: Task) -> str:
 
 
 def _chat_program(task: Task, answer: str) -> str | None:
-    code = extract_code(answer)
+    code = find_code(answer, Limits())
     return None if code is None else f"{task.preamble}{code}"
 
 

@@ -50,7 +50,7 @@ def score_samples(samples: Sequence[Sample], *, sandbox: Sandbox, limits: Limits
     """Run every sample; `num_workers` tasks at a time, so that the expected values of few are in memory.
 
     Raises:
-        ValueError: If a reference solution fails.
+        ValueError: If a reference solution fails, or a test passes whatever an answer does.
         ReferenceNotRunError: If one could not be run.
     """
     places: dict[str, list[int]] = defaultdict(list)  # of a task's samples
@@ -75,13 +75,8 @@ def build_problem(task: Task, limits: Limits, sandbox: Sandbox) -> tuple[Problem
     if task.calls is not None:
         problem, slowest_s = problem_of(task.task_id, task.calls, task.reference, sandbox)
         return problem, replace(limits, test_s=max(limits.test_s, REFERENCE_FACTOR * slowest_s))
-    problem = Problem(
-        problem_id=task.task_id,
-        inputs=list(task.test_code),
-        outputs=[None] * len(task.test_code),
-        kind="test_code",
-        fn_name=task.entry_point or None,
-    )
+    tests = {"test_code": list(task.test_code), "fn_name": task.entry_point}
+    problem = Problem.from_input_output(tests, problem_id=task.task_id, limits=limits)
     return problem, limits
 
 

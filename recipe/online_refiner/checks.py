@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray._private.utils import read_ray_address
 
 from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
 from refiner_worker.drafts import SUFFIX_PACKAGE
+from reward.limits import Limits
 from reward.verl_reward import parse_ground_truth
 
 REWARD_OF_THIS_PROJECT = "pkg://reward.verl_reward"
@@ -171,9 +172,10 @@ def _check_data(config: DictConfig, blocks: RefinementConfig, key: str) -> int:
     if found and blocks.hosts_refiner and key == "train_files":
         raise ValueError(f"data.{key}: its {found[0]} would not reach the refiner, which reads text; drop the column")
     if config.reward.custom_reward_function.path == REWARD_OF_THIS_PROJECT:
+        limits = Limits(**(OmegaConf.select(config, "reward.custom_reward_function.reward_kwargs.limits") or {}))
         for path in paths:
             for row in _rows(path):
-                _check_problem(row, path)
+                _check_problem(row, path, limits)
     return num_rows
 
 
@@ -184,7 +186,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _check_problem(row: dict[str, Any], path: Path) -> None:
+def _check_problem(row: dict[str, Any], path: Path, limits: Limits) -> None:
     try:
         ground_truth = row["reward_model"]["ground_truth"]
     except (KeyError, TypeError):
@@ -192,6 +194,11 @@ def _check_problem(row: dict[str, Any], path: Path) -> None:
             f"{path}: a row has no reward_model.ground_truth; make the file with scripts/prepare_data.py"
         ) from None
     try:
-        parse_ground_truth(ground_truth, data_source=row.get("data_source") or "", extra_info=row.get("extra_info"))
+        parse_ground_truth(
+            ground_truth,
+            data_source=row.get("data_source") or "",
+            extra_info=row.get("extra_info"),
+            limits=limits,
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

@@ -1,11 +1,13 @@
 """What one run of a program did, and what a sandbox is: the same for every backend."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from reward.limits import Limits
+from reward.sandbox.jail.values import arguments_text
 
 Status = Literal["ok", "compile_error", "runtime_error", "time_out", "memory_limit", "output_limit", "infra_error"]
+NO_ARGUMENTS = arguments_text([])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -13,17 +15,15 @@ class Program:
     """What to run once.
 
     Example: `Program(code="print(int(input()) + 1)", stdin="3")` runs as a program, and
-    `Program(code="def f(x): return x", fn_name="f", arguments=[3])` is called as `f(3)`.
+    `Program(code="def f(x): return x", fn_name="f", arguments=arguments_text([3]))` is called as `f(3)`.
     """
 
     code: str  # Python source
     stdin: str = ""  # standard input; call-based: empty
     fn_name: str | None = None  # function, or method of class Solution, to call; None: run as `__main__`
-    arguments: list[Any] | None = None  # positional arguments: plain built-in values
-    encoding: str = (
-        "json"  # how the value comes back: "json" (tuples become lists) or "tagged" (Python's built-in types)
-    )
+    arguments: str = NO_ARGUMENTS  # of the call, as `arguments_text` gives them
     leetcode: bool = True  # call-based: with the names that LeetCode's platform imports, and its class Solution
+    is_tested: bool = False  # call-based: test code asks, which also sees exceptions and changed arguments
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,8 +32,7 @@ class Execution:
 
     status: Status  # ok: it ran to the end with exit status 0 (and, if call-based, returned)
     stdout: str = ""  # standard output, of a program with status ok
-    value: Any = None  # returned value, of a call with status ok and is_plain
-    is_plain: bool = True  # False: the call returned something that the encoding cannot express, a wrong answer
+    result: bytes = b""  # of a call: text of what it returned or raised; untrusted, so to be read in a judge only
     detail: str = ""  # one line for people: what went wrong
     seconds: float = 0.0  # wall seconds from ready to the end
 

@@ -1,6 +1,5 @@
 """The local backend: zygotes on this machine, a slot for each program that runs at a time."""
 
-import json
 import logging
 import os
 import threading
@@ -11,7 +10,6 @@ from reward.sandbox.counts import RunCounts
 from reward.sandbox.execution import Execution, Program, Status
 from reward.sandbox.flavours import FLAVOURS, choose
 from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
-from reward.sandbox.jail.values import DECODERS
 from reward.sandbox.zygote_process import Slot, SlotLostError, Trace, Zygote, pack
 
 logger = logging.getLogger(__name__)
@@ -158,8 +156,8 @@ def check_isolation(layers: dict[str, str], *, allow_unsafe: bool) -> None:
 def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> Execution:
     """From what was seen to a status; the order matters: start, compile, output, end, value."""
 
-    def ended(status: Status, detail: str) -> Execution:
-        return Execution(status=status, detail=detail, seconds=trace.seconds)
+    def ended(status: Status, detail: str, result: bytes = b"") -> Execution:
+        return Execution(status=status, detail=detail, result=result, seconds=trace.seconds)
 
     lines = trace.stderr.strip().splitlines()
     last_words = lines[-1][:300] if lines else ""
@@ -183,20 +181,11 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
         return ended(
             "memory_limit" if is_memory else "runtime_error",
             signalled or last_words or f"exit status {trace.returncode}",
+            result=trace.result,
         )
     if program.fn_name is None:
         stdout = trace.stdout.decode(errors="replace")
         return Execution(status="ok", stdout=stdout, seconds=trace.seconds)
     if not trace.result:
         return ended("runtime_error", "ended without returning a value")
-    return _value(trace, program)
-
-
-def _value(trace: Trace, program: Program) -> Execution:
-    try:
-        result = json.loads(trace.result)
-        is_plain, value = "value" in result, DECODERS[program.encoding](result.get("value"))
-    except (ValueError, AttributeError, TypeError, RecursionError):  # untrusted: the program may write there itself
-        is_plain, value = False, None
-    detail = "" if is_plain else "the returned value is not plain"
-    return Execution(status="ok", value=value, is_plain=is_plain, detail=detail, seconds=trace.seconds)
+    return Execution(status="ok", result=trace.result, seconds=trace.seconds)

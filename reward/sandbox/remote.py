@@ -15,7 +15,6 @@ from typing import Any
 from reward.limits import Limits
 from reward.sandbox.counts import RunCounts
 from reward.sandbox.execution import Execution, Program, Status
-from reward.sandbox.jail.values import DECODERS
 from reward.sandbox.wrapper import wrap
 
 _GRACE_S = 10.0  # wall seconds that a request may take beyond its program's time
@@ -117,8 +116,8 @@ def judge(answer: dict[str, Any], program: Program, limits: Limits, timeout_s: f
         raise ServiceError(f"the service failed: {str(answer.get('message') or answer.get('status'))[:300]}")
     seconds = float(run.get("execution_time") or 0.0)
 
-    def ended(status: Status, detail: str) -> Execution:
-        return Execution(status=status, detail=detail, seconds=seconds)
+    def ended(status: Status, detail: str, result: bytes = b"") -> Execution:
+        return Execution(status=status, detail=detail, result=result, seconds=seconds)
 
     if run.get("status") == "TimeLimitExceeded":
         return ended("time_out", f"no end within {timeout_s:.3g} s")
@@ -133,14 +132,13 @@ def judge(answer: dict[str, Any], program: Program, limits: Limits, timeout_s: f
     if run["return_code"]:
         is_memory = last_words.startswith("MemoryError")
         status: Status = "memory_limit" if is_memory else "runtime_error"
-        return ended(status, last_words or f"exit status {run['return_code']}")
+        return ended(status, last_words or f"exit status {run['return_code']}", _behind(word, stdout))
     if program.fn_name is None:
         return Execution(status="ok", stdout=stdout, seconds=seconds)
     if word not in stdout:
         return ended("runtime_error", "ended without returning a value")
-    try:
-        result = json.loads(stdout.rpartition(word)[2])
-        is_plain, value = "value" in result, DECODERS[program.encoding](result.get("value"))
-    except (ValueError, AttributeError, TypeError, RecursionError):  # untrusted: the program may write there itself
-        is_plain, value = False, None
-    return Execution(status="ok", value=value, is_plain=is_plain, seconds=seconds)
+    return Execution(status="ok", result=_behind(word, stdout), seconds=seconds)
+
+
+def _behind(word: str, stdout: str) -> bytes:
+    return stdout.rpartition(word)[2].encode(errors="replace") if word in stdout else b""

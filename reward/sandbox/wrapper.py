@@ -8,15 +8,14 @@ well do: not compile, or return a value.
 from pathlib import Path
 
 from reward.sandbox.execution import Program
-from reward.sandbox.jail.values import to_tagged_json
 
 _JAIL = Path(__file__).with_name("jail")
 _RUN = """
 import builtins as _builtins, os as _os, sys as _sys
 
 def _run():
-    word, source, fn_name, arguments, encoding = {word!r}, {source!r}, {fn_name!r}, {arguments!r}, {encoding!r}
-    leetcode = {leetcode!r}
+    word, source, fn_name, arguments = {word!r}, {source!r}, {fn_name!r}, {arguments!r}
+    leetcode, is_tested = {leetcode!r}, {is_tested!r}
     try:
         code = compile(source, "solution.py", "exec", dont_inherit=True)
     except Exception as error:
@@ -27,17 +26,16 @@ def _run():
     if fn_name is None:
         exec(code, {{"__name__": "__main__", "__builtins__": _builtins}})
         return
-    import json
     namespace = ready_names(source) if leetcode else {{}}
     namespace["__name__"] = "solution"
     exec(code, namespace)
-    value = find_function(namespace, fn_name, has_class=leetcode)(*untag(json.loads(arguments)))
-    try:
-        text = '{{"value": ' + ENCODERS[encoding](value) + "}}"
-    except Exception as error:
-        text = '{{"not_plain": ' + to_json(type(value).__name__) + "}}"
+    function = find_function(namespace, fn_name, has_class=leetcode)
+    text, error = outcome_of_call(function, arguments, is_tested=is_tested)
     _sys.stdout.flush()
-    _os.write(1, (word + text).encode())
+    if text:
+        _os.write(1, (word + text).encode())
+    if error is not None:
+        raise error
     _os._exit(0)
 
 _run()
@@ -45,19 +43,14 @@ _run()
 
 
 def wrap(program: Program, word: str) -> str:
-    """The script for this program; `word` begins its reports.
-
-    Raises:
-        TypeError: an argument is no plain built-in value.
-    """
-    arguments = to_tagged_json(program.arguments or [])
+    """The script for this program; `word` begins its reports."""
     source = _RUN.format(
         word=word,
         source=program.code,
         fn_name=program.fn_name,
-        arguments=arguments,
-        encoding=program.encoding,
+        arguments=program.arguments,
         leetcode=program.leetcode,
+        is_tested=program.is_tested,
     )
     if program.fn_name is None:
         return source

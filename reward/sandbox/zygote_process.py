@@ -28,16 +28,9 @@ _STDERR_TAIL_BYTES = 4096
 
 
 def pack(program: Program) -> tuple[bytes, bytes]:
-    """The program as a job, and its standard input.
-
-    Raises:
-        ValueError: an argument is no plain built-in value.
-    """
-    try:
-        # Marshal is safe in this direction only: what comes back from the child is JSON.
-        job = marshal.dumps((program.code, program.fn_name, program.arguments, program.encoding, program.leetcode))
-    except ValueError as error:
-        raise ValueError(f"an argument of {program.fn_name} is no plain built-in value") from error
+    """The program as a job, and its standard input."""
+    # Marshal is safe in this direction only: what comes back from the child is JSON.
+    job = marshal.dumps((program.code, program.fn_name, program.arguments, program.leetcode, program.is_tested))
     return job, program.stdin.encode("utf-8", errors="replace")
 
 

@@ -1,7 +1,7 @@
 """What a sandboxed child does once it is locked down: compile the code, run it, and write a call's value.
 
-A job is marshalled by the trusted process: (source, fn_name or None, arguments, encoding, leetcode). A program without
-fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an expected output.
+A job is marshalled by the trusted process: (source, fn_name or None, arguments as text, leetcode, is_tested). A program
+without fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an expected output.
 """
 
 import atexit
@@ -16,13 +16,13 @@ from os import SEEK_END, _exit, close, lseek, pread, write
 from types import CodeType, ModuleType
 
 from reward.sandbox.jail.leetcode import find_function, ready_names
-from reward.sandbox.jail.values import ENCODERS, encode_basestring_ascii
+from reward.sandbox.jail.values import outcome_of_call
 
 
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     """Run the job; the process ends here, with the exit status that an interpreter of its own would give."""
     job = pread(job_fd, lseek(job_fd, 0, SEEK_END), 0)
-    source, fn_name, arguments, encoding, leetcode = loads(job)
+    source, fn_name, arguments, leetcode, is_tested = loads(job)
     close(job_fd)
     try:
         code = compile(source, "solution.py", "exec", dont_inherit=True)
@@ -41,7 +41,7 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
             close(result_fd)
             _run_main(code)
         else:
-            _call(code, source if leetcode else None, fn_name, arguments, encoding, result_fd)
+            _call(code, source if leetcode else None, fn_name, arguments, result_fd, is_tested=is_tested)
     except BaseException:  # untrusted: whatever ends a program, shown as an interpreter shows it
         status = _show_error()
     _end(status)
@@ -68,22 +68,20 @@ def _run_main(code: CodeType) -> None:
 
 
 def _call(
-    code: CodeType, leetcode_source: str | None, fn_name: str, arguments: list, encoding: str, result_fd: int
+    code: CodeType, leetcode_source: str | None, fn_name: str, arguments: str, result_fd: int, *, is_tested: bool
 ) -> None:
-    encode = ENCODERS[encoding]
     module = ModuleType("solution")
     sys.modules["solution"] = module
     namespace = module.__dict__
     if leetcode_source is not None:
         namespace.update(ready_names(leetcode_source))
     exec(code, namespace)
-    value = find_function(namespace, fn_name, has_class=leetcode_source is not None)(*arguments)
-    try:
-        text = '{"value": ' + encode(value) + "}"
-    except Exception as error:  # untrusted: cycles, depth, foreign types and their raising methods
-        text = '{"not_plain": ' + encode_basestring_ascii(f"{type(value).__name__}: {type(error).__name__}") + "}"
+    function = find_function(namespace, fn_name, has_class=leetcode_source is not None)
+    text, error = outcome_of_call(function, arguments, is_tested=is_tested)
     with open(result_fd, "wb") as file:
         file.write(text.encode())
+    if error is not None:
+        raise error
 
 
 def _show_error() -> int:

@@ -1,70 +1,111 @@
-"""Values of calls as text: `ENCODERS` write them in the sandbox, `DECODERS` read them in the trusted process.
+"""Values as text, into the sandbox (arguments) and out of it (what a call returned or raised).
 
-Only exact built-in types count; an instance of a subclass, whose methods a hostile program can choose, is written as
-the plain value inside it, so that no `__eq__` or `__repr__` of the program ever decides anything.
+The text is JSON. Scalars and lists stand for themselves; a value of any other type is an object with one key, its type:
+`(1, {2})` is `{"tuple": [1, {"set": [2]}]}`. Only exact built-in types count; an instance of a subclass, whose methods
+a hostile program can choose, is written as the plain value inside it, so that no `__eq__` or `__repr__` of the program
+ever decides anything. Reading untrusted text takes time and memory: outside the sandbox only a judge does it.
 """
 
+import builtins
+import contextlib
+import json
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-_LONG_BITS = 10_000
+_LONG_BITS = 10_000  # the time for decimal digits grows with the square of their number
+_MAX_ITEMS = 100_000  # of an iterator, which may have no end
+_VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+_COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
 
 
-def to_json(value: object) -> str:
-    """What json.dumps gives, for the plain types (tuples become lists, keys become text).
+def to_text(value: Any) -> str:
+    """The value as JSON text.
 
-    Raises:
-        TypeError: the value is of another type.
-        RecursionError: the value is nested too deeply, or contains itself.
-    """
-    scalar = _scalar(value)
-    if scalar is not None:
-        return scalar
-    if isinstance(value, (list, tuple)):
-        iterator = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
-        return "[" + ", ".join([to_json(item) for item in iterator]) + "]"
-    if isinstance(value, dict):
-        items = []
-        for key, item in dict.items(value):
-            name = encode_basestring_ascii(key) if isinstance(key, str) else encode_basestring_ascii(to_json(key))
-            items.append(f"{name}: {to_json(item)}")
-        return "{" + ", ".join(items) + "}"
-    raise TypeError(f"{type(value).__name__} is no plain JSON type")
-
-
-def to_tagged_json(value: object) -> str:
-    """As JSON that keeps Python's types: scalars as they are, every other value as [type name, content].
-
-    Counter, defaultdict and OrderedDict become dict, which they equal. Long integers are written in hexadecimal: the
-    time for decimal digits grows with the square of their number, and Python reads no more than 4300 of them.
+    Counter, defaultdict and OrderedDict become dict, which they equal; numpy's scalars the numbers that they are. An
+    iterator is run to its end, or to an exception, which is part of the text.
 
     Raises:
         TypeError: the value is of another type.
         RecursionError: the value is nested too deeply, or contains itself.
     """
     if isinstance(value, int) and int.bit_length(value) > _LONG_BITS:
-        return f'["int", "{int.__format__(value, "x")}"]'
+        return f'{{"int": "{int.__format__(value, "x")}"}}'
     scalar = _scalar(value)
     if scalar is not None:
         return scalar
+    if isinstance(value, list):
+        return f"[{_joined(list.__iter__(value))}]"
     if isinstance(value, dict):
-        pairs = [f"[{to_tagged_json(key)}, {to_tagged_json(item)}]" for key, item in dict.items(value)]
-        return f'["dict", [{", ".join(pairs)}]]'
-    kinds: tuple[Any, ...] = (list, tuple, set, frozenset)
-    for kind in kinds:
+        pairs = ", ".join([f"[{to_text(key)}, {to_text(item)}]" for key, item in dict.items(value)])
+        return f'{{"dict": [{pairs}]}}'
+    kind: Any
+    for kind in _COLLECTIONS:
         if isinstance(value, kind):
-            items = ", ".join([to_tagged_json(item) for item in kind.__iter__(value)])
-            return f'["{kind.__name__}", [{items}]]'
-    if isinstance(value, complex):
-        return f'["complex", [{to_json(value.real)}, {to_json(value.imag)}]]'
+            return f'{{"{kind.__name__}": [{_joined(kind.__iter__(value))}]}}'
     if isinstance(value, (bytes, bytearray)):
-        return f'["{"bytes" if isinstance(value, bytes) else "bytearray"}", {list(value)}]'
+        return f'{{"{"bytes" if isinstance(value, bytes) else "bytearray"}": "{bytes(value).hex()}"}}'
+    if isinstance(value, complex):
+        return f'{{"complex": [{to_text(value.real)}, {to_text(value.imag)}]}}'
+    if isinstance(value, range):
+        return f'{{"range": [{value.start}, {value.stop}, {value.step}]}}'
+    if isinstance(value, Exception):
+        return _error_text(value)
+    for name, view in _VIEWS.items():
+        if isinstance(value, view):
+            return f'{{"{name}": [{_joined(value)}]}}'
+    if isinstance(value, Iterator):
+        return _iterator_text(value)
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return to_text(value.item())
     raise TypeError(f"{type(value).__name__} is no built-in type")
 
 
-ENCODERS: dict[str, Callable[[object], str]] = {"json": to_json, "tagged": to_tagged_json}
+def from_text(text: str | bytes) -> Any:
+    """The value of which `to_text` gave the text; iterators give their items, then raise what ended them.
+
+    Raises:
+        ValueError: it is no such text.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, object_hook=_from_object)
+
+
+def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = None) -> str:
+    """The arguments of a call as text; errors as `to_text`."""
+    return to_text([list(positional), keywords or {}])
+
+
+def outcome_of_call(
+    function: Callable[..., Any], arguments: str, *, is_tested: bool
+) -> tuple[str, BaseException | None]:
+    """Call the function; returns what came of it as text, and the exception that it raised, if any.
+
+    The text is `["value", value]`, `["not plain", its type]`, `["raised", error]`, or nothing where the run must end by
+    the exception alone. Test code may look at more than the value: if `is_tested`, an exception is told, and the
+    arguments as well if the call changed them: `["value", value, arguments]`.
+    """
+    positional, keywords = from_text(arguments)
+    try:
+        value = function(*positional, **keywords)
+    except BaseException as error:  # untrusted
+        return f'["raised", {_error_text(error)}]' if is_tested and isinstance(error, Exception) else "", error
+    try:
+        text = to_text(value)
+    except Exception as error:  # untrusted: cycles, depth, foreign types and their raising methods
+        return to_text(["not plain", f"{type(value).__name__}: {type(error).__name__}"]), None
+    changed = ""
+    if is_tested:
+        with contextlib.suppress(Exception):  # untrusted: what it put there may be of any type
+            after = arguments_text(positional, keywords)
+            changed = f", {after}" if after != arguments else ""
+    return f'["value", {text}{changed}]', None
+
+
+def _joined(items: Iterable[object]) -> str:
+    return ", ".join([to_text(item) for item in items])
 
 
 def _scalar(value: object) -> str | None:
@@ -84,36 +125,77 @@ def _scalar(value: object) -> str | None:
     return None
 
 
-_FROM_LIST: dict[str, Callable[[list], Any]] = {
-    "list": list,
+def _iterator_text(iterator: Iterator) -> str:
+    """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more"."""
+    items: list[str] = []
+    ending = "null"
+    try:
+        for item in iterator:
+            if len(items) == _MAX_ITEMS:
+                ending = '"more"'
+                break
+            items.append(to_text(item))
+    except Exception as error:  # untrusted: the program's own, which a test may expect
+        ending = _error_text(error)
+    return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
+
+
+def _error_text(error: Exception) -> str:
+    """`{"error": [names of its built-in classes, arguments]}`."""
+    names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
+    try:
+        return f'{{"error": [{to_text(names)}, {to_text(list(error.args))}]}}'
+    except Exception:  # untrusted: arguments of foreign types, or no tuple at all
+        return f'{{"error": [{to_text(names)}, []]}}'
+
+
+def _error(content: list) -> Exception:
+    names, arguments = content
+    for name in names:
+        kind = getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            try:
+                return kind(*arguments)
+            except TypeError:  # it wants other arguments, as UnicodeDecodeError does
+                continue
+    return Exception(*arguments)
+
+
+def _iterator(content: list) -> Iterator:
+    items, ending = content
+
+    def replay() -> Iterator:
+        yield from items
+        if isinstance(ending, Exception):
+            raise ending
+        if ending is not None:
+            raise OverflowError(f"the answer's iterator has more than {_MAX_ITEMS} items")
+
+    return replay()
+
+
+_FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
+    "int": lambda digits: int(digits, 16),
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
+    "deque": deque,
+    "dict": dict,
+    "bytes": bytes.fromhex,
+    "bytearray": bytearray.fromhex,
     "complex": lambda parts: complex(*parts),
+    "range": lambda parts: range(*parts),
+    "keys": lambda keys: dict.fromkeys(keys).keys(),
+    "values": lambda values: dict(enumerate(values)).values(),
+    "items": lambda pairs: dict(pairs).items(),
+    "iterator": _iterator,
+    "error": _error,
 }
-_FROM_BYTES: dict[str, Callable[[list], Any]] = {"bytes": bytes, "bytearray": bytearray}
 
 
-def untag(value: Any) -> Any:
-    """Undo `to_tagged_json`, from parsed JSON that is untrusted.
-
-    Raises:
-        ValueError: it is not what that writes.
-        RecursionError: it is nested too deeply.
-    """
-    if not isinstance(value, (list, dict)):
-        return value
+def _from_object(tagged: dict[str, Any]) -> Any:
     try:
-        kind, content = value
-        if kind == "int":
-            return int(content, 16)
-        if kind in _FROM_BYTES:
-            return _FROM_BYTES[kind](content)
-        if kind == "dict":
-            return {untag(key): untag(item) for key, item in content}
-        return _FROM_LIST[kind]([untag(item) for item in content])
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"not a tagged value ({error})") from error
-
-
-DECODERS: dict[str, Callable[[Any], Any]] = {"json": lambda value: value, "tagged": untag}
+        ((kind, content),) = tagged.items()
+        return _FROM_CONTENT[kind](content)
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(f"not a value as text ({error})") from error

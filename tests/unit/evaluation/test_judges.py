@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from recipe.evaluation.judges import judge_of
+from recipe.evaluation.judges import TaskJudge
 
 
 def is_right(value: Any, expected: Any, atol: float = 0.0, task: str = "Mbpp/11", arguments: Any = ()) -> bool:
-    return judge_of(task, expected=expected, arguments=list(arguments), atol=atol)(value)
+    return TaskJudge(task_id=task, expected=expected, arguments=list(arguments), atol=atol)(value)
 
 
 @pytest.mark.parametrize(

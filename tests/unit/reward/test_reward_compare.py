@@ -1,3 +1,6 @@
+import math
+import random
+import time
 from typing import Any
 
 import pytest
@@ -24,6 +27,18 @@ from reward.compare import stdout_matches, value_matches
         ("", "", True),
         ("", "0", False),
         ("nan", "0.5", False),
+        ("inf", "inf", True),
+        ("Infinity", "inf", False),
+        ("-nan", "nan", False),
+        ("inf", "1e999", False),
+        ("2e999", "1e999", False),
+        ("10e998", "1e999", True),
+        ("1e18", "1000000000000000000", True),
+        ("3.0000000000000000001", "3", False),
+        ("+7", "007", True),
+        ("1_0", "10", False),
+        ("1e9999999999999999999999", "1", False),
+        ("1e-9999999999999999999999", "0.0", False),
     ],
 )
 def test_standard_output(actual: str, expected: str, is_right: bool) -> None:
@@ -46,7 +61,31 @@ def test_standard_output(actual: str, expected: str, is_right: bool) -> None:
         ({"a": 1}, {"b": 1}, False),
         (None, None, True),
         (None, 0, False),
+        (math.inf, math.inf, True),
+        (-math.inf, math.inf, False),
+        (10**400, math.inf, False),
+        (math.nan, math.nan, True),
+        (1.0, math.nan, False),
     ],
 )
 def test_values(actual: Any, expected: Any, is_right: bool) -> None:
     assert value_matches(actual, expected) is is_right
+
+
+def test_numbers_of_any_length_are_compared_exactly() -> None:
+    digits = "".join(random.Random(1).choices("123456789", k=6000))
+    neighbour = digits[:-1] + ("2" if digits[-1] == "1" else "1")
+    for wrong in ("inf", "1e999", "9" * 6000, neighbour, digits[:4300], digits + "0"):
+        assert not stdout_matches(f"1 {wrong}", f"1 {digits}"), wrong
+    assert stdout_matches(f"1 0{digits}.0", f"1 {digits}")
+    assert value_matches(10**5000, 10**5000) and not value_matches(10**5000 + 1, 10**5000)
+
+
+def test_time_grows_with_the_length_only() -> None:
+    times = []
+    for num_digits in (100_000, 800_000):
+        started = time.process_time()
+        assert not stdout_matches("1" * num_digits + "2", "1" * num_digits + "3")
+        assert not stdout_matches("1" * num_digits + "x", "1" * num_digits)
+        times.append(time.process_time() - started)
+    assert times[1] < 40 * max(times[0], 0.005)

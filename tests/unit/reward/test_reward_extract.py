@@ -1,6 +1,11 @@
-import pytest
+import re
+import time
 
-from reward.extract import extract_code
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reward.extract import _fenced_blocks, extract_code
 
 
 @pytest.mark.parametrize(
@@ -39,3 +44,24 @@ def test_code_is_found(response: str, code: str) -> None:
 )
 def test_no_code(response: str) -> None:
     assert extract_code(response) is None
+
+
+# What a block is, in one line; its time grows with the cube of a line's length.
+BLOCK = re.compile(r"```[ \t]*([\w+.-]*)[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+@given(st.lists(st.sampled_from(["```", "`", "python", "c++", " ", "\t", "\n", "\r", "x = 1", "é", "-"]), max_size=20))
+def test_blocks_are_those_of_the_pattern(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert list(_fenced_blocks(text)) == BLOCK.findall(text)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["```" + " " * 40_000, ("```" + " " * 4000 + "x") * 100, "```" * 100_000, "``` ` " * 50_000, "```\n" * 50_000],
+)
+def test_time_grows_with_the_length_only(part: str) -> None:
+    started = time.process_time()
+    extract_code(part)
+    extract_code(part + "\n```python\nx = 1\n```")
+    assert time.process_time() - started < 2.0

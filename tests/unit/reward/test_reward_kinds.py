@@ -74,3 +74,116 @@ def test_calls_of_one_test_share_its_time() -> None:
 def test_bad_test_code_is_named(tests: object, message: str) -> None:
     with pytest.raises(ValueError, match=f"problem 7: .*{message}"):
         Problem.from_input_output({"test_code": tests}, problem_id=7)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert f(1, b=2) == 3",
+        "assert f(b=[2], a=[1]) == [1, 2]",
+        "assert f([i for i in range(3)], [3])[-1] == 3",
+    ],
+)
+def test_keyword_arguments(test: str) -> None:
+    assert score([test], "def f(a, b): return a + b", "f").outcome == "pass"
+    assert score([test], "def f(a, b): return 0", "f").outcome != "pass"
+
+
+@pytest.mark.parametrize(
+    ("test", "right", "wrong"),
+    [
+        ("assert f(2) == 4", "import numpy as np\ndef f(x): return np.int64(x * 2)", "np.int64(x)"),
+        ("assert list(f(3)) == [0, 1, 2]", "def f(x): yield from range(x)", "iter([])"),
+        ("assert f(3) == [0, 1, 2]", "def f(x): return list(range(x))", "(i for i in range(x))"),  # types are kept
+        ("assert next(f(3)) == 3", "import itertools\ndef f(x): return itertools.count(x)", "iter([x + 1])"),
+        ("assert set(f({1: 2})) == {1}", "def f(d): return d.keys()", "x.values()"),
+        ("assert f({1: 2}) == {1: 2}.items()", "def f(d): return d.items()", "x.keys()"),
+        ("assert f(3) == range(3)", "def f(x): return range(x)", "[0, 1, 2]"),
+        ("x = [3, 1]\nf(x)\nassert x == [1, 3]", "def f(x): x.sort()", "sorted(x)"),
+        ("x = [[3, 1]]\nrow = x[0]\nf(x)\nassert row == [1, 3]", "def f(x): x[0].sort()", "x[0]"),
+        ("d = {}\nf(d)\nassert d == {1: 2}", "def f(d): d[1] = 2", "{1: 2}"),
+        ("s = {1, 2}\nf(s)\nassert s == {2}", "def f(s): s.remove(1)", "x - {1}"),
+        ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
+    ],
+)
+def test_what_test_code_may_see_of_a_call(test: str, right: str, wrong: str) -> None:
+    assert score([test], right, "f").outcome == "pass"
+    assert score([test], f"import numpy as np\ndef f(x): return {wrong}", "f").outcome == "fail"
+
+
+EXPECTS_ERROR = """
+try:
+    f(-1)
+except ValueError as error:
+    assert str(error) == "negative: -1"
+else:
+    assert False
+assert f(4) == 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ("if x < 0: raise ValueError(f'negative: {x}')\n    return x // 2", "pass"),
+        ("class E(ValueError): pass\n    if x < 0: raise E(f'negative: {x}')\n    return x // 2", "pass"),
+        ("if x < 0: raise ValueError('other')\n    return x // 2", "fail"),
+        ("if x < 0: raise KeyError(x)\n    return x // 2", "runtime_error"),
+        ("return x // 2", "fail"),
+        ("if x < 0: raise ValueError(f'negative: {x}')\n    return 1 // 0", "runtime_error"),
+        ("raise SystemExit", "runtime_error"),
+        ("raise MemoryError", "memory_limit"),
+        ("import os\n    os._exit(0)", "runtime_error"),
+    ],
+)
+def test_expected_exceptions(body: str, outcome: str) -> None:
+    assert score([EXPECTS_ERROR], f"def f(x):\n    {body}", "f").outcome == outcome
+
+
+@pytest.mark.parametrize("hidden", ["try: f(1)\nexcept BaseException: pass", "try: f(1)\nexcept: pass"])
+def test_the_end_of_the_answer_cannot_be_hidden(hidden: str) -> None:
+    answer = "import os\ndef f(x): return x if x else os._exit(0)"
+    assert score([hidden.replace("f(1)", "assert f(0) == 0") + "\nassert f(1) == 1"], answer, "f").outcome != "pass"
+
+
+def test_test_code_may_end_as_an_interpreter_does() -> None:
+    for ending, outcome in (("0", "pass"), ("1", "fail"), ("'no'", "fail")):
+        result = score([f"import sys\nassert f(1) == 1\nsys.exit({ending})"], "def f(x): return x", "f")
+        assert result.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "",
+        "# nothing",
+        "def check(candidate):\n    assert candidate(1) == 1\n",
+        "import sys\nsys.exit(0)",
+        "f(3)",
+        "assert f(3) or True",
+        "try:\n    assert f(3) == 4\nexcept Exception: pass",
+        "def test():\n    assert f(3) == 4\nif __name__ == '__main__': test()",
+    ],
+)
+def test_tests_that_pass_whatever_the_answer_is_are_refused(test: str) -> None:
+    with pytest.raises(ValueError, match="problem 7: test_code 1 passes whatever the answer returns"):
+        Problem.from_input_output({"test_code": ["assert f(3) == 4", test], "fn_name": "f"}, problem_id=7)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert f(3)",
+        "assert not f(3)",
+        "assert f(3) != 4",
+        "assert f(3) is None",
+        "assert f(3) is not None",
+        "while f(3): pass\nassert f(3) == 4",  # it has no end with some values
+        "assert abs(f(3) - 4.0) < 1e-6",
+        "try:\n    f(-1)\n    assert False\nexcept ValueError: pass",
+    ],
+)
+def test_tests_that_some_answer_fails_are_accepted(test: str) -> None:
+    limits = Limits(judge_s=1.0)
+    problem = Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=7, limits=limits)
+    assert problem.num_tests == 1

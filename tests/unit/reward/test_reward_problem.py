@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from reward.limits import Limits
 from reward.problem import Problem
 
 
@@ -48,12 +49,23 @@ def test_wrapped_outputs_are_unwrapped_only_if_all_are_wrapped() -> None:
         ({"inputs": ["3"], "outputs": ["3"], "fn_name": "f x"}, "fn_name is 'f x'"),
         ({"inputs": ["{"], "outputs": ["3"], "fn_name": "f"}, "input 0 is text but not one JSON value a line"),
         ({"inputs": [3], "outputs": ["3"], "fn_name": "f"}, "input 0 is int: give the list"),
+        ({"inputs": [[3]], "outputs": [3], "fn_name": 3}, "fn_name is 3: give a Python name"),
+        ({"test_code": ["assert f(1)"], "fn_name": ["f"]}, "fn_name is ['f']: give a Python name"),
+        ("[" * 100_000, "input_output is not JSON"),
+        ({"inputs": ["1"], "outputs": ["x" * 1_048_577]}, "output 0 has 1048577 bytes, but programs may print 1048576"),
+        ({"inputs": [[1]], "outputs": [[0] * 400_000], "fn_name": "f"}, "output 0 takes 1200000 bytes, but calls may"),
+        ({"inputs": ["1"], "outputs": ["\ud800"]}, "output 0 cannot be printed"),
     ],
 )
 def test_errors_in_the_data_name_the_problem(input_output: object, message: str) -> None:
     with pytest.raises(ValueError, match="problem p9") as error:
         Problem.from_input_output(input_output, problem_id="p9")  # type: ignore[arg-type]
     assert message in str(error.value)
+
+
+def test_the_limit_of_outputs_is_that_of_the_answers() -> None:
+    tests = {"inputs": ["1"], "outputs": ["x" * 1_048_577]}
+    assert Problem.from_input_output(tests, problem_id=1, limits=Limits(output_bytes=2 << 20)).num_tests == 1
 
 
 def test_package_imports_only_the_standard_library() -> None:

@@ -1,4 +1,6 @@
+import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -90,3 +92,31 @@ def test_bad_json_missing_file_and_bad_timeout(tmp_path: Path, capsys: pytest.Ca
     with pytest.raises(SystemExit) as stop:
         main(["--problems", problems, "--solutions", solutions, "--workers", "0"])
     assert stop.value.code == 2
+
+
+def test_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problems = write(tmp_path / "p", PROBLEMS)
+    deep, cut, noise = tmp_path / "deep", tmp_path / "cut.gz", tmp_path / "noise.gz"
+    deep.write_text("[" * 100_000)
+    packed = gzip.compress(json.dumps(SOLUTIONS[0]).encode() * 100)
+    cut.write_bytes(packed[:-20])
+    noise.write_bytes(packed[:20] + bytes(20) + packed[40:])
+    for file in (deep, cut, noise):
+        assert main(["--problems", problems, "--solutions", str(file)]) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err.count("\n")) == ("", 1), file
+
+
+@pytest.mark.parametrize("target", ["/dev/full", "a reader that has gone"])
+def test_scores_that_cannot_be_written_are_one_line(tmp_path: Path, target: str) -> None:
+    problems, solutions = write(tmp_path / "p", PROBLEMS), write(tmp_path / "s", SOLUTIONS)
+    if target == "/dev/full":
+        writer = os.open(target, os.O_WRONLY)
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+    command = [sys.executable, "-m", "reward.score", "--problems", problems, "--solutions", solutions]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the scores could not be written") and done.stderr.count("\n") == 1

@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from reward.apps import score_response
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import Execution, Program, SandboxConfig
+from reward.sandbox import Execution, Program, SandboxConfig, arguments_text, from_text
 from reward.sandbox.config import BACKENDS
 from reward.sandbox.remote import RemoteSandbox
 
@@ -102,18 +103,26 @@ def test_programs(sandbox: RemoteSandbox, code: str, status: str) -> None:
 
 
 def test_calls(sandbox: RemoteSandbox) -> None:
-    def call(code: str, *arguments: object, encoding: str = "json", leetcode: bool = True) -> Execution:
-        program = Program(code=code, fn_name="f", arguments=list(arguments), encoding=encoding, leetcode=leetcode)
+    def call(code: str, *arguments: object, leetcode: bool = True, is_tested: bool = False) -> Execution:
+        text = arguments_text(arguments)
+        program = Program(code=code, fn_name="f", arguments=text, leetcode=leetcode, is_tested=is_tested)
         return sandbox.execute(program, limits=LIMITS, timeout_s=5.0)
 
-    assert call("def f(a, b):\n    print('noise')\n    return a[1], b", {1: "x"}, (2,)).value == ["x", [2]]
-    assert call("def f(a):\n    return a, {1}", (1.5,), encoding="tagged").value == ((1.5,), {1})
+    def outcome(*arguments: Any, **options: bool) -> list:
+        return from_text(call(*arguments, **options).result)
+
+    assert outcome("def f(a, b):\n    print('noise')\n    return a[1], b", {1: "x"}, (2,)) == ["value", ("x", (2,))]
+    assert outcome("def f(a):\n    return a, {1}", (1.5,)) == ["value", ((1.5,), {1})]
     solution = "class Solution:\n    def f(self, a: List[int]) -> int:\n        return Counter(a)[1]"
-    assert call(solution, [1, 1]).value == 2
+    assert outcome(solution, [1, 1]) == ["value", 2]
     assert call(solution, [1, 1], leetcode=False).detail.startswith("NameError: name 'List' is not defined")
     plain = solution.replace(": List[int]", "")
     assert call(plain, [1, 1], leetcode=False).detail == "NameError: the code does not define f"
-    assert call("def f(): return object()").is_plain is False
+    assert outcome("def f(): return object()")[0] == "not plain"
+    assert outcome("def f(a): a.append(3)", [1], is_tested=True) == ["value", None, [[[1, 3]], {}]]
+    failed = call("def f(): raise KeyError('x')", is_tested=True)
+    assert (failed.status, failed.detail) == ("runtime_error", "KeyError: 'x'")
+    assert repr(from_text(failed.result)) == "['raised', KeyError('x')]"
     assert call("def f(): exit(0)").status == "runtime_error"
     assert call("def g(): pass").detail == "NameError: the code does not define f"
 

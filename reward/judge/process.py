@@ -1,0 +1,183 @@
+"""The trusted process's side of the judges: starts them, asks them, and keeps the idle ones for the next question."""
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from reward.limits import Limits
+
+_WORKER = Path(__file__).with_name("worker.py")
+_ROOT = str(Path(__file__).parents[2])
+_MAX_REPLY_BYTES = 1 << 28
+_MAX_WALL_S = 600.0  # wall seconds for one reply, on a machine busy with other work: the limit is in CPU seconds
+# Signals by which a question can end its judge; any other end says nothing about the question.
+_ENDS_BY_QUESTION = {signal.SIGXCPU: "CPU seconds", signal.SIGSEGV: "stack", signal.SIGABRT: "stack"}
+
+Call = Callable[[str, str], tuple[str, bytes]]
+"""(function of the answer, arguments as text) -> (how the run ended, what it returned or raised as text)"""
+
+
+class UnjudgeableError(Exception):
+    """The question took more than its limits: what was to be judged is to blame."""
+
+
+class JudgeLostError(Exception):
+    """The judge did not answer: nothing that the answer may be blamed for."""
+
+
+class Judge:
+    """A judge process; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        """Start it; it ends with this process.
+
+        Raises:
+            JudgeLostError: it could not be started.
+        """
+        self.is_usable = True
+        ours, theirs = socket.socketpair()
+        self._connection = Connection(ours.detach())
+        has_stderr = sys.stderr is not None and _is_open(2)
+        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-X", "utf8", "-W", "ignore", str(_WORKER), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=None if has_stderr else subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env=threads,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            # An installation in place is found by this process's hooks, which the other one does not have.
+            self._connection.send([os.path.abspath(path) for path in (*sys.path, _ROOT)])
+        except OSError as error:
+            self.is_usable = False
+            self._connection.close()
+            raise JudgeLostError(f"a judge could not start ({error})") from error
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def ask(self, task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Any:
+        """Have a task of `reward.judge.tasks` done.
+
+        Args:
+            task: its name.
+            arguments: what it takes; untrusted text goes as it is.
+            limits: `judge_s` and `judge_bytes` are the task's.
+            on_call: runs a function of the answer, for tasks that call some.
+
+        Returns:
+            The task's value: bool, text, None, and lists of these.
+
+        Raises:
+            UnjudgeableError: it took too much, or failed on what it was given.
+            JudgeLostError: the judge was killed; the question can be asked again, of another one.
+        """
+        try:
+            self._connection.send((task, arguments, limits.judge_s, limits.judge_bytes))
+            while True:
+                reply = json.loads(self._receive())
+                if "call" not in reply:
+                    break
+                assert on_call is not None, task
+                self._connection.send(on_call(reply["call"], self._receive().decode()))
+        except (OSError, EOFError) as error:
+            self.close()
+            raise self._why_it_ended(limits) from error
+        except BaseException:  # it is in the middle of a question
+            self.close()
+            raise
+        if "error" in reply:
+            self.close()  # its memory may be in pieces
+            raise UnjudgeableError(reply["error"])
+        return reply["value"]
+
+    def close(self) -> None:
+        """End it."""
+        self.is_usable = False
+        self._connection.close()
+        self._process.kill()  # it has no effect on one that has ended by itself
+        self._process.wait()
+
+    def _receive(self) -> bytes:
+        if not self._connection.poll(_MAX_WALL_S):
+            raise TimeoutError(f"no reply within {_MAX_WALL_S:.0f} s")
+        return self._connection.recv_bytes(_MAX_REPLY_BYTES)
+
+    def _why_it_ended(self, limits: Limits) -> Exception:
+        cause = _ENDS_BY_QUESTION.get(signal.Signals(max(-self._process.returncode, 1)))
+        if cause == "stack":
+            return UnjudgeableError("it is nested too deeply")
+        if cause is not None:
+            return UnjudgeableError(f"it takes more than {limits.judge_s:.3g} {cause}")
+        return JudgeLostError(f"a judge ended with status {self._process.returncode}")
+
+
+def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Any:
+    """Ask an idle judge or a new one, and another where it is lost, up to `limits.infra_attempts` times.
+
+    Arguments, value and errors are those of `Judge.ask`.
+    """
+    for attempts_left in reversed(range(limits.infra_attempts)):
+        try:
+            with _borrowed_judge() as judge:
+                return judge.ask(task, *arguments, limits=limits, on_call=on_call)
+        except JudgeLostError:
+            if not attempts_left:
+                raise
+    raise AssertionError("at least one attempt")
+
+
+@contextlib.contextmanager
+def _borrowed_judge() -> Iterator[Judge]:
+    with _lock:
+        judge = _idle.pop() if _idle else None
+    judge = judge or Judge()
+    owner = os.getpid()
+    try:
+        yield judge
+    finally:
+        if judge.is_usable and os.getpid() == owner:
+            with _lock:
+                _idle.append(judge)
+
+
+def _is_open(fd: int) -> bool:
+    with contextlib.suppress(OSError):
+        os.fstat(fd)
+        return True
+    return False
+
+
+def _close_all() -> None:
+    with _lock:
+        while _idle:
+            _idle.pop().close()
+
+
+def _forget_parents_judges() -> None:
+    """Let a forked child start its own: those of its parent serve the parent alone."""
+    global _lock, _idle
+    _lock, _idle = threading.Lock(), []
+
+
+_lock = threading.Lock()
+_idle: list[Judge] = []
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_parents_judges)

@@ -1,0 +1,80 @@
+"""What a judge can be asked; the arguments that answers and programs wrote are untrusted."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from reward.compare import stdout_matches, value_matches
+from reward.extract import extract_code
+from reward.judge.assertions import run_test_code, vacuous_tests
+from reward.judge.process import Call
+from reward.sandbox.jail.values import from_text
+
+NOT_PLAIN = "the returned value is not plain"
+
+
+def tasks(call: Call) -> dict[str, Callable[..., Any]]:
+    """By name; `call` runs a function of the answer in the sandbox."""
+    return {
+        "extract_code": extract_code,
+        "stdout_matches": stdout_matches,
+        "returned_matches": returned_matches,
+        "returned_satisfies": returned_satisfies,
+        "run_test_code": functools.partial(run_test_code, call),
+        "vacuous_tests": vacuous_tests,
+    }
+
+
+def returned_matches(result: bytes, accepted: tuple[Any, ...]) -> str:
+    """Compare what a call returned with the JSON values accepted as right; returns "" or what is wrong."""
+    try:
+        value = as_json(_returned(result))
+    except ValueError:
+        return NOT_PLAIN
+    return "" if any(value_matches(value, expected) for expected in accepted) else "wrong answer"
+
+
+def returned_satisfies(result: bytes, is_right: Callable[[Any], bool]) -> str:
+    """Ask the test's own judge about what a call returned; returns as above."""
+    try:
+        value = _returned(result)
+    except ValueError:
+        return NOT_PLAIN
+    return "" if is_right(value) else "wrong answer"
+
+
+def as_json(value: Any) -> Any:
+    """The value as JSON has it: tuples as lists, keys as text.
+
+    Raises:
+        ValueError: it is, or holds, a value that JSON does not have.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if isinstance(value, dict):
+        return {_key(key): as_json(item) for key, item in value.items()}
+    raise ValueError(f"JSON has no {type(value).__name__}")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    if isinstance(key, (int, float)):
+        return repr(key)
+    raise ValueError(f"JSON has no key of type {type(key).__name__}")
+
+
+def _returned(result: bytes) -> Any:
+    """The value in what a call wrote.
+
+    Raises:
+        ValueError: it wrote something else, or what it returned cannot be told as text.
+    """
+    outcome = from_text(result)
+    if not isinstance(outcome, list) or len(outcome) != 2 or outcome[0] != "value":
+        raise ValueError("no value")
+    return outcome[1]

@@ -1,0 +1,167 @@
+"""Judges: what was written to stall, fill or fool the process that reads it costs a judge, not the trainer."""
+
+import functools
+import json
+import operator
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reward.apps import score_response
+from reward.judge import Judge, JudgeLostError, UnjudgeableError, ask
+from reward.limits import Limits
+from reward.problem import Problem
+
+REPOSITORY = Path(__file__).parents[3]
+LIMITS = Limits(judge_s=1.0, judge_bytes=200 << 20)
+COLLIDING = ",".join(str(k * ((1 << 61) - 1)) for k in range(1, 45_000))  # integers of one hash: a set takes seconds
+_FORGE = """
+import os
+def f(x):
+    for fd in range(3, 64):
+        try: os.write(fd, {text!r}.encode())
+        except OSError: pass
+    os._exit(0)
+"""
+
+
+def forged(text: str) -> str:
+    """An answer whose function writes the text where its value is expected."""
+    return f"```python\n{_FORGE.format(text=text)}\n```"
+
+
+def cpu_s(action: Callable[[], object]) -> float:
+    """CPU seconds of this process while it acts."""
+    started = time.process_time()
+    action()
+    return time.process_time() - started
+
+
+def test_a_question_over_its_time_or_memory_ends_its_judge_only() -> None:
+    for result, why in (
+        (f'["value", {{"set": [{COLLIDING}]}}]', r"takes more than 1 CPU seconds"),
+        (f'["value", {{"bytes": "{"00" * (150 << 20)}"}}]', "takes more than its memory"),
+        (f'["value", {"[" * 100_000}{"]" * 100_000}]', "nested too deeply"),
+    ):
+        with pytest.raises(UnjudgeableError, match=why):
+            ask("returned_matches", result.encode(), (1,), limits=LIMITS)
+        assert ask("returned_matches", b'["value", 1]', (1,), limits=LIMITS) == ""
+
+
+def test_this_process_does_not_wait_busily() -> None:
+    def collide() -> None:
+        with pytest.raises(UnjudgeableError):
+            ask("returned_matches", f'["value", {{"set": [{COLLIDING}]}}]'.encode(), (1,), limits=LIMITS)
+
+    assert cpu_s(collide) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ('["value", {"bytes": 10000000000000000000000}]', "fail"),
+        ('["value", {"bytes": 100000000000000}]', "fail"),
+        ('["value", {"int": 3}]', "fail"),
+        ('["value", {"range": [1, 2, 0]}]', "fail"),
+        ('["value", {"values": 3}]', "fail"),
+        ('["value", {"iterator": [[1, 2], 3, 4]}]', "fail"),
+        ('["value", {"dict": [[[], 1]]}]', "fail"),
+        ('["value", 2, 2, 3]', "fail"),
+        ('["raised", 3]', "fail"),
+        ('{"value": true}', "fail"),
+        ("[]", "fail"),
+        ("\x00", "fail"),
+        (f'["value", {{"set": [{COLLIDING}]}}]', "output_limit"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["value", "test_code", "call"])
+def test_forged_values_neither_pass_nor_raise(text: str, outcome: str, kind: str) -> None:
+    problem = {
+        "value": Problem(
+            problem_id="v", inputs=[[1]], outputs=[functools.partial(operator.eq, 1)], kind="value", fn_name="f"
+        ),
+        "test_code": Problem.from_input_output({"test_code": ["assert f(1) == 1"], "fn_name": "f"}, problem_id=1),
+        "call": Problem.from_input_output({"inputs": [[1]], "outputs": [1], "fn_name": "f"}, problem_id=1),
+    }[kind]
+    assert score_response(problem, forged(text), LIMITS).outcome == outcome
+    assert score_response(problem, "```python\ndef f(x): return x\n```", LIMITS).outcome == "pass"
+
+
+def test_what_test_code_does_with_a_value_is_within_the_limits() -> None:
+    problem = Problem.from_input_output({"test_code": ["assert sorted(bytes(f(3))) == [1]"]}, problem_id=1)
+    assert score_response(problem, forged(f'["value", {150 << 20}]'), LIMITS).outcome == "output_limit"
+
+
+def test_a_killed_judge_is_replaced_and_is_no_verdict() -> None:
+    judge = Judge()
+    os.kill(judge.pid, signal.SIGKILL)
+    with pytest.raises(JudgeLostError, match="status -9"):
+        judge.ask("extract_code", "", limits=LIMITS)
+    from reward.judge import process
+
+    assert ask("extract_code", "```\nx\n```", limits=LIMITS) == "x\n"
+    os.kill(process._idle[-1].pid, signal.SIGKILL)
+    assert ask("extract_code", "```\nx\n```", limits=LIMITS) == "x\n"
+
+
+def run_python(code: str, *options: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *options, "-c", textwrap.dedent(code)],
+        cwd=REPOSITORY,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(("options", "environment"), [(["-O"], {}), (["-OO"], {}), ([], {"PYTHONOPTIMIZE": "2"})])
+def test_assertions_count_whatever_the_interpreters_options(options: list[str], environment: dict[str, str]) -> None:
+    code = """
+        from reward import Problem, score_response
+        check = "def check(candidate):\\n    assert candidate(3) == 4\\ncheck(candidate)"
+        for tests in (["assert f(3) == 4"], [check]):
+            problem = Problem.from_input_output({"test_code": tests, "fn_name": "f"}, problem_id=1)
+            for answer in ("def f(x): return 'wrong'", "x = 1", "def f(x): return 4"):
+                print(score_response(problem, f"```python\\n{answer}\\n```").outcome)
+    """
+    done = run_python(code, *options, environment=environment)
+    assert done.stdout.split() == ["fail", "runtime_error", "pass"] * 2, done.stderr
+
+
+def test_judges_end_with_the_trusted_process() -> None:
+    code = """
+        import os, signal
+        from reward.judge import Judge
+        print(Judge().pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    pid = int(run_python(code).stdout)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_forked_process_has_judges_of_its_own() -> None:
+    assert ask("extract_code", "```\nx\n```", limits=LIMITS) == "x\n"
+    pid = os.fork()
+    if pid == 0:
+        from reward.judge import process
+
+        os._exit(0 if not process._idle and ask("extract_code", "```\ny\n```", limits=LIMITS) == "y\n" else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert ask("extract_code", "```\nx\n```", limits=LIMITS) == "x\n"
+
+
+def test_a_judge_that_users_bring_may_raise() -> None:
+    judge = functools.partial(json.loads, s=3)
+    problem = Problem(problem_id="v", inputs=[[1]], outputs=[judge], kind="value", fn_name="f")
+    result = score_response(problem, "```python\ndef f(x): return x\n```", LIMITS)
+    assert result.outcome == "output_limit" and "TypeError" in result.detail
