@@ -18,7 +18,7 @@ class Limits:
     open_files: int = 64  # file descriptors of the program
     output_bytes: int = 1 << 20  # bytes of standard output, and of a returned value; beyond: output_limit
     judge_s: float = 10.0  # CPU seconds of the judge for one answer's code, or one test's output; beyond: output_limit
-    judge_bytes: int = 1 << 30  # memory of the judge for these, beside its own
+    judge_bytes: int = 512 << 20  # memory of the judge for these, beside its own
     infra_attempts: int = 3  # how often a test is started before its failure to start counts as infra_error
 
     def __post_init__(self) -> None:

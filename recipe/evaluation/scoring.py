@@ -43,6 +43,7 @@ def limits_of(timeout_s: float) -> Limits:
         memory_bytes=MEMORY_BYTES,
         output_bytes=OUTPUT_BYTES,
         file_bytes=OUTPUT_BYTES,
+        judge_bytes=MEMORY_BYTES,
     )
 
 
