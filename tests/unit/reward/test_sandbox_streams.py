@@ -1,0 +1,113 @@
+"""Standard input and output are pipes, as a bare subprocess has them."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reward.limits import Limits
+from reward.sandbox import Execution, LocalSandbox, Program
+from reward.sandbox.standard_streams import input_stream
+
+REPOSITORY = Path(__file__).parents[3]
+SANDBOX: LocalSandbox
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandbox() -> Iterator[None]:
+    global SANDBOX
+    SANDBOX = LocalSandbox(num_slots=1)
+    yield
+    SANDBOX.close()
+
+
+def run(code: str, stdin: str = "", limits: Limits = Limits()) -> Execution:  # noqa: B008
+    return SANDBOX.execute(Program(code=textwrap.dedent(code), stdin=stdin), limits=limits, timeout_s=4.0)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 3, 65_536, 65_537, 900_000, 1 << 20, (1 << 20) + 1, 5_000_000])
+def test_input_of_any_length_arrives(num_bytes: int) -> None:
+    execution = run("import sys\nprint(len(sys.stdin.read()))", stdin="x" * num_bytes)
+    assert (execution.status, execution.stdout) == ("ok", f"{num_bytes}\n")
+
+
+def test_input_is_a_pipe_that_can_be_opened_by_name() -> None:
+    code = """
+        import os, stat, sys
+        print(stat.S_ISFIFO(os.fstat(0).st_mode), stat.S_ISFIFO(os.fstat(1).st_mode), sys.stdin.seekable())
+        print(open("/dev/stdin").read(2), sys.stdin.read())
+        try: sys.stdin.seek(0)
+        except OSError as error: print(error)
+    """
+    stdout = run(code, stdin="ab").stdout
+    assert stdout == "True True False\nab \nunderlying stream is not seekable\n"
+
+
+def test_input_that_no_pipe_can_hold_is_a_file() -> None:
+    for content in (b"x" * 10, b"x" * (2 << 20)):
+        fd = input_stream(content, None)
+        with open(fd, "rb") as file:
+            assert file.read() == content
+
+
+def test_output_by_several_ways_keeps_its_order() -> None:
+    code = """
+        import os
+        print(1, flush=True)
+        with open("/dev/stdout", "w") as file: print(2, file=file)
+        os.write(1, b"3\\n")
+        with open(1, "w", closefd=False) as file: print(4, file=file)
+        print(5)
+    """
+    assert run(code).stdout == "1\n2\n3\n4\n5\n"
+
+
+@pytest.mark.parametrize("num_bytes", [65_536, 262_145, 900_000, 1 << 20])
+def test_output_up_to_the_limit_arrives(num_bytes: int) -> None:
+    execution = run(f"import sys\nsys.stdout.write('x' * {num_bytes})")
+    assert (execution.status, len(execution.stdout)) == ("ok", num_bytes)
+
+
+def test_output_over_the_limit_ends_the_program_at_once() -> None:
+    execution = run("while True: print('x' * 1000)")
+    assert (execution.status, execution.detail) == ("output_limit", "more than 1048576 bytes of output")
+    assert execution.seconds < 2.0
+    assert (
+        run("print('x' * 100, flush=True)\nwhile True: pass", limits=Limits(output_bytes=100)).status == "output_limit"
+    )
+
+
+def test_a_program_may_close_its_output_and_go_on() -> None:
+    code = "import os, time\nprint(7, flush=True)\nos.close(1)\ntime.sleep(0.3)"
+    assert run(code).stdout == "7\n"
+
+
+def test_output_read_back_by_the_program_hangs_nobody() -> None:
+    code = """
+        import os
+        os.write(1, b"abc")
+        print(os.read(os.open("/dev/stdout", os.O_RDONLY), 2).decode())
+    """
+    assert run(code).stdout == "cab\n"
+
+
+def test_zygotes_have_standard_streams_where_the_trusted_process_has_none(tmp_path: Path) -> None:
+    code = """
+        import sys
+        from reward.limits import Limits
+        from reward.sandbox import LocalSandbox, Program
+        sandbox = LocalSandbox(num_slots=1)
+        execution = sandbox.execute(Program(code="print(input())", stdin="7"), limits=Limits(), timeout_s=5)
+        sandbox.close()
+        open(sys.argv[1], "w").write(f"{execution.status} {execution.stdout}")
+    """
+    answer = tmp_path / "answer"
+    for closing in ("2>&-", "0<&- 1>&- 2>&-"):
+        command = ["sh", "-c", f'"$@" {closing}', "sh", sys.executable, "-c", textwrap.dedent(code), str(answer)]
+        subprocess.run(command, cwd=REPOSITORY, check=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+        assert answer.read_text() == "ok 7\n"
+        answer.unlink()
