@@ -4,17 +4,16 @@ A job is marshalled by the trusted process: (source, fn_name or None, arguments,
 fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an expected output.
 """
 
-import atexit
 import builtins
 import contextlib
 import gc
 import os
 import sys
-from _thread import _count as num_threads
 from marshal import loads
 from os import SEEK_END, _exit, close, lseek, pread, write
 from types import CodeType, ModuleType
 
+from reward.sandbox.jail.ending import end
 from reward.sandbox.jail.leetcode import find_function, ready_names
 from reward.sandbox.jail.values import ENCODERS, encode_basestring_ascii
 
@@ -44,7 +43,7 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
             _call(code, source if leetcode else None, fn_name, arguments, encoding, result_fd)
     except BaseException:  # untrusted: whatever ends a program, shown as an interpreter shows it
         status = _show_error()
-    _end(status)
+    end(status)
 
 
 def prepare_interpreter() -> None:
@@ -94,23 +93,9 @@ def _show_error() -> int:
             return 0
         if isinstance(error.code, int):
             return error.code & 0xFF
-        print(error.code, file=sys.stderr)
+        with contextlib.suppress(BaseException):  # untrusted: its text
+            print(error.code, file=sys.stderr)
         return 1
     with contextlib.suppress(BaseException):  # untrusted: the program's own hook
         sys.excepthook(kind, error, trace)  # type: ignore[arg-type]
     return 1
-
-
-def _end(status: int) -> None:
-    """End as an interpreter does, without its slow clearing of modules."""
-    with contextlib.suppress(BaseException):  # untrusted exit functions
-        if num_threads():  # where no thread was started there is nothing to wait for
-            sys.modules["threading"]._shutdown()
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except BaseException:  # untrusted or full: an interpreter ends with 120 then
-            status = status or 120
-    _exit(status)
