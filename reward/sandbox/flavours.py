@@ -37,11 +37,14 @@ class Flavour:
 
     def settings(self) -> dict[str, Any]:
         """What the zygote is told."""
+        zones, environment = time_zones()
         return {
             "modules": list(self.modules),
             "standard": sysconfig.get_path("stdlib"),
             "extra": None if self.package is None else folder_of(self.package),
             "all_extensions": self.all_extensions,
+            "zones": zones,
+            "environment": environment,
         }
 
 
@@ -62,6 +65,17 @@ def choose(code: str) -> str:
     # Words of comments and imported names are among them: only names of modules count.
     is_lean = not mentioned & _NOT_LEAN and "__import__" not in code and "import_module" not in code
     return "lean" if is_lean else "full"
+
+
+def time_zones() -> tuple[list[str], dict[str, str]]:
+    """Folders of time zones for `zoneinfo`, and the environment in which it finds them: the machine's, or tzdata's."""
+    standard = str(sysconfig.get_config_var("TZPATH")).split(os.pathsep)
+    zones = [folder for folder in standard if os.path.isfile(os.path.join(folder, "UTC"))]
+    package = folder_of("tzdata")
+    if zones or package is None:
+        return zones, {}
+    folder = os.path.join(package, "tzdata", "zoneinfo")
+    return [folder], {"PYTHONTZPATH": folder}
 
 
 def folder_of(package: str) -> str | None:

@@ -13,6 +13,7 @@ from marshal import loads
 from os import SEEK_END, _exit, close, lseek, pread, write
 from types import CodeType, ModuleType
 
+from reward.sandbox.jail import semlock
 from reward.sandbox.jail.ending import end
 from reward.sandbox.jail.leetcode import find_function, ready_names
 from reward.sandbox.jail.values import ENCODERS, encode_basestring_ascii
@@ -35,7 +36,7 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     gc.enable()
     try:
         if "random" in source:
-            sys.modules["random"].seed()  # else every program would draw what the others draw
+            _seed()
         if fn_name is None:
             close(result_fd)
             _run_main(code)
@@ -46,17 +47,27 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     end(status)
 
 
-def prepare_interpreter() -> None:
+def prepare_interpreter(environment: dict[str, str]) -> None:
     """Give programs, in the zygote, what a fresh interpreter with `site` has, without the limit of int's digits.
 
     Their standard streams are those of the zygote, whose descriptors are others by then: new ones would take longer.
     """
     os.environ.clear()
+    os.environ.update(environment)
+    semlock.install()
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
     sys.argv = ["solution.py"]
+
+
+def _seed() -> None:
+    """Let this program draw other random numbers than those that the zygote forks before and after it."""
+    sys.modules["random"].seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(int.from_bytes(os.urandom(4), "little"))  # without a seed it takes 20 times as long
 
 
 def _run_main(code: CodeType) -> None:
