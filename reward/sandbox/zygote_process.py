@@ -18,7 +18,7 @@ from pathlib import Path
 from reward.limits import Limits
 from reward.sandbox.execution import Program
 from reward.sandbox.flavours import Flavour
-from reward.sandbox.standard_streams import input_stream, memory_file, output_pipe, zygote_stderr
+from reward.sandbox.standard_streams import StandardInput, memory_file, output_pipe, zygote_stderr
 
 _ZYGOTE = Path(__file__).with_name("jail") / "zygote.py"
 _START_S = 120.0  # wall seconds for the zygote to load its modules, on a machine busy with other starts
@@ -27,7 +27,7 @@ _MAX_ANSWER_BYTES = 1 << 16
 _STDERR_TAIL_BYTES = 4096
 
 
-def pack(program: Program) -> tuple[bytes, bytes]:
+def pack(program: Program) -> tuple[bytes, StandardInput]:
     """The program as a job, and its standard input.
 
     Raises:
@@ -38,7 +38,7 @@ def pack(program: Program) -> tuple[bytes, bytes]:
         job = marshal.dumps((program.code, program.fn_name, program.arguments, program.encoding, program.leetcode))
     except ValueError as error:
         raise ValueError(f"an argument of {program.fn_name} is no plain built-in value") from error
-    return job, program.stdin.encode("utf-8", errors="replace")
+    return job, StandardInput.of(program.stdin, program.code)
 
 
 class SlotLostError(Exception):
@@ -75,7 +75,7 @@ class Slot:
         self.pid: int = hello["pid"]
         self.uid: int | None = hello["uid"]
 
-    def run(self, job: bytes, stdin: bytes, limits: Limits, timeout_s: float) -> Trace:
+    def run(self, job: bytes, stdin: StandardInput, limits: Limits, timeout_s: float) -> Trace:
         """Run a job that `pack` made, once.
 
         Raises:
@@ -98,7 +98,7 @@ class Slot:
                 return fd
 
             stdout, stderr, result = (kept(memory_file(None)) for _ in range(3))
-            fds = [kept(memory_file(job)), kept(input_stream(stdin, self.uid)), stderr, result, stdout]
+            fds = [kept(memory_file(job)), kept(stdin.open(self.uid)), stderr, result, stdout]
             fds += map(kept, output_pipe(self.uid))
             self._connection.settimeout(limits.startup_s + timeout_s + _GRACE_S)
             try:
@@ -153,16 +153,14 @@ class Zygote:
         self._connection, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         inside_fd = fcntl.fcntl(inside, fcntl.F_DUPFD_CLOEXEC, 3)  # those below are the zygote's standard streams
         inside.close()
-        # What the zygote finds out about its standard streams, it finds out for those of the programs: pipes.
-        streams = os.pipe()
         # Symbols bound at the start, or every child binds them anew; and one thread: a library that starts more would
         # leave them behind at every fork.
         names = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside_fd)],
-                stdin=streams[0],
-                stdout=streams[1],
+                stdin=subprocess.DEVNULL,  # can be read twice, and output cannot: so programs will find theirs
+                stdout=subprocess.PIPE,
                 stderr=zygote_stderr(),
                 pass_fds=[inside_fd],
                 env=dict.fromkeys(names, "1"),
@@ -170,8 +168,9 @@ class Zygote:
                 start_new_session=True,
             )
         finally:
-            for fd in (inside_fd, *streams):
-                os.close(fd)
+            os.close(inside_fd)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         try:
             self._connection.settimeout(_START_S)
             settings = {**flavour.settings(), "scratch": self.scratch}

@@ -1,4 +1,4 @@
-"""Standard input and output are pipes, as a bare subprocess has them."""
+"""Standard input and output are what programs expect them to be."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from reward.limits import Limits
 from reward.sandbox import Execution, LocalSandbox, Program
-from reward.sandbox.standard_streams import input_stream
+from reward.sandbox.standard_streams import StandardInput
 
 REPOSITORY = Path(__file__).parents[3]
 SANDBOX: LocalSandbox
@@ -30,28 +30,78 @@ def run(code: str, stdin: str = "", limits: Limits = Limits()) -> Execution:  # 
 
 
 @pytest.mark.parametrize("num_bytes", [0, 3, 65_536, 65_537, 900_000, 1 << 20, (1 << 20) + 1, 5_000_000])
-def test_input_of_any_length_arrives(num_bytes: int) -> None:
-    execution = run("import sys\nprint(len(sys.stdin.read()))", stdin="x" * num_bytes)
+@pytest.mark.parametrize("start", ["import sys", "import sys, selectors"])
+def test_input_of_any_length_arrives(num_bytes: int, start: str) -> None:
+    execution = run(f"{start}\nprint(len(sys.stdin.read()))", stdin="x" * num_bytes)
     assert (execution.status, execution.stdout) == ("ok", f"{num_bytes}\n")
 
 
-def test_input_is_a_pipe_that_can_be_opened_by_name() -> None:
-    code = """
-        import os, stat, sys
-        print(stat.S_ISFIFO(os.fstat(0).st_mode), stat.S_ISFIFO(os.fstat(1).st_mode), sys.stdin.seekable())
-        print(open("/dev/stdin").read(2), sys.stdin.read())
-        try: sys.stdin.seek(0)
-        except OSError as error: print(error)
-    """
-    stdout = run(code, stdin="ab").stdout
-    assert stdout == "True True False\nab \nunderlying stream is not seekable\n"
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import io, os\nprint(sum(map(int, io.BytesIO(os.read(0, os.fstat(0).st_size)).readline().split())))",
+        "import mmap\nprint(sum(map(int, mmap.mmap(0, 0, access=mmap.ACCESS_READ).readline().split())))",
+        "import sys\nsys.stdin.read()\nsys.stdin.seek(0)\nprint(sum(map(int, sys.stdin.read().split())))",
+    ],
+)
+def test_input_is_a_file_for_most_programs(code: str) -> None:
+    assert run(code, stdin="3 4\n").stdout == "7\n"
+
+
+ASYNCIO = """
+    import asyncio, sys
+    async def main():
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        print(sum(map(int, (await reader.read()).split())))
+    asyncio.run(main())
+"""
+ADD_READER = """
+    import asyncio, os
+    async def main():
+        loop = asyncio.get_running_loop()
+        line = loop.create_future()
+        loop.add_reader(0, lambda: line.done() or line.set_result(os.read(0, 100)))
+        print(sum(map(int, (await line).split())))
+    asyncio.run(main())
+"""
+SELECTORS = """
+    import selectors, sys
+    waiting = selectors.DefaultSelector()
+    waiting.register(sys.stdin, selectors.EVENT_READ)
+    [(key, _)] = waiting.select()
+    print(sum(map(int, key.fileobj.readline().split())))
+"""
+EPOLL = """
+    import select, sys
+    waiting = select.epoll()
+    waiting.register(0)
+    assert waiting.poll()
+    print(sum(map(int, sys.stdin.read().split())))
+"""
+
+
+@pytest.mark.parametrize("code", [ASYNCIO, ADD_READER, SELECTORS, EPOLL])
+def test_input_is_a_pipe_for_programs_that_wait_for_it(code: str) -> None:
+    execution = run(code, stdin="3 4\n")
+    assert (execution.status, execution.stdout) == ("ok", "7\n"), execution.detail
+
+
+@pytest.mark.parametrize("start", ["import sys", "import sys, selectors"])
+def test_input_can_be_opened_by_name(start: str) -> None:
+    assert run(f"{start}\nprint(open('/dev/stdin').read(), open(0).read())", stdin="7").stdout.startswith("7 ")
+
+
+def test_output_is_a_pipe() -> None:
+    code = "import os, stat, sys\nprint(stat.S_ISFIFO(os.fstat(1).st_mode), sys.stdout.seekable())"
+    assert run(code).stdout == "True False\n"
 
 
 def test_input_that_no_pipe_can_hold_is_a_file() -> None:
-    for content in (b"x" * 10, b"x" * (2 << 20)):
-        fd = input_stream(content, None)
-        with open(fd, "rb") as file:
-            assert file.read() == content
+    for num_bytes in (10, 1 << 20, (1 << 20) + 1):
+        with open(StandardInput(content=b"x" * num_bytes, as_pipe=True).open(None), "rb") as file:
+            assert file.seekable() is (num_bytes > 1 << 20)
+            assert file.read() == b"x" * num_bytes
 
 
 def test_output_by_several_ways_keeps_its_order() -> None:
