@@ -24,6 +24,7 @@ _FULL = (
 )
 _NUMPY = f"{_FULL} numpy.fft numpy.lib.stride_tricks numpy.linalg numpy.ma numpy.polynomial numpy.random numpy"
 _IMPORT = re.compile(r"\b(?:import|from)[ \t]+([\w. \t,]+)")
+_IMPORTS_MORE = ("__import__", "import_module", "\\N{")  # the last is the name of a character, for the compiler
 _NOT_LEAN = sys.stdlib_module_names - set(_LEAN.split())
 
 
@@ -63,7 +64,7 @@ def choose(code: str) -> str:
     if "numpy" in mentioned:
         return "numpy" if folder_of("numpy") is not None else "full"
     # Words of comments and imported names are among them: only names of modules count.
-    is_lean = not mentioned & _NOT_LEAN and "__import__" not in code and "import_module" not in code
+    is_lean = not mentioned & _NOT_LEAN and not any(word in code for word in _IMPORTS_MORE)
     return "lean" if is_lean else "full"
 
 
