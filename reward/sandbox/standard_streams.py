@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 _WAITS_FOR_INPUT = re.compile(r"\b(?:connect_read_pipe|add_reader|selectors|epoll)\b")
 _MAX_PIPE_BYTES = 1 << 20  # what the kernel lets anybody have
-# Of output: all programs of a user share 64 MiB of pipes, beyond which the kernel makes every new one tiny.
-_OUTPUT_PIPE_BYTES = 1 << 18
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -36,9 +34,11 @@ class StandardInput:
         """Return a descriptor to read it from; `uid` is a user who may open it by name, None: the own one."""
         if not self.as_pipe or len(self.content) > _MAX_PIPE_BYTES:
             return memory_file(self.content)
-        reader, writer = _pipe(uid, len(self.content))
+        reader, writer = _pipe(uid)
         try:
             os.set_blocking(writer, False)
+            with contextlib.suppress(PermissionError):  # the user has many pipes
+                fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, max(len(self.content), fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)))
             with contextlib.suppress(BlockingIOError):
                 if os.write(writer, self.content) == len(self.content):
                     return reader
@@ -50,7 +50,7 @@ class StandardInput:
 
 def output_pipe(uid: int | None) -> tuple[int, int]:
     """Return reader and writer of a pipe, of which the reader never blocks; `uid` as above."""
-    reader, writer = _pipe(uid, _OUTPUT_PIPE_BYTES)
+    reader, writer = _pipe(uid)
     os.set_blocking(reader, False)
     return reader, writer
 
@@ -79,11 +79,8 @@ def zygote_stderr() -> int:
     return subprocess.DEVNULL
 
 
-def _pipe(uid: int | None, num_bytes: int) -> tuple[int, int]:
+def _pipe(uid: int | None) -> tuple[int, int]:
     reader, writer = os.pipe2(os.O_CLOEXEC)
     if uid is not None:
         os.fchown(reader, uid, -1)  # else `open("/dev/stdin")` would be refused
-    if num_bytes > fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ):
-        with contextlib.suppress(PermissionError):  # the user has many pipes
-            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, num_bytes)
     return reader, writer

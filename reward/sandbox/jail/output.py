@@ -3,6 +3,7 @@
 from os import close, read, write
 
 _PIECE_BYTES = 1 << 16
+_MUCH_BYTES = 1 << 12  # what the smallest pipe that the kernel makes can hold
 _FIRST_PAUSE_S, _MIN_PAUSE_S = 0.004, 0.001
 
 
@@ -23,7 +24,7 @@ class Output:
 
     def drain(self) -> bool:
         """Move what is there; returns whether it is no more than it may be."""
-        num_pieces = 0
+        room = self._room
         while self._room:
             try:
                 piece = read(self._reader, min(_PIECE_BYTES, self._room))
@@ -34,8 +35,7 @@ class Output:
                 write(self._file, piece)
             if len(piece) < _PIECE_BYTES:
                 break
-            num_pieces += 1
-        self.pause_s = _MIN_PAUSE_S if num_pieces else 2 * self.pause_s
+        self.pause_s = _MIN_PAUSE_S if room - self._room >= _MUCH_BYTES else 2 * self.pause_s
         return self._room > 0
 
     def close(self) -> None:

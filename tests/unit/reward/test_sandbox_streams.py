@@ -1,5 +1,6 @@
 """Standard input and output are what programs expect them to be."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 
 from reward.limits import Limits
 from reward.sandbox import Execution, LocalSandbox, Program
-from reward.sandbox.standard_streams import StandardInput
+from reward.sandbox.jail.output import Output
+from reward.sandbox.standard_streams import StandardInput, output_pipe
 
 REPOSITORY = Path(__file__).parents[3]
 SANDBOX: LocalSandbox
@@ -129,6 +131,24 @@ def test_output_over_the_limit_ends_the_program_at_once() -> None:
     assert (
         run("print('x' * 100, flush=True)\nwhile True: pass", limits=Limits(output_bytes=100)).status == "output_limit"
     )
+
+
+def test_output_is_drained_often_while_there_is_much_of_it(tmp_path: Path) -> None:
+    reader, writer = output_pipe(None)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)  # as where the user has many pipes
+    file = os.open(tmp_path / "out", os.O_RDWR | os.O_CREAT)
+    output = Output(reader, file, 6000)
+    pauses = []
+    for num_bytes in (0, 4096, 0, 0):
+        os.write(writer, b"x" * num_bytes)
+        assert output.drain()
+        pauses.append(output.pause_s)
+    assert pauses == [0.008, 0.001, 0.002, 0.004]
+    os.write(writer, b"x" * 4096)
+    assert not output.drain()
+    assert os.fstat(file).st_size == 6001
+    os.close(writer)
+    output.close()
 
 
 def test_a_program_may_close_its_output_and_go_on() -> None:
