@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reward.limits import Limits
+from reward.sandbox.standard_streams import inherited_stderr
 
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = str(Path(__file__).parents[2])
@@ -47,7 +48,6 @@ class Judge:
         self.is_usable = True
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
-        has_stderr = sys.stderr is not None and _is_open(2)
         threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         try:
             with theirs:
@@ -55,7 +55,7 @@ class Judge:
                     [sys.executable, "-I", "-S", "-X", "utf8", "-W", "ignore", str(_WORKER), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=None if has_stderr else subprocess.DEVNULL,
+                    stderr=inherited_stderr(),
                     pass_fds=[theirs.fileno()],
                     env=threads,
                     cwd="/",
@@ -156,13 +156,6 @@ def _borrowed_judge() -> Iterator[Judge]:
         if judge.is_usable and os.getpid() == owner:
             with _lock:
                 _idle.append(judge)
-
-
-def _is_open(fd: int) -> bool:
-    with contextlib.suppress(OSError):
-        os.fstat(fd)
-        return True
-    return False
 
 
 def _close_all() -> None:

@@ -24,6 +24,7 @@ _FULL = (
 )
 _NUMPY = f"{_FULL} numpy.fft numpy.lib.stride_tricks numpy.linalg numpy.ma numpy.polynomial numpy.random numpy"
 _IMPORT = re.compile(r"\b(?:import|from)[ \t]+([\w. \t,]+)")
+_IMPORTS_MORE = ("__import__", "import_module", "\\N{")  # the last is the name of a character, for the compiler
 _NOT_LEAN = sys.stdlib_module_names - set(_LEAN.split())
 
 
@@ -37,11 +38,14 @@ class Flavour:
 
     def settings(self) -> dict[str, Any]:
         """What the zygote is told."""
+        zones, environment = time_zones()
         return {
             "modules": list(self.modules),
             "standard": sysconfig.get_path("stdlib"),
             "extra": None if self.package is None else folder_of(self.package),
             "all_extensions": self.all_extensions,
+            "zones": zones,
+            "environment": environment,
         }
 
 
@@ -60,8 +64,19 @@ def choose(code: str) -> str:
     if "numpy" in mentioned:
         return "numpy" if folder_of("numpy") is not None else "full"
     # Words of comments and imported names are among them: only names of modules count.
-    is_lean = not mentioned & _NOT_LEAN and "__import__" not in code and "import_module" not in code
+    is_lean = not mentioned & _NOT_LEAN and not any(word in code for word in _IMPORTS_MORE)
     return "lean" if is_lean else "full"
+
+
+def time_zones() -> tuple[list[str], dict[str, str]]:
+    """Folders of time zones for `zoneinfo`, and the environment in which it finds them: the machine's, or tzdata's."""
+    standard = str(sysconfig.get_config_var("TZPATH")).split(os.pathsep)
+    zones = [folder for folder in standard if os.path.isfile(os.path.join(folder, "UTC"))]
+    package = folder_of("tzdata")
+    if zones or package is None:
+        return zones, {}
+    folder = os.path.join(package, "tzdata", "zoneinfo")
+    return [folder], {"PYTHONTZPATH": folder}
 
 
 def folder_of(package: str) -> str | None:

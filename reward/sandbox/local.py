@@ -10,6 +10,7 @@ from reward.sandbox.counts import RunCounts
 from reward.sandbox.execution import Execution, Program, Status
 from reward.sandbox.flavours import FLAVOURS, choose
 from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
+from reward.sandbox.standard_streams import StandardInput
 from reward.sandbox.zygote_process import Slot, SlotLostError, Trace, Zygote, pack
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class LocalSandbox:
         """By layer of isolation, "" where it works, else why it does not."""
         return self._zygote("lean").layers
 
-    def _run(self, job: bytes, stdin: bytes, flavour: str, limits: Limits, timeout_s: float) -> Trace:
+    def _run(self, job: bytes, stdin: StandardInput, flavour: str, limits: Limits, timeout_s: float) -> Trace:
         slot = self._take_slot(flavour)
         try:
             trace = slot.run(job, stdin, limits, timeout_s)

@@ -18,20 +18,20 @@ from pathlib import Path
 from reward.limits import Limits
 from reward.sandbox.execution import Program
 from reward.sandbox.flavours import Flavour
+from reward.sandbox.standard_streams import StandardInput, inherited_stderr, memory_file, output_pipe
 
 _ZYGOTE = Path(__file__).with_name("jail") / "zygote.py"
 _START_S = 120.0  # wall seconds for the zygote to load its modules, on a machine busy with other starts
 _GRACE_S = 5.0  # wall seconds beyond its deadlines after which a slot counts as stuck
 _MAX_ANSWER_BYTES = 1 << 16
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _STDERR_TAIL_BYTES = 4096
 
 
-def pack(program: Program) -> tuple[bytes, bytes]:
+def pack(program: Program) -> tuple[bytes, StandardInput]:
     """The program as a job, and its standard input."""
     # Marshal is safe in this direction only: what comes back from the child is JSON.
     job = marshal.dumps((program.code, program.fn_name, program.arguments, program.leetcode, program.is_tested))
-    return job, program.stdin.encode("utf-8", errors="replace")
+    return job, StandardInput.of(program.stdin, program.code)
 
 
 class SlotLostError(Exception):
@@ -68,7 +68,7 @@ class Slot:
         self.pid: int = hello["pid"]
         self.uid: int | None = hello["uid"]
 
-    def run(self, job: bytes, stdin: bytes, limits: Limits, timeout_s: float) -> Trace:
+    def run(self, job: bytes, stdin: StandardInput, limits: Limits, timeout_s: float) -> Trace:
         """Run a job that `pack` made, once.
 
         Raises:
@@ -82,20 +82,23 @@ class Slot:
             "file_bytes": limits.file_bytes,
             "scratch_bytes": limits.scratch_bytes,
             "open_files": limits.open_files,
+            "output_bytes": limits.output_bytes,
         }
-        # Memory files, not pipes: neither side ever waits for the other, and the size limit of files holds for output.
         with contextlib.ExitStack() as stack:
-            fds = []
-            for content in (job, stdin, None, None, None):
-                fds.append(_memory_file(content))
-                stack.callback(os.close, fds[-1])
+
+            def kept(fd: int) -> int:
+                stack.callback(os.close, fd)
+                return fd
+
+            stdout, stderr, result = (kept(memory_file(None)) for _ in range(3))
+            fds = [kept(memory_file(job)), kept(stdin.open(self.uid)), stderr, result, stdout]
+            fds += map(kept, output_pipe(self.uid))
             self._connection.settimeout(limits.startup_s + timeout_s + _GRACE_S)
             try:
                 socket.send_fds(self._connection, [marshal.dumps(header)], fds)
             except OSError as error:
                 raise SlotLostError(f"the slot is gone ({error})") from error
             returncode, seconds, stopped_for, control = self._receive().decode(errors="replace").split(" ", 3)
-            _, _, stdout, stderr, result = fds
             return Trace(
                 control=control,
                 stopped_for=stopped_for,
@@ -141,19 +144,26 @@ class Zygote:
         self.scratch = tempfile.mkdtemp(prefix="reward-sandbox-")
         os.chmod(self.scratch, 0o711)
         self._connection, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        inside_fd = fcntl.fcntl(inside, fcntl.F_DUPFD_CLOEXEC, 3)  # those below are the zygote's standard streams
+        inside.close()
         # Symbols bound at the start, or every child binds them anew; and one thread: a library that starts more would
         # leave them behind at every fork.
         names = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-        with inside:
+        try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[inside.fileno()],
+                [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside_fd)],
+                stdin=subprocess.DEVNULL,  # can be read twice, and output cannot: so programs will find theirs
+                stdout=subprocess.PIPE,
+                stderr=inherited_stderr(),
+                pass_fds=[inside_fd],
                 env=dict.fromkeys(names, "1"),
                 cwd="/",
                 start_new_session=True,
             )
+        finally:
+            os.close(inside_fd)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         try:
             self._connection.settimeout(_START_S)
             settings = {**flavour.settings(), "scratch": self.scratch}
@@ -195,19 +205,6 @@ class Zygote:
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-def _memory_file(content: bytes | None) -> int:
-    """A file in memory with this content, which nobody can change any more; None: an empty one to write to."""
-    if content is None:
-        return os.memfd_create("output", os.MFD_CLOEXEC)
-    fd = os.memfd_create("input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    view = memoryview(content)
-    offset = 0
-    while offset < len(content):
-        offset += os.pwrite(fd, view[offset:], offset)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    return fd
 
 
 def _tail(fd: int) -> str:

@@ -4,17 +4,17 @@ A job is marshalled by the trusted process: (source, fn_name or None, arguments 
 without fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an expected output.
 """
 
-import atexit
 import builtins
 import contextlib
 import gc
 import os
 import sys
-from _thread import _count as num_threads
 from marshal import loads
 from os import SEEK_END, _exit, close, lseek, pread, write
 from types import CodeType, ModuleType
 
+from reward.sandbox.jail import semlock
+from reward.sandbox.jail.ending import end
 from reward.sandbox.jail.leetcode import find_function, ready_names
 from reward.sandbox.jail.values import outcome_of_call
 
@@ -36,7 +36,7 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     gc.enable()
     try:
         if "random" in source:
-            sys.modules["random"].seed()  # else every program would draw what the others draw
+            _seed()
         if fn_name is None:
             close(result_fd)
             _run_main(code)
@@ -44,20 +44,30 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
             _call(code, source if leetcode else None, fn_name, arguments, result_fd, is_tested=is_tested)
     except BaseException:  # untrusted: whatever ends a program, shown as an interpreter shows it
         status = _show_error()
-    _end(status)
+    end(status)
 
 
-def prepare_interpreter() -> None:
+def prepare_interpreter(environment: dict[str, str]) -> None:
     """Give programs, in the zygote, what a fresh interpreter with `site` has, without the limit of int's digits.
 
     Their standard streams are those of the zygote, whose descriptors are others by then: new ones would take longer.
     """
     os.environ.clear()
+    os.environ.update(environment)
+    semlock.install()
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
     sys.argv = ["solution.py"]
+
+
+def _seed() -> None:
+    """Let this program draw other random numbers than those that the zygote forks before and after it."""
+    sys.modules["random"].seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(int.from_bytes(os.urandom(4), "little"))  # without a seed it takes 20 times as long
 
 
 def _run_main(code: CodeType) -> None:
@@ -92,23 +102,9 @@ def _show_error() -> int:
             return 0
         if isinstance(error.code, int):
             return error.code & 0xFF
-        print(error.code, file=sys.stderr)
+        with contextlib.suppress(BaseException):  # untrusted: its text
+            print(error.code, file=sys.stderr)
         return 1
     with contextlib.suppress(BaseException):  # untrusted: the program's own hook
         sys.excepthook(kind, error, trace)  # type: ignore[arg-type]
     return 1
-
-
-def _end(status: int) -> None:
-    """End as an interpreter does, without its slow clearing of modules."""
-    with contextlib.suppress(BaseException):  # untrusted exit functions
-        if num_threads():  # where no thread was started there is nothing to wait for
-            sys.modules["threading"]._shutdown()
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except BaseException:  # untrusted or full: an interpreter ends with 120 then
-            status = status or 120
-    _exit(status)

@@ -7,6 +7,7 @@ import _socket
 import array
 import contextlib
 import errno
+import gc
 import json
 import os
 from marshal import loads
@@ -35,10 +36,11 @@ from reward.sandbox.jail import landlock, lockdown, seccomp
 from reward.sandbox.jail.kernel import fork
 from reward.sandbox.jail.library import folder_fds
 from reward.sandbox.jail.lockdown import Cell, lock_down, rlimits
+from reward.sandbox.jail.output import Output
 from reward.sandbox.jail.program import run as run_program
 
 MAX_HEADER_BYTES = 4096
-NUM_REQUEST_FDS = 5  # job, standard input, output and error, result
+NUM_REQUEST_FDS = 7  # job, standard input, standard error, result, file for standard output, and the pipe's two ends
 _POLL_S = 0.05  # how often a running program's scratch directory is measured
 _MAX_SCRATCH_FILES = 256
 _PAST_ALL_FDS = 1 << 20
@@ -51,7 +53,7 @@ class _Ending:
 
     def __init__(self) -> None:
         self.control = b""  # what it reported before the code under test ran: "ready", when, "compiled" or an error
-        self.stopped_for = ""  # why it was killed: time, scratch, cancelled; empty: it ended by itself
+        self.stopped_for = ""  # why it was killed: time, output, scratch, cancelled; empty: it ended by itself
         self.returncode = 1  # exit status; negative: signal
         self.seconds = 0.0  # wall seconds from ready to the end
 
@@ -93,6 +95,7 @@ def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
 def serve(connection: _socket.socket, cell: Cell) -> None:
     """Answer requests until the trusted process closes the connection."""
     connection.send(json.dumps({"pid": getpid(), "uid": cell.uid}).encode())
+    gc.freeze()  # what a program's end looks through is its own
     try:
         while True:
             header, fds = receive(connection, NUM_REQUEST_FDS)
@@ -131,7 +134,8 @@ def remove_tree(folder: str) -> None:
 def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], fds: list[int]) -> _Ending:
     # What the child needs is worked out before the fork: there every page that it touches is copied first.
     control, control_writer = pipe2(O_CLOEXEC | O_NONBLOCK)
-    kept = sorted({fds[0], fds[4], control_writer, *cell.fds})
+    job, stdin, stderr, result, stdout_file, stdout_reader, stdout = fds
+    kept = sorted({job, result, control_writer, *cell.fds})
     gaps = list(zip([3, *(fd + 1 for fd in kept)], [*kept, _PAST_ALL_FDS], strict=True))
     lowered = rlimits(cell, limits)
     parent = getpid()
@@ -143,19 +147,21 @@ def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], 
             close(fd)
         return _Ending()
     if pid == 0:
-        _become_program(cell, lowered, fds, control_writer, gaps, parent)
-    for fd in (*fds, control_writer):
+        _become_program(cell, lowered, [job, stdin, stdout, stderr, result], control_writer, gaps, parent)
+    for fd in (job, stdin, stdout, stderr, result, control_writer):
         close(fd)
     ending = _Ending()
+    output = Output(stdout_reader, stdout_file, int(limits["output_bytes"]))
     pidfd = pidfd_open(pid)
     try:
-        _watch(connection, cell, limits, ending, pidfd, control, started)
+        _watch(connection, cell, limits, ending, pidfd, control, started, output)
     finally:
         pidfd_send_signal(pidfd, SIGKILL)  # a child that has ended is there until it is waited for
         ending.returncode = waitstatus_to_exitcode(waitpid(pid, 0)[1])
         # Under seccomp there is nothing but the one process; to make sure costs a fork, so only after a violent end.
         if cell.uid is not None and (ending.returncode < 0 or cell.filter is None):
             lockdown.kill_all_of(cell.uid)
+        output.close()
         close(pidfd)
         close(control)
         _empty(cell.scratch)
@@ -185,7 +191,10 @@ def _become_program(
         with contextlib.suppress(OSError):
             write(2, f"sandbox: {error}".encode())
         _exit(1)
-    run_program(job, control, result)
+    try:
+        run_program(job, control, result)
+    finally:  # whatever a program raises there, a slot's code it must not reach
+        _exit(1)
 
 
 def _watch(
@@ -196,6 +205,7 @@ def _watch(
     pidfd: int,
     control: int,
     started: float,
+    output: Output,
 ) -> None:
     """Wait for the child's end, its deadline, too much in its scratch directory, or the trusted process's word.
 
@@ -208,7 +218,7 @@ def _watch(
     deadline = started + limits["startup_s"]
     poll_s = min(_POLL_S, limits["test_s"])
     while True:
-        events = dict(waiting.poll(max(0.0, min(deadline - monotonic(), poll_s)) * 1000))
+        events = dict(waiting.poll(max(0.0, min(deadline - monotonic(), poll_s, output.pause_s)) * 1000))
         if ready_at is None:
             ready_at = _read_report(control, ending)
             if ready_at is not None:
@@ -220,6 +230,9 @@ def _watch(
             break
         if monotonic() >= deadline:
             ending.stopped_for = "time"
+            break
+        if not events and not output.drain():
+            ending.stopped_for = "output"
             break
         if not events and not _fits(cell.scratch, limits["scratch_bytes"]):
             ending.stopped_for = "scratch"

@@ -36,11 +36,13 @@ def main() -> None:
     connection = _socket.socket(fileno=int(sys.argv[1]))
     trusted = os.getppid()
     settings = json.loads(connection.recv(1 << 16))
+    os.environ.update(settings["environment"])  # modules that load now look into it
     folders = library.preload(
         settings["modules"], settings["standard"], settings["extra"], all_extensions=settings["all_extensions"]
     )
+    folders += settings["zones"]
     layers = lockdown.probe(settings["scratch"], folders)
-    program.prepare_interpreter()
+    program.prepare_interpreter(settings["environment"])
     exec(compile("", "warm-up", "exec"))  # the first compilation sets up what takes longer than most programs
     gc.collect()
     gc.freeze()  # so that no collection in a child touches, and so copies, the pages it shares with the zygote

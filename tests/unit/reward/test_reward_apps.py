@@ -125,11 +125,12 @@ while frame:
     frame = frame.f_back
 look([dict(os.environ), sys.argv])
 for fd in range(64):
-    try:
-        os.set_blocking(fd, False)
-        look(os.pread(fd, 20000, 0))
-    except OSError:
-        pass
+    for read in (lambda: os.pread(fd, 20000, 0), lambda: os.read(fd, 20000)):
+        try:
+            os.set_blocking(fd, False)
+            look(read())
+        except OSError:
+            pass
 print(found[0] if found else 'nothing')
 """
 

@@ -165,3 +165,25 @@ def test_a_judge_that_users_bring_may_raise() -> None:
     problem = Problem(problem_id="v", inputs=[[1]], outputs=[judge], kind="value", fn_name="f")
     result = score_response(problem, "```python\ndef f(x): return x\n```", LIMITS)
     assert result.outcome == "output_limit" and "TypeError" in result.detail
+
+
+def test_standard_streams_may_be_closed() -> None:
+    code = """
+        import json, os
+        os.closerange(0, 3)
+        from reward import Problem, score_response
+        problem = Problem.from_input_output({"inputs": ["3"], "outputs": ["4"]}, problem_id=1)
+        score = score_response(problem, "```python\\nprint(int(input()) + 1)\\n```")
+        os.write(int(os.environ["RESULT_FD"]), score.outcome.encode())
+    """
+    reader, writer = os.pipe()
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=REPOSITORY,
+        env={**os.environ, "RESULT_FD": str(writer)},
+        pass_fds=[writer],
+        check=True,
+    )
+    os.close(writer)
+    with open(reader) as file:
+        assert file.read() == "pass"

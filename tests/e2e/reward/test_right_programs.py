@@ -1,0 +1,46 @@
+"""Right programs do in the sandbox what they do in a bare interpreter."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program
+from reward.sandbox.standard_streams import StandardInput
+
+pytestmark = pytest.mark.e2e
+_SPEC = importlib.util.spec_from_file_location("right_programs", Path(__file__).with_name("right_programs.py"))
+assert _SPEC is not None and _SPEC.loader is not None
+right = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(right)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[LocalSandbox]:
+    sandbox = LocalSandbox(num_slots=2)
+    yield sandbox
+    sandbox.close()
+
+
+def run_bare(code: str, stdin: str, folder: Path) -> bytes:
+    """Standard output of an interpreter of its own, whose input is the same kind of file."""
+    options = ["-I"] if "numpy" in code else ["-I", "-S"]
+    with open(StandardInput.of(stdin, code).open(None), "rb") as file:
+        command = [sys.executable, *options, "-X", "utf8", "-c", code]
+        done = subprocess.run(command, stdin=file, capture_output=True, cwd=folder, env={})
+    assert (done.returncode, done.stderr) == (0, b"")
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", right.RIGHT_PROGRAMS)
+def test_right_program(sandbox: LocalSandbox, name: str, tmp_path: Path) -> None:
+    code, stdin = right.RIGHT_PROGRAMS[name]
+    execution = sandbox.execute(Program(code=code, stdin=stdin), limits=Limits(), timeout_s=30.0)
+    assert execution.status == "ok", execution.detail
+    expected = run_bare(code, stdin, tmp_path)
+    assert expected
+    assert execution.stdout.encode() == expected
