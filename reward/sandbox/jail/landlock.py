@@ -40,13 +40,14 @@ def version() -> int:
     return kernel.syscall("landlock", number, None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_RULESET_VERSION))
 
 
-def create_ruleset(rules: Iterable[tuple[str, int]]) -> int:
+def create_ruleset(rules: Iterable[tuple[str, int]], *, abi: int | None = None) -> int:
     """Return the descriptor of a ruleset: everything is forbidden but the rights given, each beneath its path.
 
     Args:
         rules: (path, rights); paths that do not exist are left out.
+        abi: version of the interface to use; None: the kernel's.
     """
-    abi = version()
+    abi = abi or version()
     handled = _HANDLED_FILE_RIGHTS[min(abi, max(_HANDLED_FILE_RIGHTS))]
     attributes = _Ruleset(fs=handled, net=_HANDLED_NET_RIGHTS * (abi >= 4), scoped=_SCOPES * (abi >= 6))
     size = ctypes.c_size_t(8 if abi < 4 else 16 if abi < 6 else 24)
