@@ -12,7 +12,7 @@ from reward.sandbox.execution import Execution, Program, Status
 from reward.sandbox.flavours import FLAVOURS, choose
 from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
 from reward.sandbox.jail.values import DECODERS
-from reward.sandbox.zygote_process import Slot, SlotLostError, Trace, Zygote, pack
+from reward.sandbox.zygote_process import Slot, SlotLostError, SlotRefusedError, Trace, Zygote, pack
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,8 @@ class LocalSandbox:
         zygote = self._zygote(flavour)
         try:
             return zygote.open_slot()
+        except SlotRefusedError:
+            raise
         except SlotLostError:
             self._drop(zygote)
             raise

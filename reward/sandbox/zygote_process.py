@@ -22,6 +22,7 @@ from reward.sandbox.flavours import Flavour
 _ZYGOTE = Path(__file__).with_name("jail") / "zygote.py"
 _START_S = 120.0  # wall seconds for the zygote to load its modules, on a machine busy with other starts
 _GRACE_S = 5.0  # wall seconds beyond its deadlines after which a slot counts as stuck
+_END_S = 2.0  # wall seconds for the zygote to end its slots and itself, before it is killed
 _MAX_ANSWER_BYTES = 1 << 16
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _STDERR_TAIL_BYTES = 4096
@@ -45,6 +46,10 @@ class SlotLostError(Exception):
     """A slot or the zygote did not answer: nothing that the program may be blamed for."""
 
 
+class SlotRefusedError(SlotLostError):
+    """The zygote lives, but had no process to make a slot of."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Trace:
     """Everything seen of one run."""
@@ -65,11 +70,14 @@ class Slot:
         """Wait for the slot's first words.
 
         Raises:
+            SlotRefusedError: there is none.
             SlotLostError: it could not get ready.
         """
         self._connection = connection
         connection.settimeout(_START_S)
         hello = json.loads(self._receive())
+        if "refused" in hello:
+            raise SlotRefusedError(f"no slot could be started: {hello['refused']}")
         if "error" in hello:
             raise SlotLostError(f"a slot could not get ready: {hello['error']}")
         self.pid: int = hello["pid"]
@@ -153,7 +161,7 @@ class Zygote:
         names = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
         with inside:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside.fileno())],
+                [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside.fileno()), self.scratch],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[inside.fileno()],
@@ -163,8 +171,7 @@ class Zygote:
             )
         try:
             self._connection.settimeout(_START_S)
-            settings = {**flavour.settings(), "scratch": self.scratch}
-            self._connection.send(json.dumps(settings).encode())
+            self._connection.send(json.dumps(flavour.settings()).encode())
             self.layers: dict[str, str] = json.loads(self._connection.recv(_MAX_ANSWER_BYTES))
         except (OSError, ValueError) as error:
             self.close()
@@ -179,6 +186,7 @@ class Zygote:
         """Start one more slot.
 
         Raises:
+            SlotRefusedError: no process was to be had.
             SlotLostError: the zygote is gone, or the slot could not get ready.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -198,9 +206,14 @@ class Zygote:
 
     def close(self) -> None:
         """End it; its slots and their programs end with it."""
+        with contextlib.suppress(OSError):
+            self._connection.send(b"")  # another process may hold a copy of the connection
         self._connection.close()
-        self._process.kill()
-        self._process.wait()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 

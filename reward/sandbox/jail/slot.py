@@ -92,8 +92,8 @@ def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
 
 def serve(connection: _socket.socket, cell: Cell) -> None:
     """Answer requests until the trusted process closes the connection."""
-    connection.send(json.dumps({"pid": getpid(), "uid": cell.uid}).encode())
     try:
+        connection.send(json.dumps({"pid": getpid(), "uid": cell.uid}).encode())
         while True:
             header, fds = receive(connection, NUM_REQUEST_FDS)
             if not header:
@@ -101,8 +101,6 @@ def serve(connection: _socket.socket, cell: Cell) -> None:
             ending = _run_test(connection, cell, loads(header), fds)
             words = (ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
             connection.send(b"%d %.6f %s %s" % words)
-    except (BrokenPipeError, ConnectionResetError):  # the trusted process has gone
-        return
     finally:
         remove_tree(cell.scratch)
 
@@ -119,10 +117,11 @@ def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]
 def remove_tree(folder: str) -> None:
     """Remove the folder and what is in it, as far as possible."""
     for parent, folders, files in os.walk(folder, topdown=False):
-        with contextlib.suppress(OSError):
-            for name in files:
+        for name in files:
+            with contextlib.suppress(OSError):
                 os.unlink(os.path.join(parent, name))
-            for name in folders:
+        for name in folders:
+            with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(parent, name))
     with contextlib.suppress(OSError):
         os.rmdir(folder)

@@ -2,8 +2,14 @@
 
 import contextlib
 import os
+import signal
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +18,7 @@ from reward.limits import Limits
 from reward.sandbox import Execution, LocalSandbox, Program
 
 pytestmark = pytest.mark.e2e
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -45,3 +52,90 @@ def test_nothing_reaches_a_socket_of_the_machine(
             pytest.fail(f"a program sent {machine.recv(9)!r}")
     assert execution.status == "runtime_error"
     assert "Error" in execution.detail
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # ended meanwhile
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# Whatever it does about it, it dies with its slot.
+STUBBORN = """
+import ctypes, signal, time
+ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+for number in range(1, 65):
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+print("stubborn", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("mode", ["kill zygote", "kill slot", "close"])
+def test_no_program_outlives_its_slot(sandbox: LocalSandbox, mode: str) -> None:
+    assert run(sandbox, "import ctypes, signal").status == "ok"
+    zygote = sandbox._zygotes["full"].pid
+    (slot,) = children_of(zygote)
+    limits = Limits(infra_attempts=1)
+    thread = threading.Thread(target=lambda: run(sandbox, STUBBORN, timeout_s=60.0, limits=limits))
+    thread.start()
+    wait_for(lambda: children_of(slot))
+    (program,) = children_of(slot)
+    wait_for(lambda: "hrtimer_nanosleep" in Path(f"/proc/{program}/wchan").read_text())
+    if mode == "close":
+        sandbox.close()
+    else:
+        os.kill(zygote if mode == "kill zygote" else slot, signal.SIGKILL)
+    thread.join(30)
+    try:
+        wait_for(lambda: not is_alive(program), timeout_s=5.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(program, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5])
+def test_zygotes_end_silently_whenever_the_trusted_process_does(tmp_path: Path, delay_s: float) -> None:
+    code = """
+        import threading
+        from reward.limits import Limits
+        from reward.sandbox import LocalSandbox, Program
+        def run(code):
+            sandbox.execute(Program(code=code), limits=Limits(), timeout_s=60)
+        print(flush=True)
+        sandbox = LocalSandbox(num_slots=3)
+        endless = [f"{word}\\nwhile True: pass" for word in ("0", "import numpy", "import ssl")]
+        threads = [threading.Thread(target=run, args=(code,)) for code in endless]
+        [thread.start() for thread in threads]
+    """
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    errors = tmp_path / "errors"
+    with errors.open("wb") as file:
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=file, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay_s)
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+    wait_for(lambda: [entry.name for entry in tmp_path.iterdir()] == ["errors"])
+    assert errors.read_text() == ""
