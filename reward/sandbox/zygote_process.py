@@ -5,12 +5,10 @@ import fcntl
 import json
 import marshal
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 from reward.limits import Limits
 from reward.sandbox.execution import Program
 from reward.sandbox.flavours import Flavour
+from reward.sandbox.scratch_folder import ScratchFolder
 
 _ZYGOTE = Path(__file__).with_name("jail") / "zygote.py"
 _START_S = 120.0  # wall seconds for the zygote to load its modules, on a machine busy with other starts
@@ -95,7 +94,6 @@ class Slot:
             "test_s": timeout_s,
             "memory_bytes": limits.memory_bytes,
             "file_bytes": limits.file_bytes,
-            "scratch_bytes": limits.scratch_bytes,
             "open_files": limits.open_files,
         }
         # Memory files, not pipes: neither side ever waits for the other, and the size limit of files holds for output.
@@ -153,22 +151,14 @@ class Zygote:
         """
         self._lock = threading.Lock()
         self._num_slots = 0
-        self.scratch = tempfile.mkdtemp(prefix="reward-sandbox-")
-        os.chmod(self.scratch, 0o711)
+        self._folder = ScratchFolder()
         self._connection, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Symbols bound at the start, or every child binds them anew; and one thread: a library that starts more would
-        # leave them behind at every fork.
-        names = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-        with inside:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside.fileno()), self.scratch],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[inside.fileno()],
-                env=dict.fromkeys(names, "1"),
-                cwd="/",
-                start_new_session=True,
-            )
+        try:
+            self._process = self._start(inside)
+        except OSError:
+            self._connection.close()
+            self._folder.remove()
+            raise
         try:
             self._connection.settimeout(_START_S)
             self._connection.send(json.dumps(flavour.settings()).encode())
@@ -177,13 +167,33 @@ class Zygote:
             self.close()
             raise SlotLostError(f"the zygote could not start ({error}); its error output is above") from error
 
+    def _start(self, inside: socket.socket) -> subprocess.Popen[bytes]:
+        # Symbols bound at the start, or every child binds them anew; and one thread: a library that starts more would
+        # leave them behind at every fork.
+        names = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+        with inside:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside.fileno()), self.scratch],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[inside.fileno(), self._folder.fd],
+                env=dict.fromkeys(names, "1"),
+                cwd="/",
+                start_new_session=True,
+            )
+
     @property
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
 
-    def open_slot(self) -> Slot:
-        """Start one more slot.
+    @property
+    def scratch(self) -> str:
+        """Folder of the slots' scratch directories."""
+        return self._folder.path
+
+    def open_slot(self, scratch_bytes: int) -> Slot:
+        """Start one more slot, with so much room for files.
 
         Raises:
             SlotRefusedError: no process was to be had.
@@ -192,9 +202,10 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._lock:
             self._num_slots += 1
-            folder = os.path.join(self.scratch, str(self._num_slots))
+            name = "mounted" if not self.layers["scratch"] else str(self._num_slots)
+            request = {"folder": os.path.join(self.scratch, name), "scratch_bytes": scratch_bytes}
             try:
-                socket.send_fds(self._connection, [folder.encode()], [theirs.fileno()])
+                socket.send_fds(self._connection, [json.dumps(request).encode()], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 raise SlotLostError(f"the zygote is gone ({error})") from error
@@ -214,7 +225,7 @@ class Zygote:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._folder.remove()
 
 
 def _memory_file(content: bytes | None) -> int:

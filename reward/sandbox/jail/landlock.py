@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from reward.sandbox.jail import kernel
 from reward.sandbox.jail.kernel import SYS_LANDLOCK_RESTRICT_SELF, syscall
 
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = (1 << bit for bit in range(6))
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 _MAKE_REG = 1 << 8
 _TRUNCATE = 1 << 14
 # Rights that a ruleset governs, by the version of the kernel's interface. Version 1 has 13, each later one more.
@@ -17,7 +17,7 @@ _SCOPES = 0b11  # abstract UNIX sockets and signals to processes outside, from v
 
 READ = _READ_FILE | _READ_DIR
 # Regular files only: a scratch directory without subdirectories is emptied in one pass, however hostile the program.
-SCRATCH = READ | _WRITE_FILE | _REMOVE_FILE | _MAKE_REG | _TRUNCATE
+SCRATCH = READ | _WRITE_FILE | _MAKE_REG | _TRUNCATE
 DEVICE = _READ_FILE | _WRITE_FILE
 _FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 

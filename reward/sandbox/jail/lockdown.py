@@ -14,11 +14,13 @@ from signal import SIGKILL
 from reward.sandbox.jail import kernel, landlock, seccomp
 from reward.sandbox.jail.kernel import PR_SET_PDEATHSIG, prctl
 from reward.sandbox.jail.landlock import restrict_self
+from reward.sandbox.jail.scratch import Scratch, mount
 
 # Layers without which a hostile program can reach the machine: it refuses to run without them.
 REQUIRED_LAYERS = ("landlock", "seccomp")
 _READABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _MAX_THREADS = 128
+NAMESPACES = sum(kernel.CLONE_NAMESPACES.values())
 _ID_RANGE_LOW, _ID_RANGE_HIGH = 1 << 30, 1 << 31  # far from ids that anything else gives out
 
 
@@ -26,7 +28,7 @@ class Cell:
     """What the tests of one slot run in, one after the other.
 
     Args:
-        scratch: directory, empty at each start.
+        scratch: empty at each start.
         uid: own user and group; None: the zygote's, where it is an ordinary user.
         ruleset: Landlock ruleset; None: without Landlock.
         filter: None: without seccomp.
@@ -40,7 +42,7 @@ class Cell:
     def __init__(
         self,
         *,
-        scratch: str,
+        scratch: Scratch,
         uid: int | None,
         ruleset: int | None,
         filter: seccomp.Filter | None,
@@ -53,9 +55,9 @@ class Cell:
         self.own_memory, self.fds, self.claim = own_memory, fds, claim
 
 
-def lock_slot_down(scratch: str, uid: int | None) -> None:
+def lock_slot_down(scratch: Scratch, uid: int | None) -> None:
     """Put on the slot what its programs inherit."""
-    os.chdir(scratch)  # with the slot's rights: directories above may be closed to the sandbox's user
+    os.chdir(scratch.path)  # with the slot's rights: directories above may be closed to the sandbox's user
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -124,13 +126,12 @@ def own_address_space() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def readable_rules(scratch: str, folders: list[str]) -> Iterator[tuple[str, int]]:
-    """Landlock rules: the interpreter's folders for reading, the scratch directory, harmless devices."""
+def readable_rules(folders: list[str]) -> Iterator[tuple[str, int]]:
+    """Landlock rules for reading: the interpreter's folders, harmless devices."""
     for folder in folders:
         yield folder, landlock.READ
     for device in _READABLE_DEVICES:
         yield device, landlock.DEVICE
-    yield scratch, landlock.SCRATCH
 
 
 def claim_uid() -> tuple[int, _socket.socket]:
@@ -191,7 +192,7 @@ def probe(scratch: str, folders: list[str]) -> dict[str, str]:
         return "" if os.getresuid() == (uid, uid, uid) else "the change of user had no effect"
 
     def try_landlock() -> str:
-        ruleset = landlock.create_ruleset(readable_rules(scratch, folders))
+        ruleset = landlock.create_ruleset(readable_rules(folders))
         kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
         landlock.restrict_self(ruleset)
         return _is_refused(lambda: os.listdir("/"), errno.EACCES)
@@ -204,16 +205,28 @@ def probe(scratch: str, folders: list[str]) -> dict[str, str]:
         return _is_refused(_socket.socket, errno.EPERM) or _is_refused(os.fork, errno.EPERM)
 
     def try_namespaces() -> str:
-        enter_namespaces()
+        enter_namespaces(NAMESPACES)
         return ""
 
-    attempts = {"uid": try_uid, "landlock": try_landlock, "seccomp": try_seccomp, "namespaces": try_namespaces}
+    def try_scratch() -> str:
+        enter_namespaces(kernel.CLONE_NEWNS)
+        mount(scratch, 0, "mode=700")
+        with open(os.path.join(scratch, "trial"), "wb", buffering=0) as file:
+            file.write(bytes(resource.getpagesize()))
+            return _is_refused(lambda: file.write(b"x"), errno.ENOSPC)
+
+    attempts = {
+        "uid": try_uid,
+        "landlock": try_landlock,
+        "seccomp": try_seccomp,
+        "namespaces": try_namespaces,
+        "scratch": try_scratch,
+    }
     return {name: _in_throw_away_child(attempt) for name, attempt in attempts.items()}
 
 
-def enter_namespaces() -> None:
-    """Move this process into network, IPC and host-name namespaces of its own; a user namespace first if not root."""
-    flags = sum(kernel.CLONE_NAMESPACES.values())
+def enter_namespaces(flags: int) -> None:
+    """Move this process into namespaces of its own; a user namespace first if not root."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         kernel.unshare(flags)

@@ -6,9 +6,7 @@ Forking costs what is loaded, so this and its neighbours do without `socket`, `d
 import _socket
 import array
 import contextlib
-import errno
 import json
-import os
 from marshal import loads
 from os import (
     O_CLOEXEC,
@@ -18,7 +16,6 @@ from os import (
     closerange,
     dup2,
     getpid,
-    listdir,
     pidfd_open,
     pipe2,
     read,
@@ -31,16 +28,16 @@ from select import POLLIN, poll
 from signal import SIGKILL, pidfd_send_signal
 from time import monotonic, monotonic_ns
 
-from reward.sandbox.jail import landlock, lockdown, seccomp
+from reward.sandbox.jail import kernel, landlock, lockdown, seccomp
 from reward.sandbox.jail.kernel import fork
 from reward.sandbox.jail.library import folder_fds
 from reward.sandbox.jail.lockdown import Cell, lock_down, rlimits
 from reward.sandbox.jail.program import run as run_program
+from reward.sandbox.jail.scratch import Scratch
 
 MAX_HEADER_BYTES = 4096
 NUM_REQUEST_FDS = 5  # job, standard input, output and error, result
 _POLL_S = 0.05  # how often a running program's scratch directory is measured
-_MAX_SCRATCH_FILES = 256
 _PAST_ALL_FDS = 1 << 20
 
 
@@ -56,23 +53,21 @@ class _Ending:
         self.seconds = 0.0  # wall seconds from ready to the end
 
 
-def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
+def make_cell(path: str, scratch_bytes: int, layers: list[str], folders: list[str]) -> Cell:
     """Prepare what every test of the slot shares; the layers are those that the probe found to work.
 
     What a test's process can inherit is put on the slot itself, once.
     """
-    remove_tree(scratch)  # of a slot that was killed
-    os.mkdir(scratch, 0o700)
     uid = claim = ruleset = None
+    scratch = Scratch(path, scratch_bytes, is_mounted="scratch" in layers)
     if "uid" in layers:
         uid, claim = lockdown.claim_uid()
-        # Not the program's own directory: it cannot change its mode.
-        os.chown(scratch, 0, uid)
-        os.chmod(scratch, 0o770)
-    if "namespaces" in layers:
-        lockdown.enter_namespaces()
+    namespaces = lockdown.NAMESPACES * ("namespaces" in layers) | kernel.CLONE_NEWNS * scratch.is_mounted
+    if namespaces:
+        lockdown.enter_namespaces(namespaces)
+    scratch.give_to(uid)
     if "landlock" in layers:
-        ruleset = landlock.create_ruleset(lockdown.readable_rules(scratch, folders))
+        ruleset = landlock.create_ruleset([*lockdown.readable_rules(folders), (scratch.path, scratch.rights)])
     own_memory = lockdown.own_address_space()
     sandbox_filter = seccomp.Filter() if "seccomp" in layers else None
     lockdown.lock_slot_down(scratch, uid)
@@ -102,7 +97,7 @@ def serve(connection: _socket.socket, cell: Cell) -> None:
             words = (ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
             connection.send(b"%d %.6f %s %s" % words)
     finally:
-        remove_tree(cell.scratch)
+        cell.scratch.remove()
 
 
 def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
@@ -112,19 +107,6 @@ def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]
     for _, _, data in ancillary:
         fds.frombytes(data)
     return message, list(fds)
-
-
-def remove_tree(folder: str) -> None:
-    """Remove the folder and what is in it, as far as possible."""
-    for parent, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(parent, name))
-        for name in folders:
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(parent, name))
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
 
 
 def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], fds: list[int]) -> _Ending:
@@ -157,7 +139,9 @@ def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], 
             lockdown.kill_all_of(cell.uid)
         close(pidfd)
         close(control)
-        _empty(cell.scratch)
+        if not ending.stopped_for and not cell.scratch.is_within_limits():
+            ending.stopped_for = "scratch"
+        cell.scratch.empty()
     return ending
 
 
@@ -220,7 +204,7 @@ def _watch(
         if monotonic() >= deadline:
             ending.stopped_for = "time"
             break
-        if not events and not _fits(cell.scratch, limits["scratch_bytes"]):
+        if not events and not cell.scratch.is_within_limits():
             ending.stopped_for = "scratch"
             break
     now = monotonic()
@@ -239,26 +223,3 @@ def _read_report(control: int, ending: _Ending) -> float | None:
     if len(words) < 3 or words[0] != b"ready":
         return None
     return int(words[1]) / 1e9
-
-
-def _fits(scratch: str, max_bytes: float) -> bool:
-    num_files = num_bytes = 0
-    with os.scandir(scratch) as entries:
-        for entry in entries:
-            num_files += 1
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                num_bytes += entry.stat(follow_symlinks=False).st_size
-            if num_files > _MAX_SCRATCH_FILES or num_bytes > max_bytes:
-                return False
-    return True
-
-
-def _empty(scratch: str) -> None:
-    for name in listdir(scratch):
-        path = os.path.join(scratch, name)
-        try:
-            os.unlink(path)
-        except OSError as error:  # a directory: possible without Landlock only
-            if error.errno not in (errno.EISDIR, errno.EPERM, errno.EACCES):
-                raise
-            remove_tree(path)

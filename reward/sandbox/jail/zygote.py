@@ -7,6 +7,7 @@ process for every connection it is sent. Slots fork the tests. All of them end w
 import os
 import sys
 import types
+from typing import Any
 
 
 def _make_jail_importable() -> None:
@@ -28,6 +29,7 @@ import select  # noqa: E402
 import signal  # noqa: E402
 
 from reward.sandbox.jail import kernel, library, lockdown, program, slot  # noqa: E402
+from reward.sandbox.jail.scratch import remove_tree  # noqa: E402
 
 _CHECK_PARENT_MS = 1000
 _TRUSTED_PROCESS_GONE = (BrokenPipeError, ConnectionResetError, KeyboardInterrupt)
@@ -43,7 +45,7 @@ def main() -> None:
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
-    slot.remove_tree(scratch)
+    remove_tree(scratch)
 
 
 def _serve(connection: _socket.socket, scratch: str) -> None:
@@ -70,8 +72,8 @@ def _serve(connection: _socket.socket, scratch: str) -> None:
     while os.getppid() == trusted:
         if not poll.poll(_CHECK_PARENT_MS):
             continue
-        folder, fds = slot.receive(connection, 1)
-        if not folder:
+        request, fds = slot.receive(connection, 1)
+        if not request:
             break
         slots_connection = _socket.socket(fileno=fds[0])
         try:
@@ -82,15 +84,17 @@ def _serve(connection: _socket.socket, scratch: str) -> None:
             pid = -1
         if pid == 0:
             connection.close()
-            _become_slot(slots_connection, folder.decode(), enabled, folders, own_pid)
+            _become_slot(slots_connection, json.loads(request), enabled, folders, own_pid)
         slots_connection.close()
 
 
-def _become_slot(connection: _socket.socket, scratch: str, layers: list[str], folders: list[str], zygote: int) -> None:
+def _become_slot(
+    connection: _socket.socket, request: dict[str, Any], layers: list[str], folders: list[str], zygote: int
+) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with contextlib.suppress(*_TRUSTED_PROCESS_GONE):
         try:
-            cell = slot.make_cell(scratch, layers, folders)
+            cell = slot.make_cell(request["folder"], request["scratch_bytes"], layers, folders)
             # After the change of group, which clears it.
             kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         except OSError as error:

@@ -93,6 +93,14 @@ BOMBS = [
         code="for i in range(10**7):\n    with open(str(i), 'wb') as f: f.write(bytes(8 << 20))",
         outcomes=(*OUTPUT_LIMIT, *TIME_OUT),
     ),
+    Hostile(
+        name="unlinked_files",
+        code="import os\ntotal = 0\ntry:\n    for _ in range(6):\n"
+        "        fd = os.open('f', os.O_RDWR | os.O_CREAT)\n        os.unlink('f')\n"
+        "        for _ in range(15): total += os.write(fd, bytes(1 << 20))\n"
+        "except OSError: pass\nif total > 65 << 20: print('escaped', flush=True)\nos._exit(0)",
+        outcomes=("fail", *OUTPUT_LIMIT),
+    ),
     Hostile(name="sparse_file", code="open('f', 'wb').truncate(1 << 40)", outcomes=ERROR),
 ]
 

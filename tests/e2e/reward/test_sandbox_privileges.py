@@ -66,6 +66,7 @@ def test_root_of_a_default_container(tmp_path: Path) -> None:
         "landlock": False,
         "seccomp": False,
         "namespaces": True,
+        "scratch": True,
     }
     assert_all_contained(found)
 
@@ -114,7 +115,7 @@ def run():
     execution = sandbox.execute(program, limits=limits, timeout_s=4)
     return execution.stdout or execution.detail
 found = [run()]
-sandbox._idle["lean"].pop().close()
+sandbox._idle["lean", limits.scratch_bytes].pop().close()
 zygote, end, threads = sandbox._zygotes["lean"], threading.Event(), []
 try:
     while True:

@@ -73,7 +73,7 @@ def test_probe_command_names_every_layer() -> None:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split()[:3] for line in done.stdout.splitlines()]
-    assert [row[0] for row in rows] == ["uid", "landlock", "seccomp", "namespaces", "local"]
+    assert [row[0] for row in rows] == ["uid", "landlock", "seccomp", "namespaces", "scratch", "local"]
     assert rows[1:3] == [["landlock", "yes", "required"], ["seccomp", "yes", "required"]]
 
 

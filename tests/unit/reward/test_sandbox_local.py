@@ -228,7 +228,8 @@ def test_kill_of_the_trusted_process_leaves_nothing(tmp_path: Path) -> None:
         sandbox = LocalSandbox(num_slots=1)
         zygote = next(iter(sandbox._zygotes.values()))
         sandbox.execute(Program(code="1"), limits=Limits(), timeout_s=5)
-        print(zygote.pid, sandbox._idle["lean"][0].pid, flush=True)
+        (slots,) = sandbox._idle.values()
+        print(zygote.pid, slots[0].pid, flush=True)
         sandbox.execute(Program(code="while True: pass"), limits=Limits(), timeout_s=60)
     """
     process = subprocess.Popen(
