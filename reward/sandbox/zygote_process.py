@@ -16,6 +16,7 @@ from pathlib import Path
 from reward.limits import Limits
 from reward.sandbox.execution import Program
 from reward.sandbox.flavours import Flavour
+from reward.sandbox.jail.lockdown import MAX_THREADS
 from reward.sandbox.scratch_folder import ScratchFolder
 
 _ZYGOTE = Path(__file__).with_name("jail") / "zygote.py"
@@ -56,7 +57,7 @@ class Trace:
     control: str  # what the child reported before the code under test ran
     stopped_for: str  # why it was killed; empty: it ended by itself
     returncode: int  # exit status; negative: signal
-    seconds: float  # wall seconds from ready to the end
+    seconds: float  # time used: of all processors, or of the wall clock, divided by limits.wall_factor
     stdout: bytes  # at most one byte more than the limit
     result: bytes  # as above
     stderr: str  # the last lines
@@ -92,6 +93,7 @@ class Slot:
         header = {
             "startup_s": limits.startup_s,
             "test_s": timeout_s,
+            "wall_factor": limits.wall_factor,
             "memory_bytes": limits.memory_bytes,
             "file_bytes": limits.file_bytes,
             "open_files": limits.open_files,
@@ -102,13 +104,16 @@ class Slot:
             for content in (job, stdin, None, None, None):
                 fds.append(_memory_file(content))
                 stack.callback(os.close, fds[-1])
-            self._connection.settimeout(limits.startup_s + timeout_s + _GRACE_S)
+            self._connection.settimeout(limits.startup_s + timeout_s * limits.wall_factor + _GRACE_S)
             try:
                 socket.send_fds(self._connection, [marshal.dumps(header)], fds)
             except OSError as error:
                 raise SlotLostError(f"the slot is gone ({error})") from error
             returncode, seconds, stopped_for, control = self._receive().decode(errors="replace").split(" ", 3)
             _, _, stdout, stderr, result = fds
+            words = _tail(stderr)
+            if stopped_for == "threads":  # where the kernel limits them, the program meets an exception
+                stopped_for, returncode, words = "", "1", f"RuntimeError: more than {MAX_THREADS} threads"
             return Trace(
                 control=control,
                 stopped_for=stopped_for,
@@ -116,7 +121,7 @@ class Slot:
                 seconds=float(seconds),
                 stdout=os.pread(stdout, limits.output_bytes + 1, 0),
                 result=os.pread(result, limits.output_bytes + 1, 0),
-                stderr=_tail(stderr),
+                stderr=words,
             )
 
     def close(self) -> None:

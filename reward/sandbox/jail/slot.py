@@ -29,15 +29,18 @@ from signal import SIGKILL, pidfd_send_signal
 from time import monotonic, monotonic_ns
 
 from reward.sandbox.jail import kernel, landlock, lockdown, seccomp
+from reward.sandbox.jail.clock import Clock
 from reward.sandbox.jail.kernel import fork
 from reward.sandbox.jail.library import folder_fds
-from reward.sandbox.jail.lockdown import Cell, lock_down, rlimits
+from reward.sandbox.jail.lockdown import MAX_THREADS, Cell, lock_down, rlimits
+from reward.sandbox.jail.priority import Priority, num_threads
 from reward.sandbox.jail.program import run as run_program
 from reward.sandbox.jail.scratch import Scratch
 
 MAX_HEADER_BYTES = 4096
 NUM_REQUEST_FDS = 5  # job, standard input, output and error, result
-_POLL_S = 0.05  # how often a running program's scratch directory is measured
+_TICK_S = 0.05  # how often what a running program uses is measured
+_FIRST_TICK_S = 0.005  # where threads are counted: they are made fast
 _PAST_ALL_FDS = 1 << 20
 
 
@@ -48,9 +51,9 @@ class _Ending:
 
     def __init__(self) -> None:
         self.control = b""  # what it reported before the code under test ran: "ready", when, "compiled" or an error
-        self.stopped_for = ""  # why it was killed: time, scratch, cancelled; empty: it ended by itself
+        self.stopped_for = ""  # why it was killed: time, scratch, threads, cancelled; empty: it ended by itself
         self.returncode = 1  # exit status; negative: signal
-        self.seconds = 0.0  # wall seconds from ready to the end
+        self.seconds = 0.0  # time used, see `Clock`
 
 
 def make_cell(path: str, scratch_bytes: int, layers: list[str], folders: list[str]) -> Cell:
@@ -70,7 +73,7 @@ def make_cell(path: str, scratch_bytes: int, layers: list[str], folders: list[st
         ruleset = landlock.create_ruleset([*lockdown.readable_rules(folders), (scratch.path, scratch.rights)])
     own_memory = lockdown.own_address_space()
     sandbox_filter = seccomp.Filter() if "seccomp" in layers else None
-    lockdown.lock_slot_down(scratch, uid)
+    counts_threads = not lockdown.lock_slot_down(scratch, uid)
     if sandbox_filter is not None:
         sandbox_filter.install_in_slot()
     fds = folder_fds() if ruleset is None else [*folder_fds(), ruleset]
@@ -80,6 +83,7 @@ def make_cell(path: str, scratch_bytes: int, layers: list[str], folders: list[st
         ruleset=ruleset,
         filter=sandbox_filter,
         own_memory=own_memory,
+        counts_threads=counts_threads,
         fds=fds,
         claim=claim,
     )
@@ -130,7 +134,8 @@ def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], 
     ending = _Ending()
     pidfd = pidfd_open(pid)
     try:
-        _watch(connection, cell, limits, ending, pidfd, control, started)
+        clock = Clock(pid=pid, pidfd=pidfd, started=started, wall_factor=limits["wall_factor"])
+        _watch(connection, cell, limits, ending, clock, control)
     finally:
         pidfd_send_signal(pidfd, SIGKILL)  # a child that has ended is there until it is waited for
         ending.returncode = waitstatus_to_exitcode(waitpid(pid, 0)[1])
@@ -172,47 +177,48 @@ def _become_program(
 
 
 def _watch(
-    connection: _socket.socket,
-    cell: Cell,
-    limits: dict[str, float],
-    ending: _Ending,
-    pidfd: int,
-    control: int,
-    started: float,
+    connection: _socket.socket, cell: Cell, limits: dict[str, float], ending: _Ending, clock: Clock, control: int
 ) -> None:
-    """Wait for the child's end, its deadline, too much in its scratch directory, or the trusted process's word.
+    """Wait for the child's end, the end of its time, too much of something, or the trusted process's word.
 
     The child's own time stamp says when it was ready, so that a short run wakes this process only once.
     """
     waiting = poll()
-    waiting.register(pidfd, POLLIN)
+    waiting.register(clock.pidfd, POLLIN)
     waiting.register(connection, POLLIN)
+    priority = Priority(clock.pid, cell.uid)
     ready_at: float | None = None
-    deadline = started + limits["startup_s"]
-    poll_s = min(_POLL_S, limits["test_s"])
+    startup_s, test_s = limits["startup_s"], limits["test_s"]
+    tick_s = _FIRST_TICK_S if cell.counts_threads else _TICK_S
+    wait_s = min(startup_s, test_s, tick_s)
     while True:
-        events = dict(waiting.poll(max(0.0, min(deadline - monotonic(), poll_s)) * 1000))
+        events = dict(waiting.poll(max(0.0, wait_s) * 1000))
         if ready_at is None:
             ready_at = _read_report(control, ending)
-            if ready_at is not None:
-                deadline = ready_at + limits["test_s"]
-        if pidfd in events:
+        if clock.pidfd in events:
             break
         if connection.fileno() in events:
             ending.stopped_for = "cancelled"
             break
-        if monotonic() >= deadline:
+        left_s = startup_s - (monotonic() - clock.started) if ready_at is None else clock.left_s(ready_at, test_s)
+        if left_s <= 0:
             ending.stopped_for = "time"
             break
-        if not events and not cell.scratch.is_within_limits():
+        if not cell.scratch.is_within_limits():
             ending.stopped_for = "scratch"
             break
-    now = monotonic()
+        if (threads := num_threads(clock.pid)) > 1:
+            if cell.counts_threads and threads > MAX_THREADS:
+                ending.stopped_for = "threads"
+                break
+            priority.lower_if_crowded()
+        tick_s = min(2 * tick_s, _TICK_S)
+        wait_s = min(left_s, tick_s, clock.pace())
     _read_report(control, ending)
-    if ready_at is None or ready_at > started + limits["startup_s"]:
+    if ready_at is None or ready_at > clock.started + startup_s:
         ending.control = b""
     else:
-        ending.seconds = max(0.0, now - ready_at)
+        ending.seconds = clock.used_s(ready_at)
 
 
 def _read_report(control: int, ending: _Ending) -> float | None:

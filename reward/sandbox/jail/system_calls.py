@@ -35,7 +35,9 @@ ALLOWED = {
 }
 
 # What a slot needs to start, watch and end programs.
-ONLY_SLOTS = "recvmsg 47 fork 57 setsid 112 setgroups 116 setresuid 117 setresgid 119 pidfd_send_signal 424 "
+ONLY_SLOTS = (
+    "recvmsg 47 fork 57 setsid 112 setgroups 116 setresuid 117 setresgid 119 setpriority 141 pidfd_send_signal 424 "
+)
 ONLY_SLOTS += "pidfd_open 434 landlock_restrict_self 446"
 
 # Allowed to slots by their arguments, or refused in a way of their own.

@@ -105,6 +105,62 @@ def test_ordinary_user(tmp_path: Path) -> None:
     assert_all_contained(found)
 
 
+# What a user without user namespaces meets; the limits of the machine stay as they are.
+NO_NAMESPACES = """
+import ctypes, errno
+from reward.sandbox.jail import kernel, seccomp
+refusal = seccomp._instruction(0x20, 0) + seccomp._by_number({272: seccomp._refused()}, otherwise=seccomp._ALLOWED)
+refusal = ctypes.create_string_buffer(refusal, len(refusal))
+kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
+kernel.prctl("", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, seccomp._header(refusal))
+"""
+FLOOD = """
+import json, threading, time
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program
+flood = '''
+import threading, time
+threading.stack_size(32768)
+end, count = time.monotonic() + 8, 0
+while time.monotonic() < end:
+    try: threading.Thread(target=time.sleep, args=(9,), daemon=True).start()
+    except RuntimeError: break
+    count += 1
+print(count, flush=True)
+import os; os._exit(0)
+'''
+sandbox = LocalSandbox(num_slots=2)
+run = lambda code: sandbox.execute(Program(code=code), limits=Limits(infra_attempts=1), timeout_s=4)
+found = [run("import ctypes").status]
+def drive():
+    execution = run(flood)
+    found.append([execution.status, execution.detail, int(execution.stdout or 0)])
+thread = threading.Thread(target=drive)
+thread.start()
+for _ in range(20):
+    assert run("print(7)").stdout == "7\\n"
+thread.join()
+layers = sandbox.layers
+sandbox.close()
+print(json.dumps([*found, not layers["namespaces"]]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+@pytest.mark.parametrize("prefix", ["", NO_NAMESPACES], ids=["namespaces", "no namespaces"])
+@pytest.mark.parametrize("user", ["ordinary", "root without capabilities"])
+def test_no_program_takes_all_processes(tmp_path: Path, user: str, prefix: str) -> None:
+    if user == "ordinary":
+        command = as_ordinary_user(tmp_path, uid=61235, max_processes=400)
+    else:
+        command = ["setpriv", "--bounding-set", "-all", sys.executable]
+    _, (status, detail, count), has_namespaces = run_script(command, tmp_path, script=prefix + FLOOD)
+    if has_namespaces:  # the kernel limits them
+        assert (status, detail) == ("ok", "") and 100 < count < 128
+    else:
+        assert (status, detail) == ("runtime_error", "RuntimeError: more than 128 threads")
+
+
 NO_PROCESS_LEFT = """
 import json, threading
 from reward.limits import Limits
