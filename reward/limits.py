@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields
 class Limits:
     """Limits of one answer; every value is positive, else ValueError."""
 
-    test_s: float = 4.0  # wall seconds of one test, counted from the moment the interpreter is ready
-    solution_s: float = 20.0  # wall seconds of all tests of one answer together
+    # Seconds that all threads of one test spend on processors, on one core at a time.
+    test_s: float = 4.0
+    wall_factor: float = 3.0  # wall seconds that count as one such second, of a program that waits or has to wait
+    solution_s: float = 20.0  # the same seconds, of all tests of one answer together
     startup_s: float = (
         15.0  # wall seconds for the interpreter to get ready; beyond: infra_error, not the answer's fault
     )

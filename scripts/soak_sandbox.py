@@ -37,8 +37,8 @@ TOLERATED_RSS_KB = 4096
 
 def measure(sandbox: LocalSandbox) -> dict[str, int]:
     """What must not grow."""
-    pids = [zygote.pid for zygote in sandbox._zygotes.values()]
-    pids += [slot.pid for slots in sandbox._idle.values() for slot in slots]
+    slots = [slot.pid for slots in sandbox._idle.values() for slot in slots]
+    pids = [*slots, *(zygote.pid for zygote in sandbox._zygotes.values())]
     scratch = [zygote.scratch for zygote in sandbox._zygotes.values()]
     return {
         "rss_kb_here": _rss_kb(os.getpid()),
@@ -47,7 +47,7 @@ def measure(sandbox: LocalSandbox) -> dict[str, int]:
         "fds_sandbox": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
         "processes": sum(_num_descendants(zygote.pid) for zygote in sandbox._zygotes.values()),
         "scratch_folders": sum(len(os.listdir(folder)) for folder in scratch),
-        "scratch_files": sum(len(files) for folder in scratch for _, _, files in os.walk(folder)),
+        "scratch_files": sum(len(os.listdir(f"/proc/{pid}/cwd")) for pid in slots),
     }
 
 

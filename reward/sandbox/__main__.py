@@ -16,6 +16,7 @@ MEANING = {
     "landlock": "no file but the interpreter's, for reading, and a scratch directory; no TCP",
     "seccomp": "no new process, program, socket or signal to others; no kernel interface that answers do not need",
     "namespaces": "no network, not even its own; no shared memory of others",
+    "scratch": "files in a file system of their own, in memory: what one program writes takes no room from anybody",
 }
 
 

@@ -1,5 +1,6 @@
 """The local backend: zygotes on this machine, a slot for each program that runs at a time."""
 
+import collections
 import logging
 import os
 import threading
@@ -11,7 +12,7 @@ from reward.sandbox.execution import Execution, Program, Status
 from reward.sandbox.flavours import FLAVOURS, choose
 from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
 from reward.sandbox.standard_streams import StandardInput
-from reward.sandbox.zygote_process import Slot, SlotLostError, Trace, Zygote, pack
+from reward.sandbox.zygote_process import Slot, SlotLostError, SlotRefusedError, Trace, Zygote, pack
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class LocalSandbox:
         self._free = threading.BoundedSemaphore(num_slots)
         self._lock = threading.Lock()
         self._zygotes: dict[str, Zygote] = {}  # by flavour
-        self._idle: dict[str, list[Slot]] = {flavour: [] for flavour in FLAVOURS}
+        self._idle: dict[tuple[str, int], list[Slot]] = collections.defaultdict(list)  # by flavour and room for files
         self._counts = RunCounts()
         self._zygote("lean")
 
@@ -85,7 +86,7 @@ class LocalSandbox:
         return self._zygote("lean").layers
 
     def _run(self, job: bytes, stdin: StandardInput, flavour: str, limits: Limits, timeout_s: float) -> Trace:
-        slot = self._take_slot(flavour)
+        slot = self._take_slot(flavour, limits.scratch_bytes)
         try:
             trace = slot.run(job, stdin, limits, timeout_s)
         except BaseException:
@@ -93,16 +94,18 @@ class LocalSandbox:
             self._counts.add("restarts")
             raise
         with self._lock:
-            self._idle[flavour].append(slot)
+            self._idle[flavour, limits.scratch_bytes].append(slot)
         return trace
 
-    def _take_slot(self, flavour: str) -> Slot:
+    def _take_slot(self, flavour: str, scratch_bytes: int) -> Slot:
         with self._lock:
-            if self._idle[flavour]:
-                return self._idle[flavour].pop()
+            if idle := self._idle[flavour, scratch_bytes]:
+                return idle.pop()
         zygote = self._zygote(flavour)
         try:
-            return zygote.open_slot()
+            return zygote.open_slot(scratch_bytes)
+        except SlotRefusedError:
+            raise
         except SlotLostError:
             self._drop(zygote)
             raise
@@ -125,9 +128,9 @@ class LocalSandbox:
             for flavour, known in list(self._zygotes.items()):
                 if known is zygote:
                     del self._zygotes[flavour]
-                    for slot in self._idle[flavour]:
-                        slot.close()
-                    self._idle[flavour].clear()
+                    for (own_flavour, _), slots in self._idle.items():
+                        while own_flavour == flavour and slots:
+                            slots.pop().close()
                     self._counts.add("restarts")
         zygote.close()
 

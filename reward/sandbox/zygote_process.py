@@ -5,12 +5,10 @@ import fcntl
 import json
 import marshal
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +16,14 @@ from pathlib import Path
 from reward.limits import Limits
 from reward.sandbox.execution import Program
 from reward.sandbox.flavours import Flavour
+from reward.sandbox.jail.lockdown import MAX_THREADS
+from reward.sandbox.scratch_folder import ScratchFolder
 from reward.sandbox.standard_streams import StandardInput, inherited_stderr, memory_file, output_pipe
 
 _ZYGOTE = Path(__file__).with_name("jail") / "zygote.py"
 _START_S = 120.0  # wall seconds for the zygote to load its modules, on a machine busy with other starts
 _GRACE_S = 5.0  # wall seconds beyond its deadlines after which a slot counts as stuck
+_END_S = 2.0  # wall seconds for the zygote to end its slots and itself, before it is killed
 _MAX_ANSWER_BYTES = 1 << 16
 _STDERR_TAIL_BYTES = 4096
 
@@ -38,6 +39,10 @@ class SlotLostError(Exception):
     """A slot or the zygote did not answer: nothing that the program may be blamed for."""
 
 
+class SlotRefusedError(SlotLostError):
+    """The zygote lives, but had no process to make a slot of."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Trace:
     """Everything seen of one run."""
@@ -45,7 +50,7 @@ class Trace:
     control: str  # what the child reported before the code under test ran
     stopped_for: str  # why it was killed; empty: it ended by itself
     returncode: int  # exit status; negative: signal
-    seconds: float  # wall seconds from ready to the end
+    seconds: float  # time used: of all processors, or of the wall clock, divided by limits.wall_factor
     stdout: bytes  # at most one byte more than the limit
     result: bytes  # as above
     stderr: str  # the last lines
@@ -58,11 +63,14 @@ class Slot:
         """Wait for the slot's first words.
 
         Raises:
+            SlotRefusedError: there is none.
             SlotLostError: it could not get ready.
         """
         self._connection = connection
         connection.settimeout(_START_S)
         hello = json.loads(self._receive())
+        if "refused" in hello:
+            raise SlotRefusedError(f"no slot could be started: {hello['refused']}")
         if "error" in hello:
             raise SlotLostError(f"a slot could not get ready: {hello['error']}")
         self.pid: int = hello["pid"]
@@ -78,9 +86,9 @@ class Slot:
         header = {
             "startup_s": limits.startup_s,
             "test_s": timeout_s,
+            "wall_factor": limits.wall_factor,
             "memory_bytes": limits.memory_bytes,
             "file_bytes": limits.file_bytes,
-            "scratch_bytes": limits.scratch_bytes,
             "open_files": limits.open_files,
             "output_bytes": limits.output_bytes,
         }
@@ -93,12 +101,15 @@ class Slot:
             stdout, stderr, result = (kept(memory_file(None)) for _ in range(3))
             fds = [kept(memory_file(job)), kept(stdin.open(self.uid)), stderr, result, stdout]
             fds += map(kept, output_pipe(self.uid))
-            self._connection.settimeout(limits.startup_s + timeout_s + _GRACE_S)
+            self._connection.settimeout(limits.startup_s + timeout_s * limits.wall_factor + _GRACE_S)
             try:
                 socket.send_fds(self._connection, [marshal.dumps(header)], fds)
             except OSError as error:
                 raise SlotLostError(f"the slot is gone ({error})") from error
             returncode, seconds, stopped_for, control = self._receive().decode(errors="replace").split(" ", 3)
+            words = _tail(stderr)
+            if stopped_for == "threads":  # where the kernel limits them, the program meets an exception
+                stopped_for, returncode, words = "", "1", f"RuntimeError: more than {MAX_THREADS} threads"
             return Trace(
                 control=control,
                 stopped_for=stopped_for,
@@ -106,7 +117,7 @@ class Slot:
                 seconds=float(seconds),
                 stdout=os.pread(stdout, limits.output_bytes + 1, 0),
                 result=os.pread(result, limits.output_bytes + 1, 0),
-                stderr=_tail(stderr),
+                stderr=words,
             )
 
     def close(self) -> None:
@@ -141,55 +152,69 @@ class Zygote:
         """
         self._lock = threading.Lock()
         self._num_slots = 0
-        self.scratch = tempfile.mkdtemp(prefix="reward-sandbox-")
-        os.chmod(self.scratch, 0o711)
+        self._folder = ScratchFolder()
         self._connection, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        inside_fd = fcntl.fcntl(inside, fcntl.F_DUPFD_CLOEXEC, 3)  # those below are the zygote's standard streams
-        inside.close()
+        try:
+            self._process = self._start(inside)
+        except OSError:
+            self._connection.close()
+            self._folder.remove()
+            raise
+        try:
+            self._connection.settimeout(_START_S)
+            self._connection.send(json.dumps(flavour.settings()).encode())
+            self.layers: dict[str, str] = json.loads(self._connection.recv(_MAX_ANSWER_BYTES))
+        except (OSError, ValueError) as error:
+            self.close()
+            raise SlotLostError(f"the zygote could not start ({error}); its error output is above") from error
+
+    def _start(self, inside: socket.socket) -> subprocess.Popen[bytes]:
         # Symbols bound at the start, or every child binds them anew; and one thread: a library that starts more would
         # leave them behind at every fork.
         names = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+        fd = fcntl.fcntl(inside, fcntl.F_DUPFD_CLOEXEC, 3)  # those below are the zygote's standard streams
+        inside.close()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(inside_fd)],
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", str(_ZYGOTE), str(fd), self.scratch],
                 stdin=subprocess.DEVNULL,  # can be read twice, and output cannot: so programs will find theirs
                 stdout=subprocess.PIPE,
                 stderr=inherited_stderr(),
-                pass_fds=[inside_fd],
+                pass_fds=[fd, self._folder.fd],
                 env=dict.fromkeys(names, "1"),
                 cwd="/",
                 start_new_session=True,
             )
         finally:
-            os.close(inside_fd)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        try:
-            self._connection.settimeout(_START_S)
-            settings = {**flavour.settings(), "scratch": self.scratch}
-            self._connection.send(json.dumps(settings).encode())
-            self.layers: dict[str, str] = json.loads(self._connection.recv(_MAX_ANSWER_BYTES))
-        except (OSError, ValueError) as error:
-            self.close()
-            raise SlotLostError(f"the zygote could not start ({error}); its error output is above") from error
+            os.close(fd)
+        assert process.stdout is not None
+        process.stdout.close()
+        return process
 
     @property
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
 
-    def open_slot(self) -> Slot:
-        """Start one more slot.
+    @property
+    def scratch(self) -> str:
+        """Folder of the slots' scratch directories."""
+        return self._folder.path
+
+    def open_slot(self, scratch_bytes: int) -> Slot:
+        """Start one more slot, with so much room for files.
 
         Raises:
+            SlotRefusedError: no process was to be had.
             SlotLostError: the zygote is gone, or the slot could not get ready.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._lock:
             self._num_slots += 1
-            folder = os.path.join(self.scratch, str(self._num_slots))
+            name = "mounted" if not self.layers["scratch"] else str(self._num_slots)
+            request = {"folder": os.path.join(self.scratch, name), "scratch_bytes": scratch_bytes}
             try:
-                socket.send_fds(self._connection, [folder.encode()], [theirs.fileno()])
+                socket.send_fds(self._connection, [json.dumps(request).encode()], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 raise SlotLostError(f"the zygote is gone ({error})") from error
@@ -201,10 +226,15 @@ class Zygote:
 
     def close(self) -> None:
         """End it; its slots and their programs end with it."""
+        with contextlib.suppress(OSError):
+            self._connection.send(b"")  # another process may hold a copy of the connection
         self._connection.close()
-        self._process.kill()
-        self._process.wait()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._folder.remove()
 
 
 def _tail(fd: int) -> str:

@@ -16,7 +16,10 @@ SYS_LANDLOCK_RESTRICT_SELF = 446
 _CAPABILITY_VERSION_3 = 0x20080522
 
 CLONE_NAMESPACES = {"net": 0x40000000, "ipc": 0x08000000, "uts": 0x04000000}
+CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MS_REC, MS_SLAVE = 1 << 14, 1 << 19
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc_under_gil = ctypes.PyDLL(None, use_errno=True)
@@ -55,6 +58,12 @@ def prctl(name: str, option: int, argument: int, pointer: object = None) -> None
 def unshare(flags: int) -> None:
     """Leave the namespaces named by the flags for new ones."""
     _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
+    """Mount a file system, or change a mount."""
+    words = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    _checked(_libc.mount(*words), "mount")
 
 
 def drop_capabilities() -> None:

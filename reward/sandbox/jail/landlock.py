@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from reward.sandbox.jail import kernel
 from reward.sandbox.jail.kernel import SYS_LANDLOCK_RESTRICT_SELF, syscall
 
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = (1 << bit for bit in range(6))
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 _MAKE_REG = 1 << 8
 _TRUNCATE = 1 << 14
 # Rights that a ruleset governs, by the version of the kernel's interface. Version 1 has 13, each later one more.
@@ -17,7 +17,7 @@ _SCOPES = 0b11  # abstract UNIX sockets and signals to processes outside, from v
 
 READ = _READ_FILE | _READ_DIR
 # Regular files only: a scratch directory without subdirectories is emptied in one pass, however hostile the program.
-SCRATCH = READ | _WRITE_FILE | _REMOVE_FILE | _MAKE_REG | _TRUNCATE
+SCRATCH = READ | _WRITE_FILE | _MAKE_REG | _TRUNCATE
 DEVICE = _READ_FILE | _WRITE_FILE
 _FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 
@@ -40,13 +40,14 @@ def version() -> int:
     return kernel.syscall("landlock", number, None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_RULESET_VERSION))
 
 
-def create_ruleset(rules: Iterable[tuple[str, int]]) -> int:
+def create_ruleset(rules: Iterable[tuple[str, int]], *, abi: int | None = None) -> int:
     """Return the descriptor of a ruleset: everything is forbidden but the rights given, each beneath its path.
 
     Args:
         rules: (path, rights); paths that do not exist are left out.
+        abi: version of the interface to use; None: the kernel's.
     """
-    abi = version()
+    abi = abi or version()
     handled = _HANDLED_FILE_RIGHTS[min(abi, max(_HANDLED_FILE_RIGHTS))]
     attributes = _Ruleset(fs=handled, net=_HANDLED_NET_RIGHTS * (abi >= 4), scoped=_SCOPES * (abi >= 6))
     size = ctypes.c_size_t(8 if abi < 4 else 16 if abi < 6 else 24)

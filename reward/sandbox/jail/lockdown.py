@@ -14,11 +14,13 @@ from signal import SIGKILL
 from reward.sandbox.jail import kernel, landlock, seccomp
 from reward.sandbox.jail.kernel import PR_SET_PDEATHSIG, prctl
 from reward.sandbox.jail.landlock import restrict_self
+from reward.sandbox.jail.scratch import Scratch, mount
 
 # Layers without which a hostile program can reach the machine: it refuses to run without them.
 REQUIRED_LAYERS = ("landlock", "seccomp")
 _READABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-_MAX_THREADS = 128
+MAX_THREADS = 128
+NAMESPACES = sum(kernel.CLONE_NAMESPACES.values())
 _ID_RANGE_LOW, _ID_RANGE_HIGH = 1 << 30, 1 << 31  # far from ids that anything else gives out
 
 
@@ -26,46 +28,75 @@ class Cell:
     """What the tests of one slot run in, one after the other.
 
     Args:
-        scratch: directory, empty at each start.
+        scratch: empty at each start.
         uid: own user and group; None: the zygote's, where it is an ordinary user.
         ruleset: Landlock ruleset; None: without Landlock.
         filter: None: without seccomp.
         own_memory: bytes of address space that the zygote takes, which are not the program's.
+        counts_threads: whether the slot limits the threads, as the kernel does not.
         fds: descriptors that a child needs to lock itself down and to import modules.
         claim: holds the uid as long as it is open.
     """
 
-    __slots__ = ("claim", "fds", "filter", "own_memory", "ruleset", "scratch", "uid")
+    __slots__ = ("claim", "counts_threads", "fds", "filter", "own_memory", "ruleset", "scratch", "uid")
 
     def __init__(
         self,
         *,
-        scratch: str,
+        scratch: Scratch,
         uid: int | None,
         ruleset: int | None,
         filter: seccomp.Filter | None,
         own_memory: int,
+        counts_threads: bool,
         fds: list[int],
         claim: _socket.socket | None,
     ) -> None:
         """Keep the parts."""
         self.scratch, self.uid, self.ruleset, self.filter = scratch, uid, ruleset, filter
-        self.own_memory, self.fds, self.claim = own_memory, fds, claim
+        self.own_memory, self.counts_threads, self.fds, self.claim = own_memory, counts_threads, fds, claim
 
 
-def lock_slot_down(scratch: str, uid: int | None) -> None:
-    """Put on the slot what its programs inherit."""
-    os.chdir(scratch)  # with the slot's rights: directories above may be closed to the sandbox's user
+def lock_slot_down(scratch: Scratch, uid: int | None) -> bool:
+    """Put on the slot what its programs inherit; returns whether the kernel will limit their threads."""
+    os.chdir(scratch.path)  # with the slot's rights: directories above may be closed to the sandbox's user
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
-        _lower(resource.RLIMIT_NPROC, _MAX_THREADS)  # of an ordinary user it counts every process: none could be left
     else:
         kernel.drop_capabilities()  # those of a user namespace
+    limits_threads = uid is not None or _nproc_counts_slot_only()
+    if limits_threads:
+        _lower(resource.RLIMIT_NPROC, MAX_THREADS)
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
         _lower(kind, 0)
     kernel.prctl("DUMPABLE", kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
+    return limits_threads
+
+
+def _nproc_counts_slot_only() -> bool:
+    """Whether the limit of processes holds, and counts those of this process's user namespace alone.
+
+    The kernel binds no process of the machine's root, and before 5.14 counts all processes of a user.
+    """
+    soft, hard = getrlimit(resource.RLIMIT_NPROC)
+    try:
+        return _can_fork_within(2, hard) and not _can_fork_within(1, hard)
+    finally:
+        setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+
+
+def _can_fork_within(num_processes: int, hard: int) -> bool:
+    setrlimit(resource.RLIMIT_NPROC, (num_processes, hard))
+    try:
+        pid = kernel.fork()
+    except BlockingIOError:
+        return False
+    if pid == 0:
+        _exit(0)
+    os.waitpid(pid, 0)
+    return True
 
 
 def rlimits(cell: Cell, limits: dict[str, float]) -> list[tuple[int, tuple[int, int]]]:
@@ -124,13 +155,12 @@ def own_address_space() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def readable_rules(scratch: str, folders: list[str]) -> Iterator[tuple[str, int]]:
-    """Landlock rules: the interpreter's folders for reading, the scratch directory, harmless devices."""
+def readable_rules(folders: list[str]) -> Iterator[tuple[str, int]]:
+    """Landlock rules for reading: the interpreter's folders, harmless devices."""
     for folder in folders:
         yield folder, landlock.READ
     for device in _READABLE_DEVICES:
         yield device, landlock.DEVICE
-    yield scratch, landlock.SCRATCH
 
 
 def claim_uid() -> tuple[int, _socket.socket]:
@@ -165,12 +195,23 @@ def _id_range() -> tuple[int, int]:
 
 
 def kill_all_of(uid: int) -> None:
-    """Kill every process of this user, by a child that becomes the user and signals all that it may."""
+    """Kill every process of this user that the user may signal."""
+    do_as(uid, lambda: os.kill(-1, signal.SIGKILL))
+
+
+def do_as(uid: int | None, action: Callable[[], object]) -> None:
+    """Do it in a child that becomes this user, whatever comes of it; None: do it here, with an OSError if it fails.
+
+    The slot may have no right to do to others what they may do to themselves.
+    """
+    if uid is None:
+        action()
+        return
     pid = kernel.fork()
     if pid == 0:
-        with contextlib.suppress(OSError):  # none is left
+        with contextlib.suppress(OSError):  # nothing is left to do it to
             become(uid)
-            os.kill(-1, signal.SIGKILL)
+            action()
         os._exit(0)
     os.waitpid(pid, 0)
 
@@ -191,7 +232,7 @@ def probe(scratch: str, folders: list[str]) -> dict[str, str]:
         return "" if os.getresuid() == (uid, uid, uid) else "the change of user had no effect"
 
     def try_landlock() -> str:
-        ruleset = landlock.create_ruleset(readable_rules(scratch, folders))
+        ruleset = landlock.create_ruleset(readable_rules(folders))
         kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
         landlock.restrict_self(ruleset)
         return _is_refused(lambda: os.listdir("/"), errno.EACCES)
@@ -204,16 +245,28 @@ def probe(scratch: str, folders: list[str]) -> dict[str, str]:
         return _is_refused(_socket.socket, errno.EPERM) or _is_refused(os.fork, errno.EPERM)
 
     def try_namespaces() -> str:
-        enter_namespaces()
+        enter_namespaces(NAMESPACES)
         return ""
 
-    attempts = {"uid": try_uid, "landlock": try_landlock, "seccomp": try_seccomp, "namespaces": try_namespaces}
+    def try_scratch() -> str:
+        enter_namespaces(kernel.CLONE_NEWNS)
+        mount(scratch, 0, "mode=700")
+        with open(os.path.join(scratch, "trial"), "wb", buffering=0) as file:
+            file.write(bytes(resource.getpagesize()))
+            return _is_refused(lambda: file.write(b"x"), errno.ENOSPC)
+
+    attempts = {
+        "uid": try_uid,
+        "landlock": try_landlock,
+        "seccomp": try_seccomp,
+        "namespaces": try_namespaces,
+        "scratch": try_scratch,
+    }
     return {name: _in_throw_away_child(attempt) for name, attempt in attempts.items()}
 
 
-def enter_namespaces() -> None:
-    """Move this process into network, IPC and host-name namespaces of its own; a user namespace first if not root."""
-    flags = sum(kernel.CLONE_NAMESPACES.values())
+def enter_namespaces(flags: int) -> None:
+    """Move this process into namespaces of its own; a user namespace first if not root."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         kernel.unshare(flags)

@@ -1,10 +1,8 @@
 """The seccomp filters: which system calls a slot and, further, a sandboxed process may make.
 
-A list of what is refused, with EPERM, so that a program meets an exception and not a sudden death; calls newer than the
-list answer ENOSYS. No new process, program, namespace, socket, mount, signal to or change of another process, and
-nothing that Landlock does not govern (links, modes, owners, attributes). The kernel tries a filter on every call
-number when it is installed, so that a long one costs more than a fork: most is refused to the slot already, which
-passes it on.
+A list of what is allowed. What is not answers EPERM, so that a program meets an exception and not a sudden death. The
+kernel tries a filter on every call number when it is installed, which is a good part of a run: the slot's filter, which
+its programs inherit, refuses most, and a program's own filter only what slots need.
 """
 
 import ctypes
@@ -14,100 +12,127 @@ import struct
 from os import getpid
 from struct import pack_into
 
-from reward.sandbox.jail.kernel import PR_SET_SECCOMP, SECCOMP_MODE_FILTER, prctl
+from reward.sandbox.jail import system_calls as calls
+from reward.sandbox.jail.kernel import PR_SET_PDEATHSIG, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, prctl
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
-_NEWEST_KNOWN = 450
-_CLONE3 = 435
 _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ABOVE, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x25, 0x45, 0x06
+_LOAD, _AND, _RETURN, _JUMP = 0x20, 0x54, 0x06, 0x05
+_JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT = 0x15, 0x35, 0x45
 _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENTS = 0, 4, 16
+_MAX_SHORT_JUMP = 255
 
-# Number of each refused call on x86_64, by what it could do: to programs only, as slots need them,
-REFUSED_TO_PROGRAMS = {
-    "processes": "fork 57 vfork 58",
-    "other processes": "pidfd_open 434 pidfd_send_signal 424",
-}
-# and to both.
-REFUSED = {
-    "programs": "execve 59 execveat 322",
-    "other processes": "ptrace 101 process_vm_readv 310 process_vm_writev 311 process_madvise 440 process_mrelease 448 "
-    "kcmp 312 pidfd_getfd 438 rt_sigqueueinfo 129 rt_tgsigqueueinfo 297 tkill 200 "
-    "setpriority 141 sched_setscheduler 144 sched_setparam 142 sched_setattr 314 sched_setaffinity 203 ioprio_set 251 "
-    "migrate_pages 256 move_pages 279",
-    "network": "socket 41",
-    "shared memory and queues": "shmget 29 shmat 30 shmctl 31 shmdt 67 semget 64 semop 65 semctl 66 semtimedop 220 "
-    "msgget 68 msgsnd 69 msgrcv 70 msgctl 71 mq_open 240 mq_unlink 241 mq_timedsend 242 mq_timedreceive 243 "
-    "mq_notify 244 mq_getsetattr 245 memfd_create 319 memfd_secret 447",
-    "kernel interfaces": "io_uring_setup 425 io_uring_enter 426 io_uring_register 427 bpf 321 userfaultfd 323 "
-    "perf_event_open 298 add_key 248 request_key 249 keyctl 250 syslog 103 lookup_dcookie 212 "
-    "fanotify_init 300 fanotify_mark 301 inotify_init 253 inotify_init1 294 personality 135 modify_ldt 154 iopl 172 "
-    "ioperm 173 kexec_load 246 kexec_file_load 320 init_module 175 finit_module 313 delete_module 176 "
-    "create_module 174 uselib 134 nfsservctl 180 _sysctl 156 ustat 136 sysfs 139 quotactl 179 quotactl_fd 443 acct 163 "
-    "reboot 169 vhangup 153 sethostname 170 setdomainname 171 settimeofday 164 clock_settime 227 adjtimex 159 "
-    "clock_adjtime 305 swapon 167 swapoff 168",
-    "namespaces and mounts": "unshare 272 setns 308 mount 165 umount2 166 pivot_root 155 chroot 161 fsopen 430 "
-    "fsmount 432 fsconfig 431 fspick 433 move_mount 429 open_tree 428 mount_setattr 442",
-    "files that Landlock does not govern": "symlink 88 symlinkat 266 link 86 linkat 265 mknod 133 mknodat 259 chmod 90 "
-    "fchmod 91 fchmodat 268 chown 92 fchown 93 lchown 94 fchownat 260 utime 132 utimes 235 utimensat 280 futimesat 261 "
-    "setxattr 188 lsetxattr 189 fsetxattr 190 removexattr 197 lremovexattr 198 fremovexattr 199 truncate 76 "
-    "open_by_handle_at 304 name_to_handle_at 303",
-}
 _CLONE_THREAD = 0x00010000
-_SIGNAL_OWNER_FCNTLS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a signal to another process when a file is ready
-_SIGNAL_OWNER_IOCTLS = (0x8901, 0x8902, 0x5412)  # FIOSETOWN, SIOCSPGRP, TIOCSTI
-_AF_UNIX = 1
+# Those of glibc's and musl's threads and forks exactly: a thread with a table of descriptors of its own has a limit of
+# its own.
+_CLONE_FLAGS = (0x3D0F00, 0x7D0F00, 0x1200011, 0x11)
+_O_ACCMODE, _O_TRUNC, _O_TMPFILE = 0o3, 0o1000, 0o20000000
+_AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, 0o2004000
+_CLOSE_RANGE_CLOEXEC = 4
+# F_DUPFD to F_SETLKW; F_OFD_GETLK to F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. No signal to others when a file is
+# ready, no larger pipe.
+_FCNTLS = (*range(8), 36, 37, 38, 1030, 1032)
+# TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
+_IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# PR_GET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME, PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS, PR_SET_VMA.
+_PRCTLS = (2, 3, 15, 16, 21, 39, 0x53564D41)
+_PRCTLS_OF_START = (PR_SET_PDEATHSIG, PR_SET_SECCOMP)
 _OWN_PID = 0x7FFFFFFF  # stands for the process's own id until the filter is installed; no process has it
-
-
-def numbers(refused: dict[str, str]) -> dict[str, int]:
-    """Return the call numbers of such a list by name."""
-    words = " ".join(refused.values()).split()
-    return {name: int(number) for name, number in zip(words[::2], words[1::2], strict=True)}
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
-def _refuse(number: int, error: int) -> bytes:
-    return _instruction(_JUMP_EQUAL, number, 0, 1) + _instruction(_RETURN, _ERRNO | error)
+_ALLOWED = _instruction(_RETURN, _ALLOW)
 
 
-def _by_argument(number: int, argument: int, values: tuple[int, ...], *, allows: bool) -> bytes:
-    """Allow (or refuse) the call where the argument's low 32 bits are one of the values, else refuse (or allow) it."""
-    refuse = _instruction(_RETURN, _ERRNO | errno.EPERM)
-    hit, miss = (_instruction(_RETURN, _ALLOW), refuse) if allows else (refuse, _instruction(_RETURN, _ALLOW))
-    body = _instruction(_LOAD, _OFFSET_ARGUMENTS + 8 * argument)
-    body += b"".join(_instruction(_JUMP_EQUAL, value, len(values) - position) for position, value in enumerate(values))
-    body += miss + hit
-    return _instruction(_JUMP_EQUAL, number, 0, len(body) // 8) + body
+def _refused(error: int = errno.EPERM) -> bytes:
+    return _instruction(_RETURN, _ERRNO | error)
+
+
+def _load(argument: int, *, half: int = 0) -> bytes:
+    return _instruction(_LOAD, _OFFSET_ARGUMENTS + 8 * argument + 4 * half)
+
+
+def _if_one_of(values: tuple[int, ...], hit: bytes = _ALLOWED, miss: bytes | None = None) -> bytes:
+    """What ends the call one way if what was loaded is one of the values, else the other way, by default refused."""
+    jumps = [_instruction(_JUMP_EQUAL, value, len(values) - at) for at, value in enumerate(values)]
+    return b"".join(jumps) + (miss or _refused()) + hit
+
+
+def _if_opened_as_landlock_governs() -> bytes:
+    """Check the flags of an open: Landlock asks nothing of some, before its version 3 or at all.
+
+    These truncate a file opened for reading, name no way of access, or make a file without a name, which nobody counts.
+    """
+    program = _instruction(_JUMP_ANY_BIT, _O_TMPFILE, 0, 1) + _refused(errno.EOPNOTSUPP)
+    program += _instruction(_AND, _O_ACCMODE | _O_TRUNC)
+    return program + _if_one_of((0, 1, 2, _O_TRUNC | 1, _O_TRUNC | 2))
+
+
+def _search(starts: list[tuple[int, bytes]]) -> bytes:
+    """What finds, by halving, the last of the sorted starts that the call's number reaches, and ends the call so."""
+    if len(starts) == 1:
+        return starts[0][1]
+    middle = len(starts) // 2
+    below, above = _search(starts[:middle]), _search(starts[middle:])
+    distance = len(below) // 8
+    if distance <= _MAX_SHORT_JUMP:
+        return _instruction(_JUMP_AT_LEAST, starts[middle][0], distance) + below + above
+    far = _instruction(_JUMP_AT_LEAST, starts[middle][0], 0, 1) + _instruction(_JUMP, distance)
+    return far + below + above
+
+
+def _by_number(ends: dict[int, bytes], otherwise: bytes) -> bytes:
+    """What ends a call by its number, which is loaded; numbers not given end otherwise."""
+    starts = [(0, otherwise)]
+    for number in sorted(ends):
+        starts += [(number, ends[number]), (number + 1, otherwise)]
+    last_of_number = dict(starts)
+    merged = [(0, last_of_number.pop(0))]
+    merged += [(number, end) for number, end in sorted(last_of_number.items())]
+    return _search([start for at, start in enumerate(merged) if not at or start[1] != merged[at - 1][1]])
 
 
 def _slot_program() -> bytes:
+    allowed = " ".join([*calls.ALLOWED.values(), calls.ONLY_SLOTS])
+    ends = dict.fromkeys(calls.numbers(allowed), _ALLOWED)
+    ends[calls.OPEN] = _load(1) + _if_opened_as_landlock_governs()
+    ends[calls.OPENAT] = _load(2) + _if_opened_as_landlock_governs()
+    ends[calls.IOCTL] = _load(1) + _if_one_of(_IOCTLS)
+    ends[calls.FCNTL] = _load(1) + _if_one_of(_FCNTLS)
+    ends[calls.PRCTL] = _load(0) + _if_one_of((*_PRCTLS, *_PRCTLS_OF_START))
+    ends[calls.CLONE] = _load(0) + _if_one_of(_CLONE_FLAGS)
+    ends[calls.CLOSE_RANGE] = _load(2) + _if_one_of((0, _CLOSE_RANGE_CLOEXEC))
+    # A pair of streams only: a datagram socket can be sent from to any address.
+    stream = _load(1) + _instruction(_AND, ~_SOCK_FLAGS & 0xFFFFFFFF) + _if_one_of((_SOCK_STREAM,))
+    ends[calls.SOCKETPAIR] = _load(0) + _if_one_of((_AF_UNIX,), hit=stream)
+    ends[calls.SENDTO] = _load(4) + _if_one_of((0,), hit=_load(4, half=1) + _if_one_of((0,)))
+    ends.update(dict.fromkeys((calls.KILL, calls.TGKILL, calls.PRLIMIT64), _ALLOWED))
+    # The C library takes another way on these: clone, whose flags a filter can read; openat; writing.
+    ends.update(dict.fromkeys((calls.CLONE3, calls.OPENAT2), _refused(errno.ENOSYS)))
+    ends[calls.FALLOCATE] = _refused(errno.EOPNOTSUPP)
     program = _instruction(_LOAD, _OFFSET_ARCH)
     program += _instruction(_JUMP_EQUAL, _AUDIT_ARCH_X86_64, 1) + _instruction(_RETURN, _KILL_PROCESS)
     program += _instruction(_LOAD, _OFFSET_NUMBER)
     program += _instruction(_JUMP_AT_LEAST, _X32_BIT, 0, 1) + _instruction(_RETURN, _KILL_PROCESS)
-    program += _instruction(_JUMP_ABOVE, _NEWEST_KNOWN, 0, 1) + _instruction(_RETURN, _ERRNO | errno.ENOSYS)
-    # glibc starts threads by clone3 and falls back to clone, whose flags a filter can read.
-    program += _refuse(_CLONE3, errno.ENOSYS)
-    program += b"".join(_refuse(number, errno.EPERM) for number in numbers(REFUSED).values())
-    program += _by_argument(53, 0, (_AF_UNIX,), allows=True)  # socketpair: what asyncio wakes itself with
-    program += _by_argument(72, 1, _SIGNAL_OWNER_FCNTLS, allows=False)
-    program += _by_argument(16, 1, _SIGNAL_OWNER_IOCTLS, allows=False)
-    return program + _instruction(_RETURN, _ALLOW)
+    program += _instruction(_JUMP_AT_LEAST, calls.NEWEST_KNOWN + 1, 0, 1) + _refused(errno.ENOSYS)
+    return program + _by_number(ends, otherwise=_refused())
 
 
-def _shared_part_of_program() -> bytes:
-    """The part of a sandboxed process's own filter that is the same for every one."""
-    clone = _instruction(_LOAD, _OFFSET_ARGUMENTS) + _instruction(_JUMP_ANY_BIT, _CLONE_THREAD, 1)
-    clone += _instruction(_RETURN, _ERRNO | errno.EPERM) + _instruction(_RETURN, _ALLOW)
-    program = _instruction(_LOAD, _OFFSET_NUMBER)
-    program += _instruction(_JUMP_EQUAL, 56, 0, len(clone) // 8) + clone
-    return program + b"".join(_refuse(number, errno.EPERM) for number in numbers(REFUSED_TO_PROGRAMS).values())
+def _own_program() -> bytes:
+    """A program's own filter, of what the slot's lets through."""
+    ends = dict.fromkeys(calls.numbers(calls.ONLY_SLOTS), _refused())
+    thread = _instruction(_JUMP_ANY_BIT, _CLONE_THREAD, 1) + _refused() + _ALLOWED
+    ends[calls.CLONE] = _load(0) + thread
+    ends[calls.PRCTL] = _load(0) + _if_one_of(_PRCTLS_OF_START, hit=_refused(), miss=_ALLOWED)
+    ends[calls.KILL] = _load(0) + _if_one_of((_OWN_PID, 0))
+    ends[calls.TGKILL] = _load(0) + _if_one_of((_OWN_PID,))
+    ends[calls.PRLIMIT64] = _load(0) + _if_one_of((_OWN_PID, 0))
+    return _instruction(_LOAD, _OFFSET_NUMBER) + _by_number(ends, otherwise=_ALLOWED)
 
 
 class Filter:
@@ -121,11 +146,7 @@ class Filter:
         """Assemble what every process shares."""
         if os.uname().machine != "x86_64":
             raise OSError(errno.ENOSYS, f"no list of system calls for {os.uname().machine}")
-        program = _shared_part_of_program()
-        program += _by_argument(62, 0, (_OWN_PID, 0), allows=True)  # kill
-        program += _by_argument(234, 0, (_OWN_PID,), allows=True)  # tgkill
-        program += _by_argument(302, 0, (_OWN_PID, 0), allows=True)  # prlimit64
-        program += _instruction(_RETURN, _ALLOW)
+        program = _own_program()
         own_pid = struct.pack("=I", _OWN_PID)
         self._offsets = [at for at in range(4, len(program), 8) if program[at : at + 4] == own_pid]
         self._program = ctypes.create_string_buffer(program, len(program))

@@ -6,10 +6,8 @@ Forking costs what is loaded, so this and its neighbours do without `socket`, `d
 import _socket
 import array
 import contextlib
-import errno
 import gc
 import json
-import os
 from marshal import loads
 from os import (
     O_CLOEXEC,
@@ -19,7 +17,6 @@ from os import (
     closerange,
     dup2,
     getpid,
-    listdir,
     pidfd_open,
     pipe2,
     read,
@@ -32,17 +29,20 @@ from select import POLLIN, poll
 from signal import SIGKILL, pidfd_send_signal
 from time import monotonic, monotonic_ns
 
-from reward.sandbox.jail import landlock, lockdown, seccomp
+from reward.sandbox.jail import kernel, landlock, lockdown, seccomp
+from reward.sandbox.jail.clock import Clock
 from reward.sandbox.jail.kernel import fork
 from reward.sandbox.jail.library import folder_fds
-from reward.sandbox.jail.lockdown import Cell, lock_down, rlimits
+from reward.sandbox.jail.lockdown import MAX_THREADS, Cell, lock_down, rlimits
 from reward.sandbox.jail.output import Output
+from reward.sandbox.jail.priority import Priority, num_threads
 from reward.sandbox.jail.program import run as run_program
+from reward.sandbox.jail.scratch import Scratch
 
 MAX_HEADER_BYTES = 4096
 NUM_REQUEST_FDS = 7  # job, standard input, standard error, result, file for standard output, and the pipe's two ends
-_POLL_S = 0.05  # how often a running program's scratch directory is measured
-_MAX_SCRATCH_FILES = 256
+_TICK_S = 0.05  # how often what a running program uses is measured
+_FIRST_TICK_S = 0.005  # where threads are counted: they are made fast
 _PAST_ALL_FDS = 1 << 20
 
 
@@ -53,31 +53,29 @@ class _Ending:
 
     def __init__(self) -> None:
         self.control = b""  # what it reported before the code under test ran: "ready", when, "compiled" or an error
-        self.stopped_for = ""  # why it was killed: time, output, scratch, cancelled; empty: it ended by itself
+        self.stopped_for = ""  # why it was killed: time, output, scratch, threads, cancelled; empty: it ended by itself
         self.returncode = 1  # exit status; negative: signal
-        self.seconds = 0.0  # wall seconds from ready to the end
+        self.seconds = 0.0  # time used, see `Clock`
 
 
-def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
+def make_cell(path: str, scratch_bytes: int, layers: list[str], folders: list[str]) -> Cell:
     """Prepare what every test of the slot shares; the layers are those that the probe found to work.
 
     What a test's process can inherit is put on the slot itself, once.
     """
-    remove_tree(scratch)  # of a slot that was killed
-    os.mkdir(scratch, 0o700)
     uid = claim = ruleset = None
+    scratch = Scratch(path, scratch_bytes, is_mounted="scratch" in layers)
     if "uid" in layers:
         uid, claim = lockdown.claim_uid()
-        # Not the program's own directory: it cannot change its mode.
-        os.chown(scratch, 0, uid)
-        os.chmod(scratch, 0o770)
-    if "namespaces" in layers:
-        lockdown.enter_namespaces()
+    namespaces = lockdown.NAMESPACES * ("namespaces" in layers) | kernel.CLONE_NEWNS * scratch.is_mounted
+    if namespaces:
+        lockdown.enter_namespaces(namespaces)
+    scratch.give_to(uid)
     if "landlock" in layers:
-        ruleset = landlock.create_ruleset(lockdown.readable_rules(scratch, folders))
+        ruleset = landlock.create_ruleset([*lockdown.readable_rules(folders), (scratch.path, scratch.rights)])
     own_memory = lockdown.own_address_space()
     sandbox_filter = seccomp.Filter() if "seccomp" in layers else None
-    lockdown.lock_slot_down(scratch, uid)
+    counts_threads = not lockdown.lock_slot_down(scratch, uid)
     if sandbox_filter is not None:
         sandbox_filter.install_in_slot()
     fds = folder_fds() if ruleset is None else [*folder_fds(), ruleset]
@@ -87,6 +85,7 @@ def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
         ruleset=ruleset,
         filter=sandbox_filter,
         own_memory=own_memory,
+        counts_threads=counts_threads,
         fds=fds,
         claim=claim,
     )
@@ -94,9 +93,9 @@ def make_cell(scratch: str, layers: list[str], folders: list[str]) -> Cell:
 
 def serve(connection: _socket.socket, cell: Cell) -> None:
     """Answer requests until the trusted process closes the connection."""
-    connection.send(json.dumps({"pid": getpid(), "uid": cell.uid}).encode())
     gc.freeze()  # what a program's end looks through is its own
     try:
+        connection.send(json.dumps({"pid": getpid(), "uid": cell.uid}).encode())
         while True:
             header, fds = receive(connection, NUM_REQUEST_FDS)
             if not header:
@@ -104,10 +103,8 @@ def serve(connection: _socket.socket, cell: Cell) -> None:
             ending = _run_test(connection, cell, loads(header), fds)
             words = (ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
             connection.send(b"%d %.6f %s %s" % words)
-    except (BrokenPipeError, ConnectionResetError):  # the trusted process has gone
-        return
     finally:
-        remove_tree(cell.scratch)
+        cell.scratch.remove()
 
 
 def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
@@ -117,18 +114,6 @@ def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]
     for _, _, data in ancillary:
         fds.frombytes(data)
     return message, list(fds)
-
-
-def remove_tree(folder: str) -> None:
-    """Remove the folder and what is in it, as far as possible."""
-    for parent, folders, files in os.walk(folder, topdown=False):
-        with contextlib.suppress(OSError):
-            for name in files:
-                os.unlink(os.path.join(parent, name))
-            for name in folders:
-                os.rmdir(os.path.join(parent, name))
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
 
 
 def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], fds: list[int]) -> _Ending:
@@ -154,7 +139,8 @@ def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], 
     output = Output(stdout_reader, stdout_file, int(limits["output_bytes"]))
     pidfd = pidfd_open(pid)
     try:
-        _watch(connection, cell, limits, ending, pidfd, control, started, output)
+        clock = Clock(pid=pid, pidfd=pidfd, started=started, wall_factor=limits["wall_factor"])
+        _watch(connection, cell, limits, ending, clock, control, output)
     finally:
         pidfd_send_signal(pidfd, SIGKILL)  # a child that has ended is there until it is waited for
         ending.returncode = waitstatus_to_exitcode(waitpid(pid, 0)[1])
@@ -164,7 +150,9 @@ def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], 
         output.close()
         close(pidfd)
         close(control)
-        _empty(cell.scratch)
+        if not ending.stopped_for and not cell.scratch.is_within_limits():
+            ending.stopped_for = "scratch"
+        cell.scratch.empty()
     return ending
 
 
@@ -202,47 +190,53 @@ def _watch(
     cell: Cell,
     limits: dict[str, float],
     ending: _Ending,
-    pidfd: int,
+    clock: Clock,
     control: int,
-    started: float,
     output: Output,
 ) -> None:
-    """Wait for the child's end, its deadline, too much in its scratch directory, or the trusted process's word.
+    """Wait for the child's end, the end of its time, too much of something, or the trusted process's word.
 
     The child's own time stamp says when it was ready, so that a short run wakes this process only once.
     """
     waiting = poll()
-    waiting.register(pidfd, POLLIN)
+    waiting.register(clock.pidfd, POLLIN)
     waiting.register(connection, POLLIN)
+    priority = Priority(clock.pid, cell.uid)
     ready_at: float | None = None
-    deadline = started + limits["startup_s"]
-    poll_s = min(_POLL_S, limits["test_s"])
+    startup_s, test_s = limits["startup_s"], limits["test_s"]
+    tick_s = _FIRST_TICK_S if cell.counts_threads else _TICK_S
+    wait_s = min(startup_s, test_s, tick_s)
     while True:
-        events = dict(waiting.poll(max(0.0, min(deadline - monotonic(), poll_s, output.pause_s)) * 1000))
+        events = dict(waiting.poll(max(0.0, min(wait_s, output.pause_s)) * 1000))
         if ready_at is None:
             ready_at = _read_report(control, ending)
-            if ready_at is not None:
-                deadline = ready_at + limits["test_s"]
-        if pidfd in events:
+        if clock.pidfd in events:
             break
         if connection.fileno() in events:
             ending.stopped_for = "cancelled"
             break
-        if monotonic() >= deadline:
+        left_s = startup_s - (monotonic() - clock.started) if ready_at is None else clock.left_s(ready_at, test_s)
+        if left_s <= 0:
             ending.stopped_for = "time"
             break
         if not events and not output.drain():
             ending.stopped_for = "output"
             break
-        if not events and not _fits(cell.scratch, limits["scratch_bytes"]):
+        if not cell.scratch.is_within_limits():
             ending.stopped_for = "scratch"
             break
-    now = monotonic()
+        if (threads := num_threads(clock.pid)) > 1:
+            if cell.counts_threads and threads > MAX_THREADS:
+                ending.stopped_for = "threads"
+                break
+            priority.lower_if_crowded()
+        tick_s = min(2 * tick_s, _TICK_S)
+        wait_s = min(left_s, tick_s, clock.pace())
     _read_report(control, ending)
-    if ready_at is None or ready_at > started + limits["startup_s"]:
+    if ready_at is None or ready_at > clock.started + startup_s:
         ending.control = b""
     else:
-        ending.seconds = max(0.0, now - ready_at)
+        ending.seconds = clock.used_s(ready_at)
 
 
 def _read_report(control: int, ending: _Ending) -> float | None:
@@ -253,26 +247,3 @@ def _read_report(control: int, ending: _Ending) -> float | None:
     if len(words) < 3 or words[0] != b"ready":
         return None
     return int(words[1]) / 1e9
-
-
-def _fits(scratch: str, max_bytes: float) -> bool:
-    num_files = num_bytes = 0
-    with os.scandir(scratch) as entries:
-        for entry in entries:
-            num_files += 1
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                num_bytes += entry.stat(follow_symlinks=False).st_size
-            if num_files > _MAX_SCRATCH_FILES or num_bytes > max_bytes:
-                return False
-    return True
-
-
-def _empty(scratch: str) -> None:
-    for name in listdir(scratch):
-        path = os.path.join(scratch, name)
-        try:
-            os.unlink(path)
-        except OSError as error:  # a directory: possible without Landlock only
-            if error.errno not in (errno.EISDIR, errno.EPERM, errno.EACCES):
-                raise
-            remove_tree(path)

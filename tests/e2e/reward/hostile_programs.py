@@ -93,6 +93,14 @@ BOMBS = [
         code="for i in range(10**7):\n    with open(str(i), 'wb') as f: f.write(bytes(8 << 20))",
         outcomes=(*OUTPUT_LIMIT, *TIME_OUT),
     ),
+    Hostile(
+        name="unlinked_files",
+        code="import os\ntotal = 0\ntry:\n    for _ in range(6):\n"
+        "        fd = os.open('f', os.O_RDWR | os.O_CREAT)\n        os.unlink('f')\n"
+        "        for _ in range(15): total += os.write(fd, bytes(1 << 20))\n"
+        "except OSError: pass\nif total > 65 << 20: print('escaped', flush=True)\nos._exit(0)",
+        outcomes=("fail", *OUTPUT_LIMIT),
+    ),
     Hostile(name="sparse_file", code="open('f', 'wb').truncate(1 << 40)", outcomes=ERROR),
 ]
 
@@ -148,6 +156,15 @@ ESCAPES = [
             "packet": "socket.AF_PACKET, socket.SOCK_RAW",
         }.items()
     ),
+    _attempt("datagram_pair", "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)", imports="socket"),
+    _attempt("packet_pair", "socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)", imports="socket"),
+    _attempt("send_descriptors", "pair = socket.socketpair()\nsocket.send_fds(pair[0], [b'x'], [0])", imports="socket"),
+    _attempt(
+        "socket_buffer",
+        "socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)",
+        imports="socket",
+    ),
+    _attempt("pipe_buffer", "fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)", imports="os, fcntl"),
     _attempt("kill_parent", "os.kill(os.getppid(), 9)"),
     _attempt("kill_all", "os.kill(-1, 9)"),
     _attempt("kill_init", "os.kill(1, 9)"),
@@ -185,6 +202,19 @@ ESCAPES = [
     _attempt("shared_memory", "open('/dev/shm/x', 'w')"),
     _attempt("chmod_scratch", "os.chmod('.', 0)"),
     _attempt("make_folder", "os.mkdir('x')"),
+    _attempt("file_without_name", "os.open('.', os.O_TMPFILE | os.O_RDWR)"),
+    _attempt("truncate_by_reading", "os.open(os.__file__, os.O_RDONLY | os.O_TRUNC)"),
+    _attempt("open_without_access", "os.open('/dev/full', 3)"),
+    Hostile(
+        name="keep_size",
+        code="import ctypes, os\nfd = os.open('f', os.O_RDWR | os.O_CREAT)\n"
+        "if ctypes.CDLL(None).fallocate(fd, 1, ctypes.c_long(0), ctypes.c_long(1 << 30)) == 0: print('escaped')",
+        outcomes=WRONG,
+    ),
+    _raw_call("raw_outlive_parent", 157, 1, 0, 0, 0, 0),
+    _raw_call("raw_sync", 162),
+    _raw_call("raw_own_descriptors", 436, 3, 0xFFFFFFFF, 2),
+    _raw_call("raw_thread_with_own_descriptors", 56, 0x3D0B00, 0, 0, 0, 0),
     _raw_call("raw_fork", 57),
     _raw_call("raw_clone", 56, 17, 0, 0, 0, 0),
     _raw_call("raw_clone3", 435, 0, 0),

@@ -61,10 +61,8 @@ def processes_of_slots(sandbox: LocalSandbox) -> list[str]:
 
 
 def scratch_files(sandbox: LocalSandbox) -> list[str]:
-    folders = [zygote.scratch for zygote in sandbox._zygotes.values()]
-    return [
-        name for folder in folders for slot in os.listdir(folder) for name in os.listdir(os.path.join(folder, slot))
-    ]
+    slots = [slot.pid for slots in sandbox._idle.values() for slot in slots]
+    return [name for pid in slots for name in os.listdir(f"/proc/{pid}/cwd")]
 
 
 def assert_unharmed(sandbox: LocalSandbox) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,11 +39,11 @@ print(json.dumps({"layers": layers, "results": results, "good": good.stdout}))
 """
 
 
-def run_script(command: list[str], tmp_path: Path) -> dict:
+def run_script(command: list[str], tmp_path: Path, *, script: str = SCRIPT) -> Any:
     environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(tmp_path)}
     os.chmod(tmp_path, 0o777)
-    script = [*command, "-c", SCRIPT, str(Path(__file__).with_name("hostile_programs.py"))]
-    done = subprocess.run(script, capture_output=True, text=True, env=environment, cwd="/")
+    arguments = [*command, "-c", script, str(Path(__file__).with_name("hostile_programs.py"))]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment, cwd="/")
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
     return json.loads(done.stdout)
@@ -65,6 +66,7 @@ def test_root_of_a_default_container(tmp_path: Path) -> None:
         "landlock": False,
         "seccomp": False,
         "namespaces": True,
+        "scratch": True,
     }
     assert_all_contained(found)
 
@@ -84,15 +86,109 @@ def interpreter_for_everybody() -> str | None:
     return None
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
-def test_ordinary_user(tmp_path: Path) -> None:
+def as_ordinary_user(tmp_path: Path, *, uid: int = 65534, max_processes: int | None = None) -> list[str]:
+    """The start of a command that runs Python as this user, which may write in tmp_path."""
     interpreter = interpreter_for_everybody()
     if interpreter is None:
         pytest.skip("no interpreter that an ordinary user may start")
     for folder in list(tmp_path.parents)[:2]:  # pytest makes its folders for one user
         os.chmod(folder, folder.stat().st_mode | 0o011)
-    user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    found = run_script([*user, interpreter], tmp_path)
+    limit = [] if max_processes is None else ["prlimit", f"--nproc={max_processes}"]
+    return ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", *limit, interpreter]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+def test_ordinary_user(tmp_path: Path) -> None:
+    found = run_script(as_ordinary_user(tmp_path), tmp_path)
     assert found["layers"]["uid"].startswith("not root")
     assert not found["layers"]["landlock"] and not found["layers"]["seccomp"]
     assert_all_contained(found)
+
+
+# What a user without user namespaces meets; the limits of the machine stay as they are.
+NO_NAMESPACES = """
+import ctypes, errno
+from reward.sandbox.jail import kernel, seccomp
+refusal = seccomp._instruction(0x20, 0) + seccomp._by_number({272: seccomp._refused()}, otherwise=seccomp._ALLOWED)
+refusal = ctypes.create_string_buffer(refusal, len(refusal))
+kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
+kernel.prctl("", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, seccomp._header(refusal))
+"""
+FLOOD = """
+import json, threading, time
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program
+flood = '''
+import threading, time
+threading.stack_size(32768)
+end, count = time.monotonic() + 8, 0
+while time.monotonic() < end:
+    try: threading.Thread(target=time.sleep, args=(9,), daemon=True).start()
+    except RuntimeError: break
+    count += 1
+print(count, flush=True)
+import os; os._exit(0)
+'''
+sandbox = LocalSandbox(num_slots=2)
+run = lambda code: sandbox.execute(Program(code=code), limits=Limits(infra_attempts=1), timeout_s=4)
+found = [run("import ctypes").status]
+def drive():
+    execution = run(flood)
+    found.append([execution.status, execution.detail, int(execution.stdout or 0)])
+thread = threading.Thread(target=drive)
+thread.start()
+for _ in range(20):
+    assert run("print(7)").stdout == "7\\n"
+thread.join()
+layers = sandbox.layers
+sandbox.close()
+print(json.dumps([*found, not layers["namespaces"]]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+@pytest.mark.parametrize("prefix", ["", NO_NAMESPACES], ids=["namespaces", "no namespaces"])
+@pytest.mark.parametrize("user", ["ordinary", "root without capabilities"])
+def test_no_program_takes_all_processes(tmp_path: Path, user: str, prefix: str) -> None:
+    if user == "ordinary":
+        command = as_ordinary_user(tmp_path, uid=61235, max_processes=400)
+    else:
+        command = ["setpriv", "--bounding-set", "-all", sys.executable]
+    _, (status, detail, count), has_namespaces = run_script(command, tmp_path, script=prefix + FLOOD)
+    if has_namespaces:  # the kernel limits them
+        assert (status, detail) == ("ok", "") and 100 < count < 128
+    else:
+        assert (status, detail) == ("runtime_error", "RuntimeError: more than 128 threads")
+
+
+NO_PROCESS_LEFT = """
+import json, threading
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program
+sandbox = LocalSandbox(num_slots=1)
+program, limits = Program(code="print(7)"), Limits(infra_attempts=1)
+def run():
+    execution = sandbox.execute(program, limits=limits, timeout_s=4)
+    return execution.stdout or execution.detail
+found = [run()]
+sandbox._idle["lean", limits.scratch_bytes].pop().close()
+zygote, end, threads = sandbox._zygotes["lean"], threading.Event(), []
+try:
+    while True:
+        threads.append(threading.Thread(target=end.wait))
+        threads[-1].start()
+except RuntimeError:
+    threads.pop()
+found.append(run())
+end.set()
+[thread.join() for thread in threads]
+found += [run(), sandbox._zygotes["lean"] is zygote]
+sandbox.close()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+def test_a_zygote_survives_that_no_process_is_to_be_had(tmp_path: Path) -> None:
+    found = run_script(as_ordinary_user(tmp_path, uid=61234, max_processes=40), tmp_path, script=NO_PROCESS_LEFT)
+    assert found == ["7\n", "no slot could be started: [Errno 11] Resource temporarily unavailable", "7\n", True]

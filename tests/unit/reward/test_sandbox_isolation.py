@@ -19,8 +19,8 @@ def test_without_landlock_nothing_runs_unless_allowed() -> None:
         from reward.limits import Limits
         from reward.sandbox import LocalSandbox, Program
         from reward.sandbox.jail import kernel, seccomp
-        refusal = seccomp._instruction(0x20, 0) + seccomp._refuse(444, errno.ENOSYS)
-        refusal += seccomp._instruction(6, 0x7FFF0000)
+        answer = seccomp._refused(errno.ENOSYS)
+        refusal = seccomp._instruction(0x20, 0) + seccomp._by_number({444: answer}, otherwise=seccomp._ALLOWED)
         buffer = ctypes.create_string_buffer(refusal, len(refusal))
         kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
         kernel.prctl("", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, seccomp._header(buffer))
@@ -41,12 +41,39 @@ def test_without_landlock_nothing_runs_unless_allowed() -> None:
     assert "UNSAFE sandbox" in done.stderr
 
 
+@pytest.mark.parametrize("abi", [1, 2, 3])
+def test_older_landlock_keeps_files_from_being_emptied(tmp_path: Path, abi: int) -> None:
+    # Its versions 1 and 2 do not govern truncation: what they let through, the filters refuse.
+    code = f"""
+        import os
+        from reward.sandbox.jail import kernel, landlock, seccomp
+        os.chdir({str(tmp_path)!r})
+        open("kept", "w").write("text")
+        sandbox_filter = seccomp.Filter()
+        kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
+        landlock.restrict_self(landlock.create_ruleset([(".", landlock.READ)], abi={abi}))
+        sandbox_filter.install_in_slot()
+        sandbox_filter.install()
+        for flags in (os.O_RDONLY | os.O_TRUNC, os.O_WRONLY, os.O_RDWR | os.O_TRUNC, 3 | os.O_TRUNC):
+            try:
+                os.open("kept", flags)
+            except PermissionError:
+                print("refused", end=" ")
+        try:
+            os.truncate("kept", 0)
+        except PermissionError:
+            print(open("kept").read())
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("refused refused refused refused text\n", "")
+
+
 def test_probe_command_names_every_layer() -> None:
     command = [sys.executable, "-m", "reward.sandbox", "--probe"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split()[:3] for line in done.stdout.splitlines()]
-    assert [row[0] for row in rows] == ["uid", "landlock", "seccomp", "namespaces", "local"]
+    assert [row[0] for row in rows] == ["uid", "landlock", "seccomp", "namespaces", "scratch", "local"]
     assert rows[1:3] == [["landlock", "yes", "required"], ["seccomp", "yes", "required"]]
 
 

@@ -1,0 +1,312 @@
+"""What programs share with each other and with the machine: sockets, disk, processes, time. Nothing of it is harmed."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from reward.limits import Limits
+from reward.sandbox import Execution, LocalSandbox, Program
+
+pytestmark = pytest.mark.e2e
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def sandbox() -> Iterator[LocalSandbox]:
+    sandbox = LocalSandbox(num_slots=2)
+    yield sandbox
+    sandbox.close()
+
+
+def run(sandbox: LocalSandbox, code: str, *, timeout_s: float = 4.0, limits: Limits | None = None) -> Execution:
+    return sandbox.execute(Program(code=code), limits=limits or Limits(), timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+@pytest.mark.parametrize("send", ["a.connect({0!r}); a.send(b'x')", "a.sendto(b'x', {0!r})"])
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_nothing_reaches_a_socket_of_the_machine(
+    sandbox: LocalSandbox, tmp_path: Path, is_abstract: bool, send: str, kind: int
+) -> None:
+    name = f"\0reward-test-{os.getpid()}" if is_abstract else str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as machine:
+        machine.bind(name)
+        if not is_abstract:
+            os.chmod(name, 0o666)
+            for folder in (tmp_path, *list(tmp_path.parents)[:2]):  # pytest makes its folders for one user
+                os.chmod(folder, folder.stat().st_mode | 0o011)
+        code = f"import socket\na, b = socket.socketpair(socket.AF_UNIX, {int(kind)})\n" + send.format(name)
+        execution = run(sandbox, code)
+        machine.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            pytest.fail(f"a program sent {machine.recv(9)!r}")
+    assert execution.status == "runtime_error"
+    assert "Error" in execution.detail
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # ended meanwhile
+        return []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# Whatever it does about it, it dies with its slot.
+STUBBORN = """
+import ctypes, signal, time
+ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+for number in range(1, 65):
+    try: signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+print("stubborn", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("mode", ["kill zygote", "kill slot", "close"])
+def test_no_program_outlives_its_slot(sandbox: LocalSandbox, mode: str) -> None:
+    assert run(sandbox, "import ctypes, signal").status == "ok"
+    zygote = sandbox._zygotes["full"].pid
+    (slot,) = children_of(zygote)
+    limits = Limits(infra_attempts=1)
+    thread = threading.Thread(target=lambda: run(sandbox, STUBBORN, timeout_s=60.0, limits=limits))
+    thread.start()
+    wait_for(lambda: children_of(slot))
+    (program,) = children_of(slot)
+    wait_for(lambda: "hrtimer_nanosleep" in Path(f"/proc/{program}/wchan").read_text())
+    if mode == "close":
+        sandbox.close()
+    else:
+        os.kill(zygote if mode == "kill zygote" else slot, signal.SIGKILL)
+    thread.join(30)
+    try:
+        wait_for(lambda: not is_alive(program), timeout_s=5.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(program, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5])
+def test_zygotes_end_silently_whenever_the_trusted_process_does(tmp_path: Path, delay_s: float) -> None:
+    code = """
+        import threading
+        from reward.limits import Limits
+        from reward.sandbox import LocalSandbox, Program
+        def run(code):
+            sandbox.execute(Program(code=code), limits=Limits(), timeout_s=60)
+        print(flush=True)
+        sandbox = LocalSandbox(num_slots=3)
+        endless = [f"{word}\\nwhile True: pass" for word in ("0", "import numpy", "import ssl")]
+        threads = [threading.Thread(target=run, args=(code,)) for code in endless]
+        [thread.start() for thread in threads]
+    """
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    errors = tmp_path / "errors"
+    with errors.open("wb") as file:
+        process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=file, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay_s)
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+    # A folder made just before the end stays until the next start.
+    start = "from reward.sandbox import LocalSandbox; LocalSandbox(num_slots=1).close()"
+    subprocess.run([sys.executable, "-c", start], cwd=REPOSITORY, env=environment, check=True)
+    wait_for(lambda: [entry.name for entry in tmp_path.iterdir()] == ["errors"])
+    assert errors.read_text() == ""
+
+
+def test_too_many_bytes_are_seen_though_the_program_ends_at_once(sandbox: LocalSandbox) -> None:
+    limits = Limits(scratch_bytes=3 << 20)
+    code = "open('{0}', 'wb').write(bytes(1 << 20)); "
+    assert run(sandbox, "".join(map(code.format, range(3))), limits=limits).status == "ok"
+    assert run(sandbox, "".join(map(code.format, range(4))), limits=limits).status == "output_limit"
+    assert run(sandbox, "for i in range(256): open(str(i), 'w').close()").status == "ok"
+    assert run(sandbox, "for i in range(257): open(str(i), 'w').close()").status == "output_limit"
+
+
+FULL_DISK = """
+import os, threading, time
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program
+FILLER = '''
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+fd = os.open("f", os.O_RDWR | os.O_CREAT)
+at, size = 0, 1 << 26
+while size >= 4096:
+    if libc.fallocate(fd, 1, ctypes.c_long(at), ctypes.c_long(size)) == 0: at += size
+    else: size //= 2
+print(at, flush=True)
+try:
+    while True:
+        fd = os.open("g", os.O_RDWR | os.O_CREAT)
+        os.unlink("g")
+        os.write(fd, bytes(1 << 20))
+except OSError: pass
+time.sleep(3)
+'''
+NEIGHBOUR = "open('f', 'w').write('x' * 100_000)\\nprint(len(open('f').read()))"
+sandbox = LocalSandbox(num_slots=2)
+limits = Limits(open_files=1024)
+run = lambda code: sandbox.execute(Program(code=code), limits=limits, timeout_s=4)
+run("import ctypes")
+thread = threading.Thread(target=run, args=(FILLER,))
+thread.start()
+time.sleep(0.5)
+print(run(NEIGHBOUR).stdout.strip(), os.statvfs(os.environ["TMPDIR"]).f_bavail > 0)
+thread.join()
+sandbox.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
+def test_a_program_that_fills_its_disk_harms_no_neighbour(tmp_path: Path) -> None:
+    small_disk = f'mount -t tmpfs -o size=48m none {tmp_path} && exec "$0" -c "$1"'
+    command = ["unshare", "--mount", "sh", "-c", small_disk, sys.executable, FULL_DISK]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("100000 True\n", "")
+
+
+def test_scratch_folders_of_dead_owners_are_removed_at_the_next_start(tmp_path: Path) -> None:
+    start = """
+        import os, sys
+        from reward.limits import Limits
+        from reward.sandbox import LocalSandbox, Program
+        sandbox = LocalSandbox(num_slots=1)
+        sandbox.execute(Program(code="open('f', 'w').write('x' * 10**6)"), limits=Limits(), timeout_s=4)
+        print(sandbox._zygotes["lean"].scratch, flush=True)
+        if sys.argv[1] == "die":
+            os.kill(sandbox._zygotes["lean"].pid, 9)
+            os.kill(os.getpid(), 9)
+        input()
+        sandbox.close()
+    """
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(start)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    live = subprocess.Popen([*command, "live"], cwd=REPOSITORY, env=environment, text=True, **pipes)
+    dead = subprocess.Popen([*command, "die"], cwd=REPOSITORY, env=environment, text=True, **pipes)
+    folders = [Path(process.stdout.readline().strip()) for process in (live, dead) if process.stdout is not None]
+    dead.communicate()
+    assert all(folder.exists() for folder in folders)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    (tmp_path / "reward-scratch-link").symlink_to(tmp_path / "kept")
+    if os.geteuid() == 0:
+        (tmp_path / "reward-scratch-of-another").mkdir()
+        os.chown(tmp_path / "reward-scratch-of-another", 65534, 65534)
+    before = {path.name for path in tmp_path.iterdir()}
+
+    def start_another() -> set[str]:
+        subprocess.run(
+            [*command, "live"], cwd=REPOSITORY, env=environment, input="\n", stdout=-3, text=True, check=True
+        )
+        return {path.name for path in tmp_path.iterdir()}
+
+    wait_for(lambda: start_another() == before - {folders[1].name})  # the slots of the dead end a moment after them
+    assert folders[0].exists() and (tmp_path / "kept" / "file").exists()
+    live.communicate("\n")
+    assert not folders[0].exists()
+
+
+def test_starts_at_once_do_not_remove_each_others_folders(tmp_path: Path) -> None:
+    code = """
+        import os
+        from reward.sandbox.scratch_folder import ScratchFolder
+        for _ in range(150):
+            folders = [ScratchFolder(), ScratchFolder()]
+            assert all(os.path.samestat(os.fstat(folder.fd), os.stat(folder.path)) for folder in folders)
+            [folder.remove() for folder in folders]
+    """
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    processes = [subprocess.Popen(command, cwd=REPOSITORY, env=environment) for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    assert list(tmp_path.iterdir()) == []
+
+
+STARVATION = """
+import threading, time
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program
+sandbox = LocalSandbox(num_slots=2)
+run = lambda code, s: sandbox.execute(Program(code=code), limits=Limits(), timeout_s=s)
+right = "import time\\nwhile time.process_time() < 1.2: pass\\nprint('right')"
+bomb = '''
+import hashlib, threading, time
+threading.stack_size(65536)
+def work():
+    while True: hashlib.pbkdf2_hmac("sha256", b"x" * 8, b"y" * 8, 20_000)
+for _ in range(100): threading.Thread(target=work, daemon=True).start()
+time.sleep(99)
+'''
+run("import hashlib", 4)
+for _ in range(3):
+    thread = threading.Thread(target=run, args=(bomb, 4))
+    thread.start()
+    time.sleep(0.2)
+    execution = run(right, 4)
+    print(execution.status, 1.1 < execution.seconds < 2)
+    thread.join()
+sandbox.close()
+"""
+
+
+def new_cpu_group() -> Path | None:
+    """A control group, as a container has: in the machine's own, the kernel groups processes by their session.
+
+    Its share is large, so that what else runs on the machine does not decide.
+    """
+    for parent in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")):
+        with contextlib.suppress(OSError):
+            group = parent / f"reward-test-{os.getpid()}"
+            group.mkdir()
+            for file, share in (("cpu.shares", "10240"), ("cpu.weight", "1000")):
+                if (group / file).exists():
+                    (group / file).write_text(share)
+                    return group
+            group.rmdir()
+    return None
+
+
+def test_a_right_program_passes_beside_a_hundred_busy_threads() -> None:
+    group = new_cpu_group()
+    enter = "" if group is None else f"echo $$ > {group}/cgroup.procs && "
+    command = ["sh", "-c", f'{enter}exec "$0" -c "$1"', sys.executable, STARVATION]
+    try:
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    finally:
+        if group is not None:
+            group.rmdir()
+    assert (done.stdout, done.stderr) == ("ok True\n" * 3, "")
