@@ -12,6 +12,7 @@ from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
 from reward.sandbox.zygote_process import Zygote
 
 MEANING = {
+    "supervision": "programs can be watched, and ended whatever they do",
     "uid": "a user of its own for every slot: no file, process or limit shared with anybody",
     "landlock": "no file but the interpreter's, for reading, and a scratch directory; no TCP",
     "seccomp": "no new process, program, socket or signal to others; no kernel interface that answers do not need",
@@ -31,7 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         need = "required" if name in REQUIRED_LAYERS else "optional"
         print(f"{name:<12}{'yes' if not reason else 'NO':<5}{need:<10}{reason or MEANING[name]}")
     refused = [name for name in REQUIRED_LAYERS if zygote.layers[name]]
-    print(f"local backend: {'refuses to run without ' + ' and '.join(refused) if refused else 'runs'}")
+    missing = [name for name, reason in zygote.layers.items() if reason]
+    if refused:
+        verdict = f"refuses to run without {' and '.join(refused)}"
+    else:
+        verdict = f"runs, with less isolation: no {', no '.join(missing)}" if missing else "runs, fully isolated"
+    print(f"local backend: {verdict}")
     return int(bool(refused))
 
 

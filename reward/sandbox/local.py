@@ -136,21 +136,26 @@ class LocalSandbox:
 
 
 def check_isolation(layers: dict[str, str], *, allow_unsafe: bool) -> None:
-    """Log the level of isolation in one line.
+    """Log the level of isolation in one line, as a warning if any layer is missing.
 
     Raises:
-        ValueError: a required layer does not work, and `allow_unsafe` is not set.
+        ValueError: programs could not be ended, or another required layer does not work and `allow_unsafe` is not set.
     """
     working = [name for name, reason in layers.items() if not reason]
     missing = {name: reason for name, reason in layers.items() if reason}
     absent = "".join(f"; no {name} ({reason})" for name, reason in missing.items())
     line = f"sandbox: own process, limits, {', '.join(working) or 'nothing else'}{absent}"
+    if "supervision" in missing:
+        raise ValueError(
+            f"{line}: programs could not be watched and ended. Mount /proc and permit pidfd_open (Linux from 5.3), "
+            "or set a remote sandbox's url"
+        )
     if not missing.keys() & set(REQUIRED_LAYERS):
-        logger.info(line)
+        (logger.warning if missing else logger.info)(line)
         return
     if not allow_unsafe:
         raise ValueError(
-            f"{line}: without {' and '.join(REQUIRED_LAYERS)} a program written by a model could harm this machine. "
+            f"{line}: without landlock and seccomp a program written by a model could harm this machine. "
             "Run on a Linux kernel from 5.13 with Landlock, or set a remote sandbox's url, or, on a machine that may "
             "be lost, set allow_unsafe=true"
         )

@@ -25,7 +25,9 @@ class ScratchFolder:
         while True:
             self.path = tempfile.mkdtemp(prefix=_PREFIX)
             with contextlib.suppress(FileNotFoundError):  # another start removed it before it was locked
-                self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                self.fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)  # those below are the zygote's standard streams
+                os.close(fd)
                 fcntl.flock(self.fd, fcntl.LOCK_SH)
                 if os.path.exists(self.path):
                     break

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from reward.sandbox.jail import kernel
 from reward.sandbox.jail.kernel import SYS_LANDLOCK_RESTRICT_SELF, syscall
 
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
+_EXECUTE, _WRITE_FILE, _READ_FILE, READ_DIR, _REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 _MAKE_REG = 1 << 8
 _TRUNCATE = 1 << 14
 # Rights that a ruleset governs, by the version of the kernel's interface. Version 1 has 13, each later one more.
@@ -15,7 +15,7 @@ _HANDLED_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4:
 _HANDLED_NET_RIGHTS = 0b11  # bind and connect over TCP, from version 4
 _SCOPES = 0b11  # abstract UNIX sockets and signals to processes outside, from version 6
 
-READ = _READ_FILE | _READ_DIR
+READ = _READ_FILE | READ_DIR
 # Regular files only: a scratch directory without subdirectories is emptied in one pass, however hostile the program.
 SCRATCH = READ | _WRITE_FILE | _MAKE_REG | _TRUNCATE
 DEVICE = _READ_FILE | _WRITE_FILE

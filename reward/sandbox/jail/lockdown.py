@@ -1,4 +1,4 @@
-"""The layers around one sandboxed process, how they are put on, and how their working is found out by trying."""
+"""The layers around one sandboxed process, and how they are put on."""
 
 import _socket
 import contextlib
@@ -14,10 +14,11 @@ from signal import SIGKILL
 from reward.sandbox.jail import kernel, landlock, seccomp
 from reward.sandbox.jail.kernel import PR_SET_PDEATHSIG, prctl
 from reward.sandbox.jail.landlock import restrict_self
-from reward.sandbox.jail.scratch import Scratch, mount
+from reward.sandbox.jail.scratch import Scratch
 
-# Layers without which a hostile program can reach the machine: it refuses to run without them.
-REQUIRED_LAYERS = ("landlock", "seccomp")
+# Without the first no program can be watched and ended; without the others a hostile one can reach the machine.
+REQUIRED_LAYERS = ("supervision", "landlock", "seccomp")
+_PACKAGES = {"site-packages", "dist-packages"}
 _READABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 MAX_THREADS = 128
 NAMESPACES = sum(kernel.CLONE_NAMESPACES.values())
@@ -156,9 +157,15 @@ def own_address_space() -> int:
 
 
 def readable_rules(folders: list[str]) -> Iterator[tuple[str, int]]:
-    """Landlock rules for reading: the interpreter's folders, harmless devices."""
+    """Landlock rules for reading: the interpreter's folders without what is installed in them, harmless devices."""
     for folder in folders:
-        yield folder, landlock.READ
+        entries = os.listdir(folder) if os.path.isdir(folder) else []
+        if not _PACKAGES & set(entries):
+            yield folder, landlock.READ
+            continue
+        yield folder, landlock.READ_DIR
+        for entry in set(entries) - _PACKAGES:
+            yield os.path.join(folder, entry), landlock.READ
     for device in _READABLE_DEVICES:
         yield device, landlock.DEVICE
 
@@ -216,55 +223,6 @@ def do_as(uid: int | None, action: Callable[[], object]) -> None:
     os.waitpid(pid, 0)
 
 
-def probe(scratch: str, folders: list[str]) -> dict[str, str]:
-    """Try each layer in a throw-away child.
-
-    Returns:
-        By layer, "" where it works, else the reason why it does not.
-    """
-
-    def try_uid() -> str:
-        if os.geteuid() != 0:
-            return "not root: programs run as the user who started them"
-        uid, _ = claim_uid()
-        os.chown(scratch, 0, uid)
-        become(uid)
-        return "" if os.getresuid() == (uid, uid, uid) else "the change of user had no effect"
-
-    def try_landlock() -> str:
-        ruleset = landlock.create_ruleset(readable_rules(folders))
-        kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
-        landlock.restrict_self(ruleset)
-        return _is_refused(lambda: os.listdir("/"), errno.EACCES)
-
-    def try_seccomp() -> str:
-        sandbox_filter = seccomp.Filter()
-        kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
-        sandbox_filter.install_in_slot()
-        sandbox_filter.install()
-        return _is_refused(_socket.socket, errno.EPERM) or _is_refused(os.fork, errno.EPERM)
-
-    def try_namespaces() -> str:
-        enter_namespaces(NAMESPACES)
-        return ""
-
-    def try_scratch() -> str:
-        enter_namespaces(kernel.CLONE_NEWNS)
-        mount(scratch, 0, "mode=700")
-        with open(os.path.join(scratch, "trial"), "wb", buffering=0) as file:
-            file.write(bytes(resource.getpagesize()))
-            return _is_refused(lambda: file.write(b"x"), errno.ENOSPC)
-
-    attempts = {
-        "uid": try_uid,
-        "landlock": try_landlock,
-        "seccomp": try_seccomp,
-        "namespaces": try_namespaces,
-        "scratch": try_scratch,
-    }
-    return {name: _in_throw_away_child(attempt) for name, attempt in attempts.items()}
-
-
 def enter_namespaces(flags: int) -> None:
     """Move this process into namespaces of its own; a user namespace first if not root."""
     uid, gid = os.geteuid(), os.getegid()
@@ -275,32 +233,3 @@ def enter_namespaces(flags: int) -> None:
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
-
-
-def _is_refused(action: Callable[[], object], error_number: int) -> str:
-    try:
-        action()
-    except OSError as error:
-        if error.errno == error_number:
-            return ""
-        return f"had another effect: {error}"
-    return "had no effect"
-
-
-def _in_throw_away_child(action: Callable[[], str]) -> str:
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            reason = action()
-        except Exception as error:  # whatever it is, the layer does not work here
-            reason = str(error) or type(error).__name__
-        os.write(writer, (reason or "works").encode())
-        os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        reason = file.read().decode()
-    os.waitpid(pid, 0)
-    if not reason:
-        return "the trial ended without an answer"
-    return "" if reason == "works" else reason

@@ -28,7 +28,7 @@ import json  # noqa: E402
 import select  # noqa: E402
 import signal  # noqa: E402
 
-from reward.sandbox.jail import kernel, library, lockdown, program, slot  # noqa: E402
+from reward.sandbox.jail import kernel, library, probe, program, slot  # noqa: E402
 from reward.sandbox.jail.scratch import remove_tree  # noqa: E402
 
 _CHECK_PARENT_MS = 1000
@@ -58,7 +58,7 @@ def _serve(connection: _socket.socket, scratch: str) -> None:
         settings["modules"], settings["standard"], settings["extra"], all_extensions=settings["all_extensions"]
     )
     folders += settings["zones"]
-    layers = lockdown.probe(scratch, folders)
+    layers = probe.try_layers(scratch, folders)
     program.prepare_interpreter(settings["environment"])
     exec(compile("", "warm-up", "exec"))  # the first compilation sets up what takes longer than most programs
     gc.collect()

@@ -73,8 +73,43 @@ def test_probe_command_names_every_layer() -> None:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split()[:3] for line in done.stdout.splitlines()]
-    assert [row[0] for row in rows] == ["uid", "landlock", "seccomp", "namespaces", "scratch", "local"]
-    assert rows[1:3] == [["landlock", "yes", "required"], ["seccomp", "yes", "required"]]
+    assert [row[0] for row in rows] == [
+        "supervision",
+        "uid",
+        "landlock",
+        "seccomp",
+        "namespaces",
+        "scratch",
+        "local",
+    ]
+    assert [row for row in rows if "required" in row] == [
+        [name, "yes", "required"] for name in ("supervision", "landlock", "seccomp")
+    ]
+
+
+@pytest.mark.parametrize("call", [434, 424])
+def test_without_pidfd_nothing_runs(call: int) -> None:
+    code = f"""
+        import ctypes, errno
+        from reward.sandbox import LocalSandbox
+        from reward.sandbox.__main__ import main
+        from reward.sandbox.jail import kernel, seccomp
+        answer = seccomp._refused(errno.ENOSYS)
+        refusal = seccomp._instruction(0x20, 0) + seccomp._by_number({{{call}: answer}}, otherwise=seccomp._ALLOWED)
+        buffer = ctypes.create_string_buffer(refusal, len(refusal))
+        kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.prctl("", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, seccomp._header(buffer))
+        assert main(["--probe"]) == 1
+        try:
+            LocalSandbox(num_slots=1, allow_unsafe=True)
+        except ValueError as error:
+            print("refused:", error)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
+    *_, verdict, refusal = done.stdout.splitlines()
+    assert verdict == "local backend: refuses to run without supervision"
+    assert refusal.startswith("refused: sandbox: ") and "no supervision ([Errno 38]" in refusal
+    assert done.stderr == ""
 
 
 def test_weak_isolation_is_refused_unless_allowed(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,4 +118,31 @@ def test_weak_isolation_is_refused_unless_allowed(caplog: pytest.LogCaptureFixtu
         check_isolation(layers, allow_unsafe=False)
     check_isolation(layers, allow_unsafe=True)
     assert "UNSAFE sandbox: own process, limits, uid, seccomp; no landlock" in caplog.text
+    caplog.clear()
     check_isolation({**layers, "landlock": ""}, allow_unsafe=False)  # namespaces are not required
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert caplog.messages == [
+        "sandbox: own process, limits, uid, landlock, seccomp; no namespaces (not permitted)",
+    ]
+
+
+def test_packages_installed_below_the_standard_library_are_not_readable(tmp_path: Path) -> None:
+    for name in ("site-packages/secret.py", "dist-packages/secret.py", "package/module.py", "module.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    code = f"""
+        import os
+        from reward.sandbox.jail import kernel, landlock, lockdown
+        os.chdir({str(tmp_path)!r})
+        kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
+        landlock.restrict_self(landlock.create_ruleset(lockdown.readable_rules([{str(tmp_path)!r}])))
+        print(sorted(os.listdir(".")), open("module.py").read(), open("package/module.py").read())
+        for name in ("site-packages", "dist-packages"):
+            try:
+                open(f"{{name}}/secret.py")
+            except PermissionError:
+                print("refused")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
+    names = ["dist-packages", "module.py", "package", "site-packages"]
+    assert (done.stdout, done.stderr) == (f"{names} text text\nrefused\nrefused\n", "")
