@@ -178,7 +178,7 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
     if ready != "ready":
         why = "no start within the time" if trace.stopped_for == "time" else ending
         return ended("infra_error", f"the child did not get ready: {why or last_words or trace.returncode}")
-    if compiled != "compiled":
+    if compiled != "compiled" and trace.stopped_for != "time":
         reported = compiled.removeprefix("compile_error ")
         return ended("compile_error", reported or ending or last_words or "the interpreter ended while compiling")
     if len(trace.stdout) > limits.output_bytes or len(trace.result) > limits.output_bytes:

@@ -336,3 +336,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 def test_limits_reject_nonsense() -> None:
     with pytest.raises(ValueError, match="limit test_s must be a number above 0, got 0"):
         Limits(test_s=0)
+
+
+def test_no_end_while_compiling_is_a_time_out() -> None:
+    assert run("x = [\n" + "1,\n" * 2_000_000 + "]", timeout_s=0.05).status == "time_out"
