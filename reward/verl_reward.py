@@ -34,7 +34,7 @@ class _Meter:
 
     sandbox: Sandbox
     num_runs: int = 0
-    seconds: float = 0.0  # of all runs, waiting not counted
+    seconds: float = 0.0  # time used by all runs
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
         execution = self.sandbox.execute(program, limits=limits, timeout_s=timeout_s)
@@ -77,7 +77,7 @@ async def compute_score(
 
     Returns:
         Always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome, num_passed, num_tests,
-        sandbox_runs, sandbox_run_s (seconds of all runs), sandbox_restarts (of this process, since its last answer).
+        sandbox_runs, sandbox_run_s (time used by all runs), sandbox_restarts (of this process, since its last answer).
 
     Raises:
         ValueError: the problem is malformed, see `parse_ground_truth`.

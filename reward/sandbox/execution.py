@@ -34,14 +34,14 @@ class Execution:
     stdout: str = ""  # standard output, of a program with status ok
     result: bytes = b""  # of a call: text of what it returned or raised; untrusted, so to be read in a judge only
     detail: str = ""  # one line for people: what went wrong
-    seconds: float = 0.0  # wall seconds from ready to the end
+    seconds: float = 0.0  # time used, as `Limits.test_s` counts it; remote: wall seconds
 
 
 class Sandbox(Protocol):
     """Runs programs; its methods may be called from several threads."""
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
-        """Run once, within `timeout_s` wall seconds; `infra_error` after `limits.infra_attempts` failed attempts."""
+        """Run once, within `timeout_s` seconds of the kind of `Limits.test_s`; `infra_error` after `infra_attempts`."""
 
     def metrics(self) -> dict[str, float]:
         """Counts and times since the start."""
