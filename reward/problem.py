@@ -63,11 +63,7 @@ class Problem:
         where = f"problem {problem_id}"
         limits = limits or Limits()
         fields = _as_object(input_output, where)
-        fn_name = fields.get("fn_name") or None
-        if fn_name is not None and not (isinstance(fn_name, str) and fn_name.isidentifier()):
-            raise ValueError(
-                f"{where}: fn_name is {fn_name!r}: give a Python name, or leave it out for a stdin problem"
-            )
+        fn_name = _as_name(fields.get("fn_name") or None, where)
         if "test_code" in fields:
             return cls(
                 problem_id=str(problem_id),
@@ -117,6 +113,12 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
         if not isinstance(input_output.get(key), list):
             raise ValueError(f"{where}: input_output has no list {key!r}: give one entry per test")
     return input_output
+
+
+def _as_name(fn_name: object, where: str) -> str | None:
+    if fn_name is None or (isinstance(fn_name, str) and fn_name.isidentifier()):
+        return fn_name
+    raise ValueError(f"{where}: fn_name is {fn_name!r}: give a Python name, or leave it out for a stdin problem")
 
 
 def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Limits) -> list[str]:

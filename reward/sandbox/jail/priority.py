@@ -10,8 +10,11 @@ _MAX_NICENESS = 19
 
 
 def num_threads(pid: int) -> int:
-    """Threads of a child that has not been waited for."""
-    return int(_stat(f"/proc/{pid}/stat")[17])
+    """Threads of a child that has not been waited for; 1 where /proc is mounted to hide it (hidepid)."""
+    try:
+        return int(_stat(f"/proc/{pid}/stat")[17])
+    except FileNotFoundError:
+        return 1
 
 
 class Priority:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from reward.sandbox.jail import kernel, landlock, lockdown, scratch, seccomp
 from reward.sandbox.jail.clock import Clock
-from reward.sandbox.jail.priority import num_threads
 
 _END_MS = 10_000  # for a killed child to end
 
@@ -38,7 +37,6 @@ def try_layers(scratch_folder: str, folders: list[str]) -> dict[str, str]:
 
 
 def _try_supervision() -> str:
-    kernel.prctl("DUMPABLE", kernel.PR_SET_DUMPABLE, 0)
     lockdown.own_address_space()
     pid = os.fork()
     if pid == 0:
@@ -49,7 +47,6 @@ def _try_supervision() -> str:
         waiting.register(pidfd, select.POLLIN)
         if waiting.poll(0):
             return "a living child seems to have ended"
-        num_threads(pid)
         Clock(pid=pid, pidfd=pidfd, started=time.monotonic(), wall_factor=1.0).pace()
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         return "" if waiting.poll(_END_MS) else "a killed child does not end"

@@ -125,6 +125,22 @@ def interpreter_for_everybody() -> str | None:
     return None
 
 
+@needs_setpriv
+def test_hidden_processes_are_no_obstacle(tmp_path: Path) -> None:
+    hide = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$@"', "sh"]
+    command = as_ordinary_user(tmp_path)
+    script = """
+import json
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program
+sandbox = LocalSandbox(num_slots=1)
+code = "import time; time.sleep(0.2); print(7)"
+print(json.dumps(sandbox.execute(Program(code=code), limits=Limits(), timeout_s=4).stdout))
+sandbox.close()
+"""
+    assert run_script([*hide, *command], tmp_path, script=script) == "7\n"
+
+
 def as_ordinary_user(tmp_path: Path, *, uid: int = 65534, max_processes: int | None = None) -> list[str]:
     """The start of a command that runs Python as this user, which may write in tmp_path."""
     interpreter = interpreter_for_everybody()

@@ -141,7 +141,7 @@ def test_zygotes_end_silently_whenever_the_trusted_process_does(tmp_path: Path, 
     # A folder made just before the end stays until the next start.
     start = "from reward.sandbox import LocalSandbox; LocalSandbox(num_slots=1).close()"
     subprocess.run([sys.executable, "-c", start], cwd=REPOSITORY, env=environment, check=True)
-    wait_for(lambda: [entry.name for entry in tmp_path.iterdir()] == ["errors"])
+    wait_for(lambda: not list(tmp_path.glob("reward-sandbox-*")))
     assert errors.read_text() == ""
 
 
@@ -254,59 +254,3 @@ def test_starts_at_once_do_not_remove_each_others_folders(tmp_path: Path) -> Non
     processes = [subprocess.Popen(command, cwd=REPOSITORY, env=environment) for _ in range(4)]
     assert [process.wait(60) for process in processes] == [0] * 4
     assert list(tmp_path.iterdir()) == []
-
-
-STARVATION = """
-import threading, time
-from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
-sandbox = LocalSandbox(num_slots=2)
-run = lambda code, s: sandbox.execute(Program(code=code), limits=Limits(), timeout_s=s)
-right = "import time\\nwhile time.process_time() < 1.2: pass\\nprint('right')"
-bomb = '''
-import hashlib, threading, time
-threading.stack_size(65536)
-def work():
-    while True: hashlib.pbkdf2_hmac("sha256", b"x" * 8, b"y" * 8, 20_000)
-for _ in range(100): threading.Thread(target=work, daemon=True).start()
-time.sleep(99)
-'''
-run("import hashlib", 4)
-for _ in range(3):
-    thread = threading.Thread(target=run, args=(bomb, 4))
-    thread.start()
-    time.sleep(0.2)
-    execution = run(right, 4)
-    print(execution.status, 1.1 < execution.seconds < 2)
-    thread.join()
-sandbox.close()
-"""
-
-
-def new_cpu_group() -> Path | None:
-    """A control group, as a container has: in the machine's own, the kernel groups processes by their session.
-
-    Its share is large, so that what else runs on the machine does not decide.
-    """
-    for parent in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")):
-        with contextlib.suppress(OSError):
-            group = parent / f"reward-test-{os.getpid()}"
-            group.mkdir()
-            for file, share in (("cpu.shares", "10240"), ("cpu.weight", "1000")):
-                if (group / file).exists():
-                    (group / file).write_text(share)
-                    return group
-            group.rmdir()
-    return None
-
-
-def test_a_right_program_passes_beside_a_hundred_busy_threads() -> None:
-    group = new_cpu_group()
-    enter = "" if group is None else f"echo $$ > {group}/cgroup.procs && "
-    command = ["sh", "-c", f'{enter}exec "$0" -c "$1"', sys.executable, STARVATION]
-    try:
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    finally:
-        if group is not None:
-            group.rmdir()
-    assert (done.stdout, done.stderr) == ("ok True\n" * 3, "")
