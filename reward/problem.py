@@ -64,15 +64,10 @@ class Problem:
         limits = limits or Limits()
         fields = _as_object(input_output, where)
         fn_name = _as_name(fields.get("fn_name") or None, where)
+        problem = functools.partial(cls, problem_id=str(problem_id), fn_name=fn_name, starter_code=starter_code)
         if "test_code" in fields:
-            return cls(
-                problem_id=str(problem_id),
-                inputs=_as_test_code(fields["test_code"], fn_name, where, limits),
-                outputs=[None] * len(fields["test_code"]),
-                kind="test_code",
-                fn_name=fn_name,
-                starter_code=starter_code,
-            )
+            tests = _as_test_code(fields["test_code"], fn_name, where, limits)
+            return problem(inputs=tests, outputs=[None] * len(tests), kind="test_code")
         inputs, outputs = fields["inputs"], fields["outputs"]
         if len(inputs) != len(outputs):
             raise ValueError(
@@ -83,22 +78,12 @@ class Problem:
         if fn_name is None:
             texts = [_as_text(value, f"{where}: output {index}") for index, value in enumerate(outputs)]
             _check_printable(texts, where, limits)
-            return cls(
-                problem_id=str(problem_id),
-                inputs=[_as_text(value, f"{where}: input {index}") for index, value in enumerate(inputs)],
-                outputs=texts,
-                starter_code=starter_code,
-            )
+            stdins = [_as_text(value, f"{where}: input {index}") for index, value in enumerate(inputs)]
+            return problem(inputs=stdins, outputs=texts)
         accepted = _accepted_values(inputs, outputs)
         _check_returnable(accepted, where, limits)
-        return cls(
-            problem_id=str(problem_id),
-            inputs=[_as_arguments(value, f"{where}: input {index}") for index, value in enumerate(inputs)],
-            outputs=accepted,
-            kind="call",
-            fn_name=fn_name,
-            starter_code=starter_code,
-        )
+        arguments = [_as_arguments(value, f"{where}: input {index}") for index, value in enumerate(inputs)]
+        return problem(inputs=arguments, outputs=accepted, kind="call")
 
 
 def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str, Any]:
