@@ -67,9 +67,18 @@ class FolderFinder:
 
     def __init__(self, folder: str, only: str | None) -> None:
         """Open the folder; `only` is the one top-level package to import from it, None: any."""
-        self.fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.folder = folder
         self.only = only
+        self.fd = self._open()
+
+    def reopen(self) -> None:
+        """Open the folder as it looks in this process's mount namespace, under the number that loaders know."""
+        fd = self._open()
+        os.dup2(fd, self.fd, inheritable=False)
+        os.close(fd)
+
+    def _open(self) -> int:
+        return os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -94,6 +103,13 @@ class FolderFinder:
 def folder_fds() -> list[int]:
     """Descriptors of the finders in use."""
     return [finder.fd for finder in sys.meta_path if isinstance(finder, FolderFinder)]
+
+
+def reopen_folders() -> None:
+    """Let the finders in use see what is mounted over their folders."""
+    for finder in sys.meta_path:
+        if isinstance(finder, FolderFinder):
+            finder.reopen()
 
 
 class _SourceLoader:

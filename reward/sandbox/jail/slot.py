@@ -32,7 +32,7 @@ from time import monotonic, monotonic_ns
 from reward.sandbox.jail import kernel, landlock, lockdown, seccomp
 from reward.sandbox.jail.clock import Clock
 from reward.sandbox.jail.kernel import fork
-from reward.sandbox.jail.library import folder_fds
+from reward.sandbox.jail.library import folder_fds, reopen_folders
 from reward.sandbox.jail.lockdown import MAX_THREADS, Cell, lock_down, rlimits
 from reward.sandbox.jail.output import Output
 from reward.sandbox.jail.priority import Priority, num_threads
@@ -71,6 +71,9 @@ def make_cell(path: str, scratch_bytes: int, layers: list[str], folders: list[st
     if namespaces:
         lockdown.enter_namespaces(namespaces)
     scratch.give_to(uid)
+    if scratch.is_mounted:
+        lockdown.hide_packages(folders)
+        reopen_folders()
     if "landlock" in layers:
         ruleset = landlock.create_ruleset([*lockdown.readable_rules(folders), (scratch.path, scratch.rights)])
     own_memory = lockdown.own_address_space()

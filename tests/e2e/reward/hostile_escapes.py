@@ -98,6 +98,14 @@ ESCAPES = [
     ),
     _attempt("list_root", "os.listdir('/')"),
     _attempt("list_other_scratch", "os.listdir('..')"),
+    _attempt("packages", "open(os.path.join(os.path.dirname(os.__file__), 'site-packages', 'README.txt'))"),
+    Hostile(
+        name="packages_by_descriptor",
+        code="import os\nfor fd in range(3, 64):\n"
+        "    try: os.open('site-packages/README.txt', os.O_RDONLY, dir_fd=fd)\n"
+        "    except OSError: pass\n    else: print('escaped')",
+        outcomes=WRONG,
+    ),
     _attempt("kernel_log", "open('/dev/kmsg')"),
     _attempt("shared_memory", "open('/dev/shm/x', 'w')"),
     _attempt("chmod_scratch", "os.chmod('.', 0)"),
