@@ -121,7 +121,7 @@ def find_code(response: str, limits: Limits) -> str | None:
         JudgeLostError: no judge answered.
     """
     try:
-        return ask("extract_code", response, limits=limits)
+        return ask("extract_code", response, limits=limits).value
     except UnjudgeableError:
         return None
 

@@ -1,4 +1,7 @@
-"""How one test of a problem is run and judged, by the kind of problem; expected outputs go to the judge alone."""
+"""How one test of a problem is run and judged, by the kind of problem; expected outputs go to the judge alone.
+
+The judge's CPU seconds count as the test's: what is slow to judge uses up the answer's time.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +33,9 @@ def run_stdin_test(run: TestRun) -> tuple[Execution, bool]:
     execution = run.execute(Program(code=run.code, stdin=run.problem.inputs[run.index]))
     if execution.status != "ok":
         return execution, False
-    return execution, ask("stdout_matches", execution.stdout, run.problem.outputs[run.index], limits=run.limits)
+    reply = ask("stdout_matches", execution.stdout, run.problem.outputs[run.index], limits=run.limits)
+    execution.seconds += reply.seconds
+    return execution, reply.value
 
 
 def run_call_test(run: TestRun) -> tuple[Execution, bool]:
@@ -47,9 +52,10 @@ def run_test_code(run: TestRun) -> tuple[Execution, bool]:
     """Run a data set's assertions in the judge, which calls the answer's functions in the sandbox; returns as above."""
     calls = _Calls(run)
     test_code = run.problem.inputs[run.index]
-    ending, detail = ask("run_test_code", test_code, run.problem.fn_name, limits=run.limits, on_call=calls.call)
+    reply = ask("run_test_code", test_code, run.problem.fn_name, limits=run.limits, on_call=calls.call)
+    ending, detail = reply.value
     execution = calls.last if ending == "ended" else Execution(status="ok", detail=detail)
-    execution.seconds = calls.seconds
+    execution.seconds = calls.seconds + reply.seconds
     return execution, ending == "passed"
 
 
@@ -66,7 +72,9 @@ def _run_call(run: TestRun, task: str, *, leetcode: bool) -> tuple[Execution, bo
     program = Program(code=run.code, fn_name=run.problem.fn_name, arguments=arguments, leetcode=leetcode)
     execution = run.execute(program)
     if execution.status == "ok":
-        execution.detail = ask(task, execution.result, run.problem.outputs[run.index], limits=run.limits)
+        reply = ask(task, execution.result, run.problem.outputs[run.index], limits=run.limits)
+        execution.seconds += reply.seconds
+        execution.detail = reply.value
     return execution, execution.status == "ok" and not execution.detail
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from reward.judge import UnjudgeableError, ask
 from reward.limits import Limits
+from reward.sandbox.jail.values import arguments_text
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -83,6 +84,7 @@ class Problem:
         accepted = _accepted_values(inputs, outputs)
         _check_returnable(accepted, where, limits)
         arguments = [_as_arguments(value, f"{where}: input {index}") for index, value in enumerate(inputs)]
+        _check_arguments(arguments, where)
         return problem(inputs=arguments, outputs=accepted, kind="call")
 
 
@@ -128,7 +130,7 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
 @functools.lru_cache(maxsize=1 << 16)  # a problem is read anew for every answer
 def _vacuous_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> list[int]:
     try:
-        return ask("vacuous_tests", tests, fn_name, limits=limits)
+        return ask("vacuous_tests", tests, fn_name, limits=limits).value
     except UnjudgeableError:  # with values that they are not made for they may run for ever
         return []
 
@@ -147,10 +149,26 @@ def _check_printable(outputs: list[str], where: str, limits: Limits) -> None:
             )
 
 
+def _check_arguments(arguments: list[list[Any]], where: str) -> None:
+    """Refuse what no call can be given."""
+    for index, values in enumerate(arguments):
+        try:
+            arguments_text(values)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{where}: input {index} is no JSON value ({error}): give plain ones, less deep"
+            ) from error
+
+
 def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limits) -> None:
     """Refuse values that no call can return."""
     for index, values in enumerate(accepted):
-        num_bytes = min(len(json.dumps(value)) for value in values)
+        try:
+            num_bytes = min(len(json.dumps(value)) for value in values)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{where}: output {index} is no JSON value ({error}): give plain ones, less deep"
+            ) from error
         if num_bytes > limits.output_bytes:
             raise ValueError(
                 f"{where}: output {index} takes {num_bytes} bytes, but calls may return {limits.output_bytes}: "
@@ -181,7 +199,7 @@ def _as_arguments(value: object, where: str) -> list[Any]:
 
 def _with_int_keys(argument: Any) -> Any:
     """Undo JSON's conversion of integer keys to text, as the APPS harness does."""
-    if isinstance(argument, dict) and argument and all(_is_int(key) for key in argument):
+    if isinstance(argument, dict) and argument and all(isinstance(key, str) and _is_int(key) for key in argument):
         return {int(key): value for key, value in argument.items()}
     return argument
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,21 @@ from reward.sandbox.standard_streams import inherited_stderr
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = str(Path(__file__).parents[2])
 _MAX_REPLY_BYTES = 1 << 28
+_NUM_CORES = os.cpu_count() or 1
 _MAX_WALL_S = 600.0  # wall seconds for one reply, on a machine busy with other work: the limit is in CPU seconds
 # Signals by which a question can end its judge; any other end says nothing about the question.
 _ENDS_BY_QUESTION = {signal.SIGXCPU: "CPU seconds", signal.SIGSEGV: "stack", signal.SIGABRT: "stack"}
 
 Call = Callable[[str, str], tuple[str, bytes]]
 """(function of the answer, arguments as text) -> (how the run ended, what it returned or raised as text)"""
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Reply:
+    """What a judge answers."""
+
+    value: Any  # the task's: bool, text, None, and lists of these
+    seconds: float  # CPU seconds that it took
 
 
 class UnjudgeableError(Exception):
@@ -73,7 +83,7 @@ class Judge:
         """Process id."""
         return self._process.pid
 
-    def ask(self, task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Any:
+    def ask(self, task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Reply:
         """Have a task of `reward.judge.tasks` done.
 
         Args:
@@ -82,21 +92,20 @@ class Judge:
             limits: `judge_s` and `judge_bytes` are the task's.
             on_call: runs a function of the answer, for tasks that call some.
 
-        Returns:
-            The task's value: bool, text, None, and lists of these.
-
         Raises:
             UnjudgeableError: it took too much, or failed on what it was given.
             JudgeLostError: the judge was killed; the question can be asked again, of another one.
         """
         try:
-            self._connection.send((task, arguments, limits.judge_s, limits.judge_bytes))
+            message: tuple = (task, arguments, limits.judge_s, limits.judge_bytes)
             while True:
-                reply = json.loads(self._receive())
+                with _cores:  # not while a function of the answer runs
+                    self._connection.send(message)
+                    reply = json.loads(self._receive())
                 if "call" not in reply:
                     break
                 assert on_call is not None, task
-                self._connection.send(on_call(reply["call"], self._receive().decode()))
+                message = on_call(reply["call"], self._receive().decode())
         except (OSError, EOFError) as error:
             self.close()
             raise self._why_it_ended(limits) from error
@@ -106,7 +115,7 @@ class Judge:
         if "error" in reply:
             self.close()  # its memory may be in pieces
             raise UnjudgeableError(reply["error"])
-        return reply["value"]
+        return Reply(value=reply["value"], seconds=reply["seconds"])
 
     def close(self) -> None:
         """End it."""
@@ -129,10 +138,10 @@ class Judge:
         return JudgeLostError(f"a judge ended with status {self._process.returncode}")
 
 
-def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Any:
+def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Reply:
     """Ask an idle judge or a new one, and another where it is lost, up to `limits.infra_attempts` times.
 
-    Arguments, value and errors are those of `Judge.ask`.
+    Arguments, reply and errors are those of `Judge.ask`.
     """
     for attempts_left in reversed(range(limits.infra_attempts)):
         try:
@@ -166,11 +175,12 @@ def _close_all() -> None:
 
 def _forget_parents_judges() -> None:
     """Let a forked child start its own: those of its parent serve the parent alone."""
-    global _lock, _idle
-    _lock, _idle = threading.Lock(), []
+    global _lock, _idle, _cores
+    _lock, _idle, _cores = threading.Lock(), [], threading.BoundedSemaphore(_NUM_CORES)
 
 
 _lock = threading.Lock()
+_cores = threading.BoundedSemaphore(_NUM_CORES)  # judges that work at a time: more would only take from programs
 _idle: list[Judge] = []
 atexit.register(_close_all)
 os.register_at_fork(after_in_child=_forget_parents_judges)

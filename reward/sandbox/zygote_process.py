@@ -171,7 +171,8 @@ class Zygote:
     def _start(self, inside: socket.socket) -> subprocess.Popen[bytes]:
         # Symbols bound at the start, or every child binds them anew; and one thread: a library that starts more would
         # leave them behind at every fork.
-        names = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+        # One heap: each thread's own takes address space, by which memory is limited.
+        names = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_ARENA_MAX")
         fd = fcntl.fcntl(inside, fcntl.F_DUPFD_CLOEXEC, 3)  # those below are the zygote's standard streams
         inside.close()
         try:

@@ -6,14 +6,25 @@ from collections.abc import Callable
 # Names that LeetCode's platform imports for its solutions, which APPS's call-based problems come from.
 LEETCODE_NAMES = {
     "collections": ("Counter", "OrderedDict", "defaultdict", "deque"),
-    "functools": ("lru_cache", "reduce", "cmp_to_key"),
-    "heapq": ("heapify", "heappop", "heappush", "nlargest", "nsmallest"),
-    "itertools": ("accumulate", "combinations", "permutations", "product"),
-    "math": ("ceil", "floor", "gcd", "inf", "sqrt"),
-    "bisect": ("bisect", "bisect_left", "bisect_right"),
+    "functools": ("cache", "lru_cache", "reduce", "cmp_to_key"),
+    "heapq": ("heapify", "heappop", "heappush", "heappushpop", "nlargest", "nsmallest"),
+    "itertools": ("accumulate", "chain", "combinations", "groupby", "pairwise", "permutations", "product"),
+    "math": ("ceil", "comb", "floor", "gcd", "inf", "isqrt", "lcm", "sqrt"),
+    "bisect": ("bisect", "bisect_left", "bisect_right", "insort"),
     "typing": ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union"),
 }
-LEETCODE_MODULES = ("bisect", "collections", "functools", "heapq", "itertools", "math", "random", "re", "string")
+LEETCODE_MODULES = (
+    "bisect",
+    "collections",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "operator",
+    "random",
+    "re",
+    "string",
+)
 
 
 def ready_names(source: str) -> dict[str, object]:

@@ -19,7 +19,7 @@ from reward.sandbox.jail.scratch import Scratch
 # Without the first no program can be watched and ended; without the others a hostile one can reach the machine.
 REQUIRED_LAYERS = ("supervision", "landlock", "seccomp")
 _PACKAGES = {"site-packages", "dist-packages"}
-_READABLE_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+_READABLE_DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
 MAX_THREADS = 128
 NAMESPACES = sum(kernel.CLONE_NAMESPACES.values())
 _ID_RANGE_LOW, _ID_RANGE_HIGH = 1 << 30, 1 << 31  # far from ids that anything else gives out

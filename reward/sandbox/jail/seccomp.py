@@ -29,6 +29,7 @@ _CLONE_THREAD = 0x00010000
 # its own.
 _CLONE_FLAGS = (0x3D0F00, 0x7D0F00, 0x1200011, 0x11)
 _O_ACCMODE, _O_TRUNC, _O_TMPFILE = 0o3, 0o1000, 0o20000000
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 _AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, 0o2004000
 _CLOSE_RANGE_CLOEXEC = 4
 # F_DUPFD to F_SETLKW; F_OFD_GETLK to F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. No signal to others when a file is
@@ -102,6 +103,9 @@ def _slot_program() -> bytes:
     ends = dict.fromkeys(calls.numbers(allowed), _ALLOWED)
     ends[calls.OPEN] = _load(1) + _if_opened_as_landlock_governs()
     ends[calls.OPENAT] = _load(2) + _if_opened_as_landlock_governs()
+    # Shared memory stays filled when it is unmapped in part, where no limit counts it.
+    either = (0, _MAP_SHARED, _MAP_ANONYMOUS)
+    ends[calls.MMAP] = _load(3) + _instruction(_AND, _MAP_SHARED | _MAP_ANONYMOUS) + _if_one_of(either)
     ends[calls.IOCTL] = _load(1) + _if_one_of(_IOCTLS)
     ends[calls.FCNTL] = _load(1) + _if_one_of(_FCNTLS)
     ends[calls.PRCTL] = _load(0) + _if_one_of((*_PRCTLS, *_PRCTLS_OF_START))

@@ -20,7 +20,7 @@ ALLOWED = {
     "epoll_ctl 233 epoll_pwait 281 epoll_create1 291 epoll_pwait2 441 eventfd 284 eventfd2 290 timerfd_create 283 "
     "timerfd_settime 286 timerfd_gettime 287",
     "pairs of sockets": "recvfrom 45 shutdown 48 getsockname 51 getpeername 52 getsockopt 55",
-    "memory": "mmap 9 mprotect 10 munmap 11 brk 12 mremap 25 msync 26 madvise 28",
+    "memory": "mprotect 10 munmap 11 brk 12 mremap 25 msync 26 madvise 28",
     "signals": "rt_sigaction 13 rt_sigprocmask 14 rt_sigreturn 15 pause 34 rt_sigpending 127 rt_sigtimedwait 128 "
     "rt_sigsuspend 130 sigaltstack 131 restart_syscall 219",
     "time": "nanosleep 35 getitimer 36 alarm 37 setitimer 38 gettimeofday 96 time 201 clock_gettime 228 "
@@ -41,7 +41,7 @@ ONLY_SLOTS = (
 ONLY_SLOTS += "pidfd_open 434 landlock_restrict_self 446"
 
 # Allowed to slots by their arguments, or refused in a way of their own.
-OPEN, IOCTL, SENDTO, SOCKETPAIR, CLONE, KILL, FCNTL, PRCTL = 2, 16, 44, 53, 56, 62, 72, 157
+OPEN, MMAP, IOCTL, SENDTO, SOCKETPAIR, CLONE, KILL, FCNTL, PRCTL = 2, 9, 16, 44, 53, 56, 62, 72, 157
 TGKILL, OPENAT, FALLOCATE, PRLIMIT64, CLONE3, CLOSE_RANGE, OPENAT2 = 234, 257, 285, 302, 435, 436, 437
 
 

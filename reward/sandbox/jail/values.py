@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import json
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
@@ -17,6 +18,7 @@ from typing import Any
 
 _LONG_BITS = 10_000  # the time for decimal digits grows with the square of their number
 _MAX_ITEMS = 100_000  # of an iterator, which may have no end
+_MANY_ITEMS, _MAX_ITERATOR_S = 1_000, 1.0  # with so many, it may take so many CPU seconds
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
 
@@ -129,9 +131,10 @@ def _iterator_text(iterator: Iterator) -> str:
     """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more"."""
     items: list[str] = []
     ending = "null"
+    ends_at = time.process_time() + _MAX_ITERATOR_S
     try:
         for item in iterator:
-            if len(items) == _MAX_ITEMS:
+            if len(items) == _MAX_ITEMS or (len(items) > _MANY_ITEMS and time.process_time() > ends_at):
                 ending = '"more"'
                 break
             items.append(to_text(item))
@@ -169,7 +172,7 @@ def _iterator(content: list) -> Iterator:
         if isinstance(ending, Exception):
             raise ending
         if ending is not None:
-            raise OverflowError(f"the answer's iterator has more than {_MAX_ITEMS} items")
+            raise OverflowError("the answer's iterator has too many items")
 
     return replay()
 

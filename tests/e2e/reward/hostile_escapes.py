@@ -110,6 +110,8 @@ ESCAPES = [
     _attempt("shared_memory", "open('/dev/shm/x', 'w')"),
     _attempt("chmod_scratch", "os.chmod('.', 0)"),
     _attempt("make_folder", "os.mkdir('x')"),
+    _attempt("anonymous_shared_memory", "mmap.mmap(-1, 4096)", imports="os, mmap"),
+    _attempt("shared_memory_of_a_device", "mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096)", imports="os, mmap"),
     _attempt("file_without_name", "os.open('.', os.O_TMPFILE | os.O_RDWR)"),
     _attempt("truncate_by_reading", "os.open(os.__file__, os.O_RDONLY | os.O_TRUNC)"),
     _attempt("open_without_access", "os.open('/dev/full', 3)"),

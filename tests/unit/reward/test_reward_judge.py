@@ -52,7 +52,16 @@ def test_a_question_over_its_time_or_memory_ends_its_judge_only() -> None:
     ):
         with pytest.raises(UnjudgeableError, match=why):
             ask("returned_matches", result.encode(), (1,), limits=LIMITS)
-        assert ask("returned_matches", b'["value", 1]', (1,), limits=LIMITS) == ""
+        assert ask("returned_matches", b'["value", 1]', (1,), limits=LIMITS).value == ""
+
+
+def test_what_is_slow_to_judge_uses_up_the_answers_time() -> None:
+    colliding = ",".join(str(k * ((1 << 61) - 1)) for k in range(1, 12_000))
+    problem = Problem.from_input_output({"inputs": [[1]] * 100, "outputs": [1] * 100, "fn_name": "f"}, problem_id=1)
+    started = time.monotonic()
+    result = score_response(problem, forged(f'["value", {{"set": [{colliding}]}}]'), Limits(solution_s=1.0))
+    assert result.outcome == "time_out"
+    assert time.monotonic() - started < 30
 
 
 def test_this_process_does_not_wait_busily() -> None:
@@ -106,9 +115,9 @@ def test_a_killed_judge_is_replaced_and_is_no_verdict() -> None:
         judge.ask("extract_code", "", limits=LIMITS)
     from reward.judge import process
 
-    assert ask("extract_code", "```\nx\n```", limits=LIMITS) == "x\n"
+    assert ask("extract_code", "```\nx\n```", limits=LIMITS).value == "x\n"
     os.kill(process._idle[-1].pid, signal.SIGKILL)
-    assert ask("extract_code", "```\nx\n```", limits=LIMITS) == "x\n"
+    assert ask("extract_code", "```\nx\n```", limits=LIMITS).value == "x\n"
 
 
 def run_python(code: str, *options: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
@@ -138,8 +147,14 @@ def test_assertions_count_whatever_the_interpreters_options(options: list[str], 
 def test_judges_end_with_the_trusted_process() -> None:
     code = """
         import os, signal
+        import threading, time
         from reward.judge import Judge
-        print(Judge().pid, flush=True)
+        from reward.limits import Limits
+        judge = Judge()
+        question = ("run_test_code", "import time\\nwhile True: time.sleep(0.1)", "f")
+        threading.Thread(target=judge.ask, args=question, kwargs={"limits": Limits()}).start()
+        time.sleep(1)
+        print(judge.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
     pid = int(run_python(code).stdout)
@@ -150,14 +165,14 @@ def test_judges_end_with_the_trusted_process() -> None:
 
 
 def test_a_forked_process_has_judges_of_its_own() -> None:
-    assert ask("extract_code", "```\nx\n```", limits=LIMITS) == "x\n"
+    assert ask("extract_code", "```\nx\n```", limits=LIMITS).value == "x\n"
     pid = os.fork()
     if pid == 0:
         from reward.judge import process
 
-        os._exit(0 if not process._idle and ask("extract_code", "```\ny\n```", limits=LIMITS) == "y\n" else 1)
+        os._exit(0 if not process._idle and ask("extract_code", "```\ny\n```", limits=LIMITS).value == "y\n" else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert ask("extract_code", "```\nx\n```", limits=LIMITS) == "x\n"
+    assert ask("extract_code", "```\nx\n```", limits=LIMITS).value == "x\n"
 
 
 def test_a_judge_that_users_bring_may_raise() -> None:

@@ -103,6 +103,11 @@ def test_keyword_arguments(test: str) -> None:
         ("x = [[3, 1]]\nrow = x[0]\nf(x)\nassert row == [1, 3]", "def f(x): x[0].sort()", "x[0]"),
         ("d = {}\nf(d)\nassert d == {1: 2}", "def f(d): d[1] = 2", "{1: 2}"),
         ("s = {1, 2}\nf(s)\nassert s == {2}", "def f(s): s.remove(1)", "x - {1}"),
+        (
+            "from collections import deque\nd = deque([1])\nf(d)\nassert d == deque([1, 2])",
+            "def f(d): d.append(2)",
+            "x",
+        ),
         ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
     ],
 )
@@ -144,6 +149,28 @@ def test_expected_exceptions(body: str, outcome: str) -> None:
 def test_the_end_of_the_answer_cannot_be_hidden(hidden: str) -> None:
     answer = "import os\ndef f(x): return x if x else os._exit(0)"
     assert score([hidden.replace("f(1)", "assert f(0) == 0") + "\nassert f(1) == 1"], answer, "f").outcome != "pass"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "cases = [(1, 2), (3, 4)]\nassert all(map(lambda c: f(c[0]) == c[1], cases))",
+        "for right in map(lambda c: f(c) == 2, [1]): assert right",
+        "assert not any(map(lambda c: f(c) != 2, [1]))",
+    ],
+)
+def test_an_answer_cannot_end_the_loops_of_the_test_code(test: str) -> None:
+    assert score([test], "def f(x): raise StopIteration", "f").outcome == "runtime_error"
+    assert score([test], "def f(x): return x + 1", "f").outcome == "pass"
+
+
+def test_the_named_function_is_the_answers_whatever_else_has_its_name() -> None:
+    tests = ["assert len([1]) == 1; assert sum([1, 2]) == 3"]
+    assert score(tests, "def len(x): return 1", "sum").outcome == "runtime_error"
+    assert score(tests, "def sum(x): return x[0] + x[1]", "sum").outcome == "pass"
+    as_parameter = "def check(f):\n    assert f(1) == 2\ncheck(f)"
+    assert score([as_parameter], "def f(x): return x + 1", "f").outcome == "pass"
+    assert score([as_parameter], "def f(x): return x", "f").outcome == "fail"
 
 
 def test_test_code_may_end_as_an_interpreter_does() -> None:

@@ -8,6 +8,14 @@ from reward.limits import Limits
 from reward.problem import Problem
 
 
+def nested(depth: int) -> list:
+    """A list within lists."""
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def test_object_and_json_text_give_the_same_problem() -> None:
     input_output = {"inputs": ["1\n", ["2", "3"]], "outputs": ["2\n", ["4", "5"]]}
     problem = Problem.from_input_output(input_output, problem_id=7)
@@ -52,6 +60,9 @@ def test_wrapped_outputs_are_unwrapped_only_if_all_are_wrapped() -> None:
         ({"inputs": [[3]], "outputs": [3], "fn_name": 3}, "fn_name is 3: give a Python name"),
         ({"test_code": ["assert f(1)"], "fn_name": ["f"]}, "fn_name is ['f']: give a Python name"),
         ("[" * 100_000, "input_output is not JSON"),
+        ({"inputs": [[nested(5000)]], "outputs": [1], "fn_name": "f"}, "input 0 is no JSON value"),
+        ({"inputs": [[object()]], "outputs": [1], "fn_name": "f"}, "input 0 is no JSON value"),
+        ({"inputs": [[1]], "outputs": [nested(5000)], "fn_name": "f"}, "output 0 is no JSON value"),
         ({"inputs": ["1"], "outputs": ["x" * 1_048_577]}, "output 0 has 1048577 bytes, but programs may print 1048576"),
         ({"inputs": [[1]], "outputs": [[0] * 400_000], "fn_name": "f"}, "output 0 takes 1200000 bytes, but calls may"),
         ({"inputs": ["1"], "outputs": ["\ud800"]}, "output 0 cannot be printed"),
