@@ -167,6 +167,12 @@ _ENDING = {
     "tempfile_left": "import tempfile\nf = tempfile.NamedTemporaryFile('w+')\nf.write('7')\nf.seek(0)\nprint(f.read())",
 }
 _WAITING = {
+    "100_threads": """
+        from concurrent.futures import ThreadPoolExecutor
+        import threading
+        barrier = threading.Barrier(100)
+        with ThreadPoolExecutor(100) as pool: print(sum(pool.map(lambda n: barrier.wait() * 0 + n, range(100))))
+    """,
     "thread_after_main": "import threading, time\nthreading.Timer(0.05, print, ('late',)).start()\nprint('main')",
     "big_stack": """
         import sys, threading
