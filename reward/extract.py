@@ -3,10 +3,18 @@
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-_FENCE = "```"
-_LANGUAGE = re.compile(r"[\w+.-]*")
-_PYTHON = {"python", "python3", "py"}
+_RUN = re.compile(r"`{3,}|~{3,}")
+_BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)*")  # indentation, and marks of list items
+_MAX_BEFORE_FENCE = 100  # characters; a fence behind more is one in the middle of a line
+_INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line behind an opening fence
+_BARE_INFO = re.compile(r"[ \t]*[\w+.-]*[ \t]*\r?\n")  # a language alone
+_BLANK_LINE = re.compile(r"[ \t\r]*(?:\n|\Z)")
+_LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.-]*)")  # as in ```python title="x", ```{python} and ```{.python .numbered}
+_PYTHON = re.compile(r"py(?:thon)?(?:3[0-9.]*)?")
+_UNNAMED = re.compile("")
+_TAB = 4  # columns
 _STATEMENTS_OF_CODE = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
@@ -21,38 +29,94 @@ _STATEMENTS_OF_CODE = (
 def extract_code(response: str) -> str | None:
     """Find the code of an answer, or None when it holds none.
 
-    The last ```python block counts; without one the last block that names no language (a program's output, shown
-    in a plain block after the program, must not replace it). Blocks in other languages and empty blocks do not
-    count. An unterminated last fence reaches to the end. An answer without any fence is code only if all of it
-    parses as Python and it has a definition, an import, an assignment or a print: a bare word is no program.
+    The last Python block counts; without one the last block that names no language (a program's output, shown in a
+    plain block after the program, must not replace it). Blocks in other languages and empty blocks do not count. An
+    unterminated last fence reaches to the end. An answer without any fence is code only if all of it parses as Python
+    and it has a definition, an import, an assignment or a print: a bare word is no program.
     """
-    blocks = [(language.lower(), code) for language, code in _fenced_blocks(response) if code.strip()]
-    for languages in (_PYTHON, {""}):
-        candidates = [code for language, code in blocks if language in languages]
+    found = list(_fenced_blocks(response))
+    blocks = [(_language(info), code) for info, code in found if code.strip()]
+    for wanted in (_PYTHON, _UNNAMED):
+        candidates = [code for language, code in blocks if wanted.fullmatch(language)]
         if candidates:
             return candidates[-1]
-    if _FENCE not in response and _looks_like_code(response):
+    if not found and "```" not in response and _looks_like_code(response):
         return response
     return None
 
 
+def _language(info: str) -> str:
+    """The language that the text behind a fence names, in lower case, or ""."""
+    named = _LANGUAGE.match(info)
+    return named.group(1).lower() if named else ""
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class _Run:
+    """Three or more characters of which fences are made."""
+
+    marks: str
+    end: int  # where it ends in the text
+    before: str | None  # what makes its line begin as a fence's may; None: it is in the middle of a line
+
+
+def _runs(text: str) -> Iterator[_Run]:
+    line = looked_at = 0  # where the line of the run begins, and up to where that has been looked for
+    for found in _RUN.finditer(text):
+        line = text.rfind("\n", looked_at, found.start()) + 1 or line
+        looked_at = found.end()
+        before = text[line : found.start()] if found.start() - line <= _MAX_BEFORE_FENCE else "no fence"
+        begins_line = _BEFORE_FENCE.fullmatch(before) is not None
+        yield _Run(marks=found.group(), end=found.end(), before=before if begins_line else None)
+
+
 def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
-    """(language, content) of each block: a fence with an optional language, and all up to the next fence or the end."""
-    start = text.find(_FENCE)
-    while start >= 0:
-        behind = start + len(_FENCE)
-        # What may name a language ends with the line; looked for up to the next backtick only, so that no part of a
-        # long line is read twice.
-        tick = text.find("`", behind)
-        line, newline, _ = text[behind : tick if tick >= 0 else len(text)].partition("\n")
-        language = line.removesuffix("\r").strip(" \t")
-        if not newline or not _LANGUAGE.fullmatch(language):
-            start = text.find(_FENCE, start + 1)
-            continue
-        content = behind + len(line) + 1
-        end = text.find(_FENCE, content)
-        yield language, text[content : end if end >= 0 else len(text)]
-        start = text.find(_FENCE, end + len(_FENCE)) if end >= 0 else -1
+    """(text behind the opening fence, content) of each block.
+
+    As in CommonMark, whatever the indentation. More is accepted: fences of backticks in the middle of a line, which
+    open a block if a language alone stands behind them, and close one in any case.
+    """
+    opening, info, content = None, "", 0
+    for run in _runs(text):
+        if opening is None:
+            if (line := _line_behind(text, run)) is not None:
+                opening, info, content = run, line.strip(" \t\r\n"), run.end + len(line)
+        elif run.end > content and _closes(text, run, opening):
+            yield info, _without_indentation(text[content : run.end - len(run.marks)], opening.before or "")
+            opening = None
+    if opening is not None:
+        yield info, _without_indentation(text[content:], opening.before or "")
+
+
+def _line_behind(text: str, run: _Run) -> str | None:
+    """What stands behind an opening fence, with the line's end; None: it opens nothing."""
+    mark = run.marks[0]
+    if run.before is None and mark == "~":
+        return None
+    # Up to the next backtick only, so that no part of a long line is read twice.
+    line = _INFO[mark].match(text, run.end)
+    if line is None or (run.before is None and not _BARE_INFO.fullmatch(line.group())):
+        return None
+    return line.group()
+
+
+def _closes(text: str, run: _Run, opening: _Run) -> bool:
+    if not run.marks.startswith(opening.marks):
+        return False
+    return run.marks[0] == "`" or (run.before is not None and _BLANK_LINE.match(text, run.end) is not None)
+
+
+def _without_indentation(content: str, before: str) -> str:
+    """The lines without as many columns as stand before the opening fence, where they are blank."""
+    width = len(before.expandtabs(_TAB))
+    if not width:
+        return content
+    lines = []
+    for line in content.split("\n"):
+        rest = line.lstrip(" \t")
+        blank = line[: len(line) - len(rest)]
+        lines.append(blank.expandtabs(_TAB)[width:] + rest)
+    return "\n".join(lines)
 
 
 def _looks_like_code(text: str) -> bool:

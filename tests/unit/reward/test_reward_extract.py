@@ -21,6 +21,21 @@ from reward.extract import _fenced_blocks, extract_code
         ("def f(x):\n    return x", "def f(x):\n    return x"),
         ("print(sum(map(int, input().split())))", "print(sum(map(int, input().split())))"),
         ("import sys", "import sys"),
+        ('```python title="x.py" {1,3}\nx = 1\n```', "x = 1\n"),
+        ("```{python}\nx = 1\n```", "x = 1\n"),
+        ("```{.python .numberLines}\nx = 1\n```", "x = 1\n"),
+        ("```python:main.py\nx = 1\n```\n```\n3\n```", "x = 1\n"),
+        ("```py3\nx = 1\n```\n```Python 3\ny = 2\n```\n```\n3\n```", "y = 2\n"),
+        ("```python3.12\nx = 1\n```\n```\n3\n```", "x = 1\n"),
+        ("  ```python\n  if x:\n      y = 1\n z = 2\n  ```\nDone.", "if x:\n    y = 1\nz = 2\n"),
+        ("1. Do this:\n\n   ```python\n   def f():\n       return 1\n   ```\n2. Done", "def f():\n    return 1\n"),
+        ("10. Do this:\n\n\t```python\n\tx = 1\n    if x:\n\t\ty = 2\n\t```", "x = 1\nif x:\n    y = 2\n"),
+        ("- ```python\n  x = 1\n\n  y = 2\n  ```\n- Done", "x = 1\n\ny = 2\n"),
+        ("~~~python\nx = ~~~1\n~~~ = 3\n~~~\nDone.", "x = ~~~1\n~~~ = 3\n"),
+        ("~~~\nx = '```'\n~~~~\nDone.", "x = '```'\n"),
+        ("````python\nx = '```'\n````\nDone.", "x = '```'\n"),
+        ("Unary:\n```python\nx = 1\n~~~\n```", "x = 1\n~~~\n"),
+        ("x = ~~~1", "x = ~~~1"),
     ],
 )
 def test_code_is_found(response: str, code: str) -> None:
@@ -39,6 +54,10 @@ def test_code_is_found(response: str, code: str) -> None:
         "a\0b = 1",
         "```python\n\n```",
         "```bash\nls\n```",
+        '```js title="python"\nx = 1\n```',
+        "~~~js\nx = 1\n~~~",
+        "~~~\n~~~\nx = 1",
+        "```pycon\nx = 1\n```",
         "(" * 10_000,
     ],
 )
@@ -46,22 +65,59 @@ def test_no_code(response: str) -> None:
     assert extract_code(response) is None
 
 
-# What a block is, in one line; its time grows with the cube of a line's length.
-BLOCK = re.compile(r"```[ \t]*([\w+.-]*)[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
+# What a block of backticks is, indentation aside; its time grows with the cube of a line's length.
+BLOCK = re.compile(
+    r"(?:(?:(?<=\n)|(?<![\s\S])) *(?P<fence>`{3,})(?P<info>[^`\n]*)|"
+    r"(?<!`)(?P<inner>`{3,})[ ]*(?P<language>[\w+.-]*)[ ]*\r?)\n"
+    r"(?P<content>.*?)(?:(?:(?P=fence)|(?P=inner))`*|\Z)",
+    re.DOTALL,
+)
 
 
-@given(st.lists(st.sampled_from(["```", "`", "python", "c++", " ", "\t", "\n", "\r", "x = 1", "é", "-"]), max_size=20))
+@given(st.lists(st.sampled_from(["```", "`", "python", "c++", " ", "x", "\n", "\r", "x = 1", "é", "-"]), max_size=20))
 def test_blocks_are_those_of_the_pattern(parts: list[str]) -> None:
     text = "".join(parts)
-    assert list(_fenced_blocks(text)) == BLOCK.findall(text)
+    wanted = [(block["info"] or block["language"] or "", block["content"]) for block in BLOCK.finditer(text)]
+    assert [(info, content.replace(" ", "")) for info, content in _fenced_blocks(text)] == [
+        (info.strip(), content.replace(" ", "")) for info, content in wanted
+    ]
 
 
 @pytest.mark.parametrize(
     "part",
-    ["```" + " " * 40_000, ("```" + " " * 4000 + "x") * 100, "```" * 100_000, "``` ` " * 50_000, "```\n" * 50_000],
+    [
+        "```" + " " * 40_000,
+        ("```" + " " * 4000 + "x") * 100,
+        "```" * 100_000,
+        "``` ` " * 50_000,
+        "```\n" * 50_000,
+        "~~~ " * 100_000,
+        "~~~ ``` " * 50_000,
+        "~~~\n" * 50_000,
+        "\n".join("~" * n + "\n" + "`" * n for n in range(3, 500)),
+        "~~~\n" + ("~~~" + " " * 4000 + "x\n") * 100,
+        " " * 400_000 + "```python\n",
+        "- " * 200_000 + "```python\n",
+        ("- " * 50 + "```") * 4000,
+        "   ```python\n" + (" " * 40_000 + "\n") * 10,
+        "\t```python\n" + "\t" * 400_000,
+        "- ```python\n" + "  \n" * 100_000,
+        "```python " + "{." * 200_000 + "\n",
+    ],
 )
 def test_time_grows_with_the_length_only(part: str) -> None:
     started = time.process_time()
     extract_code(part)
     extract_code(part + "\n```python\nx = 1\n```")
     assert time.process_time() - started < 2.0
+
+
+def test_ten_times_the_length_takes_some_ten_times_as_long() -> None:
+    def cpu_s(num_lines: int) -> float:
+        text = "- ~~~ ``` ~~~\n\t``` x\n  ~~~~ y ``` ```\n" * num_lines
+        started = time.process_time()
+        extract_code(text)
+        return time.process_time() - started
+
+    cpu_s(1000)
+    assert cpu_s(50_000) < 40 * max(cpu_s(5000), 0.01)
