@@ -8,9 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reward.judge import UnjudgeableError, ask
+from reward.judge import JudgeLostError, UnjudgeableError, ask
 from reward.limits import Limits
 from reward.sandbox.jail.values import arguments_text
+
+_FAULTS = {
+    "vacuous": "passes whatever the answer returns: let it assert something of the answer (HumanEval's wants a last "
+    "line check(candidate)), or leave the test out",
+    "uncallable": "calls the answer with what cannot be handed to it ({}): give plain values, or leave the problem out",
+    "crash": "ends the process that runs it ({}): leave out os._exit and what crashes",
+}
+
+
+class UncallableError(ValueError):
+    """Test code calls the answer with a value that has no form as text: no answer can pass."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -60,6 +71,8 @@ class Problem:
             ValueError: no tests, unequal numbers of inputs and outputs, a malformed test, or one that every answer or
                 none can pass; it names the problem and what to fix. Such a problem cannot be scored, so check the
                 data before training.
+            UncallableError: a ValueError; test code hands the answer functions, types or objects.
+            JudgeLostError: no judge could try the test code, by no fault of its own; it names the problem.
         """
         where = f"problem {problem_id}"
         limits = limits or Limits()
@@ -119,20 +132,30 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
             ast.parse(test)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ValueError(f"{where}: test_code {index} is no Python ({error}): give Python source") from error
-    for index in _vacuous_tests(tuple(tests), fn_name, limits):
-        raise ValueError(
-            f"{where}: test_code {index} passes whatever the answer returns: let it assert something of the answer "
-            "(HumanEval's wants a last line check(candidate)), or leave the test out"
-        )
+    try:
+        faults = _faults_of_tests(tuple(tests), fn_name, limits)
+    except JudgeLostError as error:
+        raise JudgeLostError(f"{where}: test_code could not be tried ({error})") from error
+    for index, kind, cause in faults:
+        error_kind = UncallableError if kind == "uncallable" else ValueError
+        raise error_kind(f"{where}: test_code {index} {_FAULTS[kind].format(cause)}")
     return tests
 
 
 @functools.lru_cache(maxsize=1 << 16)  # a problem is read anew for every answer
-def _vacuous_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> list[int]:
+def _faults_of_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> list[tuple[int, str, str]]:
+    """Index, kind (of `_FAULTS`) and cause of what makes tests useless; raises JudgeLostError."""
     try:
-        return ask("vacuous_tests", tests, fn_name, limits=limits).value
-    except UnjudgeableError:  # with values that they are not made for they may run for ever
-        return []
+        return ask("faults_of_tests", tests, fn_name, limits=limits).value
+    except (UnjudgeableError, JudgeLostError) as error:
+        if not error.is_crash:
+            if isinstance(error, JudgeLostError):
+                raise
+            return []  # with values that they are not made for they may run for ever
+        if len(tests) == 1:
+            return [(0, "crash", str(error))]
+    found = ((index, _faults_of_tests((test,), fn_name, limits)) for index, test in enumerate(tests))
+    return [(index, kind, cause) for index, faults in found for _, kind, cause in faults]
 
 
 def _check_printable(outputs: list[str], where: str, limits: Limits) -> None:

@@ -11,7 +11,7 @@ from recipe.evaluation.plus_tests import called_suffix, problem_of
 from recipe.evaluation.samples import Sample
 from reward.apps import Verdict, run_tests
 from reward.limits import Limits
-from reward.problem import Problem
+from reward.problem import Problem, UncallableError
 from reward.sandbox import Sandbox
 
 SOLUTION_S = 600.0  # wall seconds of all tests of one sample; the time of a single one is an option
@@ -77,8 +77,21 @@ def build_problem(task: Task, limits: Limits, sandbox: Sandbox) -> tuple[Problem
         problem, slowest_s = problem_of(task.task_id, task.calls, task.reference, sandbox)
         return problem, replace(limits, test_s=max(limits.test_s, REFERENCE_FACTOR * slowest_s))
     tests = {"test_code": list(task.test_code), "fn_name": task.entry_point}
-    problem = Problem.from_input_output(tests, problem_id=task.task_id, limits=limits)
-    return problem, limits
+    try:
+        return Problem.from_input_output(tests, problem_id=task.task_id, limits=limits), limits
+    except UncallableError:  # no answer passes; the benchmark counts the task all the same
+        return unchecked_problem(task), limits
+
+
+def unchecked_problem(task: Task) -> Problem:
+    """Return a task's test code as it is."""
+    return Problem(
+        problem_id=task.task_id,
+        inputs=list(task.test_code),
+        outputs=[None] * len(task.test_code),
+        kind="test_code",
+        fn_name=task.entry_point or None,
+    )
 
 
 def score_sample(sample: Sample, problem: Problem, limits: Limits, sandbox: Sandbox) -> Result:

@@ -9,7 +9,7 @@ import builtins
 import importlib
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from typing import Any
 
 from reward.judge.process import Call
@@ -48,15 +48,23 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
     return "passed", ""
 
 
-def vacuous_tests(tests: Sequence[str], fn_name: str | None) -> list[int]:
-    """Indices of those tests that pass whatever the answer's functions return.
+def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int, str, str]]:
+    """Those tests that cannot tell answers apart: index, kind of fault, and what causes it.
 
-    They are tried with values that differ from everything (true and false ones), None, and one that equals everything.
+    "vacuous": it passes whatever the answer's functions return. "uncallable": it calls one with what has no form as
+    text. They are tried with functions that return what differs from everything (true and false), None, and what
+    equals everything.
     """
-    values = (_Differing(truth=True), _Differing(truth=False), None, _EqualToAll())
-    return [
-        index for index, test_code in enumerate(tests) if all(_passes(test_code, fn_name, value) for value in values)
-    ]
+    faults = []
+    for index, test_code in enumerate(tests):
+        trials = [_Trial(value) for value in (_Differing(truth=True), _Differing(truth=False), None, _EqualToAll())]
+        has_passed = [_passes(test_code, fn_name, trial.function) for trial in trials]
+        uncallable = [trial.refused for trial in trials if trial.refused]
+        if uncallable:
+            faults.append((index, "uncallable", uncallable[0]))
+        elif all(has_passed):
+            faults.append((index, "vacuous", ""))
+    return faults
 
 
 class _AnswerEndedError(BaseException):
@@ -119,8 +127,14 @@ def _update(old: Any, new: Any) -> Any:
     return old
 
 
-class _Differing:
+class _StandIn:
+    """Stands for what the answer returns; `vars` has what the test code made of it."""
+
+
+class _Differing(_StandIn):
     """Equal to nothing else."""
+
+    __slots__ = ("_truth",)
 
     def __init__(self, *, truth: bool) -> None:
         self._truth = truth
@@ -129,7 +143,7 @@ class _Differing:
         return self._truth
 
 
-class _EqualToAll:
+class _EqualToAll(_StandIn):
     """Equal to everything."""
 
     def __eq__(self, other: object) -> bool:
@@ -141,12 +155,47 @@ class _EqualToAll:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _passes(test_code: str, fn_name: str | None, value: Any) -> bool:
+class _Trial:
+    """An answer whose functions return the one value."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        self.refused = ""  # why a call could not be made
+
+    def function(self, name: str) -> Callable[..., Any]:
+        def call(*positional: Any, **keywords: Any) -> Any:
+            try:
+                arguments_text(_with_none([positional, keywords]))
+            except TypeError as error:
+                self.refused = str(error)
+            return self._value
+
+        return call
+
+
+def _with_none(value: Any) -> Any:
+    """The value with None, which an answer may return, for what stands for the answer's values.
+
+    Raises:
+        TypeError: the test code gave one of them attributes, which plain values do not have.
+    """
+    if isinstance(value, _StandIn):
+        if vars(value):
+            raise TypeError(f"an object of the answer's with attributes {', '.join(vars(value))}")
+        return None
+    if isinstance(value, dict):
+        return [_with_none(list(value)), _with_none(list(value.values()))]
+    if isinstance(value, (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsView)):
+        return [_with_none(item) for item in value]
+    return value
+
+
+def _passes(test_code: str, fn_name: str | None, function: NamedFunction) -> bool:
     try:
-        _execute(test_code, fn_name, lambda name: lambda *positional, **keywords: value)
+        _execute(test_code, fn_name, function)
     except SystemExit as end:
         return not end.code
-    except BaseException:  # whatever it is, this value fails
+    except BaseException:  # whatever it is, this answer fails
         return False
     return True
 

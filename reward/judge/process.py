@@ -24,7 +24,8 @@ _MAX_REPLY_BYTES = 1 << 28
 _NUM_CORES = os.cpu_count() or 1
 _MAX_WALL_S = 600.0  # wall seconds for one reply, on a machine busy with other work: the limit is in CPU seconds
 # Signals by which a question can end its judge; any other end says nothing about the question.
-_ENDS_BY_QUESTION = {signal.SIGXCPU: "CPU seconds", signal.SIGSEGV: "stack", signal.SIGABRT: "stack"}
+_ENDS_BY_QUESTION: dict[int, str] = {signal.SIGXCPU: "CPU seconds", signal.SIGSEGV: "stack", signal.SIGABRT: "stack"}
+_CRASHES: tuple[int, ...] = (signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
 
 Call = Callable[[str, str], tuple[str, bytes]]
 """(function of the answer, arguments as text) -> (how the run ended, what it returned or raised as text)"""
@@ -38,11 +39,19 @@ class Reply:
     seconds: float  # CPU seconds that it took
 
 
-class UnjudgeableError(Exception):
+class _JudgeError(Exception):
+    """No reply; `is_crash`: the judge crashed or ended by itself, as what it runs can make it."""
+
+    def __init__(self, why: str, *, is_crash: bool = False) -> None:
+        super().__init__(why)
+        self.is_crash = is_crash
+
+
+class UnjudgeableError(_JudgeError):
     """The question took more than its limits: what was to be judged is to blame."""
 
 
-class JudgeLostError(Exception):
+class JudgeLostError(_JudgeError):
     """The judge did not answer: nothing that the answer may be blamed for."""
 
 
@@ -130,12 +139,13 @@ class Judge:
         return self._connection.recv_bytes(_MAX_REPLY_BYTES)
 
     def _why_it_ended(self, limits: Limits) -> Exception:
-        cause = _ENDS_BY_QUESTION.get(signal.Signals(max(-self._process.returncode, 1)))
+        status = self._process.returncode
+        cause = _ENDS_BY_QUESTION.get(-status)
         if cause == "stack":
-            return UnjudgeableError("it is nested too deeply")
+            return UnjudgeableError("it is nested too deeply", is_crash=True)
         if cause is not None:
             return UnjudgeableError(f"it takes more than {limits.judge_s:.3g} {cause}")
-        return JudgeLostError(f"a judge ended with status {self._process.returncode}")
+        return JudgeLostError(f"a judge ended with status {status}", is_crash=status >= 0 or -status in _CRASHES)
 
 
 def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Reply:

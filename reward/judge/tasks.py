@@ -6,7 +6,7 @@ from typing import Any
 
 from reward.compare import stdout_matches, value_matches
 from reward.extract import extract_code
-from reward.judge.assertions import run_test_code, vacuous_tests
+from reward.judge.assertions import faults_of_tests, run_test_code
 from reward.judge.process import Call
 from reward.sandbox.jail.values import from_text
 
@@ -21,7 +21,7 @@ def tasks(call: Call) -> dict[str, Callable[..., Any]]:
         "returned_matches": returned_matches,
         "returned_satisfies": returned_satisfies,
         "run_test_code": functools.partial(run_test_code, call),
-        "vacuous_tests": vacuous_tests,
+        "faults_of_tests": faults_of_tests,
     }
 
 

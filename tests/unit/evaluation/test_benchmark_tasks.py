@@ -149,6 +149,16 @@ def test_a_test_has_four_times_the_reference_s_time(load: Load, sandbox: Sandbox
     assert verdicts(samples, sandbox, limits_of(0.05)) == ["passed", "time_out"]
 
 
+def test_a_task_that_no_answer_can_pass_counts_all_the_same(
+    load: Load, sandbox: Sandbox, write: Callable[..., str]
+) -> None:
+    record = {"task_id": 11, "text": "t", "code": "", "test_list": ["assert f(3) == 3", "assert f(int) == 4"]}
+    (task,) = load_tasks("mbpp", write([record], "uncallable.jsonl"))
+    sample = Sample(task=task, text="", program="def f(x): return x")
+    (result,) = score_samples([sample], sandbox=sandbox, limits=limits_of(4.0), num_workers=1)
+    assert (result.verdict, result.num_passed, result.num_tests) == (Verdict.WRONG, 1, 2)
+
+
 def test_what_cannot_be_run_is_no_failure(load: Load, sandbox: Sandbox) -> None:
     task = load("humaneval")[0]
     sample = Sample(task=task, text="", program=task.reference)
