@@ -65,6 +65,7 @@ class Slot:
         Raises:
             SlotRefusedError: there is none.
             SlotLostError: it could not get ready.
+            OSError: no descriptor to be had here.
         """
         self._connection = connection
         connection.settimeout(_START_S)
@@ -75,6 +76,10 @@ class Slot:
             raise SlotLostError(f"a slot could not get ready: {hello['error']}")
         self.pid: int = hello["pid"]
         self.uid: int | None = hello["uid"]
+        try:
+            self._pidfd: int | None = os.pidfd_open(self.pid)  # its number may be another's, once it has ended
+        except ProcessLookupError as error:
+            raise SlotLostError("the slot ended") from error
 
     def run(self, job: bytes, stdin: StandardInput, limits: Limits, timeout_s: float) -> Trace:
         """Run a job that `pack` made, once.
@@ -123,9 +128,11 @@ class Slot:
     def close(self) -> None:
         """End the slot and the program that it may be running."""
         self._connection.close()
-        if hasattr(self, "pid"):
+        pidfd, self._pidfd = self._pidfd, None
+        if pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
 
     def _receive(self) -> bytes:
         try:
@@ -208,6 +215,7 @@ class Zygote:
         Raises:
             SlotRefusedError: no process was to be had.
             SlotLostError: the zygote is gone, or the slot could not get ready.
+            OSError: no descriptor to be had here.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, self._lock:
@@ -221,7 +229,7 @@ class Zygote:
                 raise SlotLostError(f"the zygote is gone ({error})") from error
         try:
             return Slot(ours)
-        except SlotLostError:
+        except (SlotLostError, OSError):
             ours.close()
             raise
 

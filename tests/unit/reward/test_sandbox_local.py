@@ -156,6 +156,22 @@ def test_lost_slots_and_zygotes_are_replaced(victims: Callable[[LocalSandbox], l
     wait_for(lambda: run("print(1)").stdout == "1\n" and SANDBOX.metrics().get("restarts", 0) > restarts)
 
 
+def test_closing_a_slot_ends_it_and_no_process_that_has_its_number_now() -> None:
+    assert run("print(1)").stdout == "1\n"
+    zygote = SANDBOX._zygotes["lean"]
+    num_fds = len(os.listdir("/proc/self/fd"))
+    slot = zygote.open_slot(1 << 20)
+    pid = slot.pid
+    with subprocess.Popen(["sleep", "60"]) as other:
+        slot.pid = other.pid
+        slot.close()
+        slot.close()
+        wait_for(lambda: not Path(f"/proc/{pid}").exists())
+        assert other.poll() is None
+        other.kill()
+    assert len(os.listdir("/proc/self/fd")) == num_fds
+
+
 def test_kill_of_the_trusted_process_leaves_nothing(tmp_path: Path) -> None:
     code = """
         from reward.limits import Limits
