@@ -32,8 +32,8 @@ def apps_row(record: Record, index: int, name: str) -> Row:
     """Build a row from an APPS record, its tests checked.
 
     Args:
-        record: ``question``, ``input_output`` (JSON text or object), and where there are any ``problem_id``,
-            ``starter_code``, ``difficulty``.
+        record: ``question``, ``input_output`` (JSON text or object; also with ``test_code``), and where there are any
+            ``problem_id``, ``starter_code``, ``difficulty``.
         index: Position in the source.
         name: ``data_source`` of the row.
 
@@ -50,7 +50,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
         problem = Problem.from_input_output(tests, problem_id=problem_id, starter_code=starter)
     except ValueError as error:
         raise Dropped("malformed tests", str(error)) from error
-    parts = [question, ANSWER_FORMAT[problem.fn_name is not None]]
+    parts = [question, ANSWER_FORMAT[problem.kind != "stdin"]]
     if starter:
         parts.append(f"Start from this code:\n```python\n{starter}\n```")
     elif problem.fn_name:
@@ -78,6 +78,8 @@ def _tests(value: Any) -> dict[str, Any]:
             value = json.loads(value)
         except ValueError as error:
             raise Dropped("broken JSON", str(error)) from error
+    if isinstance(value, dict) and value.get("test_code"):
+        return {key: value[key] for key in ("test_code", "fn_name") if value.get(key) is not None}
     if not isinstance(value, dict) or not value.get("inputs") or not value.get("outputs"):
         raise Dropped("no tests")
     if len(value["inputs"]) != len(value["outputs"]):

@@ -113,7 +113,7 @@ def _update(old: Any, new: Any) -> Any:
     elif isinstance(old, dict):
         items = {key: _update(old[key], item) if key in old else item for key, item in new.items()}
         old.clear()
-        old.update(items)
+        dict.update(old, items)  # Counter's adds
     elif isinstance(old, set):
         old.clear()
         old.update(new)

@@ -9,6 +9,8 @@ import sysconfig
 from dataclasses import dataclass
 from typing import Any
 
+from reward.sandbox.jail.values import needs_library
+
 # What most answers to programming problems import, and what the sandbox itself needs.
 _LEAN = (
     "abc array bisect builtins collections collections.abc contextlib copy enum functools gc heapq io itertools json "
@@ -56,8 +58,11 @@ FLAVOURS = {
 }
 
 
-def choose(code: str) -> str:
-    """Return the least flavour that has what the code seems to import; a wrong guess costs time only."""
+def choose(code: str, arguments: str = "") -> str:
+    """Return the least flavour that has what the code seems to import, and what its arguments, as text, are made of.
+
+    A wrong guess costs time only.
+    """
     mentioned = set()
     for names in _IMPORT.findall(code):
         mentioned.update(re.findall(r"\w+", names))
@@ -65,7 +70,7 @@ def choose(code: str) -> str:
         return "numpy" if folder_of("numpy") is not None else "full"
     # Words of comments and imported names are among them: only names of modules count.
     is_lean = not mentioned & _NOT_LEAN and not any(word in code for word in _IMPORTS_MORE)
-    return "lean" if is_lean else "full"
+    return "lean" if is_lean and not needs_library(arguments) else "full"
 
 
 def time_zones() -> tuple[list[str], dict[str, str]]:

@@ -47,7 +47,7 @@ class LocalSandbox:
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
         """See `Sandbox.execute`."""
-        flavour = choose(program.code)
+        flavour = choose(program.code, program.arguments)
         job, stdin = pack(program)
         started = time.monotonic()
         with self._free:

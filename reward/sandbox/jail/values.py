@@ -4,14 +4,19 @@ The text is JSON. Scalars and lists stand for themselves; a value of any other t
 `(1, {2})` is `{"tuple": [1, {"set": [2]}]}`. Only exact built-in types count; an instance of a subclass, whose methods
 a hostile program can choose, is written as the plain value inside it, so that no `__eq__` or `__repr__` of the program
 ever decides anything. Reading untrusted text takes time and memory: outside the sandbox only a judge does it.
+
+Of the library's types Counter, deque, Decimal, Fraction, date, datetime (of a fixed offset, if any) and timedelta count
+as built in, and defaultdict where a built-in type makes its defaults.
 """
 
 import builtins
 import contextlib
+import importlib
 import json
 import math
+import sys
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
 from typing import Any
@@ -21,13 +26,26 @@ _MAX_ITEMS = 100_000  # of an iterator, which may have no end
 _MANY_ITEMS, _MAX_ITERATOR_S = 1_000, 1.0  # with so many, it may take so many CPU seconds
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
+_MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
+# What may make the defaults of a defaultdict that comes back as one.
+_MAKERS: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, tuple, set, dict)}
+# By module and type: attributes of which its values are made, in the order of its arguments. These modules are looked
+# for among those that the program has loaded: every fork costs what is loaded.
+_LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
+    ("decimal", "Decimal"): ("__str__",),
+    ("fractions", "Fraction"): ("numerator", "denominator"),
+    ("datetime", "timedelta"): ("days", "seconds", "microseconds"),
+    ("datetime", "timezone"): ("__getinitargs__",),
+    ("datetime", "datetime"): ("year", "month", "day", "hour", "minute", "second", "microsecond", "tzinfo"),
+    ("datetime", "date"): ("year", "month", "day"),
+}
 
 
 def to_text(value: Any) -> str:
     """The value as JSON text.
 
-    Counter, defaultdict and OrderedDict become dict, which they equal; numpy's scalars the numbers that they are. An
-    iterator is run to its end, or to an exception, which is part of the text.
+    OrderedDict and other defaultdicts become dict, which they equal, named tuples tuple, numpy's scalars the numbers
+    that they are. An iterator is run to its end, or to an exception, which is part of the text.
 
     Raises:
         TypeError: the value is of another type.
@@ -41,8 +59,7 @@ def to_text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{_joined(list.__iter__(value))}]"
     if isinstance(value, dict):
-        pairs = ", ".join([f"[{to_text(key)}, {to_text(item)}]" for key, item in dict.items(value)])
-        return f'{{"dict": [{pairs}]}}'
+        return _dict_text(value)
     kind: Any
     for kind in _COLLECTIONS:
         if isinstance(value, kind):
@@ -58,6 +75,10 @@ def to_text(value: Any) -> str:
     for name, view in _VIEWS.items():
         if isinstance(value, view):
             return f'{{"{name}": [{_joined(value)}]}}'
+    for (module, name), attributes in _LIBRARY.items():
+        library_type = getattr(sys.modules.get(module), name, None)
+        if isinstance(library_type, type) and isinstance(value, library_type):
+            return f'{{"{name}": [{_joined(_parts(library_type, attributes, value))}]}}'
     if isinstance(value, Iterator):
         return _iterator_text(value)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
@@ -78,6 +99,11 @@ def from_text(text: str | bytes) -> Any:
 def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = None) -> str:
     """The arguments of a call as text; errors as `to_text`."""
     return to_text([list(positional), keywords or {}])
+
+
+def needs_library(text: str) -> bool:
+    """Whether reading the text imports modules that few programs do."""
+    return any(f'{{"{name}": [' in text for _, name in _LIBRARY)
 
 
 def outcome_of_call(
@@ -108,6 +134,25 @@ def outcome_of_call(
 
 def _joined(items: Iterable[object]) -> str:
     return ", ".join([to_text(item) for item in items])
+
+
+def _dict_text(value: dict) -> str:
+    pairs = ", ".join([f"[{to_text(key)}, {to_text(item)}]" for key, item in dict.items(value)])
+    if isinstance(value, Counter):
+        return f'{{"Counter": [{pairs}]}}'
+    if isinstance(value, defaultdict):
+        maker = _MAKER.__get__(value)
+        for name, kind in _MAKERS.items():
+            if maker is kind:
+                return f'{{"defaultdict": ["{name}", [{pairs}]]}}'
+    return f'{{"dict": [{pairs}]}}'
+
+
+def _parts(library_type: type, attributes: tuple[str, ...], value: Any) -> Iterator:
+    """The type's own attributes of the value, whatever a subclass makes of them."""
+    for name in attributes:
+        part = getattr(library_type, name).__get__(value)
+        yield part() if name.startswith("__") else part
 
 
 def _scalar(value: object) -> str | None:
@@ -177,6 +222,10 @@ def _iterator(content: list) -> Iterator:
     return replay()
 
 
+def _of_library(module: str, name: str) -> Callable[[list], Any]:
+    return lambda parts: getattr(importlib.import_module(module), name)(*parts)
+
+
 _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "int": lambda digits: int(digits, 16),
     "tuple": tuple,
@@ -184,6 +233,8 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "frozenset": frozenset,
     "deque": deque,
     "dict": dict,
+    "Counter": lambda pairs: Counter(dict(pairs)),
+    "defaultdict": lambda content: defaultdict(_MAKERS[content[0]], content[1]),
     "bytes": bytes.fromhex,
     "bytearray": bytearray.fromhex,
     "complex": lambda parts: complex(*parts),
@@ -193,6 +244,8 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "items": lambda pairs: dict(pairs).items(),
     "iterator": _iterator,
     "error": _error,
+    **{name: _of_library(module, name) for module, name in _LIBRARY},
+    "timezone": lambda parts: importlib.import_module("datetime").timezone(*parts[0]),
 }
 
 
@@ -200,5 +253,5 @@ def _from_object(tagged: dict[str, Any]) -> Any:
     try:
         ((kind, content),) = tagged.items()
         return _FROM_CONTENT[kind](content)
-    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"not a value as text ({error})") from error

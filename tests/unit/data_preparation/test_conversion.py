@@ -168,3 +168,28 @@ def test_a_json_lines_file_is_read_like_a_hub_data_set(tmp_path: Path) -> None:
     file.write_text(json.dumps(record) + "\n")
     rows = [apps_row(found, index, "apps") for index, found in enumerate(read_records(str(file), "train"))]
     assert [row["extra_info"]["problem_id"] for row in rows] == ["7"]
+
+
+def test_test_code_that_no_answer_can_pass_is_counted_and_named(tmp_path: Path) -> None:
+    file = tmp_path / "tests.jsonl"
+    tests = {
+        "good": ["assert f(3) == 4"],
+        "types": ["assert f(3) == 4", "assert f(int) == 4"],
+        "objects": ["root = Node(1)\nroot.left = Node(2)\nassert f(root) == 2"],
+        "end": ["import os\nos._exit(0)"],
+        "vacuous": ["f(3)"],
+    }
+    lines = [
+        {"problem_id": name, "question": f"Do {name}.", "input_output": json.dumps({"test_code": code, "fn_name": "f"})}
+        for name, code in tests.items()
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = prepared("apps", str(file), "--output", str(tmp_path / "out"), "--val-fraction", "0")
+    assert result.stdout.startswith("5 records: 1 train, 0 val; dropped: 4 malformed tests"), result.stderr
+    card = (tmp_path / "out" / "card.md").read_text()
+    assert "- types: problem types: test_code 1 calls the answer with what cannot be handed to it" in card
+    assert "- objects: problem objects: test_code 0 calls the answer with" in card
+    assert "- end: problem end: test_code 0 ends the process that runs it" in card
+    (row,) = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert parse_ground_truth(row["reward_model"]["ground_truth"]).inputs == tests["good"]
+    assert "Write a Python function" in row["prompt"][0]["content"]

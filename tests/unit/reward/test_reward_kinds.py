@@ -109,6 +109,22 @@ def test_keyword_arguments(test: str) -> None:
             "def f(d): d.append(2)",
             "x",
         ),
+        ("assert f('aab')['a'] == 2 and f('b')['missing'] == 0", "from collections import Counter as f", "{'a': 2}"),
+        (
+            "c = f('aab')\nassert c['z'] == [] and c == {'z': []}",
+            "from collections import defaultdict\ndef f(x): return defaultdict(list)",
+            "{}",
+        ),
+        (
+            "from collections import Counter\nc = Counter('ab')\nf(c)\nassert c == Counter('a') and c['b'] == 0",
+            "def f(c): del c['b']",
+            "x",
+        ),
+        (
+            "from decimal import Decimal\nassert f(Decimal('0.1')) == Decimal('0.3')",
+            "def f(x): return x * 3",
+            "float(x) * 3",
+        ),
         ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
     ],
 )

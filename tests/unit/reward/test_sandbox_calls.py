@@ -1,12 +1,17 @@
 """Calls in the sandbox: what goes in, and what comes back of values, iterators and errors."""
 
-from collections import deque
+import datetime
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from typing import NamedTuple
 
 import pytest
 
 from reward.limits import Limits
 from reward.sandbox import Execution, LocalSandbox, Program, arguments_text, from_text
+from reward.sandbox.jail.values import to_text
 
 LIMITS = Limits(test_s=5.0, memory_bytes=300 << 20)
 SANDBOX: LocalSandbox
@@ -92,6 +97,86 @@ def test_values_keep_their_types() -> None:
     assert value_of("{1: 2}.keys()") == {1: 2}.keys() and value_of("{1: [2]}.items()") == {1: [2]}.items()
     assert list(value_of("{1: 2}.values()")) == [2]
     assert isinstance(value_of("KeyError('x')"), KeyError)
+
+
+class Point(NamedTuple):
+    x: int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Counter("aab"),
+        Counter({"a": -1, "b": 0, (1,): 2.5}),
+        *(
+            defaultdict(kind, {1: kind(), (2,): [Counter()]})
+            for kind in (int, float, bool, str, list, tuple, set, dict)
+        ),
+        *map(Decimal, ("1.50", "-0", "1E+999999", "-Infinity", "9" * 100)),
+        Fraction(-1, 3),
+        Fraction(1, 10**4000),
+        datetime.date(2024, 2, 29),
+        datetime.datetime(2024, 2, 29, 1, 2, 3, 4),
+        datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone.utc),
+        datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone(datetime.timedelta(hours=-1), "here")),
+        datetime.timedelta(-1, 2, 3),
+        [{datetime.date(1, 1, 1): {Fraction(1, 2), Decimal("0.1")}}],
+    ],
+)
+def test_values_of_the_librarys_types_go_in_and_come_back(value: object) -> None:
+    result = returned(call("def f(x):\n    return x, repr(x)", value))
+    assert isinstance(result, tuple)
+    assert type(result[0]) is type(value)
+    assert (repr(result[0]), result[1]) == (repr(value), repr(value))
+
+
+def test_other_values_come_back_as_the_plain_ones_in_them() -> None:
+    for value in (OrderedDict(a=1), defaultdict(lambda: 3, a=1), defaultdict(None, a=1)):
+        assert repr(from_text(to_text(value))) == "{'a': 1}"
+    assert repr(from_text(to_text(Point(3)))) == "(3,)"
+    assert from_text(to_text(datetime.datetime(1, 1, 1))) == datetime.datetime(1, 1, 1)
+    code = """
+from collections import Counter
+from datetime import date, tzinfo, datetime
+from decimal import Decimal
+class D(Decimal):
+    def __str__(self): return "9"
+class C(Counter):
+    items = None
+class Day(date):
+    year = 9
+class Zone(tzinfo): pass
+def f(): return [D(1), C("a"), Day(1, 1, 1), %s]
+"""
+    assert repr(returned(call(code % "0"))) == "[Decimal('1'), Counter({'a': 1}), datetime.date(1, 1, 1), 0]"
+    assert from_text(call(code % "datetime(1, 1, 1, tzinfo=Zone())").result)[0] == "not plain"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Decimal": ["1e9999999999999999999"]}',
+        '{"Decimal": ["x"]}',
+        '{"Fraction": [1, 0]}',
+        '{"Fraction": [1.5, 2]}',
+        '{"Fraction": ["1", "2"]}',
+        '{"date": [1, 2]}',
+        '{"date": [0, 0, 0]}',
+        '{"datetime": [1, 1, 1, 1, 1, 1, 1, 1]}',
+        '{"timedelta": [1e300]}',
+        '{"timezone": []}',
+        '{"timezone": [[3]]}',
+        '{"Counter": 3}',
+        '{"Counter": [[[], 1]]}',
+        '{"defaultdict": []}',
+        '{"defaultdict": ["object", []]}',
+        '{"defaultdict": [["int"], []]}',
+        '{"defaultdict": ["int", 3]}',
+    ],
+)
+def test_what_is_no_value_of_the_librarys_types_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        from_text(text)
 
 
 def test_numpy_scalars_come_back_as_numbers() -> None:
