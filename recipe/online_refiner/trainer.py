@@ -23,17 +23,20 @@ import ray
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
+from verl.single_controller.ray import ResourcePoolManager
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
+from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY, ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 
 from recipe.online_refiner import metrics as metric_names
+from recipe.online_refiner import patches
 from recipe.online_refiner.blocks import RefinementConfig
 from recipe.online_refiner.checks import max_positions
 from recipe.online_refiner.constraint import kl_to_reference
 from recipe.online_refiner.constraint_stage import ConstraintStage
-from recipe.online_refiner.plan import Plan, make_plan
+from recipe.online_refiner.hosting import Hosting
+from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine_stage import (
     Refinement,
     Refiner,
@@ -57,10 +60,8 @@ from recipe.online_refiner.sample_log import log_samples
 from recipe.online_refiner.schema import load
 from recipe.online_refiner.scoring import RewardLoopScore, score_all
 from recipe.online_refiner.workers import RefinerActorWorker
-from refiner_worker.group import RefinerGroup
 
 ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
-OWN_POOL = "refiner_pool"
 NUM_RECORDED_PAIRS = 2
 """Accepted pairs of a step whose tokens are recorded with their log-probs."""
 
@@ -86,9 +87,18 @@ class OnlineRefinerTrainer(PPOTrainer):
         for role in ACTOR_ROLES:
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(RefinerActorWorker)
-        refiner = self.blocks.refiner
-        if refiner.is_dedicated and self.blocks.hosts_refiner:
-            self.resource_pool_manager.resource_pool_spec[OWN_POOL] = [refiner.n_gpus_per_node] * refiner.nnodes
+        if self.blocks.hosts_refiner:
+            self.plan = make_plan(
+                self.config,
+                self.blocks,
+                tokenizer=self.tokenizer,
+                max_positions=max_positions(self.config, self.blocks.refiner.model_path),
+            )
+            self.hosting = Hosting(self.config, self.blocks, self.plan)
+            self.resource_pool_manager: ResourcePoolManager = self.hosting.begin(self.resource_pool_manager)
+
+    def _build_replay_buffer(self) -> ReplayBuffer:
+        return patches.look_often(super()._build_replay_buffer())
 
     def _setup(self) -> None:
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into
@@ -102,35 +112,14 @@ class OnlineRefinerTrainer(PPOTrainer):
             self.reward_loop_manager.reward_model_manager.wake_up()
         if not self.blocks.hosts_refiner:
             return
-        plan = make_plan(
-            self.config,
-            self.blocks,
-            tokenizer=self.tokenizer,
-            max_positions=max_positions(self.config, self.blocks.refiner.model_path),
-        )
-        self.group = self._host(plan)
+        self.group = self.hosting.finish(self.llm_server_manager.get_replicas())
         self.refiner = Refiner(
             config=self.blocks.refiner,
             constraint=self.blocks.constraint,
             client=self.group.client(),
-            prompt=plan.prompt,
+            prompt=self.plan.prompt,
             score=self.reward_score,
-            max_model_len=plan.max_model_len,
-        )
-
-    def _host(self, plan: Plan) -> Any:
-        """Return the replicas of pi_0, by placement."""
-        refiner = self.blocks.refiner
-        if self.blocks.is_shared:
-            from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without
-
-            return SharedRefiner(refiner, self.llm_server_manager.get_replicas())
-        return RefinerGroup(
-            refiner=refiner,
-            model=plan.refiner_model,
-            rollout=plan.refiner_rollout,
-            pool=self.resource_pool_manager.resource_pool_dict[OWN_POOL if refiner.is_dedicated else "global_pool"],
-            gpus_per_node=refiner.n_gpus_per_node or self.config.trainer.n_gpus_per_node,
+            max_model_len=self.plan.max_model_len,
         )
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:

@@ -1,0 +1,41 @@
+r"""One import instead of fourteen: a job's workers are forks of one process that has imported torch, verl and vLLM.
+
+A job on the CPU is a dozen processes, and each of them needs 10 to 20 CPU seconds to import the same packages, on the
+cores on which the others wait for it. Here one process imports them, once, and forks for each::
+
+    driver (launch.py) ── fork ─▶ fork server (server.py) ── fork ─▶ worker ─┐
+       │                                ▲ arguments, environment,            │ pid, then exit status
+       ▼                                │ descriptors                        ▼
+    Ray's raylet, or multiprocessing ─▶ stand-in (the file `python` and client.py), which lives as long as the worker
+
+Ray starts its workers, and multiprocessing its spawned children (vLLM's engines), by running a Python executable:
+``runtime_env.py_executable`` and ``multiprocessing.set_executable`` are their supported ways to name another. What
+they run here passes its own arguments, environment and descriptors on, forwards signals, and ends as the worker ends.
+
+The fork server serves one job on one node, because Ray reads that job's variables when it is imported, and ends with
+the driver. Whatever it cannot serve is started as a plain Python, with a line that says so. Ray's own
+``worker_process_setup_hook``, prestarted workers and ``--worker-preload-modules`` import in each process again; the
+standard library's forkserver starts children of one program only.
+"""
+
+from pathlib import Path
+from typing import Any
+
+SOCKET_VARIABLE = "VERL_CPU_FORK_SERVER"
+"""The abstract socket of the job's fork server."""
+
+INTERPRETER_VARIABLE = "VERL_CPU_INTERPRETER"
+"""The real Python, for the stand-in."""
+
+STAND_IN = Path(__file__).with_name("python")
+
+is_tried = False
+"""Whether the launcher has run in this process, whatever came of it."""
+
+serves = False
+"""Whether this process is the driver of a job whose workers are forks."""
+
+
+def use_stand_in(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
+    """Let Ray start workers by the stand-in: what ``RAY_RUNTIME_ENV_HOOK`` names, called by ``ray.init``."""
+    return {**(runtime_env or {}), **({"py_executable": str(STAND_IN)} if serves else {})}

@@ -1,0 +1,124 @@
+"""Run as Python by Ray and multiprocessing: let the fork server start the process, and stand in for it to its end.
+
+A script of its own (``python -IS client.py ARGUMENTS``), which starts in ten milliseconds: it imports nothing but the
+standard library, and never this package. What is no worker, or cannot be served, becomes a plain Python.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+TIMEOUT_S = 120
+"""For the first answer: the first worker waits for the fork server's imports."""
+
+
+def is_worker(arguments: list[str]) -> bool:
+    """Return whether these are the arguments of a Ray worker, or of a child that multiprocessing spawns."""
+    return bool(arguments) and (arguments[0].endswith("default_worker.py") or "--multiprocessing-fork" in arguments)
+
+
+def request(arguments: list[str], descriptors: list[int]) -> bytes:
+    """Return what the worker must take over from this process."""
+    with open("/proc/self/oom_score_adj") as file:
+        oom_score_adj = int(file.read())
+    return json.dumps(
+        {
+            "arguments": arguments,
+            "environment": dict(os.environ),
+            "directory": os.getcwd(),
+            "descriptors": descriptors,
+            "group": os.getpgrp(),
+            "blocked_signals": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+            "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+            "oom_score_adj": oom_score_adj,
+        }
+    ).encode()
+
+
+def inherited_descriptors() -> list[int]:
+    """Return the standard streams and whatever else this process was given."""
+    found = []
+    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+        with contextlib.suppress(OSError):  # the listing's own
+            if number <= 2 or os.get_inheritable(number):
+                os.fstat(number)
+                found.append(number)
+    return found
+
+
+def hand_over(name: str, arguments: list[str]) -> tuple[socket.socket, int]:
+    """Let the fork server start the worker.
+
+    Args:
+        name: The fork server's abstract socket.
+        arguments: What follows ``python`` on the worker's command line.
+
+    Returns:
+        The connection, on which the exit status will come, and a pidfd of the worker.
+
+    Raises:
+        OSError: The fork server is gone, or does not serve this process.
+    """
+    descriptors = inherited_descriptors()
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(TIMEOUT_S)
+    connection.connect("\0" + name)
+    socket.send_fds(connection, [request(arguments, descriptors)], descriptors)
+    refusal, pidfds, _, _ = socket.recv_fds(connection, 1 << 12, 1)
+    if not pidfds:
+        raise OSError(refusal.decode() or "it ended")
+    connection.settimeout(None)
+    for number in descriptors:
+        if number > 2:  # whoever waits for the worker to close them must not wait for this process
+            os.close(number)
+    return connection, pidfds[0]
+
+
+def stand_in(connection: socket.socket, pidfd: int) -> NoReturn:
+    """Forward signals to the worker and end as it ends."""
+
+    def forward(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, number)
+
+    for number in FORWARDED:
+        signal.signal(number, forward)
+    try:
+        status = connection.recv(16)
+    except OSError:
+        status = b""
+    if not status:  # the fork server is gone, and its worker goes on: nobody will ever know the exit status
+        select.select([pidfd], [], [])
+    code = int(status or 1)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):  # SIGKILL and SIGSTOP
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [-code])
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def main() -> NoReturn:
+    """Be a worker, one way or the other."""
+    arguments = sys.argv[1:]
+    name = os.environ.get("VERL_CPU_FORK_SERVER")
+    if name and is_worker(arguments):
+        try:
+            worker = hand_over(name, arguments)
+        except OSError as error:
+            print(f"cpu_platform: not forked from the preloaded process ({error})", file=sys.stderr, flush=True)
+        else:
+            stand_in(*worker)
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+if __name__ == "__main__":
+    main()

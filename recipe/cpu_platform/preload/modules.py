@@ -1,0 +1,51 @@
+"""What a job's processes import, in the order in which it can be shared."""
+
+import importlib
+import warnings
+from collections.abc import Iterable
+
+DRIVER: tuple[str, ...] = (
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.modeling_llama",
+    "tensordict",
+    "datasets",
+    "pandas",
+    "peft",
+    "torchdata.stateful_dataloader",
+)
+"""Of the driver and of workers, without Ray: imported before the driver forks the fork server."""
+
+ENGINE: tuple[str, ...] = (
+    "vllm.entrypoints.openai.api_server",
+    "vllm.model_executor.models.llama",
+    "vllm.v1.attention.backends.cpu_attn",
+    "vllm.v1.worker.cpu_worker",
+)
+"""vLLM's, without Ray: imported by the fork server while the driver goes on."""
+
+JOB: tuple[str, ...] = (
+    "verl.trainer.main_ppo",
+    "verl.trainer.ppo.v1",
+    "verl.workers.engine_workers",
+    "verl.workers.engine.fsdp.transformer_impl",
+    "verl.workers.rollout.vllm_rollout.vllm_async_server",
+    "verl.experimental.agent_loop",
+    "verl.experimental.reward_loop.reward_loop",
+    "transfer_queue.controller",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.uniproc_executor",
+    "recipe.cpu_platform.vllm_extension",
+)
+"""Those that import Ray, which reads the job's variables when it is loaded: imported with the first worker."""
+
+
+def load(names: Iterable[str]) -> None:
+    """Import modules; what they warn of, each worker's own imports would have warned of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in names:
+            importlib.import_module(name)

@@ -1,0 +1,194 @@
+"""The process that has imported everything, and forks for each worker."""
+
+import contextlib
+import ctypes
+import gc
+import multiprocessing
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+import uuid
+from dataclasses import dataclass
+
+from recipe.cpu_platform import patches, preload
+from recipe.cpu_platform.preload import modules
+from recipe.cpu_platform.preload.worker import Worker
+
+JOB_VARIABLES = ("RAY_JOB_ID", "RAY_RAYLET_PID")
+"""What Ray reads when it is imported: the fork server serves one job on one node."""
+MAX_REQUEST_BYTES = 1 << 20
+MAX_DESCRIPTORS = 253
+"""The kernel's limit of one message."""
+TIMEOUT_S = 10
+PEER = struct.Struct("3i")
+"""``struct ucred``: process, user and group."""
+PR_SET_PDEATHSIG = 1
+
+
+def start() -> Worker | None:
+    """Fork the fork server.
+
+    Returns:
+        None in the calling process, which becomes the driver; in each fork of the server, what it is to run. The server
+        itself never returns.
+
+    Raises:
+        OSError: There is no socket, or no process.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    name = f"verl-cpu-{uuid.uuid4().hex}"
+    listener.bind("\0" + name)
+    listener.listen(64)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    driver, pid = os.getpid(), os.fork()
+    if pid:
+        listener.close()
+        os.environ.update({preload.SOCKET_VARIABLE: name, preload.INTERPRETER_VARIABLE: sys.executable})
+        preload.serves = True
+        threading.Thread(target=_watch, args=(pid,), name="fork-server-watch", daemon=True).start()
+        return None
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != driver:  # it died before the kernel was told
+        os._exit(1)
+    return ForkServer(listener).serve()
+
+
+def _watch(pid: int) -> None:
+    """Say so when the fork server ends before the driver does."""
+    with contextlib.suppress(ChildProcessError):  # something else of this process waits for all children
+        os.waitpid(pid, 0)
+    print(
+        f"cpu_platform: the preloaded process {pid} ended. The run goes on; workers that start from now on import "
+        "their packages themselves, which takes longer.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A worker, and the connection of its stand-in."""
+
+    connection: socket.socket
+    pid: int
+    pidfd: int
+
+    def close(self) -> None:
+        """Close both."""
+        self.connection.close()
+        os.close(self.pidfd)
+
+
+class ForkServer:
+    """Forks a worker for each stand-in that asks, and tells it the exit status.
+
+    Args:
+        listener: The socket on which stand-ins connect.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        """Wait for stand-ins, from now on."""
+        self._listener = listener
+        self._running: set[Running] = set()
+        self._job: list[str | None] | None = None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def serve(self) -> Worker:
+        """Serve until the driver ends. Returns in forks only."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver's to handle
+        patches.alias_vllm_distribution()
+        modules.load(modules.ENGINE)
+        if "ray" in sys.modules:
+            raise ImportError("a module of recipe.cpu_platform.preload.modules imports Ray before the job is known")
+        while True:
+            for key, _ in self._selector.select():
+                running = key.data
+                if running is None:
+                    connection, _ = self._listener.accept()
+                    if worker := self._answer(connection):
+                        return worker
+                elif key.fd == running.pidfd:
+                    self._finish(running)
+                    break  # the other events may be of what is closed now
+                else:  # the stand-in was killed, so its worker is
+                    self._selector.unregister(running.connection)
+                    signal.pidfd_send_signal(running.pidfd, signal.SIGKILL)
+
+    def _answer(self, connection: socket.socket) -> Worker | None:
+        """Start what a stand-in asks for; returns it in the fork, and None here."""
+        worker = None
+        try:
+            worker = self._receive(connection)
+            self._check(worker)
+            pid = os.fork()
+            if not pid:
+                connection.close()
+                self._close()
+                return worker
+            running = Running(connection, pid, os.pidfd_open(pid))
+            self._running.add(running)
+            self._selector.register(running.pidfd, selectors.EVENT_READ, running)
+            self._selector.register(running.connection, selectors.EVENT_READ, running)
+            socket.send_fds(connection, [str(pid).encode()], [running.pidfd])
+        except (OSError, ValueError) as error:
+            with contextlib.suppress(OSError):
+                connection.send(str(error).encode()[:1000])
+        if worker:
+            worker.close_received()
+        return None
+
+    def _receive(self, connection: socket.socket) -> Worker:
+        """Read a stand-in's message.
+
+        Raises:
+            OSError: It does not come.
+            ValueError: It is another user's.
+        """
+        connection.settimeout(TIMEOUT_S)
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+        if PEER.unpack(peer)[1] != os.geteuid():
+            raise ValueError("it is another user's")
+        message, received, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
+        return Worker.from_request(message, received)
+
+    def _check(self, worker: Worker) -> None:
+        """Import the rest for the first worker, and check that this one can be a fork of this process.
+
+        Raises:
+            ValueError: It cannot; says why.
+        """
+        job = [worker.environment.get(name) for name in JOB_VARIABLES]
+        if self._job is None:
+            self._job = job
+            os.environ.clear()
+            os.environ.update(worker.environment)
+            modules.load(modules.JOB)
+            multiprocessing.set_executable(str(preload.STAND_IN))
+            gc.collect()
+            gc.freeze()
+        if job != self._job:
+            raise ValueError("it is of another job or node")
+
+    def _finish(self, running: Running) -> None:
+        """Tell the stand-in the exit status."""
+        _, status = os.waitpid(running.pid, 0)
+        with contextlib.suppress(OSError):
+            running.connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+        with contextlib.suppress(KeyError):  # the stand-in was killed
+            self._selector.unregister(running.connection)
+        self._selector.unregister(running.pidfd)
+        self._running.remove(running)
+        running.close()
+
+    def _close(self) -> None:
+        """In a fork: close what is the server's."""
+        self._selector.close()
+        self._listener.close()
+        for running in self._running:
+            running.close()

@@ -1,0 +1,74 @@
+"""Where pi_0 lives: the replicas that a run starts, and when it starts them."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from omegaconf import DictConfig
+from verl.single_controller.ray import ResourcePoolManager
+from verl.utils.device import get_device_name
+from verl.workers.rollout.replica import RolloutReplica
+
+from recipe.online_refiner.blocks import RefinementConfig
+from recipe.online_refiner.plan import Plan
+from refiner_worker.group import RefinerGroup
+
+OWN_POOL = "refiner_pool"
+
+
+class EarlyPools(ResourcePoolManager):
+    """verl's resource pools, which may be made before verl asks for them, in the middle of ``PPOTrainer._setup``."""
+
+    def create_resource_pool(self) -> None:
+        """Make the pools, once."""
+        if not self.resource_pool_dict:
+            super().create_resource_pool()
+
+
+class Hosting:
+    """Starts the refiner: beside the policy's workers and engines where they do not need each other's memory.
+
+    Args:
+        config: The whole config.
+        blocks: Its blocks ``refiner`` and ``constraint``; the run hosts a refiner.
+        plan: How.
+    """
+
+    def __init__(self, config: DictConfig, blocks: RefinementConfig, plan: Plan) -> None:
+        """Start nothing yet."""
+        self._config, self._refiner, self._plan = config, blocks.refiner, plan
+        self._is_shared = blocks.is_shared
+        self._group: Future[RefinerGroup] | None = None
+
+    def begin(self, pools: ResourcePoolManager) -> ResourcePoolManager:
+        """Return the run's pools, with the refiner's own; start its replicas now if they need not wait."""
+        refiner = self._refiner
+        if refiner.is_dedicated:
+            pools.resource_pool_spec[OWN_POOL] = [refiner.n_gpus_per_node] * refiner.nnodes
+        rollout = self._plan.refiner_rollout
+        takes_turns = not refiner.is_dedicated and rollout.free_cache_engine and rollout.enable_sleep_mode
+        self._pools = EarlyPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping)
+        if not (self._is_shared or takes_turns):
+            self._pools.create_resource_pool()
+            # Made when they are first asked for, which this thread and the other one would do at the same time.
+            for pool in self._pools.resource_pool_dict.values():
+                pool.get_placement_groups(device_name=get_device_name())
+            self._group = ThreadPoolExecutor(1, "refiner-start").submit(self._start)
+        return self._pools
+
+    def finish(self, rollout_replicas: list[RolloutReplica]) -> Any:
+        """Return the refiner when it serves: a :class:`RefinerGroup`, or what stands for it in placement ``shared``."""
+        if self._is_shared:
+            from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without
+
+            return SharedRefiner(self._refiner, rollout_replicas)
+        return self._group.result() if self._group else self._start()
+
+    def _start(self) -> RefinerGroup:
+        name = OWN_POOL if self._refiner.is_dedicated else "global_pool"
+        return RefinerGroup(
+            refiner=self._refiner,
+            model=self._plan.refiner_model,
+            rollout=self._plan.refiner_rollout,
+            pool=self._pools.resource_pool_dict[name],
+            gpus_per_node=self._refiner.n_gpus_per_node or self._config.trainer.n_gpus_per_node,
+        )

@@ -1,0 +1,63 @@
+"""Workers that are forks of one preloaded process behave as plain ones, whichever process is killed."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipe.cpu_platform import ENVIRONMENT
+
+pytestmark = pytest.mark.e2e
+PROBE = str(Path(__file__).with_name("preload_probe.py"))
+LAUNCHER = ("-m", "recipe.cpu_platform.launch")
+
+
+@pytest.fixture(scope="module")
+def jobs(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run three jobs: a plain one, and two preloaded ones at the same time, of which one goes on."""
+    folder = tmp_path_factory.mktemp("preload")
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "2"}
+    waiting = start_marked([*LAUNCHER, PROBE, f"{folder}/waiting.json", "wait"], cwd=folder, environment=environment)
+    forked = start_marked([*LAUNCHER, PROBE, f"{folder}/forked.json", "deaths"], cwd=folder, environment=environment)
+    assert forked.wait(300) == 0, forked.output()[-6000:]
+    plain = start_marked([PROBE, f"{folder}/plain.json", "facts"], cwd=folder, environment=environment)
+    assert plain.wait(200) == 0, plain.output()[-6000:]
+    waiting.wait_until((folder / "waiting.json").exists, 200)
+    found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    return {**found, "job": forked, "waiting_job": waiting}
+
+
+def test_a_forked_worker_is_like_a_plain_one(jobs: dict[str, Any]) -> None:
+    (plain, _), forked = jobs["plain"]["facts"], jobs["forked"]["facts"]
+    assert not plain["has_imported_vllm"]
+    for worker in forked:
+        assert worker["has_imported_vllm"]
+        assert worker["alike"] == plain["alike"]
+    assert len({number for worker in forked for number in worker["random"]}) == 6
+
+
+def test_children_of_a_worker_end_as_they_say(jobs: dict[str, Any]) -> None:
+    expected = [0, 7, -signal.SIGABRT, -signal.SIGTERM]
+    assert jobs["plain"]["children"] == jobs["forked"]["children"] == expected
+
+
+def test_the_death_of_the_preloaded_process_costs_time_only(jobs: dict[str, Any]) -> None:
+    forked = jobs["forked"]
+    assert forked["exit"] and forked["ray_kill"] and forked["is_over"]
+    assert forked["goes_on_without_server"]
+    assert not forked["after_server"]["has_imported_vllm"]
+    assert "The run goes on; workers that start from now on import their packages themselves" in jobs["job"].output()
+    assert jobs["job"].survivors() == []
+
+
+def test_a_killed_driver_leaves_nothing_and_two_jobs_do_not_meet(jobs: dict[str, Any]) -> None:
+    waiting = jobs["waiting_job"]
+    assert all(worker["has_imported_vllm"] for worker in jobs["waiting"]["facts"])
+    assert waiting.process.poll() is None
+    os.kill(waiting.process.pid, signal.SIGKILL)
+    waiting.process.wait(10)
+    assert waiting.survivors() == []

@@ -1,0 +1,52 @@
+"""Starting a command anew, with an environment and as a preloaded job."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipe.cpu_platform import launch, preload
+
+SCRIPT = """
+import json, os, sys
+from recipe.cpu_platform import launch
+launch.enter({"GIVEN": "default", "MISSING": "default"}, preloads=True)
+print(json.dumps([sys.argv[1:], sys.orig_argv[1:], sys.warnoptions, os.environ["GIVEN"], os.environ["MISSING"]]))
+"""
+
+
+def run(tmp_path: Path, *arguments: str) -> list[Any]:
+    (tmp_path / "job.py").write_text(SCRIPT)
+    path = os.pathsep.join([str(Path(__file__).parents[3]), str(tmp_path)])
+    environment = {**os.environ, "PYTHONPATH": path, "GIVEN": "mine", "RAY_ADDRESS": "nowhere"}
+    environment.pop("MISSING", None)
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return [*json.loads(done.stdout), done.stderr]
+
+
+@pytest.mark.parametrize("program", [("job.py",), ("-m", "job")])
+def test_a_command_starts_anew_through_the_launcher_once(tmp_path: Path, program: tuple[str, ...]) -> None:
+    # RAY_ADDRESS keeps the launcher from preloading; the program runs all the same.
+    arguments, command, warnings, given, missing, errors = run(tmp_path, "-W", "ignore", *program, "a", "-m", "b c")
+    assert arguments == ["a", "-m", "b c"]
+    assert command == ["-W", "ignore", "-m", "recipe.cpu_platform.launch", *program, "a", "-m", "b c"]
+    assert warnings == ["ignore"]
+    assert (given, missing) == ("mine", "default")
+    reason = "each worker imports its packages itself: RAY_ADDRESS names a cluster that runs already"
+    assert errors.count(reason) == 1
+
+
+def test_ray_is_given_the_stand_in_by_the_driver_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert preload.use_stand_in({"env_vars": {}}) == {"env_vars": {}}
+    monkeypatch.setattr(preload, "serves", True)
+    assert preload.use_stand_in(None) == {"py_executable": str(preload.STAND_IN)}
+    assert os.access(preload.STAND_IN, os.X_OK)
+    module, _, name = launch.HOOK.rpartition(".")
+    assert getattr(sys.modules[module], name) is preload.use_stand_in
