@@ -23,7 +23,7 @@ class PlatformCPU(PlatformBase):
 
     @property
     def vendor_name(self) -> str:
-        """Vendor for verl's engine registry, in which no entry is specific to a CPU vendor."""
+        """Vendor under which :mod:`recipe.cpu_platform.response_logits` stands in verl's engine registry."""
         return "generic"
 
     @property

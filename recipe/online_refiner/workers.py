@@ -21,7 +21,8 @@ def refined_sequences(data: TensorDict) -> TensorDict:
             settings. A row without a refinement (mask 0) becomes two tokens: every rank must run as many rows.
 
     Returns:
-        Jagged ``input_ids``, ``position_ids`` and ``loss_mask`` (B, prompt + u), with the same settings.
+        Jagged ``input_ids``, ``position_ids`` and ``loss_mask`` (B, prompt + u), and a' as ``responses`` (B, u), the
+        only positions that an engine has to compute; with the same settings.
     """
     rows = zip(data["prompts"].unbind(), data["refine_ids"].unbind(), data["refine_mask"].unbind(), strict=True)
     ids, positions, masks = [], [], []
@@ -31,7 +32,7 @@ def refined_sequences(data: TensorDict) -> TensorDict:
         positions.append(torch.arange(len(ids[-1]), device=refined.device))
         masks.append(torch.cat([torch.zeros_like(context), mask]))
     tensors = {"input_ids": jagged(ids), "position_ids": jagged(positions), "loss_mask": jagged(masks)}
-    return tu.get_tensordict(tensors, settings_of(data))
+    return tu.get_tensordict({**tensors, "responses": data["refine_ids"]}, settings_of(data))
 
 
 class RefinerTrainingWorker(TrainingWorker):

@@ -9,12 +9,12 @@ import verl
 from verl.plugin.platform import get_platform
 from verl.utils import device as verl_device
 
-from recipe.cpu_platform import activate, device
+from recipe.cpu_platform import ENVIRONMENT, device
 from recipe.cpu_platform.platform import PlatformCPU
 
 
 def test_verl_uses_the_platform() -> None:
-    assert activate.DEFAULT_SETTINGS["VERL_ENGINE_DEVICE"] == "cuda"
+    assert ENVIRONMENT["VERL_ENGINE_DEVICE"] == "cuda"
     assert isinstance(get_platform(), PlatformCPU)
     assert verl_device.get_device_name() == "cpu"
     assert verl_device.get_torch_device() is device

@@ -158,4 +158,5 @@ def test_worker_batch_has_prompt_and_refinement_or_two_tokens() -> None:
     assert [row.tolist() for row in batch["input_ids"].unbind()] == [[3, 4, 7, 8, 2], [0, 0]]
     assert [row.tolist() for row in batch["position_ids"].unbind()] == [[0, 1, 2, 3, 4], [0, 1]]
     assert [row.tolist() for row in batch["loss_mask"].unbind()] == [[0, 0, 1, 1, 1], [0, 0]]
+    assert [row.tolist() for row in batch["responses"].unbind()] == [[7, 8, 2], [0]]
     assert tu.get(batch, "temperature") == 0.5
