@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Install what is missing, then check style, types and behaviour.
 #
-#   bash scripts/test.sh            all but the slow ones, without a GPU (at most 40 minutes on 2 cores)
+#   bash scripts/test.sh            all but the slow ones, without a GPU
 #   bash scripts/test.sh unit       style, types and unit tests (at most 2 minutes)
 #   bash scripts/test.sh e2e [ARGS] end-to-end tests: real Ray, vLLM and trainers on small models
-#   bash scripts/test.sh slow       the end-to-end tests that the others leave out (45 minutes more)
+#   bash scripts/test.sh slow       the end-to-end tests that the others leave out: docs/development.md says which
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh

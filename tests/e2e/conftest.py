@@ -1,6 +1,8 @@
-"""A small task for whole jobs (the tiny model is rewarded for small letters), and stock verl's run of it."""
+"""A small task for whole jobs (the tiny model is rewarded for small letters), and stock verl's runs of it."""
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -51,40 +53,39 @@ def letters_job(tiny_llama: Path, letter_prompts: Path, tmp_path_factory: pytest
     ]
 
 
-@pytest.fixture(scope="session")
-def run_stock(start_marked: Callable) -> Callable[..., Path]:
-    """Return a function that runs stock verl with overrides in a folder, and returns its metrics.jsonl."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """Stock verl's run of the task."""
 
-    def run(folder: Path, *overrides: str) -> Path:
-        metrics = folder / "metrics.jsonl"
-        command = [
-            *STOCK_VERL,
-            f"hydra.run.dir={folder}",
-            f"trainer.default_local_dir={folder}/checkpoints",
-            *overrides,
+    folder: Path
+    """Its metrics.jsonl, and a checkpoint of every step."""
+    job: list[str]
+    """Overrides of a run that repeats it: the number of workers and of steps, and the rollouts that it kept."""
+
+
+@pytest.fixture(scope="session")
+def stock_on(
+    start_marked: Callable, letters_job: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], Stock]:
+    """Return a function that trains with stock verl on some workers, once for each number of them."""
+
+    @functools.cache
+    def train(num_workers: int) -> Stock:
+        folder = tmp_path_factory.mktemp("stock")
+        job = [
+            *letters_job,
+            *(f"trainer.n_gpus_per_node={num_workers}", "trainer.save_freq=1"),
+            *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=3"),
+            *("skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
+            f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}",
         ]
-        job = start_marked(command, environment={**CPU, "VERL_FILE_LOGGER_PATH": str(metrics)}, cwd=folder)
-        assert job.wait(400) == 0, job.output()[-6000:]
-        assert job.survivors() == []
-        return metrics
+        started = start_marked(
+            [*STOCK_VERL, f"hydra.run.dir={folder}", f"trainer.default_local_dir={folder}/checkpoints", *job],
+            environment={**CPU, "VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"},
+            cwd=folder,
+        )
+        assert started.wait(600) == 0, started.output()[-6000:]
+        assert started.survivors() == []
+        return Stock(folder=folder, job=job)
 
-    return run
-
-
-@pytest.fixture(scope="session")
-def replayed_job(letters_job: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return overrides of a job of 3 steps that keeps its rollouts, or uses those kept by the run before."""
-    return [
-        *letters_job,
-        *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=3"),
-        *("skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={tmp_path_factory.mktemp('rollouts')}"),
-        f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}",
-    ]
-
-
-@pytest.fixture(scope="session")
-def stock(run_stock: Callable, replayed_job: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train with stock verl on one worker, and return its folder with metrics, checkpoint and kept rollouts."""
-    folder = tmp_path_factory.mktemp("stock")
-    run_stock(folder, *replayed_job, f"trainer.save_freq={NUM_STEPS}")
-    return folder
+    return train

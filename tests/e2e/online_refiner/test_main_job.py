@@ -1,17 +1,14 @@
 """The main job end to end: verl's own trainer, Ray, TransferQueue, FSDP2 and vLLM, on a tiny random model."""
 
 import json
-import math
 import os
-import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.online_refiner.metrics import MEANING
 
+pytestmark = pytest.mark.timeout(1800)  # jobs that a fixture runs one after the other
 REPOSITORY = Path(__file__).parents[3]
-NUM_STEPS = 3  # of `stock` and `replayed_job`
+STEPS = [1, 2, 3]  # of stock verl's job
 
 
 def ours(run_dir: Path, *overrides: str) -> list[str]:
@@ -28,24 +26,26 @@ def ours(run_dir: Path, *overrides: str) -> list[str]:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def weights(checkpoints: Path, step: int) -> dict[str, torch.Tensor]:
-    state = torch.load(
-        checkpoints / f"global_step_{step}" / "actor" / "model_world_size_1_rank_0.pt", weights_only=False
-    )
-    return {name: getattr(tensor, "_local_tensor", tensor) for name, tensor in state.items()}
+def weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    """Return the parameters of a checkpoint: each rank has its rows."""
+    files = sorted((folder / "checkpoints" / f"global_step_{step}" / "actor").glob("model_world_size_*_rank_*.pt"))
+    shards = [torch.load(file, weights_only=False) for file in files]
+    return {
+        name: torch.cat([getattr(shard[name], "_local_tensor", shard[name]) for shard in shards]) for name in shards[0]
+    }
 
 
-def assert_same_training(stock: Path, run_dir: Path, killed_at: int = 0) -> None:
-    """Compare advantages, loss and parameters of every step with stock verl's.
+def assert_same_numbers(stock: Path, run_dir: Path, killed_at: int = 0) -> None:
+    """Compare advantages and loss of every step with stock verl's.
 
     The line of the step that a killed run had last saved may lack what verl computes after saving.
     """
     reference = [row["data"] for row in rows(stock / "metrics.jsonl")]
     steps = rows(run_dir / "metrics.jsonl")
-    assert [row["step"] for row in steps] == list(range(1, NUM_STEPS + 1))
+    assert [row["step"] for row in steps] == STEPS
     names = ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/score/mean")
     names += tuple(f"critic/advantages/{kind}" for kind in ("mean", "max", "min"))
     for step, expected in zip(steps, reference, strict=True):
@@ -54,10 +54,14 @@ def assert_same_training(stock: Path, run_dir: Path, killed_at: int = 0) -> None
                 continue
             assert step[name] == pytest.approx(expected[name], abs=1e-6, rel=1e-6), (step["step"], name)
         assert step["actor/grad_norm"] > 0 and step["timing_s/step"] > 0
-    ours, theirs = (weights(folder / "checkpoints", NUM_STEPS) for folder in (run_dir, stock))
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        torch.testing.assert_close(ours[name], theirs[name], atol=1e-6, rtol=0)
+
+
+def assert_same_parameters(stock: Path, run_dir: Path) -> None:
+    for step in STEPS:
+        ours, theirs = weights(run_dir, step), weights(stock, step)
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            torch.testing.assert_close(ours[name], theirs[name], atol=1e-6, rtol=0)
 
 
 def assert_exported(run_dir: Path, folder: Path) -> None:
@@ -68,104 +72,75 @@ def assert_exported(run_dir: Path, folder: Path) -> None:
     assert done.stdout.splitlines()[-1] == str(folder)
     AutoTokenizer.from_pretrained(folder)
     exported = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
-    trained = weights(run_dir / "checkpoints", NUM_STEPS)
+    trained = weights(run_dir, STEPS[-1])
     assert exported.keys() == trained.keys()
     for name in exported:
         # verl's merger writes bfloat16.
         torch.testing.assert_close(exported[name], trained[name].bfloat16().float(), atol=0, rtol=0)
 
 
-@pytest.mark.e2e
-def test_mode_none_is_verl(stock: Path, start_marked: Callable, replayed_job: list[str], tmp_path: Path) -> None:
-    job = start_marked(
-        ours(
-            tmp_path / "run",
-            *("constraint.mode=none", "refiner.num_kl_rollouts=0", f"trainer.save_freq={NUM_STEPS}", *replayed_job),
-        ),
-        cwd=tmp_path,
-    )
-    assert job.wait(400) == 0, job.output()[-6000:]
-    assert job.survivors() == []
-    assert_same_training(stock, tmp_path / "run")
-    assert set(MEANING) <= set(rows(tmp_path / "run" / "metrics.jsonl")[0])
-    assert_exported(tmp_path / "run", tmp_path / "exported")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A run with eta 0 that was killed at a checkpoint and started again, and stock verl's run of the same job."""
+
+    stock: Path
+    run_dir: Path
+    killed_at: int
+    output: str
+    """Of the second start."""
 
 
-@pytest.mark.e2e
-def test_eta_zero_is_verl_even_when_killed_and_resumed(
-    stock: Path, start_marked: Callable, replayed_job: list[str], tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    command = ours(
-        run_dir,
-        *("constraint.eta=0", "refiner.template=dialogue", "refiner.temperature=0", "trainer.save_freq=1"),
-        *replayed_job,
-    )
-    first = start_marked(command, cwd=tmp_path)
+@pytest.fixture(scope="module")
+def resumed(stock_on: Callable, start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
+    """Refine on two workers with eta 0; kill the run when it has a checkpoint, and start it again."""
+    stock, folder = stock_on(2), tmp_path_factory.mktemp("resumed")
+    run_dir = folder / "run"
+    settings = ("constraint.eta=0", "refiner.template=dialogue", "refiner.temperature=0", "refiner.num_replicas=1")
+    command = ours(run_dir, *settings, *stock.job)
+    first = start_marked(command, cwd=folder)
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
-    first.wait_until(tracker.exists, 400)  # verl logs the step later: its line of metrics must be there all the same
+    first.wait_until(tracker.exists, 600)  # verl logs the step later: its line of metrics must be there all the same
     first.kill_all()
-    killed_at = tracker.read_text().strip()
-    assert killed_at != str(NUM_STEPS), "the run ended before it was killed"
+    killed_at = int(tracker.read_text())
+    assert killed_at != STEPS[-1], "the run ended before it was killed"
 
-    second = start_marked(command, cwd=tmp_path)
-    assert second.wait(400) == 0, second.output()[-6000:]
+    second = start_marked(command, cwd=folder)
+    assert second.wait(600) == 0, second.output()[-6000:]
     assert second.survivors() == []
-    assert f"setting global step to {killed_at}" in second.output()
-    assert_same_training(stock, run_dir, killed_at=int(killed_at))
-    assert any(step["refiner/num_accepted"] for step in rows(run_dir / "metrics.jsonl"))
-    steps = {row["step"] for row in rows(run_dir / "refinements.jsonl")}
-    assert steps == set(range(1, NUM_STEPS + 1))
+    return Resumed(stock=stock.folder, run_dir=run_dir, killed_at=killed_at, output=second.output())
 
 
 @pytest.mark.e2e
-def test_two_workers_train_with_a_frozen_refiner_that_is_killed(
-    start_marked: Callable, letters_job: list[str], tmp_path: Path
-) -> None:
-    """Every step has the same rollouts, so a greedy refiner must answer the same while the policy changes."""
-    run_dir, num_steps = tmp_path / "run", 4
-    job = start_marked(
-        ours(
-            run_dir,
-            *letters_job,
-            *("constraint.eta=0.1", "constraint.cross_entropy_all_every=1"),
-            *("refiner.temperature=0", "refiner.num_replicas=1", "refiner.template=dialogue"),
-            *("trainer.n_gpus_per_node=2", f"trainer.total_training_steps={num_steps}", "trainer.save_freq=-1"),
-            *("trainer.total_epochs=4", "skip.rollout_tq.enable=True", "skip.rollout_tq.action=repeat"),
-            *(f"skip.rollout_tq.steps={[1, 2, 3, 4]}", f"skip.rollout_tq.dump_dir={tmp_path}/rollouts"),
-        ),
-        cwd=tmp_path,
-    )
-    job.wait_until(lambda: len(rows(run_dir / "metrics.jsonl")) >= 1, 400)
-    pids = re.findall(r"refiner replica 0: server process (\d+)", job.output())
-    assert len(pids) == 1
-    psutil.Process(int(pids[0])).kill()
+def test_eta_zero_has_stock_verls_numbers(resumed: Resumed) -> None:
+    assert_same_numbers(resumed.stock, resumed.run_dir, resumed.killed_at)
+
+
+@pytest.mark.e2e
+def test_eta_zero_trains_stock_verls_parameters(resumed: Resumed) -> None:
+    assert_same_parameters(resumed.stock, resumed.run_dir)
+
+
+@pytest.mark.e2e
+def test_a_killed_run_goes_on_behind_its_checkpoint_and_its_records_are_complete(resumed: Resumed) -> None:
+    assert f"setting global step to {resumed.killed_at}" in resumed.output
+    assert any(step["refiner/num_accepted"] for step in rows(resumed.run_dir / "metrics.jsonl"))
+    assert {row["step"] for row in rows(resumed.run_dir / "refinements.jsonl")} == set(STEPS)
+
+
+@pytest.mark.e2e
+def test_a_checkpoint_of_two_workers_is_exported(resumed: Resumed, tmp_path: Path) -> None:
+    assert_exported(resumed.run_dir, tmp_path / "exported")
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_mode_none_is_verl(stock_on: Callable, start_marked: Callable, tmp_path: Path) -> None:
+    """On one worker, without a refiner, and exported."""
+    stock, run_dir = stock_on(1), tmp_path / "run"
+    job = start_marked(ours(run_dir, "constraint.mode=none", "refiner.num_kl_rollouts=0", *stock.job), cwd=tmp_path)
     assert job.wait(400) == 0, job.output()[-6000:]
     assert job.survivors() == []
-
-    steps = rows(run_dir / "metrics.jsonl")
-    assert [row["step"] for row in steps] == [1, 2, 3, 4]
-    assert sum(step["refiner/num_restarts"] for step in steps) == 1
-    for step in steps:
-        unknown = {"kl_ref/k3"} if step["tokens/kl_ref"] == 0 else set()  # killed while it was asked
-        for name in MEANING.keys() - unknown:
-            assert isinstance(step[name], float) and math.isfinite(step[name]), name
-        for name in ("actor/pg_loss", "actor/grad_norm"):
-            assert math.isfinite(step[name]), name
-    # The policy has moved: what the same refinements cost it is another number in every step.
-    crossed = [step["constraint/cross_entropy_all"] for step in steps if not step["refiner/failed/request"]]
-    assert len(crossed) >= 3 and len(set(crossed)) == len(crossed)
-    assert steps[0]["constraint/penalty"] < 0
-    assert steps[0]["kl_ref/k3"] < 1e-3 < steps[-1]["kl_ref/k3"]
-
-    refinements = rows(run_dir / "refinements.jsonl")
-    by_step = [sorted_refinements(refinements, step) for step in (1, 4)]
-    assert by_step[0] == by_step[1], "pi_0 must not change"
-    for row in refinements:
-        if row["refined_reward"] is not None:
-            assert (row["verdict"] == "accepted") == (row["refined_reward"] > row["reward"])
-    shutil.rmtree(tmp_path / "rollouts")
-
-
-def sorted_refinements(refinements: list[dict[str, Any]], step: int) -> list[tuple[str, str, str]]:
-    return sorted((row["response"], row["refined"] or "", row["verdict"]) for row in refinements if row["step"] == step)
+    assert_same_numbers(stock.folder, run_dir)
+    assert_same_parameters(stock.folder, run_dir)
+    assert set(MEANING) <= set(rows(run_dir / "metrics.jsonl")[0])
+    assert_exported(run_dir, tmp_path / "exported")

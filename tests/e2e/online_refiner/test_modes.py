@@ -1,11 +1,15 @@
-"""Every mode with every kind of estimator on two workers, and the advantages against plain Python."""
+"""Every mode with every kind of estimator on two workers: advantages against plain Python, a frozen pi_0, a death."""
 
+import json
 import math
+import re
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from rapidfuzz.distance import Levenshtein
@@ -15,58 +19,139 @@ from recipe.cpu_platform import ENVIRONMENT
 from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import read_rows
 
+pytestmark = pytest.mark.timeout(1800)  # jobs that a fixture runs one after the other
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")
 ETA, GAMMA, LAMBDA, NUM_SETTINGS = 0.05, 0.99, 0.9, 5
-JOBS = {
-    # Both in one job: starting it takes longer than its steps. The critic then learns from grpo's steps as well.
-    "gae,grpo": [
-        *("algorithm.adv_estimator=gae", f"algorithm.gamma={GAMMA}", f"algorithm.lam={LAMBDA}"),
-        *("critic.ppo_mini_batch_size=4", "critic.ppo_micro_batch_size_per_gpu=4", "critic.optim.lr=1e-3"),
-    ],
-    # DAPO: groups of equal rewards are replaced, clip-higher; here with dynamic micro-batches and two epochs.
-    "grpo": [
-        *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
-        *("algorithm.filter_groups.max_inflight_gen_batches=2", "actor_rollout_ref.actor.clip_ratio_high=0.28"),
-        *("actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=160"),
-        "actor_rollout_ref.actor.ppo_epochs=2",
-    ],
-}
+NUM_BEFORE_DEATH = (
+    2  # steps; in the next one no refinement is asked for, so that none is missing in a step that refines
+)
+# Both estimators in one job: starting it takes longer than its steps. The critic then learns from grpo's steps as well.
+# Every step has the first one's rollouts, and the one replica of the refiner writes greedily: what it writes may only
+# change if it does.
+GAE_AND_GRPO = [
+    *("algorithm.adv_estimator=gae", f"algorithm.gamma={GAMMA}", f"algorithm.lam={LAMBDA}"),
+    *("critic.ppo_mini_batch_size=4", "critic.ppo_micro_batch_size_per_gpu=4", "critic.optim.lr=1e-3"),
+    *("refiner.temperature=0", "refiner.num_replicas=1", "actor_rollout_ref.actor.optim.lr=5e-3"),
+    *("skip.rollout_tq.enable=True", "skip.rollout_tq.action=repeat"),
+    f"skip.rollout_tq.steps={list(range(1, 2 * NUM_SETTINGS + 1))}",
+]
+# Groups of equal rewards are replaced, clip-higher; here with dynamic micro-batches and two epochs.
+DAPO = [
+    *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
+    *("algorithm.filter_groups.max_inflight_gen_batches=2", "actor_rollout_ref.actor.clip_ratio_high=0.28"),
+    *("actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=160"),
+    # It learns the task in three steps otherwise.
+    *("actor_rollout_ref.actor.ppo_epochs=2", "actor_rollout_ref.actor.optim.lr=1e-3"),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a job in changing modes left."""
+
+    metrics: list[dict[str, Any]]
+    records: list[dict[str, Any]]
+    """What went into the advantages of each step and what came out."""
+    refinements: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def train(start_marked: Callable, letters_job: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable:
+    """Return a function that runs a job in all modes, with each of some estimators (joined by commas)."""
+
+    def run(estimators: str, *overrides: str, kills_a_replica: bool = False) -> Trained:
+        num_steps, folder = NUM_SETTINGS * len(estimators.split(",")), tmp_path_factory.mktemp("modes")
+        metrics = folder / "run" / "metrics.jsonl"
+        settings = [
+            *("platform=cpu", f"run_dir={folder}/run", *letters_job, *overrides, f"constraint.eta={ETA}"),
+            *("constraint.cross_entropy_all_every=2", "refiner.template=dialogue", "trainer.n_gpus_per_node=2"),
+            *(f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
+            *("actor_rollout_ref.actor.fsdp_config.model_dtype=fp32", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
+        ]
+        job = start_marked(
+            [str(PROBE), str(folder), estimators, *settings],
+            cwd=folder,
+            environment={**ENVIRONMENT, "OMP_NUM_THREADS": "1"},
+        )
+        if kills_a_replica:
+            job.wait_until(lambda: metrics.exists() and len(list(read_rows(metrics))) >= NUM_BEFORE_DEATH, 600)
+            (pid,) = re.findall(r"refiner replica 0: server process (\d+)", job.output())
+            psutil.Process(int(pid)).kill()
+        assert job.wait(600) == 0, job.output()[-6000:]
+        assert job.survivors() == []
+        lines = (folder / "run" / "refinements.jsonl").read_text().splitlines()
+        steps = range(1, num_steps + 1)
+        return Trained(
+            metrics=list(read_rows(metrics)),
+            records=[torch.load(folder / f"{step}.pt", weights_only=False) for step in steps],
+            refinements=[json.loads(line) for line in lines],
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def gae_and_grpo(train: Callable) -> Trained:
+    return train("gae,grpo", *GAE_AND_GRPO, kills_a_replica=True)
+
+
+def check_training(trained: Trained, tiny_llama: Path, *, num_epochs: int) -> None:
+    """Check every step's numbers; a step in which the refiner died may lack the KL to it."""
+    assert [row["step"] for row in trained.metrics] == list(range(1, len(trained.records) + 1))
+    for row, record in zip(trained.metrics, trained.records, strict=True):
+        unknown = {"kl_ref/k3"} if row["tokens/kl_ref"] == 0 and row["refiner/num_restarts"] else set()
+        for name in {*MEANING, "actor/pg_loss", "actor/grad_norm"} - unknown:
+            assert isinstance(row[name], float) and math.isfinite(row[name]), (row["step"], name)
+        assert row["actor/grad_norm"] > 0
+        check_step(row, record, num_epochs)
+    assert sum(row["refiner/num_accepted"] > 0 for row in trained.metrics) >= 3, "too few pairs to show anything"
+    check_log_probs(trained.records[0], tiny_llama)
+    for refinement in trained.refinements:
+        if refinement["refined_reward"] is not None:
+            is_better = refinement["refined_reward"] > refinement["reward"]
+            assert (refinement["verdict"] == "accepted") == is_better
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("estimators", ["gae,grpo", pytest.param("grpo", marks=pytest.mark.slow)])
-def test_every_mode_trains(
-    estimators: str, start_marked: Callable, letters_job: list[str], tiny_llama: Path, tmp_path: Path
-) -> None:
-    num_steps = NUM_SETTINGS * len(estimators.split(","))
-    overrides = [
-        *("platform=cpu", f"run_dir={tmp_path}/run", *letters_job, *JOBS[estimators]),
-        *(f"constraint.eta={ETA}", "constraint.cross_entropy_all_every=2", "refiner.template=dialogue"),
-        *("trainer.n_gpus_per_node=2", f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=9"),
-        *("trainer.save_freq=-1", "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32"),
-        "actor_rollout_ref.actor.optim.lr=1e-3",  # it learns the task in three steps otherwise
-    ]
-    job = start_marked(
-        [str(PROBE), str(tmp_path), estimators, *overrides],
-        cwd=tmp_path,
-        environment={**ENVIRONMENT, "OMP_NUM_THREADS": "1"},
-    )
-    assert job.wait(500) == 0, job.output()[-6000:]
-    assert job.survivors() == []
+def test_every_mode_trains_with_gae_and_grpo(gae_and_grpo: Trained, tiny_llama: Path) -> None:
+    check_training(gae_and_grpo, tiny_llama, num_epochs=1)
+    assert [record["estimator"] for record in gae_and_grpo.records] == ["gae"] * 5 + ["grpo"] * 5
 
-    metrics = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
-    records = [torch.load(tmp_path / f"{step}.pt", weights_only=False) for step in range(1, num_steps + 1)]
-    assert [row["step"] for row in metrics] == list(range(1, num_steps + 1))
-    for row, record in zip(metrics, records, strict=True):
-        for name in (*MEANING, "actor/pg_loss", "actor/grad_norm"):
-            assert math.isfinite(row[name]), (row["step"], name)
-        assert row["actor/grad_norm"] > 0
-        check_step(row, record, num_epochs=1 if "gae" in estimators else 2)
-    if "gae" not in estimators:
-        assert all(len(set(rewards)) > 1 for record in records for rewards in groups_of(record).values())
-    assert sum(row["refiner/num_accepted"] > 0 for row in metrics) >= 3, "too few accepted pairs to show anything"
-    assert {record["estimator"] for record in records} == set(estimators.split(","))
-    check_log_probs(records[0], tiny_llama)
+
+@pytest.mark.e2e
+def test_the_refiner_stays_frozen_while_the_policy_moves(gae_and_grpo: Trained) -> None:
+    steps = gae_and_grpo.metrics
+    written = [refinements_of(gae_and_grpo, row["step"]) for row in steps if not row["refiner/failed/request"]]
+    written = [refinements for refinements in written if refinements]  # mode none asks for none
+    assert len(written) >= 7
+    assert all(refinements == written[0] for refinements in written), "pi_0 must not change"
+    # What the same refinements cost the policy is another number in every step.
+    crossed = [row["constraint/cross_entropy_all"] for row in steps if row["constraint/cross_entropy_all"]]
+    assert len(crossed) >= 3 and len(set(crossed)) == len(crossed)
+    assert steps[0]["constraint/penalty"] < 0
+    assert steps[0]["kl_ref/k3"] < 1e-3 < steps[-1]["kl_ref/k3"]
+
+
+@pytest.mark.e2e
+def test_a_replica_that_dies_is_started_again(gae_and_grpo: Trained) -> None:
+    restarts = [row["refiner/num_restarts"] for row in gae_and_grpo.metrics]
+    assert sum(restarts) == 1 and sum(restarts[:NUM_BEFORE_DEATH]) == 0
+    assert gae_and_grpo.metrics[-1]["refiner/num_accepted"] > 0
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_every_mode_trains_with_dapo(train: Callable, tiny_llama: Path) -> None:
+    """Two replicas, and new rollouts in every step."""
+    trained = train("grpo", *DAPO)
+    check_training(trained, tiny_llama, num_epochs=2)
+    assert {record["estimator"] for record in trained.records} == {"grpo"}
+    assert all(len(set(rewards)) > 1 for record in trained.records for rewards in groups_of(record).values())
+
+
+def refinements_of(trained: Trained, step: int) -> list[tuple[str, str, str]]:
+    rows = [row for row in trained.refinements if row["step"] == step]
+    return sorted((row["response"], row["refined"] or "", row["verdict"]) for row in rows)
 
 
 def check_step(row: dict[str, Any], record: dict[str, Any], num_epochs: int) -> None:

@@ -118,7 +118,7 @@ def free_port() -> int:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("num_ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_sft_loss_and_gradients(num_ranks: int, start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
     load = {"pretrained_model_name_or_path": tiny_llama, "dtype": torch.float32}
     all_cases = list(cases(AutoModelForCausalLM.from_pretrained(**load)))

@@ -198,3 +198,11 @@ FORGERIES = [
 ]
 
 HOSTILE_PROGRAMS = [*BOMBS, *STALLS, *ESCAPES, *FORGERIES]
+
+_BY_RIGHTS = {
+    *("fork_bomb", "stubborn_fork_bomb", "thread_bomb", "slow_leak", "fd_flood", "ignore_signals", "stop_self"),
+    *("close_all", "big_file", "many_files", "many_big_files", "unlinked_files", "sparse_file", "hunt"),
+}
+WHERE_RIGHTS_MATTER = [*ESCAPES, *(program for program in HOSTILE_PROGRAMS if program.name in _BY_RIGHTS)]
+"""What the rights of the trusted process have a part in: its users, namespaces and disk, and whom it may end. The other
+programs meet the same limits and the same judge whoever runs them."""

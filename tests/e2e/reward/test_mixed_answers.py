@@ -33,9 +33,9 @@ print(json.dumps(scores))
 """
 
 
-def distinct_answers(hostile: list) -> tuple[dict[str, dict], list[tuple[str, str]]]:
+def distinct_answers(hostile: list, problems_per_family: int) -> tuple[dict[str, dict], list[tuple[str, str]]]:
     """Problems by id, and (problem, answer) pairs, good and wrong ones by the problem, and hostile programs."""
-    problems = generate(None, seed=3, problems_per_family=2)
+    problems = generate(None, seed=3, problems_per_family=problems_per_family)
     tests = {problem.problem_id: problem.input_output for problem in problems}
     answers = []
     for problem in problems:
@@ -43,9 +43,14 @@ def distinct_answers(hostile: list) -> tuple[dict[str, dict], list[tuple[str, st
         for code in (good, f"{good}\nprint('and more')", f"raise ValueError\n{good}", f"{good}\n)"):
             answers.append((problem.problem_id, f"```python\n{code}\n```"))
     stdin = next(problem.problem_id for problem in problems if "fn_name" not in problem.input_output)
-    # Where the clock and a limit race, an answer alone does not always end the same way.
-    certain = [program for program in hostile if len(program.outcomes) == 1]
-    return tests, [*answers, *((stdin, f"```python\n{program.code}\n```") for program in certain)]
+    return tests, [*answers, *((stdin, f"```python\n{program.code}\n```") for program in hostile)]
+
+
+def certain(hostile: list, *, time_outs: slice) -> list:
+    """Programs that always end in the same way when they run alone: where the clock and a limit race, some do not."""
+    ending = [program for program in hostile if len(program.outcomes) == 1]
+    endless = [program for program in ending if program.outcomes == ("time_out",)]
+    return [program for program in ending if program not in endless] + endless[time_outs]
 
 
 def start(folder: Path, name: str, answers: list, num_slots: int) -> subprocess.Popen:
@@ -66,17 +71,23 @@ def scores_of(process: subprocess.Popen) -> list:
 
 
 @pytest.mark.parametrize(
-    "num_answers", [600, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+    ("num_answers", "problems_per_family", "time_outs"),
+    [
+        (320, 1, slice(None, None, 3)),  # waiting for time-outs takes most of the time
+        pytest.param(10_000, 2, slice(None), marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
 )
 def test_no_verdict_differs_from_the_one_that_the_answer_gets_alone(
-    num_answers: int, tmp_path: Path, hostile_programs: list
+    num_answers: int, problems_per_family: int, time_outs: slice, tmp_path: Path, hostile_programs: list
 ) -> None:
     (tmp_path / "scratch").mkdir()
-    problems, answers = distinct_answers(hostile_programs)
+    problems, answers = distinct_answers(certain(hostile_programs, time_outs=time_outs), problems_per_family)
     (tmp_path / "problems").write_text(json.dumps(problems))
     alone = scores_of(start(tmp_path, "alone", answers, 1))
     assert {outcome for outcome, _ in alone} >= {"pass", "fail", "runtime_error", "compile_error", "time_out"}
-    drawn = random.Random(5).choices(range(len(answers)), k=num_answers)
+    assert num_answers >= len(answers)
+    drawn = [index % len(answers) for index in range(num_answers)]  # each of them, and as often as any other
+    random.Random(5).shuffle(drawn)
     parts = [drawn[part::NUM_PROCESSES] for part in range(NUM_PROCESSES)]
     processes = [
         start(tmp_path, f"part {number}", [answers[index] for index in part], 2) for number, part in enumerate(parts)

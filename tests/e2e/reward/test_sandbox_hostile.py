@@ -1,5 +1,6 @@
 """Every hostile program ends as it must, in time, and leaves nothing behind: no process, descriptor, file or damage."""
 
+import dataclasses
 import importlib.util
 import os
 import random
@@ -13,7 +14,7 @@ import pytest
 from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import LocalSandbox, Program
+from reward.sandbox import Execution, LocalSandbox, Program
 
 pytestmark = pytest.mark.e2e
 _SPEC = importlib.util.spec_from_file_location("hostile_programs", Path(__file__).with_name("hostile_programs.py"))
@@ -43,8 +44,10 @@ def sandbox() -> Iterator[LocalSandbox]:
     assert not any(os.path.exists(path) for path in scratch)
 
 
-def score(sandbox: LocalSandbox, code: str) -> Score:
-    return score_response(PROBLEM, f"```python\n{code}\n```", LIMITS, sandbox=sandbox)
+def score(sandbox: LocalSandbox, program: "hostile.Hostile") -> Score:
+    # What must not end needs not be waited for as long as what must.
+    limits = dataclasses.replace(LIMITS, test_s=0.3) if program.outcomes == ("time_out",) else LIMITS
+    return score_response(PROBLEM, f"```python\n{program.code}\n```", limits, sandbox=sandbox)
 
 
 def processes_of_slots(sandbox: LocalSandbox) -> list[str]:
@@ -76,7 +79,7 @@ def assert_unharmed(sandbox: LocalSandbox) -> None:
 def test_hostile_program(sandbox: LocalSandbox, program: "hostile.Hostile") -> None:
     num_fds = len(os.listdir("/proc/self/fd"))
     started = time.monotonic()
-    result = score(sandbox, program.code)
+    result = score(sandbox, program)
     assert result.outcome in program.outcomes, result
     assert "escaped" not in result.detail
     assert time.monotonic() - started < MAX_WALL_S
@@ -84,22 +87,21 @@ def test_hostile_program(sandbox: LocalSandbox, program: "hostile.Hostile") -> N
     assert_unharmed(sandbox)
 
 
-@pytest.mark.parametrize(
-    "program", [p for p in hostile.HOSTILE_PROGRAMS if "escaped" in p.code], ids=lambda program: program.name
-)
-def test_hostile_program_does_not_print_that_it_escaped(sandbox: LocalSandbox, program: "hostile.Hostile") -> None:
-    execution = sandbox.execute(Program(code=program.code), limits=LIMITS, timeout_s=LIMITS.test_s)
-    assert "escaped" not in execution.stdout
-    assert execution.status == "ok" or execution.status in program.outcomes
-
-
-def test_all_at_once_in_random_order(sandbox: LocalSandbox) -> None:
+def test_all_at_once_in_random_order_print_neither_that_they_escaped_nor_what_is_expected(
+    sandbox: LocalSandbox,
+) -> None:
     programs = list(hostile.HOSTILE_PROGRAMS)
     random.Random(7).shuffle(programs)
+
+    def run(program: "hostile.Hostile") -> Execution:
+        return sandbox.execute(Program(code=program.code, stdin="3 4"), limits=LIMITS, timeout_s=LIMITS.test_s)
+
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda program: score(sandbox, program.code), programs))
-    for program, result in zip(programs, results, strict=True):
-        assert result.outcome in program.outcomes, (program.name, result)
+        executions = list(pool.map(run, programs))
+    for program, execution in zip(programs, executions, strict=True):
+        outcome = "fail" if execution.status == "ok" else execution.status
+        assert outcome in program.outcomes, (program.name, execution)
+        assert "escaped" not in execution.stdout and EXPECTED not in execution.stdout, program.name
     assert_unharmed(sandbox)
 
 

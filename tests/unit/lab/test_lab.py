@@ -1,11 +1,14 @@
 """The lab's problems, mistakes, corpus and arms."""
 
+import copy
 import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from recipe.lab.arms import ALGORITHMS, ARMS
 from recipe.lab.base_model import IGNORED, SOLVED, Corpus, prompt_ids
@@ -59,10 +62,13 @@ def test_a_corpus_teaches_to_answer_and_to_refine() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_arm_is_a_valid_config(algorithm: str) -> None:
-    found = {}
+    with initialize_config_dir(CONFIG, version_base=None):
+        base = compose("online_refiner", overrides=["experiment=lab", *ALGORITHMS[algorithm]])  # takes a second
+    parser, found = OverridesParser.create(), {}
     for arm, overrides in ARMS.items():
-        with initialize_config_dir(CONFIG, version_base=None):
-            config = compose("online_refiner", overrides=["experiment=lab", *ALGORITHMS[algorithm], *overrides])
+        config = copy.deepcopy(base)
+        for override in parser.parse_overrides(list(overrides)):
+            OmegaConf.update(config, override.key_or_group, override.value())
         found[arm] = schema.load(config)
         assert config.algorithm.adv_estimator == {"dapo": "grpo", "ppo": "gae"}[algorithm]
     assert not found["none"].refines and found["penalty"].refines

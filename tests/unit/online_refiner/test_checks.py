@@ -1,5 +1,6 @@
 """Mistakes in a run's files are one clear line before Ray starts."""
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -33,18 +34,23 @@ def write(path: Path, problems: list[Any]) -> Path:
     return path
 
 
-@pytest.fixture
-def config(tiny_llama: Path, tmp_path: Path) -> DictConfig:
-    data = write(tmp_path / "good.parquet", [GOOD] * 4)
+@pytest.fixture(scope="module")
+def composed(tiny_llama: Path) -> DictConfig:
+    """Compose the main config (a second); tests get copies."""
     overrides = [
-        "platform=cpu",
-        f"actor_rollout_ref.model.path={tiny_llama}",
-        *(f"data.train_files={data}", f"data.val_files={data}", "data.train_batch_size=2"),
+        *("platform=cpu", f"actor_rollout_ref.model.path={tiny_llama}", "data.train_batch_size=2"),
         *("data.max_prompt_length=64", "data.max_response_length=16"),
         "reward.custom_reward_function.path=pkg://reward.verl_reward",
     ]
     with initialize_config_dir(str(CONFIG), version_base=None):
         return compose("online_refiner", overrides=overrides)
+
+
+@pytest.fixture
+def config(composed: DictConfig, tmp_path: Path) -> DictConfig:
+    config = copy.deepcopy(composed)
+    config.data.train_files = config.data.val_files = str(write(tmp_path / "good.parquet", [GOOD] * 4))
+    return config
 
 
 def error_of(config: DictConfig) -> str:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,22 +36,23 @@ def forged(text: str) -> str:
     return f"```python\n{_FORGE.format(text=text)}\n```"
 
 
-def cpu_s(action: Callable[[], object]) -> float:
-    """CPU seconds of this process while it acts."""
+def test_a_question_over_its_time_ends_its_judge_only_and_is_not_waited_for_busily() -> None:
     started = time.process_time()
-    action()
-    return time.process_time() - started
+    with pytest.raises(UnjudgeableError, match="takes more than 1 CPU seconds"):
+        ask("returned_matches", f'["value", {{"set": [{COLLIDING}]}}]'.encode(), (1,), limits=LIMITS)
+    assert time.process_time() - started < 0.3
+    assert ask("returned_matches", b'["value", 1]', (1,), limits=LIMITS).value == ""
 
 
-def test_a_question_over_its_time_or_memory_ends_its_judge_only() -> None:
+def test_a_question_over_its_memory_ends_its_judge_only() -> None:
+    limits = Limits(judge_s=1.0, judge_bytes=64 << 20)
     for result, why in (
-        (f'["value", {{"set": [{COLLIDING}]}}]', r"takes more than 1 CPU seconds"),
-        (f'["value", {{"bytes": "{"00" * (150 << 20)}"}}]', "takes more than its memory"),
+        (f'["value", {{"bytes": "{"00" * (48 << 20)}"}}]', "takes more than its memory"),
         (f'["value", {"[" * 100_000}{"]" * 100_000}]', "nested too deeply"),
     ):
         with pytest.raises(UnjudgeableError, match=why):
-            ask("returned_matches", result.encode(), (1,), limits=LIMITS)
-        assert ask("returned_matches", b'["value", 1]', (1,), limits=LIMITS).value == ""
+            ask("returned_matches", result.encode(), (1,), limits=limits)
+        assert ask("returned_matches", b'["value", 1]', (1,), limits=limits).value == ""
 
 
 def test_what_is_slow_to_judge_uses_up_the_answers_time() -> None:
@@ -62,14 +62,6 @@ def test_what_is_slow_to_judge_uses_up_the_answers_time() -> None:
     result = score_response(problem, forged(f'["value", {{"set": [{colliding}]}}]'), Limits(solution_s=1.0))
     assert result.outcome == "time_out"
     assert time.monotonic() - started < 30
-
-
-def test_this_process_does_not_wait_busily() -> None:
-    def collide() -> None:
-        with pytest.raises(UnjudgeableError):
-            ask("returned_matches", f'["value", {{"set": [{COLLIDING}]}}]'.encode(), (1,), limits=LIMITS)
-
-    assert cpu_s(collide) < 0.3
 
 
 @pytest.mark.parametrize(

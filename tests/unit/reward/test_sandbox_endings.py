@@ -21,9 +21,9 @@ def sandbox() -> Iterator[None]:
     SANDBOX.close()
 
 
-def run(code: str, stdin: str = "3 4", fn_name: str | None = None) -> Execution:
+def run(code: str, stdin: str = "3 4", fn_name: str | None = None, timeout_s: float = 4.0) -> Execution:
     program = Program(code=textwrap.dedent(code), stdin=stdin, fn_name=fn_name)
-    return SANDBOX.execute(program, limits=Limits(), timeout_s=4.0)
+    return SANDBOX.execute(program, limits=Limits(), timeout_s=timeout_s)
 
 
 SUM = "sum(map(int, input().split()))"
@@ -128,7 +128,7 @@ def test_calls_end_in_the_same_way() -> None:
         word, a = "end", A()
         def f(): return 7
     """
-    assert run(code, fn_name="f").status == "time_out"
+    assert run(code, fn_name="f", timeout_s=0.5).status == "time_out"
     assert (
         run("class A:\n    def __del__(self): 1 / 0\na = A()\ndef f(): return 7", fn_name="f").result == b'["value", 7]'
     )
