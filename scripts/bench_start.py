@@ -4,7 +4,7 @@
 
 Each pair is a plain job (`cpu_platform.preload=false`) and a preloaded one, one after the other, so that other work on
 the machine meets both. The job is the quickstart's (`scripts/quickstart.sh` has prepared its model and data) of two
-steps; with `--tiny` it has a random model of two layers, made here, and six steps. Prints a table of medians, in wall
+steps; with `--tiny` it has a random model of two layers, made here, writes 16 tokens a response, and has six steps. Prints a table of medians, in wall
 and CPU seconds since the launch (of all processes of the job), and ends with a line of JSON: for `plain` and
 `preloaded` the medians of `wall_s` and `cpu_s` to the first request, and of `job_wall_s`.
 """
@@ -142,6 +142,7 @@ def main() -> None:
         if arguments.tiny:
             make_tiny_model(model, folder / "model")
             model = folder / "model"
+            overrides = ["data.max_response_length=16", *overrides]
         runs: dict[str, list[dict[str, tuple[float, float]]]] = {arm: [] for arm in ARMS}
         for pair in range(arguments.pairs):
             for arm, own in ARMS.items():

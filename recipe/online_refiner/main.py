@@ -46,11 +46,12 @@ def _enter_cpu_platform(config: DictConfig) -> None:
     The stages of a step take turns, so each process may use its share of all cores; Ray's default is one thread.
     """
     num_threads = max(1, len(os.sched_getaffinity(0)) // max(1, config.trainer.n_gpus_per_node))
-    joins_cluster = OmegaConf.select(config, "ray_kwargs.ray_init.address") is not None
-    enter(
-        {**ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)},
-        preloads=config.cpu_platform.preload and not (joins_cluster or config.dry_run),
-    )
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
+    if config.dry_run:  # nothing is computed, and verl is not imported yet
+        os.environ.update({**environment, **os.environ})
+    else:
+        joins_cluster = OmegaConf.select(config, "ray_kwargs.ray_init.address") is not None
+        enter(environment, preloads=config.cpu_platform.preload and not joins_cluster)
     check_environment()
 
 

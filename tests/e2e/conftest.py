@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
+PRELOADED = ("-m", "recipe.cpu_platform.launch")
 STOCK_VERL = [
-    *("-m", "verl.trainer.main_ppo", "hydra.searchpath=[pkg://recipe.cpu_platform.config]", "+platform=cpu"),
+    *(
+        *PRELOADED,
+        "-m",
+        "verl.trainer.main_ppo",
+        "hydra.searchpath=[pkg://recipe.cpu_platform.config]",
+        "+platform=cpu",
+    ),
     "trainer.logger=[console,file]",
 ]
-CPU = {"VERL_USE_EXTERNAL_MODULES": "recipe.cpu_platform.activate"}
 NUM_STEPS = 3
 
 NATIVE_CRASH = ["assert -11 == 0", r"\*\*\* SIGSEGV received", "Fatal Python error: Segmentation fault"]
@@ -81,7 +87,7 @@ def stock_on(
         ]
         started = start_marked(
             [*STOCK_VERL, f"hydra.run.dir={folder}", f"trainer.default_local_dir={folder}/checkpoints", *job],
-            environment={**CPU, "VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"},
+            environment={"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"},
             cwd=folder,
         )
         assert started.wait(600) == 0, started.output()[-6000:]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from recipe.cpu_platform import ENVIRONMENT
+
 PROBE = Path(__file__).with_name("weight_sync_probe.py")
 NUM_LAYERS = 8  # with the embedding they fill two buckets
 
@@ -41,11 +43,7 @@ def test_updated_engine_computes_with_the_new_weights(
     """Two updates in a row give Hugging Face's log-probs; stale caches and a stale LM head would be seen."""
     job = start_marked(
         [str(PROBE), str(make_model(tied))],
-        environment={
-            "VERL_USE_EXTERNAL_MODULES": "recipe.cpu_platform.activate",
-            "VERL_RAY_JOB_ID": tmp_path.name,
-            "VERL_REPLICA_RANK": "0",
-        },
+        environment={**ENVIRONMENT, "VERL_RAY_JOB_ID": tmp_path.name, "VERL_REPLICA_RANK": "0"},
         cwd=tmp_path,
     )
     assert job.wait(400) == 0, job.output()[-6000:]

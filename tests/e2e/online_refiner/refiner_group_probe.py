@@ -185,9 +185,8 @@ def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinem
 def engine_of(group: RefinerGroup) -> psutil.Process:
     """Return the engine process of the only replica."""
     server = psutil.Process(group.server_places()[0][0])
-    return next(
-        child for child in server.children(recursive=True) if "EngineCore" in child.name() + str(child.cmdline())
-    )
+    # What the server starts is a fork of the same process as itself.
+    return next(process for process in server.parent().children() if "EngineCore" in str(process.cmdline()))
 
 
 def lose_all(group: RefinerGroup, refiner: Refiner, batch: list[Rollout]) -> dict[str, Any]:

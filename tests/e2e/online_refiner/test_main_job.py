@@ -100,7 +100,9 @@ def resumed(stock_on: Callable, start_marked: Callable, tmp_path_factory: pytest
     first = start_marked(command, cwd=folder)
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
     first.wait_until(tracker.exists, 600)  # verl logs the step later: its line of metrics must be there all the same
-    first.kill_all()
+    first.process.kill()  # the driver alone
+    first.process.wait(20)
+    assert first.survivors() == []
     killed_at = int(tracker.read_text())
     assert killed_at != STEPS[-1], "the run ended before it was killed"
 
@@ -135,9 +137,18 @@ def test_a_checkpoint_of_two_workers_is_exported(resumed: Resumed, tmp_path: Pat
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_mode_none_is_verl(stock_on: Callable, start_marked: Callable, tmp_path: Path) -> None:
-    """On one worker, without a refiner, and exported."""
+    """On one worker, without a refiner, and exported; also when the worker dies in the middle of a step."""
     stock, run_dir = stock_on(1), tmp_path / "run"
-    job = start_marked(ours(run_dir, "constraint.mode=none", "refiner.num_kl_rollouts=0", *stock.job), cwd=tmp_path)
+    command = ours(run_dir, "constraint.mode=none", "refiner.num_kl_rollouts=0", *stock.job)
+    job = start_marked(command, cwd=tmp_path)
+    job.wait_until((run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").exists, 600)
+    (worker,) = (process for process in job.descendants() if "WorkerDict" in process.name())
+    worker.kill()
+    assert job.wait(200) not in (0, None)
+    assert "ActorDiedError" in job.output()
+    assert job.survivors() == []
+
+    job = start_marked(command, cwd=tmp_path)
     assert job.wait(400) == 0, job.output()[-6000:]
     assert job.survivors() == []
     assert_same_numbers(stock.folder, run_dir)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[3]
+PROBE = Path(__file__).with_name("refiner_group_probe.py")
 
 
 @pytest.mark.e2e
@@ -15,8 +16,7 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     output = tmp_path / "result.json"
     config = REPOSITORY / "recipe" / "online_refiner" / "config"
     job = start_marked(
-        [str(Path(__file__).with_name("refiner_group_probe.py")), str(tiny_llama), str(config), str(output)],
-        environment={"VERL_USE_EXTERNAL_MODULES": "recipe.cpu_platform.activate"},
+        ["-m", "recipe.cpu_platform.launch", str(PROBE), str(tiny_llama), str(config), str(output)],
         cwd=tmp_path,
     )
     assert job.wait(400) == 0, job.output()[-6000:]
