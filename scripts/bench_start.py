@@ -4,9 +4,9 @@
 
 Each pair is a plain job (`cpu_platform.preload=false`) and a preloaded one, one after the other, so that other work on
 the machine meets both. The job is the quickstart's (`scripts/quickstart.sh` has prepared its model and data) of two
-steps; with `--tiny` it has a random model of two layers, made here, writes 16 tokens a response, and has six steps. Prints a table of medians, in wall
-and CPU seconds since the launch (of all processes of the job), and ends with a line of JSON: for `plain` and
-`preloaded` the medians of `wall_s` and `cpu_s` to the first request, and of `job_wall_s`.
+steps; with `--tiny` it has a random model of two layers, made here, writes 16 tokens a response, and has six steps.
+Prints a table of medians, in wall and CPU seconds since the launch (of all processes of the job), and ends with a line
+of JSON: for `plain` and `preloaded` the medians of `wall_s` and `cpu_s` to the first request, and of `job_wall_s`.
 """
 
 import argparse
