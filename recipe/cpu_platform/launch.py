@@ -4,7 +4,7 @@ r"""Run a verl command on the CPU, its workers as forks of one preloaded process
         'hydra.searchpath=[pkg://recipe.cpu_platform.config]' +platform=cpu ...
 
 It sets :data:`recipe.cpu_platform.ENVIRONMENT`, starts the fork server of :mod:`recipe.cpu_platform.preload`, and runs
-the module or script in this process, as ``python`` does. ``recipe.online_refiner.main`` starts itself anew in this way.
+the module or script in this process, as ``python`` does. A program may start itself anew in this way: :func:`enter`.
 """
 
 import os

@@ -4,6 +4,7 @@
 ``actor_rollout_ref.rollout.engine_kwargs.vllm.worker_extension_cls``.
 """
 
+import ctypes
 from typing import Any
 
 import torch
@@ -13,9 +14,11 @@ from verl.workers.rollout.vllm_rollout.weight_update_utils import split_buffer_u
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
+from recipe.cpu_platform import preload
 from recipe.cpu_platform.patches import leave_rows_without_adapter_alone, of_this_cluster
 
 leave_rows_without_adapter_alone()
+PR_SET_PDEATHSIG = 1
 
 
 class CpuWorkerExtension(vLLMColocateWorkerExtension):
@@ -29,6 +32,17 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
     Sources: ``verl/workers/rollout/vllm_rollout/utils.py`` (verl 0.9.1), ``reload_weights`` in
     ``vllm/v1/worker/gpu_model_runner.py`` and ``vllm/model_executor/model_loader/reload/layerwise.py`` (vLLM 0.28.0).
     """
+
+    def __new__(cls, **kwargs: Any) -> "CpuWorkerExtension":
+        """Set up as verl does, but for the signal at the death of the parent.
+
+        A fork's parent is the fork server, whose death shall cost nothing. It dies with the engine's server anyway: its
+        stand-in sees to that (``preload/client.py``).
+        """
+        extension = super().__new__(cls, **kwargs)
+        if preload.is_fork:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+        return extension
 
     def update_weights_from_ipc(
         self, peft_config: dict[str, Any] | None = None, base_sync_done: bool = False, use_shm: bool = False

@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
-PRELOADED = ("-m", "recipe.cpu_platform.launch")
 STOCK_VERL = [
-    *(
-        *PRELOADED,
-        "-m",
-        "verl.trainer.main_ppo",
-        "hydra.searchpath=[pkg://recipe.cpu_platform.config]",
-        "+platform=cpu",
-    ),
-    "trainer.logger=[console,file]",
+    *("-m", "recipe.cpu_platform.launch", "-m", "verl.trainer.main_ppo"),
+    *("hydra.searchpath=[pkg://recipe.cpu_platform.config]", "+platform=cpu", "trainer.logger=[console,file]"),
 ]
 NUM_STEPS = 3
 

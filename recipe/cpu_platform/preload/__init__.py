@@ -35,6 +35,9 @@ is_tried = False
 serves = False
 """Whether this process is the driver of a job whose workers are forks."""
 
+is_fork = False
+"""Whether this process is a fork of the fork server."""
+
 
 def use_stand_in(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
     """Let Ray start workers by the stand-in: what ``RAY_RUNTIME_ENV_HOOK`` names, called by ``ray.init``."""

@@ -70,7 +70,8 @@ def hand_over(name: str, arguments: list[str]) -> tuple[socket.socket, int]:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(TIMEOUT_S)
     connection.connect("\0" + name)
-    socket.send_fds(connection, [request(arguments, descriptors)], descriptors)
+    pipe, _ = os.pipe()  # the kernel kills the worker when nobody holds the other end: when this process ends
+    socket.send_fds(connection, [request(arguments, descriptors)], [pipe, *descriptors])
     refusal, pidfds, _, _ = socket.recv_fds(connection, 1 << 12, 1)
     if not pidfds:
         raise OSError(refusal.decode() or "it ended")
@@ -82,7 +83,7 @@ def hand_over(name: str, arguments: list[str]) -> tuple[socket.socket, int]:
 
 
 def stand_in(connection: socket.socket, pidfd: int) -> NoReturn:
-    """Forward signals to the worker and end as it ends."""
+    """Forward signals to the worker and end as it ends, or with the parent of this process; that ends the worker."""
 
     def forward(number: int, _: object) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -90,13 +91,17 @@ def stand_in(connection: socket.socket, pidfd: int) -> NoReturn:
 
     for number in FORWARDED:
         signal.signal(number, forward)
-    try:
-        status = connection.recv(16)
-    except OSError:
-        status = b""
-    if not status:  # the fork server is gone, and its worker goes on: nobody will ever know the exit status
-        select.select([pidfd], [], [])
-    code = int(status or 1)
+    parent = os.pidfd_open(os.getppid())
+    watched: socket.socket | int = connection
+    status = b""
+    while not status:
+        ready, _, _ = select.select([watched, parent], [], [])
+        if parent in ready or watched == pidfd:
+            os._exit(1)
+        with contextlib.suppress(OSError):
+            status = connection.recv(16)
+        watched = pidfd  # without a status the fork server is gone, and nobody will know how the worker ends
+    code = int(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError):  # SIGKILL and SIGSTOP

@@ -108,17 +108,12 @@ class ForkServer:
             raise ImportError("a module of recipe.cpu_platform.preload.modules imports Ray before the job is known")
         while True:
             for key, _ in self._selector.select():
-                running = key.data
-                if running is None:
-                    connection, _ = self._listener.accept()
-                    if worker := self._answer(connection):
-                        return worker
-                elif key.fd == running.pidfd:
-                    self._finish(running)
-                    break  # the other events may be of what is closed now
-                else:  # the stand-in was killed, so its worker is
-                    self._selector.unregister(running.connection)
-                    signal.pidfd_send_signal(running.pidfd, signal.SIGKILL)
+                if key.data:
+                    self._finish(key.data)
+                    continue
+                connection, _ = self._listener.accept()
+                if worker := self._answer(connection):
+                    return worker
 
     def _answer(self, connection: socket.socket) -> Worker | None:
         """Start what a stand-in asks for; returns it in the fork, and None here."""
@@ -130,11 +125,11 @@ class ForkServer:
             if not pid:
                 connection.close()
                 self._close()
+                preload.is_fork = True
                 return worker
             running = Running(connection, pid, os.pidfd_open(pid))
             self._running.add(running)
             self._selector.register(running.pidfd, selectors.EVENT_READ, running)
-            self._selector.register(running.connection, selectors.EVENT_READ, running)
             socket.send_fds(connection, [str(pid).encode()], [running.pidfd])
         except (OSError, ValueError) as error:
             with contextlib.suppress(OSError):
@@ -178,10 +173,8 @@ class ForkServer:
     def _finish(self, running: Running) -> None:
         """Tell the stand-in the exit status."""
         _, status = os.waitpid(running.pid, 0)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the stand-in was killed, and the worker with it
             running.connection.send(str(os.waitstatus_to_exitcode(status)).encode())
-        with contextlib.suppress(KeyError):  # the stand-in was killed
-            self._selector.unregister(running.connection)
         self._selector.unregister(running.pidfd)
         self._running.remove(running)
         running.close()

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import runpy
+import select
 import signal
 import sys
 import types
@@ -28,7 +29,7 @@ class Worker:
     niceness: int
     oom_score_adj: int
     received: list[int]
-    """This process's numbers of the descriptors, in the same order."""
+    """This process's numbers of a pipe, whose other end the stand-in holds, and of the descriptors, in that order."""
 
     @classmethod
     def from_request(cls, request: bytes, received: list[int]) -> "Worker":
@@ -59,11 +60,12 @@ class Worker:
 
     def _take_over_descriptors(self) -> None:
         free = max(self.descriptors + self.received) + 1
-        moved = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, free) for number in self.received]
+        pipe, *moved = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, free) for number in self.received]
         self.close_received()
         for number, wanted in zip(moved, self.descriptors, strict=True):
             os.dup2(number, wanted)
             os.close(number)
+        _die_with(pipe)
 
     def _take_over_process(self) -> None:
         os.chdir(self.directory)
@@ -88,3 +90,12 @@ class Worker:
         torch.seed()
         if num_threads := self.environment.get("OMP_NUM_THREADS"):
             torch.set_num_threads(int(num_threads))
+
+
+def _die_with(pipe: int) -> None:
+    """Let the kernel kill this process when the other end of a pipe is closed; nothing is ever written to it."""
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([pipe], [], [], 0)[0]:  # it was closed before
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 
 from recipe.cpu_platform.preload import SOCKET_VARIABLE, STAND_IN
 
-DRIVER = """
+DRIVER = '''
 import json, os, pwd, signal, subprocess, sys, time
 from recipe.cpu_platform import preload
 from recipe.cpu_platform.preload import modules, server
@@ -62,8 +62,22 @@ for name, number in (("killed", signal.SIGKILL), ("terminated", signal.SIGTERM))
     found[name] = [stand_in.wait(10), stand_in.stdout.read()]
     time.sleep(0.2)
     found[name].append(os.path.exists(f"/proc/{pid}"))
-print(json.dumps(found))
+PARENT = f"""
+import subprocess, sys, time
+stand_in = subprocess.Popen({[*command, "--multiprocessing-fork"]!r}, stdout=subprocess.PIPE, text=True)
+print(stand_in.stdout.readline(), flush=True)
+time.sleep(60)
 """
+parent = subprocess.Popen(
+    [sys.executable, "-c", PARENT], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+)
+pid = int(parent.stdout.readline())
+parent.kill()
+parent.wait(10)
+time.sleep(0.5)
+found["orphan"] = os.path.exists(f"/proc/{pid}")
+print(json.dumps(found))
+'''
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +109,7 @@ def test_it_has_the_descriptors_of_its_stand_in_and_nobody_else_keeps_them(found
 def test_signals_reach_it_and_it_dies_with_its_stand_in(found: dict[str, Any]) -> None:
     assert found["killed"] == [-9, "", False]
     assert found["terminated"] == [-15, "", False]
+    assert not found["orphan"], "nor does it outlive the process that started it"
 
 
 @pytest.mark.parametrize(
