@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from typing import Any
 
-from reward.judge.process import Call
+from reward.judge.protocol import Call
 from reward.sandbox.jail.values import arguments_text, from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
@@ -35,11 +35,14 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
     except SystemExit as end:  # as an interpreter would end
         if end.code:
             return "wrong", f"the test code ended with exit status {end.code}"
-    except Exception as error:  # an assertion, or what the test code does with a value of a type that is not right
+    except MemoryError as error:
+        if error is not answer.raised:
+            raise
+        return "ended", ""
+    # An assertion, what the test code does with a value of a type that is not right, or what it raises itself.
+    except BaseException as error:
         if error is answer.raised:
             return "ended", ""
-        if isinstance(error, MemoryError):
-            raise
         return "wrong", "wrong answer" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"[
             :300
         ]
@@ -62,7 +65,7 @@ def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int
         uncallable = [trial.refused for trial in trials if trial.refused]
         if uncallable:
             faults.append((index, "uncallable", uncallable[0]))
-        elif all(has_passed):
+        elif False not in has_passed:  # the test code may have replaced `all`
             faults.append((index, "vacuous", ""))
     return faults
 
