@@ -14,6 +14,7 @@ from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
 from reward.sandbox.standard_streams import StandardInput
 from reward.sandbox.zygote_process import Slot, SlotLostError, SlotRefusedError, Trace, Zygote, pack
 
+_STATUS_OF_STOPS: dict[str, Status] = {"time": "time_out", "memory": "memory_limit"}
 logger = logging.getLogger(__name__)
 
 
@@ -174,7 +175,11 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
     lines = trace.stderr.strip().splitlines()
     last_words = lines[-1][:300] if lines else ""
     signalled = f"killed by signal {-trace.returncode}" if trace.returncode < 0 else ""
-    stops = {"time": f"no end within {timeout_s:.3g} s", "scratch": "too many or too large files", "": ""}
+    stops = {
+        "time": f"no end within {timeout_s:.3g} s",
+        "scratch": "too many or too large files",
+        "memory": "memory in too many places",
+    }
     stopped_for = stops.get(trace.stopped_for, trace.stopped_for)
     ending = stopped_for or signalled
     ready, _, compiled = (trace.control.split(" ", 2) + ["", ""])[:3]  # "ready", when, and what came of compiling
@@ -187,7 +192,7 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
     if len(trace.stdout) > limits.output_bytes or len(trace.result) > program.max_result_bytes(limits):
         return ended("output_limit", f"more than {limits.output_bytes} bytes of output")
     if trace.stopped_for:
-        return ended("time_out" if trace.stopped_for == "time" else "output_limit", stopped_for)
+        return ended(_STATUS_OF_STOPS.get(trace.stopped_for, "output_limit"), stopped_for)
     if trace.returncode:
         is_memory = last_words.startswith("MemoryError")
         return ended(
