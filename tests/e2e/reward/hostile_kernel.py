@@ -175,7 +175,7 @@ _SELF = {
             try: resource.setrlimit(kind, (0, 0))
             except (OSError, ValueError): pass
         """,
-        WRONG,
+        (*WRONG, *ERROR, "memory_limit"),  # without memory it ends as it can
     ),
     "names_of_threads": (
         """
@@ -235,3 +235,15 @@ HOSTILE_PROGRAMS = [
     )
     for name, (code, outcomes) in programs.items()
 ]
+
+# What the user, the rights and the namespaces of programs have no part in; the other modes need not try it again.
+SAME_IN_EVERY_MODE = {
+    "streams-packets",
+    "streams-long_error_output",
+    "streams-error_output_beyond_its_limit",
+    "self-old_calls",
+    "self-names_of_threads",
+    "self-size_signal",
+    "self-barriers",
+    "self-long_step_at_the_end",
+}
