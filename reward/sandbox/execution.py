@@ -33,7 +33,7 @@ class Program:
 
 def iterators_s(timeout_s: float) -> float:
     """CPU seconds after which a call leaves an iterator of many items, so that one without end is no time-out."""
-    return 0.75 * timeout_s
+    return 0.9 * timeout_s
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,11 +11,9 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable
 from marshal import loads
 from os import SEEK_END, _exit, close, lseek, pread, write
 from types import CodeType, ModuleType
-from typing import Any
 
 from reward.sandbox.jail import semlock
 from reward.sandbox.jail.ending import end
@@ -47,8 +45,8 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
             close(result_fd)
             _run_main(code)
         else:
-            function = _load(code, source if leetcode else None, fn_name)
-            _call(function, arguments, result_fd, is_tested=is_tested, iterators_s=iterators_s)
+            function_of = (code, source if leetcode else None, fn_name)
+            _call(*function_of, arguments, result_fd, is_tested=is_tested, iterators_s=iterators_s)
     except BaseException:  # untrusted: whatever ends a program, shown as an interpreter shows it
         status = _show_error()
     end(status)
@@ -85,7 +83,16 @@ def _run_main(code: CodeType) -> None:
     exec(code, module.__dict__)
 
 
-def _load(code: CodeType, leetcode_source: str | None, fn_name: str) -> Callable[..., Any]:
+def _call(
+    code: CodeType,
+    leetcode_source: str | None,
+    fn_name: str,
+    arguments: str,
+    result_fd: int,
+    *,
+    is_tested: bool,
+    iterators_s: float,
+) -> None:
     module = ModuleType("solution")
     sys.modules["solution"] = module
     namespace = module.__dict__
@@ -93,10 +100,7 @@ def _load(code: CodeType, leetcode_source: str | None, fn_name: str) -> Callable
     if leetcode_source is not None:
         namespace.update(ready_names(leetcode_source))
     exec(code, namespace)
-    return find_function(namespace, fn_name, has_class=leetcode_source is not None)
-
-
-def _call(function: Callable[..., Any], arguments: str, result_fd: int, *, is_tested: bool, iterators_s: float) -> None:
+    function = find_function(namespace, fn_name, has_class=leetcode_source is not None)
     text, error = outcome_of_call(function, arguments, is_tested=is_tested, iterators_s=iterators_s)
     with open(result_fd, "wb") as file:
         file.write(text.encode())
