@@ -15,6 +15,7 @@ _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.-]*)")  # as in ```python title="x", 
 _PYTHON = re.compile(r"py(?:thon)?(?:3[0-9.]*)?")
 _UNNAMED = re.compile("")
 _TAB = 4  # columns
+_MAX_CLOSING_INDENTATION = 3  # columns more than the opening fence's
 _STATEMENTS_OF_CODE = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
@@ -58,23 +59,25 @@ class _Run:
     marks: str
     end: int  # where it ends in the text
     before: str | None  # what makes its line begin as a fence's may; None: it is in the middle of a line
+    is_first: bool  # in its line
 
 
 def _runs(text: str) -> Iterator[_Run]:
     line = looked_at = 0  # where the line of the run begins, and up to where that has been looked for
     for found in _RUN.finditer(text):
-        line = text.rfind("\n", looked_at, found.start()) + 1 or line
+        newline = text.rfind("\n", looked_at, found.start())
+        line, is_first = newline + 1 or line, newline >= 0 or not looked_at
         looked_at = found.end()
         before = text[line : found.start()] if found.start() - line <= _MAX_BEFORE_FENCE else "no fence"
         begins_line = _BEFORE_FENCE.fullmatch(before) is not None
-        yield _Run(marks=found.group(), end=found.end(), before=before if begins_line else None)
+        yield _Run(marks=found.group(), end=found.end(), before=before if begins_line else None, is_first=is_first)
 
 
 def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
     """(text behind the opening fence, content) of each block.
 
-    As in CommonMark, whatever the indentation. More is accepted: fences of backticks in the middle of a line, which
-    open a block if a language alone stands behind them, and close one in any case.
+    As in CommonMark, whatever the indentation of the opening fence. More is accepted: fences of backticks in the middle
+    of a line, which open a block if a language alone stands behind them, and close one if they alone end the line.
     """
     opening, info, content = None, "", 0
     for run in _runs(text):
@@ -101,14 +104,20 @@ def _line_behind(text: str, run: _Run) -> str | None:
 
 
 def _closes(text: str, run: _Run, opening: _Run) -> bool:
+    """Whether the run closes the block; in strings and comments of code few are where a closing fence may be."""
     if not run.marks.startswith(opening.marks):
         return False
-    return run.marks[0] == "`" or (run.before is not None and _BLANK_LINE.match(text, run.end) is not None)
+    is_tilde = run.marks[0] == "~"
+    if run.before is None or run.before.strip(" \t"):
+        return not is_tilde and run.is_first and _BLANK_LINE.match(text, run.end) is not None
+    if _width(run.before) > _width(opening.before or "") + _MAX_CLOSING_INDENTATION:
+        return False
+    return not is_tilde or _BLANK_LINE.match(text, run.end) is not None
 
 
 def _without_indentation(content: str, before: str) -> str:
     """The lines without as many columns as stand before the opening fence, where they are blank."""
-    width = len(before.expandtabs(_TAB))
+    width = _width(before)
     if not width:
         return content
     lines = []
@@ -117,6 +126,10 @@ def _without_indentation(content: str, before: str) -> str:
         blank = line[: len(line) - len(rest)]
         lines.append(blank.expandtabs(_TAB)[width:] + rest)
     return "\n".join(lines)
+
+
+def _width(before: str) -> int:
+    return len(before.expandtabs(_TAB))
 
 
 def _looks_like_code(text: str) -> bool:

@@ -12,6 +12,7 @@ from reward.judge import JudgeLostError, UnjudgeableError, ask
 from reward.limits import Limits
 from reward.sandbox.jail.values import arguments_text
 
+_MAX_DEPTH = 200  # of values: the steps that carry them take several of the interpreter's 1,000 frames a level
 _FAULTS = {
     "vacuous": "passes whatever the answer returns: let it assert something of the answer (HumanEval's wants a last "
     "line check(candidate)), or leave the test out",
@@ -151,7 +152,8 @@ def _faults_of_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits
         if not error.is_crash:
             if isinstance(error, JudgeLostError):
                 raise
-            return []  # with values that they are not made for they may run for ever
+            if len(tests) == 1:
+                return []  # with values that it is not made for it may run for ever
         if len(tests) == 1:
             return [(0, "crash", str(error))]
     found = ((index, _faults_of_tests((test,), fn_name, limits)) for index, test in enumerate(tests))
@@ -181,6 +183,27 @@ def _check_arguments(arguments: list[list[Any]], where: str) -> None:
             raise ValueError(
                 f"{where}: input {index} is no JSON value ({error}): give plain ones, less deep"
             ) from error
+        for value in values:
+            _check_depth(value, f"{where}: input {index}")
+
+
+def _check_depth(value: Any, where: str) -> None:
+    """Refuse values nested deeper than any answer could be given or return them."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [item for outer in level for item in _items(outer)]
+        if not level:
+            return
+    if any(isinstance(item, (list, tuple, dict)) for item in level):
+        raise ValueError(
+            f"{where} is nested more than {_MAX_DEPTH} deep: give plainer values, or leave the problem out"
+        )
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else []
 
 
 def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limits) -> None:
@@ -192,6 +215,8 @@ def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limit
             raise ValueError(
                 f"{where}: output {index} is no JSON value ({error}): give plain ones, less deep"
             ) from error
+        for value in values:
+            _check_depth(value, f"{where}: output {index}")
         if num_bytes > limits.output_bytes:
             raise ValueError(
                 f"{where}: output {index} takes {num_bytes} bytes, but calls may return {limits.output_bytes}: "

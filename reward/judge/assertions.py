@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from typing import Any
 
-from reward.judge.process import Call
+from reward.judge.protocol import Call
 from reward.sandbox.jail.values import arguments_text, from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
@@ -35,11 +35,14 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
     except SystemExit as end:  # as an interpreter would end
         if end.code:
             return "wrong", f"the test code ended with exit status {end.code}"
-    except Exception as error:  # an assertion, or what the test code does with a value of a type that is not right
+    except MemoryError as error:
+        if error is not answer.raised:
+            raise
+        return "ended", ""
+    # An assertion, what the test code does with a value of a type that is not right, or what it raises itself.
+    except BaseException as error:
         if error is answer.raised:
             return "ended", ""
-        if isinstance(error, MemoryError):
-            raise
         return "wrong", "wrong answer" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"[
             :300
         ]
@@ -62,7 +65,7 @@ def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int
         uncallable = [trial.refused for trial in trials if trial.refused]
         if uncallable:
             faults.append((index, "uncallable", uncallable[0]))
-        elif all(has_passed):
+        elif False not in has_passed:  # the test code may have replaced `all`
             faults.append((index, "vacuous", ""))
     return faults
 
@@ -105,7 +108,10 @@ class _Answer:
 
 
 def _update(old: Any, new: Any) -> Any:
-    """Make a list, dict, set, deque or bytearray in place the new one, and what it holds; returns what to put there."""
+    """Make a list, dict, set, deque or bytearray in place the new one, and what it holds; returns what to put there.
+
+    Of a tuple there is a new one, of what it held.
+    """
     if type(old) is not type(new):
         return new
     if isinstance(old, list):
@@ -117,6 +123,8 @@ def _update(old: Any, new: Any) -> Any:
     elif isinstance(old, set):
         old.clear()
         old.update(new)
+    elif isinstance(old, tuple) and len(old) == len(new):
+        return tuple(_update(*pair) for pair in zip(old, new, strict=True))
     elif isinstance(old, bytearray):
         old[:] = new
     elif isinstance(old, deque):
@@ -166,7 +174,7 @@ class _Trial:
         def call(*positional: Any, **keywords: Any) -> Any:
             try:
                 arguments_text(_with_none([positional, keywords]))
-            except TypeError as error:
+            except (TypeError, RecursionError) as error:
                 self.refused = str(error)
             return self._value
 
@@ -219,7 +227,7 @@ def _names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
 
     Only the test code decides: an answer that defines `set` or `all` must not change what the assertions mean.
     """
-    defined = set(dir(builtins)) | _names_of_parameters(tree)
+    defined = _names_of_parameters(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             defined.add(node.id)
@@ -232,7 +240,9 @@ def _names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
     used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     called = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     # `check(candidate)` names the answer's function as `check` names its parameter.
-    undefined = [name for name in used if name not in defined or name in ("candidate", fn_name)]
+    undefined = [
+        name for name in used if name in ("candidate", fn_name) or not (name in defined or name in builtins.__dict__)
+    ]
     return undefined or called[:1]
 
 

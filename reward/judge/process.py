@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -15,20 +14,27 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from reward.judge.protocol import MAX_MESSAGE_BYTES, BrokenProtocolError, Call, read_call, read_reply
 from reward.limits import Limits
 from reward.sandbox.standard_streams import inherited_stderr
 
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = str(Path(__file__).parents[2])
-_MAX_REPLY_BYTES = 1 << 28
 _NUM_CORES = os.cpu_count() or 1
 _MAX_WALL_S = 600.0  # wall seconds for one reply, on a machine busy with other work: the limit is in CPU seconds
 # Signals by which a question can end its judge; any other end says nothing about the question.
 _ENDS_BY_QUESTION: dict[int, str] = {signal.SIGXCPU: "CPU seconds", signal.SIGSEGV: "stack", signal.SIGABRT: "stack"}
 _CRASHES: tuple[int, ...] = (signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
 
-Call = Callable[[str, str], tuple[str, bytes]]
-"""(function of the answer, arguments as text) -> (how the run ended, what it returned or raised as text)"""
+# What a task's value is, see `reward.judge.tasks`.
+_IS_VALUE: dict[str, Callable[[Any], bool]] = {
+    "extract_code": lambda value: value is None or isinstance(value, str),
+    "stdout_matches": lambda value: isinstance(value, bool),
+    "returned_matches": lambda value: isinstance(value, str),
+    "returned_satisfies": lambda value: isinstance(value, str),
+    "run_test_code": lambda value: _is_row(value, (str, str)),
+    "faults_of_tests": lambda value: isinstance(value, list) and all(_is_row(row, (int, str, str)) for row in value),
+}
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -65,6 +71,7 @@ class Judge:
             JudgeLostError: it could not be started.
         """
         self.is_usable = True
+        self._number = 0  # of the last question
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
         threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -105,26 +112,37 @@ class Judge:
             UnjudgeableError: it took too much, or failed on what it was given.
             JudgeLostError: the judge was killed; the question can be asked again, of another one.
         """
+        self._number += 1
         try:
-            message: tuple = (task, arguments, limits.judge_s, limits.judge_bytes)
-            while True:
-                with _cores:  # not while a function of the answer runs
-                    self._connection.send(message)
-                    reply = json.loads(self._receive())
-                if "call" not in reply:
-                    break
-                assert on_call is not None, task
-                message = on_call(reply["call"], self._receive().decode())
+            message = self._converse((task, arguments, limits.judge_s, limits.judge_bytes), on_call)
+            value, seconds, error_line = read_reply(self._number, message, _IS_VALUE[task])
         except (OSError, EOFError) as error:
             self.close()
             raise self._why_it_ended(limits) from error
+        except BrokenProtocolError as error:
+            self.close()
+            raise JudgeLostError(f"a judge gave {error}") from error
         except BaseException:  # it is in the middle of a question
             self.close()
             raise
-        if "error" in reply:
+        if error_line:
             self.close()  # its memory may be in pieces
-            raise UnjudgeableError(reply["error"])
-        return Reply(value=reply["value"], seconds=reply["seconds"])
+            raise UnjudgeableError(error_line)
+        return Reply(value=value, seconds=seconds)
+
+    def _converse(self, question: tuple, on_call: Call | None) -> bytes:
+        """Ask, make the calls that it wants made, and return its last message."""
+        answer: tuple = (self._number, *question)
+        while True:
+            with _cores:  # not while a function of the answer runs
+                self._connection.send(answer)
+                message = self._receive()
+            call = read_call(self._number, message)
+            if call is None:
+                return message
+            if on_call is None:
+                raise BrokenProtocolError("a call where there is nothing to call")
+            answer = on_call(*call)
 
     def close(self) -> None:
         """End it."""
@@ -136,7 +154,7 @@ class Judge:
     def _receive(self) -> bytes:
         if not self._connection.poll(_MAX_WALL_S):
             raise TimeoutError(f"no reply within {_MAX_WALL_S:.0f} s")
-        return self._connection.recv_bytes(_MAX_REPLY_BYTES)
+        return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
 
     def _why_it_ended(self, limits: Limits) -> Exception:
         status = self._process.returncode
@@ -161,6 +179,10 @@ def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None)
             if not attempts_left:
                 raise
     raise AssertionError("at least one attempt")
+
+
+def _is_row(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, list) and list(map(type, value)) == list(kinds)
 
 
 @contextlib.contextmanager

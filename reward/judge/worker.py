@@ -1,21 +1,28 @@
 """The judge process: `python -I -S worker.py CONNECTION_FD`, started with an empty environment.
 
-It answers one question after the other until the trusted process closes the connection or ends.
+It answers one question after the other until the trusted process closes the connection or ends. Test code is run by a
+fork of it, as it may change the interpreter (`builtins.all = ...`), leave threads, or set an alarm.
 """
 
+import contextlib
 import gc
 import json
 import math
 import os
 import resource
+import signal
 import sys
 import threading
 import time
+from _signal import pthread_sigmask  # that of `signal` makes an enumeration's members, which takes long
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
+_ALL_SIGNALS = range(1, signal.NSIG)
 _CHECK_PARENT_S = 1.0
 _MAX_DETAIL = 300  # characters
+_TEST_CODE_TASKS = ("run_test_code", "faults_of_tests")
 
 
 def main() -> None:
@@ -28,69 +35,185 @@ def main() -> None:
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # the limit here is time
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-    def call(fn_name: str, arguments: str) -> tuple[str, bytes]:
-        connection.send_bytes(json.dumps({"call": fn_name}).encode())
-        connection.send_bytes(arguments.encode())
-        return connection.recv()
-
-    functions = tasks(call)
-    limits = _Limits()
+    _warm_up(tasks(lambda *_: ("ok", b'["value", 1]')))
     gc.collect()
     gc.freeze()
-    threading.Thread(target=_end_with, args=(trusted,), daemon=True).start()
+    _continue_in_child(trusted)
+    from reward.judge.protocol import reply_message
+
+    limits = _Limits()
     while True:
-        task, arguments, cpu_s, num_bytes = connection.recv()
+        with _unlimited_memory():
+            number, task, arguments, cpu_s, num_bytes = connection.recv()
         limits.give(cpu_s, num_bytes)
         started = time.process_time()
-        answer = _answer(functions[task], arguments)
+        calls = _Calls(connection, number)
+        function = tasks(calls.call)[task]
+        if task in _TEST_CODE_TASKS:
+            body, seconds = _answer_of_fork(function, arguments, calls, cpu_s)
+        else:
+            body, seconds = _answer(function, arguments), 0.0
         del arguments  # they may be large
-        connection.send_bytes(json.dumps({**answer, "seconds": time.process_time() - started}).encode())
+        with _unlimited_memory():
+            connection.send_bytes(reply_message(number, seconds + time.process_time() - started, body))
 
 
-def _end_with(trusted: int) -> None:
-    """End this process soon after the trusted one, whatever it does.
+def _warm_up(functions: dict[str, Callable[..., Any]]) -> None:
+    """Set up here what every fork would have to set up anew."""
+    _answer(functions["run_test_code"], ("assert f(1) == 1", "f"))
 
-    Another process may hold a copy of the connection's other end, so that it does not close with the trusted process.
+
+def _continue_in_child(trusted: int) -> None:
+    """Return in a child, which this process watches and ends with: by the same signal, or after the trusted process.
+
+    Another process may hold a copy of the connection's other end, so that it does not close with the trusted process;
+    and nothing that a judge does, such as a long call with the interpreter's lock, keeps its parent from looking.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    pid = _fork()
+    if pid == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        return
     while os.getppid() == trusted:
-        time.sleep(_CHECK_PARENT_S)
+        signal.sigtimedwait({signal.SIGCHLD}, _CHECK_PARENT_S)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            _end_as(status)
     os._exit(0)
 
 
-def _answer(function: Any, arguments: tuple) -> dict[str, Any]:
+def _fork() -> int:
+    """Fork a child that is killed when this process ends."""
+    from reward.sandbox.jail import kernel
+
+    parent = os.getpid()
+    pid = kernel.fork()
+    if pid == 0:
+        kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    return pid
+
+
+def _end_as(status: int) -> NoReturn:
+    """End this process as the child of this wait status ended."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL has no other action
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(abs(code))
+
+
+class _Calls:
+    """The calls of the answer's functions that one question makes, from any of its threads."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self._connection, self._number, self._lock = connection, number, threading.Lock()
+
+    def call(self, fn_name: str, arguments: str) -> tuple[str, bytes]:
+        from reward.judge.protocol import MAX_BODY_BYTES, call_message
+
+        if len(arguments) > MAX_BODY_BYTES:
+            raise MemoryError
+        with self._lock, _unlimited_memory():
+            # A handler of the test code's that raises must not leave half a message.
+            blocked = pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+            try:
+                self._connection.send_bytes(call_message(self._number, fn_name, arguments))
+                return self._connection.recv()
+            finally:
+                pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def end(self) -> None:
+        """Wait for a call that another thread makes, and let no further one begin."""
+        self._lock.acquire()
+
+
+def _answer(function: Callable[..., Any], arguments: tuple) -> bytes:
+    from reward.judge.protocol import MAX_BODY_BYTES
+
     try:
-        return {"value": function(*arguments)}
+        text = json.dumps({"value": function(*arguments)}, ensure_ascii=False)
+        body = text.encode(errors="surrogatepass")
+        if len(body) <= MAX_BODY_BYTES:
+            return body
+        error = "what is found in it is too long"
     except MemoryError:
         error = "it takes more than its memory"
     except RecursionError:
         error = "it is nested too deeply"
     except Exception as other:  # on untrusted text, or of a judge that users bring: never a verdict
         error = f"{type(other).__name__}: {other}"[:_MAX_DETAIL]
-    return {"error": error}
+    return json.dumps({"error": error}).encode()
+
+
+def _answer_of_fork(function: Callable[..., Any], arguments: tuple, calls: _Calls, cpu_s: float) -> tuple[bytes, float]:
+    """What a fork of this process answers, and its CPU seconds; where it ends without, so does this process."""
+    file = os.memfd_create("answer")
+    try:
+        pid = _fork()
+        if pid == 0:
+            _answer_and_end(function, arguments, calls, cpu_s, file)
+        _, status, usage = os.wait4(pid, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # what test code has started
+        body = os.pread(file, os.fstat(file).st_size, 0)
+        if status or not body:
+            _end_as(status)
+        return body, usage.ru_utime + usage.ru_stime
+    finally:
+        os.close(file)
+
+
+def _answer_and_end(function: Callable[..., Any], arguments: tuple, calls: _Calls, cpu_s: float, file: int) -> NoReturn:
+    status, pid = 1, os.getpid()
+    try:
+        os.setpgid(0, 0)
+        _limit_time(cpu_s)
+        body = _answer(function, arguments)
+        calls.end()
+        if os.getpid() != pid:  # a fork that the test code made
+            os._exit(0)
+        with open(file, "wb", closefd=False) as answer:
+            answer.write(body)
+        status = 0
+    finally:
+        os._exit(status)
 
 
 class _Limits:
-    """The limits of this process, moved on only where a question would find less than it may take."""
+    """The limits of this process."""
 
     def __init__(self) -> None:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             self._own_bytes = int(file.read().split()[0]) * resource.getpagesize()
-        self._cpu_s = 0.0  # at which this process ends
-        self._num_bytes = 0
 
     def give(self, cpu_s: float, num_bytes: int) -> None:
         """Give the next question these CPU seconds, and at most one more, and this memory."""
-        if time.process_time() + cpu_s > self._cpu_s:
-            self._cpu_s = math.ceil(time.process_time() + cpu_s)
-            self._set(resource.RLIMIT_CPU, self._cpu_s)
-        if num_bytes != self._num_bytes:
-            self._num_bytes = num_bytes
-            self._set(resource.RLIMIT_AS, self._own_bytes + num_bytes)
+        _limit_time(cpu_s)
+        _set_limit(resource.RLIMIT_AS, self._own_bytes + num_bytes)
 
-    def _set(self, kind: int, value: float) -> None:
-        hard = resource.getrlimit(kind)[1]
-        resource.setrlimit(kind, (int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard), hard))
+
+def _limit_time(cpu_s: float) -> None:
+    """Let this process end after so many more CPU seconds, or one more."""
+    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + cpu_s))
+
+
+@contextlib.contextmanager
+def _unlimited_memory() -> Iterator[None]:
+    """For messages, which must not be read or written in part."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _set_limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,16 @@ class Program:
     leetcode: bool = True  # call-based: with the names that LeetCode's platform imports, and its class Solution
     is_tested: bool = False  # call-based: test code asks, which also sees exceptions and changed arguments
 
+    def max_result_bytes(self, limits: Limits) -> int:
+        """Bytes that a call may write: its value and, where test code asks, what it made of the arguments."""
+        changed = limits.output_bytes + len(self.arguments) if self.is_tested else 0
+        return limits.output_bytes + changed
+
+
+def iterators_s(timeout_s: float) -> float:
+    """CPU seconds after which a call leaves an iterator of many items, so that one without end is no time-out."""
+    return 0.9 * timeout_s
+
 
 @dataclass(slots=True, kw_only=True)
 class Execution:

@@ -14,6 +14,7 @@ from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
 from reward.sandbox.standard_streams import StandardInput
 from reward.sandbox.zygote_process import Slot, SlotLostError, SlotRefusedError, Trace, Zygote, pack
 
+_STATUS_OF_STOPS: dict[str, Status] = {"time": "time_out", "memory": "memory_limit"}
 logger = logging.getLogger(__name__)
 
 
@@ -48,7 +49,7 @@ class LocalSandbox:
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
         """See `Sandbox.execute`."""
         flavour = choose(program.code, program.arguments)
-        job, stdin = pack(program)
+        job, stdin = pack(program, timeout_s)
         started = time.monotonic()
         with self._free:
             for attempt in range(limits.infra_attempts):
@@ -56,7 +57,8 @@ class LocalSandbox:
                     self._counts.add("retries")
                     time.sleep(0.1 * 2**attempt)  # a full process table or memory often clears within moments
                 try:
-                    execution = judge(self._run(job, stdin, flavour, limits, timeout_s), program, limits, timeout_s)
+                    trace = self._run(job, stdin, flavour, limits, timeout_s, program.max_result_bytes(limits))
+                    execution = judge(trace, program, limits, timeout_s)
                 except (SlotLostError, OSError) as error:
                     execution = Execution(status="infra_error", detail=str(error))
                 if execution.status != "infra_error":
@@ -85,10 +87,12 @@ class LocalSandbox:
         """By layer of isolation, "" where it works, else why it does not."""
         return self._zygote("lean").layers
 
-    def _run(self, job: bytes, stdin: StandardInput, flavour: str, limits: Limits, timeout_s: float) -> Trace:
+    def _run(
+        self, job: bytes, stdin: StandardInput, flavour: str, limits: Limits, timeout_s: float, max_result_bytes: int
+    ) -> Trace:
         slot = self._take_slot(flavour, limits.scratch_bytes)
         try:
-            trace = slot.run(job, stdin, limits, timeout_s)
+            trace = slot.run(job, stdin, limits, timeout_s=timeout_s, max_result_bytes=max_result_bytes)
         except BaseException:
             slot.close()
             self._counts.add("restarts")
@@ -171,7 +175,11 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
     lines = trace.stderr.strip().splitlines()
     last_words = lines[-1][:300] if lines else ""
     signalled = f"killed by signal {-trace.returncode}" if trace.returncode < 0 else ""
-    stops = {"time": f"no end within {timeout_s:.3g} s", "scratch": "too many or too large files", "": ""}
+    stops = {
+        "time": f"no end within {timeout_s:.3g} s",
+        "scratch": "too many or too large files",
+        "memory": "memory in too many places",
+    }
     stopped_for = stops.get(trace.stopped_for, trace.stopped_for)
     ending = stopped_for or signalled
     ready, _, compiled = (trace.control.split(" ", 2) + ["", ""])[:3]  # "ready", when, and what came of compiling
@@ -181,10 +189,10 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
     if compiled != "compiled" and trace.stopped_for != "time":
         reported = compiled.removeprefix("compile_error ")
         return ended("compile_error", reported or ending or last_words or "the interpreter ended while compiling")
-    if len(trace.stdout) > limits.output_bytes or len(trace.result) > limits.output_bytes:
+    if len(trace.stdout) > limits.output_bytes or len(trace.result) > program.max_result_bytes(limits):
         return ended("output_limit", f"more than {limits.output_bytes} bytes of output")
     if trace.stopped_for:
-        return ended("time_out" if trace.stopped_for == "time" else "output_limit", stopped_for)
+        return ended(_STATUS_OF_STOPS.get(trace.stopped_for, "output_limit"), stopped_for)
     if trace.returncode:
         is_memory = last_words.startswith("MemoryError")
         return ended(

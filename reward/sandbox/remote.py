@@ -53,7 +53,7 @@ class RemoteSandbox:
         """See `Sandbox.execute`."""
         word = secrets.token_hex(16)
         request = {
-            "code": wrap(program, word),
+            "code": wrap(program, word, timeout_s=timeout_s),
             "stdin": program.stdin,
             "language": "python",
             "compile_timeout": limits.startup_s,
@@ -70,7 +70,9 @@ class RemoteSandbox:
                     self._counts.add("retries")
                     time.sleep(0.1 * 2**attempt)
                 try:
-                    answer = self._post(body, limits, limits.startup_s + timeout_s + _GRACE_S)
+                    answer = self._post(
+                        body, limits, limits.startup_s + timeout_s + _GRACE_S, program.max_result_bytes(limits)
+                    )
                     execution = judge(answer, program, limits, timeout_s, word)
                     break
                 except ServiceError as error:
@@ -87,10 +89,10 @@ class RemoteSandbox:
     def close(self) -> None:
         """There is nothing to end."""
 
-    def _post(self, body: bytes, limits: Limits, timeout_s: float) -> dict[str, Any]:
+    def _post(self, body: bytes, limits: Limits, timeout_s: float, max_result_bytes: int) -> dict[str, Any]:
         request = urllib.request.Request(self._url, data=body, headers={"Content-Type": "application/json"})
         # JSON may write a byte as six; more than that is no answer to one program.
-        max_bytes = 6 * (limits.output_bytes + limits.file_bytes)
+        max_bytes = 6 * (limits.output_bytes + limits.file_bytes + max_result_bytes)
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as response:
                 answer = json.loads(response.read(max_bytes))
@@ -126,7 +128,7 @@ def judge(answer: dict[str, Any], program: Program, limits: Limits, timeout_s: f
     stdout, stderr = str(run.get("stdout") or ""), str(run.get("stderr") or "")
     if word in stderr:
         return ended("compile_error", stderr.partition(word)[2][:300])
-    if len(stdout.encode(errors="replace")) > limits.output_bytes:
+    if len(stdout.encode(errors="replace")) > program.max_result_bytes(limits):
         return ended("output_limit", f"more than {limits.output_bytes} bytes of output")
     last_words = stderr.strip().rpartition("\n")[2][:300]
     if run["return_code"]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reward.limits import Limits
-from reward.sandbox.execution import Program
+from reward.sandbox.execution import Program, iterators_s
 from reward.sandbox.flavours import Flavour
 from reward.sandbox.jail.lockdown import MAX_THREADS
 from reward.sandbox.scratch_folder import ScratchFolder
@@ -28,10 +28,11 @@ _MAX_ANSWER_BYTES = 1 << 16
 _STDERR_TAIL_BYTES = 4096
 
 
-def pack(program: Program) -> tuple[bytes, StandardInput]:
+def pack(program: Program, timeout_s: float) -> tuple[bytes, StandardInput]:
     """The program as a job, and its standard input."""
     # Marshal is safe in this direction only: what comes back from the child is JSON.
-    job = marshal.dumps((program.code, program.fn_name, program.arguments, program.leetcode, program.is_tested))
+    call = (program.fn_name, program.arguments, program.leetcode, program.is_tested, iterators_s(timeout_s))
+    job = marshal.dumps((program.code, *call))
     return job, StandardInput.of(program.stdin, program.code)
 
 
@@ -52,7 +53,7 @@ class Trace:
     returncode: int  # exit status; negative: signal
     seconds: float  # time used: of all processors, or of the wall clock, divided by limits.wall_factor
     stdout: bytes  # at most one byte more than the limit
-    result: bytes  # as above
+    result: bytes  # as above, of the limit of results
     stderr: str  # the last lines
 
 
@@ -81,7 +82,9 @@ class Slot:
         except ProcessLookupError as error:
             raise SlotLostError("the slot ended") from error
 
-    def run(self, job: bytes, stdin: StandardInput, limits: Limits, timeout_s: float) -> Trace:
+    def run(
+        self, job: bytes, stdin: StandardInput, limits: Limits, *, timeout_s: float, max_result_bytes: int
+    ) -> Trace:
         """Run a job that `pack` made, once.
 
         Raises:
@@ -93,7 +96,7 @@ class Slot:
             "test_s": timeout_s,
             "wall_factor": limits.wall_factor,
             "memory_bytes": limits.memory_bytes,
-            "file_bytes": limits.file_bytes,
+            "file_bytes": max(limits.file_bytes, max_result_bytes + 1),
             "open_files": limits.open_files,
             "output_bytes": limits.output_bytes,
         }
@@ -121,7 +124,7 @@ class Slot:
                 returncode=int(returncode),
                 seconds=float(seconds),
                 stdout=os.pread(stdout, limits.output_bytes + 1, 0),
-                result=os.pread(result, limits.output_bytes + 1, 0),
+                result=os.pread(result, max_result_bytes + 1, 0),
                 stderr=words,
             )
 

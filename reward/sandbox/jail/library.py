@@ -43,6 +43,7 @@ def preload(modules: list[str], standard: str, extra: str | None, *, all_extensi
 
 def _load_extensions(folder: str) -> None:
     """Load every extension module: no descriptor of a folder helps the dynamic loader."""
+    importlib.import_module("asyncio")  # before its extension module, which is else half loaded when it looks for that
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     for name in sorted(os.listdir(folder)):
         if name.endswith(suffix) and not name.startswith(("_test", "_xx", "xx", "_tkinter", "_curses", "readline")):

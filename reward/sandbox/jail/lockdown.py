@@ -69,7 +69,7 @@ def lock_slot_down(scratch: Scratch, uid: int | None) -> bool:
     limits_threads = uid is not None or _nproc_counts_slot_only()
     if limits_threads:
         _lower(resource.RLIMIT_NPROC, MAX_THREADS)
-    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
+    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_NICE):
         _lower(kind, 0)
     kernel.prctl("DUMPABLE", kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)

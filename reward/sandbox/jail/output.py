@@ -3,6 +3,7 @@
 from os import close, read, write
 
 _PIECE_BYTES = 1 << 16
+_MAX_PIECES = 1 << 10  # more than a pipe holds, of a byte each too; who goes on writing must not keep its slot here
 _MUCH_BYTES = 1 << 12  # what the smallest pipe that the kernel makes can hold
 _FIRST_PAUSE_S, _MIN_PAUSE_S = 0.004, 0.001
 
@@ -25,16 +26,17 @@ class Output:
     def drain(self) -> bool:
         """Move what is there; returns whether it is no more than it may be."""
         room = self._room
-        while self._room:
+        for _ in range(_MAX_PIECES):
+            if not self._room:
+                break
             try:
                 piece = read(self._reader, min(_PIECE_BYTES, self._room))
             except BlockingIOError:
                 break
-            self._room -= len(piece)
-            if piece:
-                write(self._file, piece)
-            if len(piece) < _PIECE_BYTES:
+            if not piece:
                 break
+            self._room -= len(piece)
+            write(self._file, piece)
         self.pause_s = _MIN_PAUSE_S if room - self._room >= _MUCH_BYTES else 2 * self.pause_s
         return self._room > 0
 

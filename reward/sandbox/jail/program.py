@@ -1,9 +1,11 @@
 """What a sandboxed child does once it is locked down: compile the code, run it, and write a call's value.
 
-A job is marshalled by the trusted process: (source, fn_name or None, arguments as text, leetcode, is_tested). A program
-without fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an expected output.
+A job is marshalled by the trusted process: (source, fn_name or None, arguments as text, leetcode, is_tested,
+iterators_s). A program without fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an
+expected output.
 """
 
+import _sitebuiltins
 import builtins
 import contextlib
 import gc
@@ -18,14 +20,16 @@ from reward.sandbox.jail.ending import end
 from reward.sandbox.jail.leetcode import find_function, ready_names
 from reward.sandbox.jail.values import outcome_of_call
 
+_FILE = "solution.py"
+
 
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     """Run the job; the process ends here, with the exit status that an interpreter of its own would give."""
     job = pread(job_fd, lseek(job_fd, 0, SEEK_END), 0)
-    source, fn_name, arguments, leetcode, is_tested = loads(job)
+    source, fn_name, arguments, leetcode, is_tested, iterators_s = loads(job)
     close(job_fd)
     try:
-        code = compile(source, "solution.py", "exec", dont_inherit=True)
+        code = compile(source, _FILE, "exec", dont_inherit=True)
     except Exception as error:  # untrusted source: SyntaxError, ValueError, MemoryError, RecursionError, ...
         report = f"compile_error {type(error).__name__}: {error}"
         write(control_fd, report.encode(errors="replace")[:1000])
@@ -41,7 +45,8 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
             close(result_fd)
             _run_main(code)
         else:
-            _call(code, source if leetcode else None, fn_name, arguments, result_fd, is_tested=is_tested)
+            function_of = (code, source if leetcode else None, fn_name)
+            _call(*function_of, arguments, result_fd, is_tested=is_tested, iterators_s=iterators_s)
     except BaseException:  # untrusted: whatever ends a program, shown as an interpreter shows it
         status = _show_error()
     end(status)
@@ -57,9 +62,10 @@ def prepare_interpreter(environment: dict[str, str]) -> None:
     semlock.install()
     for name in ("exit", "quit"):
         setattr(builtins, name, sys.exit)
+    builtins.help = _sitebuiltins._Helper()
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
-    sys.argv = ["solution.py"]
+    sys.argv = [_FILE]
 
 
 def _seed() -> None:
@@ -72,22 +78,30 @@ def _seed() -> None:
 
 def _run_main(code: CodeType) -> None:
     module = ModuleType("__main__")
-    module.__dict__["__builtins__"] = builtins
+    module.__dict__.update(__builtins__=builtins, __file__=_FILE)
     sys.modules["__main__"] = module
     exec(code, module.__dict__)
 
 
 def _call(
-    code: CodeType, leetcode_source: str | None, fn_name: str, arguments: str, result_fd: int, *, is_tested: bool
+    code: CodeType,
+    leetcode_source: str | None,
+    fn_name: str,
+    arguments: str,
+    result_fd: int,
+    *,
+    is_tested: bool,
+    iterators_s: float,
 ) -> None:
     module = ModuleType("solution")
     sys.modules["solution"] = module
     namespace = module.__dict__
+    namespace["__file__"] = _FILE
     if leetcode_source is not None:
         namespace.update(ready_names(leetcode_source))
     exec(code, namespace)
     function = find_function(namespace, fn_name, has_class=leetcode_source is not None)
-    text, error = outcome_of_call(function, arguments, is_tested=is_tested)
+    text, error = outcome_of_call(function, arguments, is_tested=is_tested, iterators_s=iterators_s)
     with open(result_fd, "wb") as file:
         file.write(text.encode())
     if error is not None:

@@ -32,6 +32,7 @@ _O_ACCMODE, _O_TRUNC, _O_TMPFILE = 0o3, 0o1000, 0o20000000
 _MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 _AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, 0o2004000
 _CLOSE_RANGE_CLOEXEC = 4
+_PRIO_PROCESS = 0
 # F_DUPFD to F_SETLKW; F_OFD_GETLK to F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. No signal to others when a file is
 # ready, no larger pipe.
 _FCNTLS = (*range(8), 36, 37, 38, 1030, 1032)
@@ -135,6 +136,8 @@ def _own_program() -> bytes:
     ends[calls.PRCTL] = _load(0) + _if_one_of(_PRCTLS_OF_START, hit=_refused(), miss=_ALLOWED)
     ends[calls.KILL] = _load(0) + _if_one_of((_OWN_PID, 0))
     ends[calls.TGKILL] = _load(0) + _if_one_of((_OWN_PID,))
+    # `os.nice(0)`, or to be even nicer.
+    ends[calls.SETPRIORITY] = _load(0) + _if_one_of((_PRIO_PROCESS,), hit=_load(1) + _if_one_of((_OWN_PID, 0)))
     ends[calls.PRLIMIT64] = _load(0) + _if_one_of((_OWN_PID, 0))
     return _instruction(_LOAD, _OFFSET_NUMBER) + _by_number(ends, otherwise=_ALLOWED)
 

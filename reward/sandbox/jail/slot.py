@@ -35,6 +35,7 @@ from reward.sandbox.jail.kernel import fork
 from reward.sandbox.jail.library import folder_fds, reopen_folders
 from reward.sandbox.jail.lockdown import MAX_THREADS, Cell, lock_down, rlimits
 from reward.sandbox.jail.output import Output
+from reward.sandbox.jail.page_tables import has_too_large_page_tables
 from reward.sandbox.jail.priority import Priority, num_threads
 from reward.sandbox.jail.program import run as run_program
 from reward.sandbox.jail.scratch import Scratch
@@ -53,7 +54,9 @@ class _Ending:
 
     def __init__(self) -> None:
         self.control = b""  # what it reported before the code under test ran: "ready", when, "compiled" or an error
-        self.stopped_for = ""  # why it was killed: time, output, scratch, threads, cancelled; empty: it ended by itself
+        self.stopped_for = (
+            ""  # why it was killed: time, output, scratch, memory, threads, cancelled; empty: it ended by itself
+        )
         self.returncode = 1  # exit status; negative: signal
         self.seconds = 0.0  # time used, see `Clock`
 
@@ -227,6 +230,9 @@ def _watch(
             break
         if not cell.scratch.is_within_limits():
             ending.stopped_for = "scratch"
+            break
+        if has_too_large_page_tables(clock.pid, limits["memory_bytes"]):
+            ending.stopped_for = "memory"
             break
         if (threads := num_threads(clock.pid)) > 1:
             if cell.counts_threads and threads > MAX_THREADS:

@@ -42,7 +42,7 @@ ONLY_SLOTS += "pidfd_open 434 landlock_restrict_self 446"
 
 # Allowed to slots by their arguments, or refused in a way of their own.
 OPEN, MMAP, IOCTL, SENDTO, SOCKETPAIR, CLONE, KILL, FCNTL, PRCTL = 2, 9, 16, 44, 53, 56, 62, 72, 157
-TGKILL, OPENAT, FALLOCATE, PRLIMIT64, CLONE3, CLOSE_RANGE, OPENAT2 = 234, 257, 285, 302, 435, 436, 437
+TGKILL, SETPRIORITY, OPENAT, FALLOCATE, PRLIMIT64, CLONE3, CLOSE_RANGE, OPENAT2 = 234, 141, 257, 285, 302, 435, 436, 437
 
 
 def numbers(words: str) -> list[int]:

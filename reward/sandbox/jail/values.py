@@ -23,7 +23,8 @@ from typing import Any
 
 _LONG_BITS = 10_000  # the time for decimal digits grows with the square of their number
 _MAX_ITEMS = 100_000  # of an iterator, which may have no end
-_MANY_ITEMS, _MAX_ITERATOR_S = 1_000, 1.0  # with so many, it may take so many CPU seconds
+_MANY_ITEMS = 1_000  # with so many, it may be slow and have no end
+_iterators_end_at = math.inf  # CPU seconds of this process
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
 _MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
@@ -107,14 +108,17 @@ def needs_library(text: str) -> bool:
 
 
 def outcome_of_call(
-    function: Callable[..., Any], arguments: str, *, is_tested: bool
+    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterators_s: float
 ) -> tuple[str, BaseException | None]:
     """Call the function; returns what came of it as text, and the exception that it raised, if any.
 
     The text is `["value", value]`, `["not plain", its type]`, `["raised", error]`, or nothing where the run must end by
     the exception alone. Test code may look at more than the value: if `is_tested`, an exception is told, and the
-    arguments as well if the call changed them: `["value", value, arguments]`.
+    arguments as well if the call changed them: `["value", value, arguments]`. Iterators with many items are left at
+    `iterators_s` CPU seconds of this process.
     """
+    global _iterators_end_at
+    _iterators_end_at = iterators_s
     positional, keywords = from_text(arguments)
     try:
         value = function(*positional, **keywords)
@@ -176,10 +180,9 @@ def _iterator_text(iterator: Iterator) -> str:
     """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more"."""
     items: list[str] = []
     ending = "null"
-    ends_at = time.process_time() + _MAX_ITERATOR_S
     try:
         for item in iterator:
-            if len(items) == _MAX_ITEMS or (len(items) > _MANY_ITEMS and time.process_time() > ends_at):
+            if len(items) == _MAX_ITEMS or (len(items) > _MANY_ITEMS and time.process_time() > _iterators_end_at):
                 ending = '"more"'
                 break
             items.append(to_text(item))

@@ -36,6 +36,15 @@ from reward.extract import _fenced_blocks, extract_code
         ("````python\nx = '```'\n````\nDone.", "x = '```'\n"),
         ("Unary:\n```python\nx = 1\n~~~\n```", "x = 1\n~~~\n"),
         ("x = ~~~1", "x = ~~~1"),
+        ("```python\nprint('```')\nx = 1\n```\nDone.", "print('```')\nx = 1\n"),
+        ('```python\n"""Use ```f()```\n"""\nx = 1\n```', '"""Use ```f()```\n"""\nx = 1\n'),
+        ("```python\n# ``` x\nx = 1\n```", "# ``` x\nx = 1\n"),
+        (
+            '```python\ndef f():\n    """\n    ```\n    f()\n    ```\n    """\n```',
+            'def f():\n    """\n    ```\n    f()\n    ```\n    """\n',
+        ),
+        ("- ```python\n  x = 1\n     ```\nDone", "x = 1\n   "),
+        ("```python\nx = 1```\nIt gives\n```\n1\n```", "x = 1"),
     ],
 )
 def test_code_is_found(response: str, code: str) -> None:
@@ -65,19 +74,32 @@ def test_no_code(response: str) -> None:
     assert extract_code(response) is None
 
 
-# What a block of backticks is, indentation aside; its time grows with the cube of a line's length.
-BLOCK = re.compile(
+# How a block of backticks begins; its time grows with the cube of a line's length.
+OPENING = re.compile(
     r"(?:(?:(?<=\n)|(?<![\s\S])) *(?P<fence>`{3,})(?P<info>[^`\n]*)|"
     r"(?<!`)(?P<inner>`{3,})[ ]*(?P<language>[\w+.-]*)[ ]*\r?)\n"
-    r"(?P<content>.*?)(?:(?:(?P=fence)|(?P=inner))`*|\Z)",
-    re.DOTALL,
 )
+
+
+def blocks_of(text: str) -> list[tuple[str, str]]:
+    """Text behind the opening fence, and content, of each block of backticks."""
+    found, at = [], 0
+    while opening := OPENING.search(text, at):
+        fence = opening["fence"] or opening["inner"]
+        before = text[: opening.start("fence" if opening["fence"] else "inner")].rpartition("\n")[2]
+        width = len(before) if re.fullmatch(r" *(?:- +)*", before) else 0
+        line = rf"^ {{0,{width + 3}}}{fence}`*|^(?! *```)(?:(?!```).)+{fence}`*[ \r]*$"
+        closing = re.compile(line, re.MULTILINE).search(text, opening.end())
+        end, at = closing.span() if closing else (len(text), len(text))
+        content = text[opening.end() : end] + (closing.group().partition("`" * 3)[0] if closing else "")
+        found.append((opening["info"] or opening["language"] or "", content))
+    return found
 
 
 @given(st.lists(st.sampled_from(["```", "`", "python", "c++", " ", "x", "\n", "\r", "x = 1", "é", "-"]), max_size=20))
 def test_blocks_are_those_of_the_pattern(parts: list[str]) -> None:
     text = "".join(parts)
-    wanted = [(block["info"] or block["language"] or "", block["content"]) for block in BLOCK.finditer(text)]
+    wanted = blocks_of(text)
     assert [(info, content.replace(" ", "")) for info, content in _fenced_blocks(text)] == [
         (info.strip(), content.replace(" ", "")) for info, content in wanted
     ]

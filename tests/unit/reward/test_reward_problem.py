@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from reward.apps import score_response
 from reward.limits import Limits
 from reward.problem import Problem
 
@@ -63,6 +64,9 @@ def test_wrapped_outputs_are_unwrapped_only_if_all_are_wrapped() -> None:
         ({"inputs": [[nested(5000)]], "outputs": [1], "fn_name": "f"}, "input 0 is no JSON value"),
         ({"inputs": [[object()]], "outputs": [1], "fn_name": "f"}, "input 0 is no JSON value"),
         ({"inputs": [[1]], "outputs": [nested(5000)], "fn_name": "f"}, "output 0 is no JSON value"),
+        ({"inputs": [[nested(200)]], "outputs": [1], "fn_name": "f"}, "input 0 is nested more than 200 deep"),
+        ({"inputs": [[1]], "outputs": [nested(200)], "fn_name": "f"}, "output 0 is nested more than 200 deep"),
+        ({"inputs": ["1"], "outputs": ["[" * 201 + "]" * 201], "fn_name": "f"}, "output 0 is nested more than 200"),
         ({"inputs": ["1"], "outputs": ["x" * 1_048_577]}, "output 0 has 1048577 bytes, but programs may print 1048576"),
         ({"inputs": [[1]], "outputs": [[0] * 400_000], "fn_name": "f"}, "output 0 takes 1200000 bytes, but calls may"),
         ({"inputs": ["1"], "outputs": ["\ud800"]}, "output 0 cannot be printed"),
@@ -72,6 +76,30 @@ def test_errors_in_the_data_name_the_problem(input_output: object, message: str)
     with pytest.raises(ValueError, match="problem p9") as error:
         Problem.from_input_output(input_output, problem_id="p9")  # type: ignore[arg-type]
     assert message in str(error.value)
+
+
+DEEP = """
+def f(value, is_list):
+    depth = 0
+    while value:
+        value = value[0] if is_list else value["a"]
+        depth += 1
+    for _ in range(depth):
+        value = [value] if is_list else {"a": value}
+    return value
+"""
+
+
+@pytest.mark.parametrize("depth", [100, 199])
+@pytest.mark.parametrize("is_list", [True, False])
+def test_values_as_deep_as_they_may_be_go_in_and_come_back(depth: int, is_list: bool) -> None:
+    value = nested(depth)
+    if not is_list:
+        value = json.loads(json.dumps(value).replace("[]", "{}").replace("[", '{"a":').replace("]", "}"))
+    tests = {"inputs": [[value, is_list]], "outputs": [value], "fn_name": "f"}
+    problem = Problem.from_input_output(tests, problem_id=1)
+    result = score_response(problem, f"```python\n{DEEP}\n```")
+    assert result.outcome == "pass", result
 
 
 def test_the_limit_of_outputs_is_that_of_the_answers() -> None:

@@ -18,6 +18,10 @@ SOLUTIONS = [
     {"problem_id": "add", "response": "```python\ndef add(a, b):\n    return a - b\n```"},
     {"problem_id": "add", "response": "no idea"},
 ]
+DEEP_PROBLEM = {
+    "problem_id": 1,
+    "input_output": f'{{"inputs": [[1]], "outputs": [{"[" * 600}{"]" * 600}], "fn_name": "f"}}',
+}
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> str:
@@ -64,6 +68,7 @@ def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
         ([{"problem_id": 1}], SOLUTIONS, "no 'input_output'"),
         (PROBLEMS + PROBLEMS, SOLUTIONS, "problem_id 1 occurs twice"),
         ([{"problem_id": 1, "input_output": {"inputs": [], "outputs": []}}], SOLUTIONS, "problem 1: no tests"),
+        ([DEEP_PROBLEM], SOLUTIONS, "problem 1: output 0 is nested more than 200 deep"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(

@@ -67,6 +67,21 @@ def test_locks_of_multiprocessing_among_threads() -> None:
     assert (execution.status, execution.stdout) == ("ok", bare.stdout), execution.detail
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "async with asyncio.timeout(5): print(7)",
+        "async with asyncio.TaskGroup() as group: group.create_task(asyncio.sleep(0)); print(7)",
+        "print(7 * (asyncio.current_task() in asyncio.all_tasks()))",
+    ],
+)
+def test_asyncio_knows_its_tasks(body: str) -> None:
+    if sys.version_info < (3, 11) and "async with" in body:
+        pytest.skip("younger than this interpreter")
+    execution = run(f"import asyncio\nasync def main():\n    {body}\nasyncio.run(main())")
+    assert (execution.status, execution.stdout) == ("ok", "7\n"), execution.detail
+
+
 ZONE = """
     from datetime import datetime
     from zoneinfo import ZoneInfo
@@ -102,3 +117,16 @@ def test_programs_draw_other_random_numbers(draw: str) -> None:
 
 def test_a_seed_of_the_program_holds() -> None:
     assert len({run("import numpy\nnumpy.random.seed(1)\nprint(numpy.random.rand())").stdout for _ in range(2)}) == 1
+
+
+def test_names_and_calls_that_an_interpreter_has() -> None:
+    assert run(
+        "import os\nprint(os.path.basename(__file__), os.path.isdir(os.path.dirname(os.path.abspath(__file__))))"
+    ).stdout == ("solution.py True\n")
+    assert run("help(abs)").stdout.startswith("Help on built-in function abs")
+    assert run("import os\nprint(os.nice(0), os.nice(1))").stdout == "0 1\n"
+
+
+@pytest.mark.parametrize("call", ["nice(-1)", "setpriority(os.PRIO_PGRP, 0, 1)", "setpriority(os.PRIO_USER, 0, 1)"])
+def test_priorities_of_others_and_higher_ones_are_refused(call: str) -> None:
+    assert run(f"import os\nos.{call}").detail.startswith("PermissionError")

@@ -151,6 +151,12 @@ def test_output_is_drained_often_while_there_is_much_of_it(tmp_path: Path) -> No
     output.close()
 
 
+def test_output_in_packets_arrives() -> None:
+    start = "import fcntl, os\nfcntl.fcntl(1, fcntl.F_SETFL, fcntl.fcntl(1, fcntl.F_GETFL) | os.O_DIRECT)\n"
+    execution = run(start + "for n in range(200): os.write(1, b'%d ' % n)")
+    assert execution.stdout.split() == [str(n) for n in range(200)]
+
+
 def test_a_program_may_close_its_output_and_go_on() -> None:
     code = "import os, time\nprint(7, flush=True)\nos.close(1)\ntime.sleep(0.3)"
     assert run(code).stdout == "7\n"
