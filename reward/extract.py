@@ -9,7 +9,7 @@ _RUN = re.compile(r"`{3,}|~{3,}")
 _BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)*")  # indentation, and marks of list items
 _MAX_BEFORE_FENCE = 100  # characters; a fence behind more is one in the middle of a line
 _INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line behind an opening fence
-_BARE_INFO = re.compile(r"[ \t]*[\w+.-]*[ \t]*\r?\n")  # a language alone
+_BARE_INFO = re.compile(r"(?:py(?:thon)?[0-9.]*)?[ \t]*\r?\n", re.I)  # Python alone, or nothing
 _BLANK_LINE = re.compile(r"[ \t\r]*(?:\n|\Z)")
 _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.-]*)")  # as in ```python title="x", ```{python} and ```{.python .numbered}
 _PYTHON = re.compile(r"py(?:thon)?(?:3[0-9.]*)?")
@@ -81,6 +81,8 @@ def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
     """
     opening, info, content = None, "", 0
     for run in _runs(text):
+        if opening is not None and opening.before is None and _opens_python(text, run):
+            opening = None  # what prose said of fences
         if opening is None:
             if (line := _line_behind(text, run)) is not None:
                 opening, info, content = run, line.strip(" \t\r\n"), run.end + len(line)
@@ -89,6 +91,14 @@ def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
             opening = None
     if opening is not None:
         yield info, _without_indentation(text[content:], opening.before or "")
+
+
+def _opens_python(text: str, run: _Run) -> bool:
+    """Whether a line is a fence that names Python."""
+    if run.before is None or run.marks[0] != "`":
+        return False
+    line = _line_behind(text, run)
+    return line is not None and _PYTHON.fullmatch(_language(line.strip())) is not None
 
 
 def _line_behind(text: str, run: _Run) -> str | None:

@@ -31,7 +31,12 @@ unit() { # style and types beside the tests
     wait "$checks" || { failed=1; echo "test: style or types failed: see ruff's or mypy's lines above"; }
     return "$failed"
 }
-e2e() { .venv/bin/pytest -v -m "not gpu and not slow" --durations=15 tests/e2e "$@"; }
+e2e() { # what may share the machine first, two at a time
+    local failed=0 default="not gpu and not slow"
+    .venv/bin/pytest -q --numprocesses 2 --dist loadfile -m "$default and shares" tests/e2e "$@" || [ $? = 5 ] || failed=1
+    .venv/bin/pytest -v -m "$default and not shares" --durations=15 tests/e2e "$@" || [ $? = 5 ] || failed=1
+    return "$failed"
+}
 all() {
     local failed=()
     unit || failed+=("style, types or unit tests")

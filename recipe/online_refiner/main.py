@@ -24,11 +24,12 @@ from recipe.online_refiner.console import CONSOLES
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
 def main(config: DictConfig) -> None:
     """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
-    if "cpu_platform" in config:
-        _enter_cpu_platform(config)
     try:
         if config.console not in CONSOLES:
             raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
+        schema.load(config)  # before anything is imported
+        if "cpu_platform" in config:
+            _enter_cpu_platform(config)
         plan = prepare(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
         print("error:", "; ".join(str(error).splitlines()), file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -14,14 +15,25 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from reward.judge.protocol import MAX_MESSAGE_BYTES, BrokenProtocolError, Call, read_call, read_reply
+from reward.judge.protocol import (
+    BROKEN_STATUS,
+    MAX_MESSAGE_BYTES,
+    SECRET_BYTES,
+    BrokenProtocolError,
+    Call,
+    question_message,
+    read_call,
+    read_reply,
+    result_message,
+)
 from reward.limits import Limits
 from reward.sandbox.standard_streams import inherited_stderr
 
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = str(Path(__file__).parents[2])
 _NUM_CORES = os.cpu_count() or 1
-_MAX_WALL_S = 600.0  # wall seconds for one reply, on a machine busy with other work: the limit is in CPU seconds
+_WALL_FACTOR = 6  # of the CPU seconds that a question may take: test code may wait for what never comes
+_MAX_CORE_S = 2.0  # wall seconds for which a question keeps others from a core
 # Signals by which a question can end its judge; any other end says nothing about the question.
 _ENDS_BY_QUESTION: dict[int, str] = {signal.SIGXCPU: "CPU seconds", signal.SIGSEGV: "stack", signal.SIGABRT: "stack"}
 _CRASHES: tuple[int, ...] = (signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
@@ -72,6 +84,7 @@ class Judge:
         """
         self.is_usable = True
         self._number = 0  # of the last question
+        self._secret = os.urandom(SECRET_BYTES)  # which no program knows
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
         threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -88,7 +101,8 @@ class Judge:
                     start_new_session=True,
                 )
             # An installation in place is found by this process's hooks, which the other one does not have.
-            self._connection.send([os.path.abspath(path) for path in (*sys.path, _ROOT)])
+            paths = [os.path.abspath(path) for path in (*sys.path, _ROOT)]
+            self._connection.send((self._secret, paths))
         except OSError as error:
             self.is_usable = False
             self._connection.close()
@@ -114,7 +128,7 @@ class Judge:
         """
         self._number += 1
         try:
-            message = self._converse((task, arguments, limits.judge_s, limits.judge_bytes), on_call)
+            message = self._converse((task, arguments, limits.judge_s, limits.judge_bytes), limits, on_call)
             value, seconds, error_line = read_reply(self._number, message, _IS_VALUE[task])
         except (OSError, EOFError) as error:
             self.close()
@@ -130,19 +144,21 @@ class Judge:
             raise UnjudgeableError(error_line)
         return Reply(value=value, seconds=seconds)
 
-    def _converse(self, question: tuple, on_call: Call | None) -> bytes:
+    def _converse(self, question: tuple, limits: Limits, on_call: Call | None) -> bytes:
         """Ask, make the calls that it wants made, and return its last message."""
-        answer: tuple = (self._number, *question)
-        while True:
-            with _cores:  # not while a function of the answer runs
-                self._connection.send(answer)
-                message = self._receive()
+        words = question_message(self._secret, (self._number, *question))
+        for num_calls in itertools.count(1):
+            with _cores:  # not while a function of the answer runs, nor for one that only waits
+                self._connection.send_bytes(words)
+                self._connection.poll(_MAX_CORE_S)
+            message = self._receive(limits)
             call = read_call(self._number, message)
             if call is None:
                 return message
             if on_call is None:
                 raise BrokenProtocolError("a call where there is nothing to call")
-            answer = on_call(*call)
+            words = result_message(self._secret, self._number, num_calls, *on_call(*call))
+        raise AssertionError  # the count has no end
 
     def close(self) -> None:
         """End it."""
@@ -151,9 +167,11 @@ class Judge:
         self._process.kill()  # it has no effect on one that has ended by itself
         self._process.wait()
 
-    def _receive(self) -> bytes:
-        if not self._connection.poll(_MAX_WALL_S):
-            raise TimeoutError(f"no reply within {_MAX_WALL_S:.0f} s")
+    def _receive(self, limits: Limits) -> bytes:
+        wall_s = _WALL_FACTOR * limits.judge_s
+        if not self._connection.poll(wall_s):
+            self.close()
+            raise UnjudgeableError(f"it takes more than {wall_s:.3g} seconds, most of which it waits")
         return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
 
     def _why_it_ended(self, limits: Limits) -> Exception:
@@ -163,7 +181,8 @@ class Judge:
             return UnjudgeableError("it is nested too deeply", is_crash=True)
         if cause is not None:
             return UnjudgeableError(f"it takes more than {limits.judge_s:.3g} {cause}")
-        return JudgeLostError(f"a judge ended with status {status}", is_crash=status >= 0 or -status in _CRASHES)
+        is_crash = (status >= 0 and status != BROKEN_STATUS) or -status in _CRASHES
+        return JudgeLostError(f"a judge ended with status {status}", is_crash=is_crash)
 
 
 def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Reply:

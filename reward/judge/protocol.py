@@ -1,12 +1,19 @@
-"""What judges say to the trusted process: a line of JSON, and behind it a call's arguments or the reply.
+"""What judges and the trusted process say: a line of JSON, and behind it arguments, a result or the reply.
 
-Every message bears the number of its question, so that nothing that comes late is taken for the answer to another.
+Every message bears the number of its question, so that nothing that comes late is taken for the answer to another. What
+comes to a judge begins with a secret of the two: results hold bytes that a program chose, and must never be read as
+anything else, whatever has happened to the stream before.
 """
 
 import json
+import pickle
 from collections.abc import Callable
 from typing import Any
 
+SECRET_BYTES = 16
+BROKEN_STATUS = 113
+"""Exit status of a judge that was sent what it did not expect."""
+_QUESTION, _RESULT = b"?", b"="
 MAX_BODY_BYTES = 1 << 28
 MAX_MESSAGE_BYTES = MAX_BODY_BYTES + (1 << 12)
 
@@ -21,6 +28,37 @@ class BrokenProtocolError(Exception):
 def call_message(number: int, fn_name: str, arguments: str) -> bytes:
     """A question's call of a function of the answer."""
     return _message({"question": number, "call": fn_name}, arguments.encode())
+
+
+def question_message(secret: bytes, question: tuple) -> bytes:
+    """A question, see `Judge.ask`."""
+    return secret + _QUESTION + pickle.dumps(question)
+
+
+def read_question(secret: bytes, message: bytes) -> tuple:
+    """What `question_message` was given.
+
+    Raises:
+        BrokenProtocolError: it is no question, or of nobody who knows the secret.
+    """
+    return pickle.loads(_behind(secret + _QUESTION, message))
+
+
+def result_message(secret: bytes, number: int, num_calls: int, outcome: str, result: bytes) -> bytes:
+    """What the call of this rank (from 1) in its question came to; `result` is the answer's."""
+    return secret + _RESULT + _message({"question": number, "call": num_calls, "outcome": outcome}, result)
+
+
+def read_result(secret: bytes, number: int, num_calls: int, message: bytes) -> tuple[str, bytes]:
+    """How the run of this call ended, and what it returned or raised as text.
+
+    Raises:
+        BrokenProtocolError: it is of another call, or of nobody who knows the secret.
+    """
+    header, result = _header(number, _behind(secret + _RESULT, message))
+    if header.get("call") != num_calls or not isinstance(header.get("outcome"), str):
+        raise BrokenProtocolError("the result of another call")
+    return header["outcome"], result
 
 
 def reply_message(number: int, seconds: float, body: bytes) -> bytes:
@@ -61,6 +99,12 @@ def read_reply(number: int, message: bytes, is_value: Callable[[Any], bool]) -> 
     if "value" not in reply or not is_value(reply["value"]):
         raise BrokenProtocolError("a reply that the task does not have")
     return reply["value"], seconds, ""
+
+
+def _behind(start: bytes, message: bytes) -> bytes:
+    if not message.startswith(start):
+        raise BrokenProtocolError("what was not expected")
+    return message[len(start) :]
 
 
 def _message(header: dict[str, Any], body: bytes) -> bytes:

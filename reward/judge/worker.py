@@ -29,7 +29,7 @@ def main() -> None:
     """Answer questions until the connection closes."""
     connection = Connection(int(sys.argv[1]))
     trusted = os.getppid()
-    sys.path[:] = connection.recv()
+    secret, sys.path[:] = connection.recv()
     from reward.judge.tasks import tasks  # found on the trusted process's path
 
     if hasattr(sys, "set_int_max_str_digits"):
@@ -39,15 +39,15 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     _continue_in_child(trusted)
-    from reward.judge.protocol import reply_message
+    from reward.judge.protocol import read_question, reply_message
 
     limits = _Limits()
     while True:
         with _unlimited_memory():
-            number, task, arguments, cpu_s, num_bytes = connection.recv()
+            number, task, arguments, cpu_s, num_bytes = read_question(secret, connection.recv_bytes())
         limits.give(cpu_s, num_bytes)
         started = time.process_time()
-        calls = _Calls(connection, number)
+        calls = _Calls(connection, secret, number)
         function = tasks(calls.call)[task]
         if task in _TEST_CODE_TASKS:
             body, seconds = _answer_of_fork(function, arguments, calls, cpu_s)
@@ -108,20 +108,28 @@ def _end_as(status: int) -> NoReturn:
 class _Calls:
     """The calls of the answer's functions that one question makes, from any of its threads."""
 
-    def __init__(self, connection: Connection, number: int) -> None:
-        self._connection, self._number, self._lock = connection, number, threading.Lock()
+    def __init__(self, connection: Connection, secret: bytes, number: int) -> None:
+        self._connection, self._secret, self._number = connection, secret, number
+        self._lock, self._num_calls = threading.Lock(), 0
+        self.caller = os.getpid()  # the process that may call
 
     def call(self, fn_name: str, arguments: str) -> tuple[str, bytes]:
-        from reward.judge.protocol import MAX_BODY_BYTES, call_message
+        from reward.judge.protocol import BROKEN_STATUS, MAX_BODY_BYTES, BrokenProtocolError, call_message, read_result
 
+        if os.getpid() != self.caller:  # it would read what is for the others
+            raise RuntimeError("test code may not call the answer from processes of its own")
         if len(arguments) > MAX_BODY_BYTES:
             raise MemoryError
         with self._lock, _unlimited_memory():
             # A handler of the test code's that raises must not leave half a message.
             blocked = pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
             try:
+                self._num_calls += 1
                 self._connection.send_bytes(call_message(self._number, fn_name, arguments))
-                return self._connection.recv()
+                message = self._connection.recv_bytes()
+                return read_result(self._secret, self._number, self._num_calls, message)
+            except BrokenProtocolError:
+                os._exit(BROKEN_STATUS)
             finally:
                 pthread_sigmask(signal.SIG_SETMASK, blocked)
 
@@ -170,6 +178,7 @@ def _answer_and_end(function: Callable[..., Any], arguments: tuple, calls: _Call
     status, pid = 1, os.getpid()
     try:
         os.setpgid(0, 0)
+        calls.caller = pid
         _limit_time(cpu_s)
         body = _answer(function, arguments)
         calls.end()
@@ -221,3 +230,9 @@ if __name__ == "__main__":
         main()
     except (EOFError, BrokenPipeError, ConnectionResetError):  # the trusted process has gone
         os._exit(0)
+    except Exception as error:
+        from reward.judge.protocol import BROKEN_STATUS, BrokenProtocolError
+
+        if isinstance(error, BrokenProtocolError):
+            os._exit(BROKEN_STATUS)
+        raise

@@ -76,8 +76,11 @@ def test_no_code(response: str) -> None:
 
 # How a block of backticks begins; its time grows with the cube of a line's length.
 OPENING = re.compile(
-    r"(?:(?:(?<=\n)|(?<![\s\S])) *(?P<fence>`{3,})(?P<info>[^`\n]*)|"
-    r"(?<!`)(?P<inner>`{3,})[ ]*(?P<language>[\w+.-]*)[ ]*\r?)\n"
+    r"(?:(?:(?<=\n)|(?<![\s\S])) *(?:- +)*(?P<fence>`{3,})(?P<info>[^`\n]*)|"
+    r"(?<!`)(?P<inner>`{3,})(?P<language>(?:python)?)[ ]*\r?)\n"
+)
+PYTHON = re.compile(
+    r"^ *(?:- +)*`{3,} *python[^`\n\w+.-]*\n|^ *(?:- +)*`{3,} *python[^`\n\w+.-][^`\n]*\n", re.MULTILINE
 )
 
 
@@ -90,6 +93,10 @@ def blocks_of(text: str) -> list[tuple[str, str]]:
         width = len(before) if re.fullmatch(r" *(?:- +)*", before) else 0
         line = rf"^ {{0,{width + 3}}}{fence}`*|^(?! *```)(?:(?!```).)+{fence}`*[ \r]*$"
         closing = re.compile(line, re.MULTILINE).search(text, opening.end())
+        named = PYTHON.search(text, opening.end())
+        if opening["inner"] and named and (closing is None or named.start() <= closing.start()):
+            at = named.start()  # the fence before was one that prose spoke of
+            continue
         end, at = closing.span() if closing else (len(text), len(text))
         content = text[opening.end() : end] + (closing.group().partition("`" * 3)[0] if closing else "")
         found.append((opening["info"] or opening["language"] or "", content))
@@ -103,6 +110,20 @@ def test_blocks_are_those_of_the_pattern(parts: list[str]) -> None:
     assert [(info, content.replace(" ", "")) for info, content in _fenced_blocks(text)] == [
         (info.strip(), content.replace(" ", "")) for info, content in wanted
     ]
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "I must put it in ```python ``` block.\n\n",
+        "It goes in ```python ... ```.\n",
+        "Between ```python and ```.\n",
+        "Write the code in ```\n",
+        "For the input ```3 4\n5``` it is:\n",
+    ],
+)
+def test_prose_may_speak_of_fences(prose: str) -> None:
+    assert extract_code(f"{prose}```python\nprint(input())\n```") == "print(input())\n"
 
 
 @pytest.mark.parametrize(

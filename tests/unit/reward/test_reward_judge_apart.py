@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reward.apps import Score, score_response
-from reward.judge import Judge, JudgeLostError, UnjudgeableError, process
+from reward.judge import Judge, JudgeLostError, UnjudgeableError, process, protocol
 from reward.limits import Limits
 from reward.problem import Problem
 
@@ -180,3 +180,50 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "X"
+
+
+def test_test_code_calls_from_one_process_only() -> None:
+    test = """
+        import os
+        child = os.fork()
+        if child == 0:
+            try:
+                f(1)
+            except RuntimeError as error:
+                os._exit("processes of its own" in str(error))
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        assert f(2) == 2
+    """
+    judges = list(process._idle)
+    assert score(test).outcome == "pass"
+    assert_judges_are_right()
+    assert set(judges) <= set(process._idle)
+
+
+def test_what_a_program_wrote_is_no_question_and_no_other_result() -> None:
+    secret, result = os.urandom(protocol.SECRET_BYTES), b"cos\nsystem\n(S'true'\ntR."
+    message = protocol.result_message(secret, 1, 2, "ok", result)
+    assert protocol.read_result(secret, 1, 2, message) == ("ok", result)
+    question = protocol.question_message(secret, (1, "task", ("text",), 1.0, 2))
+    assert protocol.read_question(secret, question) == (1, "task", ("text",), 1.0, 2)
+    for unlike in (result, message[1:], message, os.urandom(protocol.SECRET_BYTES) + question[protocol.SECRET_BYTES :]):
+        with pytest.raises(protocol.BrokenProtocolError):
+            protocol.read_question(secret, unlike)
+    for number, num_calls, unlike in ((1, 1, message), (2, 2, message), (1, 2, question), (1, 2, result)):
+        with pytest.raises(protocol.BrokenProtocolError):
+            protocol.read_result(secret, number, num_calls, unlike)
+
+
+def test_test_code_that_waits_for_what_never_comes_is_a_verdict() -> None:
+    test = """
+        import queue, threading
+        results = queue.Queue()
+        threading.Thread(target=lambda: results.put(f(1))).start()
+        assert results.get() == 1
+    """
+    limits = Limits(judge_s=0.5)
+    assert score(test, limits=limits).outcome == "pass"
+    started = time.monotonic()
+    assert score(test, "def f(x): return object()", limits).outcome == "output_limit"
+    assert time.monotonic() - started < 30
