@@ -68,9 +68,9 @@ class Job:
             time.sleep(0.1)
 
     def survivors(self) -> list[str]:
-        """Return the command lines of descendants that are alive 20 s after the end."""
-        _, alive = psutil.wait_procs(self.descendants(), timeout=20)
-        return [" ".join(process.cmdline()) for process in alive if process.is_running()]
+        """Return the descendants that are alive 20 s after the end, in words."""
+        psutil.wait_procs(self.descendants(), timeout=20)
+        return [str(process) for process in self.descendants()]
 
     def kill_all(self) -> None:
         """End the job and every descendant at once, as a power cut would."""
