@@ -51,19 +51,29 @@ def parse_answer(token_ids: list[int], *, eos_token_id: int, tokenizer: Any, tag
         return Answer(token_ids=[], text=text, failure="truncated")
     if not text:
         return Answer(token_ids=[], text="", failure="empty")
-    kept = _kept_prefix(ids, text, tokenizer)
-    rest = text[len(tokenizer.decode(kept, skip_special_tokens=True)) :]
+    kept, kept_text = _kept_prefix(ids, text, tokenizer)
+    rest = text[len(kept_text) :]
     tail = tokenizer.encode(rest, add_special_tokens=False) if rest else []
     return Answer(token_ids=[*kept, *tail, eos_token_id], text=text, failure=None)
 
 
-def _kept_prefix(ids: list[int], text: str, tokenizer: Any) -> list[int]:
-    """Return the longest prefix of ``ids`` whose text is a prefix of ``text``, by bisection."""
-    low, high = 0, len(ids)
+def _kept_prefix(ids: list[int], text: str, tokenizer: Any) -> tuple[list[int], str]:
+    """Return the longest prefix of ``ids`` whose text is a prefix of ``text``, and that text.
+
+    What is cut off is short nearly always, and decoding is long: steps back from the end, doubled, before bisection.
+    """
+
+    def prefix(length: int) -> str | None:
+        found = tokenizer.decode(ids[:length], skip_special_tokens=True)
+        return found if text.startswith(found) else None
+
+    low, high, step = len(ids), len(ids), 1
+    while low > 0 and prefix(low) is None:
+        low, high, step = max(0, low - step), low - 1, 2 * step
     while low < high:
         middle = (low + high + 1) // 2
-        if text.startswith(tokenizer.decode(ids[:middle], skip_special_tokens=True)):
+        if prefix(middle) is not None:
             low = middle
         else:
             high = middle - 1
-    return ids[:low]
+    return ids[:low], prefix(low) or ""

@@ -1,4 +1,4 @@
-"""Reads the blocks ``refiner`` and ``constraint`` and checks them across fields. Needs neither torch nor verl."""
+"""Reads the blocks of this extension and checks them across fields. Needs neither torch nor verl."""
 
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from recipe.online_refiner.blocks import (
     CRITIC_FREE_ESTIMATORS,
     NO_PENALTY,
     ConstraintConfig,
+    RecordsConfig,
     RefinementConfig,
 )
 from refiner_worker.config import RefinerConfig
@@ -28,7 +29,7 @@ Block = TypeVar("Block")
 
 
 def load(config: DictConfig) -> RefinementConfig:
-    """Read and check the blocks ``refiner`` and ``constraint`` of a composed config.
+    """Read and check this extension's blocks of a composed config.
 
     Args:
         config: The whole config of a run, interpolations not yet resolved.
@@ -39,10 +40,12 @@ def load(config: DictConfig) -> RefinementConfig:
     blocks = RefinementConfig(
         refiner=_read(config, "refiner", RefinerConfig),
         constraint=_read(config, "constraint", ConstraintConfig),
+        records=_read(config, "records", RecordsConfig),
         has_reference_worker=bool(config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss),
     )
     blocks.refiner.validate()
     blocks.constraint.validate()
+    blocks.records.validate()
     _check_mode(config, blocks.constraint.mode)
     if blocks.refines:
         _check_token_budgets(config, blocks)
