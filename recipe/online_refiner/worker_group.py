@@ -37,6 +37,12 @@ class RefineWorkers:
         self._workers: list[ActorHandle] = []
         self._recording: list[Any] = []
 
+    def start(self) -> list[ActorHandle]:
+        """Start the workers, once, and return them."""
+        if not self._workers:
+            self._workers = [self._start() for _ in range(self._num_workers)]
+        return self._workers
+
     def each(self, method: str, rows: KVBatchMeta, *arguments: Any, attempts: int = 1) -> list[tuple[KVBatchMeta, Any]]:
         """Call a method on every worker with a part of some rows, whole groups together.
 
@@ -49,8 +55,7 @@ class RefineWorkers:
         Returns:
             Each part with what its worker returned; None where the workers died. New ones take their places.
         """
-        if not self._workers:
-            self._workers = [self._start() for _ in range(self._num_workers)]
+        self.start()
         parts = queue.shards(rows, self._num_workers)
         # Replicas are shared: each worker gets its part of the requests that may be in flight.
         own = [replace(one, num_processes=len(parts)) if isinstance(one, RefinerClient) else one for one in arguments]
