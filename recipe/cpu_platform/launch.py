@@ -7,10 +7,14 @@ It sets :data:`recipe.cpu_platform.ENVIRONMENT`, starts the fork server of :mod:
 the module or script in this process, as ``python`` does. A program may start itself anew in this way: :func:`enter`.
 """
 
+import atexit
 import os
 import runpy
 import sys
 from collections.abc import Mapping
+from types import SimpleNamespace
+
+import setproctitle
 
 from recipe.cpu_platform import ENVIRONMENT, preload
 from recipe.cpu_platform.preload.worker import Worker
@@ -45,13 +49,25 @@ def main() -> None:
     worker = _preload()
     if worker is not None:
         worker.run()
-    elif sys.argv[1] == "-m":
+        return
+    program = SimpleNamespace(has_succeeded=False)
+    atexit.register(_end, program)  # the first one is the last to be called
+    if sys.argv[1] == "-m":
         sys.argv[:] = sys.argv[2:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv[:] = sys.argv[1:]
         sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
         runpy.run_path(sys.argv[0], run_name="__main__")
+    program.has_succeeded = True
+
+
+def _end(program: SimpleNamespace) -> None:
+    """End after a program that ran to its end, and after all that ends with it: to take modules apart needs seconds."""
+    if program.has_succeeded:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _preload() -> Worker | None:
@@ -65,6 +81,7 @@ def _preload() -> Worker | None:
     else:
         from recipe.cpu_platform.preload import modules, server
 
+        setproctitle.getproctitle()  # it finds the title's place in memory as long as no variable has been changed
         modules.load(modules.DRIVER)
         try:
             return server.start()

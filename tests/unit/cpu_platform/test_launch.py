@@ -50,3 +50,23 @@ def test_ray_is_given_the_stand_in_by_the_driver_only(monkeypatch: pytest.Monkey
     assert os.access(preload.STAND_IN, os.X_OK)
     module, _, name = launch.HOOK.rpartition(".")
     assert getattr(sys.modules[module], name) is preload.use_stand_in
+
+
+@pytest.mark.parametrize(("last_line", "code"), [("", 0), ("sys.exit(0)", 0), ("sys.exit(5)", 5), ("1 / 0", 1)])
+def test_a_program_ends_as_it_does_without_the_launcher(tmp_path: Path, last_line: str, code: int) -> None:
+    (tmp_path / "job.py").write_text(
+        "import atexit, sys, threading, time\n"
+        "def late():\n    time.sleep(0.5)\n    print('thread', end=' ')\n"
+        "threading.Thread(target=late).start()\n"
+        f"atexit.register(print, 'handler', end='')\n{last_line}\n"
+    )
+    environment = {**os.environ, "RAY_ADDRESS": "nowhere"}
+    found = [
+        subprocess.run(
+            [sys.executable, *launcher, "job.py"], env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
+        for launcher in ((), ("-m", "recipe.cpu_platform.launch"))
+    ]
+    assert [done.returncode for done in found] == [code, code]
+    assert [done.stdout for done in found] == ["thread handler"] * 2
+    assert ("ZeroDivisionError" in found[1].stderr) == (code == 1)
