@@ -38,6 +38,8 @@ ENVIRONMENT: dict[str, str] = {
     "RAY_prestart_worker_first_driver": "false",
     # Tokenizer threads fight with the compute threads for the same cores, and warn in each forked process.
     "TOKENIZERS_PARALLELISM": "false",
+    # Titles of processes otherwise overwrite what /proc shows of their environment.
+    "SPT_NOENV": "1",
     # The C library gives large tensors back to the kernel when they are freed, and each new one is zeroed page by page.
     "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
