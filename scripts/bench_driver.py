@@ -2,9 +2,9 @@
 
     python scripts/bench_driver.py [--responses 512] [--tokens 4096] [--workers 1]
 
-Real Ray, real TransferQueue, the real stages; an actor that repeats its prompt's end stands in for the refiner's vLLM,
-and another one for verl's reward workers. Runs the stages that touch every row (see rewards, refine, log pi_0 for the
-KL, records). Ends with a line of JSON: CPU seconds of the driver and of all refine workers together and of the busiest,
+Real Ray, real TransferQueue, the real stages; an actor that repeats most of the response stands in for the refiner's
+vLLM, and another one for verl's reward workers. Runs the stages that touch every row: rewards, refine, log pi_0 for
+the KL, records. Ends with a line of JSON: CPU seconds of the driver, of all refine workers together and of the busiest,
 the driver's peak memory above what it had before, in MB, and the seconds of the stages.
 """
 
@@ -36,38 +36,20 @@ from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
 
 GROUP, CHUNK, NUM_PROMPT_TOKENS = 8, 64, 128
-WORDS = [
-    "def",
-    "return",
-    "for",
-    "while",
-    "print",
-    "input",
-    "range",
-    "len",
-    "sorted",
-    "total",
-    "value",
-    "index",
-    "if",
-    "else",
-    "in",
-    "not",
-    "and",
-    "list",
-]
+WORDS = ("def", "return", "for", "while", "print", "input", "range", "len", "sorted", "total", "value", "else")
 
 
 @ray.remote
 class Echo:
-    """Answers as vLLM's server does: with the end of the prompt, or with a log-prob for each of its tokens."""
+    """Answers as vLLM's server does: with most of the response, or with a log-prob for each of its tokens."""
 
     async def generate(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> SimpleNamespace:
         """Repeat."""
         if "prompt_logprobs" in sampling_params:
             return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": [[-0.5]] * len(prompt_ids)})
-        length = sampling_params["max_tokens"] - 8
-        return SimpleNamespace(token_ids=prompt_ids[-length:] + [self.eos], extra_fields={})
+        middle = len(prompt_ids) // 2  # of the response that it is asked to refine
+        half = sampling_params["max_tokens"] * 45 // 100
+        return SimpleNamespace(token_ids=prompt_ids[middle - half : middle + half] + [self.eos], extra_fields={})
 
     def prepare(self, eos: int) -> None:
         """Know the token that ends an answer."""

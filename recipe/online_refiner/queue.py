@@ -24,6 +24,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from recipe.online_refiner.alignment import edited_tokens
 from recipe.online_refiner.refined_rows import jagged
 from recipe.online_refiner.rollout import Outcome, Refinement, Rollout, group_of
+from refiner_worker.parsing import decode
 
 BY_AGENT_LOOP = {*AgentLoopOutput.model_fields, "multi_modal_inputs"}
 """Fields of a row, tensors left out, that verl's agent loop adds to the columns of the data set."""
@@ -170,12 +171,12 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
     rows = []
     for key, tag, prompt, response, refined, rewards in zip(batch.keys, batch.tags, *columns, strict=True):
         outcome = Outcome(**tag[OUTCOME])
-        text = tokenizer.decode(refined, skip_special_tokens=True) if outcome.is_scored else None
+        text = decode(tokenizer, refined) if outcome.is_scored else None
         rows.append(
             {
                 "key": key,
                 "prompt": prompt,
-                "response": tokenizer.decode(response, skip_special_tokens=True),
+                "response": decode(tokenizer, response),
                 "refined": text,
                 "reward": rewards.sum().item(),
                 "refined_reward": outcome.refined_reward if outcome.is_scored else None,

@@ -16,7 +16,7 @@ from recipe.online_refiner.constraint import accepts
 from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
-from refiner_worker.parsing import Answer, parse_answer
+from refiner_worker.parsing import Answer, decode, parse_answer
 from refiner_worker.prompts import RefinerPrompt
 
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
@@ -97,7 +97,7 @@ class Refiner:
         result.verdict = "accepted" if is_better else "not_better"
 
     def _encode(self, rollout: Rollout) -> list[int]:
-        response = self.prompt.tokenizer.decode(rollout.response_ids, skip_special_tokens=True)
+        response = decode(self.prompt.tokenizer, rollout.response_ids)
         return self.prompt.encode(rollout.messages, response, rollout.reward)
 
     def _parse(self, generated: list[int]) -> Answer:

@@ -23,6 +23,7 @@ MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
 
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+SINGLE_TURN = "single_turn_agent"
 STREAMING_MANAGER = "recipe.online_refiner.streaming.StreamingAgentLoopManager"
 
 Block = TypeVar("Block")
@@ -115,6 +116,15 @@ def _check_untried(config: DictConfig) -> None:
         )
     if OmegaConf.select(config, "distillation.enabled"):
         raise ValueError("distillation.enabled=true has a loss of its own; set it to false, or constraint.mode=none")
+    if OmegaConf.select(config, "actor_rollout_ref.model.mtp.enable"):
+        raise ValueError("actor_rollout_ref.model.mtp.enable=true: set it to false, or constraint.mode=none")
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.multi_turn.enable or rollout.agent.default_agent_loop != SINGLE_TURN:
+        raise ValueError(
+            "actor_rollout_ref.rollout: a refinement answers a prompt in one turn, and the output of tools would be "
+            f"learned with it; set multi_turn.enable=false and agent.default_agent_loop={SINGLE_TURN}, or "
+            "constraint.mode=none"
+        )
 
 
 def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:
