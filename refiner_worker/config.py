@@ -63,9 +63,13 @@ class RefinerConfig:
     """What follows in the next step: ``restart`` it (and end the run if that fails), ``continue`` with those that are
     left, in the end without refinements, or ``stop`` the run. The step in which it dies loses its refinements only."""
     num_kl_rollouts: int | None
-    """Responses a step on which KL(pi_theta || pi_0) is measured with the refiner; null is all of them, 0 none.
+    """Responses a step, at most, on which KL(pi_theta || pi_0) is measured with the refiner; 0: none. Default: 64, but
+    none where ``constraint.mode=none``, so that such a run has no second model.
     Where verl has a reference worker (static KL), its log-probs of all responses are used instead; with placement
     ``shared`` the actor's without its adapter."""
+    num_workers: int | None
+    """Processes without GPUs, over all nodes, that render, parse, score and record refinements. Default: as many as
+    verl has agent loop workers (``actor_rollout_ref.rollout.agent.num_workers``)."""
     rollout: dict[str, Any]
     """Overrides of verl's rollout block for the refiner's replicas (engine arguments, memory, parallelism)."""
 
@@ -127,9 +131,9 @@ class RefinerConfig:
         if self.request_timeout_s <= 0:
             raise ValueError(f"refiner.request_timeout_s={self.request_timeout_s}: set a number of seconds above 0")
         if self.num_kl_rollouts is not None and self.num_kl_rollouts < 0:
-            raise ValueError(
-                f"refiner.num_kl_rollouts={self.num_kl_rollouts}: set 0 or more, or null for all responses"
-            )
+            raise ValueError(f"refiner.num_kl_rollouts={self.num_kl_rollouts}: set 0 or more, or null for the default")
+        if self.num_workers is not None and self.num_workers < 1:
+            raise ValueError(f"refiner.num_workers={self.num_workers}: set at least 1, or null for the default")
         self.template_path()
 
     def _validate_placement(self) -> None:

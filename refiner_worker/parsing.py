@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from refiner_worker.prompts import CLOSE_TAG
 
 
@@ -41,9 +43,13 @@ def parse_answer(token_ids: list[int], *, eos_token_id: int, tokenizer: Any, tag
     while ids and ids[-1] in special:
         ids.pop()
     ended = len(ids) < len(token_ids)
-    while ids and not tokenizer.decode(ids[:1], skip_special_tokens=True).strip():
+    while ids and not decode(tokenizer, ids[:1]).strip():
         ids.pop(0)
-    text = tokenizer.decode(ids, skip_special_tokens=True)
+    first = decode(tokenizer, ids[:1])
+    if first != first.lstrip():
+        ids[:1] = tokenizer.encode(first.lstrip(), add_special_tokens=False)
+    written = decode(tokenizer, ids)
+    text = written
     if tags and CLOSE_TAG in text:
         text, ended = text.split(CLOSE_TAG)[0], True
     text = text.strip()
@@ -51,19 +57,45 @@ def parse_answer(token_ids: list[int], *, eos_token_id: int, tokenizer: Any, tag
         return Answer(token_ids=[], text=text, failure="truncated")
     if not text:
         return Answer(token_ids=[], text="", failure="empty")
-    kept = _kept_prefix(ids, text, tokenizer)
-    rest = text[len(tokenizer.decode(kept, skip_special_tokens=True)) :]
+    kept, kept_text = _kept_prefix(ids, written, text, tokenizer)
+    rest = text[len(kept_text) :]
     tail = tokenizer.encode(rest, add_special_tokens=False) if rest else []
     return Answer(token_ids=[*kept, *tail, eos_token_id], text=text, failure=None)
 
 
-def _kept_prefix(ids: list[int], text: str, tokenizer: Any) -> list[int]:
-    """Return the longest prefix of ``ids`` whose text is a prefix of ``text``, by bisection."""
+def decode(tokenizer: Any, ids: list[int]) -> str:
+    """Return the text of token ids, special ones left out."""
+    return tokenizer.decode(np.asarray(ids, dtype=np.int64), skip_special_tokens=True)  # a list is walked through twice
+
+
+def _kept_prefix(ids: list[int], written: str, text: str, tokenizer: Any) -> tuple[list[int], str]:
+    """Return the longest prefix of ``ids`` whose text is a prefix of ``text``, and that text.
+
+    Args:
+        ids: The answer and what follows it.
+        written: Their text.
+        text: The answer.
+        tokenizer: Of both.
+    """
+    if written == text:
+        return ids, text
+
+    def prefix(length: int) -> str | None:
+        found = decode(tokenizer, ids[:length])
+        return found if text.startswith(found) else None
+
+    # What follows is short nearly always, and so are its tokens' texts.
+    num_cut = 0
+    while num_cut < len(ids) and len(decode(tokenizer, ids[-num_cut:] if num_cut else [])) < len(written) - len(text):
+        num_cut += 1
+    guess = len(ids) - num_cut
+    if (found := prefix(guess)) is not None and prefix(min(guess + 1, len(ids))) is None:
+        return ids[:guess], found
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high + 1) // 2
-        if text.startswith(tokenizer.decode(ids[:middle], skip_special_tokens=True)):
+        if prefix(middle) is not None:
             low = middle
         else:
             high = middle - 1
-    return ids[:low]
+    return ids[:low], prefix(low) or ""

@@ -43,7 +43,7 @@ ALIGNMENTS: dict[str, Alignment] = {"position": position, "diff": diff}
 def counterparts(
     align: Alignment, responses: list[list[int]], refinements: list[list[int]], accepted: list[bool]
 ) -> torch.Tensor:
-    """Align a batch: the input of :func:`recipe.online_refiner.constraint.charged_log_probs`.
+    """Align a batch: the input of :func:`recipe.online_refiner.constraint.charge`.
 
     Args:
         align: One of ALIGNMENTS.

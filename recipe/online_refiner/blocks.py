@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import fsspec
+
 from refiner_worker.config import RefinerConfig
 
 MODES = ("none", "penalty", "sft")
@@ -31,6 +33,8 @@ NO_PENALTY = {
     "gdpo": "it normalises several rewards apart from each other, so the penalty has no scale to be measured on",
 }
 """verl estimators for which mode ``penalty`` has no clear meaning, and why; ``sft`` works with them."""
+
+DEFAULT_KL_ROLLOUTS = 64
 
 CHOICES = {"mode": MODES, "alignment": ALIGNMENTS, "token_weights": TOKEN_WEIGHTS, "eta_schedule": ETA_SCHEDULES}
 
@@ -90,11 +94,39 @@ class ConstraintConfig:
 
 
 @dataclass(slots=True, kw_only=True)
+class RecordsConfig:
+    """What is written of rollouts and refinements, for reports (``records.py``)."""
+
+    path: str
+    """Folder, on a file system that all nodes see, or the URL of one that fsspec knows (``s3://...``)."""
+    max_rollouts_per_step: int | None
+    """At most so many of a step, those with an accepted refinement first; null is all, 0 none."""
+
+    def validate(self) -> None:
+        """Check the block on its own.
+
+        Raises:
+            ValueError: Naming the key and what to set.
+        """
+        if self.max_rollouts_per_step is not None and self.max_rollouts_per_step < 0:
+            raise ValueError(
+                f"records.max_rollouts_per_step={self.max_rollouts_per_step}: set 0 or more, or null for all"
+            )
+        if "://" in self.path:
+            protocol = self.path.partition("://")[0]
+            try:
+                fsspec.get_filesystem_class(protocol)
+            except (ValueError, ImportError) as error:
+                raise ValueError(f"records.path={self.path}: {error}") from error
+
+
+@dataclass(slots=True, kw_only=True)
 class RefinementConfig:
-    """Both blocks of this extension."""
+    """The blocks of this extension."""
 
     refiner: RefinerConfig
     constraint: ConstraintConfig
+    records: RecordsConfig
     has_reference_worker: bool
     """Whether verl computes the reference's log-probs itself (static KL in reward or loss)."""
 
@@ -105,8 +137,8 @@ class RefinementConfig:
 
     @property
     def streams(self) -> bool:
-        """Whether responses are refined, and the KL to the reference measured, during the rollout."""
-        return self.hosts_refiner and self.refiner.streams
+        """Whether responses are refined during the rollout."""
+        return self.refines and self.refiner.streams
 
     @property
     def hosts_refiner(self) -> bool:
@@ -114,14 +146,20 @@ class RefinementConfig:
         return self.refines or self.measures_kl
 
     @property
+    def num_kl_rollouts(self) -> int:
+        """Responses a step, at most, on which the KL to the reference is measured."""
+        default = DEFAULT_KL_ROLLOUTS if self.refines else 0
+        return default if self.refiner.num_kl_rollouts is None else self.refiner.num_kl_rollouts
+
+    @property
     def measures_kl(self) -> bool:
         """Whether the KL to the reference is measured with the refiner's replicas."""
-        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker and not self.is_shared
+        return self.num_kl_rollouts > 0 and not self.has_reference_worker and not self.is_shared
 
     @property
     def measures_kl_by_actor(self) -> bool:
         """Whether it is measured with the actor, its adapter off: vLLM has no prompt log-probs beside adapters."""
-        return self.refiner.num_kl_rollouts != 0 and not self.has_reference_worker and self.is_shared
+        return self.num_kl_rollouts > 0 and not self.has_reference_worker and self.is_shared
 
     @property
     def is_shared(self) -> bool:

@@ -5,6 +5,8 @@ The progress view only reads the run directory, so it cannot disturb the run.
 
 import contextlib
 import difflib
+import heapq
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from recipe.online_refiner.run_dir import RunDir, read_rows
+from recipe.online_refiner.run_dir import RunDir, read_rows, refinement_lines
 
 POLL_S = 1.0
 LOG_WIDTH = 120
@@ -57,7 +59,7 @@ def _progress(config: DictConfig) -> Iterator[None]:
     finally:
         stop.set()
         watcher.join()
-    print_summary(console, run_dir)
+    print_summary(console, run_dir, config.records.path)
 
 
 CONSOLES: dict[str, Callable[[DictConfig], contextlib.AbstractContextManager[None]]] = {
@@ -100,7 +102,7 @@ def _kl(step: dict[str, Any]) -> str:
     return "unknown" if value is None else f"{value:.4f}"  # no replica of the reference model answered
 
 
-def print_summary(console: Console, run_dir: RunDir) -> None:
+def print_summary(console: Console, run_dir: RunDir, records_path: str | None = None) -> None:
     """Print a run's table (every step, then seconds by stage) and two accepted refinements as diffs."""
     steps = _steps(run_dir)
     if not steps:
@@ -122,9 +124,9 @@ def print_summary(console: Console, run_dir: RunDir) -> None:
         name: sum(step.get(f"timing_s/{key}", 0.0) for step in steps) / len(steps) for key, name in STAGES.items()
     }
     console.print("seconds a step: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in stages.items()))
-    accepted = [row for row in read_rows(run_dir.refinements) if row["verdict"] == "accepted"] if steps else []
-    accepted.sort(key=lambda row: row["reward"] - row["refined_reward"])
-    for row in accepted[:2]:
+    rows = map(json.loads, refinement_lines(run_dir.path, records_path))
+    accepted = (row for row in rows if row["verdict"] == "accepted")
+    for row in heapq.nsmallest(2, accepted, key=lambda row: row["reward"] - row["refined_reward"]):
         console.print(Panel(_diff(row), title=_title(row), title_align="left"))
 
 

@@ -15,11 +15,11 @@ def accepts(refined_reward: float, reward: float, margin: float) -> bool:
     return refined_reward > reward + margin
 
 
-def charged_log_probs(*, refine_log_probs: Tensor, counterparts: Tensor, response_mask: Tensor) -> Tensor:
+def charge(*, refine_log_probs: Tensor, counterparts: Tensor, response_mask: Tensor) -> Tensor:
     """Return log pi_theta(a'_c(t) | s0, a'_<c(t)) for every charged token t of a, and 0 elsewhere.
 
     Eq. 6 of the paper is c(t) = t for t = 1..min(len a, len a') on pairs with r(s0, a') > r(s0, a). Minus the sum over
-    t is D of Eq. 6.
+    t is D of Eq. 6, in nats.
 
     Args:
         refine_log_probs: (B, U) log-probs of a' under the policy before this step's updates, no gradient, in nats.
@@ -41,23 +41,10 @@ def token_penalty(charged: Tensor, eta: float) -> Tensor:
     It is a penalty: never positive. Its sum over t is -eta * D of Eq. 6.
 
     Args:
-        charged: (B, T) from :func:`charged_log_probs`.
+        charged: (B, T) from :func:`charge`.
         eta: weight of the constraint, >= 0; 0 gives exactly 0, also for impossible tokens.
     """
     return eta * charged if eta > 0 else torch.zeros_like(charged)
-
-
-def divergence(charged: Tensor, num_rollouts: int) -> float:
-    """Return D of Eq. 5: Eq. 6 summed over tokens, mean over all rollouts of the step, rejected ones counting 0.
-
-    Args:
-        charged: (B, T) from :func:`charged_log_probs`.
-        num_rollouts: Rollouts of the step, padding rows not counted.
-
-    Returns:
-        Nats per rollout, >= 0.
-    """
-    return max(0.0, -charged.double().sum().item() / num_rollouts)
 
 
 def penalised_advantages(*, advantages: Tensor, penalty: Tensor, response_mask: Tensor) -> Tensor:
@@ -75,21 +62,6 @@ def penalised_advantages(*, advantages: Tensor, penalty: Tensor, response_mask: 
         (B, T) a new tensor.
     """
     return advantages + penalty.flip(-1).cumsum(-1).flip(-1) * response_mask
-
-
-def cross_entropy(*, refine_log_probs: Tensor, refine_mask: Tensor, rows: Tensor) -> float:
-    """Return the mean of -log pi_theta(a'_t) over all tokens of the chosen rows, in nats per token.
-
-    Args:
-        refine_log_probs: (B, U), as in :func:`token_penalty`.
-        refine_mask: (B, U).
-        rows: (B,) bool, the refinements to count.
-
-    Returns:
-        The mean; 0.0 if the rows hold no token.
-    """
-    mask = refine_mask.bool() & rows.bool()[:, None]
-    return -refine_log_probs[mask].mean().item() if mask.any() else 0.0
 
 
 def kl_to_reference(*, log_probs: Tensor, ref_log_probs: Tensor, response_mask: Tensor) -> float:

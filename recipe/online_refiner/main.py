@@ -64,6 +64,8 @@ def prepare(config: DictConfig) -> str:
     """
     # The trainer may run on another node, in a folder of Ray's.
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())
+    if "://" not in config.records.path:
+        config.records.path = str(Path(config.records.path).expanduser().absolute())
     blocks = schema.load(config)
     # They import torch and verl, which takes seconds: only after the config itself is right. verl warns of each engine
     # that is not installed, and of a critic that no critic-free estimator has.

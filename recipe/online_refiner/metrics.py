@@ -4,11 +4,12 @@ verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from rapidfuzz.distance import Levenshtein
 
-from recipe.online_refiner.refine_stage import FAILED, SCORED, SKIPPED, Refinement, Rollout, StageResult
+from recipe.online_refiner.rollout import FAILED, SKIPPED, Outcome, group_of
+from recipe.online_refiner.step import StepState
 
 OUTCOMES = ("pass", "fail", "compile_error", "runtime_error", "time_out", "memory_limit", "output_limit")
 
@@ -25,7 +26,7 @@ MEANING = {
     **{f"sandbox/outcome/{outcome}": "rollouts by what became of their program" for outcome in OUTCOMES},
     "refiner/num_rollouts": "rollouts of the step, padding not counted",
     "refiner/num_attempted": "rollouts sent to the refiner",
-    "refiner/num_accepted": "refinements that passed the reward gate: the pairs of Eq. 6",
+    "refiner/num_accepted": "refinements that are better by the reward gate: the pairs of Eq. 6",
     "refiner/improvement_ratio": "accepted / all rollouts",
     "refiner/num_verbatim": "refinements that repeat the response token by token",
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
@@ -41,7 +42,8 @@ MEANING = {
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILED},
     "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none, and in "
     "steps that constraint.cross_entropy_all_every leaves out",
-    "constraint/cross_entropy_accepted": "the same over accepted refinements, in every step; 0 if none",
+    "constraint/cross_entropy_accepted": "the same over accepted refinements; 0 if none. Mode sft computes this and "
+    "the divergence in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
     "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts",
     "constraint/penalty": "token penalty of Eq. 6, mean over response tokens of the batch (<= 0)",
     "constraint/eta": "weight of the constraint in this step",
@@ -67,19 +69,19 @@ def zeros() -> dict[str, float]:
     return dict.fromkeys(MEANING, 0.0)
 
 
-def reward_metrics(rollouts: list[Rollout], filtered: Mapping[float, int]) -> dict[str, float]:
+def reward_metrics(rewards: Mapping[str, float], filtered: Mapping[float, int]) -> dict[str, float]:
     """Summarise rewards by group.
 
     Args:
-        rollouts: Those of the step.
+        rewards: Of the step's rollouts, by their keys.
         filtered: How many groups DAPO's filter took out, by the reward that all of a group's responses had.
     """
     by_group: dict[str, list[float]] = {}
-    for rollout in rollouts:
-        by_group.setdefault(rollout.group, []).append(rollout.reward)
+    for key, reward in rewards.items():
+        by_group.setdefault(group_of(key), []).append(reward)
     stds = np.array([np.std(values) for values in by_group.values()])
-    means = [float(np.mean([rollout.reward for rollout in rollouts])), *filtered]
-    sizes = [len(rollouts), *(count * len(rollouts) / len(by_group) for count in filtered.values())]
+    means = [float(np.mean(list(rewards.values()))), *filtered]
+    sizes = [len(rewards), *(count * len(rewards) / len(by_group) for count in filtered.values())]
     return {
         "reward/mean": float(np.average(means, weights=sizes)),
         "reward/group_std": float(stds.mean()),
@@ -87,9 +89,9 @@ def reward_metrics(rollouts: list[Rollout], filtered: Mapping[float, int]) -> di
     }
 
 
-def sandbox_metrics(rollouts: list[Rollout], rollout_s: float) -> dict[str, float]:
+def sandbox_metrics(infos: list[dict[str, Any]], rollout_s: float) -> dict[str, float]:
     """Summarise what ``reward.verl_reward`` says of its runs; the seconds are those of the rollout stage."""
-    extras = [rollout.reward_extra_info for rollout in rollouts if "sandbox_runs" in rollout.reward_extra_info]
+    extras = [info for info in infos if "sandbox_runs" in info]
     if not extras:
         return {}
     num_runs = sum(extra["sandbox_runs"] for extra in extras)
@@ -102,12 +104,12 @@ def sandbox_metrics(rollouts: list[Rollout], rollout_s: float) -> dict[str, floa
     }
 
 
-def streaming_metrics(refinements: list[Refinement]) -> dict[str, float]:
-    """Tell how much of the refining was hidden behind the rollout."""
-    last_reward = max(one.rewarded_at for one in refinements)
-    attempted = [one for one in refinements if one.verdict not in SKIPPED]
+def streaming_metrics(outcomes: list[Outcome]) -> dict[str, float]:
+    """Tell how much of the refining was hidden behind the rollout, from what was refined during it."""
+    attempted = [one for one in outcomes if one.verdict not in SKIPPED]
     if not attempted:
         return {}
+    last_reward = max(one.started_at for one in outcomes)  # a group is begun when its last response is rewarded
     return {
         "refiner/exposed_s": max(0.0, max(one.refined_at for one in attempted) - last_reward),
         "refiner/hidden_s": max(0.0, last_reward - min(one.started_at for one in attempted)),
@@ -122,25 +124,42 @@ def draft_metrics(num_drafted: int, num_accepted: int) -> dict[str, float]:
     }
 
 
-def stage_metrics(result: StageResult) -> dict[str, float]:
+def stage_metrics(state: StepState) -> dict[str, float]:
     """Summarise a refine stage."""
-    pairs = list(zip(result.rollouts, result.refinements, strict=True))
-    scored = [(rollout, refinement) for rollout, refinement in pairs if refinement.is_scored]
-    gains = [(refinement.reward or 0.0) - rollout.reward for rollout, refinement in scored if refinement.is_accepted]
-    distances = [Levenshtein.distance(rollout.response_ids, refinement.token_ids) for rollout, refinement in scored]
-    verdicts = [refinement.verdict for refinement in result.refinements]
+    outcomes = list(state.outcomes.values())
+    gains = [
+        one.refined_reward - state.rewards[row] for row, one in state.outcomes.items() if one.verdict == "accepted"
+    ]
+    distances = [one.edit_distance for one in outcomes if one.is_scored]
+    verdicts = [one.verdict for one in outcomes]
     return {
         "refiner/num_attempted": sum(verdict not in SKIPPED for verdict in verdicts),
         "refiner/num_accepted": len(gains),
-        "refiner/improvement_ratio": len(gains) / max(1, len(pairs)),
+        "refiner/improvement_ratio": len(gains) / max(1, len(outcomes)),
         "refiner/num_verbatim": sum(distance == 0 for distance in distances),
         "refiner/reward_gain": float(np.mean(gains)) if gains else 0.0,
         "refiner/edit_distance": float(np.mean(distances)) if distances else 0.0,
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},
         **{f"refiner/failed/{reason}": verdicts.count(reason) for reason in FAILED},
-        "tokens/refine_prompt": sum(refinement.num_prompt_tokens for refinement in result.refinements),
-        "tokens/refine": sum(refinement.num_generated_tokens for refinement in result.refinements),
+        "tokens/refine_prompt": sum(one.num_prompt_tokens for one in outcomes),
+        "tokens/refine": sum(one.num_generated_tokens for one in outcomes),
     }
 
 
-assert not set(SKIPPED) & set(FAILED) and not set(SKIPPED + FAILED) & set(SCORED)
+def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
+    """Summarise log pi_theta(a'), as far as it was computed.
+
+    Args:
+        state: Of a step.
+        is_due: Whether it was computed of all scored refinements, not only of those that are used.
+    """
+    values = {"constraint/divergence": state.divergence}
+    measured = {"constraint/cross_entropy_accepted": lambda one: one.verdict == "accepted"}
+    if is_due:
+        measured["constraint/cross_entropy_all"] = lambda one: True
+    for name, counts in measured.items():
+        rows = [row for row in state.nll if counts(state.outcomes[row])]
+        num_tokens = sum(state.outcomes[row].num_refined_tokens for row in rows)
+        values[name] = sum(state.nll[row] for row in rows) / max(1, num_tokens)
+    values["tokens/refine_log_prob"] = sum(state.outcomes[row].num_refined_tokens for row in state.nll)
+    return values

@@ -33,14 +33,14 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
 
     Args:
         data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_edited`` (both jagged),
-            ``refine_accepted`` (B,).
+            ``refine_used`` (B,).
         num_rows: How many rows to append, at least as many as are accepted.
 
     Returns:
         B + num_rows rows with the fields that engines and loss read, ``sft_mask`` and ``sft_edited`` (jagged, response
         length), and the same settings. Rows beyond the accepted ones have two tokens and masks of 0.
     """
-    accepted = data["refine_accepted"].bool().tolist()
+    used = data["refine_used"].bool().tolist()
     zeros = [name for name in ZEROS if name in data]
     rows = {name: list(data[name].unbind()) for name in ("prompts", "responses", "input_ids", "position_ids", *zeros)}
     rows["sft_mask"] = [torch.zeros_like(row) for row in rows["responses"]]
@@ -48,7 +48,7 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     refined = [
         (prompt, ids, torch.ones_like(ids), edited)
         for prompt, ids, edited, keep in zip(
-            rows["prompts"], data["refine_ids"].unbind(), data["refine_edited"].unbind(), accepted, strict=True
+            rows["prompts"], data["refine_ids"].unbind(), data["refine_edited"].unbind(), used, strict=True
         )
         if keep
     ]
@@ -77,10 +77,10 @@ def with_refined_rows(data: TensorDict, *, dp_group: Any, multiple: int) -> Tens
     Returns:
         The longer mini-batch with the setting ``sft_num_tokens``; ``data`` itself if no rank has one.
     """
-    accepted = data["refine_accepted"].bool().cpu()
+    used = data["refine_used"].bool().cpu()
     lengths = data["refine_ids"].offsets().diff().cpu()
-    num_rows = torch.tensor(int(accepted.sum()), device=get_device_id())
-    num_tokens = torch.tensor(int(lengths[accepted].sum()), device=get_device_id())
+    num_rows = torch.tensor(int(used.sum()), device=get_device_id())
+    num_tokens = torch.tensor(int(lengths[used].sum()), device=get_device_id())
     torch.distributed.all_reduce(num_rows, op=torch.distributed.ReduceOp.MAX, group=dp_group)
     torch.distributed.all_reduce(num_tokens, op=torch.distributed.ReduceOp.SUM, group=dp_group)
     if not num_tokens:

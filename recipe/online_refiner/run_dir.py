@@ -1,21 +1,24 @@
 """The files of a run directory: everything that a report needs is in it.
 
-``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``refinements.jsonl`` (one object a rollout),
-``tokens.jsonl`` (a few accepted pairs a step, with the policy's log-prob of every token) and ``checkpoints/``. What was
-done after the checkpoint that a run resumes from is kept in ``*.undone.jsonl``.
+``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``tokens.jsonl`` (a few accepted pairs a step, with
+the policy's log-prob of every token), ``refinements/`` (an object for every rollout, see ``records.py``) and
+``checkpoints/``. What was done after the checkpoint that a run resumes from is kept in ``*.undone.jsonl``.
 """
 
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-if TYPE_CHECKING:  # it brings torch and Ray, and who only reads a run directory needs neither
-    from recipe.online_refiner.refine_stage import StageResult
+from recipe.online_refiner.records import Records, to_lines
+
+ONE_FILE = "refinements.jsonl"
+"""Where earlier versions kept all refinements."""
 
 
 class RunDir:
@@ -30,7 +33,6 @@ class RunDir:
         self.path = Path(path).expanduser().absolute()
         self.path.mkdir(parents=True, exist_ok=True)
         self.metrics = self.path / "metrics.jsonl"
-        self.refinements = self.path / "refinements.jsonl"
         self.tokens = self.path / "tokens.jsonl"
         self._last_step, self._last_offset = -1, 0  # of metrics.jsonl
 
@@ -48,40 +50,29 @@ class RunDir:
         numbers = {name: _number(value) for name, value in sorted(metrics.items())}
         _append(self.metrics, [{"step": step, **{name: value for name, value in numbers.items() if value is not ...}}])
 
-    def append_refinements(self, step: int, result: "StageResult") -> None:
-        """Add one step's rollouts with what became of their refinement."""
-        rows = [
-            {
-                "step": step,
-                "key": rollout.key,
-                "prompt": rollout.messages,
-                "response": response,
-                "refined": refinement.text if refinement.is_scored else None,
-                "reward": rollout.reward,
-                "refined_reward": refinement.reward,
-                "verdict": refinement.verdict,
-                "detail": "" if refinement.is_scored else refinement.text,
-            }
-            for rollout, refinement, response in zip(result.rollouts, result.refinements, result.responses, strict=True)
-        ]
-        _append(self.refinements, rows)
-
     def append_tokens(self, step: int, pairs: list[dict[str, Any]]) -> None:
-        """Add accepted pairs: ``key`` as in refinements.jsonl; ``response``, ``refined`` as [text, log-prob] lists."""
+        """Add accepted pairs: ``key`` as in the refinements; ``response``, ``refined`` as [text, log-prob] lists."""
         _append(self.tokens, [{"step": step, **pair} for pair in pairs])
 
     def forget_after(self, step: int) -> None:
         """Move the lines of later steps, which a resumed run does again, to ``*.undone.jsonl``."""
-        for path in (self.metrics, self.refinements, self.tokens):
+        for path in (self.metrics, self.tokens, self.path / ONE_FILE):
             if path.exists():
-                rows = list(read_rows(path))
-                undone = [row for row in rows if row["step"] > step]
-                if undone:
-                    _append(path.with_suffix(".undone.jsonl"), undone)
-                scratch = path.with_suffix(".part")
-                scratch.unlink(missing_ok=True)
-                _append(scratch, [row for row in rows if row["step"] <= step])
-                os.replace(scratch, path)
+                _cut_after(path, step)
+
+
+def refinement_lines(run_dir: Path, records_path: str | None = None) -> Iterator[bytes]:
+    """Yield the finished lines on a run's rollouts, in order of steps, whichever version of this package wrote them.
+
+    Args:
+        run_dir: A run directory.
+        records_path: The run's ``records.path``; of a run that was moved, its own folder counts.
+    """
+    one_file, parts = run_dir / ONE_FILE, run_dir / "refinements"
+    if one_file.exists():
+        yield from finished_lines(one_file)
+    if parts.exists() or records_path is not None:
+        yield from Records(str(parts) if parts.exists() else str(records_path)).lines()
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -97,10 +88,40 @@ def finished_lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _append(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
+def _cut_after(path: Path, step: int) -> None:
+    """Move the lines of later steps, and drop an unfinished one; what stays is not read, however long it is."""
+    with path.open("r+b") as file:
+        finish = file.seek(0, os.SEEK_END)
+        start = finish = _line_start(file, finish)  # behind the last line break
+        while start > 0:
+            previous = _line_start(file, start - 1)
+            file.seek(previous)
+            if json.loads(file.readline())["step"] <= step:
+                break
+            start = previous
+        file.truncate(finish)
+        if start < finish:
+            file.seek(start)
+            with path.with_suffix(".undone.jsonl").open("ab") as undone:
+                shutil.copyfileobj(file, undone)
+            file.truncate(start)
+
+
+def _line_start(file: Any, end: int, block: int = 1 << 16) -> int:
+    """Return where the line begins that has its last byte before ``end``."""
+    while end > 0:
+        begin = max(0, end - block)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return int(begin + found + 1)
+        end = begin
+    return 0
+
+
+def _append(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("ab") as file:
+        file.write(to_lines(rows))
 
 
 def _number(value: Any) -> Any:

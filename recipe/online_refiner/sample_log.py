@@ -1,8 +1,10 @@
 """A few refinements of every step where verl logs the step's numbers: a table in W&B, text in TensorBoard."""
 
+from collections.abc import Callable
 from typing import Any
 
-from recipe.online_refiner.refine_stage import SKIPPED, StageResult
+from recipe.online_refiner.rollout import SKIPPED
+from recipe.online_refiner.step import StepState
 
 NUM_SAMPLES = 8
 """Of a step: half of them those that gained most, the rest attempts that were not accepted, as far as there are any."""
@@ -11,42 +13,43 @@ NAME = "refiner/samples"
 Sample = tuple[str, str, str, float, float | None, str]
 
 
-def log_samples(backends: dict[str, Any], step: int, result: StageResult) -> None:
+def log_samples(backends: dict[str, Any], state: StepState, read: Callable[[list[int]], list[dict[str, Any]]]) -> None:
     """Write a step's samples to those of verl's logging backends that can show text.
 
     Args:
         backends: ``Tracking.logger`` of verl (``verl/utils/tracking.py``): backends by name.
-        step: The training step.
-        result: Its refinements.
+        state: A step whose rollouts are refined.
+        read: Returns the records of some rows.
     """
-    samples = choose_samples(result)
-    if not samples:
+    rows = choose_samples(state)
+    if not rows or not {"wandb", "tensorboard"} & set(backends):
         return
+    samples = [sample_of(record) for record in read(rows)]
     if "wandb" in backends:
         wandb = backends["wandb"]
-        wandb.log({NAME: wandb.Table(columns=list(COLUMNS), data=[list(sample) for sample in samples])}, step=step)
+        table = wandb.Table(columns=list(COLUMNS), data=[list(sample) for sample in samples])
+        wandb.log({NAME: table}, step=state.step)
     if "tensorboard" in backends:
-        backends["tensorboard"].writer.add_text(NAME, "\n\n---\n\n".join(map(_markdown, samples)), step)
+        backends["tensorboard"].writer.add_text(NAME, "\n\n---\n\n".join(map(_markdown, samples)), state.step)
 
 
-def choose_samples(result: StageResult) -> list[Sample]:
-    """Return the best accepted refinements of a step, and some that were not accepted."""
-    accepted: list[tuple[float, Sample]] = []  # with its gain
-    others: list[Sample] = []
-    for rollout, refinement, response in zip(result.rollouts, result.refinements, result.responses, strict=True):
-        if refinement.verdict in SKIPPED:
-            continue
-        question = str(rollout.messages[-1]["content"]) if rollout.messages else ""
-        question, response, refined = map(_printable, (question, response, refinement.text))
-        sample = (question, response, refined, rollout.reward, refinement.reward, refinement.verdict)
-        if refinement.verdict == "accepted" and refinement.reward is not None:
-            accepted.append((refinement.reward - rollout.reward, sample))
-        else:
-            others.append(sample)
-    accepted.sort(key=lambda pair: -pair[0])
+def choose_samples(state: StepState) -> list[int]:
+    """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
+    attempted = [row for row, outcome in state.outcomes.items() if outcome.verdict not in SKIPPED]
+    accepted = [row for row in attempted if state.outcomes[row].verdict == "accepted"]
+    accepted.sort(key=lambda row: state.rewards[row] - state.outcomes[row].refined_reward)
+    others = [row for row in attempted if row not in set(accepted)]
     num_others = min(len(others), NUM_SAMPLES // 2)
-    chosen = [sample for _, sample in accepted[: NUM_SAMPLES - num_others]]
+    chosen = accepted[: NUM_SAMPLES - num_others]
     return chosen + others[: NUM_SAMPLES - len(chosen)]
+
+
+def sample_of(record: dict[str, Any]) -> Sample:
+    """Return a record as a row of the table."""
+    question = str(record["prompt"][-1]["content"]) if record["prompt"] else ""
+    refined = record["detail"] if record["refined"] is None else record["refined"]
+    texts = map(_printable, (question, record["response"], refined))
+    return (*texts, record["reward"], record["refined_reward"], record["verdict"])
 
 
 def _printable(text: str) -> str:

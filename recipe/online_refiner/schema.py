@@ -1,4 +1,4 @@
-"""Reads the blocks ``refiner`` and ``constraint`` and checks them across fields. Needs neither torch nor verl."""
+"""Reads the blocks of this extension and checks them across fields. Needs neither torch nor verl."""
 
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from recipe.online_refiner.blocks import (
     CRITIC_FREE_ESTIMATORS,
     NO_PENALTY,
     ConstraintConfig,
+    RecordsConfig,
     RefinementConfig,
 )
 from refiner_worker.config import RefinerConfig
@@ -22,13 +23,14 @@ MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
 
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+SINGLE_TURN = "single_turn_agent"
 STREAMING_MANAGER = "recipe.online_refiner.streaming.StreamingAgentLoopManager"
 
 Block = TypeVar("Block")
 
 
 def load(config: DictConfig) -> RefinementConfig:
-    """Read and check the blocks ``refiner`` and ``constraint`` of a composed config.
+    """Read and check this extension's blocks of a composed config.
 
     Args:
         config: The whole config of a run, interpolations not yet resolved.
@@ -39,10 +41,12 @@ def load(config: DictConfig) -> RefinementConfig:
     blocks = RefinementConfig(
         refiner=_read(config, "refiner", RefinerConfig),
         constraint=_read(config, "constraint", ConstraintConfig),
+        records=_read(config, "records", RecordsConfig),
         has_reference_worker=bool(config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss),
     )
     blocks.refiner.validate()
     blocks.constraint.validate()
+    blocks.records.validate()
     _check_mode(config, blocks.constraint.mode)
     if blocks.refines:
         _check_token_budgets(config, blocks)
@@ -112,6 +116,15 @@ def _check_untried(config: DictConfig) -> None:
         )
     if OmegaConf.select(config, "distillation.enabled"):
         raise ValueError("distillation.enabled=true has a loss of its own; set it to false, or constraint.mode=none")
+    if OmegaConf.select(config, "actor_rollout_ref.model.mtp.enable"):
+        raise ValueError("actor_rollout_ref.model.mtp.enable=true: set it to false, or constraint.mode=none")
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.multi_turn.enable or rollout.agent.default_agent_loop != SINGLE_TURN:
+        raise ValueError(
+            "actor_rollout_ref.rollout: a refinement answers a prompt in one turn, and the output of tools would be "
+            f"learned with it; set multi_turn.enable=false and agent.default_agent_loop={SINGLE_TURN}, or "
+            "constraint.mode=none"
+        )
 
 
 def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:

@@ -9,6 +9,8 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 
+from recipe.online_refiner.alignment import ALIGNMENTS, counterparts
+from recipe.online_refiner.constraint import charge
 from recipe.online_refiner.loss import refined_loss
 from recipe.online_refiner.refined_rows import jagged, settings_of, with_refined_rows
 
@@ -33,6 +35,29 @@ def refined_sequences(data: TensorDict) -> TensorDict:
         masks.append(torch.cat([torch.zeros_like(context), mask]))
     tensors = {"input_ids": jagged(ids), "position_ids": jagged(positions), "loss_mask": jagged(masks)}
     return tu.get_tensordict({**tensors, "responses": data["refine_ids"]}, settings_of(data))
+
+
+def charges(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return what :meth:`RefinerActorWorker.compute_refine_log_prob` says of rows with known log pi_theta(a')."""
+    responses, refined = (data[name].cpu().unbind() for name in ("responses", "refine_ids"))
+    pairs = counterparts(
+        ALIGNMENTS[tu.get(data, "alignment")],
+        [row.tolist() for row in responses],
+        [row.tolist() for row in refined],
+        data["refine_used"].bool().tolist(),
+    )
+    charged = charge(
+        refine_log_probs=log_probs.to_padded_tensor(0.0).float(),
+        counterparts=pairs,
+        response_mask=data["response_mask"].cpu().to_padded_tensor(0),
+    )
+    masks = data["refine_mask"].cpu().unbind()
+    nll = [-row[mask.bool()].sum() for row, mask in zip(log_probs.unbind(), masks, strict=True)]
+    return {
+        "refine_charged": jagged([row[: len(response)] for row, response in zip(charged, responses, strict=True)]),
+        "refine_nll": torch.stack(nll).float(),
+        "refine_divergence": -charged.sum(-1),
+    }
 
 
 class RefinerTrainingWorker(TrainingWorker):
@@ -64,11 +89,20 @@ class RefinerActorWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_refine_log_prob(self, data: TensorDict) -> TensorDict | None:
-        """Return ``refine_log_probs``, jagged (B, u): log pi_theta(a'_t | s0, a'_<t), current weights, no gradient."""
+        """Compute log pi_theta(a'_t | s0, a'_<t) under the current weights, without gradient, and Eq. 6 on it.
+
+        Args:
+            data: B rows as in :func:`refined_sequences`, with ``responses``, ``response_mask`` (jagged, response
+                length), ``refine_used`` (B,) and the setting ``alignment``.
+
+        Returns:
+            ``refine_log_probs``, jagged (B, u); ``refine_charged``, jagged (B, response length), what Eq. 6 charges
+            each token of a used pair for; ``refine_nll`` and ``refine_divergence`` (B,): minus their sums, in nats.
+        """
         sequences = refined_sequences(data)
         tu.assign_non_tensor(sequences, calculate_entropy=False, compute_loss=False)
         output = self.actor.infer_batch(sequences)
         if output is None:
             return None
-        log_probs = response_from_nested(output["log_probs"], data["refine_mask"])
-        return tu.get_tensordict({"refine_log_probs": log_probs.cpu()})
+        log_probs = response_from_nested(output["log_probs"], data["refine_mask"]).cpu()
+        return tu.get_tensordict({"refine_log_probs": log_probs, **charges(data, log_probs)})

@@ -17,6 +17,7 @@ VERDICTS = {
     "timeout": "not finished in time",
     "request": "refused or lost by the refiner",
     "reward": "the reward function failed on it",
+    "worker": "lost with the process that refined it",
     "max_reward": "not attempted: the reward cannot get better",
     "not_chosen": "not attempted: others of its group were chosen",
     "too_long": "not attempted: too long for the refiner's context",
@@ -129,4 +130,4 @@ def _texts(row: dict[str, Any]) -> dict[str, Any]:
 
 def _clipped(text: str) -> str:
     more = len(text) - MAX_CHARS
-    return printable(text if more <= 0 else f"{text[:MAX_CHARS]}\n[{more:,} more characters are in refinements.jsonl]")
+    return printable(text if more <= 0 else f"{text[:MAX_CHARS]}\n[{more:,} more characters are in the run's records]")

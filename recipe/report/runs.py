@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from recipe.online_refiner.run_dir import finished_lines
+from recipe.online_refiner.run_dir import finished_lines, refinement_lines
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -23,7 +23,7 @@ NEEDED = {
     "refinements": {"step", "key", "verdict", "prompt", "response", "refined", "reward", "refined_reward", "detail"},
     "tokens": {"step", "key", "response", "refined"},
 }
-"""What a line of each file has."""
+"""What a line of each kind has."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,28 +42,31 @@ class Run:
     """One object a step, at least one."""
 
     def rows(self, name: str, keep: set[int] | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the objects of NAME.jsonl, or those on the lines to keep (from 0); none if the run has no such file.
+        """Yield the objects of a kind, or those on the lines to keep (from 0); none if the run has none.
 
         Raises:
-            ValueError: If a finished line is not what RunDir writes.
+            ValueError: If a finished line is not what a run writes.
         """
-        path = self.path / f"{name}.jsonl"
-        if not path.exists():
-            return
-        for number, line in enumerate(finished_lines(path)):
+        for number, line in enumerate(self._lines(name)):
             if keep is None or number in keep:
+                where = f"{self.path}, {name}, line {number + 1}"
                 try:
                     row = json.loads(line)
                 except ValueError as error:
-                    raise ValueError(f"{path}, line {number + 1}: not JSON ({error})") from None
+                    raise ValueError(f"{where}: not JSON ({error})") from None
                 if not isinstance(row, dict) or not row.keys() >= NEEDED[name]:
-                    raise ValueError(f"{path}, line {number + 1}: not an object with {', '.join(sorted(NEEDED[name]))}")
+                    raise ValueError(f"{where}: not an object with {', '.join(sorted(NEEDED[name]))}")
                 yield row
 
     def num_rows(self, name: str) -> int:
-        """Return how many objects NAME.jsonl has."""
+        """Return how many objects of a kind there are."""
+        return sum(1 for _ in self._lines(name))
+
+    def _lines(self, name: str) -> Iterator[bytes]:
+        if name == "refinements":
+            return refinement_lines(self.path, self.config.get("records.path"))
         path = self.path / f"{name}.jsonl"
-        return sum(1 for _ in finished_lines(path)) if path.exists() else 0
+        return finished_lines(path) if path.exists() else iter(())
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:

@@ -58,7 +58,7 @@ CE_ACCEPTED = Quantity(
     metric="constraint/cross_entropy_accepted",
     title="Cross-entropy of accepted refinements",
     unit="nats per token",
-    measured=_positive("refiner/num_accepted"),
+    measured=_positive("constraint/cross_entropy_accepted"),
 )
 IMPROVEMENT = Quantity(
     metric="refiner/improvement_ratio",
@@ -82,7 +82,7 @@ QUANTITIES = (
         metric="constraint/divergence",
         title="Divergence D (Eq. 5)",
         unit="nats per response",
-        measured=_positive("refiner/num_attempted"),
+        measured=lambda row: row.get("constraint/divergence", 0) > 0 or row.get("refiner/num_accepted") == 0,
     ),
     Quantity(
         metric="constraint/penalty",

@@ -41,13 +41,13 @@ def share(case: dict[str, Any], rank: int, num_ranks: int) -> Any:
         for name in rows[0]
         if name != "accepted"
     }
-    tensors["refine_accepted"] = torch.tensor([row["accepted"] for row in rows])
+    tensors["refine_used"] = torch.tensor([row["accepted"] for row in rows])
     num_rows = len(case["rows"])
     settings = {
         **{"calculate_entropy": False, "distillation_use_topk": False, "distillation_only": False, "temperature": 1.0},
         **{"global_batch_size": num_rows, "mini_batch_size": num_rows, "epochs": case["epochs"], "seed": 1},
         **{"dataloader_kwargs": {"shuffle": False}, "sft_eta": case["eta"], "sft_kept_weight": case["kept_weight"]},
-        "sft_token_weights": case["token_weights"],
+        **{"sft_token_weights": case["token_weights"], "alignment": "position"},
     }
     return tu.get_tensordict(tensors, settings)
 

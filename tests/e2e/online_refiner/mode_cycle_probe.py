@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner import constraint_stage, main, rows, schema, task_runner
+from recipe.online_refiner import main, queue, schema, task_runner
 
 SETTINGS = [
     {"mode": "penalty", "alignment": "position"},
@@ -38,18 +38,19 @@ class CyclingTrainer(task_runner.OnlineRefinerSync):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics=metrics)
-        data = rows.read(batch, *FIELDS)
-        record = {name: [row.tolist() for row in data[name].unbind()] for name in FIELDS if name in data}
+        fields = [name for name in FIELDS if name != "values" or self.use_critic]
+        data = queue.read(batch, *fields)
+        record = {name: [row.tolist() for row in data[name].unbind()] for name in fields}
         record["group"] = [key.rsplit("_", 2)[0] for key in batch.keys]
         record["refined"] = {}
-        scored_rows = self.constraint.scored_rows if self.blocks.refines else []
-        if scored_rows:
-            scored = rows.read(rows.rows_of(batch, scored_rows), *constraint_stage.REFINE_FIELDS)
-            for row, (index, accepted) in enumerate(zip(scored_rows, scored["refine_accepted"], strict=True)):
+        for index, outcome in self.state.outcomes.items():
+            if outcome.is_used or index in self.state.nll:
+                row = queue.rows_of(batch, [index])
+                log_probs = queue.read(row, "refine_log_probs")["refine_log_probs"] if index in self.state.nll else None
                 record["refined"][index] = {
-                    "ids": scored["refine_ids"].unbind()[row].tolist(),
-                    "log_probs": scored["refine_log_probs"].unbind()[row].tolist(),
-                    "accepted": bool(accepted),
+                    "ids": queue.read(row, "refine_ids")["refine_ids"][0].tolist(),
+                    "log_probs": None if log_probs is None else log_probs[0].tolist(),
+                    "accepted": outcome.is_used,
                 }
         record["settings"] = SETTINGS[(self.global_steps - 1) % len(SETTINGS)]
         record["estimator"] = self.config.algorithm.adv_estimator

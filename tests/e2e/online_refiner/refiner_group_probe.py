@@ -24,7 +24,8 @@ from verl.single_controller.ray import ResourcePoolManager
 from recipe.online_refiner import schema
 from recipe.online_refiner.checks import max_positions
 from recipe.online_refiner.plan import make_plan
-from recipe.online_refiner.refine_stage import Refinement, Refiner, Rollout, reference_log_probs, refine_all
+from recipe.online_refiner.refine import Refiner, reference_log_probs
+from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.group import RefinerGroup
 from refiner_worker.parsing import parse_answer
@@ -58,28 +59,35 @@ def rollouts(tokenizer: Any, num: int, reward: float = 0.0) -> list[Rollout]:
         response_ids = [*tokenizer.encode("abcdefgh"[: index % 8 + 1]), tokenizer.eos_token_id]
         made.append(
             Rollout(
-                key=str(index),
-                group=str(index // 4),
+                key=f"{index // 4}_{index % 4}_0",
                 messages=messages,
                 prompt_ids=prompt_ids,
                 response_ids=response_ids,
                 reward=reward,
-                sample={},
+                request={},
             )
         )
     return made
 
 
+async def refine_all(refiner: Refiner, batch: list[Rollout]) -> list[Refinement]:
+    """Refine groups of four."""
+    groups = [batch[first : first + 4] for first in range(0, len(batch), 4)]
+    refined = await asyncio.gather(*map(refiner.refine_group, groups))
+    return [refinement for group in refined for refinement in group]
+
+
 def refine(refiner: Refiner, batch: list[Rollout]) -> list[Refinement]:
     """Run the stage."""
-    return asyncio.run(refine_all(refiner, batch)).refinements
+    return asyncio.run(refine_all(refiner, batch))
 
 
 def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, batch: list[Rollout]) -> float:
     """Compare the refiner's log-probs of responses with those of the same weights in Hugging Face."""
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     difference = 0.0
-    for rollout, ours in zip(batch, asyncio.run(reference_log_probs(client, batch)), strict=True):
+    for rollout in batch:
+        ours = asyncio.run(reference_log_probs(client, rollout))
         ids = torch.tensor([rollout.prompt_ids + rollout.response_ids])
         with torch.no_grad():
             log_probs = model(ids).logits.log_softmax(-1)[0, :-1].gather(-1, ids[0, 1:, None])[:, 0]
@@ -92,7 +100,7 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
 def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[int]:
     """What the same weights write in Hugging Face, which drafts nothing."""
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    ids = torch.tensor([refiner.prompt.encode(rollout.messages, refiner.text(rollout), rollout.reward)])
+    ids = torch.tensor([refiner._encode(rollout)])
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.max_new_tokens)
     tokenizer = refiner.prompt.tokenizer
@@ -106,7 +114,7 @@ async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> li
     stage = asyncio.create_task(refine_all(refiner, batch))
     await asyncio.sleep(0.3)
     os.kill(pid, signal.SIGKILL)
-    return (await stage).refinements
+    return await stage
 
 
 def break_requests(refiner: Refiner, tokenizer: Any, batch: list[Rollout]) -> dict[str, Any]:
@@ -132,7 +140,7 @@ def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[
         while not stage.done():
             most = max(most, sum(narrow.client._num_in_flight.values()))
             await asyncio.sleep(0)
-        return most, (await stage).refinements
+        return most, await stage
 
     return asyncio.run(watch())
 
@@ -151,7 +159,7 @@ async def give_up(refiner: Refiner, batch: list[Rollout]) -> int:
     """Give the requests of a batch up while they are answered; return how many of them end in the engine."""
     server = next(iter(refiner.client.servers.values()))
     await server.__ray_call__.remote(_count_aborts)
-    prompts = [refiner.prompt.encode(rollout.messages, refiner.text(rollout), rollout.reward) for rollout in batch]
+    prompts = [refiner._encode(rollout) for rollout in batch]
     requests = [asyncio.create_task(refiner.client.generate(prompt, [])) for prompt in prompts]
     await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
     for request in requests:
@@ -167,17 +175,20 @@ def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinem
     changes = {"num_candidates": 4, "temperature": 1.0, "max_refinements_per_group": 1, "skip_reward_at_least": None}
     config = dataclasses.replace(refiner.config, **changes)
     client = dataclasses.replace(refiner.client, config=config)
-    drawn: dict[str, list[float]] = {}
+    drawn: dict[tuple[int, int], list[float]] = {}
 
     async def remember(rollout: Rollout, response_ids: list[int]) -> float:
-        drawn.setdefault(rollout.key, []).append(await letters(rollout, response_ids))
-        return drawn[rollout.key][-1]
+        place = (int(rollout.group), rollout.session[0])
+        drawn.setdefault(place, []).append(await letters(rollout, response_ids))
+        return drawn[place][-1]
 
     capped = refine(dataclasses.replace(refiner, config=config, client=client, score=remember), batch)
     return {
         "capped": [refinement.verdict == "not_chosen" for refinement in capped],
         "prompt_ratio": capped[0].num_prompt_tokens / before[0].num_prompt_tokens,
-        "best_kept": [capped[int(key)].reward == max(rewards) for key, rewards in drawn.items()],
+        "best_kept": [
+            capped[4 * group + session].reward == max(rewards) for (group, session), rewards in drawn.items()
+        ],
         "num_drawn": max(map(len, drawn.values())),
     }
 
@@ -206,7 +217,7 @@ def lose_all(group: RefinerGroup, refiner: Refiner, batch: list[Rollout]) -> dic
     refiner.client = group.client()
     result["num_left"] = len(refiner.client.servers)
     result["without_replicas"] = {refinement.verdict for refinement in refine(refiner, batch)}
-    result["log_probs_without_replicas"] = asyncio.run(reference_log_probs(refiner.client, batch[:1]))
+    result["log_probs_without_replicas"] = [asyncio.run(reference_log_probs(refiner.client, batch[0]))]
     result["drafts_without_replicas"] = group.new_draft_counts()
     group.sleep()
     return result

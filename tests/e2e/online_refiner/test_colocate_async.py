@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_dir import read_rows
+from recipe.online_refiner.run_dir import read_rows, refinement_lines
 
 NUM_STEPS = 3
 PLACEMENTS = {
@@ -40,5 +40,5 @@ def test_the_asynchronous_trainer_refines(
     assert all(name in step for step in steps for name in MEANING)
     assert all(step["refiner/num_rollouts"] == 16 for step in steps)
     assert all(step["refiner/num_accepted"] > 0 for step in steps)
-    rows = [json.loads(line) for line in (run_dir / "refinements.jsonl").read_text().splitlines()]
+    rows = list(map(json.loads, refinement_lines(run_dir)))
     assert len({row["key"] for row in rows}) == len(rows) == 16 * NUM_STEPS, "each response is refined once"

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_dir import read_rows
+from recipe.online_refiner.run_dir import read_rows, refinement_lines
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_a_reward_model_scores_responses_and_refinements(
     tokenizer = AutoTokenizer.from_pretrained(reward_model)
     model = AutoModelForSequenceClassification.from_pretrained(reward_model, dtype=torch.float32)
     scored = 0
-    for line in (run_dir / "refinements.jsonl").read_text().splitlines():
+    for line in refinement_lines(run_dir):
         row = json.loads(line)
         for text, reward in ((row["response"], row["reward"]), (row["refined"], row["refined_reward"])):
             if reward is None:

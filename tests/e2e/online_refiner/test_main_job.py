@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.online_refiner.metrics import MEANING
+from recipe.online_refiner.run_dir import refinement_lines
 
 pytestmark = pytest.mark.timeout(1800)  # jobs that a fixture runs one after the other
 REPOSITORY = Path(__file__).parents[3]
@@ -126,7 +127,7 @@ def test_eta_zero_trains_stock_verls_parameters(resumed: Resumed) -> None:
 def test_a_killed_run_goes_on_behind_its_checkpoint_and_its_records_are_complete(resumed: Resumed) -> None:
     assert f"setting global step to {resumed.killed_at}" in resumed.output
     assert any(step["refiner/num_accepted"] for step in rows(resumed.run_dir / "metrics.jsonl"))
-    assert {row["step"] for row in rows(resumed.run_dir / "refinements.jsonl")} == set(STEPS)
+    assert {json.loads(line)["step"] for line in refinement_lines(resumed.run_dir)} == set(STEPS)
 
 
 @pytest.mark.e2e

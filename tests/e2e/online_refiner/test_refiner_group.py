@@ -23,7 +23,7 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert job.survivors() == []
     result = json.loads(output.read_text())
 
-    assert set(result["before"]) <= {"accepted", "truncated", "empty"}
+    assert set(result["before"]) <= {"accepted", "not_better", "truncated", "empty"}
     assert "accepted" in result["before"]
     assert 0 < result["drafts"][1] <= result["drafts"][0]
     assert 0 < result["drafts_after_restart"][1] <= result["drafts_after_restart"][0]

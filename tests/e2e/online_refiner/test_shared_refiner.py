@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_dir import read_rows
+from recipe.online_refiner.run_dir import read_rows, refinement_lines
 from refiner_worker.config import TEMPLATES
 from refiner_worker.parsing import parse_answer
 from refiner_worker.prompts import RefinerPrompt
@@ -48,7 +48,7 @@ def test_the_rollouts_servers_refine(
     base = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32)
     prompt = RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer)
     compared = 0
-    for line in (run_dir / "refinements.jsonl").read_text().splitlines():
+    for line in refinement_lines(run_dir):
         row = json.loads(line)
         if row["refined"] is None:
             continue

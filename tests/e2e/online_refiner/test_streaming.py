@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_dir import read_rows
+from recipe.online_refiner.run_dir import read_rows, refinement_lines
 
 NUM_STEPS = 4
 
@@ -50,7 +50,7 @@ def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[s
     assert steps[0]["refiner/hidden_s"] > 0
     assert steps[0]["refiner/exposed_s"] < steps[0]["timing_s/step"]
     assert sum(step["refiner/num_accepted"] > 0 for step in steps) >= 2
-    rows = [json.loads(line) for line in (run_dir / "refinements.jsonl").read_text().splitlines()]
+    rows = list(map(json.loads, refinement_lines(run_dir)))
     for step in steps:
         own = [row for row in rows if row["step"] == step["step"]]
         assert len(own) == step["refiner/num_rollouts"]

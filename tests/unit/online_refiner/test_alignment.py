@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipe.online_refiner.alignment import ALIGNMENTS, NONE, counterparts, diff, edited_tokens, position
-from recipe.online_refiner.constraint import charged_log_probs, penalised_advantages, token_penalty
+from recipe.online_refiner.constraint import charge, penalised_advantages, token_penalty
 
 EOS = 0
 TOKENS = st.lists(st.integers(1, 4), max_size=8).map(lambda ids: [*ids, EOS])
@@ -79,7 +79,7 @@ def test_invariants_of_the_penalty(data: st.DataObject, alignment: str, eta: flo
     log_probs = -torch.rand(len(rows), max(map(len, refinements)), generator=generator) * 9
     mask = torch.tensor([[int(t < len(row)) for t in range(pairs.shape[1])] for row in responses])
     mask *= torch.randint(0, 2, mask.shape, generator=generator)  # tool output
-    charged = charged_log_probs(refine_log_probs=log_probs, counterparts=pairs, response_mask=mask)
+    charged = charge(refine_log_probs=log_probs, counterparts=pairs, response_mask=mask)
     penalty = token_penalty(charged, eta)
     assert (penalty <= 0).all()
     assert (penalty[mask == 0] == 0).all()

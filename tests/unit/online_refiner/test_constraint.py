@@ -8,9 +8,7 @@ import torch
 from recipe.online_refiner.alignment import counterparts, position
 from recipe.online_refiner.constraint import (
     accepts,
-    charged_log_probs,
-    cross_entropy,
-    divergence,
+    charge,
     kl_to_reference,
     penalised_advantages,
     token_penalty,
@@ -37,7 +35,7 @@ ETA = 0.1
 
 
 def charged(log_probs: torch.Tensor = LOG_PROBS) -> torch.Tensor:
-    return charged_log_probs(refine_log_probs=log_probs, counterparts=COUNTERPARTS, response_mask=RESPONSE_MASK)
+    return charge(refine_log_probs=log_probs, counterparts=COUNTERPARTS, response_mask=RESPONSE_MASK)
 
 
 def penalty() -> torch.Tensor:
@@ -49,12 +47,6 @@ def test_penalty_by_hand() -> None:
         [[-0.1, -0.2, 0.0], [-0.05, -0.025, 0.0], [0.0, 0.0, 0.0], [-0.1, 0.0, -0.1], [0.0, 0.0, 0.0]]
     )
     torch.testing.assert_close(penalty(), expected, atol=1e-6, rtol=0)
-
-
-def test_divergence_by_hand() -> None:
-    # Four rollouts (the last row is padding): (1 + 2) + (0.5 + 0.25) + 0 + (1 + 1).
-    assert divergence(charged(), num_rollouts=4) == pytest.approx(5.75 / 4)
-    assert divergence(torch.zeros(5, 3), num_rollouts=4) == 0.0
 
 
 def test_penalised_advantages_by_hand() -> None:
@@ -74,17 +66,6 @@ def test_eta_zero_gives_exactly_zero_even_for_impossible_tokens() -> None:
 def test_garbage_under_the_mask_does_not_leak() -> None:
     dirty = torch.where(REFINE_MASK.bool(), LOG_PROBS, torch.nan)
     assert torch.equal(charged(dirty), charged())
-
-
-def test_cross_entropy_is_a_mean_over_tokens() -> None:
-    rows = torch.tensor([True, True, False, False, False])
-    expected = (1.0 + 2.0 + 0.5 + 0.25 + 4.0 + 8.0) / 6
-    assert cross_entropy(refine_log_probs=LOG_PROBS, refine_mask=REFINE_MASK, rows=rows) == pytest.approx(expected)
-
-
-def test_cross_entropy_of_nothing_is_zero() -> None:
-    rows = torch.zeros(5, dtype=torch.bool)
-    assert cross_entropy(refine_log_probs=LOG_PROBS, refine_mask=REFINE_MASK, rows=rows) == 0.0
 
 
 def test_kl_by_hand() -> None:

@@ -54,7 +54,7 @@ def test_with_eta_zero_a_dynamic_arm_is_its_arm_without_constraint(preset: str) 
     names = {key for key in dynamic if dynamic[key] != none[key]}
     assert dynamic.keys() == none.keys()
     assert {name for name in names if not name.endswith("experiment_name")} == {
-        *("constraint.mode", "run_dir", "trainer.default_local_dir")
+        *("constraint.mode", "run_dir", "records.path", "trainer.default_local_dir")
     }
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,35 +12,24 @@ from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.console import print_summary, step_line
-from recipe.online_refiner.refine_stage import Refinement, Rollout, StageResult
-from recipe.online_refiner.run_dir import RunDir, read_rows
+from recipe.online_refiner.records import Records, choose
+from recipe.online_refiner.rollout import Outcome
+from recipe.online_refiner.run_dir import RunDir, read_rows, refinement_lines
+from recipe.online_refiner.step import StepState
 from recipe.online_refiner.workers import refined_sequences
 
 
-def rollout(key: str, response_ids: list[int], reward: float) -> Rollout:
-    messages = [{"role": "user", "content": "Add 1 and 2 \ud800."}]  # a lone surrogate: models write them
-    return Rollout(
-        key=key,
-        group=key[0],
-        messages=messages,
-        prompt_ids=[1],
-        response_ids=response_ids,
-        reward=reward,
-        sample={"uid": key[0]},
-    )
-
-
 def test_sandbox_metrics() -> None:
-    rollouts = [rollout("a0", [5], 1.0), rollout("a1", [5], -0.6), rollout("b0", [5], -1.0)]
-    assert metrics.sandbox_metrics(rollouts, 2.0) == {}, "a reward that runs no programs"
-    for one, (outcome, runs, seconds, restarts) in zip(
-        rollouts, [("pass", 4, 0.2, 0.0), ("time_out", 1, 1.0, 1.0), ("compile_error", 0, 0.0, 0.0)], strict=True
-    ):
-        one.reward_extra_info = {
-            **{"score": one.reward, "outcome": outcome},
-            **{"sandbox_runs": runs, "sandbox_run_s": seconds, "sandbox_restarts": restarts},
-        }
-    found = metrics.sandbox_metrics(rollouts, 2.0)
+    assert metrics.sandbox_metrics([{"score": 1.0}], 2.0) == {}, "a reward that runs no programs"
+    infos = [
+        {"outcome": outcome, "sandbox_runs": runs, "sandbox_run_s": seconds, "sandbox_restarts": restarts}
+        for outcome, runs, seconds, restarts in [
+            ("pass", 4, 0.2, 0.0),
+            ("time_out", 1, 1.0, 1.0),
+            ("compile_error", 0, 0.0, 0.0),
+        ]
+    ]
+    found = metrics.sandbox_metrics(infos, 2.0)
     assert found["sandbox/runs_per_s"] == 2.5
     assert found["sandbox/seconds_per_run"] == pytest.approx(0.24)
     assert found["sandbox/restarts"] == 1
@@ -49,40 +39,34 @@ def test_sandbox_metrics() -> None:
 
 
 @pytest.fixture
-def result() -> StageResult:
-    return StageResult(
-        rollouts=[
-            rollout("a0", [5, 6, 2], -0.3),
-            rollout("a1", [5, 6, 2], -0.6),
-            rollout("b0", [5, 6, 7, 2], 0.2),
-            rollout("b1", [9, 2], 1.0),
-        ],
-        refinements=[
-            Refinement(
-                verdict="accepted",
-                token_ids=[5, 8, 2],
-                text="4",
-                reward=1.0,
-                num_prompt_tokens=9,
-                num_generated_tokens=3,
-            ),
-            Refinement(verdict="truncated", text="loop", num_prompt_tokens=9, num_generated_tokens=16),
-            Refinement(
-                verdict="not_better",
-                token_ids=[5, 6, 7, 2],
-                text="3",
-                reward=0.2,
-                num_prompt_tokens=9,
-                num_generated_tokens=4,
-            ),
-            Refinement(verdict="max_reward"),
-        ],
-        responses=["3", "3", "33", "9"],
+def state() -> StepState:
+    """Return a step: one refinement accepted, one cut, one verbatim, one rollout that needs none."""
+    written = {"num_prompt_tokens": 9}
+    outcomes = [
+        Outcome(
+            verdict="accepted",
+            is_used=True,
+            refined_reward=1.0,
+            num_refined_tokens=3,
+            edit_distance=1,
+            num_generated_tokens=3,
+            **written,
+        ),
+        Outcome(verdict="truncated", detail="loop", num_generated_tokens=16, **written),
+        Outcome(verdict="not_better", refined_reward=0.2, num_refined_tokens=4, num_generated_tokens=4, **written),
+        Outcome(verdict="max_reward"),
+    ]
+    rewards = {0: -0.3, 1: -0.6, 2: 0.2, 4: 1.0}
+    return StepState(
+        step=3,
+        rows=[0, 1, 2, 4],
+        rewards=rewards,
+        outcomes=dict(zip((0, 1, 2, 4), outcomes, strict=True)),
     )
 
 
-def test_stage_metrics_by_hand(result: StageResult) -> None:
-    values = metrics.stage_metrics(result)
+def test_stage_metrics_by_hand(state: StepState) -> None:
+    values = metrics.stage_metrics(state)
     assert values["refiner/num_attempted"] == 3
     assert values["refiner/num_accepted"] == 1
     assert values["refiner/improvement_ratio"] == 0.25
@@ -95,33 +79,103 @@ def test_stage_metrics_by_hand(result: StageResult) -> None:
     assert set(values) <= set(metrics.MEANING)
 
 
+def test_a_run_without_the_gate_has_the_same_improvement_ratio(state: StepState) -> None:
+    before = metrics.stage_metrics(state)
+    state.outcomes[2].is_used = True
+    assert metrics.stage_metrics(state) == before
+
+
+def test_constraint_metrics_by_hand(state: StepState) -> None:
+    state.nll, state.divergences = {0: 6.0, 2: 2.0}, {0: 5.0, 2: 0.0}
+    values = metrics.constraint_metrics(state, is_due=True)
+    assert values == {
+        "constraint/divergence": 1.25,  # 5 nats, four rollouts
+        "constraint/cross_entropy_accepted": 2.0,
+        "constraint/cross_entropy_all": pytest.approx(8 / 7),
+        "tokens/refine_log_prob": 7,
+    }
+    del state.nll[2], state.divergences[2]
+    assert metrics.constraint_metrics(state, is_due=False) == {
+        "constraint/divergence": 1.25,
+        "constraint/cross_entropy_accepted": 2.0,
+        "tokens/refine_log_prob": 3,
+    }
+    assert set(metrics.constraint_metrics(StepState(), is_due=True).values()) == {0.0}
+
+
 def test_reward_metrics_by_hand() -> None:
-    rewards = {"a0": 1.0, "a1": 0.0, "b0": 0.5, "b1": 0.5}
-    rollouts = [rollout(key, [2], reward) for key, reward in rewards.items()]
-    values = metrics.reward_metrics(rollouts, {})
+    rewards = {"a_0_0": 1.0, "a_1_0": 0.0, "b_0_0": 0.5, "b_1_0": 0.5}
+    values = metrics.reward_metrics(rewards, {})
     assert values == {"reward/mean": 0.5, "reward/group_std": 0.25, "reward/zero_std_groups": 0.5}
 
     # Three groups more, of two responses each, were filtered: two all right, one all wrong.
-    values = metrics.reward_metrics(rollouts, {1.0: 2, -1.0: 1})
+    values = metrics.reward_metrics(rewards, {1.0: 2, -1.0: 1})
     assert values["reward/mean"] == pytest.approx((2 * 0.5 + 2 * 1.0 - 1.0) / 5)
     assert values["reward/group_std"] == 0.25
 
 
-def test_run_dir_keeps_every_rollout_and_forgets_steps_to_be_done_again(result: StageResult, tmp_path: Path) -> None:
+def record(key: str, verdict: str = "accepted") -> dict[str, Any]:
+    texts = {"prompt": [{"role": "user", "content": "Add \ud800."}], "response": "3", "refined": "4", "detail": ""}
+    return {"key": key, "verdict": verdict, "reward": -0.3, "refined_reward": 1.0, **texts}
+
+
+def test_parts_are_kept_by_step_and_those_of_steps_to_be_done_again_are_put_aside(tmp_path: Path) -> None:
+    records = Records(str(tmp_path / "run" / "refinements"))
+    records.forget_after(0)
+    assert list(records.lines()) == []
+    for step in (2, 11, 10):
+        for writer in ("w0", "w1"):
+            records.write(step, writer, [record(f"{writer}_0_0"), record(f"{writer}_1_0")])
+    records.write(12, "w0", [])
+    rows = [json.loads(line) for line in refinement_lines(tmp_path / "run")]
+    assert [row["step"] for row in rows] == [2] * 4 + [10] * 4 + [11] * 4
+    assert [row["key"] for row in rows[:4]] == ["w0_0_0", "w0_1_0", "w1_0_0", "w1_1_0"]
+    assert rows[0]["prompt"][0]["content"] == "Add \ud800."
+    for _ in range(2):  # what was undone before stays
+        records.forget_after(10)
+        assert [json.loads(line)["step"] for line in records.lines()] == [2] * 4 + [10] * 4
+        assert len(list((tmp_path / "run" / "refinements" / "undone").glob("*/*.jsonl"))) == 2
+    records.write(11, "w0", [record("w0_0_0")])
+    records.forget_after(10)
+    assert len(list((tmp_path / "run" / "refinements" / "undone").glob("*/*.jsonl"))) == 3
+
+
+def test_records_on_another_file_system(tmp_path: Path) -> None:
+    records = Records("memory://bucket/run/refinements")
+    records.write(1, "w0", [record("a_0_0")])
+    records.write(2, "w0", [record("a_0_0")])
+    records.forget_after(1)
+    assert [json.loads(line)["step"] for line in refinement_lines(tmp_path, "memory://bucket/run/refinements")] == [1]
+
+
+def test_which_rollouts_are_recorded() -> None:
+    outcomes = {row: Outcome(verdict="accepted" if row % 5 == 0 else "not_better") for row in range(20)}
+    assert choose(outcomes, None, seed=1) == choose(outcomes, 20, seed=1) == list(range(20))
+    assert choose(outcomes, 0, seed=1) == []
+    assert choose(outcomes, 4, seed=1) == [0, 5, 10, 15]
+    some = choose(outcomes, 7, seed=1)
+    assert len(some) == 7 and {0, 5, 10, 15} < set(some) and some != choose(outcomes, 7, seed=2)
+
+
+def test_lines_of_steps_to_be_done_again_are_cut_off_without_reading_the_others(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
     for step in (1, 2, 3):
         run_dir.write_metrics(step, {"loss": 0.5, "nan": float("nan"), "text": "no number"})
-        run_dir.append_refinements(step, result)
+        run_dir.append_tokens(step, [{"key": "a_0_0", "response": [["x" * 70_000, -0.5]]}] * 2)
+    (run_dir.path / "refinements.jsonl").write_text('this is not read\n{"step": 2}\n{"step": 3}\n{"step": 3}\n')
     with run_dir.metrics.open("a") as file:
         file.write('{"step": 4, "cut off')
     run_dir.forget_after(2)
     assert list(read_rows(run_dir.metrics)) == [{"step": step, "loss": 0.5, "nan": None} for step in (1, 2)]
     assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.undone.jsonl")] == [3]
-    assert [row["step"] for row in read_rows(tmp_path / "run" / "refinements.undone.jsonl")] == [3] * 4
-    rows = list(read_rows(run_dir.refinements))
-    assert [row["verdict"] for row in rows] == ["accepted", "truncated", "not_better", "max_reward"] * 2
-    assert (rows[0]["refined"], rows[0]["reward"], rows[0]["refined_reward"]) == ("4", -0.3, 1.0)
-    assert (rows[1]["refined"], rows[1]["detail"]) == (None, "loop")
+    assert [row["step"] for row in read_rows(run_dir.tokens)] == [1, 1, 2, 2]
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "tokens.undone.jsonl")] == [3, 3]
+    assert (run_dir.path / "refinements.jsonl").read_text() == 'this is not read\n{"step": 2}\n'
+    run_dir.forget_after(2)
+    assert [row["step"] for row in read_rows(run_dir.metrics)] == [1, 2]
+    (run_dir.path / "refinements.jsonl").unlink()
+    run_dir.forget_after(0)
+    assert run_dir.metrics.read_bytes() == b""
 
 
 def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
@@ -133,10 +187,10 @@ def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
     assert rows == [(1, 0.25), (2, 0.125), (3, 0.0)]
 
 
-def test_the_summary_shows_the_table_and_a_diff(result: StageResult, tmp_path: Path) -> None:
+def test_the_summary_shows_the_table_and_a_diff(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0})
-    run_dir.append_refinements(1, result)
+    Records(str(tmp_path / "refinements")).write(1, "w0", [record("a_0_0"), record("a_1_0", "not_better")])
     output = io.StringIO()
     print_summary(Console(file=output, width=120), run_dir)
     text = output.getvalue()

@@ -92,6 +92,12 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.eta_schedule=x", "constraint.eta_schedule=x does not exist; set one of: constant, linear"),
         ("constraint.eta_schedule=adaptive", "constraint.eta_schedule=adaptive needs constraint.delta"),
         ("constraint.kept_weight=2", "constraint.kept_weight=2.0: set 0 to 1"),
+        ("actor_rollout_ref.rollout.multi_turn.enable=true", "multi_turn.enable=false and agent.default_agent_loop"),
+        ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "in one turn"),
+        ("actor_rollout_ref.model.mtp.enable=true", "mtp.enable=true: set it to false"),
+        ("refiner.num_workers=0", "refiner.num_workers=0: set at least 1"),
+        ("records.max_rollouts_per_step=-1", "records.max_rollouts_per_step=-1: set 0 or more"),
+        ("records.path=s4://bucket/run", "records.path=s4://bucket/run: "),
         ("constraint.cross_entropy_all_every=-1", "constraint.cross_entropy_all_every=-1: set 0 or more"),
         ("algorithm.adv_estimator=gdpo", "does not work with algorithm.adv_estimator=gdpo: it normalises several"),
         ("reward.reward_model.enable=true", "lower their sum to 0.95, or give the reward model GPUs of its own"),
@@ -142,14 +148,20 @@ def test_routes_are_not_recorded_for_refinements() -> None:
 
 def test_a_shared_refiner_needs_a_lora_even_to_measure_the_kl() -> None:
     with pytest.raises(ValueError, match="refiner.placement=shared needs a LoRA policy"):
-        schema.load(composed("refiner.placement=shared", "constraint.mode=none"))
-    schema.load(composed("refiner.placement=shared", "constraint.mode=none", "refiner.num_kl_rollouts=0"))
+        schema.load(composed("refiner.placement=shared", "constraint.mode=none", "refiner.num_kl_rollouts=8"))
+    schema.load(composed("refiner.placement=shared", "constraint.mode=none"))
 
 
-def test_mode_none_hosts_a_refiner_only_to_track_the_kl() -> None:
-    assert schema.load(composed("constraint.mode=none")).hosts_refiner
-    assert not schema.load(composed("constraint.mode=none", "refiner.num_kl_rollouts=0")).hosts_refiner
-    assert not schema.load(composed("constraint.mode=none", "algorithm.use_kl_in_reward=true")).hosts_refiner
+def test_mode_none_hosts_a_refiner_only_if_asked_to_track_the_kl() -> None:
+    assert not schema.load(composed("constraint.mode=none")).hosts_refiner
+    tracked = ("constraint.mode=none", "refiner.num_kl_rollouts=8")
+    assert schema.load(composed(*tracked)).hosts_refiner
+    assert not schema.load(composed(*tracked, "algorithm.use_kl_in_reward=true")).hosts_refiner
+
+
+def test_the_kl_is_measured_on_64_responses_by_default() -> None:
+    assert schema.load(composed()).num_kl_rollouts == 64
+    assert schema.load(composed("refiner.num_kl_rollouts=9999")).num_kl_rollouts == 9999
 
 
 def test_other_modes_take_any_estimator() -> None:
@@ -216,8 +228,7 @@ def test_a_reward_model_beside_a_refiner_that_leaves_it_room(overrides: tuple[st
 def test_streaming_needs_rewards_and_workers_during_the_rollout(override: str, message: str) -> None:
     dedicated = ("refiner.placement=dedicated", "refiner.n_gpus_per_node=2")
     assert schema.load(composed(*dedicated)).streams
-    assert schema.load(composed(*dedicated, "constraint.mode=none")).streams, "the KL is measured there"
-    assert not schema.load(composed(*dedicated, "constraint.mode=none", "refiner.num_kl_rollouts=0")).streams
+    assert not schema.load(composed(*dedicated, "constraint.mode=none", "refiner.num_kl_rollouts=8")).streams
     with pytest.raises(ValueError, match=re.escape(message)):
         schema.load(composed(*dedicated, override))
     assert not schema.load(composed(*dedicated, override, "refiner.streaming=false")).streams

@@ -58,3 +58,15 @@ def test_failures_have_a_reason_and_no_tokens(tokenizer: Any, output: str, ended
     answer = parse(tokenizer, output, ended=ended)
     assert answer.failure == failure
     assert answer.token_ids == []
+
+
+@pytest.mark.parametrize(
+    "output", [" b = 2\n</refined> x", " b = 2", "\n  b\n\n</refined>", "ü b</refined>", "b<b </refined"]
+)
+def test_what_is_kept_is_found_with_any_cut(tokenizer: Any, output: str) -> None:
+    ids = tokenizer.encode(output, add_special_tokens=False)
+    answer = parse_answer([*ids, EOS], eos_token_id=EOS, tokenizer=tokenizer, tags=True)
+    assert answer.text == output.split("</refined>")[0].strip()
+    assert tokenizer.decode(answer.token_ids, skip_special_tokens=True) == answer.text
+    kept = answer.token_ids[1:-2]  # the first and the last one may be cut
+    assert any(ids[start : start + len(kept)] == kept for start in range(len(ids)))

@@ -153,7 +153,7 @@ def test_what_has_nothing_to_show_is_left_out_and_said(write_run: Callable, tmp_
         ({"config.yaml": "a: 1"}, "no step is finished yet"),
         ({"config.yaml": "a: 1", "metrics.jsonl": '{"step": 1'}, "no step is finished yet"),
         ({"config.yaml": "a: [", "metrics.jsonl": '{"step": 1}\n'}, "not YAML"),
-        ({"config.yaml": "a: 1", "metrics.jsonl": '{"step": 1}\nnot JSON\n'}, "metrics.jsonl, line 2: not JSON"),
+        ({"config.yaml": "a: 1", "metrics.jsonl": '{"step": 1}\nnot JSON\n'}, ", metrics, line 2: not JSON"),
         (
             {"config.yaml": "a: 1", "metrics.jsonl": '{"step": 1}\n', "refinements.jsonl": "7\n"},
             "line 1: not an object",

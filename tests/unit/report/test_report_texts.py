@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipe.online_refiner.refine_stage import FAILED, SCORED, SKIPPED
+from recipe.online_refiner.rollout import FAILED, SCORED, SKIPPED
 from recipe.report import refinements, token_maps
 from recipe.report.diff import KEPT, PUT_IN, TAKEN_OUT, pieces
 from recipe.report.refinements import Index
@@ -76,7 +76,7 @@ def test_a_chat_of_several_messages_names_the_roles() -> None:
 
 def test_a_long_text_says_how_much_is_left_out() -> None:
     text = refinements.prompt_text([{"role": "user", "content": "x" * 9500}])
-    assert text == "x" * 8000 + "\n[1,500 more characters are in refinements.jsonl]"
+    assert text == "x" * 8000 + "\n[1,500 more characters are in the run's records]"
 
 
 def test_what_cannot_be_seen_is_shown_by_its_number() -> None:

@@ -1,0 +1,275 @@
+"""The rows of verl's TransferQueue: the only module that touches its types.
+
+What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
+lacks): ``refine_ids`` (a'), ``refine_mask`` and ``refine_edited`` (1 where a' differs from a) jagged int64 (B, u),
+``refine_used`` int64 (B,); a row without a refinement has u = 1 and masks 0. On some rows only, and read on those only:
+``refine_log_probs`` jagged float32 (B, u) and ``refine_charged`` jagged float32 (B, response length), by the actor;
+``kl_ref_log_prob`` jagged float32 (B, response length).
+
+Source: ``verl/trainer/ppo/v1/agent_loop_tq.py`` writes the rows, ``tests/unit/online_refiner/test_queue.py`` pins it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from tensordict import TensorDict
+from tensordict.tensorclass import NonTensorStack
+from transfer_queue import KVBatchMeta
+from verl.experimental.agent_loop import AgentLoopOutput
+
+from recipe.online_refiner.alignment import edited_tokens
+from recipe.online_refiner.refined_rows import jagged
+from recipe.online_refiner.rollout import Outcome, Refinement, Rollout, group_of
+from refiner_worker.parsing import decode
+
+BY_AGENT_LOOP = {*AgentLoopOutput.model_fields, "multi_modal_inputs"}
+"""Fields of a row, tensors left out, that verl's agent loop adds to the columns of the data set."""
+OUTCOME = "refinement"
+"""The tag of a row that tells what became of its refinement."""
+
+
+def real_rows(batch: KVBatchMeta) -> list[int]:
+    """Return the positions of the rows that are rollouts, not padding."""
+    return [index for index, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
+
+
+def rows_of(batch: KVBatchMeta, positions: Iterable[int]) -> KVBatchMeta:
+    """Return some rows of a batch, in this order."""
+    positions = list(positions)
+    return KVBatchMeta(
+        keys=[batch.keys[index] for index in positions],
+        tags=[batch.tags[index] for index in positions],
+        partition_id=batch.partition_id,
+    )
+
+
+def shards(batch: KVBatchMeta, num_shards: int) -> list[KVBatchMeta]:
+    """Split a batch into at most so many parts of about equally many tokens; rollouts of one prompt stay together."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for index, key in enumerate(batch.keys):
+        groups[group_of(key)].append(index)
+    parts: list[list[int]] = [[] for _ in range(num_shards)]
+    load = [0] * num_shards
+    length = {group: sum(batch.tags[index]["seq_len"] for index in rows) for group, rows in groups.items()}
+    for group in sorted(groups, key=lambda name: -length[name]):
+        lightest = load.index(min(load))
+        parts[lightest] += groups[group]
+        load[lightest] += length[group]
+    return [rows_of(batch, part) for part in parts if part]
+
+
+def read(batch: KVBatchMeta, *names: str) -> TensorDict:
+    """Read fields as they are, those of the response jagged.
+
+    Raises:
+        RuntimeError: If a row lacks one, but for ``rm_scores``: then the queue leaves it out of all rows.
+    """
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
+    if lacking := set(names) - set(data.keys()) - {"rm_scores"}:
+        raise RuntimeError(f"rows of the TransferQueue lack the fields {sorted(lacking)}")
+    return data
+
+
+def read_padded(batch: KVBatchMeta, *names: str) -> TensorDict:
+    """Read tensor fields, jagged ones padded with zeros to (B, longest)."""
+    return read(batch, *names).to_padded_tensor(0)
+
+
+def write_fields(batch: KVBatchMeta, **fields: torch.Tensor) -> None:
+    """Write fields of every row and tell the batch of them, so that verl's workers read them too."""
+    written = tq.kv_batch_put(
+        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
+    )
+    batch.fields = written.fields
+
+
+def write_padded(batch: KVBatchMeta, **fields: torch.Tensor) -> None:
+    """Write right-padded tensors over the response tokens, (B, longest response), as jagged fields."""
+    lengths = [tag["response_len"] for tag in batch.tags]
+    write_fields(
+        batch,
+        **{
+            name: jagged([row[:length] for row, length in zip(values, lengths, strict=True)])
+            for name, values in fields.items()
+        },
+    )
+
+
+def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
+    """Write the reward of every row, on its last token; the batch has no padding yet."""
+    rows = [torch.zeros(tag["response_len"]) for tag in batch.tags]
+    for row, reward in zip(rows, rewards, strict=True):
+        row[-1] = reward
+    write_fields(batch, rm_scores=jagged(rows))
+
+
+def write_refinements(
+    batch: KVBatchMeta,
+    responses: list[list[int]],
+    refinements: list[Refinement],
+    outcomes: list[Outcome],
+    *,
+    edits: bool,
+) -> None:
+    """Write the refined responses of some rows, and what became of them as tags.
+
+    Args:
+        batch: The rows.
+        responses: Their responses' token ids, read for edits only.
+        refinements: Of the rows.
+        outcomes: Of the rows.
+        edits: Whether anything reads ``refine_edited``.
+    """
+    ids = [torch.tensor(refinement.token_ids or [0]) for refinement in refinements]
+    masks = [torch.full_like(row, bool(one.token_ids)) for row, one in zip(ids, refinements, strict=True)]
+    edited = [torch.zeros_like(row) for row in ids]
+    for row, outcome in enumerate(outcomes):
+        if edits and outcome.is_used:
+            edited[row] = torch.tensor(edited_tokens(responses[row], refinements[row].token_ids)).long()
+    fields = {"refine_ids": jagged(ids), "refine_mask": jagged(masks), "refine_edited": jagged(edited)}
+    fields["refine_used"] = torch.tensor([int(outcome.is_used) for outcome in outcomes])
+    tq.kv_batch_put(
+        keys=batch.keys,
+        partition_id=batch.partition_id,
+        fields=TensorDict(fields, batch_size=len(batch)),
+        tags=[with_outcome(tag, outcome) for tag, outcome in zip(batch.tags, outcomes, strict=True)],
+    )
+
+
+def write_nothing(batch: KVBatchMeta, verdict: str) -> None:
+    """Write rows without a refinement, whatever is there: padding copies a row, a dead worker leaves half of one."""
+    outcomes = [Outcome(verdict=verdict) for _ in batch.keys]
+    write_refinements(batch, [], [Refinement(verdict=verdict) for _ in batch.keys], outcomes, edits=False)
+
+
+def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:
+    """Write log pi_0 of the responses of all rows."""
+    write_fields(batch, kl_ref_log_prob=jagged(list(map(torch.tensor, log_probs))))
+
+
+def with_outcome(tag: dict[str, Any], outcome: Outcome) -> dict[str, Any]:
+    """Return a row's tag with what became of its refinement."""
+    return {**tag, OUTCOME: asdict(outcome)}
+
+
+def outcome_of(tag: dict[str, Any]) -> Outcome | None:
+    """Return what became of a row's refinement, from its tag; None if nobody has refined it, or if it is padding."""
+    return Outcome(**tag[OUTCOME]) if OUTCOME in tag and not tag.get("is_padding", False) else None
+
+
+def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
+    """Read refined rows as records: prompt and texts, both rewards, and what became of the refinement."""
+    data = read(batch, "raw_prompt", "responses", "refine_ids", "rm_scores")
+    columns = [
+        _objects(data["raw_prompt"]),
+        *(data[name].unbind() for name in ("responses", "refine_ids", "rm_scores")),
+    ]
+    rows = []
+    for key, tag, prompt, response, refined, rewards in zip(batch.keys, batch.tags, *columns, strict=True):
+        outcome = Outcome(**tag[OUTCOME])
+        text = decode(tokenizer, refined) if outcome.is_scored else None
+        rows.append(
+            {
+                "key": key,
+                "prompt": prompt,
+                "response": decode(tokenizer, response),
+                "refined": text,
+                "reward": rewards.sum().item(),
+                "refined_reward": outcome.refined_reward if outcome.is_scored else None,
+                "verdict": outcome.verdict,
+                "detail": outcome.detail,
+            }
+        )
+    return rows
+
+
+def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, multiple: int, fields: list[str]) -> KVBatchMeta:
+    """Select rows for a worker group, which gets them in equal contiguous chunks.
+
+    Args:
+        batch: The step's rows; their number is a multiple of ``num_chunks * multiple``.
+        wanted: Positions of the rows.
+        num_chunks: Data-parallel ranks.
+        multiple: Rows of a rank come in multiples of this (a fixed micro-batch size).
+        fields: What the workers read.
+
+    Returns:
+        The wanted rows and as many others as the multiples need, the shortest; rows of equal length on every rank.
+    """
+    length = [tag["seq_len"] for tag in batch.tags]
+    others = sorted(set(range(len(batch))) - set(wanted), key=length.__getitem__)
+    num_rows = -(-len(wanted) // (num_chunks * multiple)) * num_chunks * multiple
+    by_length = sorted(wanted + others[: num_rows - len(wanted)], key=length.__getitem__)
+    selected = rows_of(batch, [index for chunk in range(num_chunks) for index in by_length[chunk::num_chunks]])
+    selected.fields = fields
+    return selected
+
+
+def read_token_pairs(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
+    """Read rows with their refinements as ``RunDir.append_tokens`` takes them: (text, log-prob) of every token."""
+    names = {"response": ("responses", "old_log_probs"), "refined": ("refine_ids", "refine_log_probs")}
+    data = read(batch, *(field for fields in names.values() for field in fields))
+    pairs: list[dict[str, Any]] = [{"key": key} for key in batch.keys]
+    for name, fields in names.items():
+        for pair, ids, log_probs in zip(pairs, *(data[field].unbind() for field in fields), strict=True):
+            tokens = zip(ids.tolist(), log_probs.tolist(), strict=True)
+            pair[name] = [[tokenizer.decode([token]), round(log_prob, 4)] for token, log_prob in tokens]
+    return pairs
+
+
+def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
+    """Read the rollouts of some rows: what refining and rewarding them takes; where nothing is rewarded yet, 0."""
+    columns = ["num_turns", "extra_fields", *_columns_of_data_set(batch)]
+    data = read(batch, "prompts", "responses", "rm_scores", *columns)
+    rewards = [row.sum().item() for row in data["rm_scores"].unbind()] if "rm_scores" in data else [0.0] * len(batch)
+    values = {name: _objects(data[name]) for name in columns}
+    turns, extras = values.pop("num_turns"), values.pop("extra_fields")
+    return [
+        Rollout(
+            key=key,
+            messages=values["raw_prompt"][row],
+            prompt_ids=prompt.tolist(),
+            response_ids=response.tolist(),
+            reward=rewards[row],
+            request=request_columns({name: of_rows[row] for name, of_rows in values.items()}, turns[row], extras[row]),
+        )
+        for row, (key, prompt, response) in enumerate(
+            zip(batch.keys, data["prompts"].unbind(), data["responses"].unbind(), strict=True)
+        )
+    ]
+
+
+def read_rewards(batch: KVBatchMeta) -> list[tuple[float, dict[str, Any]]]:
+    """Read the reward of every row, and what the reward function said beside it."""
+    data = read(batch, "rm_scores", "extra_fields")
+    infos = (extra.get("reward_extra_info", {}) for extra in _objects(data["extra_fields"]))
+    return [(row.sum().item(), info) for row, info in zip(data["rm_scores"].unbind(), infos, strict=True)]
+
+
+def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``AgentLoopWorker._compute_score`` of verl sends to a reward worker beside token ids.
+
+    Args:
+        columns: The data set's, with ``uid``, ``session_id``, ``raw_prompt`` and what else a prompt has.
+        num_turns: Of the chat, the prompt's included.
+        extra_fields: What the agent loop says; the reward's own answer, which came later, is left out.
+    """
+    loop = {name: value for name, value in extra_fields.items() if name != "reward_extra_info"}
+    return {**columns, "__num_turns__": num_turns, "tool_extra_fields": loop}
+
+
+def _columns_of_data_set(batch: KVBatchMeta) -> list[str]:
+    """Return the names of the columns that the data set gave the rows, from one row: only metadata tell them all."""
+    data = tq.kv_batch_get(keys=batch.keys[:1], partition_id=batch.partition_id)
+    return [name for name, value in data.items() if name not in BY_AGENT_LOOP and isinstance(value, NonTensorStack)]
+
+
+def _objects(column: Any) -> list[Any]:
+    """Return a column as a list of plain objects, whichever of its types the queue chose."""
+    if isinstance(column, torch.Tensor):
+        return column.tolist()
+    return [getattr(value, "data", value) for value in column]

@@ -1,0 +1,135 @@
+"""Rollouts of one prompt -> requests -> refinements -> rewards -> verdicts, wherever that is done.
+
+One function refines a group. A refine worker calls it for its share of a batch, an agent loop worker as soon as a
+group is complete; it knows neither of them nor the TransferQueue.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from recipe.online_refiner.blocks import ConstraintConfig
+from recipe.online_refiner.constraint import accepts
+from recipe.online_refiner.rollout import Refinement, Rollout
+from refiner_worker.client import RefinerClient, RefinerRequestError
+from refiner_worker.config import RefinerConfig
+from refiner_worker.parsing import Answer, decode, parse_answer
+from refiner_worker.prompts import RefinerPrompt
+
+Score = Callable[[Rollout, list[int]], Awaitable[float]]
+"""Rewards a refined response, given as token ids, exactly as the rollout's response was rewarded."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Refiner:
+    """Refines groups of rollouts. Holds no state between calls."""
+
+    config: RefinerConfig
+    constraint: ConstraintConfig
+    client: RefinerClient
+    prompt: RefinerPrompt
+    score: Score
+    max_model_len: int
+    """Context length of the refiner, in tokens."""
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    """Encodes and decodes, one text after the other, while the event loop sends what is ready."""
+
+    async def refine_group(self, rollouts: list[Rollout]) -> list[Refinement]:
+        """Refine the rollouts of one prompt, all at once, and gate the results by their rewards.
+
+        Whatever goes wrong with one costs that refinement only.
+
+        Returns:
+            One for each rollout, in order.
+        """
+        chosen = choose(self.config, rollouts)
+        return list(await asyncio.gather(*(self._refine(one, n in chosen) for n, one in enumerate(rollouts))))
+
+    async def _refine(self, rollout: Rollout, is_chosen: bool) -> Refinement:
+        if self.config.is_maximal(rollout.reward):
+            return Refinement(verdict="max_reward")
+        if not is_chosen:
+            return Refinement(verdict="not_chosen")
+        prompt_ids = await self._on_thread(self._encode, rollout)
+        if len(prompt_ids) + self.config.max_new_tokens > self.max_model_len:
+            return Refinement(verdict="too_long")
+        candidates: list[Refinement] = []
+        while len(candidates) < self.config.num_candidates:
+            candidates.append(await self._candidate(rollout, prompt_ids))
+            if self.config.is_maximal(candidates[-1].reward):
+                break
+        best = max(candidates, key=lambda one: float("-inf") if one.reward is None else one.reward)
+        best.num_prompt_tokens = sum(one.num_prompt_tokens for one in candidates)
+        best.num_generated_tokens = sum(one.num_generated_tokens for one in candidates)
+        return best
+
+    async def _candidate(self, rollout: Rollout, prompt_ids: list[int]) -> Refinement:
+        result = Refinement(verdict="timeout", num_prompt_tokens=len(prompt_ids))
+        try:
+            async with self.client.slot():
+                await asyncio.wait_for(self._attempt(rollout, prompt_ids, result), self.config.request_timeout_s)
+        except asyncio.TimeoutError:  # not the built-in one before Python 3.11
+            result.verdict = "timeout"
+        return result
+
+    async def _attempt(self, rollout: Rollout, prompt_ids: list[int], result: Refinement) -> None:
+        try:
+            generated = await self.client.generate(prompt_ids, self.prompt.stop)
+        except RefinerRequestError as error:
+            result.verdict, result.text = "request", str(error)
+            return
+        result.num_generated_tokens = len(generated)
+        answer = await self._on_thread(self._parse, generated)
+        result.text = answer.text
+        if answer.failure:
+            result.verdict = answer.failure
+            return
+        try:
+            result.reward = await self.score(rollout, answer.token_ids)
+        except Exception as error:  # a user's reward function on model-written text: it may raise anything
+            result.verdict, result.text = "reward", f"{type(error).__name__}: {error}"
+            return
+        result.token_ids = answer.token_ids
+        is_better = accepts(result.reward, rollout.reward, self.constraint.margin)
+        result.verdict = "accepted" if is_better else "not_better"
+
+    def _encode(self, rollout: Rollout) -> list[int]:
+        response = decode(self.prompt.tokenizer, rollout.response_ids)
+        return self.prompt.encode(rollout.messages, response, rollout.reward)
+
+    def _parse(self, generated: list[int]) -> Answer:
+        tokenizer = self.prompt.tokenizer
+        return parse_answer(
+            generated, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer, tags=self.prompt.uses_tags
+        )
+
+    async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, function, *arguments)
+
+
+def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
+    """Return the positions of a group's rollouts to refine: at most ``max_refinements_per_group``.
+
+    The choice depends on prompt, step and sessions alone, not on who makes it or in which order responses came.
+    """
+    members = [index for index, rollout in enumerate(rollouts) if not config.is_maximal(rollout.reward)]
+    members.sort(key=lambda index: rollouts[index].session)
+    if config.group_choice == "random":
+        first = rollouts[0]
+        random.Random(f"{first.prompt_ids} {first.request.get('global_steps')}").shuffle(members)
+    else:
+        members.sort(key=lambda index: rollouts[index].reward)
+    return set(members[: config.max_refinements_per_group])
+
+
+async def reference_log_probs(client: RefinerClient, rollout: Rollout) -> list[float] | None:
+    """Return log pi_0 of a response, (response length,); None if no replica answered in time."""
+    try:
+        async with client.slot():
+            request = client.log_probs(rollout.prompt_ids, rollout.response_ids)
+            return await asyncio.wait_for(request, client.config.request_timeout_s)
+    except (RefinerRequestError, asyncio.TimeoutError):
+        return None

@@ -1,0 +1,168 @@
+"""Where the refine stage's bulk data is: Ray actors without GPUs, so that the driver holds none.
+
+The driver hands out rows of the TransferQueue by their metadata, whole groups together. A worker reads the columns that
+it needs, refines, and writes the refined responses back; what became of them goes into the rows' tags. An agent loop
+worker of a streaming run does the same for a group as soon as it is complete (``streaming.py``).
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import transfer_queue
+from omegaconf import DictConfig
+from rapidfuzz.distance import Levenshtein
+from ray.actor import ActorHandle
+from transfer_queue import KVBatchMeta
+
+from recipe.online_refiner import queue
+from recipe.online_refiner.blocks import ConstraintConfig
+from recipe.online_refiner.constraint import penalised_advantages, token_penalty
+from recipe.online_refiner.records import Records
+from recipe.online_refiner.refine import Refiner, reference_log_probs
+from recipe.online_refiner.rollout import Outcome, Refinement, Rollout
+from recipe.online_refiner.schema import load
+from recipe.online_refiner.scoring import RewardLoopScore
+from refiner_worker.client import RefinerClient
+from refiner_worker.prompts import RefinerPrompt
+
+MAX_DETAIL = 1000
+"""Characters of what a failed attempt wrote, as far as it is kept."""
+
+
+class RefineWorker:
+    """Works on the rows that it is handed. Reads and writes wait on a thread: others run in the same loop meanwhile.
+
+    Args:
+        config: The whole config.
+        tokenizer: The policy's.
+        reward_workers: verl's reward loop workers.
+        name: Of its parts of the records.
+    """
+
+    def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], name: str) -> None:
+        """Connect to the TransferQueue."""
+        transfer_queue.init()
+        self._config = load(config).refiner
+        self._tokenizer, self._name = tokenizer, name
+        self._prompt = RefinerPrompt(self._config.template_path(), tokenizer)
+        self._score = RewardLoopScore(reward_workers)
+        self._records = Records(config.records.path)
+        self._thread = ThreadPoolExecutor(1, "tokenizer")
+
+    async def refine(
+        self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int, constraint: ConstraintConfig
+    ) -> list[Outcome]:
+        """Refine the rollouts of some groups, write the refined responses and return what became of each.
+
+        Args:
+            rows: Rewarded rows, no padding.
+            client: Of the replicas that are alive.
+            max_model_len: Context length of the refiner, in tokens.
+            constraint: What the refinements are for.
+        """
+        started_at = time.time()
+        rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
+        refiner = Refiner(
+            config=self._config,
+            constraint=constraint,
+            client=client,
+            prompt=self._prompt,
+            score=self._score,
+            max_model_len=max_model_len,
+            thread=self._thread,
+        )
+        groups: dict[str, list[int]] = defaultdict(list)
+        for index, rollout in enumerate(rollouts):
+            groups[rollout.group].append(index)
+        refined = await asyncio.gather(
+            *(refiner.refine_group([rollouts[index] for index in group]) for group in groups.values())
+        )
+        by_row = {
+            index: one
+            for group, found in zip(groups.values(), refined, strict=True)
+            for index, one in zip(group, found, strict=True)
+        }
+        refinements = [by_row[index] for index in range(len(rollouts))]
+        outcomes = [
+            outcome_of(rollout, refinement, lets_all_through=not constraint.filter)
+            for rollout, refinement in zip(rollouts, refinements, strict=True)
+        ]
+        for outcome in outcomes:
+            outcome.started_at, outcome.refined_at = started_at, time.time()
+        await asyncio.to_thread(
+            queue.write_refinements,
+            rows,
+            [rollout.response_ids for rollout in rollouts],
+            refinements,
+            outcomes,
+            edits=constraint.mode == "sft" and constraint.token_weights == "edited",
+        )
+        return outcomes
+
+    async def reward(self, rows: KVBatchMeta) -> None:
+        """Reward the responses of some rows: what a reward model does that sleeps during the rollout."""
+        rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
+        rewards = await asyncio.gather(*(self._score(rollout, rollout.response_ids) for rollout in rollouts))
+        await asyncio.to_thread(queue.write_rewards, rows, list(rewards))
+
+    async def measure_kl(self, rows: KVBatchMeta, client: RefinerClient) -> list[str]:
+        """Write log pi_0 of the responses of some rows and return the keys of those that a replica answered for."""
+        rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
+        answers = await asyncio.gather(*(reference_log_probs(client, rollout) for rollout in rollouts))
+        found = {index: answer for index, answer in enumerate(answers) if answer is not None}
+        known = queue.rows_of(rows, found)
+        if known.keys:
+            await asyncio.to_thread(queue.write_log_probs, known, list(found.values()))
+        return known.keys
+
+    async def penalise(self, rows: KVBatchMeta, field: str, eta: float) -> None:
+        """Add the penalty of Eq. 6 to the token-level rewards of some rows, or its return-to-go to their advantages.
+
+        Args:
+            rows: Whose refinement is used.
+            field: ``rm_scores`` or ``advantages``.
+            eta: Weight of the constraint.
+        """
+        await asyncio.to_thread(self._penalise, rows, field, eta)
+
+    def _penalise(self, rows: KVBatchMeta, field: str, eta: float) -> None:
+        data = queue.read_padded(rows, field, "response_mask", "refine_charged")
+        penalty = token_penalty(data["refine_charged"], eta)
+        if field == "rm_scores":
+            queue.write_padded(rows, rm_scores=data[field] + penalty, refine_task_scores=data[field])
+        else:
+            advantages = penalised_advantages(
+                advantages=data[field], penalty=penalty, response_mask=data["response_mask"]
+            )
+            queue.write_padded(rows, **{field: advantages})
+
+    async def restore_rewards(self, rows: KVBatchMeta) -> None:
+        """Take the penalty out of token-level rewards again: metrics and dumps show those of the task."""
+        data = await asyncio.to_thread(queue.read_padded, rows, "refine_task_scores")
+        await asyncio.to_thread(queue.write_padded, rows, rm_scores=data["refine_task_scores"])
+
+    async def records(self, rows: KVBatchMeta) -> list[dict[str, Any]]:
+        """Return the records of some rows."""
+        return await asyncio.to_thread(queue.read_records, rows, self._tokenizer)
+
+    async def record(self, step: int, rows: KVBatchMeta) -> None:
+        """Write the records of some rows, as one part."""
+        self._records.write(step, self._name, await self.records(rows))
+
+
+def outcome_of(rollout: Rollout, refinement: Refinement, *, lets_all_through: bool) -> Outcome:
+    """Return what the driver hears of a refinement."""
+    is_scored = refinement.is_scored
+    return Outcome(
+        verdict=refinement.verdict,
+        is_used=refinement.is_better or (is_scored and lets_all_through),
+        refined_reward=refinement.reward or 0.0,
+        num_refined_tokens=len(refinement.token_ids),
+        edit_distance=Levenshtein.distance(rollout.response_ids, refinement.token_ids) if is_scored else 0,
+        num_prompt_tokens=refinement.num_prompt_tokens,
+        num_generated_tokens=refinement.num_generated_tokens,
+        detail="" if is_scored else refinement.text[:MAX_DETAIL],
+    )

@@ -1,0 +1,109 @@
+"""What the refine stage takes and gives: a rollout, its refinement, and what of both the driver hears."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+SKIPPED = ("max_reward", "not_chosen", "too_long")
+"""Not attempted: the reward cannot improve; others of the group go first; prompt, response and refinement do not fit
+into the refiner's context."""
+FAILED = ("timeout", "request", "truncated", "empty", "reward", "worker")
+"""Attempted without a result: late; refused or lost by the refiner; cut by the length limit; no text; not scored; lost
+with the process that refined it."""
+SCORED = ("accepted", "not_better")
+"""Attempted, parsed and scored."""
+assert not set(SKIPPED) & set(FAILED) and not set(SKIPPED + FAILED) & set(SCORED)
+
+
+def group_of(key: str) -> str:
+    """Return the prompt that a row answers, from the row's key."""
+    return key.rsplit("_", 2)[0]
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollout:
+    """A response of the policy and its reward.
+
+    Example: ``Rollout(key="u1_0_0", messages=[{"role": "user", "content": "1+1?"}], prompt_ids=[5, 6],
+    response_ids=[7, 2], reward=-0.3, request={"data_source": "mini_apps", ...})``.
+    """
+
+    key: str
+    """Its row in the TransferQueue: ``{uid}_{session}_{output}``."""
+    messages: list[dict[str, Any]]
+    """The chat prompt."""
+    prompt_ids: list[int]
+    """(prompt length,) as the policy saw it."""
+    response_ids: list[int]
+    """(response length,) ended by the EOS token unless cut."""
+    reward: float
+    """r(s0, a)."""
+    request: dict[str, Any]
+    """What verl's reward request for it has beside token ids: the data set's columns, turns, the loop's extras."""
+
+    @property
+    def group(self) -> str:
+        """The prompt that it answers: rollouts of one prompt are a group."""
+        return group_of(self.key)
+
+    @property
+    def session(self) -> tuple[int, int]:
+        """Which of its group's rollouts it is."""
+        _, session, output = self.key.rsplit("_", 2)
+        return int(session), int(output)
+
+
+@dataclass(slots=True, kw_only=True)
+class Refinement:
+    """What became of one rollout in the refine stage.
+
+    Example: ``Refinement(verdict="accepted", token_ids=[9, 2], text="2", reward=1.0)``.
+    """
+
+    verdict: str
+    """One of SKIPPED, FAILED or SCORED; ``accepted`` if its reward is higher than the response's: the gate of Eq. 6."""
+    token_ids: list[int] = field(default_factory=list)
+    """a', ended by EOS; empty unless SCORED."""
+    text: str = ""
+    """a' as text; of a failed one, what was written."""
+    reward: float | None = None
+    """r(s0, a'); None unless SCORED."""
+    num_prompt_tokens: int = 0
+    """Of all candidates, as the next one."""
+    num_generated_tokens: int = 0
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it passed the gate."""
+        return self.verdict == "accepted"
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there is a refined response."""
+        return self.verdict in SCORED
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What the driver hears of a refinement: numbers. It travels in the tag of its row."""
+
+    verdict: str
+    """As in :class:`Refinement`."""
+    is_used: bool = False
+    """Whether the refinement acts on the policy: it is better, or the run lets all scored ones through."""
+    refined_reward: float = 0.0
+    num_refined_tokens: int = 0
+    """Length of a'; 0 unless SCORED, as the next one."""
+    edit_distance: int = 0
+    """From a to a', in tokens."""
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    detail: str = ""
+    """What a failed attempt wrote, or why it failed; shortened."""
+    started_at: float = 0.0
+    """When its group was complete, and when the group was refined, in seconds since the epoch."""
+    refined_at: float = 0.0
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there is a refined response."""
+        return self.verdict in SCORED

@@ -1,0 +1,187 @@
+"""What this extension does with a step's rows, in the order of a step. The driver's part: metadata and numbers."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
+
+from recipe.online_refiner import metrics as metric_names
+from recipe.online_refiner import queue
+from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
+from recipe.online_refiner.constraint import kl_to_reference
+from recipe.online_refiner.eta import SCHEDULES
+from recipe.online_refiner.records import choose
+from recipe.online_refiner.rollout import Outcome
+from recipe.online_refiner.step import StepState
+from recipe.online_refiner.worker_group import RefineWorkers
+from refiner_worker.client import RefinerClient
+
+ETA_FILE = "constraint.json"
+"""Of a checkpoint: the state of an adaptive eta."""
+
+
+class Stages:
+    """The stages of a step.
+
+    Args:
+        config: The whole config.
+        blocks: Its typed blocks.
+        workers: Who holds the bulk data.
+        total_training_steps: Of the run, for schedules of eta.
+    """
+
+    def __init__(
+        self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers, total_training_steps: int
+    ) -> None:
+        """Start eta's schedule."""
+        self._config, self._blocks, self._workers = config, blocks, workers
+        self._eta = SCHEDULES[blocks.constraint.eta_schedule](blocks.constraint, total_training_steps)
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on with the state of a checkpoint's folder; one without such a state starts anew."""
+        self._eta.load(checkpoint / ETA_FILE)
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the state into a checkpoint's folder, and wait for the records of the steps before it."""
+        self._eta.save(checkpoint / ETA_FILE)
+        self._workers.finish()
+
+    def see_rollouts(self, batch: KVBatchMeta, state: StepState, rollout_s: float) -> None:
+        """Measure the rollouts; ``rollout_s`` are the seconds of the rollout stage."""
+        state.rows = queue.real_rows(batch)
+        rewards = queue.read_rewards(queue.rows_of(batch, state.rows))
+        state.rewards = {row: reward for row, (reward, _) in zip(state.rows, rewards, strict=True)}
+        by_key = {batch.keys[row]: reward for row, reward in state.rewards.items()}
+        is_by_reward = OmegaConf.select(self._config, "algorithm.filter_groups.metric") == "reward"
+        filtered = state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}) if is_by_reward else {}
+        num_wanted = self._config.data.train_batch_size * self._config.actor_rollout_ref.rollout.n
+        state.metrics.update(
+            {
+                **metric_names.zeros(),
+                **metric_names.reward_metrics(by_key, filtered),
+                **metric_names.sandbox_metrics([info for _, info in rewards], rollout_s),
+                "refiner/num_rollouts": len(state.rows),
+                "reward/num_lost": max(0, num_wanted - len(state.rows)),
+                "tokens/rollout": sum(batch.tags[row]["response_len"] for row in state.rows),
+                "tokens/update_actor": sum(tag["seq_len"] for tag in batch.tags),
+            }
+        )
+
+    def refine(self, batch: KVBatchMeta, state: StepState, client: RefinerClient, max_model_len: int) -> None:
+        """Refine what is not refined yet: all, or in a streaming run what came from a checkpoint or failed there."""
+        padding = set(range(len(batch))) - set(state.rows)
+        if padding:
+            queue.write_nothing(queue.rows_of(batch, sorted(padding)), "")
+        outcomes = {row: queue.outcome_of(batch.tags[row]) for row in state.rows}
+        missing = [row for row, outcome in outcomes.items() if outcome is None]
+        metrics = metric_names.streaming_metrics([one for one in outcomes.values() if one is not None])
+        arguments = (client, max_model_len, self._blocks.constraint)
+        found: dict[str, Outcome] = {}
+        for part, answer in self._workers.each("refine", queue.rows_of(batch, missing), *arguments):
+            if answer is None:  # its worker died
+                queue.write_nothing(part, "worker")
+                answer = [Outcome(verdict="worker")] * len(part.keys)
+            found |= dict(zip(part.keys, answer, strict=True))
+        state.outcomes = {row: outcome or found[batch.keys[row]] for row, outcome in outcomes.items()}
+        for row in missing:
+            batch.tags[row] = queue.with_outcome(batch.tags[row], state.outcomes[row])
+        state.metrics.update(metrics | metric_names.stage_metrics(state))
+        recorded = choose(state.outcomes, self._config.records.max_rollouts_per_step, seed=state.step)
+        self._workers.record(state.step, queue.rows_of(batch, recorded))
+
+    def records(self, batch: KVBatchMeta, rows: list[int]) -> list[dict[str, Any]]:
+        """Return the records of a few rows, with their texts."""
+        parts = self._workers.each("records", queue.rows_of(batch, rows), attempts=2)
+        return [record for _, records in parts for record in records or []]
+
+    def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
+        """Get log pi_0 of at most ``refiner.num_kl_rollouts`` responses, drawn by the step."""
+        rows = sorted(state.rows, key=batch.keys.__getitem__)
+        if len(rows) > self._blocks.num_kl_rollouts:
+            rows = random.Random(state.step).sample(rows, self._blocks.num_kl_rollouts)
+        answers = self._workers.each("measure_kl", queue.rows_of(batch, rows), client, attempts=2)
+        known = {key for _, keys in answers for key in keys or []}
+        state.kl_rows = [row for row in rows if batch.keys[row] in known]
+        state.metrics["tokens/kl_ref"] = sum(batch.tags[row]["response_len"] for row in state.kl_rows)
+
+    def score_with_actor(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
+        """Let the actor compute log pi_theta(a') of used refinements, or of all where their metric is due.
+
+        In mode ``sft`` the update's own forward pass computes it, and this is done where a metric or eta needs it only.
+        """
+        constraint = self._blocks.constraint
+        every = constraint.cross_entropy_all_every
+        is_due = every > 0 and (state.step - 1) % every == 0
+        is_needed = constraint.mode == "penalty" or constraint.eta_schedule == "adaptive"
+        outcomes = state.outcomes.items()
+        wanted = [row for row, one in outcomes if (one.is_scored if is_due else one.is_used and is_needed)]
+        state.eta = self._eta.at(state.step)
+        state.metrics["constraint/eta"] = state.eta
+        if wanted:
+            rollout = self._config.actor_rollout_ref.rollout
+            rows = queue.select(
+                batch,
+                wanted,
+                num_chunks=max(actor._dispatch_info["actor"]) + 1,  # as verl's _balance_batch counts ranks
+                multiple=1 if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu,
+                fields=["prompts", "responses", "response_mask", "refine_ids", "refine_mask", "refine_used"],
+            )
+            rows.extra_info = {"temperature": rollout.temperature, "alignment": constraint.alignment}
+            actor.compute_refine_log_prob(rows)
+            sums = queue.read(queue.rows_of(batch, wanted), "refine_nll", "refine_divergence")
+            state.nll = dict(zip(wanted, sums["refine_nll"].tolist(), strict=True))
+            state.divergences = dict(zip(wanted, sums["refine_divergence"].tolist(), strict=True))
+        if is_needed or is_due:
+            state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
+            self._eta.observe(state.divergence)
+
+    def penalise(self, batch: KVBatchMeta, state: StepState, compute: Callable[..., KVBatchMeta]) -> KVBatchMeta:
+        """Compute advantages with the penalty: in the rewards if a critic has to see it, else in verl's advantages.
+
+        Args:
+            batch: The step's rows.
+            state: With the rows that are charged.
+            compute: verl's ``_compute_advantage``.
+        """
+        charged = queue.rows_of(batch, [row for row, value in state.divergences.items() if value > 0])
+        if not charged.keys or self._blocks.constraint.mode != "penalty" or state.eta == 0:
+            return compute(batch, metrics=state.metrics)
+        by_critic = self._config.algorithm.adv_estimator in CRITIC_ESTIMATORS
+        if by_critic:
+            done = self._workers.each("penalise", charged, "rm_scores", state.eta)
+            batch = compute(batch, metrics=state.metrics)
+            for part, _ in done:
+                self._workers.each("restore_rewards", part, attempts=2)
+        else:
+            batch = compute(batch, metrics=state.metrics)
+            self._workers.each("penalise", charged, "advantages", state.eta)
+        num_tokens = sum(batch.tags[row]["response_len"] for row in state.rows)
+        state.metrics["constraint/penalty"] = -state.eta * sum(state.divergences.values()) / num_tokens
+        return batch
+
+    def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
+        """Tell the actor's workers what mode ``sft`` adds to the loss."""
+        constraint = self._blocks.constraint
+        if constraint.mode == "sft" and state.eta > 0:
+            batch.extra_info.update(
+                sft_eta=state.eta,
+                sft_token_weights=constraint.token_weights,
+                sft_kept_weight=constraint.kept_weight,
+            )
+
+    def measure_kl(self, batch: KVBatchMeta, state: StepState) -> None:
+        """Measure KL(pi_theta || pi_0) on the rows whose log pi_0 is known."""
+        is_by_verl = self._blocks.has_reference_worker or self._blocks.measures_kl_by_actor
+        if not (self._blocks.measures_kl or is_by_verl):
+            return
+        name, rows = ("ref_log_prob", state.rows) if is_by_verl else ("kl_ref_log_prob", state.kl_rows)
+        state.metrics["kl_ref/k3"] = float("nan")
+        if rows:
+            data = queue.read_padded(queue.rows_of(batch, rows), "old_log_probs", name, "response_mask")
+            state.metrics["kl_ref/k3"] = kl_to_reference(
+                log_probs=data["old_log_probs"], ref_log_probs=data[name], response_mask=data["response_mask"]
+            )

@@ -1,0 +1,191 @@
+"""What refining a large step costs the driver and the refine workers, without any model.
+
+    python scripts/bench_driver.py [--responses 512] [--tokens 4096] [--workers 1]
+
+Real Ray, real TransferQueue, the real stages; an actor that repeats most of the response stands in for the refiner's
+vLLM, and another one for verl's reward workers. Runs the stages that touch every row: rewards, refine, log pi_0 for
+the KL, records. Ends with a line of JSON: CPU seconds of the driver, of all refine workers together and of the busiest,
+the driver's peak memory above what it had before, in MB, and the seconds of the stages.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import ray
+import torch
+import transfer_queue
+from hydra import compose, initialize_config_module
+from transfer_queue import KVBatchMeta
+from transformers import AutoTokenizer
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from recipe.online_refiner import schema
+from recipe.online_refiner.stages import Stages
+from recipe.online_refiner.step import StepState
+from recipe.online_refiner.worker_group import RefineWorkers
+from refiner_worker.client import RefinerClient
+
+GROUP, CHUNK, NUM_PROMPT_TOKENS = 8, 64, 128
+WORDS = ("def", "return", "for", "while", "print", "input", "range", "len", "sorted", "total", "value", "else")
+
+
+@ray.remote
+class Echo:
+    """Answers as vLLM's server does: with most of the response, or with a log-prob for each of its tokens."""
+
+    async def generate(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> SimpleNamespace:
+        """Repeat."""
+        if "prompt_logprobs" in sampling_params:
+            return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": [[-0.5]] * len(prompt_ids)})
+        middle = len(prompt_ids) // 2  # of the response that it is asked to refine
+        half = sampling_params["max_tokens"] * 45 // 100
+        return SimpleNamespace(token_ids=prompt_ids[middle - half : middle + half] + [self.eos], extra_fields={})
+
+    def prepare(self, eos: int) -> None:
+        """Know the token that ends an answer."""
+        self.eos = eos
+
+
+@ray.remote
+class Reward:
+    """Prefers every second refinement."""
+
+    async def compute_score(self, data: Any) -> dict[str, Any]:
+        """Score one response."""
+        return {
+            "reward_score": float(len(data.non_tensor_batch["raw_prompt"])) - int(data.batch["responses"][0, 0]) % 2
+        }
+
+
+@ray.remote
+def write_rows(tokenizer: Any, first: int, num_tokens: int) -> list[str]:
+    """Put rollouts into the queue, as verl's agent loop workers do, and return their keys."""
+    transfer_queue.init()
+    keys, rows = [], []
+    for number in range(first, first + CHUNK):
+        text = " ".join(random.Random(number).choices(WORDS, k=2 * num_tokens))
+        response = torch.tensor(
+            tokenizer.encode(text, add_special_tokens=False)[: num_tokens - 1] + [tokenizer.eos_token_id]
+        )
+        prompt = torch.full((NUM_PROMPT_TOKENS,), 1000)
+        rewards = torch.zeros(len(response))
+        rewards[-1] = -0.5
+        keys.append(f"u{number // GROUP}_{number % GROUP}_0")
+        rows.append(
+            {
+                **{"prompts": prompt, "responses": response, "response_mask": torch.ones_like(response)},
+                **{"input_ids": torch.cat([prompt, response]), "rm_scores": rewards, "num_turns": 2},
+                **{"raw_prompt": [{"role": "user", "content": "Add two numbers. " * 16}], "uid": f"u{number // GROUP}"},
+                **{"data_source": "bench", "reward_model": {"ground_truth": "{}"}, "extra_fields": {}},
+            }
+        )
+    tags = [
+        {"prompt_len": NUM_PROMPT_TOKENS, "response_len": num_tokens, "seq_len": NUM_PROMPT_TOKENS + num_tokens}
+    ] * CHUNK
+    transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
+    return keys
+
+
+class PeakMemory(threading.Thread):
+    """Watches this process's memory while it is entered; ``mb`` is the peak above the start."""
+
+    def __enter__(self) -> "PeakMemory":
+        """Begin."""
+        self._process, self._done = psutil.Process(), threading.Event()
+        self._before = self.mb = self._process.memory_info().rss
+        self.start()
+        return self
+
+    def run(self) -> None:
+        """Watch."""
+        while not self._done.wait(0.02):
+            self.mb = max(self.mb, self._process.memory_info().rss)
+
+    def __exit__(self, *_: Any) -> None:
+        """End."""
+        self._done.set()
+        self.join()
+        self.mb = (self.mb - self._before) / 2**20
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[str, float]:
+    """Run the stages once, warm, and return what they cost."""
+    blocks = schema.load(config)
+    echo, reward = Echo.options(max_concurrency=1000).remote(), Reward.options(max_concurrency=1000).remote()
+    ray.get(echo.prepare.remote(tokenizer.eos_token_id))
+    client = RefinerClient(servers={"echo": echo}, config=blocks.refiner)
+    workers = RefineWorkers(config, tokenizer, [reward], arguments.workers)
+    stages = Stages(config, blocks, workers, total_training_steps=1)
+    firsts = range(0, arguments.responses, CHUNK)
+    keys = [
+        key
+        for part in ray.get([write_rows.remote(tokenizer, first, arguments.tokens) for first in firsts])
+        for key in part
+    ]
+    tags = list(transfer_queue.kv_list("train")["train"][key] for key in keys)
+    batch = KVBatchMeta(keys=keys, tags=tags, partition_id="train")
+    pids = [ray.get(worker.__ray_call__.remote(lambda _: psutil.Process().pid)) for worker in workers.start()]
+    state = StepState(step=1)
+    before = [cpu_s(pid) for pid in (psutil.Process().pid, *pids)]
+    start = time.monotonic()
+    with PeakMemory() as memory:
+        stages.see_rollouts(batch, state, rollout_s=1.0)
+        stages.refine(batch, state, client, max_model_len=10**6)
+        stages.score_with_reference(batch, state, client)
+        workers.finish()
+    seconds = time.monotonic() - start
+    driver, *own = (cpu_s(pid) - used for pid, used in zip((psutil.Process().pid, *pids), before, strict=True))
+    assert state.metrics["refiner/num_attempted"] == arguments.responses, state.metrics
+    return {
+        "num_accepted": state.metrics["refiner/num_accepted"],
+        "driver_cpu_s": round(driver, 2),
+        "driver_peak_mb": round(memory.mb, 1),
+        "workers_cpu_s": round(sum(own), 2),
+        "busiest_worker_cpu_s": round(max(own), 2),
+        "stage_s": round(seconds, 2),
+    }
+
+
+def main() -> None:
+    """Make the rows and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--responses", type=int, default=512, help=f"a multiple of {CHUNK}")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--workers", type=int, default=1)
+    arguments = parser.parse_args()
+    found = subprocess.run(
+        [sys.executable, Path(__file__).with_name("get_smollm2.py")], check=True, capture_output=True, text=True
+    )
+    tokenizer = AutoTokenizer.from_pretrained(found.stdout.strip())
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = [
+            *("platform=cpu", f"actor_rollout_ref.model.path={found.stdout.strip()}", f"run_dir={folder}"),
+            *(f"data.max_response_length={arguments.tokens}", f"data.train_batch_size={arguments.responses // GROUP}"),
+            *(f"actor_rollout_ref.rollout.n={GROUP}", f"refiner.num_workers={arguments.workers}"),
+        ]
+        with initialize_config_module("recipe.online_refiner.config", version_base=None):
+            config = compose("online_refiner", overrides=overrides)
+        ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False)
+        transfer_queue.init(config.transfer_queue)
+        print(json.dumps({**vars(arguments), **measure(config, tokenizer, arguments)}))
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

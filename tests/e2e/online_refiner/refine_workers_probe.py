@@ -1,0 +1,175 @@
+"""Refine workers on a Ray and a TransferQueue of their own: rows in, rows out, a death; prints facts as one JSON line.
+
+``python refine_workers_probe.py MODEL OUT``. The replica is an actor that repeats the response with another first
+token, or waits until it is told to go on.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+import torch
+import transfer_queue
+from hydra import compose, initialize_config_module
+from transfer_queue import KVBatchMeta
+from transformers import AutoTokenizer
+from verl.experimental.agent_loop import AgentLoopOutput
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from recipe.online_refiner import queue, schema
+from recipe.online_refiner.stages import Stages
+from recipe.online_refiner.step import StepState
+from recipe.online_refiner.worker_group import RefineWorkers
+from refiner_worker.client import RefinerClient
+
+NUM_GROUPS, GROUP_SIZE = 4, 2
+COLUMNS = {"data_source": "letters", "reward_model": {"ground_truth": "7"}, "extra_info": {"index": 3}}
+
+
+@ray.remote
+class Replica:
+    """Answers with one letter, at once or when it may."""
+
+    def __init__(self, answer: list[int]) -> None:
+        """Answer at once."""
+        self._answer, self._waits = answer, False
+
+    def wait(self, waits: bool) -> None:
+        """Answer at once, or not."""
+        self._waits = waits
+
+    async def generate(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> SimpleNamespace:
+        """Answer."""
+        import asyncio
+
+        while self._waits:
+            await asyncio.sleep(0.05)
+        if "prompt_logprobs" in sampling_params:
+            return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": [[-0.5]] * len(prompt_ids)})
+        return SimpleNamespace(token_ids=self._answer, extra_fields={})
+
+
+@ray.remote
+class Reward:
+    """Prefers refinements, and keeps what it was asked."""
+
+    requests: list[dict[str, Any]]
+
+    def __init__(self) -> None:
+        """Nothing is asked yet."""
+        self.requests = []
+
+    async def compute_score(self, data: Any) -> dict[str, Any]:
+        """Score one response."""
+        self.requests.append({name: values[0] for name, values in data.non_tensor_batch.items()})
+        return {"reward_score": 1.0}
+
+    def first_request(self) -> dict[str, Any]:
+        """Return what was asked first."""
+        return self.requests[0]
+
+
+def write_step(step: int, tokenizer: Any) -> KVBatchMeta:
+    """Write the rows of a step as verl's agent loop does, and one row of padding that copies the first."""
+    keys, rows = [], []
+    for number in range(NUM_GROUPS * GROUP_SIZE):
+        output = AgentLoopOutput(
+            prompt_ids=[5, 6],
+            response_ids=[*tokenizer.encode("abc"), tokenizer.eos_token_id],
+            response_mask=[1] * (len(tokenizer.encode("abc")) + 1),
+            reward_score=0.25,
+            num_turns=2,
+            metrics={},
+            extra_fields={"from_loop": "x", "reward_extra_info": {"acc": 1}},
+        )
+        uid = f"s{step}g{number // GROUP_SIZE}"
+        prompt = [{"role": "user", "content": "Write."}]
+        row = {**output.as_dict(), "raw_prompt": prompt, "uid": uid, "session_id": number % GROUP_SIZE, **COLUMNS}
+        row["loss_mask"], row["input_ids"] = row["response_mask"], torch.cat([row["prompts"], row["responses"]])
+        keys.append(f"{uid}_{number % GROUP_SIZE}_0")
+        rows.append({**row, "multi_modal_inputs": {}, "position_ids": torch.arange(len(row["input_ids"]))})
+    length = len(rows[0]["responses"])
+    tags = [{"prompt_len": 2, "response_len": length, "seq_len": 2 + length} for _ in keys]
+    keys, rows, tags = [*keys, "pad_0_0"], [*rows, rows[0]], [*tags, {**tags[0], "is_padding": True}]
+    transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
+    return KVBatchMeta(keys=keys, tags=tags, partition_id="train")
+
+
+def refine(stages: Stages, batch: KVBatchMeta, client: RefinerClient, step: int) -> StepState:
+    """Run the stages of a step that the workers have a part in."""
+    state = StepState(step=step)
+    stages.see_rollouts(batch, state, rollout_s=1.0)
+    stages.refine(batch, state, client, max_model_len=10_000)
+    return state
+
+
+def main() -> None:
+    """Run two steps; one of two workers is killed in the first."""
+    model, out = sys.argv[1:]
+    overrides = [
+        *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={out}.run", "refiner.template=dialogue"),
+        *(f"data.train_batch_size={NUM_GROUPS}", f"actor_rollout_ref.rollout.n={GROUP_SIZE}"),
+        "refiner.num_kl_rollouts=3",
+    ]
+    with initialize_config_module("recipe.online_refiner.config", version_base=None):
+        config = compose("online_refiner", overrides=overrides)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    transfer_queue.init(config.transfer_queue)
+    blocks = schema.load(config)
+    answer = [*tokenizer.encode("b", add_special_tokens=False), tokenizer.eos_token_id]
+    replica = Replica.options(max_concurrency=100).remote(answer)
+    reward = Reward.remote()
+    client = RefinerClient(servers={"one": replica}, config=blocks.refiner)
+    workers = RefineWorkers(config, tokenizer, [reward], 2)
+    stages = Stages(config, blocks, workers, total_training_steps=2)
+    pids = ray.get([worker.__ray_call__.remote(lambda _: os.getpid()) for worker in workers.start()])
+
+    ray.get(replica.wait.remote(True))
+    batch = write_step(1, tokenizer)
+
+    def kill_one() -> None:
+        time.sleep(3)
+        os.kill(pids[0], signal.SIGKILL)
+        ray.get(replica.wait.remote(False))
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    state = refine(stages, batch, client, 1)
+    killer.join()
+    fields = queue.read(batch, "refine_ids", "refine_mask", "refine_used")
+    found: dict[str, Any] = {
+        "first": sorted(outcome.verdict for outcome in state.outcomes.values()),
+        "first_metrics": {name: state.metrics[name] for name in ("refiner/failed/worker", "refiner/num_accepted")},
+        "first_used": fields["refine_used"].tolist(),
+        "used_by_tags": [int(batch.tags[row].get("refinement", {}).get("is_used", False)) for row in range(len(batch))],
+        "refined": sorted({tuple(row.tolist()) for row in fields["refine_ids"].unbind()}),
+        "answer": answer,
+    }
+    stages.score_with_reference(batch, state, client)
+    known = queue.read(queue.rows_of(batch, state.kl_rows), "kl_ref_log_prob")["kl_ref_log_prob"]
+    found["log_probs"] = [row.tolist() for row in known.unbind()]
+    found["groups_apart"] = sum(
+        len({part for part, _ in enumerate(queue.shards(batch, 3)) if key in _.keys}) != 1 for key in batch.keys
+    )
+    workers.finish()
+
+    second = refine(stages, write_step(2, tokenizer), client, 2)
+    workers.finish()
+    found["second"] = sorted(outcome.verdict for outcome in second.outcomes.values())
+    found["num_files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))
+    request = ray.get(reward.first_request.remote())
+    found["request"] = {name: value for name, value in request.items()}
+    ray.shutdown()
+    Path(out).write_text(json.dumps(found, default=lambda value: value.tolist()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Refine workers apart from a trainer: what they read and write, and what a death costs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+PROBE = Path(__file__).with_name("refine_workers_probe.py")
+
+
+@pytest.fixture(scope="module")
+def found(start_marked: Callable, tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("workers")
+    job = start_marked(
+        ["-m", "recipe.cpu_platform.launch", str(PROBE), str(tiny_llama), str(folder / "found.json")], cwd=folder
+    )
+    assert job.wait(300) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    return json.loads((folder / "found.json").read_text())
+
+
+def test_a_dead_worker_costs_its_rows_refinements_and_has_a_successor(found: dict[str, Any]) -> None:
+    assert found["first"] == ["accepted"] * 4 + ["worker"] * 4
+    assert found["first_metrics"] == {"refiner/failed/worker": 4, "refiner/num_accepted": 4}
+    assert found["second"] == ["accepted"] * 8
+
+
+def test_every_row_has_every_field_and_padding_acts_on_nothing(found: dict[str, Any]) -> None:
+    *rows, padding = found["first_used"]
+    assert sum(rows) == 4 and padding == 0
+    assert found["first_used"] == found["used_by_tags"]
+    assert found["refined"] == [[0], found["answer"]]
+
+
+def test_log_pi_0_is_known_of_as_many_rows_as_asked(found: dict[str, Any]) -> None:
+    assert len(found["log_probs"]) == 3
+    assert {value for row in found["log_probs"] for value in row} == {-0.5}
+
+
+def test_groups_are_handed_out_whole(found: dict[str, Any]) -> None:
+    assert found["groups_apart"] == 0
+
+
+def test_records_are_parts_by_step_and_worker(found: dict[str, Any]) -> None:
+    assert len(found["num_files"]) == 4
+    assert [name[:6] for name in found["num_files"]] == ["000001"] * 2 + ["000002"] * 2
+
+
+def test_a_refinement_is_scored_by_verls_own_request(found: dict[str, Any]) -> None:
+    """The names are those that ``AgentLoopWorker._compute_score`` of verl sends."""
+    request = found["request"]
+    assert set(request) == {
+        *("data_source", "reward_model", "extra_info", "raw_prompt", "uid", "session_id"),
+        *("__num_turns__", "tool_extra_fields", "prompt_len", "response_len"),
+    }
+    assert request["__num_turns__"] == 2 and request["tool_extra_fields"] == {"from_loop": "x"}
+    assert request["prompt_len"] == 2 and request["response_len"] == len(found["answer"])
+    assert request["reward_model"] == {"ground_truth": "7"}
