@@ -67,9 +67,9 @@ class Job:
                 pytest.fail(f"the job ended or hangs; the last output was:\n{self.output()[-6000:]}")
             time.sleep(0.1)
 
-    def survivors(self) -> list[str]:
-        """Return the descendants that are alive 20 s after the end, in words."""
-        psutil.wait_procs(self.descendants(), timeout=20)
+    def survivors(self, timeout_s: float = 20) -> list[str]:
+        """Return the descendants that are alive some seconds after the end, in words."""
+        psutil.wait_procs(self.descendants(), timeout=timeout_s)
         return [str(process) for process in self.descendants()]
 
     def kill_all(self) -> None:

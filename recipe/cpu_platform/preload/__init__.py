@@ -38,6 +38,9 @@ serves = False
 is_fork = False
 """Whether this process is a fork of the fork server."""
 
+interrupt_handler: Any = None
+"""In the fork server and its forks: what the driver does about SIGINT."""
+
 
 def use_stand_in(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
     """Let Ray start workers by the stand-in: what ``RAY_RUNTIME_ENV_HOOK`` names, called by ``ray.init``."""

@@ -101,7 +101,8 @@ class ForkServer:
 
     def serve(self) -> Worker:
         """Serve until the driver ends. Returns in forks only."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver's to handle
+        # The driver's to handle. Its workers inherit from it whether they ignore it.
+        preload.interrupt_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         patches.alias_vllm_distribution()
         modules.load(modules.ENGINE)
         if "ray" in sys.modules:

@@ -12,6 +12,8 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+from recipe.cpu_platform import preload
+
 PROGRAM_FOLDER = sys.path[0]
 """Where this interpreter looks first, after the program that it was started with; a worker has a program of its own."""
 
@@ -74,7 +76,7 @@ class Worker:
         os.setpriority(os.PRIO_PROCESS, 0, max(self.niceness, os.getpriority(os.PRIO_PROCESS, 0)))
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write(str(self.oom_score_adj))
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, preload.interrupt_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.blocked_signals)
 
     def _take_over_interpreter(self) -> None:
