@@ -91,9 +91,9 @@ class _Answer:
                 kind, content, *changed = from_text(text) if status in ("ok", "runtime_error") else ("", None)
             except (ValueError, TypeError):  # untrusted: the program may write there itself
                 kind, content, changed = "not plain", "", []
+            for arguments in changed:
+                _update([list(positional), keywords], arguments)
             if status == "ok" and kind == "value":
-                for arguments in changed:
-                    _update([list(positional), keywords], arguments)
                 return content
             if status == "runtime_error" and kind == "raised" and isinstance(content, Exception):
                 # One that ends loops would end those of the test code: `all(map(lambda c: f(*c) == 1, cases))`.

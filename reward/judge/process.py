@@ -18,6 +18,7 @@ from typing import Any
 from reward.judge.protocol import (
     BROKEN_STATUS,
     MAX_MESSAGE_BYTES,
+    MEMORY_STATUS,
     SECRET_BYTES,
     BrokenProtocolError,
     Call,
@@ -34,9 +35,14 @@ _ROOT = str(Path(__file__).parents[2])
 _NUM_CORES = os.cpu_count() or 1
 _WALL_FACTOR = 6  # of the CPU seconds that a question may take: test code may wait for what never comes
 _MAX_CORE_S = 2.0  # wall seconds for which a question keeps others from a core
-# Signals by which a question can end its judge; any other end says nothing about the question.
-_ENDS_BY_QUESTION: dict[int, str] = {signal.SIGXCPU: "CPU seconds", signal.SIGSEGV: "stack", signal.SIGABRT: "stack"}
-_CRASHES: tuple[int, ...] = (signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
+# Return codes with which a question can end its judge; any other end says nothing about the question.
+_ENDS_BY_QUESTION: dict[int, str] = {
+    -signal.SIGXCPU: "it takes more than {judge_s:.3g} CPU seconds",
+    MEMORY_STATUS: "it takes more than its memory",
+    **dict.fromkeys((-signal.SIGALRM, -signal.SIGVTALRM, -signal.SIGPROF), "an alarm of its test code's ended it"),
+}
+_STACK: tuple[int, ...] = (-signal.SIGSEGV, -signal.SIGABRT)
+_CRASHES: tuple[int, ...] = (-signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL, -signal.SIGTRAP)
 
 # What a task's value is, see `reward.judge.tasks`.
 _IS_VALUE: dict[str, Callable[[Any], bool]] = {
@@ -176,12 +182,11 @@ class Judge:
 
     def _why_it_ended(self, limits: Limits) -> Exception:
         status = self._process.returncode
-        cause = _ENDS_BY_QUESTION.get(-status)
-        if cause == "stack":
+        if status in _STACK:
             return UnjudgeableError("it is nested too deeply", is_crash=True)
-        if cause is not None:
-            return UnjudgeableError(f"it takes more than {limits.judge_s:.3g} {cause}")
-        is_crash = (status >= 0 and status != BROKEN_STATUS) or -status in _CRASHES
+        if status in _ENDS_BY_QUESTION:
+            return UnjudgeableError(_ENDS_BY_QUESTION[status].format(judge_s=limits.judge_s))
+        is_crash = (status >= 0 and status != BROKEN_STATUS) or status in _CRASHES
         return JudgeLostError(f"a judge ended with status {status}", is_crash=is_crash)
 
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from _signal import pthread_sigmask  # that of `signal` makes an enumeration's members, which takes long
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -43,8 +43,7 @@ def main() -> None:
 
     limits = _Limits()
     while True:
-        with _unlimited_memory():
-            number, task, arguments, cpu_s, num_bytes = read_question(secret, connection.recv_bytes())
+        number, task, arguments, cpu_s, num_bytes = read_question(secret, connection.recv_bytes())
         limits.give(cpu_s, num_bytes)
         started = time.process_time()
         calls = _Calls(connection, secret, number)
@@ -54,8 +53,9 @@ def main() -> None:
         else:
             body, seconds = _answer(function, arguments), 0.0
         del arguments  # they may be large
-        with _unlimited_memory():
-            connection.send_bytes(reply_message(number, seconds + time.process_time() - started, body))
+        seconds += time.process_time() - started
+        limits.lift()  # messages must not be read or written in part, nor at another question's cost
+        connection.send_bytes(reply_message(number, seconds, body))
 
 
 def _warm_up(functions: dict[str, Callable[..., Any]]) -> None:
@@ -114,20 +114,31 @@ class _Calls:
         self.caller = os.getpid()  # the process that may call
 
     def call(self, fn_name: str, arguments: str) -> tuple[str, bytes]:
-        from reward.judge.protocol import BROKEN_STATUS, MAX_BODY_BYTES, BrokenProtocolError, call_message, read_result
+        from reward.judge.protocol import (
+            BROKEN_STATUS,
+            MAX_BODY_BYTES,
+            MAX_MESSAGE_BYTES,
+            MEMORY_STATUS,
+            BrokenProtocolError,
+            call_message,
+            read_result,
+        )
 
         if os.getpid() != self.caller:  # it would read what is for the others
             raise RuntimeError("test code may not call the answer from processes of its own")
         if len(arguments) > MAX_BODY_BYTES:
             raise MemoryError
-        with self._lock, _unlimited_memory():
+        message = call_message(self._number, fn_name, arguments)
+        with self._lock:
             # A handler of the test code's that raises must not leave half a message.
             blocked = pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
             try:
                 self._num_calls += 1
-                self._connection.send_bytes(call_message(self._number, fn_name, arguments))
-                message = self._connection.recv_bytes()
+                self._connection.send_bytes(message)
+                message = self._connection.recv_bytes(MAX_MESSAGE_BYTES)
                 return read_result(self._secret, self._number, self._num_calls, message)
+            except MemoryError:  # no more for a message than for the rest: other threads would take it
+                os._exit(MEMORY_STATUS)
             except BrokenProtocolError:
                 os._exit(BROKEN_STATUS)
             finally:
@@ -203,26 +214,21 @@ class _Limits:
         _limit_time(cpu_s)
         _set_limit(resource.RLIMIT_AS, self._own_bytes + num_bytes)
 
+    def lift(self) -> None:
+        """Let this process be without limits until the next question has come."""
+        for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
+            _set_limit(kind, resource.RLIM_INFINITY)
+
 
 def _limit_time(cpu_s: float) -> None:
     """Let this process end after so many more CPU seconds, or one more."""
     _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + cpu_s))
 
 
-@contextlib.contextmanager
-def _unlimited_memory() -> Iterator[None]:
-    """For messages, which must not be read or written in part."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
 def _set_limit(kind: int, value: int) -> None:
     hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+    known = [limit for limit in (value, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(kind, (min(known, default=resource.RLIM_INFINITY), hard))
 
 
 if __name__ == "__main__":

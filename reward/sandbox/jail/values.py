@@ -25,6 +25,7 @@ _LONG_BITS = 10_000  # the time for decimal digits grows with the square of thei
 _MAX_ITEMS = 100_000  # of an iterator, which may have no end
 _MANY_ITEMS = 1_000  # with so many, it may be slow and have no end
 _iterators_end_at = math.inf  # CPU seconds of this process
+_iterators_left = math.inf  # characters that iterators may still take
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
 _MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
@@ -108,32 +109,36 @@ def needs_library(text: str) -> bool:
 
 
 def outcome_of_call(
-    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterators_s: float
+    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterators_end: tuple[float, int]
 ) -> tuple[str, BaseException | None]:
     """Call the function; returns what came of it as text, and the exception that it raised, if any.
 
     The text is `["value", value]`, `["not plain", its type]`, `["raised", error]`, or nothing where the run must end by
     the exception alone. Test code may look at more than the value: if `is_tested`, an exception is told, and the
-    arguments as well if the call changed them: `["value", value, arguments]`. Iterators with many items are left at
-    `iterators_s` CPU seconds of this process.
+    arguments as well if the call changed them: `["value", value, arguments]`. Iterators are left at the end that is
+    given for them: CPU seconds of this process, if they have many items, and characters of all of them as text.
     """
-    global _iterators_end_at
-    _iterators_end_at = iterators_s
+    global _iterators_end_at, _iterators_left
+    _iterators_end_at, _iterators_left = iterators_end
     positional, keywords = from_text(arguments)
+
+    def changed() -> str:
+        with contextlib.suppress(Exception):  # untrusted: what it put there may be of any type
+            after = arguments_text(positional, keywords)
+            return f", {after}" if after != arguments else ""
+        return ""
+
     try:
         value = function(*positional, **keywords)
     except BaseException as error:  # untrusted
-        return f'["raised", {_error_text(error)}]' if is_tested and isinstance(error, Exception) else "", error
+        if is_tested and isinstance(error, Exception):
+            return f'["raised", {_error_text(error)}{changed()}]', error
+        return "", error
     try:
         text = to_text(value)
     except Exception as error:  # untrusted: cycles, depth, foreign types and their raising methods
         return to_text(["not plain", f"{type(value).__name__}: {type(error).__name__}"]), None
-    changed = ""
-    if is_tested:
-        with contextlib.suppress(Exception):  # untrusted: what it put there may be of any type
-            after = arguments_text(positional, keywords)
-            changed = f", {after}" if after != arguments else ""
-    return f'["value", {text}{changed}]', None
+    return f'["value", {text}{changed() if is_tested else ""}]', None
 
 
 def _joined(items: Iterable[object]) -> str:
@@ -178,14 +183,24 @@ def _scalar(value: object) -> str | None:
 
 def _iterator_text(iterator: Iterator) -> str:
     """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more"."""
+    global _iterators_left
     items: list[str] = []
     ending = "null"
+    left = _iterators_left
     try:
         for item in iterator:
             if len(items) == _MAX_ITEMS or (len(items) > _MANY_ITEMS and time.process_time() > _iterators_end_at):
                 ending = '"more"'
                 break
-            items.append(to_text(item))
+            text = to_text(item)
+            left -= len(text) + 2  # those of iterators in it are among them
+            _iterators_left = left
+            if left < 0:
+                ending = '"more"'
+                break
+            items.append(text)
+    except MemoryError:  # also that of an item which alone takes all: those before it count
+        ending = '"more"'
     except Exception as error:  # untrusted: the program's own, which a test may expect
         ending = _error_text(error)
     return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'

@@ -227,3 +227,61 @@ def test_test_code_that_waits_for_what_never_comes_is_a_verdict() -> None:
     started = time.monotonic()
     assert score(test, "def f(x): return object()", limits).outcome == "output_limit"
     assert time.monotonic() - started < 30
+
+
+def test_memory_is_limited_while_a_call_runs() -> None:
+    test = """
+        import threading, time
+        most = 0
+        def fill():
+            global most
+            time.sleep(0.1)
+            held = []
+            try:
+                while len(held) < 20:
+                    held.append(bytearray(16 << 20))
+            except MemoryError:
+                pass
+            most = len(held)
+        thread = threading.Thread(target=fill)
+        thread.start()
+        f(1)
+        thread.join()
+        assert most < 10
+    """
+    slow = "import time\ndef f(x):\n    time.sleep(0.5)\n    return x"
+    assert score(test, slow, Limits(judge_bytes=128 << 20)).outcome == "pass"
+
+
+def test_no_memory_for_what_a_call_returns_is_a_verdict() -> None:
+    test = """
+        import resource
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+        assert f(1)
+    """
+    assert score(test, "def f(x): return 'x' * 1000").outcome == "pass"
+    long = Limits(output_bytes=8 << 20, file_bytes=32 << 20)
+    assert score(test, "def f(x): return 'x' * (7 << 20)", long).outcome == "output_limit"
+    assert_judges_are_right()
+
+
+@pytest.mark.parametrize("timer", ["signal.alarm(1)", "signal.setitimer(signal.ITIMER_VIRTUAL, 0.2)"])
+def test_an_alarm_that_test_code_does_not_handle_is_a_verdict(timer: str) -> None:
+    test = f"import signal\nassert f(1) == 1\n{timer}\nif f(2) != 2:\n    while True: pass"
+    assert score(test).outcome == "pass"
+    assert score(test, "def f(x): return x % 2").outcome == "output_limit"
+    assert_judges_are_right()
+
+
+class Slow:
+    """It takes seconds to read as a part of a question."""
+
+    def __reduce__(self) -> tuple:
+        return sum, (range(60_000_000),)
+
+
+def test_the_time_of_a_question_does_not_end_the_reading_of_the_next() -> None:
+    judge = Judge()
+    judge.ask("extract_code", "", limits=Limits(judge_s=0.1))
+    assert judge.ask("returned_matches", b'["value", 1]', (Slow(), 1), limits=Limits()).value == ""
