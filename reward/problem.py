@@ -17,12 +17,14 @@ _FAULTS = {
     "vacuous": "passes whatever the answer returns: let it assert something of the answer (HumanEval's wants a last "
     "line check(candidate)), or leave the test out",
     "uncallable": "calls the answer with what cannot be handed to it ({}): give plain values, or leave the problem out",
+    "unusable": "{}: only plain values come back from a call, so leave the problem out",
+    "undefined": "uses {}, which it does not define, so that an answer could: import that",
     "crash": "ends the process that runs it ({}): leave out os._exit and what crashes",
 }
 
 
 class UncallableError(ValueError):
-    """Test code calls the answer with a value that has no form as text: no answer can pass."""
+    """Test code calls the answer with a value that has no form as text, or wants one of it: no answer can pass."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -138,7 +140,7 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
     except JudgeLostError as error:
         raise JudgeLostError(f"{where}: test_code could not be tried ({error})") from error
     for index, kind, cause in faults:
-        error_kind = UncallableError if kind == "uncallable" else ValueError
+        error_kind = UncallableError if kind in ("uncallable", "unusable") else ValueError
         raise error_kind(f"{where}: test_code {index} {_FAULTS[kind].format(cause)}")
     return tests
 

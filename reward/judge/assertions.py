@@ -9,7 +9,7 @@ import builtins
 import importlib
 import sys
 from collections import deque
-from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
+from collections.abc import Callable
 from typing import Any
 
 from reward.judge.protocol import Call
@@ -29,7 +29,7 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
     """
     answer = _Answer(call)
     try:
-        _execute(test_code, fn_name, answer.function)
+        execute(test_code, fn_name, answer.function)
     except _AnswerEndedError:
         return "ended", ""
     except SystemExit as end:  # as an interpreter would end
@@ -49,25 +49,6 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
     if answer.has_ended:  # and the test code hid it
         return "ended", ""
     return "passed", ""
-
-
-def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int, str, str]]:
-    """Those tests that cannot tell answers apart: index, kind of fault, and what causes it.
-
-    "vacuous": it passes whatever the answer's functions return. "uncallable": it calls one with what has no form as
-    text. They are tried with functions that return what differs from everything (true and false), None, and what
-    equals everything.
-    """
-    faults = []
-    for index, test_code in enumerate(tests):
-        trials = [_Trial(value) for value in (_Differing(truth=True), _Differing(truth=False), None, _EqualToAll())]
-        has_passed = [_passes(test_code, fn_name, trial.function) for trial in trials]
-        uncallable = [trial.refused for trial in trials if trial.refused]
-        if uncallable:
-            faults.append((index, "uncallable", uncallable[0]))
-        elif False not in has_passed:  # the test code may have replaced `all`
-            faults.append((index, "vacuous", ""))
-    return faults
 
 
 class _AnswerEndedError(BaseException):
@@ -135,83 +116,11 @@ def _update(old: Any, new: Any) -> Any:
     return old
 
 
-class _StandIn:
-    """Stands for what the answer returns; `vars` has what the test code made of it."""
-
-
-class _Differing(_StandIn):
-    """Equal to nothing else."""
-
-    __slots__ = ("_truth",)
-
-    def __init__(self, *, truth: bool) -> None:
-        self._truth = truth
-
-    def __bool__(self) -> bool:
-        return self._truth
-
-
-class _EqualToAll(_StandIn):
-    """Equal to everything."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class _Trial:
-    """An answer whose functions return the one value."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-        self.refused = ""  # why a call could not be made
-
-    def function(self, name: str) -> Callable[..., Any]:
-        def call(*positional: Any, **keywords: Any) -> Any:
-            try:
-                arguments_text(_with_none([positional, keywords]))
-            except (TypeError, RecursionError) as error:
-                self.refused = str(error)
-            return self._value
-
-        return call
-
-
-def _with_none(value: Any) -> Any:
-    """The value with None, which an answer may return, for what stands for the answer's values.
-
-    Raises:
-        TypeError: the test code gave one of them attributes, which plain values do not have.
-    """
-    if isinstance(value, _StandIn):
-        if vars(value):
-            raise TypeError(f"an object of the answer's with attributes {', '.join(vars(value))}")
-        return None
-    if isinstance(value, dict):
-        return [_with_none(list(value)), _with_none(list(value.values()))]
-    if isinstance(value, (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsView)):
-        return [_with_none(item) for item in value]
-    return value
-
-
-def _passes(test_code: str, fn_name: str | None, function: NamedFunction) -> bool:
-    try:
-        _execute(test_code, fn_name, function)
-    except SystemExit as end:
-        return not end.code
-    except BaseException:  # whatever it is, this answer fails
-        return False
-    return True
-
-
-def _execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
+def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
+    """Run the test code, with what the function gives for the names that the answer is to define."""
     namespace: dict[str, Any] = {"__name__": "tests"}
     tree = ast.parse(test_code)
-    for name in _names_of_the_answer(tree, fn_name):
+    for name in names_of_the_answer(tree, fn_name):
         if name in _modules_used(tree):
             namespace[name] = importlib.import_module(name)
         else:
@@ -220,7 +129,7 @@ def _execute(test_code: str, fn_name: str | None, function: NamedFunction) -> No
     exec(compile(tree, "tests.py", "exec", dont_inherit=True, optimize=0), namespace)
 
 
-def _names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
+def names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
     """Names that the test code uses and nothing in it defines; where there are none, what it calls first.
 
     What the task calls the answer's function is one, even if it is a parameter or a built-in function too.
