@@ -8,12 +8,12 @@ import ast
 import builtins
 import importlib
 import sys
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from reward.judge.containers import fill, numbered_arguments
 from reward.judge.protocol import Call
-from reward.sandbox.jail.values import arguments_text, from_text
+from reward.sandbox.jail.values import from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
@@ -67,13 +67,16 @@ class _Answer:
         def call(*positional: Any, **keywords: Any) -> Any:
             if self.has_ended:
                 raise _AnswerEndedError
-            status, text = self._call(name, arguments_text(positional, keywords))
+            arguments, containers = numbered_arguments(positional, keywords)
+            status, text = self._call(name, arguments)
             try:
-                kind, content, *changed = from_text(text) if status in ("ok", "runtime_error") else ("", None)
-            except (ValueError, TypeError):  # untrusted: the program may write there itself
-                kind, content, changed = "not plain", "", []
-            for arguments in changed:
-                _update([list(positional), keywords], arguments)
+                kind, content, *changed = (
+                    from_text(text, containers.__getitem__) if status in ("ok", "runtime_error") else ("", None)
+                )
+                for changes in changed:
+                    fill(containers, changes)
+            except (ValueError, TypeError, LookupError):  # untrusted: the program may write there itself
+                kind, content = "not plain", ""
             if status == "ok" and kind == "value":
                 return content
             if status == "runtime_error" and kind == "raised" and isinstance(content, Exception):
@@ -85,35 +88,8 @@ class _Answer:
             self.has_ended = True
             raise _AnswerEndedError
 
+        call.__name__ = name
         return call
-
-
-def _update(old: Any, new: Any) -> Any:
-    """Make a list, dict, set, deque or bytearray in place the new one, and what it holds; returns what to put there.
-
-    Of a tuple there is a new one, of what it held.
-    """
-    if type(old) is not type(new):
-        return new
-    if isinstance(old, list):
-        old[:] = [_update(*pair) for pair in zip(old, new, strict=False)] + new[len(old) :]
-    elif isinstance(old, dict):
-        items = {key: _update(old[key], item) if key in old else item for key, item in new.items()}
-        old.clear()
-        dict.update(old, items)  # Counter's adds
-    elif isinstance(old, set):
-        old.clear()
-        old.update(new)
-    elif isinstance(old, tuple) and len(old) == len(new):
-        return tuple(_update(*pair) for pair in zip(old, new, strict=True))
-    elif isinstance(old, bytearray):
-        old[:] = new
-    elif isinstance(old, deque):
-        old.clear()
-        old.extend(new)
-    else:
-        return new
-    return old
 
 
 def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
@@ -121,7 +97,7 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
     namespace: dict[str, Any] = {"__name__": "tests"}
     tree = ast.parse(test_code)
     for name in names_of_the_answer(tree, fn_name):
-        if name in _modules_used(tree):
+        if name in modules_used(tree) and name != fn_name:
             namespace[name] = importlib.import_module(name)
         else:
             namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
@@ -130,37 +106,72 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
 
 
 def names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
-    """Names that the test code uses and nothing in it defines; where there are none, what it calls first.
+    """Names that the test code uses and nothing in it defines, and what the task calls the answer's function.
 
-    What the task calls the answer's function is one, even if it is a parameter or a built-in function too.
+    That may be a parameter's or a built-in function's name too, or stand in a text that is evaluated. A task that does
+    not name it may have a built-in function's for it: `assert sum(10, 15) == 6`.
 
     Only the test code decides: an answer that defines `set` or `all` must not change what the assertions mean.
     """
+    defined = names_defined(tree)
+    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    # `check(candidate)` names the answer's function as `check` names its parameter.
+    undefined = [name for name in used if name == "candidate" or not (name in defined or name in builtins.__dict__)]
+    if fn_name:
+        return [*undefined, fn_name]
+    return undefined or _first_called(tree, defined)
+
+
+def names_defined(tree: ast.Module) -> set[str]:
+    """Names to which something in the test code gives a meaning."""
     defined = _names_of_parameters(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             defined.add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             defined.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            defined.update(_names_of_module(node.module or ""))
         elif isinstance(node, ast.alias):
             defined.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
             defined.add(node.name)
-    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    called = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    # `check(candidate)` names the answer's function as `check` names its parameter.
-    undefined = [
-        name for name in used if name in ("candidate", fn_name) or not (name in defined or name in builtins.__dict__)
-    ]
-    return undefined or called[:1]
+    return defined
 
 
-def _modules_used(tree: ast.Module) -> set[str]:
+def modules_used(tree: ast.Module) -> set[str]:
     """Modules of the standard library that the test code takes attributes of without importing them."""
     bases = [
         node.value.id for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     ]
-    return set(bases) & sys.stdlib_module_names
+    return set(bases) & sys.stdlib_module_names - names_defined(tree)
+
+
+def _first_called(tree: ast.Module, defined: set[str]) -> list[str]:
+    """The function that test code calls first, if it is none of its own and is given plain values."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    for call in calls[:1]:
+        arguments = [*call.args, *[keyword.value for keyword in call.keywords]]
+        if isinstance(call.func, ast.Name) and call.func.id not in defined and all(map(_is_literal, arguments)):
+            return [call.func.id]
+    return []
+
+
+def _is_literal(node: ast.AST) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _names_of_module(name: str) -> list[str]:
+    """What `from ... import *` gives."""
+    try:
+        module = importlib.import_module(name)
+    except (ImportError, ValueError):
+        return []
+    return getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")])
 
 
 def _names_of_parameters(tree: ast.AST) -> set[str]:

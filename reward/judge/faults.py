@@ -10,13 +10,14 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from reward.judge.assertions import execute, names_of_the_answer
+from reward.judge.allowed import refused_use
+from reward.judge.assertions import execute, modules_used, names_defined, names_of_the_answer
 from reward.sandbox.jail.values import arguments_text
 
 # What test code means by these is the library's, which it has forgotten to import; other names may be the answer's.
 _NAMES_OF_THE_LIBRARY = """
     Counter Decimal Fraction OrderedDict allclose approx array_equal assert_allclose ceil chain deepcopy defaultdict
-    deque floor inf isclose isinf islice isnan namedtuple nan partial pi raises reduce sqrt timedelta
+    deque floor inf isclose isinf islice isnan namedtuple nan np partial pd pi raises reduce sqrt timedelta
 """
 # With these, what fails on some values may pass on others.
 _BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.Match, ast.While, ast.comprehension)
@@ -25,26 +26,58 @@ _BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.Match, ast.While, ast.c
 def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int, str, str]]:
     """Those tests that are useless: index, kind of fault, and what causes it.
 
-    "vacuous": it passes whatever the answer's functions return. "uncallable": it calls one with what has no form as
-    text. "unusable": it uses what one returns as no plain value can be used. "undefined": it uses a name of the library
-    that it does not import, which an answer could define. They are tried with functions that return what differs from
-    everything (true and false), None, and what equals everything.
+    "refused": it does what test code may not. "nameless": nothing in it can be the answer's. "vacuous": it passes
+    whatever the answer's functions return. "uncallable": it calls one with what has no form as text. "unusable": it
+    uses one, or what one returns, as no plain value can be used. "undefined": it uses a name of the library that it
+    does not import, which an answer could define. Tests in which nothing is to be seen are tried with functions that
+    return what differs from everything (true and false), None, and what equals everything.
     """
-    faults = []
-    for index, test_code in enumerate(tests):
-        trials = [_Trial(value) for value in (_Differing(truth=True), _Differing(truth=False), None, _EqualToAll())]
-        has_passed = [trial.passes(test_code, fn_name) for trial in trials]
-        uncallable = [trial.refused for trial in trials if trial.refused]
-        unusable = [trial.misused for trial in trials if trial.misused]
-        if uncallable:
-            faults.append((index, "uncallable", uncallable[0]))
-        elif unusable and not _has_branches(test_code):
-            faults.append((index, "unusable", unusable[0]))
-        elif names := _names_of_the_library(test_code, fn_name):
-            faults.append((index, "undefined", ", ".join(names)))
-        elif False not in has_passed:  # the test code may have replaced `all`
-            faults.append((index, "vacuous", ""))
-    return faults
+    faults = [(index, *fault) for index, test in enumerate(tests) if (fault := _fault_to_be_seen(test, fn_name))]
+    return faults or [
+        (index, *fault) for index, test in enumerate(tests) if (fault := _fault_when_tried(test, fn_name))
+    ]
+
+
+def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | None:
+    tree = ast.parse(test_code)
+    names = set(names_of_the_answer(tree, fn_name))
+    modules = (names & modules_used(tree)) - {fn_name}
+    if use := refused_use(tree, names_defined(tree) | {fn_name or ""}, modules):
+        return "refused", use
+    if not any(map(_may_fail, ast.walk(tree))):
+        return "vacuous", ""
+    if not names - modules:
+        return "nameless", ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and not node.attr.startswith("__"):
+            name = node.value.id
+            if name == fn_name and name not in names_defined(tree):
+                return "unusable", f"takes {node.attr} of {name}, of which there are only calls"
+    return None
+
+
+def _may_fail(node: ast.AST) -> bool:
+    """Whether a part of test code can make it fail that is meant to."""
+    if isinstance(node, ast.Assert):
+        return not (isinstance(node.test, ast.Tuple) and node.test.elts)  # `assert (x == 1, "text")` cannot
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        return name.startswith(("assert", "raises", "fail")) or name in ("exit", "quit", "exec", "eval")
+    return isinstance(node, ast.Raise)
+
+
+def _fault_when_tried(test_code: str, fn_name: str | None) -> tuple[str, str] | None:
+    trials = [_Trial(value) for value in (_Differing(truth=True), _Differing(truth=False), None, _EqualToAll())]
+    has_passed = [trial.passes(test_code, fn_name) for trial in trials]
+    uncallable = [trial.refused for trial in trials if trial.refused]
+    unusable = [trial.misused for trial in trials if trial.misused]
+    if uncallable:
+        return "uncallable", uncallable[0]
+    if unusable and not _has_branches(test_code):
+        return "unusable", unusable[0]
+    if names := _names_of_the_library(test_code, fn_name):
+        return "undefined", ", ".join(names)
+    return ("vacuous", "") if all(has_passed) else None
 
 
 class _MisusedError(AttributeError, TypeError):

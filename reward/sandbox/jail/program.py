@@ -16,9 +16,9 @@ from os import SEEK_END, _exit, close, lseek, pread, write
 from types import CodeType, ModuleType
 
 from reward.sandbox.jail import semlock
+from reward.sandbox.jail.call import outcome_of_call
 from reward.sandbox.jail.ending import end
 from reward.sandbox.jail.leetcode import find_function, ready_names
-from reward.sandbox.jail.values import outcome_of_call
 
 _FILE = "solution.py"
 

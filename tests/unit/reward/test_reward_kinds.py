@@ -139,6 +139,16 @@ def test_what_test_code_may_see_of_a_call(test: str, right: str, wrong: str) -> 
     assert score([test], f"import numpy as np\ndef f(x): return {wrong}", "f").outcome == "fail"
 
 
+def test_what_interpreters_define_is_not_the_answers() -> None:
+    tests = ["cases = ['f(1) == 2', 'f(2) == 3']\nassert all(eval(case) for case in cases)"]
+    assert score(tests, "def f(x): return 0\ndef all(x): return True", "f").outcome == "fail"
+    assert score(tests, "def f(x): return x + 1", "f").outcome == "pass"
+    for end in ("exit", "quit"):
+        tests = [f"if f(2) != 4:\n    {end}(1)\nassert f(1) == 1"]
+        assert score(tests, f"def f(x): return 1\ndef {end}(code=0): pass", "f").outcome == "fail"
+        assert score(tests, "def f(x): return x * x", "f").outcome == "pass"
+
+
 @pytest.mark.parametrize("file_bytes", [16 << 20, 1 << 20])  # the latter is less than the arguments have
 def test_large_arguments_changed_in_place_come_back(file_bytes: int) -> None:
     test = "x = list(range(200_000, 0, -1))\nassert f(x) == 1 and x[-1] == 200_000"
