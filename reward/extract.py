@@ -81,8 +81,9 @@ def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
     """
     opening, info, content = None, "", 0
     for run in _runs(text):
-        if opening is not None and opening.before is None and _opens_python(text, run):
-            opening = None  # what prose said of fences
+        if opening is not None and _opens_python(text, run) and _is_left_open(opening, run):
+            yield info, text[content : run.end - len(run.marks)]
+            opening = None
         if opening is None:
             if (line := _line_behind(text, run)) is not None:
                 opening, info, content = run, line.strip(" \t\r\n"), run.end + len(line)
@@ -99,6 +100,15 @@ def _opens_python(text: str, run: _Run) -> bool:
         return False
     line = _line_behind(text, run)
     return line is not None and _PYTHON.fullmatch(_language(line.strip())) is not None
+
+
+def _is_left_open(opening: _Run, run: _Run) -> bool:
+    """Whether a fence that names a language shows that a block was never closed, or that prose spoke of fences."""
+    if opening.before is None:
+        return True
+    if _width(run.before or "") > _width(opening.before) + _MAX_CLOSING_INDENTATION:
+        return False
+    return run.marks.startswith(opening.marks)
 
 
 def _line_behind(text: str, run: _Run) -> str | None:

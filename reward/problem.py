@@ -5,24 +5,30 @@ import contextlib
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reward.judge import JudgeLostError, UnjudgeableError, ask
+from reward.judge.allowed import MODULES
 from reward.limits import Limits
 from reward.sandbox.jail.values import arguments_text
 
 _MAX_DEPTH = 200  # of values: the steps that carry them take several of the interpreter's 1,000 frames a level
 _FAULTS = {
+    "refused": "{}, which test code may not: it may import "
+    f"{', '.join(MODULES)}, and starts no threads or processes, handles no signals and opens no files",
+    "nameless": "names no function that the answer could define: set fn_name",
     "vacuous": "passes whatever the answer returns: let it assert something of the answer (HumanEval's wants a last "
     "line check(candidate)), or leave the test out",
     "uncallable": "calls the answer with what cannot be handed to it ({}): give plain values, or leave the problem out",
-    "crash": "ends the process that runs it ({}): leave out os._exit and what crashes",
+    "unusable": "{}: only plain values come back from a call, so leave the problem out",
+    "undefined": "uses {}, which it does not define, so that an answer could: import that",
+    "crash": "ends the process that runs it ({}): leave out what crashes",
 }
 
 
 class UncallableError(ValueError):
-    """Test code calls the answer with a value that has no form as text: no answer can pass."""
+    """Test code calls the answer with a value that has no form as text, or wants one of it: no answer can pass."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -138,7 +144,7 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
     except JudgeLostError as error:
         raise JudgeLostError(f"{where}: test_code could not be tried ({error})") from error
     for index, kind, cause in faults:
-        error_kind = UncallableError if kind == "uncallable" else ValueError
+        error_kind = UncallableError if kind in ("uncallable", "unusable") else ValueError
         raise error_kind(f"{where}: test_code {index} {_FAULTS[kind].format(cause)}")
     return tests
 
@@ -148,15 +154,11 @@ def _faults_of_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits
     """Index, kind (of `_FAULTS`) and cause of what makes tests useless; raises JudgeLostError."""
     try:
         return ask("faults_of_tests", tests, fn_name, limits=limits).value
-    except (UnjudgeableError, JudgeLostError) as error:
-        if not error.is_crash:
-            if isinstance(error, JudgeLostError):
-                raise
-            if len(tests) == 1:
-                return []  # with values that it is not made for it may run for ever
-        if len(tests) == 1:
-            return [(0, "crash", str(error))]
-    found = ((index, _faults_of_tests((test,), fn_name, limits)) for index, test in enumerate(tests))
+    except UnjudgeableError as error:
+        if len(tests) == 1:  # with values that it is not made for it may run for ever
+            return [(0, "crash", str(error))] if error.is_crash else []
+    share = replace(limits, judge_s=limits.judge_s / len(tests))
+    found = ((index, _faults_of_tests((test,), fn_name, share)) for index, test in enumerate(tests))
     return [(index, kind, cause) for index, faults in found for _, kind, cause in faults]
 
 
@@ -229,7 +231,7 @@ def _as_text(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
-        return "\n".join(value)
+        return "\n".join(line.removesuffix("\n") for line in value)
     raise ValueError(f"{where} is {type(value).__name__}: give text (or a list of lines), or set fn_name if call-based")
 
 

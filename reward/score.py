@@ -1,7 +1,8 @@
 """Score answers from the command line: `python -m reward.score --problems P.jsonl --solutions S.jsonl`.
 
-Prints one JSON object a line, in the order of the solutions. Exit status: 0, 1 if an answer could not be run
-(infra_error, score null), 2 if the input or the command line is wrong, or the scores cannot be written.
+Prints one JSON object a line, in the order of the solutions. Exit status: 0; 1 if an answer could not be run
+(infra_error, score null) or a problem's test code not be tried; 2 if the input or the command line is wrong, or the
+scores cannot be written.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import Any
 
 from reward.apps import Score, score_response
 from reward.json_lines import read_json_lines
+from reward.judge import JudgeLostError
 from reward.limits import Limits
 from reward.problem import Problem
 from reward.sandbox import SandboxConfig, shared_sandbox
@@ -38,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:  # wrong input: one line for the user, no traceback
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except JudgeLostError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     num_infra_errors = 0
 
     def score(solution: tuple[Any, str]) -> Score:
@@ -63,6 +68,7 @@ def load_problems(path: Path) -> dict[str, Problem]:
 
     Raises:
         ValueError: bad JSON, a missing key, a problem without tests, or an id that occurs twice.
+        JudgeLostError: test code could not be tried.
         OSError: the file cannot be read.
     """
     problems: dict[str, Problem] = {}

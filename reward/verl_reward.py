@@ -85,14 +85,17 @@ async def compute_score(
             then leaves this response out of the update.
     """
     resolved_limits = Limits(**dict(limits or {}))
-    problem = parse_ground_truth(ground_truth, data_source=data_source, extra_info=extra_info, limits=resolved_limits)
     config = SandboxConfig(**{"num_slots": max_concurrency, **dict(sandbox or {})})
 
-    def score() -> tuple[Score, _Meter]:
+    def score() -> tuple[Problem, Score, _Meter]:
+        # Test code is tried when it is first seen, which takes time.
+        problem = parse_ground_truth(
+            ground_truth, data_source=data_source, extra_info=extra_info, limits=resolved_limits
+        )
         meter = _Meter(sandbox=shared_sandbox(config))
-        return score_response(problem, solution_str, resolved_limits, sandbox=meter), meter
+        return problem, score_response(problem, solution_str, resolved_limits, sandbox=meter), meter
 
-    result, meter = await asyncio.get_running_loop().run_in_executor(_thread_pool(max_concurrency), score)
+    problem, result, meter = await asyncio.get_running_loop().run_in_executor(_thread_pool(max_concurrency), score)
     if result.score is None:
         raise RuntimeError(
             f"problem {problem.problem_id}: the answer could not be run in {resolved_limits.infra_attempts} attempts "

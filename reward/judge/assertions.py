@@ -8,12 +8,12 @@ import ast
 import builtins
 import importlib
 import sys
-from collections import deque
-from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
+from collections.abc import Callable
 from typing import Any
 
+from reward.judge.containers import fill, numbered_arguments
 from reward.judge.protocol import Call
-from reward.sandbox.jail.values import arguments_text, from_text
+from reward.sandbox.jail.values import from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
@@ -29,7 +29,7 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
     """
     answer = _Answer(call)
     try:
-        _execute(test_code, fn_name, answer.function)
+        execute(test_code, fn_name, answer.function)
     except _AnswerEndedError:
         return "ended", ""
     except SystemExit as end:  # as an interpreter would end
@@ -51,25 +51,6 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
     return "passed", ""
 
 
-def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int, str, str]]:
-    """Those tests that cannot tell answers apart: index, kind of fault, and what causes it.
-
-    "vacuous": it passes whatever the answer's functions return. "uncallable": it calls one with what has no form as
-    text. They are tried with functions that return what differs from everything (true and false), None, and what
-    equals everything.
-    """
-    faults = []
-    for index, test_code in enumerate(tests):
-        trials = [_Trial(value) for value in (_Differing(truth=True), _Differing(truth=False), None, _EqualToAll())]
-        has_passed = [_passes(test_code, fn_name, trial.function) for trial in trials]
-        uncallable = [trial.refused for trial in trials if trial.refused]
-        if uncallable:
-            faults.append((index, "uncallable", uncallable[0]))
-        elif False not in has_passed:  # the test code may have replaced `all`
-            faults.append((index, "vacuous", ""))
-    return faults
-
-
 class _AnswerEndedError(BaseException):
     """A run of the answer ended without a value; no `except Exception` of the test code may hide it."""
 
@@ -86,14 +67,17 @@ class _Answer:
         def call(*positional: Any, **keywords: Any) -> Any:
             if self.has_ended:
                 raise _AnswerEndedError
-            status, text = self._call(name, arguments_text(positional, keywords))
+            arguments, containers = numbered_arguments(positional, keywords)
+            status, text = self._call(name, arguments)
             try:
-                kind, content, *changed = from_text(text) if status in ("ok", "runtime_error") else ("", None)
-            except (ValueError, TypeError):  # untrusted: the program may write there itself
-                kind, content, changed = "not plain", "", []
+                kind, content, *changed = (
+                    from_text(text, containers.__getitem__) if status in ("ok", "runtime_error") else ("", None)
+                )
+                for changes in changed:
+                    fill(containers, changes)
+            except (ValueError, TypeError, LookupError):  # untrusted: the program may write there itself
+                kind, content = "not plain", ""
             if status == "ok" and kind == "value":
-                for arguments in changed:
-                    _update([list(positional), keywords], arguments)
                 return content
             if status == "runtime_error" and kind == "raised" and isinstance(content, Exception):
                 # One that ends loops would end those of the test code: `all(map(lambda c: f(*c) == 1, cases))`.
@@ -104,115 +88,16 @@ class _Answer:
             self.has_ended = True
             raise _AnswerEndedError
 
+        call.__name__ = name
         return call
 
 
-def _update(old: Any, new: Any) -> Any:
-    """Make a list, dict, set, deque or bytearray in place the new one, and what it holds; returns what to put there.
-
-    Of a tuple there is a new one, of what it held.
-    """
-    if type(old) is not type(new):
-        return new
-    if isinstance(old, list):
-        old[:] = [_update(*pair) for pair in zip(old, new, strict=False)] + new[len(old) :]
-    elif isinstance(old, dict):
-        items = {key: _update(old[key], item) if key in old else item for key, item in new.items()}
-        old.clear()
-        dict.update(old, items)  # Counter's adds
-    elif isinstance(old, set):
-        old.clear()
-        old.update(new)
-    elif isinstance(old, tuple) and len(old) == len(new):
-        return tuple(_update(*pair) for pair in zip(old, new, strict=True))
-    elif isinstance(old, bytearray):
-        old[:] = new
-    elif isinstance(old, deque):
-        old.clear()
-        old.extend(new)
-    else:
-        return new
-    return old
-
-
-class _StandIn:
-    """Stands for what the answer returns; `vars` has what the test code made of it."""
-
-
-class _Differing(_StandIn):
-    """Equal to nothing else."""
-
-    __slots__ = ("_truth",)
-
-    def __init__(self, *, truth: bool) -> None:
-        self._truth = truth
-
-    def __bool__(self) -> bool:
-        return self._truth
-
-
-class _EqualToAll(_StandIn):
-    """Equal to everything."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __ne__(self, other: object) -> bool:
-        return False
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class _Trial:
-    """An answer whose functions return the one value."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-        self.refused = ""  # why a call could not be made
-
-    def function(self, name: str) -> Callable[..., Any]:
-        def call(*positional: Any, **keywords: Any) -> Any:
-            try:
-                arguments_text(_with_none([positional, keywords]))
-            except (TypeError, RecursionError) as error:
-                self.refused = str(error)
-            return self._value
-
-        return call
-
-
-def _with_none(value: Any) -> Any:
-    """The value with None, which an answer may return, for what stands for the answer's values.
-
-    Raises:
-        TypeError: the test code gave one of them attributes, which plain values do not have.
-    """
-    if isinstance(value, _StandIn):
-        if vars(value):
-            raise TypeError(f"an object of the answer's with attributes {', '.join(vars(value))}")
-        return None
-    if isinstance(value, dict):
-        return [_with_none(list(value)), _with_none(list(value.values()))]
-    if isinstance(value, (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsView)):
-        return [_with_none(item) for item in value]
-    return value
-
-
-def _passes(test_code: str, fn_name: str | None, function: NamedFunction) -> bool:
-    try:
-        _execute(test_code, fn_name, function)
-    except SystemExit as end:
-        return not end.code
-    except BaseException:  # whatever it is, this answer fails
-        return False
-    return True
-
-
-def _execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
+def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
+    """Run the test code, with what the function gives for the names that the answer is to define."""
     namespace: dict[str, Any] = {"__name__": "tests"}
     tree = ast.parse(test_code)
-    for name in _names_of_the_answer(tree, fn_name):
-        if name in _modules_used(tree):
+    for name in names_of_the_answer(tree, fn_name):
+        if name in modules_used(tree) and name != fn_name:
             namespace[name] = importlib.import_module(name)
         else:
             namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
@@ -220,38 +105,73 @@ def _execute(test_code: str, fn_name: str | None, function: NamedFunction) -> No
     exec(compile(tree, "tests.py", "exec", dont_inherit=True, optimize=0), namespace)
 
 
-def _names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
-    """Names that the test code uses and nothing in it defines; where there are none, what it calls first.
+def names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
+    """Names that the test code uses and nothing in it defines, and what the task calls the answer's function.
 
-    What the task calls the answer's function is one, even if it is a parameter or a built-in function too.
+    That may be a parameter's or a built-in function's name too, or stand in a text that is evaluated. A task that does
+    not name it may have a built-in function's for it: `assert sum(10, 15) == 6`.
 
     Only the test code decides: an answer that defines `set` or `all` must not change what the assertions mean.
     """
+    defined = names_defined(tree)
+    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    # `check(candidate)` names the answer's function as `check` names its parameter.
+    undefined = [name for name in used if name == "candidate" or not (name in defined or name in builtins.__dict__)]
+    if fn_name:
+        return [*undefined, fn_name]
+    return undefined or _first_called(tree, defined)
+
+
+def names_defined(tree: ast.Module) -> set[str]:
+    """Names to which something in the test code gives a meaning."""
     defined = _names_of_parameters(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             defined.add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             defined.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            defined.update(_names_of_module(node.module or ""))
         elif isinstance(node, ast.alias):
             defined.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
+        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
             defined.add(node.name)
-    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    called = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    # `check(candidate)` names the answer's function as `check` names its parameter.
-    undefined = [
-        name for name in used if name in ("candidate", fn_name) or not (name in defined or name in builtins.__dict__)
-    ]
-    return undefined or called[:1]
+    return defined
 
 
-def _modules_used(tree: ast.Module) -> set[str]:
+def modules_used(tree: ast.Module) -> set[str]:
     """Modules of the standard library that the test code takes attributes of without importing them."""
     bases = [
         node.value.id for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     ]
-    return set(bases) & sys.stdlib_module_names
+    return set(bases) & sys.stdlib_module_names - names_defined(tree)
+
+
+def _first_called(tree: ast.Module, defined: set[str]) -> list[str]:
+    """The function that test code calls first, if it is none of its own and is given plain values."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    for call in calls[:1]:
+        arguments = [*call.args, *[keyword.value for keyword in call.keywords]]
+        if isinstance(call.func, ast.Name) and call.func.id not in defined and all(map(_is_literal, arguments)):
+            return [call.func.id]
+    return []
+
+
+def _is_literal(node: ast.AST) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _names_of_module(name: str) -> list[str]:
+    """What `from ... import *` gives."""
+    try:
+        module = importlib.import_module(name)
+    except (ImportError, ValueError):
+        return []
+    return getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")])
 
 
 def _names_of_parameters(tree: ast.AST) -> set[str]:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from reward.judge.protocol import (
-    BROKEN_STATUS,
+    ENDED_STATUS,
     MAX_MESSAGE_BYTES,
+    MEMORY_STATUS,
     SECRET_BYTES,
     BrokenProtocolError,
     Call,
@@ -32,11 +34,19 @@ from reward.sandbox.standard_streams import inherited_stderr
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = str(Path(__file__).parents[2])
 _NUM_CORES = os.cpu_count() or 1
-_WALL_FACTOR = 6  # of the CPU seconds that a question may take: test code may wait for what never comes
+_WALL_FACTOR = 6  # of the CPU seconds that a question may take; calls of the answer have limits of their own
 _MAX_CORE_S = 2.0  # wall seconds for which a question keeps others from a core
-# Signals by which a question can end its judge; any other end says nothing about the question.
-_ENDS_BY_QUESTION: dict[int, str] = {signal.SIGXCPU: "CPU seconds", signal.SIGSEGV: "stack", signal.SIGABRT: "stack"}
-_CRASHES: tuple[int, ...] = (signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP)
+# Return codes with which a question can end its judge; any other end says nothing about the question.
+_ENDS_BY_QUESTION: dict[int, str] = {
+    **dict.fromkeys((-signal.SIGXCPU, -signal.SIGPROF), "it takes more than {judge_s:.3g} CPU seconds"),
+    MEMORY_STATUS: "it takes more than its memory",
+}
+# Return codes of one that what it runs has crashed or ended.
+_CRASHES: dict[int, str] = {
+    **dict.fromkeys((-signal.SIGSEGV, -signal.SIGABRT), "it is nested too deeply"),
+    **dict.fromkeys((-signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL, -signal.SIGTRAP), "it crashes"),
+    ENDED_STATUS: "it ends its own process",
+}
 
 # What a task's value is, see `reward.judge.tasks`.
 _IS_VALUE: dict[str, Callable[[Any], bool]] = {
@@ -57,19 +67,16 @@ class Reply:
     seconds: float  # CPU seconds that it took
 
 
-class _JudgeError(Exception):
-    """No reply; `is_crash`: the judge crashed or ended by itself, as what it runs can make it."""
+class UnjudgeableError(Exception):
+    """The question took more than its limits: what was to be judged is to blame."""
 
     def __init__(self, why: str, *, is_crash: bool = False) -> None:
+        """Say why; `is_crash`: it crashed the judge, or ended it."""
         super().__init__(why)
         self.is_crash = is_crash
 
 
-class UnjudgeableError(_JudgeError):
-    """The question took more than its limits: what was to be judged is to blame."""
-
-
-class JudgeLostError(_JudgeError):
+class JudgeLostError(Exception):
     """The judge did not answer: nothing that the answer may be blamed for."""
 
 
@@ -147,11 +154,18 @@ class Judge:
     def _converse(self, question: tuple, limits: Limits, on_call: Call | None) -> bytes:
         """Ask, make the calls that it wants made, and return its last message."""
         words = question_message(self._secret, (self._number, *question))
+        wall_s = _WALL_FACTOR * limits.judge_s
+        left_s = wall_s
         for num_calls in itertools.count(1):
             with _cores:  # not while a function of the answer runs, nor for one that only waits
+                asked = time.monotonic()
                 self._connection.send_bytes(words)
-                self._connection.poll(_MAX_CORE_S)
-            message = self._receive(limits)
+                self._connection.poll(min(_MAX_CORE_S, left_s))
+            if not self._connection.poll(max(left_s - (time.monotonic() - asked), 0.0)):
+                self.close()
+                raise UnjudgeableError(f"it takes more than {wall_s:.3g} seconds, most of which it waits")
+            left_s = max(left_s - (time.monotonic() - asked), 0.0)
+            message = self._connection.recv_bytes(MAX_MESSAGE_BYTES)
             call = read_call(self._number, message)
             if call is None:
                 return message
@@ -167,22 +181,13 @@ class Judge:
         self._process.kill()  # it has no effect on one that has ended by itself
         self._process.wait()
 
-    def _receive(self, limits: Limits) -> bytes:
-        wall_s = _WALL_FACTOR * limits.judge_s
-        if not self._connection.poll(wall_s):
-            self.close()
-            raise UnjudgeableError(f"it takes more than {wall_s:.3g} seconds, most of which it waits")
-        return self._connection.recv_bytes(MAX_MESSAGE_BYTES)
-
     def _why_it_ended(self, limits: Limits) -> Exception:
         status = self._process.returncode
-        cause = _ENDS_BY_QUESTION.get(-status)
-        if cause == "stack":
-            return UnjudgeableError("it is nested too deeply", is_crash=True)
-        if cause is not None:
-            return UnjudgeableError(f"it takes more than {limits.judge_s:.3g} {cause}")
-        is_crash = (status >= 0 and status != BROKEN_STATUS) or -status in _CRASHES
-        return JudgeLostError(f"a judge ended with status {status}", is_crash=is_crash)
+        if status in _CRASHES:
+            return UnjudgeableError(_CRASHES[status], is_crash=True)
+        if status in _ENDS_BY_QUESTION:
+            return UnjudgeableError(_ENDS_BY_QUESTION[status].format(judge_s=limits.judge_s))
+        return JudgeLostError(f"a judge ended with status {status}")
 
 
 def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Reply:

@@ -13,6 +13,10 @@ from typing import Any
 SECRET_BYTES = 16
 BROKEN_STATUS = 113
 """Exit status of a judge that was sent what it did not expect."""
+MEMORY_STATUS = 114
+"""Exit status of a judge whose memory did not do for a message."""
+ENDED_STATUS = 115
+"""Exit status of a judge whose test code ended its own process."""
 _QUESTION, _RESULT = b"?", b"="
 MAX_BODY_BYTES = 1 << 28
 MAX_MESSAGE_BYTES = MAX_BODY_BYTES + (1 << 12)

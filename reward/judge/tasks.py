@@ -6,7 +6,8 @@ from typing import Any
 
 from reward.compare import stdout_matches, value_matches
 from reward.extract import extract_code
-from reward.judge.assertions import faults_of_tests, run_test_code
+from reward.judge.assertions import run_test_code
+from reward.judge.faults import faults_of_tests
 from reward.judge.protocol import Call
 from reward.sandbox.jail.values import from_text
 

@@ -1,7 +1,7 @@
 """The judge process: `python -I -S worker.py CONNECTION_FD`, started with an empty environment.
 
 It answers one question after the other until the trusted process closes the connection or ends. Test code is run by a
-fork of it, as it may change the interpreter (`builtins.all = ...`), leave threads, or set an alarm.
+fork of it, as it may change modules that other test code uses, or crash.
 """
 
 import contextlib
@@ -11,15 +11,13 @@ import math
 import os
 import resource
 import signal
+import site
 import sys
-import threading
 import time
-from _signal import pthread_sigmask  # that of `signal` makes an enumeration's members, which takes long
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-_ALL_SIGNALS = range(1, signal.NSIG)
 _CHECK_PARENT_S = 1.0
 _MAX_DETAIL = 300  # characters
 _TEST_CODE_TASKS = ("run_test_code", "faults_of_tests")
@@ -34,6 +32,8 @@ def main() -> None:
 
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # the limit here is time
+    for set_names in (site.setquit, site.setcopyright, site.sethelper):  # `exit` is no name of the answer's
+        set_names()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _warm_up(tasks(lambda *_: ("ok", b'["value", 1]')))
     gc.collect()
@@ -43,8 +43,7 @@ def main() -> None:
 
     limits = _Limits()
     while True:
-        with _unlimited_memory():
-            number, task, arguments, cpu_s, num_bytes = read_question(secret, connection.recv_bytes())
+        number, task, arguments, cpu_s, num_bytes = read_question(secret, connection.recv_bytes())
         limits.give(cpu_s, num_bytes)
         started = time.process_time()
         calls = _Calls(connection, secret, number)
@@ -54,8 +53,9 @@ def main() -> None:
         else:
             body, seconds = _answer(function, arguments), 0.0
         del arguments  # they may be large
-        with _unlimited_memory():
-            connection.send_bytes(reply_message(number, seconds + time.process_time() - started, body))
+        seconds += time.process_time() - started
+        limits.lift()  # messages must not be read or written in part, nor at another question's cost
+        connection.send_bytes(reply_message(number, seconds, body))
 
 
 def _warm_up(functions: dict[str, Callable[..., Any]]) -> None:
@@ -106,36 +106,42 @@ def _end_as(status: int) -> NoReturn:
 
 
 class _Calls:
-    """The calls of the answer's functions that one question makes, from any of its threads."""
+    """The calls of the answer's functions that one question makes."""
 
     def __init__(self, connection: Connection, secret: bytes, number: int) -> None:
         self._connection, self._secret, self._number = connection, secret, number
-        self._lock, self._num_calls = threading.Lock(), 0
-        self.caller = os.getpid()  # the process that may call
+        self._num_calls = 0
+        self.is_open = False  # a call has begun and not ended
 
     def call(self, fn_name: str, arguments: str) -> tuple[str, bytes]:
-        from reward.judge.protocol import BROKEN_STATUS, MAX_BODY_BYTES, BrokenProtocolError, call_message, read_result
+        from reward.judge.protocol import (
+            BROKEN_STATUS,
+            ENDED_STATUS,
+            MAX_BODY_BYTES,
+            MAX_MESSAGE_BYTES,
+            MEMORY_STATUS,
+            BrokenProtocolError,
+            call_message,
+            read_result,
+        )
 
-        if os.getpid() != self.caller:  # it would read what is for the others
-            raise RuntimeError("test code may not call the answer from processes of its own")
         if len(arguments) > MAX_BODY_BYTES:
             raise MemoryError
-        with self._lock, _unlimited_memory():
-            # A handler of the test code's that raises must not leave half a message.
-            blocked = pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
-            try:
-                self._num_calls += 1
-                self._connection.send_bytes(call_message(self._number, fn_name, arguments))
-                message = self._connection.recv_bytes()
-                return read_result(self._secret, self._number, self._num_calls, message)
-            except BrokenProtocolError:
-                os._exit(BROKEN_STATUS)
-            finally:
-                pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-    def end(self) -> None:
-        """Wait for a call that another thread makes, and let no further one begin."""
-        self._lock.acquire()
+        message = call_message(self._number, fn_name, arguments)
+        self._num_calls += 1
+        self.is_open = True
+        try:
+            self._connection.send_bytes(message)
+            message = self._connection.recv_bytes(MAX_MESSAGE_BYTES)
+            result = read_result(self._secret, self._number, self._num_calls, message)
+        except MemoryError:  # no more for a message than for the rest
+            os._exit(MEMORY_STATUS)
+        except BrokenProtocolError:
+            os._exit(BROKEN_STATUS)
+        except BaseException:  # whatever broke it off, it left part of a message: nothing more may be said here
+            os._exit(ENDED_STATUS)
+        self.is_open = False
+        return result
 
 
 def _answer(function: Callable[..., Any], arguments: tuple) -> bytes:
@@ -158,35 +164,32 @@ def _answer(function: Callable[..., Any], arguments: tuple) -> bytes:
 
 def _answer_of_fork(function: Callable[..., Any], arguments: tuple, calls: _Calls, cpu_s: float) -> tuple[bytes, float]:
     """What a fork of this process answers, and its CPU seconds; where it ends without, so does this process."""
+    from reward.judge.protocol import BROKEN_STATUS, ENDED_STATUS, MEMORY_STATUS
+
     file = os.memfd_create("answer")
     try:
         pid = _fork()
         if pid == 0:
             _answer_and_end(function, arguments, calls, cpu_s, file)
         _, status, usage = os.wait4(pid, 0)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # what test code has started
         body = os.pread(file, os.fstat(file).st_size, 0)
-        if status or not body:
+        if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) in (BROKEN_STATUS, MEMORY_STATUS):
             _end_as(status)
+        if status or not body:
+            os._exit(ENDED_STATUS)
         return body, usage.ru_utime + usage.ru_stime
     finally:
         os.close(file)
 
 
 def _answer_and_end(function: Callable[..., Any], arguments: tuple, calls: _Calls, cpu_s: float, file: int) -> NoReturn:
-    status, pid = 1, os.getpid()
+    status = 1
     try:
-        os.setpgid(0, 0)
-        calls.caller = pid
-        _limit_time(cpu_s)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
         body = _answer(function, arguments)
-        calls.end()
-        if os.getpid() != pid:  # a fork that the test code made
-            os._exit(0)
         with open(file, "wb", closefd=False) as answer:
             answer.write(body)
-        status = 0
+        status = int(calls.is_open)  # its result would be taken for a question
     finally:
         os._exit(status)
 
@@ -203,26 +206,21 @@ class _Limits:
         _limit_time(cpu_s)
         _set_limit(resource.RLIMIT_AS, self._own_bytes + num_bytes)
 
+    def lift(self) -> None:
+        """Let this process be without limits until the next question has come."""
+        for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
+            _set_limit(kind, resource.RLIM_INFINITY)
+
 
 def _limit_time(cpu_s: float) -> None:
     """Let this process end after so many more CPU seconds, or one more."""
     _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + cpu_s))
 
 
-@contextlib.contextmanager
-def _unlimited_memory() -> Iterator[None]:
-    """For messages, which must not be read or written in part."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
 def _set_limit(kind: int, value: int) -> None:
     hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+    known = [limit for limit in (value, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(kind, (min(known, default=resource.RLIM_INFINITY), hard))
 
 
 if __name__ == "__main__":

@@ -30,10 +30,9 @@ class Program:
         changed = limits.output_bytes + len(self.arguments) if self.is_tested else 0
         return limits.output_bytes + changed
 
-
-def iterators_s(timeout_s: float) -> float:
-    """CPU seconds after which a call leaves an iterator of many items, so that one without end is no time-out."""
-    return 0.9 * timeout_s
+    def iterators_end(self, limits: Limits, timeout_s: float) -> tuple[float, int]:
+        """CPU seconds, and bytes of text, at which a call leaves an iterator: one without end breaks no limit."""
+        return 0.9 * timeout_s, self.max_result_bytes(limits) // 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +43,8 @@ class Execution:
     stdout: str = ""  # standard output, of a program with status ok
     result: bytes = b""  # of a call: text of what it returned or raised; untrusted, so to be read in a judge only
     detail: str = ""  # one line for people: what went wrong
-    seconds: float = 0.0  # time used, as `Limits.test_s` counts it; remote: wall seconds
+    # Time used, as `Limits.test_s` counts it; where test code asks, a call's start and end count as waiting does.
+    seconds: float = 0.0  # remote: wall seconds
 
 
 class Sandbox(Protocol):

@@ -53,7 +53,7 @@ class RemoteSandbox:
         """See `Sandbox.execute`."""
         word = secrets.token_hex(16)
         request = {
-            "code": wrap(program, word, timeout_s=timeout_s),
+            "code": wrap(program, word, limits, timeout_s=timeout_s),
             "stdin": program.stdin,
             "language": "python",
             "compile_timeout": limits.startup_s,

@@ -7,7 +7,8 @@ well do: not compile, or return a value.
 
 from pathlib import Path
 
-from reward.sandbox.execution import Program, iterators_s
+from reward.limits import Limits
+from reward.sandbox.execution import Program
 
 _JAIL = Path(__file__).with_name("jail")
 _RUN = """
@@ -15,7 +16,7 @@ import builtins as _builtins, os as _os, sys as _sys
 
 def _run():
     word, source, fn_name, arguments = {word!r}, {source!r}, {fn_name!r}, {arguments!r}
-    leetcode, is_tested, iterators_s = {leetcode!r}, {is_tested!r}, {iterators_s!r}
+    leetcode, is_tested, iterators_end = {leetcode!r}, {is_tested!r}, {iterators_end!r}
     try:
         code = compile(source, "solution.py", "exec", dont_inherit=True)
     except Exception as error:
@@ -30,7 +31,7 @@ def _run():
     namespace["__name__"] = "solution"
     exec(code, namespace)
     function = find_function(namespace, fn_name, has_class=leetcode)
-    text, error = outcome_of_call(function, arguments, is_tested=is_tested, iterators_s=iterators_s)
+    text, error = outcome_of_call(function, arguments, is_tested=is_tested, iterators_end=iterators_end)
     _sys.stdout.flush()
     if text:
         _os.write(1, (word + text).encode())
@@ -42,7 +43,7 @@ _run()
 """
 
 
-def wrap(program: Program, word: str, *, timeout_s: float) -> str:
+def wrap(program: Program, word: str, limits: Limits, *, timeout_s: float) -> str:
     """The script for this program, which has so many seconds; `word` begins its reports."""
     source = _RUN.format(
         word=word,
@@ -51,9 +52,10 @@ def wrap(program: Program, word: str, *, timeout_s: float) -> str:
         arguments=program.arguments,
         leetcode=program.leetcode,
         is_tested=program.is_tested,
-        iterators_s=iterators_s(timeout_s),
+        iterators_end=program.iterators_end(limits, timeout_s),
     )
     if program.fn_name is None:
         return source
-    parts = [(_JAIL / name).read_text(encoding="utf-8") for name in ("values.py", "leetcode.py")]
-    return "\n".join([*parts, source])
+    parts = [(_JAIL / name).read_text(encoding="utf-8") for name in ("values.py", "call.py", "leetcode.py")]
+    lines = [line for part in parts for line in part.split("\n") if not line.startswith("from reward.")]
+    return "\n".join([*lines, source])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reward.limits import Limits
-from reward.sandbox.execution import Program, iterators_s
+from reward.sandbox.execution import Program
 from reward.sandbox.flavours import Flavour
 from reward.sandbox.jail.lockdown import MAX_THREADS
 from reward.sandbox.scratch_folder import ScratchFolder
@@ -28,11 +28,11 @@ _MAX_ANSWER_BYTES = 1 << 16
 _STDERR_TAIL_BYTES = 4096
 
 
-def pack(program: Program, timeout_s: float) -> tuple[bytes, StandardInput]:
+def pack(program: Program, limits: Limits, timeout_s: float) -> tuple[bytes, StandardInput]:
     """The program as a job, and its standard input."""
     # Marshal is safe in this direction only: what comes back from the child is JSON.
-    call = (program.fn_name, program.arguments, program.leetcode, program.is_tested, iterators_s(timeout_s))
-    job = marshal.dumps((program.code, *call))
+    call = (program.fn_name, program.arguments, program.leetcode, program.is_tested)
+    job = marshal.dumps((program.code, *call, program.iterators_end(limits, timeout_s)))
     return job, StandardInput.of(program.stdin, program.code)
 
 

@@ -1,7 +1,7 @@
 """What a sandboxed child does once it is locked down: compile the code, run it, and write a call's value.
 
 A job is marshalled by the trusted process: (source, fn_name or None, arguments as text, leetcode, is_tested,
-iterators_s). A program without fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an
+iterators_end). A program without fn_name runs as `__main__` on the real file descriptors 0 and 1. Nothing here knows an
 expected output.
 """
 
@@ -16,9 +16,9 @@ from os import SEEK_END, _exit, close, lseek, pread, write
 from types import CodeType, ModuleType
 
 from reward.sandbox.jail import semlock
+from reward.sandbox.jail.call import outcome_of_call
 from reward.sandbox.jail.ending import end
 from reward.sandbox.jail.leetcode import find_function, ready_names
-from reward.sandbox.jail.values import outcome_of_call
 
 _FILE = "solution.py"
 
@@ -26,7 +26,7 @@ _FILE = "solution.py"
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     """Run the job; the process ends here, with the exit status that an interpreter of its own would give."""
     job = pread(job_fd, lseek(job_fd, 0, SEEK_END), 0)
-    source, fn_name, arguments, leetcode, is_tested, iterators_s = loads(job)
+    source, fn_name, arguments, leetcode, is_tested, iterators_end = loads(job)
     close(job_fd)
     try:
         code = compile(source, _FILE, "exec", dont_inherit=True)
@@ -46,7 +46,7 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
             _run_main(code)
         else:
             function_of = (code, source if leetcode else None, fn_name)
-            _call(*function_of, arguments, result_fd, is_tested=is_tested, iterators_s=iterators_s)
+            _call(*function_of, arguments, result_fd, is_tested=is_tested, iterators_end=iterators_end)
     except BaseException:  # untrusted: whatever ends a program, shown as an interpreter shows it
         status = _show_error()
     end(status)
@@ -91,7 +91,7 @@ def _call(
     result_fd: int,
     *,
     is_tested: bool,
-    iterators_s: float,
+    iterators_end: tuple[float, int],
 ) -> None:
     module = ModuleType("solution")
     sys.modules["solution"] = module
@@ -101,7 +101,7 @@ def _call(
         namespace.update(ready_names(leetcode_source))
     exec(code, namespace)
     function = find_function(namespace, fn_name, has_class=leetcode_source is not None)
-    text, error = outcome_of_call(function, arguments, is_tested=is_tested, iterators_s=iterators_s)
+    text, error = outcome_of_call(function, arguments, is_tested=is_tested, iterators_end=iterators_end)
     with open(result_fd, "wb") as file:
         file.write(text.encode())
     if error is not None:

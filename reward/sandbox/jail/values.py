@@ -10,7 +10,6 @@ as built in, and defaultdict where a built-in type makes its defaults.
 """
 
 import builtins
-import contextlib
 import importlib
 import json
 import math
@@ -25,6 +24,10 @@ _LONG_BITS = 10_000  # the time for decimal digits grows with the square of thei
 _MAX_ITEMS = 100_000  # of an iterator, which may have no end
 _MANY_ITEMS = 1_000  # with so many, it may be slow and have no end
 _iterators_end_at = math.inf  # CPU seconds of this process
+_iterators_left = math.inf  # characters that iterators may still take
+_numbers: dict[int, int] = {}  # by id: of objects that both sides of a call have
+CONTAINERS = (list, tuple, dict, set, deque, bytearray)
+"""What may be changed in place, or hold what may."""
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
 _MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
@@ -42,6 +45,14 @@ _LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
 }
 
 
+class Known:
+    """Stands for an object that both sides of a call have."""
+
+    def __init__(self, number: int) -> None:
+        """Stand for the object of this number."""
+        self.number = number
+
+
 def to_text(value: Any) -> str:
     """The value as JSON text.
 
@@ -52,6 +63,8 @@ def to_text(value: Any) -> str:
         TypeError: the value is of another type.
         RecursionError: the value is nested too deeply, or contains itself.
     """
+    if _numbers and id(value) in _numbers:
+        return f'{{"known": {_numbers[id(value)]}}}'
     if isinstance(value, int) and int.bit_length(value) > _LONG_BITS:
         return f'{{"int": "{int.__format__(value, "x")}"}}'
     scalar = _scalar(value)
@@ -72,7 +85,7 @@ def to_text(value: Any) -> str:
     if isinstance(value, range):
         return f'{{"range": [{value.start}, {value.stop}, {value.step}]}}'
     if isinstance(value, Exception):
-        return _error_text(value)
+        return error_text(value)
     for name, view in _VIEWS.items():
         if isinstance(value, view):
             return f'{{"{name}": [{_joined(value)}]}}'
@@ -84,17 +97,31 @@ def to_text(value: Any) -> str:
         return _iterator_text(value)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return to_text(value.item())
+    if isinstance(value, Known):
+        return f'{{"known": {value.number}}}'
     raise TypeError(f"{type(value).__name__} is no built-in type")
 
 
-def from_text(text: str | bytes) -> Any:
+def from_text(text: str | bytes, known: Callable[[Any], Any] | None = None) -> Any:
     """The value of which `to_text` gave the text; iterators give their items, then raise what ended them.
+
+    Args:
+        text: untrusted.
+        known: gives the objects that the text has by their numbers; LookupError, TypeError: it has no such number.
 
     Raises:
         ValueError: it is no such text.
         RecursionError: it is nested too deeply.
     """
-    return json.loads(text, object_hook=_from_object)
+
+    def from_object(tagged: dict[str, Any]) -> Any:
+        try:
+            ((kind, content),) = tagged.items()
+            return known(content) if known is not None and kind == "known" else _FROM_CONTENT[kind](content)
+        except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            raise ValueError(f"not a value as text ({error})") from error
+
+    return json.loads(text, object_hook=from_object)
 
 
 def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = None) -> str:
@@ -107,33 +134,23 @@ def needs_library(text: str) -> bool:
     return any(f'{{"{name}": [' in text for _, name in _LIBRARY)
 
 
-def outcome_of_call(
-    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterators_s: float
-) -> tuple[str, BaseException | None]:
-    """Call the function; returns what came of it as text, and the exception that it raised, if any.
+def begin_call(objects: Iterable[object], iterators_end: tuple[float, int]) -> None:
+    """Write these objects by their numbers from now on, and leave iterators at this end.
 
-    The text is `["value", value]`, `["not plain", its type]`, `["raised", error]`, or nothing where the run must end by
-    the exception alone. Test code may look at more than the value: if `is_tested`, an exception is told, and the
-    arguments as well if the call changed them: `["value", value, arguments]`. Iterators with many items are left at
-    `iterators_s` CPU seconds of this process.
+    The end: CPU seconds of this process, for an iterator of many items, and characters of all of them as text.
     """
-    global _iterators_end_at
-    _iterators_end_at = iterators_s
-    positional, keywords = from_text(arguments)
+    global _iterators_end_at, _iterators_left, _numbers
+    _numbers = {id(value): number for number, value in enumerate(objects)}
+    _iterators_end_at, _iterators_left = iterators_end
+
+
+def contents_text(value: Any) -> str:
+    """An object that has a number as text, as `to_text` without it."""
+    number = _numbers.pop(id(value))
     try:
-        value = function(*positional, **keywords)
-    except BaseException as error:  # untrusted
-        return f'["raised", {_error_text(error)}]' if is_tested and isinstance(error, Exception) else "", error
-    try:
-        text = to_text(value)
-    except Exception as error:  # untrusted: cycles, depth, foreign types and their raising methods
-        return to_text(["not plain", f"{type(value).__name__}: {type(error).__name__}"]), None
-    changed = ""
-    if is_tested:
-        with contextlib.suppress(Exception):  # untrusted: what it put there may be of any type
-            after = arguments_text(positional, keywords)
-            changed = f", {after}" if after != arguments else ""
-    return f'["value", {text}{changed}]', None
+        return to_text(value)
+    finally:
+        _numbers[id(value)] = number
 
 
 def _joined(items: Iterable[object]) -> str:
@@ -178,20 +195,30 @@ def _scalar(value: object) -> str | None:
 
 def _iterator_text(iterator: Iterator) -> str:
     """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more"."""
+    global _iterators_left
     items: list[str] = []
     ending = "null"
+    left = _iterators_left
     try:
         for item in iterator:
             if len(items) == _MAX_ITEMS or (len(items) > _MANY_ITEMS and time.process_time() > _iterators_end_at):
                 ending = '"more"'
                 break
-            items.append(to_text(item))
+            text = to_text(item)
+            left -= len(text) + 2  # those of iterators in it are among them
+            _iterators_left = left
+            if left < 0:
+                ending = '"more"'
+                break
+            items.append(text)
+    except MemoryError:  # also that of an item which alone takes all: those before it count
+        ending = '"more"'
     except Exception as error:  # untrusted: the program's own, which a test may expect
-        ending = _error_text(error)
+        ending = error_text(error)
     return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
 
 
-def _error_text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """`{"error": [names of its built-in classes, arguments]}`."""
     names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
     try:
@@ -250,11 +277,3 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     **{name: _of_library(module, name) for module, name in _LIBRARY},
     "timezone": lambda parts: importlib.import_module("datetime").timezone(*parts[0]),
 }
-
-
-def _from_object(tagged: dict[str, Any]) -> Any:
-    try:
-        ((kind, content),) = tagged.items()
-        return _FROM_CONTENT[kind](content)
-    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise ValueError(f"not a value as text ({error})") from error

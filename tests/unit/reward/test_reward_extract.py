@@ -164,3 +164,14 @@ def test_ten_times_the_length_takes_some_ten_times_as_long() -> None:
 
     cpu_s(1000)
     assert cpu_s(50_000) < 40 * max(cpu_s(5000), 0.01)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "<think>\nMaybe so:\n```python\nn = input()  # hmm, no\n</think>\n\nHere it is:\n\n",
+        "Input:\n```\n3\n\nSolution:\n",
+    ],
+)
+def test_a_fence_that_was_left_open_does_not_take_the_answers(before: str) -> None:
+    assert extract_code(f"{before}```python\nprint(3)\n```\n") == "print(3)\n"

@@ -75,6 +75,8 @@ def test_what_is_slow_to_judge_uses_up_the_answers_time() -> None:
         ('["value", {"iterator": [[1, 2], 3, 4]}]', "fail"),
         ('["value", {"dict": [[[], 1]]}]', "fail"),
         ('["value", 2, 2, 3]', "fail"),
+        ('["value", 1, [[7, [1]]]]', "fail"),
+        ('["value", {"known": 7}]', "fail"),
         ('["raised", 3]', "fail"),
         ('{"value": true}', "fail"),
         ("[]", "fail"),

@@ -27,6 +27,11 @@ def score(test: str, code: str = SAME, limits: Limits | None = None) -> Score:
     return score_response(problem, f"```python\n{textwrap.dedent(code)}\n```", limits)
 
 
+def score_unchecked(test: str, code: str = SAME, limits: Limits | None = None) -> Score:
+    problem = Problem(problem_id="1", inputs=[textwrap.dedent(test)], outputs=[None], kind="test_code", fn_name="f")
+    return score_response(problem, f"```python\n{textwrap.dedent(code)}\n```", limits)
+
+
 def assert_judges_are_right() -> None:
     for expected, outcome in (("3 5", "pass"), ("3 4", "fail")):
         problem = Problem.from_input_output({"inputs": ["3"], "outputs": [expected]}, problem_id=2)
@@ -38,11 +43,9 @@ def assert_judges_are_right() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "import builtins\nbuiltins.all = lambda x: True",
-        "import reward.compare\nreward.compare._words_match = lambda a, b: True",
-        "import threading\nthreading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()",
-        "import signal\nsignal.setitimer(signal.ITIMER_REAL, 5.0)",
-        "import os, signal\nos.fork() or signal.pause()",
+        "import re\nre.compile = re.match = None",
+        "import math\nmath.isclose = math.isfinite = lambda *_: True",
+        "import sys\nsys.setrecursionlimit(150)",
     ],
 )
 def test_test_code_changes_no_judge_for_others(change: str) -> None:
@@ -51,46 +54,6 @@ def test_test_code_changes_no_judge_for_others(change: str) -> None:
     assert score(f"assert f(1) == 1\n{change}").outcome == "pass"
     assert_judges_are_right()
     assert set(judges) <= set(process._idle)
-
-
-@pytest.mark.parametrize("workers", [1, 4])
-def test_calls_from_several_threads(workers: int) -> None:
-    test = f"""
-        from concurrent.futures import ThreadPoolExecutor
-        with ThreadPoolExecutor({workers}) as pool:
-            assert list(pool.map(f, range(20))) == [2 * x for x in range(20)]
-    """
-    for _ in range(3):
-        assert score(test, "def f(x): return 2 * x").outcome == "pass"
-        assert score(test, "def f(x): return 2 * x if x < 19 else 0").outcome == "fail"
-
-
-IN_TIME = {
-    "thread": """
-        import threading
-        found = []
-        thread = threading.Thread(target=lambda: found.append(f(1)), daemon=True)
-        thread.start()
-        thread.join(0.2)
-        assert found == [1]
-    """,
-    "alarm": """
-        import signal
-        def late(*_): raise TimeoutError
-        signal.signal(signal.SIGALRM, late)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        assert f(1) == 1
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    """,
-}
-
-
-@pytest.mark.parametrize("test", IN_TIME.values(), ids=IN_TIME)
-def test_a_call_that_the_test_does_not_wait_for_is_nobody_elses(test: str) -> None:
-    slow = "import time\ndef f(x):\n    time.sleep(0.6)\n    return x"
-    for _ in range(3):
-        assert score(test, slow).outcome == "fail"
-        assert_judges_are_right()
 
 
 @pytest.mark.parametrize(
@@ -182,25 +145,6 @@ def _state(pid: int) -> str:
         return "X"
 
 
-def test_test_code_calls_from_one_process_only() -> None:
-    test = """
-        import os
-        child = os.fork()
-        if child == 0:
-            try:
-                f(1)
-            except RuntimeError as error:
-                os._exit("processes of its own" in str(error))
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-        assert f(2) == 2
-    """
-    judges = list(process._idle)
-    assert score(test).outcome == "pass"
-    assert_judges_are_right()
-    assert set(judges) <= set(process._idle)
-
-
 def test_what_a_program_wrote_is_no_question_and_no_other_result() -> None:
     secret, result = os.urandom(protocol.SECRET_BYTES), b"cos\nsystem\n(S'true'\ntR."
     message = protocol.result_message(secret, 1, 2, "ok", result)
@@ -215,15 +159,75 @@ def test_what_a_program_wrote_is_no_question_and_no_other_result() -> None:
             protocol.read_result(secret, number, num_calls, unlike)
 
 
-def test_test_code_that_waits_for_what_never_comes_is_a_verdict() -> None:
+def test_no_memory_for_what_a_call_returns_is_a_verdict() -> None:
     test = """
-        import queue, threading
-        results = queue.Queue()
-        threading.Thread(target=lambda: results.put(f(1))).start()
-        assert results.get() == 1
+        import resource
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+        assert f(1)
     """
-    limits = Limits(judge_s=0.5)
-    assert score(test, limits=limits).outcome == "pass"
+    assert score_unchecked(test, "def f(x): return 'x' * 1000").outcome == "pass"
+    long = Limits(output_bytes=8 << 20, file_bytes=32 << 20)
+    assert score_unchecked(test, "def f(x): return 'x' * (7 << 20)", long).outcome == "output_limit"
+    assert_judges_are_right()
+
+
+ENDINGS = {
+    "exit": "import os\nif f(1) != 2: os._exit(3)",
+    "exit without a word": "import os\nif f(1) != 2: os._exit(0)",
+    "signal": "import os\nif f(1) != 2: os.kill(os.getpid(), 8)",
+    "handler": """
+        import signal
+        def late(*_): raise TimeoutError
+        signal.signal(signal.SIGALRM, late)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try: f(1)
+        except TimeoutError: assert False
+    """,
+    "thread": """
+        import threading
+        thread = threading.Thread(target=lambda: f(1), daemon=True)
+        thread.start()
+        thread.join(0.2)
+        assert not thread.is_alive()
+    """,
+}
+
+
+@pytest.mark.parametrize("test", ENDINGS.values(), ids=ENDINGS)
+def test_test_code_that_ends_or_leaves_a_call_is_a_verdict_and_ends_its_judge(test: str) -> None:
+    slow = "import time\ndef f(x):\n    time.sleep(0.6)\n    return x"
+    for _ in range(2):
+        assert score_unchecked(test, slow).outcome == "output_limit"
+        assert_judges_are_right()
+
+
+def test_the_time_that_test_code_waits_has_an_end_however_often_it_calls() -> None:
+    limits = Limits(judge_s=0.3)
+    test = "import time\nwhile not f(1): time.sleep(0.05)\nassert f(2) == 2"
     started = time.monotonic()
-    assert score(test, "def f(x): return object()", limits).outcome == "output_limit"
-    assert time.monotonic() - started < 30
+    assert score_unchecked(test, "def f(x): return 0", limits).outcome == "output_limit"
+    assert time.monotonic() - started < 10
+    assert score_unchecked(test, SAME, limits).outcome == "pass"
+
+
+def test_the_time_of_test_code_is_exact() -> None:
+    judge = Judge()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with pytest.raises(UnjudgeableError, match="more than 0.1 CPU"):
+        judge.ask("run_test_code", "while True: pass", "f", limits=Limits(judge_s=0.1))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < 0.8
+
+
+class Slow:
+    """It takes seconds to read as a part of a question."""
+
+    def __reduce__(self) -> tuple:
+        return sum, (range(60_000_000),)
+
+
+def test_the_time_of_a_question_does_not_end_the_reading_of_the_next() -> None:
+    judge = Judge()
+    judge.ask("extract_code", "", limits=Limits(judge_s=0.1))
+    assert judge.ask("returned_matches", b'["value", 1]', (Slow(), 1), limits=Limits()).value == ""

@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 
@@ -125,12 +126,27 @@ def test_keyword_arguments(test: str) -> None:
             "def f(x): return x * 3",
             "float(x) * 3",
         ),
+        (
+            "x = [[1]]\ntry:\n    f(x)\nexcept KeyError:\n    assert x == [[1, 2]]\nelse:\n    assert False",
+            "def f(x):\n    x[0].append(2)\n    raise KeyError",
+            "{}[1]",
+        ),
         ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
     ],
 )
 def test_what_test_code_may_see_of_a_call(test: str, right: str, wrong: str) -> None:
     assert score([test], right, "f").outcome == "pass"
     assert score([test], f"import numpy as np\ndef f(x): return {wrong}", "f").outcome == "fail"
+
+
+def test_what_interpreters_define_is_not_the_answers() -> None:
+    tests = ["cases = ['f(1) == 2', 'f(2) == 3']\nassert all(eval(case) for case in cases)"]
+    assert score(tests, "def f(x): return 0\ndef all(x): return True", "f").outcome == "fail"
+    assert score(tests, "def f(x): return x + 1", "f").outcome == "pass"
+    for end in ("exit", "quit"):
+        tests = [f"if f(2) != 4:\n    {end}(1)\nassert f(1) == 1"]
+        assert score(tests, f"def f(x): return 1\ndef {end}(code=0): pass", "f").outcome == "fail"
+        assert score(tests, "def f(x): return x * x", "f").outcome == "pass"
 
 
 @pytest.mark.parametrize("file_bytes", [16 << 20, 1 << 20])  # the latter is less than the arguments have
@@ -145,6 +161,44 @@ def test_large_arguments_changed_in_place_come_back(file_bytes: int) -> None:
 def test_a_slow_iterator_of_many_items_comes_back_whole() -> None:
     slow = "def f(x):\n    for n in range(x):\n        sum(range(50_000))\n        yield n"
     assert score(["assert list(f(1500)) == list(range(1500))"], slow, "f", test_s=6.0).outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while True: yield 'x' * 10_000",
+        "n = 1\n    while True: yield (n := n << 40_000)",
+        "n = 1\n    while True: yield 'x' * (n := 4 * n)",  # soon too long for the memory
+        "held = []\n    while True: yield held.append(bytes(1 << 26)) or 'x'",
+        "while True: yield (i * '.' for i in count())",
+    ],
+)
+def test_of_an_endless_iterator_test_code_may_take_what_it_wants(body: str) -> None:
+    code = f"from itertools import count\ndef f(x):\n    yield x\n    yield x + 1\n    {body}"
+    assert score(["g = f(1)\nassert (next(g), next(g)) == (1, 2)"], code, "f").outcome == "pass"
+    whole = "try:\n    list(f(1))\nexcept OverflowError as error:\n    assert 'too many items' not in str(error)"
+    assert score([f"{whole}\nassert f(2) is None"], code, "f").outcome == "fail"
+
+
+def test_a_long_iterator_with_an_end_comes_back_whole() -> None:
+    test = "assert list(map(len, f(90))) == [10_000] * 90"
+    assert score([test], "def f(x): return ('x' * 10_000 for _ in range(x))", "f").outcome == "pass"
+
+
+def test_many_short_calls_take_the_time_of_the_answers_own_code() -> None:
+    many = ["for i in range(250): assert f(i) == i"]
+    assert score(many, "import numpy, time\ndef f(x): return x", "f", test_s=0.8).outcome == "pass"
+    for slow in ("sum(range(500_000))", "time.sleep(0.03)"):
+        code = f"import numpy, time\ndef f(x):\n    {slow}\n    return x"
+        assert score(many, code, "f", test_s=0.8).outcome == "time_out"
+
+
+def test_calls_that_take_no_time_have_an_end() -> None:
+    started = time.monotonic()
+    assert (
+        score(["for _ in range(10_000): assert f(1) == 1"], "def f(x): return x", "f", test_s=0.2).outcome == "time_out"
+    )
+    assert time.monotonic() - started < 20
 
 
 EXPECTS_ERROR = """

@@ -24,6 +24,8 @@ def test_object_and_json_text_give_the_same_problem() -> None:
     assert problem.inputs == ["1\n", "2\n3"]  # APPS also has text as a list of lines
     assert problem.outputs == ["2\n", "4\n5"]
     assert problem.num_tests == 2
+    with_ends = Problem.from_input_output({"inputs": [["2\n", "3\n"]], "outputs": [["4\n"]]}, problem_id=7)
+    assert (with_ends.inputs, with_ends.outputs) == (["2\n3"], ["4"])
 
 
 def test_arguments_as_lines_of_json() -> None:

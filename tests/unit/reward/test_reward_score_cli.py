@@ -125,3 +125,11 @@ def test_scores_that_cannot_be_written_are_one_line(tmp_path: Path, target: str)
     os.close(writer)
     assert done.returncode == 2
     assert done.stderr.startswith("error: the scores could not be written") and done.stderr.count("\n") == 1
+
+
+def test_a_judge_lost_while_a_problem_is_loaded_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tests = {"test_code": ["import os\nassert f(3) == 4\nos.kill(os.getpid(), 9)"]}
+    problems = write(tmp_path / "p", [{"problem_id": 7, "input_output": tests}])
+    assert main(["--problems", problems, "--solutions", write(tmp_path / "s", [])]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: problem 7: test_code could not be tried") and error.count("\n") == 1

@@ -1,5 +1,7 @@
 """Test code that no answer, or every answer, could pass is refused by name."""
 
+import time
+
 import pytest
 
 from reward.judge import JudgeLostError
@@ -18,6 +20,9 @@ from reward.problem import Problem, UncallableError
         "assert f(3) or True",
         "try:\n    assert f(3) == 4\nexcept Exception: pass",
         "def test():\n    assert f(3) == 4\nif __name__ == '__main__': test()",
+        "len(f([1, 2])) == 2",
+        "assert (len(f([1, 2])) == 2, 'wrong length')",
+        "def check(f):\n    return abs(f(2.0) - 4) < 1e-9\ncheck(f)",
     ],
 )
 def test_tests_that_pass_whatever_the_answer_is_are_refused(test: str) -> None:
@@ -63,16 +68,156 @@ def test_arguments_that_an_answer_may_have_made_are_accepted(test: str) -> None:
     assert Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=7).num_tests == 1
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "os._exit(3)", "os.abort()", "os.kill(os.getpid(), 8)"])
-def test_test_code_that_ends_its_process_is_refused(end: str) -> None:
-    with pytest.raises(ValueError, match="problem 7: test_code 1 ends the process that runs it"):
-        Problem.from_input_output({"test_code": ["assert f(3) == 4", f"import os\n{end}"]}, problem_id=7)
+@pytest.mark.parametrize(
+    ("test", "what"),
+    [
+        ("assert f(3)(4) == 7", "calls what it returns"),
+        ("for x in range(3):\n    g = f(x)\n    assert g(4) == 7", "calls what it returns"),
+        ("f.cache_clear()\nassert f(3) == 4", "takes cache_clear of f, of which there are only calls"),
+        ("s = f()\ns.push(1)\nassert s.pop() == 1", "takes push of what it returns"),
+        ("assert f().solve(3) == 4", "takes solve of what it returns"),
+        ("import asyncio\nassert asyncio.run(f(3)) == 4", "awaits what it returns"),
+        ("import asyncio\nasync def main(): assert await f(3) == 4\nasyncio.run(main())", "awaits what it returns"),
+    ],
+)
+def test_values_that_no_answer_can_return_are_refused(test: str, what: str) -> None:
+    with pytest.raises(UncallableError, match=f"problem 7: test_code 1 {what}: only plain values come back"):
+        Problem.from_input_output({"test_code": ["assert f(3) == 4", test], "fn_name": "f"}, problem_id=7)
 
 
-def test_a_judge_lost_while_test_code_is_tried_names_the_problem() -> None:
-    tests = {"test_code": ["import os\nassert f(3) == 4\nos.kill(os.getpid(), 9)"]}  # as if for want of memory
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert f(x=3).strip() == 'x'",
+        "assert sorted(f(3)) == [1] and f(4).total() == 2",
+        "assert str(f(3).limit_denominator(2)) == '1' or f(3).append(3)",
+        "assert next(f(3)) == 3 and f(4).numerator == 3",
+        "import numpy as np\nassert np.sum(f(3)) == 3\nassert np.sqrt(f(4)) == 2",
+        "import numpy as np\nassert np.allclose(np.array(f(3)), [1, 2])",
+        "x = f(3)\nx = x if isinstance(x, list) else x.tolist()\nassert x == [1]",
+        "x = f(3)\nif not isinstance(x, list): x = x.tolist()\nassert x == [1]",
+        "assert not hasattr(f(3), 'push') and f(3) == 4",
+        "try:\n    f(3)(4)\nexcept TypeError:\n    assert f(3) == 4",
+        "import copy, json\nassert copy.deepcopy(f(3)) == [1]\nassert json.dumps(f(4)) == '3'",
+        "assert f(3).args == (1,)",
+    ],
+)
+def test_values_that_some_answer_can_return_are_accepted(test: str) -> None:
+    assert Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=7).num_tests == 1
+
+
+@pytest.mark.parametrize(
+    ("test", "use"),
+    [
+        ("import threading\nassert f(3) == 4", "imports threading"),
+        ("import _thread, math\nassert f(3) == 4", "imports _thread"),
+        (
+            "def check():\n    from concurrent.futures import Future\n    assert f(3)\ncheck()",
+            "imports concurrent.futures",
+        ),
+        ("import multiprocessing as mp\nassert f(3) == 4", "imports multiprocessing"),
+        ("import os.path\nassert f(3) == 4", "imports os.path"),
+        ("assert f(3) == os.getpid()", "uses os"),
+        ("from solution import f\nassert f(3) == 4", "imports solution"),
+        ("from . import f\nassert f(3) == 4", "imports ."),
+        ("from unittest import mock\nassert f(3) == 4", "imports unittest.mock"),
+        ("import unittest.mock\nassert f(3) == 4", "imports unittest.mock"),
+        ("import unittest as u\nassert f(3) == 4\nu.main()", "uses unittest.main"),
+        ("import asyncio\nassert asyncio.run(asyncio.to_thread(f, 3)) == 4", "uses asyncio.to_thread"),
+        ("import sys\nassert f(3) == sys.modules['x']", "uses sys.modules"),
+        ("from sys import *\nassert f(3) == 4", "imports sys.\\*"),
+        ("import urllib.request\nassert f(3) == 4", "imports urllib.request"),
+        ("assert __import__('x') == f(3)", "uses __import__"),
+        ("assert globals()['f'](3) == 4", "uses globals"),
+        ("assert f(3) == open('x').read()", "uses open"),
+    ],
+)
+def test_what_test_code_may_not_use_is_refused(test: str, use: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"problem 7: test_code 1 {use}, which test code may not: it may import __future"
+    ):
+        Problem.from_input_output({"test_code": ["assert f(3) == 4", test], "fn_name": "f"}, problem_id=7)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "import collections.abc, math as m\nassert f(3) == m.pi and isinstance(f(4), collections.abc.Iterable)",
+        "from urllib.parse import quote\nimport urllib.parse\nassert f(3) == quote('4') == urllib.parse.quote('4')",
+        "from math import *\nassert isclose(f(3), 4.0)",
+        "import numpy.testing\nnumpy.testing.assert_allclose(f(3), 4)",
+        "import sys\nif f(3) != 4: sys.exit(1)",
+        "if f(3) != 4: exit(1)",
+        "assert f(3) == sys.maxsize",
+        "def open(x): return x\nassert open(f(3)) == 4",
+        "cases = ['f(1, 2) == 3']\nassert all(eval(case) for case in cases)",
+        "import unittest\nclass T(unittest.TestCase):\n    def t(self): self.assertEqual(f(3), 4)\nT('t').debug()",
+    ],
+)
+def test_what_test_code_may_use(test: str) -> None:
+    assert Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=7).num_tests == 1
+
+
+@pytest.mark.parametrize(
+    "test", ["assert all(eval(case) for case in ['f(1)'])", "def check(add):\n    assert add(1) == 3\ncheck(add)"]
+)
+def test_test_code_without_a_name_for_the_answer_is_refused(test: str) -> None:
+    with pytest.raises(ValueError, match="problem 7: test_code 0 names no function .*: set fn_name"):
+        Problem.from_input_output({"test_code": [test]}, problem_id=7)
+
+
+@pytest.mark.parametrize(
+    ("test", "names"),
+    [
+        ("assert isclose(f(3), 4.0)", "isclose"),
+        ("assert np.allclose(f(3), 4.0)", "np"),
+        ("def check(candidate):\n    assert deepcopy(candidate(3)) == Counter('a')\ncheck(f)", "Counter, deepcopy"),
+    ],
+)
+@pytest.mark.parametrize("fn_name", ["f", None])
+def test_names_of_the_library_that_an_answer_could_define_are_refused(
+    test: str, names: str, fn_name: str | None
+) -> None:
+    with pytest.raises(ValueError, match=f"problem 7: test_code 1 uses {names}, which it does not define"):
+        Problem.from_input_output({"test_code": ["assert f(3) == 4", test], "fn_name": fn_name}, problem_id=7)
+
+
+@pytest.mark.parametrize(
+    ("test", "fn_name"),
+    [
+        ("assert sqrt(4) == 2", None),
+        ("assert sqrt(4) == 2", "sqrt"),
+        ("def check(candidate):\n    assert candidate(4) == 2\ncheck(sqrt)", None),
+        ("def check(candidate):\n    assert candidate(4) == 2\ncheck(candidate)", "sqrt"),
+        ("from math import isclose\nassert isclose(f(3), 4.0)", "f"),
+        ("assert decode(encode('x')) == 'x'", "decode"),
+    ],
+)
+def test_names_that_may_be_the_answers_are_accepted(test: str, fn_name: str | None) -> None:
+    assert Problem.from_input_output({"test_code": [test], "fn_name": fn_name}, problem_id=7).num_tests == 1
+
+
+def test_test_code_that_crashes_its_process_is_refused() -> None:
+    test = "import sys\nsys.setrecursionlimit(10**9)\nx = []\nfor _ in range(10**6): x = [x]\nassert f(1) == repr(x)"
+    with pytest.raises(ValueError, match=r"problem 7: test_code 1 ends the process that runs it \(it is nested too"):
+        Problem.from_input_output({"test_code": ["assert f(3) == 4", test]}, problem_id=7)
+
+
+def test_a_judge_lost_while_test_code_is_tried_names_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: object, **__: object) -> None:
+        raise JudgeLostError("a judge ended with status -9")
+
+    monkeypatch.setattr("reward.problem.ask", lose)
     with pytest.raises(JudgeLostError, match="problem 7: test_code could not be tried .*status -9"):
-        Problem.from_input_output(tests, problem_id=7)
+        Problem.from_input_output({"test_code": ["assert f('lost') == 4"]}, problem_id=7)
+
+
+def test_the_trials_of_a_problem_share_one_time() -> None:
+    tests = [f"while f({n}) != 3: pass\nassert f(0) == 4" for n in range(8)]
+    started = time.monotonic()
+    limits = Limits(judge_s=2.0)
+    assert Problem.from_input_output({"test_code": tests, "fn_name": "f"}, problem_id=7, limits=limits).num_tests == 8
+    assert time.monotonic() - started < 15
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,25 @@ def test_concurrent_answers_have_the_same_keys_and_do_not_block_the_loop() -> No
     assert ticks >= 3
 
 
+def test_trying_test_code_does_not_block_the_loop() -> None:
+    tests = ["n = 8\nwhile not f(n): n += 1\nassert n == 11"]  # without end on some values
+    ground_truth = json.dumps({"test_code": tests, "fn_name": "f"})
+
+    async def longest_pause() -> float:
+        pauses, last = [0.0], time.monotonic()
+        task = asyncio.create_task(
+            compute_score("d", "```python\ndef f(n): return n == 11\n```", ground_truth, limits={"judge_s": 1.0})
+        )
+        while not task.done():
+            await asyncio.sleep(0.01)
+            pauses.append(time.monotonic() - last)
+            last = time.monotonic()
+        assert (await task)["outcome"] == "pass"
+        return max(pauses)
+
+    assert asyncio.run(longest_pause()) < 0.7
+
+
 def test_a_process_may_begin_with_an_answer_without_code() -> None:
     program = "import asyncio\nfrom reward.verl_reward import compute_score\n"
     program += f"print(asyncio.run(compute_score('d', 'I do not know.', {GROUND_TRUTH!r}))['score'])"

@@ -119,7 +119,7 @@ def test_calls(sandbox: RemoteSandbox) -> None:
     plain = solution.replace(": List[int]", "")
     assert call(plain, [1, 1], leetcode=False).detail == "NameError: the code does not define f"
     assert outcome("def f(): return object()")[0] == "not plain"
-    assert outcome("def f(a): a.append(3)", [1], is_tested=True) == ["value", None, [[[1, 3]], {}]]
+    assert outcome("def f(a): a.append(3)", [1], is_tested=True) == ["value", None, [[0, [1, 3]]]]
     failed = call("def f(): raise KeyError('x')", is_tested=True)
     assert (failed.status, failed.detail) == ("runtime_error", "KeyError: 'x'")
     assert repr(from_text(failed.result)) == "['raised', KeyError('x')]"
