@@ -189,7 +189,7 @@ def test_test_code_that_no_answer_can_pass_is_counted_and_named(tmp_path: Path) 
     card = (tmp_path / "out" / "card.md").read_text()
     assert "- types: problem types: test_code 1 calls the answer with what cannot be handed to it" in card
     assert "- objects: problem objects: test_code 0 calls the answer with" in card
-    assert "- end: problem end: test_code 0 ends the process that runs it" in card
+    assert "- end: problem end: test_code 0 imports os" in card
     (row,) = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
     assert parse_ground_truth(row["reward_model"]["ground_truth"]).inputs == tests["good"]
     assert "Write a Python function" in row["prompt"][0]["content"]

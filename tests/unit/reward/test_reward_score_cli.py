@@ -1,10 +1,13 @@
+import contextlib
 import gzip
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from reward.score import main
@@ -128,8 +131,23 @@ def test_scores_that_cannot_be_written_are_one_line(tmp_path: Path, target: str)
 
 
 def test_a_judge_lost_while_a_problem_is_loaded_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tests = {"test_code": ["import os\nassert f(3) == 4\nos.kill(os.getpid(), 9)"]}
+    tests = {"test_code": ["n = 0\nwhile n < 10 ** 9:\n    n += 1\nassert f(3) == 4"]}
     problems = write(tmp_path / "p", [{"problem_id": 7, "input_output": tests}])
-    assert main(["--problems", problems, "--solutions", write(tmp_path / "s", [])]) == 1
+    is_done = threading.Event()
+
+    def kill_judges() -> None:
+        while not is_done.wait(0.2):
+            for child in psutil.Process().children():
+                with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+                    if "judge" in " ".join(child.cmdline()):
+                        child.kill()
+
+    killer = threading.Thread(target=kill_judges)
+    killer.start()
+    try:
+        assert main(["--problems", problems, "--solutions", write(tmp_path / "s", [])]) == 1
+    finally:
+        is_done.set()
+        killer.join()
     error = capsys.readouterr().err
     assert error.startswith("error: problem 7: test_code could not be tried") and error.count("\n") == 1
