@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,7 +110,7 @@ def refine(stages: Stages, batch: KVBatchMeta, client: RefinerClient, step: int)
 
 
 def main() -> None:
-    """Run two steps; one of two workers is killed in the first."""
+    """Run three steps; one of two workers is killed in the second."""
     model, out = sys.argv[1:]
     overrides = [
         *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={out}.run", "refiner.template=dialogue"),
@@ -129,44 +128,45 @@ def main() -> None:
     reward = Reward.remote()
     client = RefinerClient(servers={"one": replica}, config=blocks.refiner)
     workers = RefineWorkers(config, tokenizer, [reward], 2)
-    stages = Stages(config, blocks, workers, total_training_steps=2)
+    stages = Stages(config, blocks, workers, total_training_steps=3)
     pids = ray.get([worker.__ray_call__.remote(lambda _: os.getpid()) for worker in workers.start()])
 
-    ray.get(replica.wait.remote(True))
     batch = write_step(1, tokenizer)
-
-    def kill_one() -> None:
-        time.sleep(3)
-        os.kill(pids[0], signal.SIGKILL)
-        ray.get(replica.wait.remote(False))
-
-    killer = threading.Thread(target=kill_one)
-    killer.start()
     state = refine(stages, batch, client, 1)
-    killer.join()
-    fields = queue.read(batch, "refine_ids", "refine_mask", "refine_used")
+    stages.score_with_reference(batch, state, client)
+    known = queue.read(queue.rows_of(batch, state.kl_rows), "kl_ref_log_prob")["kl_ref_log_prob"]
     found: dict[str, Any] = {
-        "first": sorted(outcome.verdict for outcome in state.outcomes.values()),
-        "first_metrics": {name: state.metrics[name] for name in ("refiner/failed/worker", "refiner/num_accepted")},
-        "first_used": fields["refine_used"].tolist(),
+        "all": sorted(outcome.verdict for outcome in state.outcomes.values()),
+        "log_probs": [row.tolist() for row in known.unbind()],
+        "groups_apart": sum(sum(key in part.keys for part in queue.shards(batch, 3)) != 1 for key in batch.keys),
+        "request": ray.get(reward.first_request.remote()),
+    }
+    workers.finish()
+
+    ray.get(replica.wait.remote(True))
+    batch = write_step(2, tokenizer)
+    killer = threading.Timer(3, lambda: os.kill(pids[0], signal.SIGKILL))
+    killer.start()
+    going_on = threading.Timer(6, lambda: ray.get(replica.wait.remote(False)))
+    going_on.start()
+    state = refine(stages, batch, client, 2)
+    fields = queue.read(batch, "refine_ids", "refine_mask", "refine_used")
+    found |= {
+        "verdicts": sorted(outcome.verdict for outcome in state.outcomes.values()),
+        "num_lost": state.metrics["refiner/failed/worker"],
+        "used": fields["refine_used"].tolist(),
         "used_by_tags": [int(batch.tags[row].get("refinement", {}).get("is_used", False)) for row in range(len(batch))],
         "refined": sorted({tuple(row.tolist()) for row in fields["refine_ids"].unbind()}),
         "answer": answer,
     }
-    stages.score_with_reference(batch, state, client)
-    known = queue.read(queue.rows_of(batch, state.kl_rows), "kl_ref_log_prob")["kl_ref_log_prob"]
-    found["log_probs"] = [row.tolist() for row in known.unbind()]
-    found["groups_apart"] = sum(
-        len({part for part, _ in enumerate(queue.shards(batch, 3)) if key in _.keys}) != 1 for key in batch.keys
-    )
     workers.finish()
 
-    second = refine(stages, write_step(2, tokenizer), client, 2)
+    # Ray can take an actor down whose caller dies while it answers; a run would start it again before the next step.
+    successor = RefinerClient(servers={"two": Replica.remote(answer)}, config=blocks.refiner)
+    state = refine(stages, write_step(3, tokenizer), successor, 3)
     workers.finish()
-    found["second"] = sorted(outcome.verdict for outcome in second.outcomes.values())
-    found["num_files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))
-    request = ray.get(reward.first_request.remote())
-    found["request"] = {name: value for name, value in request.items()}
+    found["after"] = sorted(outcome.verdict for outcome in state.outcomes.values())
+    found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))
     ray.shutdown()
     Path(out).write_text(json.dumps(found, default=lambda value: value.tolist()))
 
