@@ -164,6 +164,7 @@ class ForkServer:
             self._job = job
             os.environ.clear()
             os.environ.update(worker.environment)
+            patches.spare_rays_random_numbers()
             modules.load(modules.JOB)
             multiprocessing.set_executable(str(preload.STAND_IN))
             gc.collect()

@@ -33,7 +33,10 @@ class Worker:
         return {
             "pid": os.getpid(),
             "has_imported_vllm": "vllm" in sys.modules,
-            "random": [random.random(), float(numpy.random.random()), torch.rand(1).item()],
+            "random": [
+                *(random.random(), float(numpy.random.random()), torch.rand(1).item()),
+                ray.WorkerID.from_random().hex(),  # of Ray's core, as the ids of calls are
+            ],
             "alike": {
                 "arguments": [sys.argv[0], *sorted(argument.split("=")[0] for argument in sys.argv[1:])],
                 "path": [path for path in sys.path if "setuptools" not in path],  # its import adds to it

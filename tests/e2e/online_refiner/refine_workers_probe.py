@@ -161,9 +161,7 @@ def main() -> None:
     }
     workers.finish()
 
-    # Ray can take an actor down whose caller dies while it answers; a run would start it again before the next step.
-    successor = RefinerClient(servers={"two": Replica.remote(answer)}, config=blocks.refiner)
-    state = refine(stages, write_step(3, tokenizer), successor, 3)
+    state = refine(stages, write_step(3, tokenizer), client, 3)
     workers.finish()
     found["after"] = sorted(outcome.verdict for outcome in state.outcomes.values())
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))

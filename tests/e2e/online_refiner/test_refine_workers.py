@@ -24,15 +24,15 @@ def found(start_marked: Callable, tiny_llama: Path, tmp_path_factory: pytest.Tem
 
 def test_a_dead_worker_costs_its_rows_refinements_and_has_a_successor(found: dict[str, Any]) -> None:
     assert found["all"] == found["after"] == ["accepted"] * 8
-    assert found["num_lost"] == found["verdicts"].count("worker") == 4
-    assert set(found["verdicts"]) <= {"accepted", "request", "worker"}
+    assert found["verdicts"] == ["accepted"] * 4 + ["worker"] * 4
+    assert found["num_lost"] == 4
 
 
 def test_every_row_has_every_field_and_padding_acts_on_nothing(found: dict[str, Any]) -> None:
     *rows, padding = found["used"]
-    assert sum(rows) == found["verdicts"].count("accepted") and padding == 0
+    assert sum(rows) == 4 and padding == 0
     assert found["used"] == found["used_by_tags"]
-    assert found["refined"] in ([[0], found["answer"]], [[0]])
+    assert found["refined"] == [[0], found["answer"]]
 
 
 def test_log_pi_0_is_known_of_as_many_rows_as_asked(found: dict[str, Any]) -> None:
