@@ -6,7 +6,8 @@ lacks): ``refine_ids`` (a'), ``refine_mask`` and ``refine_edited`` (1 where a' d
 ``refine_log_probs`` jagged float32 (B, u) and ``refine_charged`` jagged float32 (B, response length), by the actor;
 ``kl_ref_log_prob`` jagged float32 (B, response length).
 
-Source: ``verl/trainer/ppo/v1/agent_loop_tq.py`` writes the rows, ``tests/e2e/online_refiner/test_refine_workers.py`` pins it.
+Source: ``verl/trainer/ppo/v1/agent_loop_tq.py`` writes the rows; ``tests/e2e/online_refiner/test_refine_workers.py``
+pins what is read of them.
 """
 
 from collections import defaultdict
