@@ -6,6 +6,7 @@ Compose the config, check it, run verl. ``dry_run=true`` stops after the checks 
 """
 
 import contextlib
+import gc
 import os
 import sys
 import warnings
@@ -70,12 +71,14 @@ def prepare(config: DictConfig) -> str:
     # They import torch and verl, which takes seconds: only after the config itself is right. verl warns of each engine
     # that is not installed, and of a critic that no critic-free estimator has.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.|recipe\.")
+    gc.disable()  # packages leave nothing to collect, and looking for it takes a tenth of their time
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
     from recipe.online_refiner.checks import check
     from recipe.online_refiner.plan import make_plan
 
+    gc.enable()
     checked = check(config, blocks)
     with contextlib.redirect_stdout(sys.stderr):  # it prints that all is well
         validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))

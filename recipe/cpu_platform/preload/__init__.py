@@ -44,4 +44,9 @@ interrupt_handler: Any = None
 
 def use_stand_in(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
     """Let Ray start workers by the stand-in: what ``RAY_RUNTIME_ENV_HOOK`` names, called by ``ray.init``."""
-    return {**(runtime_env or {}), **({"py_executable": str(STAND_IN)} if serves else {})}
+    if not serves:
+        return runtime_env or {}
+    from ray._private import ray_constants
+
+    ray_constants.SETUP_WORKER_FILENAME = str(STAND_IN.with_name("client.py"))  # Ray joins it to its own folder
+    return {**(runtime_env or {}), "py_executable": str(STAND_IN)}

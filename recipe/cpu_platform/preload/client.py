@@ -1,12 +1,14 @@
 """Run as Python by Ray and multiprocessing: let the fork server start the process, and stand in for it to its end.
 
 A script of its own (``python -IS client.py ARGUMENTS``), which starts in ten milliseconds: it imports nothing but the
-standard library, and never this package. What is no worker, or cannot be served, becomes a plain Python.
+standard library, and never this package. What is no worker, or cannot be served, becomes a plain Python. Ray runs it in
+place of its ``setup_worker.py`` too, which imports Ray only to run Python with some variables.
 """
 
 import contextlib
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -15,8 +17,29 @@ import sys
 from typing import NoReturn
 
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+CONTEXT = "--serialized-runtime-env-context="
+"""The option of Ray's ``setup_worker.py``: a worker's runtime environment as JSON."""
 TIMEOUT_S = 120
 """For the first answer: the first worker waits for the fork server's imports."""
+
+
+def set_up(arguments: list[str]) -> list[str]:
+    """Do what Ray's ``setup_worker.py`` does before it runs Python, unless Ray shall run something else.
+
+    Args:
+        arguments: What follows ``python`` on the worker's command line, and the script's own options.
+
+    Returns:
+        What this process is to run as Python.
+    """
+    own = [argument for argument in arguments if argument.startswith((CONTEXT, "--language="))]
+    context = json.loads(next(argument for argument in own if argument.startswith(CONTEXT)).removeprefix(CONTEXT))
+    is_ours = os.path.dirname(context.get("py_executable", "")) == os.path.dirname(__file__)
+    if not is_ours or context["command_prefix"] or context["override_worker_entrypoint"]:
+        return [os.path.join(os.path.dirname(arguments[0]), "setup_worker.py"), *arguments]
+    for name, value in context["env_vars"].items():  # as ray._private.utils.update_envs
+        os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
+    return [argument for argument in arguments if argument not in own]
 
 
 def is_worker(arguments: list[str]) -> bool:
@@ -114,6 +137,8 @@ def stand_in(connection: socket.socket, pidfd: int) -> NoReturn:
 def main() -> NoReturn:
     """Be a worker, one way or the other."""
     arguments = sys.argv[1:]
+    if any(argument.startswith(CONTEXT) for argument in arguments):
+        arguments = set_up(arguments)
     name = os.environ.get("VERL_CPU_FORK_SERVER")
     if name and is_worker(arguments):
         try:

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import gc
 import multiprocessing
 import os
 import selectors
@@ -167,8 +166,6 @@ class ForkServer:
             patches.spare_rays_random_numbers()
             modules.load(modules.JOB)
             multiprocessing.set_executable(str(preload.STAND_IN))
-            gc.collect()
-            gc.freeze()
         if job != self._job:
             raise ValueError("it is of another job or node")
 

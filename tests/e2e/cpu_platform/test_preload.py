@@ -18,17 +18,21 @@ LAUNCHER = ("-m", "recipe.cpu_platform.launch")
 
 @pytest.fixture(scope="module")
 def jobs(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Run three jobs: a plain one, and two preloaded ones at the same time, of which one goes on."""
+    """Run three jobs: two preloaded ones at the same time, of which one's driver is killed, and a plain one."""
     folder = tmp_path_factory.mktemp("preload")
     environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "2"}
     waiting = start_marked([*LAUNCHER, PROBE, f"{folder}/waiting.json", "wait"], cwd=folder, environment=environment)
     forked = start_marked([*LAUNCHER, PROBE, f"{folder}/forked.json", "deaths"], cwd=folder, environment=environment)
+    waiting.wait_until((folder / "waiting.json").exists, 200)
+    assert waiting.process.poll() is None
+    os.kill(waiting.process.pid, signal.SIGKILL)
+    waiting.process.wait(10)
+    left = [one for one in waiting.survivors(10) if "Agent'" not in one]
     assert forked.wait(300) == 0, forked.output()[-6000:]
     plain = start_marked([PROBE, f"{folder}/plain.json", "facts"], cwd=folder, environment=environment)
     assert plain.wait(200) == 0, plain.output()[-6000:]
-    waiting.wait_until((folder / "waiting.json").exists, 200)
     found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
-    return {**found, "job": forked, "waiting_job": waiting}
+    return {**found, "job": forked, "killed_job": waiting, "left": left}
 
 
 def test_a_forked_worker_is_like_a_plain_one(jobs: dict[str, Any]) -> None:
@@ -55,10 +59,6 @@ def test_the_death_of_the_preloaded_process_costs_time_only(jobs: dict[str, Any]
 
 
 def test_a_killed_driver_leaves_nothing_and_two_jobs_do_not_meet(jobs: dict[str, Any]) -> None:
-    waiting = jobs["waiting_job"]
     assert all(worker["has_imported_vllm"] for worker in jobs["waiting"]["facts"])
-    assert waiting.process.poll() is None
-    os.kill(waiting.process.pid, signal.SIGKILL)
-    waiting.process.wait(10)
-    assert [one for one in waiting.survivors(10) if "Agent'" not in one] == []
-    assert waiting.survivors(70) == []  # Ray's own agents see a minute later that their node is gone
+    assert jobs["left"] == []
+    assert jobs["killed_job"].survivors(70) == []  # Ray's own agents see a minute later that their node is gone

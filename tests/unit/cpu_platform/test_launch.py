@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray._private import ray_constants
+from ray._private.runtime_env.context import RuntimeEnvContext
+from ray._private.utils import update_envs
 
 from recipe.cpu_platform import launch, preload
+from recipe.cpu_platform.preload import client
 
 SCRIPT = """
 import json, os, sys
@@ -46,10 +50,34 @@ def test_a_command_starts_anew_through_the_launcher_once(tmp_path: Path, program
 def test_ray_is_given_the_stand_in_by_the_driver_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert preload.use_stand_in({"env_vars": {}}) == {"env_vars": {}}
     monkeypatch.setattr(preload, "serves", True)
+    monkeypatch.setattr(ray_constants, "SETUP_WORKER_FILENAME", "setup_worker.py")
     assert preload.use_stand_in(None) == {"py_executable": str(preload.STAND_IN)}
+    assert client.__file__ == ray_constants.SETUP_WORKER_FILENAME
     assert os.access(preload.STAND_IN, os.X_OK)
     module, _, name = launch.HOOK.rpartition(".")
     assert getattr(sys.modules[module], name) is preload.use_stand_in
+
+
+CONTEXT = RuntimeEnvContext(env_vars={"A": "x${NOPE}${B}$B", "C": "d"}, py_executable=str(preload.STAND_IN))
+
+
+def test_a_worker_is_set_up_as_ray_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"B": "b", "C": "c"})
+    options = ["--language=PYTHON", f"{client.CONTEXT}{CONTEXT.serialize()}"]
+    assert client.set_up(["/ray/default_worker.py", "--its=own", *options]) == ["/ray/default_worker.py", "--its=own"]
+    ours = dict(os.environ)
+    monkeypatch.setattr(os, "environ", {"B": "b", "C": "c"})
+    update_envs(CONTEXT.env_vars)
+    assert ours == os.environ == {"A": "xbb", "B": "b", "C": "d"}
+
+
+@pytest.mark.parametrize(
+    "other", [{"command_prefix": ["nice"]}, {"py_executable": "/usr/bin/python3"}, {"override_worker_entrypoint": "/a"}]
+)
+def test_a_worker_with_another_way_to_start_is_rays(other: dict[str, Any]) -> None:
+    context = RuntimeEnvContext(**{"py_executable": str(preload.STAND_IN), **other})
+    arguments = ["/ray/default_worker.py", "--language=PYTHON", f"{client.CONTEXT}{context.serialize()}"]
+    assert client.set_up(arguments) == ["/ray/setup_worker.py", *arguments]
 
 
 @pytest.mark.parametrize(("last_line", "code"), [("", 0), ("sys.exit(0)", 0), ("sys.exit(5)", 5), ("1 / 0", 1)])
