@@ -1,0 +1,76 @@
+"""The refiner gives the same refinements for the same rollouts, wherever it lives and whichever trainer asks it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from recipe.online_refiner.run_dir import refinement_lines
+
+DEDICATED = ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"]
+PLACEMENTS = {
+    "colocated": [],
+    "dedicated, after the rollout": [*DEDICATED, "refiner.streaming=false"],
+    "dedicated, streaming": DEDICATED,
+    "shared": [
+        "refiner.placement=shared",
+        "actor_rollout_ref.model.lora_rank=8",
+        "actor_rollout_ref.model.lora_alpha=8",
+    ],
+    "colocated, asynchronous trainer": ["trainer.v1.trainer_mode=colocate_async"],
+    "dedicated, asynchronous trainer": [*DEDICATED, "trainer.v1.trainer_mode=colocate_async"],
+}
+COMPARED = ("response", "reward", "refined", "refined_reward", "verdict")
+
+
+@pytest.fixture
+def babbler(tiny_llama: Path, tmp_path: Path) -> Path:
+    """Save a model that has learned nothing, and writes something else to each prompt."""
+    folder = tmp_path / "babbler"
+    torch.manual_seed(1)
+    config = AutoConfig.from_pretrained(tiny_llama, initializer_range=0.2)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_all_placements_give_the_same_refinements(
+    start_marked: Callable, letters_job: list[str], babbler: Path, tmp_path: Path
+) -> None:
+    """Greedy rollouts and refinements of a policy that stays as it is (a learning rate of zero)."""
+    found: dict[str, dict[str, tuple]] = {}
+    for placement, overrides in PLACEMENTS.items():
+        run_dir = tmp_path / placement.replace(", ", "-").replace(" ", "-")
+        job = start_marked(
+            [
+                *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job, *overrides),
+                *("actor_rollout_ref.rollout.top_k=1", "actor_rollout_ref.rollout.n=2", "refiner.temperature=0"),
+                *(
+                    "refiner.template=dialogue",
+                    "constraint.eta=0.1",
+                    f"actor_rollout_ref.model.path={babbler}",
+                    "actor_rollout_ref.actor.optim.lr=0",
+                ),
+                *("actor_rollout_ref.rollout.max_model_len=512", "data.shuffle=false"),
+                *("trainer.total_training_steps=2", "trainer.total_epochs=9", "trainer.save_freq=-1"),
+            ],
+            cwd=tmp_path,
+        )
+        assert job.wait(400) == 0, job.output()[-6000:]
+        rows = [json.loads(line) for line in refinement_lines(run_dir)]
+        found[placement] = {str(row["prompt"]): tuple(row[name] for name in COMPARED) for row in rows}
+        assert len(found[placement]) >= 8
+        assert all(tuple(row[name] for name in COMPARED) == found[placement][str(row["prompt"])] for row in rows)
+
+    expected = found["colocated"]
+    assert {"accepted", "not_better"} <= {row[COMPARED.index("verdict")] for row in expected.values()}
+    assert len({row[COMPARED.index("refined")] for row in expected.values()}) > 2
+    for placement, refinements in found.items():
+        both = refinements.keys() & expected.keys()
+        assert len(both) >= 8, placement
+        assert {prompt: refinements[prompt] for prompt in both} == {prompt: expected[prompt] for prompt in both}
