@@ -25,14 +25,7 @@ ETA_FILE = "constraint.json"
 
 
 class Stages:
-    """The stages of a step.
-
-    Args:
-        config: The whole config.
-        blocks: Its typed blocks.
-        workers: Who holds the bulk data.
-        total_training_steps: Of the run, for schedules of eta.
-    """
+    """The stages of a step; the workers hold the bulk data, schedules of eta count the run's steps."""
 
     def __init__(
         self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers, total_training_steps: int
@@ -89,7 +82,12 @@ class Stages:
         state.outcomes = {row: outcome or found[batch.keys[row]] for row, outcome in outcomes.items()}
         for row in missing:
             batch.tags[row] = queue.with_outcome(batch.tags[row], state.outcomes[row])
-        state.metrics.update(metrics | metric_names.stage_metrics(state))
+        scored = [row for row, outcome in state.outcomes.items() if outcome.is_scored]
+        if len(scored) > metric_names.MAX_EDIT_DISTANCES:
+            scored = random.Random(state.step).sample(scored, metric_names.MAX_EDIT_DISTANCES)
+        answers = self._workers.each("edit_distances", queue.rows_of(batch, scored), attempts=2)
+        distances = [distance for _, part in answers for distance in part or []]
+        state.metrics.update(metrics | metric_names.stage_metrics(state, distances))
         recorded = choose(state.outcomes, self._config.records.max_rollouts_per_step, seed=state.step)
         self._workers.record(state.step, queue.rows_of(batch, recorded))
 
