@@ -75,11 +75,9 @@ def _check_machine(config: DictConfig, blocks: RefinementConfig) -> None:
     pools = _gpus_by_pool(config, blocks)
     total, wanted = sum(pools.values()), ", ".join(f"{number} for {who}" for who, number in pools.items())
     key = "ray_kwargs.ray_init.num_gpus"
-    num_there, what, way_out = (
-        (ray_init.get("num_gpus") or 0, f"logical GPUs ({key})", f"set {key}={total}")
-        if on_cpu
-        else (num_there, "GPUs", "start Ray on every node first")
-    )
+    what, way_out = "GPUs", "start Ray on every node first"
+    if on_cpu:
+        num_there, what, way_out = ray_init.get("num_gpus") or 0, f"logical GPUs ({key})", f"set {key}={total}"
     if total > num_there:
         raise ValueError(
             f"the run needs {total} GPUs ({wanted}), but this machine has {num_there} {what}; lower them, or {way_out}"

@@ -118,18 +118,13 @@ class RefineWorker:
             field: ``rm_scores`` or ``advantages``.
             eta: Weight of the constraint.
         """
-        await asyncio.to_thread(self._penalise, rows, field, eta)
-
-    def _penalise(self, rows: KVBatchMeta, field: str, eta: float) -> None:
-        data = queue.read_padded(rows, field, "response_mask", "refine_charged")
-        penalty = token_penalty(data["refine_charged"], eta)
+        data = await asyncio.to_thread(queue.read_padded, rows, field, "response_mask", "refine_charged")
+        own, mask, penalty = data[field], data["response_mask"], token_penalty(data["refine_charged"], eta)
         if field == "rm_scores":
-            queue.write_padded(rows, rm_scores=data[field] + penalty, refine_task_scores=data[field])
+            fields = {"rm_scores": own + penalty, "refine_task_scores": own}
         else:
-            advantages = penalised_advantages(
-                advantages=data[field], penalty=penalty, response_mask=data["response_mask"]
-            )
-            queue.write_padded(rows, **{field: advantages})
+            fields = {field: penalised_advantages(advantages=own, penalty=penalty, response_mask=mask)}
+        await asyncio.to_thread(queue.write_padded, rows, **fields)
 
     async def restore_rewards(self, rows: KVBatchMeta) -> None:
         """Take the penalty out of token-level rewards again: metrics and dumps show those of the task."""
