@@ -31,6 +31,17 @@ def _engine_errored(server: Any) -> bool:
     return bool(engine is not None and engine.errored)
 
 
+def _abort(server: Any, caller: str) -> None:
+    engine = getattr(server, "engine", None)
+    if engine is not None and engine.output_handler is not None:  # it has had requests
+        # Ray runs this beside the event loop in which the engine is.
+        asyncio.run_coroutine_threadsafe(_abort_requests(engine, caller), engine.output_handler.get_loop())
+
+
+async def _abort_requests(engine: Any, caller: str) -> None:
+    await engine.abort([name for name in engine.output_processor.external_req_ids if name.startswith(f"{caller}-")])
+
+
 @dataclass(slots=True, kw_only=True)
 class RefinerClient:
     """Sends token ids to the replica with the fewest of its requests in flight.
@@ -46,6 +57,8 @@ class RefinerClient:
     """The server's method: it asks the engine for pi_0."""
     num_processes: int = 1
     """Processes that hold a copy of this client and share ``max_requests_in_flight``."""
+    caller: str = ""
+    """Which of them this is: the beginning of its requests' ids."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
     _slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
 
@@ -86,6 +99,11 @@ class RefinerClient:
         first = len(prompt_ids) - 1
         return [entry[0] for entry in shifted[first : first + len(response_ids)]]
 
+    def abort_requests(self) -> None:
+        """End the requests of a dead process that had this client: vLLM would write them to their last token."""
+        for server in self.servers.values():
+            server.__ray_call__.remote(_abort, self.caller)
+
     async def _request(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         """Return verl's ``TokenOutput``; a dead replica is taken out and the request goes to another one."""
         while self.servers:
@@ -93,7 +111,7 @@ class RefinerClient:
             server = self.servers[address]
             # A copy for each attempt: the server takes entries out of the dict.
             call = getattr(server, self.method).remote(
-                request_id=uuid4().hex, prompt_ids=prompt_ids, sampling_params=dict(sampling_params)
+                request_id=f"{self.caller}-{uuid4().hex}", prompt_ids=prompt_ids, sampling_params=dict(sampling_params)
             )
             self._num_in_flight[address] = self._num_in_flight.get(address, 0) + 1
             try:

@@ -62,6 +62,9 @@ class RefinerConfig:
     on_replica_death: str
     """What follows in the next step: ``restart`` it (and end the run if that fails), ``continue`` with those that are
     left, in the end without refinements, or ``stop`` the run. The step in which it dies loses its refinements only."""
+    restart_timeout_s: float
+    """Seconds that a replica may take to start anew and load its model, before the run ends: the GPUs of a node that is
+    lost may never come back."""
     num_kl_rollouts: int | None
     """Responses a step, at most, on which KL(pi_theta || pi_0) is measured with the refiner; 0: none. Default: 64, but
     none where ``constraint.mode=none``, so that such a run has no second model.
@@ -128,8 +131,9 @@ class RefinerConfig:
             raise ValueError(f"refiner.num_draft_tokens={self.num_draft_tokens}: set at least 1")
         if not 1 <= self.max_requests_in_flight <= 450:
             raise ValueError(f"refiner.max_requests_in_flight={self.max_requests_in_flight}: set 1 to 450")
-        if self.request_timeout_s <= 0:
-            raise ValueError(f"refiner.request_timeout_s={self.request_timeout_s}: set a number of seconds above 0")
+        for key in ("request_timeout_s", "restart_timeout_s"):
+            if getattr(self, key) <= 0:
+                raise ValueError(f"refiner.{key}={getattr(self, key)}: set a number of seconds above 0")
         if self.num_kl_rollouts is not None and self.num_kl_rollouts < 0:
             raise ValueError(f"refiner.num_kl_rollouts={self.num_kl_rollouts}: set 0 or more, or null for the default")
         if self.num_workers is not None and self.num_workers < 1:

@@ -6,8 +6,10 @@ Nobody ever sends it weights, so it answers as pi_0 during the whole run.
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import os
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -23,12 +25,26 @@ from refiner_worker.config import RefinerConfig
 
 logger = logging.getLogger(__name__)
 
+OF_THE_POLICY: dict[str, Any] = {
+    "quantization": None,
+    "quantization_config_file": None,
+    "qat": None,
+    "disaggregation": {"enabled": False},
+    "checkpoint_engine": {"backend": "naive"},
+    "enable_rollout_routing_replay": False,
+}
+"""Keys of verl's rollout block that cannot hold for the refiner, as they stand where they are not used: verl quantizes
+the weights that a trainer sends, and has engines for prefill of the policy alone and routes for its update."""
+OF_THE_MODEL = ("hf_config_path", "override_config")
+OF_ITS_READING = ("tokenizer_path", "custom_chat_template", "trust_remote_code", "use_shm", "external_lib")
+
 
 def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: int) -> DictConfig:
     """Return verl's rollout block for the refiner's replicas.
 
-    It starts from the policy's rollout block, so that a run's engine settings hold for both, loads real weights (the
-    policy's default is to wait for a sync) and ends with the user's ``refiner.rollout``.
+    It starts from the policy's rollout block, so that a run's engine settings hold for both, without what is made for
+    weights that a trainer sends, loads real weights (the policy's default is to wait for a sync) and ends with the
+    user's ``refiner.rollout``.
 
     Args:
         config: The whole config.
@@ -36,12 +52,18 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         max_model_len: Context length, in tokens.
 
     Raises:
-        ValueError: If ``refiner.rollout`` has a key that verl does not know.
+        ValueError: If ``refiner.rollout`` has a key that verl does not know, or one that needs a trainer.
     """
     rollout = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
-    unknown = sorted(set(refiner.rollout) - set(rollout))
+    unknown, unfit = sorted(set(refiner.rollout) - set(rollout)), sorted(set(refiner.rollout) & set(OF_THE_POLICY))
     if unknown:
         raise ValueError(f"refiner.rollout has keys that verl's rollout block does not know: {', '.join(unknown)}")
+    if unfit:
+        raise ValueError(
+            f"refiner.rollout.{unfit[0]} is for servers that a trainer sends weights; drop it (vLLM itself quantizes "
+            "the reference model: +refiner.rollout.engine_kwargs.vllm.quantization=fp8)"
+        )
+    rollout.merge_with(OF_THE_POLICY)
     rollout.update(
         n=1,
         load_format="auto",
@@ -61,9 +83,13 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
 
 
 def model_config(config: DictConfig, refiner: RefinerConfig) -> DictConfig:
-    """Return verl's model block for the replicas: another path, read as the actor's model is."""
-    actor = config.actor_rollout_ref.model
-    alike = {name: actor[name] for name in ("tokenizer_path", "custom_chat_template", "trust_remote_code")}
+    """Return verl's model block for the replicas: read as the actor's model is.
+
+    What the actor's block says of its model's config holds for another model only where that is the same.
+    """
+    actor = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.model, resolve=True))
+    names = OF_ITS_READING + (OF_THE_MODEL if refiner.model_path == actor.path else ())
+    alike = {name: actor[name] for name in names}
     return OmegaConf.create({"_target_": "verl.workers.config.HFModelConfig", "path": refiner.model_path, **alike})
 
 
@@ -174,12 +200,15 @@ class RefinerGroup:
 
     def _restart(self, rank: int) -> None:
         self._replicas[rank] = self._new_replica(rank)
+        limit_s = self._refiner.restart_timeout_s
         try:
-            _run(self._launch(rank))
-        except RayError as error:
+            _run_within(limit_s, self._launch(rank))
+        except (RayError, concurrent.futures.TimeoutError) as error:
+            why = str(error) or f"its GPUs or its server were not there within refiner.restart_timeout_s={limit_s:g}"
             raise RuntimeError(
-                f"refiner replica {rank} died and could not be started again ({error}). The last checkpoint is whole: "
-                "start the run again to resume from it, or set constraint.mode=none to go on without a refiner."
+                f"refiner replica {rank} died and could not be started again ({why}). The last checkpoint is whole: "
+                "start the run again to resume from it, with refiner.on_replica_death=continue to go on without what "
+                "dies, or with constraint.mode=none to go on without a refiner."
             ) from error
 
 
@@ -210,3 +239,17 @@ def _run(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
         return await asyncio.gather(*coroutines)
 
     return asyncio.run(gather())
+
+
+def _run_within(limit_s: float, coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Run a coroutine that may block for ever: verl waits for the processes of a lost node without a limit."""
+    done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            done.set_result(asyncio.run(coroutine))
+        except BaseException as error:  # handed to the caller
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()  # left behind where it hangs: no pool's thread would let go
+    done.result(limit_s)

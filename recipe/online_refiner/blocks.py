@@ -78,14 +78,11 @@ class ConstraintConfig:
                 raise ValueError(
                     f"constraint.{key}={getattr(self, key)} does not exist; set one of: {', '.join(known)}"
                 )
-        if self.eta < 0:
-            raise ValueError(f"constraint.eta={self.eta}: set 0 or more (a negative weight would reward cross-entropy)")
-        if self.margin < 0:
-            raise ValueError(f"constraint.margin={self.margin}: set 0 or more")
+        for key in ("eta", "margin", "cross_entropy_all_every"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"constraint.{key}={getattr(self, key)}: set 0 or more")
         if not 0 <= self.kept_weight <= 1:
             raise ValueError(f"constraint.kept_weight={self.kept_weight}: set 0 to 1")
-        if self.cross_entropy_all_every < 0:
-            raise ValueError(f"constraint.cross_entropy_all_every={self.cross_entropy_all_every}: set 0 or more")
         if self.eta_schedule == "adaptive" and not (self.delta and self.delta > 0 and self.eta > 0 < self.eta_rate):
             raise ValueError(
                 "constraint.eta_schedule=adaptive needs constraint.delta (nats per rollout), constraint.eta and "

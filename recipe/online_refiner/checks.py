@@ -1,47 +1,40 @@
 """Checks before Ray starts that need the files of a run: models, tokenizers, data, machine."""
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import datasets
+import torch
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray._private.utils import read_ray_address
+from verl.utils.fs import copy_to_local
+from verl.utils.import_utils import import_external_libs
 
 from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
+from recipe.online_refiner.schema import SINGLE_TURN
 from refiner_worker.drafts import SUFFIX_PACKAGE
 from reward.limits import Limits
 from reward.verl_reward import parse_ground_truth
 
 REWARD_OF_THIS_PROJECT = "pkg://reward.verl_reward"
+CACHE_OF_VERL = "~/.cache/verl/rlhf"
+"""Where ``RLHFDataset`` copies ``hdfs://`` files without ``data.cache_dir``."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Checked:
-    """What the checks found out."""
-
-    tokenizer: Any
-    """The actor's and the refiner's."""
-    max_positions: int
-    """Longest context of the reference model, in tokens."""
-    num_train_rows: int
-    num_val_rows: int
-
-
-def check(config: DictConfig, blocks: RefinementConfig) -> Checked:
-    """Check a run's files and machine.
+def check(config: DictConfig, blocks: RefinementConfig) -> tuple[Any, int]:
+    """Check a run's files and machine; return the tokenizer, the actor's and the refiner's, and the number of prompts.
 
     Raises:
         ValueError: One line that names the key and says what to set.
     """
     _check_machine(config, blocks)
     model = config.actor_rollout_ref.model
-    _local_folder(model.path, "actor_rollout_ref.model.path")
+    import_external_libs(model.external_lib)
+    _check_folder(model.path, "actor_rollout_ref.model.path")
     if blocks.hosts_refiner:
-        _local_folder(blocks.refiner.model_path, "refiner.model_path")
+        _check_folder(blocks.refiner.model_path, "refiner.model_path")
     name = "path" if model.tokenizer_path is None else "tokenizer_path"
     tokenizer = _load_tokenizer(model, model[name], f"actor_rollout_ref.model.{name}")
     if blocks.hosts_refiner and blocks.refiner.model_path != model.path:
@@ -52,10 +45,10 @@ def check(config: DictConfig, blocks: RefinementConfig) -> Checked:
             "set refiner.draft=ngram"
         )
     if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
-        _local_folder(config.critic.model.path, "critic.model.path")
+        _check_folder(config.critic.model.path, "critic.model.path")
     if config.reward.reward_model.enable:
-        _local_folder(config.reward.reward_model.model_path, "reward.reward_model.model_path")
-    num_train, num_val = (_check_data(config, blocks, key) for key in ("train_files", "val_files"))
+        _check_folder(config.reward.reward_model.model_path, "reward.reward_model.model_path")
+    num_train, _ = (_check_data(config, blocks, key) for key in ("train_files", "val_files"))
     if config.data.train_max_samples > 0:
         num_train = min(num_train, config.data.train_max_samples)
     if num_train < config.data.train_batch_size:
@@ -63,41 +56,31 @@ def check(config: DictConfig, blocks: RefinementConfig) -> Checked:
             f"data.train_files has {num_train} rows, less than one batch; lower data.train_batch_size="
             f"{config.data.train_batch_size}, add data or raise data.train_max_samples"
         )
-    return Checked(
-        tokenizer=tokenizer,
-        max_positions=max_positions(config, blocks.refiner.model_path),
-        num_train_rows=num_train,
-        num_val_rows=num_val,
-    )
+    return tokenizer, num_train
 
 
 def _check_machine(config: DictConfig, blocks: RefinementConfig) -> None:
-    num_workers = config.trainer.n_gpus_per_node
+    num_workers, on_cpu = config.trainer.n_gpus_per_node, config.trainer.device == "cpu"
     if num_workers < 1 or config.trainer.nnodes < 1:
         raise ValueError("trainer.n_gpus_per_node and trainer.nnodes: set at least 1")
     ray_init = config.ray_kwargs.ray_init
     if os.environ.get("RAY_ADDRESS") or ray_init.get("address") or read_ray_address(ray_init.get("_temp_dir")):
         return  # verl joins a cluster, which may be more than this machine
-    if config.trainer.device == "cpu":
-        num_there, what = len(os.sched_getaffinity(0)), "CPU cores"
-    else:
-        import torch
-
-        num_there, what = torch.cuda.device_count(), "GPUs"
+    num_there = len(os.sched_getaffinity(0)) if on_cpu else torch.cuda.device_count()
     if num_workers > num_there:
         raise ValueError(
-            f"trainer.n_gpus_per_node={num_workers} workers, but this machine has {num_there} {what}; lower it"
-            + (", or set platform=cpu" if num_there == 0 else "")
+            f"trainer.n_gpus_per_node={num_workers} workers, but this machine has {num_there} "
+            f"{'CPU cores' if on_cpu else 'GPUs'}; lower it" + (", or set platform=cpu" if num_there == 0 else "")
         )
-    if config.trainer.device == "cpu":
-        num_there, what = ray_init.get("num_gpus") or 0, "logical GPUs (ray_kwargs.ray_init.num_gpus)"
     pools = _gpus_by_pool(config, blocks)
-    if sum(pools.values()) > num_there:
-        total, wanted = sum(pools.values()), ", ".join(f"{number} for {who}" for who, number in pools.items())
-        on_cpu = config.trainer.device == "cpu"
+    total, wanted = sum(pools.values()), ", ".join(f"{number} for {who}" for who, number in pools.items())
+    key = "ray_kwargs.ray_init.num_gpus"
+    what, way_out = "GPUs", "start Ray on every node first"
+    if on_cpu:
+        num_there, what, way_out = ray_init.get("num_gpus") or 0, f"logical GPUs ({key})", f"set {key}={total}"
+    if total > num_there:
         raise ValueError(
-            f"the run needs {total} GPUs ({wanted}), but this machine has {num_there} {what}; lower them, or "
-            + (f"set ray_kwargs.ray_init.num_gpus={total}" if on_cpu else "start Ray on every node first")
+            f"the run needs {total} GPUs ({wanted}), but this machine has {num_there} {what}; lower them, or {way_out}"
         )
 
 
@@ -117,10 +100,9 @@ def _load_tokenizer(model: DictConfig, path: str, key: str) -> Any:
     """Return a tokenizer, read as verl's model block says (``HFModelConfig`` in ``verl/workers/config/model.py``)."""
     from transformers import AutoTokenizer
 
-    folder = str(Path(path).expanduser())
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(copy_to_local(path), trust_remote_code=model.trust_remote_code)
+    except (OSError, ValueError, AssertionError) as error:
         raise ValueError(f"{key}={path}: no tokenizer there ({str(error).splitlines()[0]})") from error
     if model.custom_chat_template is not None:
         tokenizer.chat_template = model.custom_chat_template
@@ -131,12 +113,9 @@ def _load_tokenizer(model: DictConfig, path: str, key: str) -> Any:
     return tokenizer
 
 
-def _local_folder(path: str, key: str) -> str:
-    folder = Path(path).expanduser()
-    looks_local = path.startswith(("/", ".", "~"))
-    if looks_local and not (folder / "config.json").is_file():
+def _check_folder(path: str, key: str) -> None:
+    if path.startswith(("/", ".", "~")) and not Path(path, "config.json").is_file():
         raise ValueError(f"{key}={path}: no model folder there (config.json is missing)")
-    return str(folder) if folder.is_dir() else path
 
 
 def _check_same_tokenizer(actor: Any, refiner: Any) -> None:
@@ -147,58 +126,63 @@ def _check_same_tokenizer(actor: Any, refiner: Any) -> None:
         )
 
 
-def max_positions(config: DictConfig, path: str) -> int:
-    """Return the longest context of a model, in tokens."""
-    from transformers import AutoConfig
-
-    trusted = config.actor_rollout_ref.model.trust_remote_code
-    model = AutoConfig.from_pretrained(Path(path).expanduser(), trust_remote_code=trusted)
-    return int(model.get_text_config().max_position_embeddings)
-
-
 def _check_data(config: DictConfig, blocks: RefinementConfig, key: str) -> int:
+    """Check what verl will read, and return the number of its rows."""
     files = config.data[key]
-    paths = [Path(file).expanduser() for file in (files if isinstance(files, ListConfig) else [files]) if file]
-    missing = [path for path in paths if not path.is_file()]
-    if missing or not paths:
-        raise ValueError(f"data.{key}: no such file: {missing[0] if missing else files}")
-    if any(path.suffix != ".parquet" for path in paths):
-        return len(paths)  # verl reads other formats itself; only parquet can be looked into cheaply
-    num_rows = sum(pq.read_metadata(path).num_rows for path in paths)
+    parts = [_read(config, key, file) for file in (files if isinstance(files, ListConfig) else [files]) if file]
+    num_rows = sum(part.num_rows for part in parts)
     if num_rows == 0:
-        raise ValueError(f"data.{key}: the data set is empty: {paths[0]}")
-    media = {config.data.get(name) for name in ("image_key", "video_key", "audio_key")}
-    found = sorted(media.intersection(name for path in paths for name in pq.read_schema(path).names))
-    if found and blocks.hosts_refiner and key == "train_files":
-        raise ValueError(f"data.{key}: its {found[0]} would not reach the refiner, which reads text; drop the column")
+        raise ValueError(f"data.{key}: the data set is empty: {files}")
+    if key == "train_files" and blocks.hosts_refiner:
+        for part in parts:
+            _check_columns(config, blocks, part)
     if config.reward.custom_reward_function.path == REWARD_OF_THIS_PROJECT:
         limits = Limits(**(OmegaConf.select(config, "reward.custom_reward_function.reward_kwargs.limits") or {}))
-        for path in paths:
-            for row in _rows(path):
-                _check_problem(row, path, limits)
+        for part in parts:
+            columns = {"data_source", "reward_model", "extra_info"}.intersection(part.column_names)
+            for row in part.select_columns(sorted(columns)):
+                _check_problem(row, key, limits)
     return num_rows
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    file = pq.ParquetFile(path)
-    columns = [name for name in ("data_source", "reward_model", "extra_info") if name in file.schema_arrow.names]
-    for batch in file.iter_batches(batch_size=256, columns=columns):
-        yield from batch.to_pylist()
+def _check_columns(config: DictConfig, blocks: RefinementConfig, part: datasets.Dataset) -> None:
+    media = {config.data.get(name) for name in ("image_key", "video_key", "audio_key")}
+    if found := sorted(media.intersection(part.column_names)):
+        raise ValueError(
+            f"data.train_files: its {found[0]} would not reach the refiner, which reads text; drop the column"
+        )
+    loops = set(part.unique("agent_name")) if "agent_name" in part.column_names else set()
+    if blocks.refines and (others := sorted(map(str, loops - {SINGLE_TURN}))):
+        raise ValueError(
+            f"data.train_files: rows with agent_name={others[0]}, but a refinement answers a prompt in one turn; write "
+            f"{SINGLE_TURN} there, drop the column, or set constraint.mode=none"
+        )
 
 
-def _check_problem(row: dict[str, Any], path: Path, limits: Limits) -> None:
+def _read(config: DictConfig, key: str, file: str) -> datasets.Dataset:
+    """Read a file as verl does (``RLHFDataset`` in ``verl/utils/dataset/rl_dataset.py``), which finds it in the cache.
+
+    Its path may be an URL that fsspec knows, or a pattern.
+    """
+    datasets.disable_progress_bars()
+    try:
+        cache = OmegaConf.select(config, "data.cache_dir") or CACHE_OF_VERL
+        local = copy_to_local(file, cache_dir=os.path.expanduser(cache))
+        return datasets.load_dataset("parquet" if local.endswith(".parquet") else "json", data_files=local)["train"]
+    except Exception as error:  # each storage's package has errors of its own
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        raise ValueError(f"data.{key}: {file} is empty or cannot be read: {reason}") from error
+
+
+def _check_problem(row: dict[str, Any], key: str, limits: Limits) -> None:
     try:
         ground_truth = row["reward_model"]["ground_truth"]
     except (KeyError, TypeError):
         raise ValueError(
-            f"{path}: a row has no reward_model.ground_truth; make the file with scripts/prepare_data.py"
+            f"data.{key}: a row has no reward_model.ground_truth; make the file with scripts/prepare_data.py"
         ) from None
+    source, extra_info = row.get("data_source") or "", row.get("extra_info")
     try:
-        parse_ground_truth(
-            ground_truth,
-            data_source=row.get("data_source") or "",
-            extra_info=row.get("extra_info"),
-            limits=limits,
-        )
+        parse_ground_truth(ground_truth, data_source=source, extra_info=extra_info, limits=limits)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"data.{key}: {error}") from error

@@ -37,11 +37,6 @@ STAGES = {
 
 
 @contextlib.contextmanager
-def _log(config: DictConfig) -> Iterator[None]:
-    yield
-
-
-@contextlib.contextmanager
 def _progress(config: DictConfig) -> Iterator[None]:
     """Show a bar and one line a step while the block runs; the processes' own output goes to Ray's log files."""
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
@@ -63,7 +58,7 @@ def _progress(config: DictConfig) -> Iterator[None]:
 
 
 CONSOLES: dict[str, Callable[[DictConfig], contextlib.AbstractContextManager[None]]] = {
-    "log": _log,
+    "log": lambda config: contextlib.nullcontext(),
     "progress": _progress,
 }
 
@@ -102,23 +97,26 @@ def _kl(step: dict[str, Any]) -> str:
     return "unknown" if value is None else f"{value:.4f}"  # no replica of the reference model answered
 
 
+COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "step": lambda step: str(step["step"]),
+    "reward": lambda step: f"{step['reward/mean']:+.3f}",
+    "improvement ratio": lambda step: f"{step['refiner/improvement_ratio']:.1%}",
+    "cross-entropy (accepted)": lambda step: f"{step['constraint/cross_entropy_accepted']:.2f}",
+    "KL to reference": _kl,
+    "seconds": lambda step: f"{step['timing_s/step']:.1f}",
+}
+
+
 def print_summary(console: Console, run_dir: RunDir, records_path: str | None = None) -> None:
     """Print a run's table (every step, then seconds by stage) and two accepted refinements as diffs."""
     steps = _steps(run_dir)
     if not steps:
         return
     table = Table(title="training with the online refiner")
-    for name in ("step", "reward", "improvement ratio", "cross-entropy (accepted)", "KL to reference", "seconds"):
+    for name in COLUMNS:
         table.add_column(name, justify="right")
     for step in steps:
-        table.add_row(
-            str(step["step"]),
-            f"{step['reward/mean']:+.3f}",
-            f"{step['refiner/improvement_ratio']:.1%}",
-            f"{step['constraint/cross_entropy_accepted']:.2f}",
-            _kl(step),
-            f"{step['timing_s/step']:.1f}",
-        )
+        table.add_row(*(show(step) for show in COLUMNS.values()))
     console.print(table)
     stages = {
         name: sum(step.get(f"timing_s/{key}", 0.0) for step in steps) / len(steps) for key, name in STAGES.items()
@@ -127,11 +125,8 @@ def print_summary(console: Console, run_dir: RunDir, records_path: str | None = 
     rows = map(json.loads, refinement_lines(run_dir.path, records_path))
     accepted = (row for row in rows if row["verdict"] == "accepted")
     for row in heapq.nsmallest(2, accepted, key=lambda row: row["reward"] - row["refined_reward"]):
-        console.print(Panel(_diff(row), title=_title(row), title_align="left"))
-
-
-def _title(row: dict[str, Any]) -> str:
-    return f"step {row['step']}: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"
+        title = f"step {row['step']}: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"
+        console.print(Panel(_diff(row), title=title, title_align="left"))
 
 
 def _diff(row: dict[str, Any]) -> Text:

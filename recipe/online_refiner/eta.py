@@ -2,27 +2,29 @@
 
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from recipe.online_refiner.blocks import ConstraintConfig
 
 
 class Eta:
-    """The same weight in every step. Steps count from 1.
+    """``constraint.eta`` times a function of the share of steps done. Steps count from 1.
 
     Args:
         config: The block ``constraint``.
         num_steps: Steps of the whole run.
+        shape: The function, 1 in the first step.
     """
 
-    def __init__(self, config: ConstraintConfig, num_steps: int) -> None:
+    def __init__(self, config: ConstraintConfig, num_steps: int, shape: Callable[[float], float]) -> None:
         """Start at ``constraint.eta``."""
-        self.config = config
-        self.num_steps = num_steps
+        self.config, self.num_steps, self.shape = config, num_steps, shape
 
     def at(self, step: int) -> float:
         """Return the eta of a step."""
-        return self.config.eta
+        return self.config.eta * self.shape((step - 1) / self.num_steps)
 
     def observe(self, divergence: float) -> None:
         """Take note of D (nats per rollout, ``constraint.divergence``) of a step whose eta was used."""
@@ -32,22 +34,6 @@ class Eta:
 
     def load(self, path: Path) -> None:
         """Read what :meth:`save` wrote."""
-
-
-class Linear(Eta):
-    """From ``constraint.eta`` in the first step towards 0 after the last."""
-
-    def at(self, step: int) -> float:
-        """Return eta * (1 - share of steps done)."""
-        return self.config.eta * (1 - (step - 1) / self.num_steps)
-
-
-class Cosine(Eta):
-    """From ``constraint.eta`` in the first step towards 0 after the last, along half a cosine."""
-
-    def at(self, step: int) -> float:
-        """Return eta * (1 + cos(pi * share of steps done)) / 2."""
-        return self.config.eta * (1 + math.cos(math.pi * (step - 1) / self.num_steps)) / 2
 
 
 class Adaptive(Eta):
@@ -62,8 +48,7 @@ class Adaptive(Eta):
 
     def __init__(self, config: ConstraintConfig, num_steps: int) -> None:
         """Start at ``constraint.eta``."""
-        super().__init__(config, num_steps)
-        self.value = config.eta
+        self.config, self.value = config, config.eta
 
     def at(self, step: int) -> float:
         """Return the multiplier."""
@@ -87,4 +72,9 @@ class Adaptive(Eta):
             self.value = json.loads(path.read_text(encoding="utf-8"))["eta"]
 
 
-SCHEDULES: dict[str, type[Eta]] = {"constant": Eta, "linear": Linear, "cosine": Cosine, "adaptive": Adaptive}
+SCHEDULES: dict[str, Callable[[ConstraintConfig, int], Eta]] = {
+    "constant": partial(Eta, shape=lambda done: 1.0),
+    "linear": partial(Eta, shape=lambda done: 1 - done),
+    "cosine": partial(Eta, shape=lambda done: (1 + math.cos(math.pi * done)) / 2),
+    "adaptive": Adaptive,
+}

@@ -79,11 +79,10 @@ def prepare(config: DictConfig) -> str:
     from recipe.online_refiner.plan import make_plan
 
     gc.enable()
-    checked = check(config, blocks)
+    tokenizer, num_prompts = check(config, blocks)
     with contextlib.redirect_stdout(sys.stderr):  # it prints that all is well
         validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    plan = make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
-    return plan.describe(config, blocks, checked.num_train_rows)
+    return make_plan(config, blocks, tokenizer=tokenizer).describe(config, blocks, num_prompts)
 
 
 def train(config: DictConfig) -> None:

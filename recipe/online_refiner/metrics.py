@@ -13,6 +13,9 @@ from recipe.online_refiner.step import StepState
 
 OUTCOMES = ("pass", "fail", "compile_error", "runtime_error", "time_out", "memory_limit", "output_limit")
 
+MAX_EDIT_DISTANCES = 64
+"""Of a step: one of two answers of 16k tokens takes 15 ms and more."""
+
 MEANING = {
     "reward/mean": "task reward, mean over all responses; verl's critic/score/mean leaves out the groups that "
     "algorithm.filter_groups (metric: reward) took out of the step",
@@ -30,7 +33,8 @@ MEANING = {
     "refiner/improvement_ratio": "accepted / all rollouts",
     "refiner/num_verbatim": "refinements that repeat the response token by token",
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
-    "refiner/edit_distance": "token edit distance between a and a', mean over scored refinements; 0 if none",
+    "refiner/edit_distance": f"token edit distance between a and a', mean over {MAX_EDIT_DISTANCES} scored refinements "
+    "drawn by the step, or all if there are fewer; 0 if none",
     "refiner/exposed_s": "seconds that refining adds to the step: timing_s/refine and, streaming, from the last reward "
     "of the rollout to the last refinement",
     "refiner/hidden_s": "streaming: seconds before that last reward since the first refinement was begun",
@@ -124,19 +128,18 @@ def draft_metrics(num_drafted: int, num_accepted: int) -> dict[str, float]:
     }
 
 
-def stage_metrics(state: StepState) -> dict[str, float]:
-    """Summarise a refine stage."""
+def stage_metrics(state: StepState, distances: list[int]) -> dict[str, float]:
+    """Summarise a refine stage; of some of its scored refinements the edit distances are known."""
     outcomes = list(state.outcomes.values())
     gains = [
         one.refined_reward - state.rewards[row] for row, one in state.outcomes.items() if one.verdict == "accepted"
     ]
-    distances = [one.edit_distance for one in outcomes if one.is_scored]
     verdicts = [one.verdict for one in outcomes]
     return {
         "refiner/num_attempted": sum(verdict not in SKIPPED for verdict in verdicts),
         "refiner/num_accepted": len(gains),
         "refiner/improvement_ratio": len(gains) / max(1, len(outcomes)),
-        "refiner/num_verbatim": sum(distance == 0 for distance in distances),
+        "refiner/num_verbatim": sum(one.is_verbatim for one in outcomes),
         "refiner/reward_gain": float(np.mean(gains)) if gains else 0.0,
         "refiner/edit_distance": float(np.mean(distances)) if distances else 0.0,
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from verl.workers.config import HFModelConfig
+from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner.blocks import RefinementConfig
-from refiner_worker.group import model_config, replica_size, rollout_config
+from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
 
 
@@ -14,7 +16,6 @@ from refiner_worker.prompts import RefinerPrompt
 class Plan:
     """Derived sizes of the refiner."""
 
-    prompt: RefinerPrompt
     max_model_len: int
     """Context length of the refiner, in tokens."""
     refiner_model: DictConfig
@@ -55,23 +56,19 @@ class Plan:
         return "\n".join(f"{name:<14} {text}" for name, text in lines.items())
 
 
-def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any, max_positions: int) -> Plan:
-    """Derive the refiner's sizes.
-
-    Args:
-        config: The whole config.
-        blocks: Its typed blocks.
-        tokenizer: The tokenizer that the actor and the refiner share.
-        max_positions: Longest context of the reference model, in tokens.
+def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -> Plan:
+    """Derive the refiner's sizes; the tokenizer is the actor's and the refiner's.
 
     Raises:
         ValueError: If the sizes do not go together; it names the key and what to set.
     """
     refiner = blocks.refiner
-    prompt = RefinerPrompt(refiner.template_path(), tokenizer)
-    needed = prompt.max_tokens(config.data.max_prompt_length, config.data.max_response_length) + refiner.max_new_tokens
+    model = model_config(config, refiner)
+    max_positions = _max_positions(model)
+    lengths = config.data.max_prompt_length, config.data.max_response_length
+    needed = RefinerPrompt(refiner.template_path(), tokenizer).max_tokens(*lengths) + refiner.max_new_tokens
     max_model_len = refiner.max_model_len or min(needed, max_positions)
-    smallest = config.data.max_prompt_length + config.data.max_response_length + 1
+    smallest = sum(lengths) + 1
     if not smallest <= max_model_len <= max_positions:
         raise ValueError(
             f"refiner.max_model_len={max_model_len} must be between {smallest} (prompt and response) and "
@@ -85,25 +82,33 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any, m
         )
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    num_own = refiner.nnodes * (refiner.n_gpus_per_node or 0)
+    num_own, size = refiner.nnodes * (refiner.n_gpus_per_node or 0), replica_size(rollout)
     where = f"{num_own} GPUs of its own" if num_own else f"{num_gpus} training GPUs"
-    num_fit = (num_own or num_gpus) // replica_size(rollout)
+    num_fit = (num_own or num_gpus) // size
     if num_fit < (refiner.num_replicas or 1):
         raise ValueError(
-            f"refiner.num_replicas={refiner.num_replicas or 1} replicas of {replica_size(rollout)} GPUs do not fit on "
+            f"refiner.num_replicas={refiner.num_replicas or 1} replicas of {size} GPUs do not fit on "
             f"{where}; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
         )
-    _check_alignment(
-        replica_size(rollout), refiner.n_gpus_per_node or config.trainer.n_gpus_per_node, num_own or num_gpus
-    )
+    _check_alignment(size, refiner.n_gpus_per_node or config.trainer.n_gpus_per_node, num_own or num_gpus)
     return Plan(
-        prompt=prompt,
         max_model_len=max_model_len,
-        refiner_model=model_config(config, refiner),
+        refiner_model=model,
         refiner_rollout=rollout,
         num_replicas=refiner.num_replicas or num_fit,
         num_gpus=num_gpus,
     )
+
+
+def _max_positions(model: DictConfig) -> int:
+    """Return the longest context, in tokens, of a model whose config is read as verl's servers read it."""
+    names = [name for name in ("path", "trust_remote_code", "external_lib", *OF_THE_MODEL) if name in model]
+    settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(model, names))
+    try:
+        return get_max_position_embeddings(HFModelConfig(**settings, load_tokenizer=False).hf_config)
+    except (OSError, ValueError, AssertionError, AttributeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"refiner.model_path={model.path}: {reason}") from error
 
 
 def _check_alignment(size: int, gpus_per_node: int, num_gpus: int) -> None:

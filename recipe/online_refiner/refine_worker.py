@@ -35,11 +35,7 @@ MAX_DETAIL = 1000
 class RefineWorker:
     """Works on the rows that it is handed. Reads and writes wait on a thread: others run in the same loop meanwhile.
 
-    Args:
-        config: The whole config.
-        tokenizer: The policy's.
-        reward_workers: verl's reward loop workers.
-        name: Of its parts of the records.
+    Its name is that of its parts of the records.
     """
 
     def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], name: str) -> None:
@@ -74,18 +70,14 @@ class RefineWorker:
             max_model_len=max_model_len,
             thread=self._thread,
         )
-        groups: dict[str, list[int]] = defaultdict(list)
-        for index, rollout in enumerate(rollouts):
-            groups[rollout.group].append(index)
-        refined = await asyncio.gather(
-            *(refiner.refine_group([rollouts[index] for index in group]) for group in groups.values())
-        )
-        by_row = {
-            index: one
-            for group, found in zip(groups.values(), refined, strict=True)
-            for index, one in zip(group, found, strict=True)
-        }
-        refinements = [by_row[index] for index in range(len(rollouts))]
+        groups: dict[str, list[Rollout]] = defaultdict(list)
+        for rollout in rollouts:
+            groups[rollout.group].append(rollout)
+        refined = await asyncio.gather(*map(refiner.refine_group, groups.values()))
+        found: dict[str, Refinement] = {}
+        for group, answers in zip(groups.values(), refined, strict=True):
+            found |= {rollout.key: one for rollout, one in zip(group, answers, strict=True)}
+        refinements = [found[rollout.key] for rollout in rollouts]
         outcomes = [
             outcome_of(rollout, refinement, lets_all_through=not constraint.filter)
             for rollout, refinement in zip(rollouts, refinements, strict=True)
@@ -126,23 +118,27 @@ class RefineWorker:
             field: ``rm_scores`` or ``advantages``.
             eta: Weight of the constraint.
         """
-        await asyncio.to_thread(self._penalise, rows, field, eta)
-
-    def _penalise(self, rows: KVBatchMeta, field: str, eta: float) -> None:
-        data = queue.read_padded(rows, field, "response_mask", "refine_charged")
-        penalty = token_penalty(data["refine_charged"], eta)
+        data = await asyncio.to_thread(queue.read_padded, rows, field, "response_mask", "refine_charged")
+        own, mask, penalty = data[field], data["response_mask"], token_penalty(data["refine_charged"], eta)
         if field == "rm_scores":
-            queue.write_padded(rows, rm_scores=data[field] + penalty, refine_task_scores=data[field])
+            fields = {"rm_scores": own + penalty, "refine_task_scores": own}
         else:
-            advantages = penalised_advantages(
-                advantages=data[field], penalty=penalty, response_mask=data["response_mask"]
-            )
-            queue.write_padded(rows, **{field: advantages})
+            fields = {field: penalised_advantages(advantages=own, penalty=penalty, response_mask=mask)}
+        await asyncio.to_thread(queue.write_padded, rows, **fields)
 
     async def restore_rewards(self, rows: KVBatchMeta) -> None:
         """Take the penalty out of token-level rewards again: metrics and dumps show those of the task."""
         data = await asyncio.to_thread(queue.read_padded, rows, "refine_task_scores")
         await asyncio.to_thread(queue.write_padded, rows, rm_scores=data["refine_task_scores"])
+
+    async def edit_distances(self, rows: KVBatchMeta) -> list[int]:
+        """Return the distances from the responses of some refined rows to their refinements, in tokens."""
+        return await asyncio.to_thread(self._edit_distances, rows)
+
+    def _edit_distances(self, rows: KVBatchMeta) -> list[int]:
+        data = queue.read(rows, "responses", "refine_ids")
+        pairs = zip(data["responses"].unbind(), data["refine_ids"].unbind(), strict=True)
+        return [Levenshtein.distance(response.tolist(), refined.tolist()) for response, refined in pairs]
 
     async def records(self, rows: KVBatchMeta) -> list[dict[str, Any]]:
         """Return the records of some rows."""
@@ -158,10 +154,10 @@ def outcome_of(rollout: Rollout, refinement: Refinement, *, lets_all_through: bo
     is_scored = refinement.is_scored
     return Outcome(
         verdict=refinement.verdict,
-        is_used=refinement.is_better or (is_scored and lets_all_through),
+        is_used=refinement.verdict == "accepted" or (is_scored and lets_all_through),
         refined_reward=refinement.reward or 0.0,
         num_refined_tokens=len(refinement.token_ids),
-        edit_distance=Levenshtein.distance(rollout.response_ids, refinement.token_ids) if is_scored else 0,
+        is_verbatim=is_scored and refinement.token_ids == rollout.response_ids,
         num_prompt_tokens=refinement.num_prompt_tokens,
         num_generated_tokens=refinement.num_generated_tokens,
         detail="" if is_scored else refinement.text[:MAX_DETAIL],

@@ -72,11 +72,6 @@ class Refinement:
     num_generated_tokens: int = 0
 
     @property
-    def is_better(self) -> bool:
-        """Whether it passed the gate."""
-        return self.verdict == "accepted"
-
-    @property
     def is_scored(self) -> bool:
         """Whether there is a refined response."""
         return self.verdict in SCORED
@@ -93,8 +88,8 @@ class Outcome:
     refined_reward: float = 0.0
     num_refined_tokens: int = 0
     """Length of a'; 0 unless SCORED, as the next one."""
-    edit_distance: int = 0
-    """From a to a', in tokens."""
+    is_verbatim: bool = False
+    """Whether a' is a."""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     detail: str = ""

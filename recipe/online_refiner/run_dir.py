@@ -22,14 +22,10 @@ ONE_FILE = "refinements.jsonl"
 
 
 class RunDir:
-    """Writes and reads a run directory. Lines are whole or absent: each batch of them is one write.
-
-    Args:
-        path: The directory; made if absent.
-    """
+    """Writes and reads a run directory. Lines are whole or absent: each batch of them is one write."""
 
     def __init__(self, path: str | Path) -> None:
-        """Make the directory."""
+        """Make the directory if it is absent."""
         self.path = Path(path).expanduser().absolute()
         self.path.mkdir(parents=True, exist_ok=True)
         self.metrics = self.path / "metrics.jsonl"

@@ -38,10 +38,8 @@ def choose_samples(state: StepState) -> list[int]:
     attempted = [row for row, outcome in state.outcomes.items() if outcome.verdict not in SKIPPED]
     accepted = [row for row in attempted if state.outcomes[row].verdict == "accepted"]
     accepted.sort(key=lambda row: state.rewards[row] - state.outcomes[row].refined_reward)
-    others = [row for row in attempted if row not in set(accepted)]
-    num_others = min(len(others), NUM_SAMPLES // 2)
-    chosen = accepted[: NUM_SAMPLES - num_others]
-    return chosen + others[: NUM_SAMPLES - len(chosen)]
+    others = [row for row in attempted if state.outcomes[row].verdict != "accepted"]
+    return (accepted[: NUM_SAMPLES - min(len(others), NUM_SAMPLES // 2)] + others)[:NUM_SAMPLES]
 
 
 def sample_of(record: dict[str, Any]) -> Sample:

@@ -153,12 +153,8 @@ def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:
 def _check_shared_memory(config: DictConfig, refiner: RefinerConfig) -> None:
     """A colocated reward model is awake beside the refiner, whose answers it scores as they come."""
     model = config.reward.reward_model
-    if (
-        refiner.placement != "colocated"
-        or not model.enable
-        or model.enable_resource_pool
-        or config.trainer.device == "cpu"
-    ):
+    on_gpus = refiner.placement == "colocated" and config.trainer.device != "cpu"
+    if not (on_gpus and model.enable and not model.enable_resource_pool):
         return
     own = refiner.rollout.get("gpu_memory_utilization", config.actor_rollout_ref.rollout.gpu_memory_utilization)
     if own + model.rollout.gpu_memory_utilization > MAX_GPU_MEMORY_UTILIZATION:
@@ -193,6 +189,9 @@ def _check_shared_servers(config: DictConfig, refiner: RefinerConfig) -> None:
         "actor_rollout_ref.model.lora.merge=false": not OmegaConf.select(actor, "model.lora.merge"),
         f"refiner.model_path={actor.model.path} (the actor's)": refiner.model_path == actor.model.path,
         "actor_rollout_ref.rollout.name=vllm": actor.rollout.name == "vllm",
+        "actor_rollout_ref.rollout.disaggregation.enabled=false": not actor.rollout.disaggregation.enabled,
+        "actor_rollout_ref.rollout.quantization=null": actor.rollout.quantization is None,
+        "actor_rollout_ref.rollout.qat=null": not OmegaConf.select(actor, "rollout.qat.enable"),
     }
     missing = [what for what, holds in why.items() if not holds]
     if missing:

@@ -25,14 +25,7 @@ ETA_FILE = "constraint.json"
 
 
 class Stages:
-    """The stages of a step.
-
-    Args:
-        config: The whole config.
-        blocks: Its typed blocks.
-        workers: Who holds the bulk data.
-        total_training_steps: Of the run, for schedules of eta.
-    """
+    """The stages of a step; the workers hold the bulk data, schedules of eta count the run's steps."""
 
     def __init__(
         self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers, total_training_steps: int
@@ -89,7 +82,11 @@ class Stages:
         state.outcomes = {row: outcome or found[batch.keys[row]] for row, outcome in outcomes.items()}
         for row in missing:
             batch.tags[row] = queue.with_outcome(batch.tags[row], state.outcomes[row])
-        state.metrics.update(metrics | metric_names.stage_metrics(state))
+        scored = [row for row, outcome in state.outcomes.items() if outcome.is_scored]
+        measured = queue.rows_of(batch, drawn(batch, scored, metric_names.MAX_EDIT_DISTANCES, state.step))
+        answers = self._workers.each("edit_distances", measured, attempts=2)
+        distances = [distance for _, part in answers for distance in part or []]
+        state.metrics.update(metrics | metric_names.stage_metrics(state, distances))
         recorded = choose(state.outcomes, self._config.records.max_rollouts_per_step, seed=state.step)
         self._workers.record(state.step, queue.rows_of(batch, recorded))
 
@@ -100,9 +97,7 @@ class Stages:
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
         """Get log pi_0 of at most ``refiner.num_kl_rollouts`` responses, drawn by the step."""
-        rows = sorted(state.rows, key=batch.keys.__getitem__)
-        if len(rows) > self._blocks.num_kl_rollouts:
-            rows = random.Random(state.step).sample(rows, self._blocks.num_kl_rollouts)
+        rows = drawn(batch, state.rows, self._blocks.num_kl_rollouts, state.step)
         answers = self._workers.each("measure_kl", queue.rows_of(batch, rows), client, attempts=2)
         known = {key for _, keys in answers for key in keys or []}
         state.kl_rows = [row for row in rows if batch.keys[row] in known]
@@ -185,3 +180,9 @@ class Stages:
             state.metrics["kl_ref/k3"] = kl_to_reference(
                 log_probs=data["old_log_probs"], ref_log_probs=data[name], response_mask=data["response_mask"]
             )
+
+
+def drawn(batch: KVBatchMeta, rows: list[int], max_rows: int, step: int) -> list[int]:
+    """Return at most so many rows, drawn by the step; the order of the batch does not matter."""
+    rows = sorted(rows, key=batch.keys.__getitem__)
+    return rows if len(rows) <= max_rows else random.Random(step).sample(rows, max_rows)

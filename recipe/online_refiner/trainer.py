@@ -30,7 +30,6 @@ from verl.utils.debug import marked_timer
 
 from recipe.online_refiner import patches, queue
 from recipe.online_refiner.blocks import RefinementConfig
-from recipe.online_refiner.checks import max_positions
 from recipe.online_refiner.hosting import Hosting
 from recipe.online_refiner.metrics import draft_metrics
 from recipe.online_refiner.plan import make_plan
@@ -43,17 +42,13 @@ from recipe.online_refiner.step import StepState
 from recipe.online_refiner.worker_group import RefineWorkers
 from recipe.online_refiner.workers import RefinerActorWorker
 
-ACTOR_ROLES = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
+ACTOR_ROLES = {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef}
 NUM_RECORDED_PAIRS = 2
 """Used pairs of a step whose tokens are recorded with their log-probs."""
 
 
 class OnlineRefinerTrainer(PPOTrainer):
-    """What this extension adds to any of verl's V1 trainers; which, says ``task_runner.py``.
-
-    Args:
-        config: The whole config, with the blocks ``refiner`` and ``constraint``.
-    """
+    """What this extension adds to any of verl's V1 trainers; which, says ``task_runner.py``."""
 
     def __init__(self, config: DictConfig) -> None:
         """Read the blocks; models are loaded in ``init``."""
@@ -67,16 +62,10 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
-        for role in ACTOR_ROLES:
-            if role in self.role_worker_mapping:
-                self.role_worker_mapping[role] = ray.remote(RefinerActorWorker)
+        for role in self.role_worker_mapping.keys() & ACTOR_ROLES:
+            self.role_worker_mapping[role] = ray.remote(RefinerActorWorker)
         if self.blocks.hosts_refiner:
-            self.plan = make_plan(
-                self.config,
-                self.blocks,
-                tokenizer=self.tokenizer,
-                max_positions=max_positions(self.config, self.blocks.refiner.model_path),
-            )
+            self.plan = make_plan(self.config, self.blocks, tokenizer=self.tokenizer)
             self.hosting = Hosting(self.config, self.blocks, self.plan)
             self.resource_pool_manager: ResourcePoolManager = self.hosting.begin(self.resource_pool_manager)
 

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import ray
 from omegaconf import DictConfig
@@ -22,12 +23,6 @@ class RefineWorkers:
     """Refine workers spread over the nodes, as verl spreads its agent loop workers.
 
     They are started with the first rows.
-
-    Args:
-        config: The whole config.
-        tokenizer: The policy's.
-        reward_workers: verl's reward loop workers.
-        num_workers: How many.
     """
 
     def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], num_workers: int) -> None:
@@ -44,28 +39,27 @@ class RefineWorkers:
         return self._workers
 
     def each(self, method: str, rows: KVBatchMeta, *arguments: Any, attempts: int = 1) -> list[tuple[KVBatchMeta, Any]]:
-        """Call a method on every worker with a part of some rows, whole groups together.
+        """Call a method of every :class:`RefineWorker` with a part of some rows, whole groups together, and arguments.
 
-        Args:
-            method: Of :class:`RefineWorker`.
-            rows: Those that it gets parts of, as its first argument.
-            arguments: The others.
-            attempts: How often a part is tried whose worker dies.
+        A part whose worker dies is tried so many times, and a new one takes its place.
 
         Returns:
-            Each part with what its worker returned; None where the workers died. New ones take their places.
+            Each part with what its worker returned; None where the workers died.
         """
         self.start()
         parts = queue.shards(rows, self._num_workers)
         # Replicas are shared: each worker gets its part of the requests that may be in flight.
-        own = [replace(one, num_processes=len(parts)) if isinstance(one, RefinerClient) else one for one in arguments]
-        calls = [getattr(worker, method).remote(part, *own) for worker, part in zip(self._workers, parts, strict=False)]
+        own = [[_of_one(argument, len(parts)) for argument in arguments] for _ in parts]
+        calls = [getattr(self._workers[n], method).remote(part, *own[n]) for n, part in enumerate(parts)]
         answers: list[tuple[KVBatchMeta, Any]] = []
         for index, (part, call) in enumerate(zip(parts, calls, strict=True)):
             try:
                 answers.append((part, ray.get(call)))
             except RayActorError as error:
                 self._replace(index, error)
+                for client in own[index]:
+                    if isinstance(client, RefinerClient):
+                        client.abort_requests()
                 again = [(part, None)] if attempts == 1 else self.each(method, part, *arguments, attempts=attempts - 1)
                 answers += again
         return answers
@@ -94,3 +88,8 @@ class RefineWorkers:
         number, self._num_started = self._num_started, self._num_started + 1
         place = NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=True)
         return ray.remote(RefineWorker).options(scheduling_strategy=place).remote(*self._arguments, f"w{number}")
+
+
+def _of_one(argument: Any, num_workers: int) -> Any:
+    is_client = isinstance(argument, RefinerClient)
+    return replace(argument, num_processes=num_workers, caller=uuid4().hex) if is_client else argument

@@ -39,19 +39,35 @@ class Replica:
     def __init__(self, answer: list[int]) -> None:
         """Answer at once."""
         self._answer, self._waits = answer, False
+        self.num_aborted: list[int] = []
+        ids = SimpleNamespace(external_req_ids=set())
+        # As vLLM's.
+        self.engine = SimpleNamespace(errored=False, output_processor=ids, output_handler=None, abort=self._abort)
+
+    async def _abort(self, ids: list[str]) -> None:
+        self.num_aborted.append(len(ids))
+
+    def aborts(self) -> list[int]:
+        """Return how many requests were aborted, each time."""
+        return self.num_aborted
 
     def wait(self, waits: bool) -> None:
         """Answer at once, or not."""
         self._waits = waits
 
-    async def generate(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> SimpleNamespace:
+    async def generate(
+        self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]
+    ) -> SimpleNamespace:
         """Answer."""
         import asyncio
 
+        self.engine.output_handler = asyncio.current_task()
+        self.engine.output_processor.external_req_ids.add(request_id)
         while self._waits:
             await asyncio.sleep(0.05)
         if "prompt_logprobs" in sampling_params:
             return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": [[-0.5]] * len(prompt_ids)})
+        self.engine.output_processor.external_req_ids.discard(request_id)
         return SimpleNamespace(token_ids=self._answer, extra_fields={})
 
 
@@ -136,6 +152,7 @@ def main() -> None:
     stages.score_with_reference(batch, state, client)
     known = queue.read(queue.rows_of(batch, state.kl_rows), "kl_ref_log_prob")["kl_ref_log_prob"]
     found: dict[str, Any] = {
+        "edit_distance": state.metrics["refiner/edit_distance"],
         "all": sorted(outcome.verdict for outcome in state.outcomes.values()),
         "log_probs": [row.tolist() for row in known.unbind()],
         "groups_apart": sum(sum(key in part.keys for part in queue.shards(batch, 3)) != 1 for key in batch.keys),
@@ -153,6 +170,7 @@ def main() -> None:
     fields = queue.read(batch, "refine_ids", "refine_mask", "refine_used")
     found |= {
         "verdicts": sorted(outcome.verdict for outcome in state.outcomes.values()),
+        "aborts": ray.get(replica.aborts.remote()),
         "num_lost": state.metrics["refiner/failed/worker"],
         "used": fields["refine_used"].tolist(),
         "used_by_tags": [int(batch.tags[row].get("refinement", {}).get("is_used", False)) for row in range(len(batch))],

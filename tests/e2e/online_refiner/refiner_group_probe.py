@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -17,18 +18,19 @@ from typing import Any
 import psutil
 import ray
 import torch
+from abandoned_requests import abandon, give_up
 from hydra import compose, initialize_config_dir
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.single_controller.ray import ResourcePoolManager
 
 from recipe.online_refiner import schema
-from recipe.online_refiner.checks import max_positions
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine import Refiner, reference_log_probs
 from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.group import RefinerGroup
 from refiner_worker.parsing import parse_answer
+from refiner_worker.prompts import RefinerPrompt
 
 OVERRIDES = (
     "platform=cpu",
@@ -40,6 +42,10 @@ OVERRIDES = (
     "refiner.skip_reward_at_least=1.0",
     "refiner.draft=ngram",
     "constraint.filter=false",
+    "+actor_rollout_ref.model.override_config.max_position_embeddings=1024",
+    "actor_rollout_ref.model.use_shm=true",
+    "actor_rollout_ref.rollout.quantization=fp8",
+    "actor_rollout_ref.rollout.disaggregation.enabled=true",
 )
 
 
@@ -145,31 +151,6 @@ def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[
     return asyncio.run(watch())
 
 
-def _count_aborts(server: Any) -> None:
-    abort, server.num_aborted = server.engine.abort, 0
-
-    async def counting(*args: Any, **kwargs: Any) -> None:
-        server.num_aborted += 1
-        await abort(*args, **kwargs)
-
-    server.engine.abort = counting
-
-
-async def give_up(refiner: Refiner, batch: list[Rollout]) -> int:
-    """Give the requests of a batch up while they are answered; return how many of them end in the engine."""
-    server = next(iter(refiner.client.servers.values()))
-    await server.__ray_call__.remote(_count_aborts)
-    prompts = [refiner._encode(rollout) for rollout in batch]
-    requests = [asyncio.create_task(refiner.client.generate(prompt, [])) for prompt in prompts]
-    await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
-    for request in requests:
-        request.cancel()
-    await asyncio.wait(requests)
-    while await server.__ray_call__.remote(lambda server: server.engine.output_processor.has_unfinished_requests()):
-        await asyncio.sleep(0.01)
-    return await server.__ray_call__.remote(lambda server: server.num_aborted)
-
-
 def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinement]) -> dict[str, Any]:
     """Refine one response of each group, four times."""
     changes = {"num_candidates": 4, "temperature": 1.0, "max_refinements_per_group": 1, "skip_reward_at_least": None}
@@ -250,7 +231,7 @@ def main() -> None:
         config = compose("online_refiner", overrides=[f"actor_rollout_ref.model.path={model_path}", *OVERRIDES])
     blocks = schema.load(config)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    plan = make_plan(config, blocks, tokenizer=tokenizer, max_positions=max_positions(config, model_path))
+    plan = make_plan(config, blocks, tokenizer=tokenizer)
     ray.init(num_gpus=1, num_cpus=8, include_dashboard=False, log_to_driver=False)
     pools = ResourcePoolManager(resource_pool_spec={"global_pool": [1]}, mapping={})
     pools.create_resource_pool()
@@ -265,7 +246,7 @@ def main() -> None:
         config=blocks.refiner,
         constraint=blocks.constraint,
         client=group.client(),
-        prompt=plan.prompt,
+        prompt=RefinerPrompt(blocks.refiner.template_path(), tokenizer),
         score=letters,
         max_model_len=plan.max_model_len,
     )
@@ -281,7 +262,11 @@ def main() -> None:
 
     result["most_in_flight"], narrow = most_in_flight(refiner, batch, limit=6)
     result["same_in_turn"] = [a.token_ids == b.token_ids for a, b in zip(before, narrow, strict=True)]
-    result["num_given_up"] = asyncio.run(give_up(refiner, rollouts(tokenizer, 200)))
+    prompts = [refiner._encode(rollout) for rollout in rollouts(tokenizer, 200)]
+    result["num_given_up"] = asyncio.run(give_up(refiner.client, prompts))
+    result.update(asyncio.run(abandon(refiner.client, engine_of(group), prompts[:100])))
+    read = next(iter(refiner.client.servers.values())).__ray_call__.remote(lambda server: server.model_config)
+    result["read_by_the_server"] = [ray.get(read).hf_config.max_position_embeddings, ray.get(read).local_path]
     result.update(break_requests(refiner, tokenizer, batch))
     result.update(draw_candidates(refiner, batch, before))
     try:
@@ -292,6 +277,7 @@ def main() -> None:
 
     result.update(kill_engine(group, refiner, tokenizer, batch, before))
     result.update(lose_all(group, refiner, batch))
+    shutil.rmtree(Path(result["read_by_the_server"][1]).parent)
     ray.shutdown()
     Path(sys.argv[3]).write_text(json.dumps(result, default=sorted))
 

@@ -26,6 +26,11 @@ def test_a_dead_worker_costs_its_rows_refinements_and_has_a_successor(found: dic
     assert found["all"] == found["after"] == ["accepted"] * 8
     assert found["verdicts"] == ["accepted"] * 4 + ["worker"] * 4
     assert found["num_lost"] == 4
+    assert found["aborts"] == [4], "its requests"
+
+
+def test_the_edit_distance_is_measured_where_the_tokens_are(found: dict[str, Any]) -> None:
+    assert found["edit_distance"] == 2, "from abc to b"
 
 
 def test_every_row_has_every_field_and_padding_acts_on_nothing(found: dict[str, Any]) -> None:

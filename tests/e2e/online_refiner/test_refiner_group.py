@@ -11,6 +11,19 @@ PROBE = Path(__file__).with_name("refiner_group_probe.py")
 
 
 @pytest.mark.e2e
+@pytest.mark.shares
+def test_a_restart_on_a_lost_node_has_an_end(start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    job = start_marked([str(PROBE.with_name("lost_node_probe.py")), str(tiny_llama), str(found)], cwd=tmp_path)
+    assert job.wait(200) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    result = json.loads(found.read_text())
+    assert "refiner replica 0 died and could not be started again" in result["error"]
+    assert "not there within refiner.restart_timeout_s=5)" in result["error"]
+    assert 5 <= result["seconds"] < 20
+
+
+@pytest.mark.e2e
 @pytest.mark.slow
 def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
     output = tmp_path / "result.json"
@@ -33,6 +46,9 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert all(result["same_in_turn"])
     assert result["hurried"] == ["timeout"]
     assert result["num_given_up"] > 0, "a late request ends in the engine too"
+    assert (result["left_behind"], result["left"], result["left_of_the_other"]) == (100, 0, 100)
+    assert result["read_by_the_server"][0] == 1024
+    assert result["read_by_the_server"][1].startswith("/dev/shm/verl-cache/")
     assert result["narrow"] == ["too_long"]
     assert result["solved"] == ["max_reward"]
     assert "reward" in result["bad_reward"] and "accepted" not in result["bad_reward"]

@@ -3,6 +3,8 @@
 import hashlib
 import importlib.metadata
 import inspect
+import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from recipe.cpu_platform import activate, patches
 
 assert activate.activate  # importing it activates the platform, whoever imported verl first
 SITE_PACKAGES = Path(verl.__file__).parents[1]
+REPOSITORY = Path(__file__).parents[3]
 
 
 def source_hash(module_file: str, symbol: str) -> str:
@@ -133,6 +136,36 @@ def test_weights_reach_the_engines_of_their_own_cluster_only(monkeypatch: pytest
         sockets.append(get_rollout_class("vllm")().zmq_handle)
         assert engine._get_zmq_handle() == sockets[-1]
     assert len(set(sockets)) == 2
+
+
+IDS_OF_FORKS = """
+import os, sys
+import ray
+from ray._raylet import ActorClassID
+from recipe.cpu_platform import patches
+
+if sys.argv[1] == "patched":
+    patches.spare_rays_random_numbers()
+ray.remote(type("Decorated", (), {}))
+for _ in range(2):
+    if os.fork() == 0:
+        print(ActorClassID.from_random().hex(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.parametrize(("how", "num_ids"), [("stock", 1), ("patched", 2)])
+def test_forks_draw_rays_ids_apart_after_a_class_was_decorated(how: str, num_ids: int) -> None:
+    """Of stock Ray the forks draw the same: once they do not, Ray has mended what is patched here."""
+    command = [sys.executable, "-c", IDS_OF_FORKS, how]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout.split()
+    assert len(output) == 2 and len(set(output)) == num_ids
+
+
+def test_decorating_a_class_asks_rays_ids_for_nothing_else() -> None:
+    source = inspect.getsource(sys.modules["ray.actor"])
+    assert set(re.findall(r"ActorClassID\.(\w+)", source)) == {"from_random"}
 
 
 def test_vllm_answers_under_the_name_that_verl_asks_for() -> None:

@@ -1,56 +1,21 @@
 """Mistakes in a run's files are one clear line before Ray starts."""
 
-import copy
-import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
 from recipe.online_refiner import schema
 from recipe.online_refiner.checks import check
 from recipe.online_refiner.plan import make_plan
+from refiner_worker.prompts import RefinerPrompt
 
-CONFIG = Path(schema.__file__).parent / "config"
 GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
-
-
-def write(path: Path, problems: list[Any]) -> Path:
-    rows = [
-        {
-            "data_source": "mini_apps",
-            "prompt": [{"role": "user", "content": "double it"}],
-            "reward_model": {"style": "rule", "ground_truth": json.dumps(problem)},
-            "extra_info": {"problem_id": f"p{index}", "index": index},
-        }
-        for index, problem in enumerate(problems)
-    ]
-    pandas.DataFrame(rows, columns=["data_source", "prompt", "reward_model", "extra_info"]).to_parquet(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def composed(tiny_llama: Path) -> DictConfig:
-    """Compose the main config (a second); tests get copies."""
-    overrides = [
-        *("platform=cpu", f"actor_rollout_ref.model.path={tiny_llama}", "data.train_batch_size=2"),
-        *("data.max_prompt_length=64", "data.max_response_length=16"),
-        "reward.custom_reward_function.path=pkg://reward.verl_reward",
-    ]
-    with initialize_config_dir(str(CONFIG), version_base=None):
-        return compose("online_refiner", overrides=overrides)
-
-
-@pytest.fixture
-def config(composed: DictConfig, tmp_path: Path) -> DictConfig:
-    config = copy.deepcopy(composed)
-    config.data.train_files = config.data.val_files = str(write(tmp_path / "good.parquet", [GOOD] * 4))
-    return config
 
 
 def error_of(config: DictConfig) -> str:
@@ -62,16 +27,16 @@ def error_of(config: DictConfig) -> str:
 
 def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -> None:
     blocks = schema.load(config)
-    checked = check(config, blocks)
-    plan = make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
-    needed = plan.prompt.max_tokens(64, 16) + 16
-    assert plan.max_model_len == needed <= checked.max_positions
+    tokenizer, num_prompts = check(config, blocks)
+    plan = make_plan(config, blocks, tokenizer=tokenizer)
+    needed = RefinerPrompt(blocks.refiner.template_path(), tokenizer).max_tokens(64, 16) + 16
+    assert plan.max_model_len == needed <= 2048
     assert plan.refiner_rollout.load_format == "auto" and plan.refiner_rollout.max_model_len == needed
-    text = plan.describe(config, blocks, checked.num_train_rows)
+    text = plan.describe(config, blocks, num_prompts)
     assert "colocated" in text and f"context {needed} tokens" in text
     assert "4 prompts, 2 a step" in text
     config.data.train_max_samples = 3
-    assert check(config, blocks).num_train_rows == 3
+    assert check(config, blocks)[1] == 3
 
 
 def test_a_missing_model_folder(config: DictConfig, tmp_path: Path) -> None:
@@ -116,7 +81,7 @@ def test_a_tokenizer_without_chat_template(config: DictConfig, tiny_llama: Path,
 @pytest.mark.parametrize(
     ("problems", "message"),
     [
-        ([], "data.train_files: the data set is empty"),
+        ([], "bad.parquet is empty or cannot be read: BatchSize must be"),
         (
             [GOOD],
             "data.train_files has 1 rows, less than one batch; lower data.train_batch_size=2",
@@ -125,14 +90,29 @@ def test_a_tokenizer_without_chat_template(config: DictConfig, tiny_llama: Path,
         ([GOOD, {"inputs": ["1", "2"], "outputs": ["1"]}], "problem p1: 2 inputs but 1 outputs"),
     ],
 )
-def test_bad_data(config: DictConfig, tmp_path: Path, problems: list[Any], message: str) -> None:
+def test_bad_data(config: DictConfig, write: Callable, tmp_path: Path, problems: list[Any], message: str) -> None:
     config.data.train_files = str(write(tmp_path / "bad.parquet", problems))
     assert message in error_of(config)
 
 
 def test_a_missing_data_file(config: DictConfig) -> None:
     config.data.val_files = "nowhere.parquet"
-    assert error_of(config) == "data.val_files: no such file: nowhere.parquet"
+    assert "data.val_files: nowhere.parquet is empty or cannot be read: Unable to find" in error_of(config)
+    config.data.val_files = None
+    assert error_of(config) == "data.val_files: the data set is empty: None"
+
+
+def test_rows_that_name_another_agent_loop(config: DictConfig, tmp_path: Path) -> None:
+    path = Path(config.data.train_files)
+    loops = ["single_turn_agent", "tool_agent", None, "single_turn_agent"]
+    pandas.read_parquet(path).assign(agent_name=loops).to_parquet(tmp_path / "loops.parquet")
+    config.data.train_files = str(tmp_path / "loops.parquet")
+    assert "data.train_files: rows with agent_name=None" in error_of(config)
+    pandas.read_parquet(path).assign(agent_name=[loops[0], *loops[:2], loops[0]]).to_parquet(tmp_path / "two.parquet")
+    config.data.train_files = str(tmp_path / "two.parquet")
+    assert "rows with agent_name=tool_agent, but a refinement answers a prompt in one turn" in error_of(config)
+    config.constraint.mode = "none"
+    check(config, schema.load(config))
 
 
 def test_more_workers_than_the_machine_has(config: DictConfig) -> None:
@@ -169,54 +149,36 @@ def test_images_that_the_refiner_would_not_see(config: DictConfig, tmp_path: Pat
     check(config, schema.load(config))
 
 
-def test_a_tokenizer_and_a_chat_template_apart_from_the_model(
-    config: DictConfig, tiny_llama: Path, tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    shutil.copytree(tiny_llama, bare, ignore=shutil.ignore_patterns("*token*", "*.jinja"))
-    model = config.actor_rollout_ref.model
-    model.path, model.tokenizer_path, model.custom_chat_template = (
-        str(bare),
-        str(tiny_llama),
-        "{{ messages[0].content }}",
-    )
-    blocks = schema.load(config)
-    checked = check(config, blocks)
-    assert checked.tokenizer.chat_template == model.custom_chat_template
-    plan = make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
-    assert (plan.refiner_model.path, plan.refiner_model.tokenizer_path) == (str(bare), str(tiny_llama))
-
-
 def test_replicas_that_would_lie_across_nodes(config: DictConfig) -> None:
     config.refiner.placement, config.refiner.n_gpus_per_node, config.refiner.nnodes = "dedicated", 2, 3
     config.refiner.rollout = {"tensor_model_parallel_size": 3}
     blocks = schema.load(config)
     with pytest.raises(ValueError, match="refiner replicas of 3 GPUs do not align with 6 GPUs on nodes of 2"):
-        make_plan(config, blocks, tokenizer=AutoTokenizer.from_pretrained(blocks.refiner.model_path), max_positions=512)
+        make_plan(config, blocks, tokenizer=AutoTokenizer.from_pretrained(blocks.refiner.model_path))
 
 
 @pytest.mark.parametrize("length", [80, 100_000])
 def test_a_context_that_cannot_be(config: DictConfig, length: int) -> None:
     config.refiner.max_model_len = length
     blocks = schema.load(config)
-    checked = check(config, blocks)
+    tokenizer, num_prompts = check(config, blocks)
     with pytest.raises(ValueError, match=f"refiner.max_model_len={length} must be between 81"):
-        make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
+        make_plan(config, blocks, tokenizer=tokenizer)
 
 
 def test_more_replicas_than_fit(config: DictConfig) -> None:
     config.refiner.num_replicas = 2
     blocks = schema.load(config)
-    checked = check(config, blocks)
+    tokenizer, num_prompts = check(config, blocks)
     with pytest.raises(ValueError, match="do not fit on 1 training GPUs"):
-        make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
+        make_plan(config, blocks, tokenizer=tokenizer)
 
 
 def test_an_unknown_engine_setting_of_the_refiner(config: DictConfig) -> None:
     config.refiner.rollout = {"gpu_memory": 0.5}
     blocks = schema.load(config)
-    checked = check(config, blocks)
+    tokenizer, num_prompts = check(config, blocks)
     with pytest.raises(
         ValueError, match="refiner.rollout has keys that verl's rollout block does not know: gpu_memory"
     ):
-        make_plan(config, blocks, tokenizer=checked.tokenizer, max_positions=checked.max_positions)
+        make_plan(config, blocks, tokenizer=tokenizer)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,18 @@ def state() -> StepState:
             is_used=True,
             refined_reward=1.0,
             num_refined_tokens=3,
-            edit_distance=1,
             num_generated_tokens=3,
             **written,
         ),
         Outcome(verdict="truncated", detail="loop", num_generated_tokens=16, **written),
-        Outcome(verdict="not_better", refined_reward=0.2, num_refined_tokens=4, num_generated_tokens=4, **written),
+        Outcome(
+            verdict="not_better",
+            refined_reward=0.2,
+            num_refined_tokens=4,
+            is_verbatim=True,
+            num_generated_tokens=4,
+            **written,
+        ),
         Outcome(verdict="max_reward"),
     ]
     rewards = {0: -0.3, 1: -0.6, 2: 0.2, 4: 1.0}
@@ -66,7 +73,7 @@ def state() -> StepState:
 
 
 def test_stage_metrics_by_hand(state: StepState) -> None:
-    values = metrics.stage_metrics(state)
+    values = metrics.stage_metrics(state, [1, 0])
     assert values["refiner/num_attempted"] == 3
     assert values["refiner/num_accepted"] == 1
     assert values["refiner/improvement_ratio"] == 0.25
@@ -80,9 +87,9 @@ def test_stage_metrics_by_hand(state: StepState) -> None:
 
 
 def test_a_run_without_the_gate_has_the_same_improvement_ratio(state: StepState) -> None:
-    before = metrics.stage_metrics(state)
+    before = metrics.stage_metrics(state, [])
     state.outcomes[2].is_used = True
-    assert metrics.stage_metrics(state) == before
+    assert metrics.stage_metrics(state, []) == before
 
 
 def test_constraint_metrics_by_hand(state: StepState) -> None:
@@ -176,6 +183,26 @@ def test_lines_of_steps_to_be_done_again_are_cut_off_without_reading_the_others(
     (run_dir.path / "refinements.jsonl").unlink()
     run_dir.forget_after(0)
     assert run_dir.metrics.read_bytes() == b""
+
+
+def bytes_read() -> int:
+    """Return how many bytes this process has read, from disk or from the page cache."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_resuming_reads_the_last_lines_only(tmp_path: Path) -> None:
+    run_dir, records = RunDir(tmp_path), Records(str(tmp_path / "refinements"))
+    for step in range(1, 41):
+        run_dir.append_tokens(step, [{"key": "a_0_0", "response": [["x" * 500_000, -0.5]]}])
+        records.write(step, "w0", [{"key": "a_0_0", "response": "y" * 500_000}])
+    shutil.copy(run_dir.tokens, tmp_path / "refinements.jsonl")
+    before = bytes_read()
+    run_dir.forget_after(39)
+    records.forget_after(39)
+    # Two lines of 0.5 MB in each of two files: found from the end, read, and the undone one copied.
+    assert bytes_read() - before < 10_000_000 < sum(file.stat().st_size for file in tmp_path.rglob("*.jsonl")) / 5
+    assert [row["step"] for row in read_rows(run_dir.tokens)] == list(range(1, 40))
+    assert len(records.parts()) == 39
 
 
 def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:

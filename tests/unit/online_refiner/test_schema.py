@@ -86,6 +86,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
             "refiner.on_replica_death=pray does not exist; set one of: restart",
         ),
         ("refiner.request_timeout_s=0", "refiner.request_timeout_s=0"),
+        ("refiner.restart_timeout_s=0", "refiner.restart_timeout_s=0"),
         ("refiner.template=none", "refiner.template=none: no such file; set one of apps, dialogue, or a path"),
         ("constraint.alignment=x", "constraint.alignment=x does not exist; set one of: position, diff"),
         ("constraint.token_weights=x", "constraint.token_weights=x does not exist; set one of: uniform, edited, chord"),
@@ -150,6 +151,14 @@ def test_a_shared_refiner_needs_a_lora_even_to_measure_the_kl() -> None:
     with pytest.raises(ValueError, match="refiner.placement=shared needs a LoRA policy"):
         schema.load(composed("refiner.placement=shared", "constraint.mode=none", "refiner.num_kl_rollouts=8"))
     schema.load(composed("refiner.placement=shared", "constraint.mode=none"))
+
+
+@pytest.mark.parametrize("setting", ["quantization=fp8", "qat={enable: true}", "disaggregation.enabled=true"])
+def test_a_shared_refiner_needs_servers_that_are_plain(setting: str) -> None:
+    shared = ("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
+    schema.load(composed(*shared))
+    with pytest.raises(ValueError, match=f"set actor_rollout_ref.rollout.{setting.partition('=')[0].split('.')[0]}"):
+        schema.load(composed(*shared, f"actor_rollout_ref.rollout.{setting}"))
 
 
 def test_mode_none_hosts_a_refiner_only_if_asked_to_track_the_kl() -> None:

@@ -1,0 +1,52 @@
+"""Starts a replica anew whose node has left the cluster (two raylets on this machine); writes what came of it, as JSON.
+
+``python lost_node_probe.py MODEL OUT``. The replica never ran: what counts is that verl waits for its GPUs.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+import ray
+from hydra import compose, initialize_config_module
+from ray.cluster_utils import Cluster
+from verl.single_controller.ray import ResourcePoolManager
+from verl.single_controller.ray.base import split_resource_pool
+
+from recipe.online_refiner import schema
+from refiner_worker.group import RefinerGroup, model_config, rollout_config
+
+
+def main(model: str, out: Path) -> None:
+    """Lose the node, then restart."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
+    node = cluster.add_node(num_cpus=4, num_gpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    with initialize_config_module("recipe.online_refiner.config", version_base=None):
+        overrides = ["platform=cpu", f"actor_rollout_ref.model.path={model}", "refiner.restart_timeout_s=5"]
+        config = compose("online_refiner", overrides=overrides)
+    refiner = schema.load(config).refiner
+    pools = ResourcePoolManager(resource_pool_spec={"refiner_pool": [1]}, mapping={})
+    pools.create_resource_pool()
+    group = object.__new__(RefinerGroup)
+    group._refiner = dataclasses.replace(refiner, placement="dedicated", n_gpus_per_node=1)
+    group._model, group._rollout = model_config(config, refiner), rollout_config(config, refiner, 128)
+    group._slices = split_resource_pool(pools.resource_pool_dict["refiner_pool"], split_size=1)
+    group._gpus_per_node, group._num_launches, group._replicas = 1, 1, {}
+
+    cluster.remove_node(node)
+    start = time.monotonic()
+    try:
+        group._restart(0)
+        error = ""
+    except RuntimeError as found:
+        error = str(found)
+    out.write_text(json.dumps({"error": error, "seconds": time.monotonic() - start}))
+    ray.shutdown()
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
