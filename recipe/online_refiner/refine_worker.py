@@ -19,12 +19,13 @@ from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner import queue
 from recipe.online_refiner.blocks import ConstraintConfig
-from recipe.online_refiner.constraint import penalised_advantages, token_penalty
+from recipe.online_refiner.constraint import penalised_advantages, since, token_penalty
 from recipe.online_refiner.records import Records
 from recipe.online_refiner.refine import Refiner, reference_log_probs
 from recipe.online_refiner.rollout import Outcome, Refinement, Rollout
 from recipe.online_refiner.schema import load
 from recipe.online_refiner.scoring import RewardLoopScore
+from recipe.online_refiner.sessions import refuse
 from refiner_worker.client import RefinerClient
 from refiner_worker.prompts import RefinerPrompt
 
@@ -47,6 +48,9 @@ class RefineWorker:
         transfer_queue.init()
         self._config = load(config).refiner
         self._tokenizer, self._name = tokenizer, name
+        self._max_response_tokens = config.actor_rollout_ref.rollout.response_length
+        model = config.reward.reward_model
+        self._is_reward_model_colocated = bool(model.enable and not model.enable_resource_pool)
         self._prompt = RefinerPrompt(self._config.template_path(), tokenizer)
         self._score = RewardLoopScore(reward_workers)
         self._records = Records(config.records.path)
@@ -62,8 +66,12 @@ class RefineWorker:
             client: Of the replicas that are alive.
             max_model_len: Context length of the refiner, in tokens.
             constraint: What the refinements are for.
+
+        Raises:
+            ValueError: If they are of an agent loop whose sessions cannot be refined (``sessions.py``).
         """
         started_at = time.time()
+        await asyncio.to_thread(refuse, rows, is_reward_model_colocated=self._is_reward_model_colocated)
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
         refiner = Refiner(
             config=self._config,
@@ -72,6 +80,7 @@ class RefineWorker:
             prompt=self._prompt,
             score=self._score,
             max_model_len=max_model_len,
+            max_response_tokens=self._max_response_tokens,
             thread=self._thread,
         )
         groups: dict[str, list[int]] = defaultdict(list)
@@ -95,7 +104,7 @@ class RefineWorker:
         await asyncio.to_thread(
             queue.write_refinements,
             rows,
-            [rollout.response_ids for rollout in rollouts],
+            [rollout.turn_ids for rollout in rollouts],
             refinements,
             outcomes,
             edits=constraint.mode == "sft" and constraint.token_weights == "edited",
@@ -129,13 +138,15 @@ class RefineWorker:
         await asyncio.to_thread(self._penalise, rows, field, eta)
 
     def _penalise(self, rows: KVBatchMeta, field: str, eta: float) -> None:
-        data = queue.read_padded(rows, field, "response_mask", "refine_charged")
+        data = queue.read_padded(rows, field, "response_mask", "refine_charged", "refine_start")
         penalty = token_penalty(data["refine_charged"], eta)
         if field == "rm_scores":
             queue.write_padded(rows, rm_scores=data[field] + penalty, refine_task_scores=data[field])
         else:
             advantages = penalised_advantages(
-                advantages=data[field], penalty=penalty, response_mask=data["response_mask"]
+                advantages=data[field],
+                penalty=penalty,
+                response_mask=since(data["refine_start"], data["response_mask"]),
             )
             queue.write_padded(rows, **{field: advantages})
 
@@ -158,10 +169,11 @@ def outcome_of(rollout: Rollout, refinement: Refinement, *, lets_all_through: bo
     is_scored = refinement.is_scored
     return Outcome(
         verdict=refinement.verdict,
+        start=rollout.start,
         is_used=refinement.is_better or (is_scored and lets_all_through),
         refined_reward=refinement.reward or 0.0,
         num_refined_tokens=len(refinement.token_ids),
-        edit_distance=Levenshtein.distance(rollout.response_ids, refinement.token_ids) if is_scored else 0,
+        edit_distance=Levenshtein.distance(rollout.turn_ids, refinement.token_ids) if is_scored else 0,
         num_prompt_tokens=refinement.num_prompt_tokens,
         num_generated_tokens=refinement.num_generated_tokens,
         detail="" if is_scored else refinement.text[:MAX_DETAIL],

@@ -160,7 +160,9 @@ async def give_up(refiner: Refiner, batch: list[Rollout]) -> int:
     server = next(iter(refiner.client.servers.values()))
     await server.__ray_call__.remote(_count_aborts)
     prompts = [refiner._encode(rollout) for rollout in batch]
-    requests = [asyncio.create_task(refiner.client.generate(prompt, [])) for prompt in prompts]
+    requests = [
+        asyncio.create_task(refiner.client.generate(prompt, [], refiner.config.max_new_tokens)) for prompt in prompts
+    ]
     await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
     for request in requests:
         request.cancel()
@@ -268,6 +270,7 @@ def main() -> None:
         prompt=plan.prompt,
         score=letters,
         max_model_len=plan.max_model_len,
+        max_response_tokens=config.data.max_response_length,
     )
     batch = rollouts(tokenizer, 12)
     result: dict[str, Any] = {"max_model_len": plan.max_model_len}
@@ -285,7 +288,7 @@ def main() -> None:
     result.update(break_requests(refiner, tokenizer, batch))
     result.update(draw_candidates(refiner, batch, before))
     try:
-        asyncio.run(refiner.client.generate([5] * (plan.max_model_len + 1), []))
+        asyncio.run(refiner.client.generate([5] * (plan.max_model_len + 1), [], 1))
     except RefinerRequestError as error:
         result["too_long_for_the_server"] = str(error)
     result["alive_after_bad_requests"] = len(group.client().servers) == len(refiner.client.servers)
