@@ -73,14 +73,14 @@ class RefinerClient:
             self._slots = {loop: asyncio.Semaphore(max(1, num_slots))}
         return self._slots[loop]
 
-    async def generate(self, prompt_ids: list[int], stop: list[str]) -> list[int]:
+    async def generate(self, prompt_ids: list[int], stop: list[str], max_new_tokens: int) -> list[int]:
         """Return the generated token ids, EOS token or stop string included.
 
         Raises:
             RefinerRequestError: If no replica could answer.
         """
         params = {
-            "max_tokens": self.config.max_new_tokens,
+            "max_tokens": max_new_tokens,
             "temperature": self.config.temperature,
             "top_p": self.config.top_p,
             "stop": stop,

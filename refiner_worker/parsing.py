@@ -68,6 +68,24 @@ def decode(tokenizer: Any, ids: list[int]) -> str:
     return tokenizer.decode(np.asarray(ids, dtype=np.int64), skip_special_tokens=True)  # a list is walked through twice
 
 
+def conversation(
+    tokenizer: Any, messages: list[dict[str, Any]], prompt_ids: list[int], earlier_ids: list[int]
+) -> list[dict[str, Any]]:
+    """Return the chat that a turn answers: the prompt's, or in a later turn the session before it as one text.
+
+    Nothing keeps the messages of later turns, and token ids are what the policy read.
+
+    Args:
+        tokenizer: The policy's.
+        messages: The chat prompt.
+        prompt_ids: The same, as the policy saw it.
+        earlier_ids: What of the session came between prompt and turn; none in the first turn.
+    """
+    if not earlier_ids:
+        return messages
+    return [{"role": "user", "content": decode(tokenizer, prompt_ids + earlier_ids)}]
+
+
 def _kept_prefix(ids: list[int], written: str, text: str, tokenizer: Any) -> tuple[list[int], str]:
     """Return the longest prefix of ``ids`` whose text is a prefix of ``text``, and that text.
 

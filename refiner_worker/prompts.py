@@ -13,7 +13,8 @@ class RefinerPrompt:
     """Renders refiner prompts.
 
     A template sees ``messages`` (the chat prompt, a list of role and content), ``question`` (its last user message),
-    ``response`` (text), ``reward`` (float), ``open_tag`` and ``close_tag``. One that mentions the tags has its answer
+    ``response`` (text), ``reward`` (float), ``open_tag`` and ``close_tag``. In a later turn of a session the prompt and
+    the turns before are one user message (``parsing.conversation``). One that mentions the tags has its answer
     started for the refiner with the opening tag and read up to the closing one; otherwise all output is the answer.
 
     Args:

@@ -87,6 +87,7 @@ def write_rows(tokenizer: Any, first: int, num_tokens: int) -> list[str]:
                 **{"input_ids": torch.cat([prompt, response]), "rm_scores": rewards, "num_turns": 2},
                 **{"raw_prompt": [{"role": "user", "content": "Add two numbers. " * 16}], "uid": f"u{number // GROUP}"},
                 **{"data_source": "bench", "reward_model": {"ground_truth": "{}"}, "extra_fields": {}},
+                **{"metrics": {"compute_score": 0.1}, "multi_modal_inputs": {}},
             }
         )
     tags = [

@@ -41,7 +41,11 @@ ALIGNMENTS: dict[str, Alignment] = {"position": position, "diff": diff}
 
 
 def counterparts(
-    align: Alignment, responses: list[list[int]], refinements: list[list[int]], accepted: list[bool]
+    align: Alignment,
+    responses: list[list[int]],
+    refinements: list[list[int]],
+    accepted: list[bool],
+    starts: list[int],
 ) -> torch.Tensor:
     """Align a batch: the input of :func:`recipe.online_refiner.constraint.charge`.
 
@@ -50,14 +54,16 @@ def counterparts(
         responses: (B,) token ids of a.
         refinements: (B,) token ids of a'.
         accepted: (B,) whether the reward gate let the pair through.
+        starts: (B,) where in the response the turn begins that was refined: a begins there.
 
     Returns:
-        (B, longest response) int64; NONE in rows that were not accepted, and in the padding.
+        (B, longest response) int64; NONE in rows that were not accepted, before the turn, and in the padding.
     """
     pairs = torch.full((len(responses), max(map(len, responses))), NONE)
-    for row, (response, refined, keep) in enumerate(zip(responses, refinements, accepted, strict=True)):
+    rows = zip(responses, refinements, accepted, starts, strict=True)
+    for row, (response, refined, keep, start) in enumerate(rows):
         if keep:
-            pairs[row, : len(response)] = torch.tensor(align(response, refined))
+            pairs[row, start : len(response)] = torch.tensor(align(response[start:], refined))
     return pairs
 
 

@@ -13,7 +13,6 @@ from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import import_external_libs
 
 from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
-from recipe.online_refiner.schema import SINGLE_TURN
 from refiner_worker.drafts import SUFFIX_PACKAGE
 from reward.limits import Limits
 from reward.verl_reward import parse_ground_truth
@@ -135,7 +134,7 @@ def _check_data(config: DictConfig, blocks: RefinementConfig, key: str) -> int:
         raise ValueError(f"data.{key}: the data set is empty: {files}")
     if key == "train_files" and blocks.hosts_refiner:
         for part in parts:
-            _check_columns(config, blocks, part)
+            _check_columns(config, part)
     if config.reward.custom_reward_function.path == REWARD_OF_THIS_PROJECT:
         limits = Limits(**(OmegaConf.select(config, "reward.custom_reward_function.reward_kwargs.limits") or {}))
         for part in parts:
@@ -145,17 +144,11 @@ def _check_data(config: DictConfig, blocks: RefinementConfig, key: str) -> int:
     return num_rows
 
 
-def _check_columns(config: DictConfig, blocks: RefinementConfig, part: datasets.Dataset) -> None:
+def _check_columns(config: DictConfig, part: datasets.Dataset) -> None:
     media = {config.data.get(name) for name in ("image_key", "video_key", "audio_key")}
     if found := sorted(media.intersection(part.column_names)):
         raise ValueError(
             f"data.train_files: its {found[0]} would not reach the refiner, which reads text; drop the column"
-        )
-    loops = set(part.unique("agent_name")) if "agent_name" in part.column_names else set()
-    if blocks.refines and (others := sorted(map(str, loops - {SINGLE_TURN}))):
-        raise ValueError(
-            f"data.train_files: rows with agent_name={others[0]}, but a refinement answers a prompt in one turn; write "
-            f"{SINGLE_TURN} there, drop the column, or set constraint.mode=none"
         )
 
 

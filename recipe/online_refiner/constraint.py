@@ -47,6 +47,16 @@ def token_penalty(charged: Tensor, eta: float) -> Tensor:
     return eta * charged if eta > 0 else torch.zeros_like(charged)
 
 
+def since(start: Tensor, response_mask: Tensor) -> Tensor:
+    """Return the mask of the tokens that the policy wrote from a position on, (B, T).
+
+    Args:
+        start: (B,) where the refined turn begins.
+        response_mask: (B, T) as in :func:`charge`.
+    """
+    return response_mask * (torch.arange(response_mask.shape[1], device=start.device) >= start[:, None])
+
+
 def penalised_advantages(*, advantages: Tensor, penalty: Tensor, response_mask: Tensor) -> Tensor:
     """Add the penalty's return-to-go (gamma = 1) to the advantages of a critic-free estimator.
 
@@ -56,7 +66,8 @@ def penalised_advantages(*, advantages: Tensor, penalty: Tensor, response_mask: 
     Args:
         advantages: (B, T) the estimator's own.
         penalty: (B, T) from :func:`token_penalty`.
-        response_mask: (B, T) as there; masked positions keep the estimator's value.
+        response_mask: (B, T) as there, of the turn that was refined: it was refined in its context, which is not to
+            blame. Other positions keep the estimator's value.
 
     Returns:
         (B, T) a new tensor.

@@ -55,7 +55,7 @@ MEANING = {
     "that had accepted refinements; 0 if none",
     "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
     "not a number (null in metrics.jsonl) where no replica answered",
-    "tokens/rollout": "tokens that the policy generated",
+    "tokens/rollout": "tokens of the responses, the output of tools included",
     "tokens/refine_prompt": "prompt tokens sent to the refiner",
     "tokens/refine": "tokens that the refiner generated",
     "tokens/refine_log_prob": "tokens of refinements that the actor scored",

@@ -2,7 +2,8 @@
 
 What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
 lacks): ``refine_ids`` (a'), ``refine_mask`` and ``refine_edited`` (1 where a' differs from a) jagged int64 (B, u),
-``refine_used`` int64 (B,); a row without a refinement has u = 1 and masks 0. On some rows only, and read on those only:
+``refine_used`` and ``refine_start`` (where the refined turn begins in the response) int64 (B,); a row without a
+refinement has u = 1 and masks 0. On some rows only, and read on those only:
 ``refine_log_probs`` jagged float32 (B, u) and ``refine_charged`` jagged float32 (B, response length), by the actor;
 ``kl_ref_log_prob`` jagged float32 (B, response length).
 
@@ -18,17 +19,20 @@ from typing import Any
 import torch
 import transfer_queue as tq
 from tensordict import TensorDict
-from tensordict.tensorclass import NonTensorStack
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.alignment import edited_tokens
 from recipe.online_refiner.refined_rows import jagged
-from recipe.online_refiner.rollout import Outcome, Refinement, Rollout, group_of
-from refiner_worker.parsing import decode
+from recipe.online_refiner.rollout import Outcome, Refinement, Rollout, group_of, last_turn
+from refiner_worker.parsing import conversation, decode
 
-BY_AGENT_LOOP = {*AgentLoopOutput.model_fields, "multi_modal_inputs"}
-"""Fields of a row, tensors left out, that verl's agent loop adds to the columns of the data set."""
+BY_AGENT_LOOP = {
+    *(*AgentLoopOutput.model_fields, "multi_modal_inputs", "prompts", "responses", "input_ids", "position_ids"),
+    *("loss_mask", "rollout_log_probs", "rm_scores", "teacher_ids", "teacher_logprobs"),
+}
+"""Fields of a row that verl's agent loop adds to the columns of the data set."""
+BY_THIS_EXTENSION = ("refine_", "kl_ref_")
 OUTCOME = "refinement"
 """The tag of a row that tells what became of its refinement."""
 
@@ -110,7 +114,7 @@ def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
 
 def write_refinements(
     batch: KVBatchMeta,
-    responses: list[list[int]],
+    turns: list[list[int]],
     refinements: list[Refinement],
     outcomes: list[Outcome],
     *,
@@ -120,7 +124,7 @@ def write_refinements(
 
     Args:
         batch: The rows.
-        responses: Their responses' token ids, read for edits only.
+        turns: The token ids of what is refined, read for edits only.
         refinements: Of the rows.
         outcomes: Of the rows.
         edits: Whether anything reads ``refine_edited``.
@@ -130,9 +134,10 @@ def write_refinements(
     edited = [torch.zeros_like(row) for row in ids]
     for row, outcome in enumerate(outcomes):
         if edits and outcome.is_used:
-            edited[row] = torch.tensor(edited_tokens(responses[row], refinements[row].token_ids)).long()
+            edited[row] = torch.tensor(edited_tokens(turns[row], refinements[row].token_ids)).long()
     fields = {"refine_ids": jagged(ids), "refine_mask": jagged(masks), "refine_edited": jagged(edited)}
     fields["refine_used"] = torch.tensor([int(outcome.is_used) for outcome in outcomes])
+    fields["refine_start"] = torch.tensor([outcome.start for outcome in outcomes])
     tq.kv_batch_put(
         keys=batch.keys,
         partition_id=batch.partition_id,
@@ -163,21 +168,20 @@ def outcome_of(tag: dict[str, Any]) -> Outcome | None:
 
 
 def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
-    """Read refined rows as records: prompt and texts, both rewards, and what became of the refinement."""
-    data = read(batch, "raw_prompt", "responses", "refine_ids", "rm_scores")
-    columns = [
-        _objects(data["raw_prompt"]),
-        *(data[name].unbind() for name in ("responses", "refine_ids", "rm_scores")),
-    ]
+    """Read refined rows as records: a turn, what it answers, a', both rewards, and what became of the refinement."""
+    tensors = ("prompts", "responses", "refine_ids", "rm_scores")
+    data = read(batch, "raw_prompt", *tensors)
+    columns = [objects(data["raw_prompt"]), *(data[name].unbind() for name in tensors)]
     rows = []
-    for key, tag, prompt, response, refined, rewards in zip(batch.keys, batch.tags, *columns, strict=True):
+    for key, tag, chat, prompt, response, refined, rewards in zip(batch.keys, batch.tags, *columns, strict=True):
         outcome = Outcome(**tag[OUTCOME])
+        earlier, turn = response[: outcome.start], response[outcome.start :]
         text = decode(tokenizer, refined) if outcome.is_scored else None
         rows.append(
             {
                 "key": key,
-                "prompt": prompt,
-                "response": decode(tokenizer, response),
+                "prompt": conversation(tokenizer, chat, prompt.tolist(), earlier.tolist()),
+                "response": decode(tokenizer, turn),
                 "refined": text,
                 "reward": rewards.sum().item(),
                 "refined_reward": outcome.refined_reward if outcome.is_scored else None,
@@ -211,13 +215,15 @@ def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, multiple: 
 
 
 def read_token_pairs(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
-    """Read rows with their refinements as ``RunDir.append_tokens`` takes them: (text, log-prob) of every token."""
+    """Read refined rows as ``RunDir.append_tokens`` takes them: (text, log-prob) of every token of turn and a'."""
     names = {"response": ("responses", "old_log_probs"), "refined": ("refine_ids", "refine_log_probs")}
-    data = read(batch, *(field for fields in names.values() for field in fields))
+    data = read(batch, "refine_start", *(field for fields in names.values() for field in fields))
     pairs: list[dict[str, Any]] = [{"key": key} for key in batch.keys]
+    starts = {"response": data["refine_start"].tolist(), "refined": [0] * len(pairs)}
     for name, fields in names.items():
-        for pair, ids, log_probs in zip(pairs, *(data[field].unbind() for field in fields), strict=True):
-            tokens = zip(ids.tolist(), log_probs.tolist(), strict=True)
+        columns = (data[field].unbind() for field in fields)
+        for pair, start, ids, log_probs in zip(pairs, starts[name], *columns, strict=True):
+            tokens = zip(ids[start:].tolist(), log_probs[start:].tolist(), strict=True)
             pair[name] = [[tokenizer.decode([token]), round(log_prob, 4)] for token, log_prob in tokens]
     return pairs
 
@@ -225,9 +231,9 @@ def read_token_pairs(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]
 def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     """Read the rollouts of some rows: what refining and rewarding them takes; where nothing is rewarded yet, 0."""
     columns = ["num_turns", "extra_fields", *_columns_of_data_set(batch)]
-    data = read(batch, "prompts", "responses", "rm_scores", *columns)
+    data = read(batch, "prompts", "responses", "response_mask", "rm_scores", *columns)
     rewards = [row.sum().item() for row in data["rm_scores"].unbind()] if "rm_scores" in data else [0.0] * len(batch)
-    values = {name: _objects(data[name]) for name in columns}
+    values = {name: objects(data[name]) for name in columns}
     turns, extras = values.pop("num_turns"), values.pop("extra_fields")
     return [
         Rollout(
@@ -235,11 +241,12 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
             messages=values["raw_prompt"][row],
             prompt_ids=prompt.tolist(),
             response_ids=response.tolist(),
+            start=last_turn(mask.tolist()),
             reward=rewards[row],
             request=request_columns({name: of_rows[row] for name, of_rows in values.items()}, turns[row], extras[row]),
         )
-        for row, (key, prompt, response) in enumerate(
-            zip(batch.keys, data["prompts"].unbind(), data["responses"].unbind(), strict=True)
+        for row, (key, prompt, response, mask) in enumerate(
+            zip(batch.keys, *(data[name].unbind() for name in ("prompts", "responses", "response_mask")), strict=True)
         )
     ]
 
@@ -247,7 +254,7 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
 def read_rewards(batch: KVBatchMeta) -> list[tuple[float, dict[str, Any]]]:
     """Read the reward of every row, and what the reward function said beside it."""
     data = read(batch, "rm_scores", "extra_fields")
-    infos = (extra.get("reward_extra_info", {}) for extra in _objects(data["extra_fields"]))
+    infos = (extra.get("reward_extra_info", {}) for extra in objects(data["extra_fields"]))
     return [(row.sum().item(), info) for row, info in zip(data["rm_scores"].unbind(), infos, strict=True)]
 
 
@@ -266,11 +273,11 @@ def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[
 def _columns_of_data_set(batch: KVBatchMeta) -> list[str]:
     """Return the names of the columns that the data set gave the rows, from one row: only metadata tell them all."""
     data = tq.kv_batch_get(keys=batch.keys[:1], partition_id=batch.partition_id)
-    return [name for name, value in data.items() if name not in BY_AGENT_LOOP and isinstance(value, NonTensorStack)]
+    return [name for name in sorted({*data.keys()} - BY_AGENT_LOOP) if not name.startswith(BY_THIS_EXTENSION)]
 
 
-def _objects(column: Any) -> list[Any]:
-    """Return a column as a list of plain objects, whichever of its types the queue chose."""
+def objects(column: Any) -> list[Any]:
+    """Return a column as a list of what was put there, whichever of its types the queue chose."""
     if isinstance(column, torch.Tensor):
-        return column.tolist()
+        return list(column.unbind())
     return [getattr(value, "data", value) for value in column]

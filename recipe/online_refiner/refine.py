@@ -16,11 +16,11 @@ from recipe.online_refiner.constraint import accepts
 from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
-from refiner_worker.parsing import Answer, decode, parse_answer
+from refiner_worker.parsing import Answer, conversation, decode, parse_answer
 from refiner_worker.prompts import RefinerPrompt
 
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
-"""Rewards a refined response, given as token ids, exactly as the rollout's response was rewarded."""
+"""Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +34,8 @@ class Refiner:
     score: Score
     max_model_len: int
     """Context length of the refiner, in tokens."""
+    max_response_tokens: int
+    """Longest response of the policy, all turns of a session; one of a single turn may be refined to a longer one."""
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     """Encodes and decodes, one text after the other, while the event loop sends what is ready."""
 
@@ -49,6 +51,8 @@ class Refiner:
         return list(await asyncio.gather(*(self._refine(one, n in chosen) for n, one in enumerate(rollouts))))
 
     async def _refine(self, rollout: Rollout, is_chosen: bool) -> Refinement:
+        if not rollout.turn_ids:
+            return Refinement(verdict="no_turn")
         if self.config.is_maximal(rollout.reward):
             return Refinement(verdict="max_reward")
         if not is_chosen:
@@ -77,7 +81,7 @@ class Refiner:
 
     async def _attempt(self, rollout: Rollout, prompt_ids: list[int], result: Refinement) -> None:
         try:
-            generated = await self.client.generate(prompt_ids, self.prompt.stop)
+            generated = await self.client.generate(prompt_ids, self.prompt.stop, self._max_new_tokens(rollout))
         except RefinerRequestError as error:
             result.verdict, result.text = "request", str(error)
             return
@@ -88,7 +92,7 @@ class Refiner:
             result.verdict = answer.failure
             return
         try:
-            result.reward = await self.score(rollout, answer.token_ids)
+            result.reward = await self.score(rollout, rollout.earlier_ids + answer.token_ids)
         except Exception as error:  # a user's reward function on model-written text: it may raise anything
             result.verdict, result.text = "reward", f"{type(error).__name__}: {error}"
             return
@@ -97,8 +101,14 @@ class Refiner:
         result.verdict = "accepted" if is_better else "not_better"
 
     def _encode(self, rollout: Rollout) -> list[int]:
-        response = decode(self.prompt.tokenizer, rollout.response_ids)
-        return self.prompt.encode(rollout.messages, response, rollout.reward)
+        tokenizer = self.prompt.tokenizer
+        chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
+        return self.prompt.encode(chat, decode(tokenizer, rollout.turn_ids), rollout.reward)
+
+    def _max_new_tokens(self, rollout: Rollout) -> int:
+        """Return the longest refinement: a session ends where verl would cut it."""
+        longest = self.config.max_new_tokens
+        return min(longest, self.max_response_tokens - rollout.start) if rollout.start else longest
 
     def _parse(self, generated: list[int]) -> Answer:
         tokenizer = self.prompt.tokenizer
@@ -115,7 +125,7 @@ def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
 
     The choice depends on prompt, step and sessions alone, not on who makes it or in which order responses came.
     """
-    members = [index for index, rollout in enumerate(rollouts) if not config.is_maximal(rollout.reward)]
+    members = [n for n, one in enumerate(rollouts) if one.turn_ids and not config.is_maximal(one.reward)]
     members.sort(key=lambda index: rollouts[index].session)
     if config.group_choice == "random":
         first = rollouts[0]

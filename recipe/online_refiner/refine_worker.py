@@ -19,12 +19,13 @@ from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner import queue
 from recipe.online_refiner.blocks import ConstraintConfig
-from recipe.online_refiner.constraint import penalised_advantages, token_penalty
+from recipe.online_refiner.constraint import penalised_advantages, since, token_penalty
 from recipe.online_refiner.records import Records
 from recipe.online_refiner.refine import Refiner, reference_log_probs
 from recipe.online_refiner.rollout import Outcome, Refinement, Rollout
 from recipe.online_refiner.schema import load
 from recipe.online_refiner.scoring import RewardLoopScore
+from recipe.online_refiner.sessions import refuse
 from refiner_worker.client import RefinerClient
 from refiner_worker.prompts import RefinerPrompt
 
@@ -43,6 +44,9 @@ class RefineWorker:
         transfer_queue.init()
         self._config = load(config).refiner
         self._tokenizer, self._name = tokenizer, name
+        self._max_response_tokens = config.actor_rollout_ref.rollout.response_length
+        model = config.reward.reward_model
+        self._is_reward_model_colocated = bool(model.enable and not model.enable_resource_pool)
         self._prompt = RefinerPrompt(self._config.template_path(), tokenizer)
         self._score = RewardLoopScore(reward_workers)
         self._records = Records(config.records.path)
@@ -58,8 +62,12 @@ class RefineWorker:
             client: Of the replicas that are alive.
             max_model_len: Context length of the refiner, in tokens.
             constraint: What the refinements are for.
+
+        Raises:
+            ValueError: If they are of an agent loop whose sessions cannot be refined (``sessions.py``).
         """
         started_at = time.time()
+        await asyncio.to_thread(refuse, rows, is_reward_model_colocated=self._is_reward_model_colocated)
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
         refiner = Refiner(
             config=self._config,
@@ -68,6 +76,7 @@ class RefineWorker:
             prompt=self._prompt,
             score=self._score,
             max_model_len=max_model_len,
+            max_response_tokens=self._max_response_tokens,
             thread=self._thread,
         )
         groups: dict[str, list[Rollout]] = defaultdict(list)
@@ -87,7 +96,7 @@ class RefineWorker:
         await asyncio.to_thread(
             queue.write_refinements,
             rows,
-            [rollout.response_ids for rollout in rollouts],
+            [rollout.turn_ids for rollout in rollouts],
             refinements,
             outcomes,
             edits=constraint.mode == "sft" and constraint.token_weights == "edited",
@@ -118,12 +127,15 @@ class RefineWorker:
             field: ``rm_scores`` or ``advantages``.
             eta: Weight of the constraint.
         """
-        data = await asyncio.to_thread(queue.read_padded, rows, field, "response_mask", "refine_charged")
-        own, mask, penalty = data[field], data["response_mask"], token_penalty(data["refine_charged"], eta)
+        data = await asyncio.to_thread(
+            queue.read_padded, rows, field, "response_mask", "refine_charged", "refine_start"
+        )
+        own, penalty = data[field], token_penalty(data["refine_charged"], eta)
         if field == "rm_scores":
             fields = {"rm_scores": own + penalty, "refine_task_scores": own}
         else:
-            fields = {field: penalised_advantages(advantages=own, penalty=penalty, response_mask=mask)}
+            turn = since(data["refine_start"], data["response_mask"])
+            fields = {field: penalised_advantages(advantages=own, penalty=penalty, response_mask=turn)}
         await asyncio.to_thread(queue.write_padded, rows, **fields)
 
     async def restore_rewards(self, rows: KVBatchMeta) -> None:
@@ -132,13 +144,13 @@ class RefineWorker:
         await asyncio.to_thread(queue.write_padded, rows, rm_scores=data["refine_task_scores"])
 
     async def edit_distances(self, rows: KVBatchMeta) -> list[int]:
-        """Return the distances from the responses of some refined rows to their refinements, in tokens."""
+        """Return the distances from the turns of some refined rows to their refinements, in tokens."""
         return await asyncio.to_thread(self._edit_distances, rows)
 
     def _edit_distances(self, rows: KVBatchMeta) -> list[int]:
-        data = queue.read(rows, "responses", "refine_ids")
-        pairs = zip(data["responses"].unbind(), data["refine_ids"].unbind(), strict=True)
-        return [Levenshtein.distance(response.tolist(), refined.tolist()) for response, refined in pairs]
+        data = queue.read(rows, "responses", "refine_start", "refine_ids")
+        columns = data["responses"].unbind(), data["refine_start"].tolist(), data["refine_ids"].unbind()
+        return [Levenshtein.distance(a[start:].tolist(), b.tolist()) for a, start, b in zip(*columns, strict=True)]
 
     async def records(self, rows: KVBatchMeta) -> list[dict[str, Any]]:
         """Return the records of some rows."""
@@ -154,10 +166,11 @@ def outcome_of(rollout: Rollout, refinement: Refinement, *, lets_all_through: bo
     is_scored = refinement.is_scored
     return Outcome(
         verdict=refinement.verdict,
+        start=rollout.start,
         is_used=refinement.verdict == "accepted" or (is_scored and lets_all_through),
         refined_reward=refinement.reward or 0.0,
         num_refined_tokens=len(refinement.token_ids),
-        is_verbatim=is_scored and refinement.token_ids == rollout.response_ids,
+        is_verbatim=is_scored and refinement.token_ids == rollout.turn_ids,
         num_prompt_tokens=refinement.num_prompt_tokens,
         num_generated_tokens=refinement.num_generated_tokens,
         detail="" if is_scored else refinement.text[:MAX_DETAIL],

@@ -1,6 +1,6 @@
 """Accepted refinements as rows of the actor's own forward and backward pass (mode ``sft``).
 
-A refined row is (prompt, a') with an empty response mask: verl's policy loss and its denominators do not see it, and
+A refined row is (context, a') with an empty response mask: verl's policy loss and its denominators do not see it, and
 ``loss.py`` sees nothing else. No second pass is made, because Megatron's distributed optimizer finalises gradients once
 per pass.
 """
@@ -28,12 +28,18 @@ def jagged(rows: list[Tensor]) -> Tensor:
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
+def contexts(data: TensorDict) -> list[Tensor]:
+    """Return what each refined turn of some rows answers: the prompt and, in a later turn, the session before it."""
+    rows = zip(data["prompts"].unbind(), data["responses"].unbind(), data["refine_start"].tolist(), strict=True)
+    return [torch.cat([prompt, response[:start]]) for prompt, response, start in rows]
+
+
 def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     """Append the accepted refinements of a mini-batch as rows, and empty rows up to a number.
 
     Args:
         data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_edited`` (both jagged),
-            ``refine_used`` (B,).
+            ``refine_used`` and ``refine_start`` (B,).
         num_rows: How many rows to append, at least as many as are accepted.
 
     Returns:
@@ -46,19 +52,19 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     rows["sft_mask"] = [torch.zeros_like(row) for row in rows["responses"]]
     rows["sft_edited"] = list(rows["sft_mask"])
     refined = [
-        (prompt, ids, torch.ones_like(ids), edited)
-        for prompt, ids, edited, keep in zip(
-            rows["prompts"], data["refine_ids"].unbind(), data["refine_edited"].unbind(), used, strict=True
+        (context, ids, torch.ones_like(ids), edited)
+        for context, ids, edited, keep in zip(
+            contexts(data), data["refine_ids"].unbind(), data["refine_edited"].unbind(), used, strict=True
         )
         if keep
     ]
     token = rows["prompts"][0][:1]
     nothing = (token, token, torch.zeros_like(token), torch.zeros_like(token))
-    for prompt, ids, mask, edited in refined + [nothing] * (num_rows - len(refined)):
-        rows["prompts"].append(prompt)
+    for context, ids, mask, edited in refined + [nothing] * (num_rows - len(refined)):
+        rows["prompts"].append(context)
         rows["responses"].append(ids)
-        rows["input_ids"].append(torch.cat([prompt, ids]))
-        rows["position_ids"].append(torch.arange(len(prompt) + len(ids), device=ids.device))
+        rows["input_ids"].append(torch.cat([context, ids]))
+        rows["position_ids"].append(torch.arange(len(context) + len(ids), device=ids.device))
         rows["sft_mask"].append(mask)
         rows["sft_edited"].append(edited)
         for name in zeros:

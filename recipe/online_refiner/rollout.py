@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-SKIPPED = ("max_reward", "not_chosen", "too_long")
+SKIPPED = ("max_reward", "not_chosen", "too_long", "no_turn")
 """Not attempted: the reward cannot improve; others of the group go first; prompt, response and refinement do not fit
-into the refiner's context."""
+into the refiner's context; the session does not end with a turn of the policy."""
 FAILED = ("timeout", "request", "truncated", "empty", "reward", "worker")
 """Attempted without a result: late; refused or lost by the refiner; cut by the length limit; no text; not scored; lost
 with the process that refined it."""
@@ -19,9 +19,21 @@ def group_of(key: str) -> str:
     return key.rsplit("_", 2)[0]
 
 
+def last_turn(response_mask: list[int]) -> int:
+    """Return where a session's last turn begins, from the mask of the policy's own tokens.
+
+    Example: ``last_turn([1, 1, 0, 0, 1])`` is 4: two tokens call a tool, two are its output, and one answers. Where the
+    policy did not write the end, there is no such turn: the length of the response.
+    """
+    start = len(response_mask)
+    while start and response_mask[start - 1]:
+        start -= 1
+    return start
+
+
 @dataclass(slots=True, kw_only=True)
 class Rollout:
-    """A response of the policy and its reward.
+    """A session of the policy and its reward; of its turns the last one is refined.
 
     Example: ``Rollout(key="u1_0_0", messages=[{"role": "user", "content": "1+1?"}], prompt_ids=[5, 6],
     response_ids=[7, 2], reward=-0.3, request={"data_source": "mini_apps", ...})``.
@@ -34,11 +46,23 @@ class Rollout:
     prompt_ids: list[int]
     """(prompt length,) as the policy saw it."""
     response_ids: list[int]
-    """(response length,) ended by the EOS token unless cut."""
+    """(response length,) ended by the EOS token unless cut; of several turns all, with the output of tools between."""
+    start: int = 0
+    """Where the last turn begins in it (:func:`last_turn`)."""
     reward: float
-    """r(s0, a)."""
+    """r(s0, a), of the whole session."""
     request: dict[str, Any]
     """What verl's reward request for it has beside token ids: the data set's columns, turns, the loop's extras."""
+
+    @property
+    def earlier_ids(self) -> list[int]:
+        """What of the response the last turn has before it: turns and the output of tools."""
+        return self.response_ids[: self.start]
+
+    @property
+    def turn_ids(self) -> list[int]:
+        """The last turn, a: what is refined, charged and compared with a'."""
+        return self.response_ids[self.start :]
 
     @property
     def group(self) -> str:
@@ -66,7 +90,7 @@ class Refinement:
     text: str = ""
     """a' as text; of a failed one, what was written."""
     reward: float | None = None
-    """r(s0, a'); None unless SCORED."""
+    """r(s0, a') of the session with a' as its last turn; None unless SCORED."""
     num_prompt_tokens: int = 0
     """Of all candidates, as the next one."""
     num_generated_tokens: int = 0
@@ -85,6 +109,8 @@ class Outcome:
     """As in :class:`Refinement`."""
     is_used: bool = False
     """Whether the refinement acts on the policy: it is better, or the run lets all scored ones through."""
+    start: int = 0
+    """Where the refined turn begins in the response."""
     refined_reward: float = 0.0
     num_refined_tokens: int = 0
     """Length of a'; 0 unless SCORED, as the next one."""

@@ -23,7 +23,6 @@ MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
 
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
-SINGLE_TURN = "single_turn_agent"
 STREAMING_MANAGER = "recipe.online_refiner.streaming.StreamingAgentLoopManager"
 
 Block = TypeVar("Block")
@@ -118,13 +117,6 @@ def _check_untried(config: DictConfig) -> None:
         raise ValueError("distillation.enabled=true has a loss of its own; set it to false, or constraint.mode=none")
     if OmegaConf.select(config, "actor_rollout_ref.model.mtp.enable"):
         raise ValueError("actor_rollout_ref.model.mtp.enable=true: set it to false, or constraint.mode=none")
-    rollout = config.actor_rollout_ref.rollout
-    if rollout.multi_turn.enable or rollout.agent.default_agent_loop != SINGLE_TURN:
-        raise ValueError(
-            "actor_rollout_ref.rollout: a refinement answers a prompt in one turn, and the output of tools would be "
-            f"learned with it; set multi_turn.enable=false and agent.default_agent_loop={SINGLE_TURN}, or "
-            "constraint.mode=none"
-        )
 
 
 def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:
@@ -141,12 +133,14 @@ def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:
         num_shares = actor.megatron.context_parallel_size
     elif actor.strategy in ("fsdp", "fsdp2"):
         num_shares = actor.fsdp_config.ulysses_sequence_parallel_size
-    length = config.data.max_prompt_length + blocks.refiner.max_new_tokens
+    # A session with a refined last turn is at most as long as the longest response, a single turn as max_new_tokens.
+    longest = max(blocks.refiner.max_new_tokens, rollout.response_length)
+    length = config.data.max_prompt_length + longest
     for key, budget in budgets.items():
         if budget * num_shares < length:
             raise ValueError(
                 f"actor_rollout_ref.{key}={budget} is less than a prompt with its refinement "
-                f"(data.max_prompt_length + refiner.max_new_tokens = {length}); raise it"
+                f"(data.max_prompt_length + refiner.max_new_tokens or data.max_response_length = {length}); raise it"
             )
 
 

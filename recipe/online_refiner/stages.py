@@ -123,7 +123,10 @@ class Stages:
                 wanted,
                 num_chunks=max(actor._dispatch_info["actor"]) + 1,  # as verl's _balance_batch counts ranks
                 multiple=1 if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu,
-                fields=["prompts", "responses", "response_mask", "refine_ids", "refine_mask", "refine_used"],
+                fields=[
+                    *("prompts", "responses", "response_mask"),
+                    *("refine_start", "refine_ids", "refine_mask", "refine_used"),
+                ],
             )
             rows.extra_info = {"temperature": rollout.temperature, "alignment": constraint.alignment}
             actor.compute_refine_log_prob(rows)

@@ -88,10 +88,9 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
 
     async def _refine(self, group: Group) -> None:
         """Refine a complete group; where that fails its rows stay as they are, and the trainer's own stage does it."""
-        if group.is_evicted_by(self.filter_metric):
-            return
         try:
-            await self.refine_worker.refine(group.rows(), *self.refiner)
+            if not group.is_evicted_by(self.filter_metric):
+                await self.refine_worker.refine(group.rows(), *self.refiner)
         except Exception:
             logger.exception("a group could not be refined during the rollout")
 

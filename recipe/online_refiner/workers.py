@@ -12,24 +12,25 @@ from verl.workers.utils.padding import response_from_nested
 from recipe.online_refiner.alignment import ALIGNMENTS, counterparts
 from recipe.online_refiner.constraint import charge
 from recipe.online_refiner.loss import refined_loss
-from recipe.online_refiner.refined_rows import jagged, settings_of, with_refined_rows
+from recipe.online_refiner.refined_rows import contexts, jagged, settings_of, with_refined_rows
 
 
 def refined_sequences(data: TensorDict) -> TensorDict:
-    """Build the sequences (prompt, a') from TransferQueue rows, as input of verl's engines.
+    """Build the sequences (context, a') from TransferQueue rows, as input of verl's engines.
 
     Args:
-        data: B rows with jagged ``prompts`` (B, j), ``refine_ids`` and ``refine_mask`` (B, u), and batch-level
-            settings. A row without a refinement (mask 0) becomes two tokens: every rank must run as many rows.
+        data: B rows with jagged ``prompts`` and ``responses``, ``refine_start`` (B,), jagged ``refine_ids`` and
+            ``refine_mask`` (B, u), and batch-level settings. A row without a refinement (mask 0) becomes two tokens:
+            every rank must run as many rows.
 
     Returns:
-        Jagged ``input_ids``, ``position_ids`` and ``loss_mask`` (B, prompt + u), and a' as ``responses`` (B, u), the
+        Jagged ``input_ids``, ``position_ids`` and ``loss_mask`` (B, context + u), and a' as ``responses`` (B, u), the
         only positions that an engine has to compute; with the same settings.
     """
-    rows = zip(data["prompts"].unbind(), data["refine_ids"].unbind(), data["refine_mask"].unbind(), strict=True)
+    rows = zip(contexts(data), data["refine_ids"].unbind(), data["refine_mask"].unbind(), strict=True)
     ids, positions, masks = [], [], []
-    for prompt, refined, mask in rows:
-        context = prompt if mask.any() else refined.new_zeros(1)
+    for before, refined, mask in rows:
+        context = before if mask.any() else refined.new_zeros(1)
         ids.append(torch.cat([context, refined]))
         positions.append(torch.arange(len(ids[-1]), device=refined.device))
         masks.append(torch.cat([torch.zeros_like(context), mask]))
@@ -45,6 +46,7 @@ def charges(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Tensor
         [row.tolist() for row in responses],
         [row.tolist() for row in refined],
         data["refine_used"].bool().tolist(),
+        data["refine_start"].tolist(),
     )
     charged = charge(
         refine_log_probs=log_probs.to_padded_tensor(0.0).float(),
@@ -92,8 +94,8 @@ class RefinerActorWorker(ActorRolloutRefWorker):
         """Compute log pi_theta(a'_t | s0, a'_<t) under the current weights, without gradient, and Eq. 6 on it.
 
         Args:
-            data: B rows as in :func:`refined_sequences`, with ``responses``, ``response_mask`` (jagged, response
-                length), ``refine_used`` (B,) and the setting ``alignment``.
+            data: B rows as in :func:`refined_sequences`, with ``response_mask`` (jagged, response length),
+                ``refine_used`` (B,) and the setting ``alignment``.
 
         Returns:
             ``refine_log_probs``, jagged (B, u); ``refine_charged``, jagged (B, response length), what Eq. 6 charges

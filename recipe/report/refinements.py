@@ -21,6 +21,7 @@ VERDICTS = {
     "max_reward": "not attempted: the reward cannot get better",
     "not_chosen": "not attempted: others of its group were chosen",
     "too_long": "not attempted: too long for the refiner's context",
+    "no_turn": "not attempted: the session does not end with a turn of the policy",
 }
 """What became of a response in the refine stage, in the order of the table."""
 MAX_CHARS = 8000

@@ -39,9 +39,9 @@ def share(case: dict[str, Any], rank: int, num_ranks: int) -> Any:
     tensors = {
         name: torch.nested.as_nested_tensor([torch.tensor(row[name]) for row in rows], layout=torch.jagged)
         for name in rows[0]
-        if name != "accepted"
+        if isinstance(rows[0][name], list)
     }
-    tensors["refine_used"] = torch.tensor([row["accepted"] for row in rows])
+    tensors |= {name: torch.tensor([row[name] for row in rows]) for name in ("refine_used", "refine_start")}
     num_rows = len(case["rows"])
     settings = {
         **{"calculate_entropy": False, "distillation_use_topk": False, "distillation_only": False, "temperature": 1.0},

@@ -91,8 +91,15 @@ class Reward:
         return self.requests[0]
 
 
-def write_step(step: int, tokenizer: Any) -> KVBatchMeta:
-    """Write the rows of a step as verl's agent loop does, and one row of padding that copies the first."""
+def write_step(step: int, tokenizer: Any, output_number: int = 0, **changes: Any) -> KVBatchMeta:
+    """Write the rows of a step as verl's agent loop does, and one row of padding that copies the first.
+
+    Args:
+        step: Its number.
+        tokenizer: The policy's.
+        output_number: Of its session, the last part of the keys.
+        changes: Fields that are unlike those of verl's own agent loops.
+    """
     keys, rows = [], []
     for number in range(NUM_GROUPS * GROUP_SIZE):
         output = AgentLoopOutput(
@@ -101,15 +108,15 @@ def write_step(step: int, tokenizer: Any) -> KVBatchMeta:
             response_mask=[1] * (len(tokenizer.encode("abc")) + 1),
             reward_score=0.25,
             num_turns=2,
-            metrics={},
+            metrics={"compute_score": 0.1},
             extra_fields={"from_loop": "x", "reward_extra_info": {"acc": 1}},
         )
         uid = f"s{step}g{number // GROUP_SIZE}"
         prompt = [{"role": "user", "content": "Write."}]
         row = {**output.as_dict(), "raw_prompt": prompt, "uid": uid, "session_id": number % GROUP_SIZE, **COLUMNS}
         row["loss_mask"], row["input_ids"] = row["response_mask"], torch.cat([row["prompts"], row["responses"]])
-        keys.append(f"{uid}_{number % GROUP_SIZE}_0")
-        rows.append({**row, "multi_modal_inputs": {}, "position_ids": torch.arange(len(row["input_ids"]))})
+        keys.append(f"{uid}_{number % GROUP_SIZE}_{output_number}")
+        rows.append({**row, "multi_modal_inputs": {}, "position_ids": torch.arange(len(row["input_ids"])), **changes})
     length = len(rows[0]["responses"])
     tags = [{"prompt_len": 2, "response_len": length, "seq_len": 2 + length} for _ in keys]
     keys, rows, tags = [*keys, "pad_0_0"], [*rows, rows[0]], [*tags, {**tags[0], "is_padding": True}]
@@ -125,8 +132,44 @@ def refine(stages: Stages, batch: KVBatchMeta, client: RefinerClient, step: int)
     return state
 
 
+def refusals(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, str]:
+    """Return what is said to the rows of agent loops that cannot be refined."""
+    kinds: dict[str, dict[str, Any]] = {
+        "several": {"output_number": 1},
+        "images": {"multi_modal_inputs": {"pixel_values": torch.zeros(2)}},
+        "own_reward": {"metrics": {"compute_score": 0.0}},
+    }
+    said = {}
+    for step, (kind, changes) in enumerate(kinds.items(), 5):
+        try:
+            refine(stages, write_step(step, tokenizer, **changes), client, step)
+        except ValueError as error:
+            said[kind] = str(error)
+    return said
+
+
+def kill_one(stages: Stages, batch: KVBatchMeta, client: RefinerClient, pid: int) -> dict[str, Any]:
+    """Refine a step while a worker waits for its answers, is killed, and the others get theirs."""
+    replica = client.servers["one"]
+    ray.get(replica.wait.remote(True))
+    killer = threading.Timer(3, lambda: os.kill(pid, signal.SIGKILL))
+    killer.start()
+    going_on = threading.Timer(6, lambda: ray.get(replica.wait.remote(False)))
+    going_on.start()
+    state = refine(stages, batch, client, 2)
+    fields = queue.read(batch, "refine_ids", "refine_mask", "refine_used")
+    return {
+        "verdicts": sorted(outcome.verdict for outcome in state.outcomes.values()),
+        "aborts": ray.get(replica.aborts.remote()),
+        "num_lost": state.metrics["refiner/failed/worker"],
+        "used": fields["refine_used"].tolist(),
+        "used_by_tags": [int(batch.tags[row].get("refinement", {}).get("is_used", False)) for row in range(len(batch))],
+        "refined": sorted({tuple(row.tolist()) for row in fields["refine_ids"].unbind()}),
+    }
+
+
 def main() -> None:
-    """Run three steps; one of two workers is killed in the second."""
+    """Run three steps, one of two workers is killed in the second; then rows of unlike agent loops."""
     model, out = sys.argv[1:]
     overrides = [
         *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={out}.run", "refiner.template=dialogue"),
@@ -160,28 +203,18 @@ def main() -> None:
     }
     workers.finish()
 
-    ray.get(replica.wait.remote(True))
-    batch = write_step(2, tokenizer)
-    killer = threading.Timer(3, lambda: os.kill(pids[0], signal.SIGKILL))
-    killer.start()
-    going_on = threading.Timer(6, lambda: ray.get(replica.wait.remote(False)))
-    going_on.start()
-    state = refine(stages, batch, client, 2)
-    fields = queue.read(batch, "refine_ids", "refine_mask", "refine_used")
-    found |= {
-        "verdicts": sorted(outcome.verdict for outcome in state.outcomes.values()),
-        "aborts": ray.get(replica.aborts.remote()),
-        "num_lost": state.metrics["refiner/failed/worker"],
-        "used": fields["refine_used"].tolist(),
-        "used_by_tags": [int(batch.tags[row].get("refinement", {}).get("is_used", False)) for row in range(len(batch))],
-        "refined": sorted({tuple(row.tolist()) for row in fields["refine_ids"].unbind()}),
-        "answer": answer,
-    }
+    found |= kill_one(stages, write_step(2, tokenizer), client, pids[0])
+    found["answer"] = answer
     workers.finish()
 
     state = refine(stages, write_step(3, tokenizer), client, 3)
     workers.finish()
     found["after"] = sorted(outcome.verdict for outcome in state.outcomes.values())
+    tool_output_last = torch.tensor([1] * len(tokenizer.encode("abc")) + [0])
+    state = refine(stages, write_step(4, tokenizer, response_mask=tool_output_last), client, 4)
+    workers.finish()
+    found["tool_output_last"] = sorted(outcome.verdict for outcome in state.outcomes.values())
+    found["refusals"] = refusals(stages, tokenizer, client)
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))
     ray.shutdown()
     Path(out).write_text(json.dumps(found, default=lambda value: value.tolist()))

@@ -249,6 +249,7 @@ def main() -> None:
         prompt=RefinerPrompt(blocks.refiner.template_path(), tokenizer),
         score=letters,
         max_model_len=plan.max_model_len,
+        max_response_tokens=config.data.max_response_length,
     )
     batch = rollouts(tokenizer, 12)
     result: dict[str, Any] = {"max_model_len": plan.max_model_len}
@@ -270,7 +271,7 @@ def main() -> None:
     result.update(break_requests(refiner, tokenizer, batch))
     result.update(draw_candidates(refiner, batch, before))
     try:
-        asyncio.run(refiner.client.generate([5] * (plan.max_model_len + 1), []))
+        asyncio.run(refiner.client.generate([5] * (plan.max_model_len + 1), [], 1))
     except RefinerRequestError as error:
         result["too_long_for_the_server"] = str(error)
     result["alive_after_bad_requests"] = len(group.client().servers) == len(refiner.client.servers)

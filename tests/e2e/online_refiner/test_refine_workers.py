@@ -51,7 +51,26 @@ def test_groups_are_handed_out_whole(found: dict[str, Any]) -> None:
 
 def test_records_are_parts_by_step_and_worker(found: dict[str, Any]) -> None:
     steps = [name[:6] for name in found["files"]]
-    assert steps == [step for step in ("000001", "000002", "000003") for _ in range(2)]
+    assert steps == [step for step in ("000001", "000002", "000003", "000004") for _ in range(2)]
+
+
+def test_a_session_that_ends_with_the_output_of_a_tool_is_left_alone(found: dict[str, Any]) -> None:
+    assert found["tool_output_last"] == ["no_turn"] * 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("several", "writes several rows for a session"),
+        ("images", "images would not reach the refiner"),
+        ("own_reward", "rewards its sessions itself"),
+    ],
+)
+def test_rows_that_cannot_be_refined_end_the_run_with_what_to_set(
+    kind: str, message: str, found: dict[str, Any]
+) -> None:
+    assert message in found["refusals"][kind]
+    assert "set actor_rollout_ref.rollout.agent.default_agent_loop" in found["refusals"][kind]
 
 
 def test_a_refinement_is_scored_by_verls_own_request(found: dict[str, Any]) -> None:

@@ -17,6 +17,8 @@ EOS, NUM_ROWS = 2, 8
 # length, padding.
 LENGTHS = [(3, 5, 3), (4, 2, 6), (2, 4, 4), (5, 3, 1), (3, 6, 2), (2, 3, 7), (6, 4, 4), (3, 1, 1)]
 IDENTICAL, PADDING = 2, 7
+TOOL_OUTPUT = {0: (1, 3), 5: (1, 2)}
+"""Rows of two turns: where in the response the output of a tool begins, and where the second turn does."""
 ACCEPTED = {
     "none": [0] * NUM_ROWS,
     "all": [1] * (NUM_ROWS - 1) + [0],
@@ -39,6 +41,8 @@ def batch(model: Any, accepted: list[int]) -> list[dict[str, Any]]:
             old = torch.stack(log_probs(model, prompt, response))
         old += 0.3 * torch.randn(len(old), generator=generator)
         mask = [int(index != PADDING)] * num_response
+        tool, start = TOOL_OUTPUT.get(index, (0, 0))
+        mask[tool:start] = [0] * (start - tool)
         rows.append(
             {
                 **{"prompts": prompt, "responses": response, "input_ids": prompt + response},
@@ -46,7 +50,8 @@ def batch(model: Any, accepted: list[int]) -> list[dict[str, Any]]:
                 **{"old_log_probs": old.tolist(), "refine_ids": refined, "refine_mask": [1] * num_refined},
                 "advantages": torch.randn(num_response, generator=generator).tolist(),
                 "refine_edited": torch.randint(0, 2, (num_refined,), generator=generator).tolist(),
-                "accepted": accepted[index],
+                "refine_used": accepted[index],
+                "refine_start": start,
             }
         )
     return rows
@@ -56,6 +61,11 @@ def log_probs(model: Any, prompt: list[int], answer: list[int]) -> list[torch.Te
     """Return log pi(answer_t | prompt, answer_<t), one scalar a token."""
     logits = model(torch.tensor([prompt + answer])).logits[0]
     return [logits[len(prompt) + t - 1].log_softmax(-1)[token] for t, token in enumerate(answer)]
+
+
+def context_of(row: dict[str, Any]) -> list[int]:
+    """Return what a refined turn answers."""
+    return row["prompts"] + row["responses"][: row["refine_start"]]
 
 
 def reference_loss(model: Any, case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,8 +82,8 @@ def reference_loss(model: Any, case: dict[str, Any]) -> tuple[torch.Tensor, torc
                     gain = torch.max(gain, torch.tensor(DUAL_CLIP * advantage))
                 policy = policy - gain
                 num_tokens += 1
-        if row["accepted"]:
-            for t, log_prob in enumerate(log_probs(model, row["prompts"], row["refine_ids"])):
+        if row["refine_used"]:
+            for t, log_prob in enumerate(log_probs(model, context_of(row), row["refine_ids"])):
                 p = log_prob.detach().exp().item()
                 kept = 1.0 if row["refine_edited"][t] else KEPT_WEIGHT
                 weight = {"uniform": 1.0, "edited": kept, "chord": p * (1 - p), "dft": p}[case["token_weights"]]
@@ -139,7 +149,7 @@ def test_sft_loss_and_gradients(num_ranks: int, start_marked: Callable, tiny_lla
         model = AutoModelForCausalLM.from_pretrained(**load)
         for row, found in zip(case["rows"][::num_ranks], result["refine_log_probs"], strict=True):
             with torch.no_grad():
-                expected = [value.item() for value in log_probs(model, row["prompts"], row["refine_ids"])]
+                expected = [value.item() for value in log_probs(model, context_of(row), row["refine_ids"])]
             assert found == pytest.approx(expected, abs=2e-6, rel=1e-6), label
         cross_entropy = reference_training(model, case)
         metric = result["metrics"].get("sft_cross_entropy")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipe.online_refiner.alignment import ALIGNMENTS, NONE, counterparts, diff, edited_tokens, position
-from recipe.online_refiner.constraint import charge, penalised_advantages, token_penalty
+from recipe.online_refiner.constraint import charge, penalised_advantages, since, token_penalty
 
 EOS = 0
 TOKENS = st.lists(st.integers(1, 4), max_size=8).map(lambda ids: [*ids, EOS])
@@ -56,7 +56,7 @@ def test_diff(response: list[int], refined: list[int], expected: list[int], edit
 
 
 def test_a_batch_is_padded_and_rejected_rows_are_left_out() -> None:
-    found = counterparts(position, [[1, 2, 3], [1], [1, 2]], [[5, 5], [5, 5], [5]], [True, False, True])
+    found = counterparts(position, [[1, 2, 3], [1], [1, 2]], [[5, 5], [5, 5], [5]], [True, False, True], [0] * 3)
     assert found.tolist() == [[0, 1, N], [N, N, N], [0, N, N]]
 
 
@@ -72,9 +72,10 @@ def test_diff_charges_exactly_what_the_edit_removed(response: list[int], refined
 @settings(max_examples=200)
 @given(data=st.data(), alignment=st.sampled_from(sorted(ALIGNMENTS)), eta=st.floats(1e-6, 10))
 def test_invariants_of_the_penalty(data: st.DataObject, alignment: str, eta: float) -> None:
-    rows = data.draw(st.lists(st.tuples(TOKENS, TOKENS, st.booleans()), min_size=1, max_size=4))
-    responses, refinements, accepted = (list(column) for column in zip(*rows, strict=True))
-    pairs = counterparts(ALIGNMENTS[alignment], responses, refinements, accepted)
+    rows = data.draw(st.lists(st.tuples(TOKENS, TOKENS, TOKENS, st.booleans()), min_size=1, max_size=4))
+    earlier, turns, refinements, accepted = (list(column) for column in zip(*rows, strict=True))
+    responses, starts = [a + b for a, b in zip(earlier, turns, strict=True)], list(map(len, earlier))
+    pairs = counterparts(ALIGNMENTS[alignment], responses, refinements, accepted, starts)
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
     log_probs = -torch.rand(len(rows), max(map(len, refinements)), generator=generator) * 9
     mask = torch.tensor([[int(t < len(row)) for t in range(pairs.shape[1])] for row in responses])
@@ -83,10 +84,12 @@ def test_invariants_of_the_penalty(data: st.DataObject, alignment: str, eta: flo
     penalty = token_penalty(charged, eta)
     assert (penalty <= 0).all()
     assert (penalty[mask == 0] == 0).all()
+    turn = since(torch.tensor(starts), mask)
+    assert (penalty[turn == 0] == 0).all()
     before = torch.randn(mask.shape, generator=generator) * mask
-    after = penalised_advantages(advantages=before, penalty=penalty, response_mask=mask)
+    after = penalised_advantages(advantages=before, penalty=penalty, response_mask=turn)
     for row, keep in enumerate(accepted):
-        identical = responses[row] == refinements[row] and alignment == "diff"
+        identical = turns[row] == refinements[row] and alignment == "diff"
         if not keep or identical:
             assert torch.equal(after[row], before[row]), "what is not charged keeps the estimator's advantages"
-    assert torch.equal(after[mask == 0], before[mask == 0])
+    assert torch.equal(after[turn == 0], before[turn == 0])

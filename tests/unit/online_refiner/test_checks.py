@@ -102,19 +102,6 @@ def test_a_missing_data_file(config: DictConfig) -> None:
     assert error_of(config) == "data.val_files: the data set is empty: None"
 
 
-def test_rows_that_name_another_agent_loop(config: DictConfig, tmp_path: Path) -> None:
-    path = Path(config.data.train_files)
-    loops = ["single_turn_agent", "tool_agent", None, "single_turn_agent"]
-    pandas.read_parquet(path).assign(agent_name=loops).to_parquet(tmp_path / "loops.parquet")
-    config.data.train_files = str(tmp_path / "loops.parquet")
-    assert "data.train_files: rows with agent_name=None" in error_of(config)
-    pandas.read_parquet(path).assign(agent_name=[loops[0], *loops[:2], loops[0]]).to_parquet(tmp_path / "two.parquet")
-    config.data.train_files = str(tmp_path / "two.parquet")
-    assert "rows with agent_name=tool_agent, but a refinement answers a prompt in one turn" in error_of(config)
-    config.constraint.mode = "none"
-    check(config, schema.load(config))
-
-
 def test_more_workers_than_the_machine_has(config: DictConfig) -> None:
     config.trainer.n_gpus_per_node = 1000
     assert "trainer.n_gpus_per_node=1000 workers, but this machine has" in error_of(config)

@@ -60,6 +60,12 @@ def test_a_random_choice_changes_with_the_step_and_not_with_the_order() -> None:
         assert {backwards[index].key for index in choose(random, backwards)} == {f"u_{n}_0" for n in chosen}
 
 
+def test_a_session_without_a_last_turn_takes_no_place() -> None:
+    members = rollouts()
+    members[1].start = len(members[1].response_ids)
+    assert choose(config(max_refinements_per_group=1), members) == {3}
+
+
 def test_lowest_rewards_are_chosen_in_any_order() -> None:
     equal = [
         Rollout(key=f"u_{n}_0", messages=[], prompt_ids=[1], response_ids=[2], reward=0.5, request={})

@@ -29,7 +29,11 @@ REFINE_MASK = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 
 RESPONSE_MASK = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 0, 1], [0, 0, 0]])
 ACCEPTED = torch.tensor([True, True, False, True, False])
 COUNTERPARTS = counterparts(
-    position, [[5] * 3, [5] * 2, [5] * 3, [5] * 3, [5]], [[6] * 2, [6] * 4, [6] * 3, [6] * 3, [6]], ACCEPTED.tolist()
+    position,
+    [[5] * 3, [5] * 2, [5] * 3, [5] * 3, [5]],
+    [[6] * 2, [6] * 4, [6] * 3, [6] * 3, [6]],
+    ACCEPTED.tolist(),
+    [0] * 5,
 )
 ETA = 0.1
 

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
-from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.console import print_summary, step_line
@@ -17,7 +15,6 @@ from recipe.online_refiner.records import Records, choose
 from recipe.online_refiner.rollout import Outcome
 from recipe.online_refiner.run_dir import RunDir, read_rows, refinement_lines
 from recipe.online_refiner.step import StepState
-from recipe.online_refiner.workers import refined_sequences
 
 
 def test_sandbox_metrics() -> None:
@@ -225,19 +222,3 @@ def test_the_summary_shows_the_table_and_a_diff(tmp_path: Path) -> None:
     assert "- 3" in text and "+ 4" in text
     step = json.loads(run_dir.metrics.read_text())
     assert step_line(step, 8).startswith("step  1/8  reward -0.250")
-
-
-def test_worker_batch_has_prompt_and_refinement_or_two_tokens() -> None:
-    def jagged(*rows: list[int]) -> torch.Tensor:
-        return torch.nested.as_nested_tensor([torch.tensor(row) for row in rows], layout=torch.jagged)
-
-    data = tu.get_tensordict(
-        {"prompts": jagged([3, 4], [5]), "refine_ids": jagged([7, 8, 2], [0]), "refine_mask": jagged([1, 1, 1], [0])},
-        {"temperature": 0.5},
-    )
-    batch = refined_sequences(data)
-    assert [row.tolist() for row in batch["input_ids"].unbind()] == [[3, 4, 7, 8, 2], [0, 0]]
-    assert [row.tolist() for row in batch["position_ids"].unbind()] == [[0, 1, 2, 3, 4], [0, 1]]
-    assert [row.tolist() for row in batch["loss_mask"].unbind()] == [[0, 0, 1, 1, 1], [0, 0]]
-    assert [row.tolist() for row in batch["responses"].unbind()] == [[7, 8, 2], [0]]
-    assert tu.get(batch, "temperature") == 0.5
