@@ -116,8 +116,11 @@ def refine(stages: Stages, batch: KVBatchMeta, client: RefinerClient, step: int)
     return state
 
 
-def refusals(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, str]:
-    """Return what is said to the rows of agent loops that cannot be refined."""
+def other_agent_loops(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, Any]:
+    """Return what becomes of sessions that end with the output of a tool, and what is said to rows that are refused."""
+    tool_output_last = torch.tensor([1] * len(tokenizer.encode("abc")) + [0])
+    state = refine(stages, write_step(4, tokenizer, response_mask=tool_output_last), client, 4)
+    verdicts = sorted(outcome.verdict for outcome in state.outcomes.values())
     kinds: dict[str, dict[str, Any]] = {
         "several": {"output_number": 1},
         "images": {"multi_modal_inputs": {"pixel_values": torch.zeros(2)}},
@@ -129,7 +132,7 @@ def refusals(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str,
             refine(stages, write_step(step, tokenizer, **changes), client, step)
         except ValueError as error:
             said[kind] = str(error)
-    return said
+    return {"tool_output_last": verdicts, "refusals": said}
 
 
 def main() -> None:
@@ -187,11 +190,8 @@ def main() -> None:
     state = refine(stages, write_step(3, tokenizer), client, 3)
     workers.finish()
     found["after"] = sorted(outcome.verdict for outcome in state.outcomes.values())
-    tool_output_last = torch.tensor([1] * len(tokenizer.encode("abc")) + [0])
-    state = refine(stages, write_step(4, tokenizer, response_mask=tool_output_last), client, 4)
+    found |= other_agent_loops(stages, tokenizer, client)
     workers.finish()
-    found["tool_output_last"] = sorted(outcome.verdict for outcome in state.outcomes.values())
-    found["refusals"] = refusals(stages, tokenizer, client)
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))
     ray.shutdown()
     Path(out).write_text(json.dumps(found, default=lambda value: value.tolist()))

@@ -159,10 +159,8 @@ async def give_up(refiner: Refiner, batch: list[Rollout]) -> int:
     """Give the requests of a batch up while they are answered; return how many of them end in the engine."""
     server = next(iter(refiner.client.servers.values()))
     await server.__ray_call__.remote(_count_aborts)
-    prompts = [refiner._encode(rollout) for rollout in batch]
-    requests = [
-        asyncio.create_task(refiner.client.generate(prompt, [], refiner.config.max_new_tokens)) for prompt in prompts
-    ]
+    client, length = refiner.client, refiner.config.max_new_tokens
+    requests = [asyncio.create_task(client.generate(refiner._encode(rollout), [], length)) for rollout in batch]
     await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
     for request in requests:
         request.cancel()
@@ -272,9 +270,8 @@ def main() -> None:
         max_model_len=plan.max_model_len,
         max_response_tokens=config.data.max_response_length,
     )
-    batch = rollouts(tokenizer, 12)
     result: dict[str, Any] = {"max_model_len": plan.max_model_len}
-    before = refine(refiner, batch)
+    before = refine(refiner, batch := rollouts(tokenizer, 12))
     result["drafts"] = group.new_draft_counts()
     result["as_hugging_face"] = [
         one.token_ids == greedy_answer(refiner, model_path, rollout) for one, rollout in zip(before, batch, strict=True)
