@@ -5,6 +5,7 @@ write any, nor reach other processes or the network.
 """
 
 import contextlib
+import functools
 import os
 import sys
 import sysconfig
@@ -20,10 +21,20 @@ def confine_self() -> None:
     """Confine this process for good; where the kernel cannot, the list alone has to do."""
     with contextlib.suppress(OSError):
         kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
-        packages = [path for path in sys.path if os.path.basename(path) in _PACKAGES]
-        folders = [sysconfig.get_path("stdlib"), *packages, *_LIBRARIES, *zoneinfo.TZPATH, "/proc/self"]
-        landlock.restrict_self(landlock.create_ruleset([(folder, landlock.READ) for folder in folders]))
+        landlock.restrict_self(landlock.create_ruleset([(folder, landlock.READ) for folder in readable_folders()]))
     with contextlib.suppress(OSError):
-        calls = seccomp.Filter()
-        calls.install_in_slot()
-        calls.install()
+        system_calls().install_in_slot()
+        system_calls().install()
+
+
+@functools.cache
+def readable_folders() -> list[str]:
+    """Where modules and time zones are, and what is said of the process itself."""
+    packages = [path for path in sys.path if os.path.basename(path) in _PACKAGES]
+    return [sysconfig.get_path("stdlib"), *packages, *_LIBRARIES, *zoneinfo.TZPATH, "/proc/self"]
+
+
+@functools.cache
+def system_calls() -> seccomp.Filter:
+    """The filter of programs; OSError: there is none for this processor."""
+    return seccomp.Filter()
