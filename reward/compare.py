@@ -9,6 +9,7 @@ from typing import Any
 REL_TOLERANCE = 1e-5
 ABS_TOLERANCE = 1e-8
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_PADDED = re.compile(r"[+-]?0[0-9]+")  # a text of digits, as in `0010`
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
@@ -17,8 +18,8 @@ def stdout_matches(actual: str, expected: str) -> bool:
 
     Trailing white space of a line, trailing blank lines and the amount of white space between words do not count.
     A word expected as a float (`0.5`, `1e-3`) matches numbers within the tolerance; one expected as an integer
-    matches the same number however written (`3.0`) but no neighbour of it, however large; others, among them `inf`
-    and `nan`, match exactly.
+    matches the same number however written (`3.0`) but no neighbour of it, however large; others, among them `inf`,
+    `nan` and digits behind a zero (`0010`), match exactly.
     """
     actual_lines, expected_lines = _lines(actual), _lines(expected)
     return len(actual_lines) == len(expected_lines) and all(
@@ -53,7 +54,7 @@ def _word_matches(actual: str, expected: str) -> bool:
     if actual == expected:
         return True
     got, want = _number(actual), _number(expected)
-    if got is None or want is None:  # words that are no numbers differ
+    if got is None or want is None or _PADDED.fullmatch(expected):  # words that are no numbers differ
         return False
     if _INTEGER.fullmatch(expected) or math.isinf(float(want)):  # exactly: of any length, and beyond the floats
         return got == want

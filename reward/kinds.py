@@ -43,7 +43,7 @@ def run_stdin_test(run: TestRun) -> tuple[Execution, bool]:
 
 def run_call_test(run: TestRun) -> tuple[Execution, bool]:
     """Call a function and compare its value; returns as above."""
-    return _run_call(run, "returned_matches", leetcode=True)
+    return _run_call(run, "returned_matches", leetcode=run.problem.leetcode)
 
 
 def run_value_test(run: TestRun) -> tuple[Execution, bool]:
@@ -95,7 +95,8 @@ class _Calls:
         if left_s <= 0:
             self.last = Execution(status="time_out", detail=f"no end within {run.timeout_s:.3g} s")
         else:
-            program = Program(code=run.code, fn_name=fn_name, arguments=arguments, leetcode=False, is_tested=True)
+            leetcode = run.problem.leetcode
+            program = Program(code=run.code, fn_name=fn_name, arguments=arguments, leetcode=leetcode, is_tested=True)
             self.last = run.execute(program, timeout_s=left_s)
         self.seconds += self.last.seconds
         return self.last.status, self.last.result

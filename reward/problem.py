@@ -47,8 +47,9 @@ class Problem:
     outputs: list[Any]
     kind: str = "stdin"  # a key of `kinds.KINDS`
     fn_name: str | None = (
-        None  # call, value: function to call (call: also a method of class Solution); test_code: the `candidate`
+        None  # call, value: function to call, or with `leetcode` a method of class Solution; test_code: the `candidate`
     )
+    leetcode: bool = True  # call, test_code: answers find names without import, and class Solution, as on LeetCode
     starter_code: str = ""  # what the question gives the solver to start from; not needed for scoring
 
     @property
@@ -99,6 +100,11 @@ class Problem:
         if fn_name is None:
             texts = [_as_text(value, f"{where}: output {index}") for index, value in enumerate(outputs)]
             _check_printable(texts, where, limits)
+            if not any(text.strip() for text in texts):
+                raise ValueError(
+                    f"{where}: no test expects any output, so that an answer of nothing passes: "
+                    "give at least one that does, or leave the problem out"
+                )
             stdins = [_as_text(value, f"{where}: input {index}") for index, value in enumerate(inputs)]
             return problem(inputs=stdins, outputs=texts)
         accepted = _accepted_values(inputs, outputs)

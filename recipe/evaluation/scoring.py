@@ -78,7 +78,8 @@ def build_problem(task: Task, limits: Limits, sandbox: Sandbox) -> tuple[Problem
         return problem, replace(limits, test_s=max(limits.test_s, REFERENCE_FACTOR * slowest_s))
     tests = {"test_code": list(task.test_code), "fn_name": task.entry_point}
     try:
-        return Problem.from_input_output(tests, problem_id=task.task_id, limits=limits), limits
+        problem = Problem.from_input_output(tests, problem_id=task.task_id, limits=limits)
+        return replace(problem, leetcode=False), limits  # as the benchmarks' own harnesses
     except UncallableError:  # no answer passes; the benchmark counts the task all the same
         return unchecked_problem(task), limits
 
@@ -90,6 +91,7 @@ def unchecked_problem(task: Task) -> Problem:
         inputs=list(task.test_code),
         outputs=[None] * len(task.test_code),
         kind="test_code",
+        leetcode=False,
         fn_name=task.entry_point or None,
     )
 

@@ -6,17 +6,26 @@ runs here. Every call loads the answer anew, so that it keeps no state from one 
 
 import ast
 import builtins
+import contextlib
 import importlib
 import sys
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
+from reward.judge.allowed import is_allowed, modules_imported
 from reward.judge.containers import fill, numbered_arguments
 from reward.judge.protocol import Call
 from reward.sandbox.jail.values import from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
+# Of `typing`, for test code's own functions; no answer defines these.
+_NAMES_OF_TYPES = """
+    Any Callable DefaultDict Deque Dict FrozenSet Generator Iterable Iterator List Mapping Optional Sequence Set Tuple
+    Union
+"""
 
 
 def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str, str]:
@@ -28,31 +37,30 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
         fn_name: the function that the test code calls `candidate`.
     """
     answer = _Answer(call)
+    seen = _run(test_code, fn_name, answer)
+    return answer.ending or seen  # the test code may have hidden it
+
+
+def _run(test_code: str, fn_name: str | None, answer: "_Answer") -> tuple[str, str]:
     try:
         execute(test_code, fn_name, answer.function)
-    except _AnswerEndedError:
-        return "ended", ""
     except SystemExit as end:  # as an interpreter would end
         if end.code:
             return "wrong", f"the test code ended with exit status {end.code}"
-    except MemoryError as error:
-        if error is not answer.raised:
-            raise
-        return "ended", ""
     # An assertion, what the test code does with a value of a type that is not right, or what it raises itself.
     except BaseException as error:
         if error is answer.raised:
             return "ended", ""
+        if isinstance(error, MemoryError):
+            raise
         return "wrong", "wrong answer" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"[
             :300
         ]
-    if answer.has_ended:  # and the test code hid it
-        return "ended", ""
     return "passed", ""
 
 
 class _AnswerEndedError(BaseException):
-    """A run of the answer ended without a value; no `except Exception` of the test code may hide it."""
+    """No value came of a call that test code can be given; no `except Exception` of it may hide that."""
 
 
 class _Answer:
@@ -60,12 +68,12 @@ class _Answer:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self.has_ended = False
+        self.ending: tuple[str, str] | None = None  # what decides the test, whatever the test code makes of it
         self.raised: Exception | None = None  # the last exception of the answer's own
 
     def function(self, name: str) -> Callable[..., Any]:
         def call(*positional: Any, **keywords: Any) -> Any:
-            if self.has_ended:
+            if self.ending:
                 raise _AnswerEndedError
             arguments, containers = numbered_arguments(positional, keywords)
             status, text = self._call(name, arguments)
@@ -83,19 +91,34 @@ class _Answer:
                 # One that ends loops would end those of the test code: `all(map(lambda c: f(*c) == 1, cases))`.
                 self.raised = RuntimeError("StopIteration") if isinstance(content, StopIteration) else content
                 raise self.raised
-            if status == "ok":
-                raise AssertionError("the returned value is not plain")
-            self.has_ended = True
+            self.ending = ("wrong", "the returned value is not plain") if status == "ok" else ("ended", "")
             raise _AnswerEndedError
 
         call.__name__ = name
         return call
 
 
+def load_modules(tests: str | Sequence[str]) -> bool:
+    """Import what test code will, of what it may; returns whether anything was not loaded before."""
+    names: set[str] = set()
+    for test_code in [tests] if isinstance(tests, str) else tests:
+        if "import" in test_code:
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                names |= modules_imported(ast.parse(test_code))
+    missing = sorted(names - sys.modules.keys())
+    for name in missing:
+        with contextlib.suppress(Exception):  # the test code will meet it again
+            importlib.import_module(name)
+    return bool(missing)
+
+
 def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
     """Run the test code, with what the function gives for the names that the answer is to define."""
-    namespace: dict[str, Any] = {"__name__": "tests"}
+    module = ModuleType("test_code")
+    sys.modules[module.__name__] = module  # where dataclasses look for what annotations name
+    namespace = module.__dict__
     tree = ast.parse(test_code)
+    namespace.update({name: getattr(typing, name) for name in _NAMES_OF_TYPES.split()})
     for name in names_of_the_answer(tree, fn_name):
         if name in modules_used(tree) and name != fn_name:
             namespace[name] = importlib.import_module(name)
@@ -116,7 +139,8 @@ def names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
     defined = names_defined(tree)
     used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     # `check(candidate)` names the answer's function as `check` names its parameter.
-    undefined = [name for name in used if name == "candidate" or not (name in defined or name in builtins.__dict__)]
+    known = {*defined, *builtins.__dict__, *_NAMES_OF_TYPES.split()}
+    undefined = [name for name in used if name == "candidate" or name not in known]
     if fn_name:
         return [*undefined, fn_name]
     return undefined or _first_called(tree, defined)
@@ -167,10 +191,9 @@ def _is_literal(node: ast.AST) -> bool:
 
 def _names_of_module(name: str) -> list[str]:
     """What `from ... import *` gives."""
-    try:
-        module = importlib.import_module(name)
-    except (ImportError, ValueError):
+    if not is_allowed(f"{name}.*"):  # others are not even imported
         return []
+    module = importlib.import_module(name)
     return getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")])
 
 

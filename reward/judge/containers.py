@@ -6,6 +6,8 @@ from typing import Any
 
 from reward.sandbox.jail.values import CONTAINERS, Known, arguments_text
 
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
 
 def numbered_arguments(positional: tuple, keywords: dict[str, Any]) -> tuple[str, list[Any]]:
     """Arguments as text, and the containers in them by the numbers that the answer's side gives them too.
@@ -63,7 +65,8 @@ def fill(containers: list[Any], changes: list) -> None:
 
 
 def _kept(old: Any, new: Any) -> Any:
-    return old if type(new) in (int, float, str) and not isinstance(old, CONTAINERS) and old == new else new
+    is_foreign = not isinstance(old, CONTAINERS) and type(old) not in _PLAIN
+    return old if is_foreign and type(new) in _PLAIN and old == new else new
 
 
 def _items(value: Any) -> list[Any]:

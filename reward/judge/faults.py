@@ -62,7 +62,7 @@ def _may_fail(node: ast.AST) -> bool:
         return not (isinstance(node.test, ast.Tuple) and node.test.elts)  # `assert (x == 1, "text")` cannot
     if isinstance(node, (ast.Name, ast.Attribute)):
         name = node.id if isinstance(node, ast.Name) else node.attr
-        return name.startswith(("assert", "raises", "fail")) or name in ("exit", "quit", "exec", "eval")
+        return name.startswith(("assert", "raises", "fail")) or name in ("exit", "quit")
     return isinstance(node, ast.Raise)
 
 

@@ -1,7 +1,8 @@
 """The judge process: `python -I -S worker.py CONNECTION_FD`, started with an empty environment.
 
 It answers one question after the other until the trusted process closes the connection or ends. Test code is run by a
-fork of it, as it may change modules that other test code uses, or crash.
+confined fork of it, as it may change modules that other test code uses, or crash. The modules that it imports are
+loaded before the fork: the time is not the answer's.
 """
 
 import contextlib
@@ -28,6 +29,7 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     trusted = os.getppid()
     secret, sys.path[:] = connection.recv()
+    from reward.judge.assertions import load_modules
     from reward.judge.tasks import tasks  # found on the trusted process's path
 
     if hasattr(sys, "set_int_max_str_digits"):
@@ -44,6 +46,9 @@ def main() -> None:
     limits = _Limits()
     while True:
         number, task, arguments, cpu_s, num_bytes = read_question(secret, connection.recv_bytes())
+        if task in _TEST_CODE_TASKS and load_modules(arguments[0]):
+            gc.freeze()
+            limits = _Limits()
         limits.give(cpu_s, num_bytes)
         started = time.process_time()
         calls = _Calls(connection, secret, number)
@@ -60,6 +65,11 @@ def main() -> None:
 
 def _warm_up(functions: dict[str, Callable[..., Any]]) -> None:
     """Set up here what every fork would have to set up anew."""
+    from reward.judge.confine import readable_folders, system_calls
+
+    readable_folders()
+    with contextlib.suppress(OSError):
+        system_calls()
     _answer(functions["run_test_code"], ("assert f(1) == 1", "f"))
 
 
@@ -183,8 +193,12 @@ def _answer_of_fork(function: Callable[..., Any], arguments: tuple, calls: _Call
 
 
 def _answer_and_end(function: Callable[..., Any], arguments: tuple, calls: _Calls, cpu_s: float, file: int) -> NoReturn:
+    from reward.judge.confine import confine_self
+
     status = 1
     try:
+        os.dup2(1, 2)  # nothing: what test code writes may hold any text of the answer's
+        confine_self()
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         body = _answer(function, arguments)
         with open(file, "wb", closefd=False) as answer:

@@ -9,6 +9,7 @@ import sysconfig
 from dataclasses import dataclass
 from typing import Any
 
+from reward.sandbox.jail.leetcode import names_need_library
 from reward.sandbox.jail.values import needs_library
 
 # What most answers to programming problems import, and what the sandbox itself needs.
@@ -58,8 +59,10 @@ FLAVOURS = {
 }
 
 
-def choose(code: str, arguments: str = "") -> str:
+def choose(code: str, arguments: str = "", *, leetcode: bool = False) -> str:
     """Return the least flavour that has what the code seems to import, and what its arguments, as text, are made of.
+
+    `leetcode`: it finds names without import, too.
 
     A wrong guess costs time only.
     """
@@ -70,6 +73,7 @@ def choose(code: str, arguments: str = "") -> str:
         return "numpy" if folder_of("numpy") is not None else "full"
     # Words of comments and imported names are among them: only names of modules count.
     is_lean = not mentioned & _NOT_LEAN and not any(word in code for word in _IMPORTS_MORE)
+    is_lean = is_lean and not (leetcode and names_need_library(code))
     return "lean" if is_lean and not needs_library(arguments) else "full"
 
 

@@ -52,7 +52,7 @@ class LocalSandbox:
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
         """See `Sandbox.execute`."""
-        flavour = choose(program.code, program.arguments)
+        flavour = choose(program.code, program.arguments, leetcode=program.leetcode and program.fn_name is not None)
         job, stdin = pack(program, limits, timeout_s)
         started = time.monotonic()
         with self._free:

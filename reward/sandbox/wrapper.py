@@ -27,7 +27,9 @@ def _run():
     if fn_name is None:
         exec(code, {{"__name__": "__main__", "__builtins__": _builtins}})
         return
-    namespace = ready_names(source) if leetcode else {{}}
+    namespace = ready_names(source, fn_name) if leetcode else {{}}
+    if leetcode:
+        allow_depth()
     namespace["__name__"] = "solution"
     exec(code, namespace)
     function = find_function(namespace, fn_name, has_class=leetcode)

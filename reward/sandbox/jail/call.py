@@ -32,16 +32,18 @@ def outcome_of_call(
         value = function(*positional, **keywords)
     except BaseException as error:  # untrusted
         if is_tested and isinstance(error, Exception):
-            return f'["raised", {error_text(error)}{_changes_text(containers, held) or ""}]', error
+            changes = _changes_text(containers, held)
+            text = "" if changes is None else f'["raised", {error_text(error)}{changes}]'
+            return text, error
         return "", error
     try:
         text = to_text(value)
     except Exception as error:  # untrusted: cycles, depth, foreign types and their raising methods
         return to_text(["not plain", f"{type(value).__name__}: {type(error).__name__}"]), None
     changes = _changes_text(containers, held)
-    if changes is None and '{"known": ' in text:  # it holds what cannot be told
+    if changes is None:
         return to_text(["not plain", type(value).__name__]), None
-    return f'["value", {text}{changes or ""}]', None
+    return f'["value", {text}{changes}]', None
 
 
 def _with_containers(value: Any, containers: list[Any]) -> Any:

@@ -1,53 +1,77 @@
 """What LeetCode's platform does for its solutions: names that are there without import, and class Solution."""
 
+import builtins
 import importlib
+import re
+import sys
 from collections.abc import Callable
 
-# Names that LeetCode's platform imports for its solutions, which APPS's call-based problems come from.
-LEETCODE_NAMES = {
-    "collections": ("Counter", "OrderedDict", "defaultdict", "deque"),
-    "functools": ("cache", "lru_cache", "reduce", "cmp_to_key"),
-    "heapq": ("heapify", "heappop", "heappush", "heappushpop", "nlargest", "nsmallest"),
-    "itertools": ("accumulate", "chain", "combinations", "groupby", "pairwise", "permutations", "product"),
-    "math": ("ceil", "comb", "floor", "gcd", "inf", "isqrt", "lcm", "sqrt"),
-    "bisect": ("bisect", "bisect_left", "bisect_right", "insort"),
-    "typing": ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union"),
-}
-LEETCODE_MODULES = (
-    "bisect",
-    "collections",
-    "functools",
-    "heapq",
-    "itertools",
-    "math",
-    "operator",
-    "random",
-    "re",
+# As LeetCode has it all public names of these modules are there; where two have a name, the later one's.
+_NAMES_OF = (
+    "typing",
     "string",
+    "re",
+    "collections",
+    "heapq",
+    "bisect",
+    "copy",
+    "random",
+    "operator",
+    "math",
+    "itertools",
+    "functools",
 )
+# Of modules that few answers need and that take long to load.
+_SELECTED = {
+    "datetime": ("date", "datetime", "timedelta"),
+    "decimal": ("Decimal",),
+    "fractions": ("Fraction",),
+    "statistics": (),
+}
+_MODULES = (*_NAMES_OF, *_SELECTED, "json", "sys")
+_MAX_DEPTH = 50_000
 
 
-def ready_names(source: str) -> dict[str, object]:
-    """Those of LeetCode's ready names that the source mentions."""
-    namespace: dict[str, object] = {
-        name: importlib.import_module(name) for name in LEETCODE_MODULES if f"{name}." in source
-    }
-    for module, names in LEETCODE_NAMES.items():
-        for name in names:
-            if name in source:
-                namespace[name] = getattr(importlib.import_module(module), name)
+def ready_names(source: str, fn_name: str) -> dict[str, object]:
+    """Those of LeetCode's ready names that the source mentions, but for that of the function which it is to define.
+
+    A name is a module's where the source takes attributes of it, as in `bisect.bisect_left`.
+    """
+    mentioned = set(re.findall(r"\w+", source)) - builtins.__dict__.keys() - {fn_name}
+    namespace: dict[str, object] = {}
+    for module in _NAMES_OF:
+        loaded = importlib.import_module(module)
+        public = getattr(loaded, "__all__", None) or [name for name in loaded.__dict__ if name[0] != "_"]
+        namespace.update({name: getattr(loaded, name) for name in mentioned.intersection(public)})
+    for module, names in _SELECTED.items():
+        for name in mentioned.intersection(names):
+            namespace[name] = getattr(importlib.import_module(module), name)
+    for module in mentioned.intersection(_MODULES):
+        if re.search(rf"\b{module}\s*\.\s*[a-zA-Z]", source):
+            namespace[module] = importlib.import_module(module)
     return namespace
 
 
+def names_need_library(source: str) -> bool:
+    """Whether the ready names that the source mentions may be of modules that few programs import."""
+    mentioned = set(re.findall(r"\w+", source))
+    return any(not mentioned.isdisjoint((module, *names)) for module, names in _SELECTED.items())
+
+
+def allow_depth() -> None:
+    """Let functions call themselves as deep as LeetCode's solutions do."""
+    sys.setrecursionlimit(_MAX_DEPTH)
+
+
 def find_function(namespace: dict, fn_name: str, *, has_class: bool = True) -> Callable:
-    """The method of class Solution if there may be and is one, else the function.
+    """The function, or where there is none and may be a class Solution, its method.
 
     Raises:
         NameError: the code defines neither.
     """
+    if fn_name in namespace:
+        return namespace[fn_name]
     solution = namespace.get("Solution")
     if has_class and solution is not None and hasattr(solution, fn_name):
         return getattr(solution(), fn_name)
-    if fn_name not in namespace:
-        raise NameError(f"the code does not define {fn_name}")
-    return namespace[fn_name]
+    raise NameError(f"the code does not define {fn_name}")

@@ -18,9 +18,10 @@ from types import CodeType, ModuleType
 from reward.sandbox.jail import semlock
 from reward.sandbox.jail.call import outcome_of_call
 from reward.sandbox.jail.ending import end
-from reward.sandbox.jail.leetcode import find_function, ready_names
+from reward.sandbox.jail.leetcode import allow_depth, find_function, ready_names
 
 _FILE = "solution.py"
+_FURTHER_FRAMES = 4  # between `run` and the program
 
 
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
@@ -37,6 +38,7 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     write(control_fd, b"compiled")
     close(control_fd)  # from here on the program cannot forge what was reported
     status = 0
+    sys.setrecursionlimit(sys.getrecursionlimit() + _num_frames() + _FURTHER_FRAMES)
     gc.enable()
     try:
         if "random" in source:
@@ -66,6 +68,14 @@ def prepare_interpreter(environment: dict[str, str]) -> None:
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
     sys.argv = [_FILE]
+
+
+def _num_frames() -> int:
+    """Frames in use that an interpreter of its own would not have."""
+    frame, count = sys._getframe(), 0
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+        count += 1
+    return count
 
 
 def _seed() -> None:
@@ -98,7 +108,8 @@ def _call(
     namespace = module.__dict__
     namespace["__file__"] = _FILE
     if leetcode_source is not None:
-        namespace.update(ready_names(leetcode_source))
+        namespace.update(ready_names(leetcode_source, fn_name))
+        allow_depth()
     exec(code, namespace)
     function = find_function(namespace, fn_name, has_class=leetcode_source is not None)
     text, error = outcome_of_call(function, arguments, is_tested=is_tested, iterators_end=iterators_end)

@@ -158,12 +158,12 @@ class Filter:
         self._offsets = [at for at in range(4, len(program), 8) if program[at : at + 4] == own_pid]
         self._program = ctypes.create_string_buffer(program, len(program))
         self._header = _header(self._program)
+        program = _slot_program()
+        self._slots_program = ctypes.create_string_buffer(program, len(program))
 
     def install_in_slot(self) -> None:
         """Refuse to this process and its children what no slot needs; they must have no_new_privs."""
-        program = _slot_program()
-        buffer = ctypes.create_string_buffer(program, len(program))
-        prctl("SECCOMP", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, _header(buffer))
+        prctl("SECCOMP", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, _header(self._slots_program))
 
     def install(self) -> None:
         """Put this process, a child of the slot, under the rest of the filter for good."""

@@ -5,8 +5,8 @@ The text is JSON. Scalars and lists stand for themselves; a value of any other t
 a hostile program can choose, is written as the plain value inside it, so that no `__eq__` or `__repr__` of the program
 ever decides anything. Reading untrusted text takes time and memory: outside the sandbox only a judge does it.
 
-Of the library's types Counter, deque, Decimal, Fraction, date, datetime (of a fixed offset, if any) and timedelta count
-as built in, and defaultdict where a built-in type makes its defaults.
+Of the library's types Counter, OrderedDict, deque, Decimal, Fraction, date, datetime (of a fixed offset, if any) and
+timedelta count as built in, and defaultdict where a built-in type makes its defaults.
 """
 
 import builtins
@@ -15,7 +15,7 @@ import json
 import math
 import sys
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
 from typing import Any
@@ -53,10 +53,14 @@ class Known:
         self.number = number
 
 
+class Untold:
+    """Stands for an object that no text can tell."""
+
+
 def to_text(value: Any) -> str:
     """The value as JSON text.
 
-    OrderedDict and other defaultdicts become dict, which they equal, named tuples tuple, numpy's scalars the numbers
+    Other defaultdicts become dict, which they equal, named tuples tuple, numpy's scalars the numbers
     that they are. An iterator is run to its end, or to an exception, which is part of the text.
 
     Raises:
@@ -65,6 +69,10 @@ def to_text(value: Any) -> str:
     """
     if _numbers and id(value) in _numbers:
         return f'{{"known": {_numbers[id(value)]}}}'
+    return _contents_text(value)
+
+
+def _contents_text(value: Any) -> str:
     if isinstance(value, int) and int.bit_length(value) > _LONG_BITS:
         return f'{{"int": "{int.__format__(value, "x")}"}}'
     scalar = _scalar(value)
@@ -99,6 +107,8 @@ def to_text(value: Any) -> str:
         return to_text(value.item())
     if isinstance(value, Known):
         return f'{{"known": {value.number}}}'
+    if isinstance(value, Untold):
+        return '{"untold": []}'
     raise TypeError(f"{type(value).__name__} is no built-in type")
 
 
@@ -145,12 +155,21 @@ def begin_call(objects: Iterable[object], iterators_end: tuple[float, int]) -> N
 
 
 def contents_text(value: Any) -> str:
-    """An object that has a number as text, as `to_text` without it."""
-    number = _numbers.pop(id(value))
+    """A container that has a number as text, as `to_text` without it; what cannot be told in it is `Untold`."""
     try:
-        return to_text(value)
-    finally:
-        _numbers[id(value)] = number
+        return _contents_text(value)
+    except (TypeError, RecursionError):
+        if isinstance(value, dict):
+            return _contents_text({_told(key): _told(item) for key, item in dict.items(value)})
+        return _contents_text([_told(item) for item in value] if isinstance(value, list) else deque(map(_told, value)))
+
+
+def _told(value: Any) -> Any:
+    try:
+        to_text(value)
+    except (TypeError, RecursionError):
+        return Untold()
+    return value
 
 
 def _joined(items: Iterable[object]) -> str:
@@ -158,7 +177,10 @@ def _joined(items: Iterable[object]) -> str:
 
 
 def _dict_text(value: dict) -> str:
-    pairs = ", ".join([f"[{to_text(key)}, {to_text(item)}]" for key, item in dict.items(value)])
+    keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
+    pairs = ", ".join([f"[{to_text(key)}, {to_text(dict.__getitem__(value, key))}]" for key in keys])
+    if isinstance(value, OrderedDict):
+        return f'{{"OrderedDict": [{pairs}]}}'
     if isinstance(value, Counter):
         return f'{{"Counter": [{pairs}]}}'
     if isinstance(value, defaultdict):
@@ -263,6 +285,8 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "frozenset": frozenset,
     "deque": deque,
     "dict": dict,
+    "OrderedDict": OrderedDict,
+    "untold": lambda _: Untold(),
     "Counter": lambda pairs: Counter(dict(pairs)),
     "defaultdict": lambda content: defaultdict(_MAKERS[content[0]], content[1]),
     "bytes": bytes.fromhex,

@@ -112,7 +112,7 @@ def test_the_hunt_finds_what_is_there(sandbox: LocalSandbox) -> None:
 
 
 def test_empty_output_passes_where_nothing_is_expected_only_at_a_good_end(sandbox: LocalSandbox) -> None:
-    problem = Problem.from_input_output({"inputs": [""], "outputs": [""]}, problem_id="empty")
+    problem = Problem(problem_id="empty", inputs=[""], outputs=[""])
     outcomes = {
         code: score_response(problem, f"```python\n{code}\n```", LIMITS, sandbox=sandbox).outcome
         for code in ("pass", "1 / 0", "import os\nos.kill(os.getpid(), 9)", "exit(1)")

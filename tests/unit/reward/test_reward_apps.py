@@ -72,6 +72,7 @@ def test_stdin_answers(response: str, score: float, outcome: str, num_passed: in
     [
         ("def add(a, b):\n    return a + b", 1.0),
         ("class Solution:\n    def add(self, a, b):\n        return a + b", 1.0),
+        ("x = 1  # add", -0.6),
         ("def add(a, b):\n    return 3", 0.35),
         ("def add(a, b):\n    return {a + b}", -0.3),
         ("def plus(a, b):\n    return a + b", -0.6),

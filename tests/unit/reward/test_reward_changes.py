@@ -40,6 +40,18 @@ PAIR = "a, b = {'id': 1, 'v': 5}, {'id': 2, 'v': 3}\nrows = [a, b]\n"
             "x['a'] = x.pop('a')",
             "pass",
         ),
+        ("n = {'next': None}\nf(n)\nassert n['next'] is n", "x['next'] = x", "pass"),
+        (
+            "c = {'of': []}\nt = {'of': [c]}\nf(t)\nassert c['up'] is t and t['seen'] == [t]",
+            "x['of'][0]['up'] = x; x['seen'] = [x]",
+            "pass",
+        ),
+        ("s = [3, 1]\nassert f(s) == 1 and s == [3, 1]", "x.sort(); x.append(x)\n    return x[0]", "fail"),
+        ("s = [3, 1]\nassert f(s) == 1 and s == [3, 1]", "x.sort(); x.append(object())\n    return x[0]", "fail"),
+        ("s = [3, 1]\nf(s)\nassert s[:2] == [1, 3] and len(s) == 3", "x.sort(); x.append(object())", "pass"),
+        ("s = {1: [2]}\nf(s)\nassert s[1] == [2, 3] and len(s) == 2", "x[f] = f; x[1].append(3)", "pass"),
+        ("s = [1, 2]\nf(s)\nassert str(s) == '[1.0, 2.0]'", "x[:] = map(float, x)", "pass"),
+        ("s = {'a': True}\nf(s)\nassert str(s['a']) == '1'", "x['a'] = 1", "pass"),
         ("import numpy as np\ns = [np.float64(1), 2]\nf(s)\nassert s[0].dtype and s[1] == 3", "x[1] = 3", "pass"),
     ],
 )

@@ -35,7 +35,7 @@ from reward.compare import stdout_matches, value_matches
         ("10e998", "1e999", True),
         ("1e18", "1000000000000000000", True),
         ("3.0000000000000000001", "3", False),
-        ("+7", "007", True),
+        ("+7", "007", False),
         ("1_0", "10", False),
         ("1e9999999999999999999999", "1", False),
         ("1e-9999999999999999999999", "0.0", False),
@@ -79,6 +79,14 @@ def test_numbers_of_any_length_are_compared_exactly() -> None:
         assert not stdout_matches(f"1 {wrong}", f"1 {digits}"), wrong
     assert stdout_matches(f"1 0{digits}.0", f"1 {digits}")
     assert value_matches(10**5000, 10**5000) and not value_matches(10**5000 + 1, 10**5000)
+
+
+@pytest.mark.parametrize("expected", ["0000", "0010", "-07", "3 005551234"])
+def test_digits_behind_a_zero_are_text(expected: str) -> None:
+    assert stdout_matches(f"{expected}\n", expected)
+    words = expected.split()
+    assert not stdout_matches(" ".join([*words[:-1], str(int(words[-1]))]), expected)
+    assert stdout_matches("00", "0") and stdout_matches("07", "7") and stdout_matches("0.5", "00.5")
 
 
 def test_time_grows_with_the_length_only() -> None:

@@ -1,5 +1,6 @@
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -131,6 +132,29 @@ def test_keyword_arguments(test: str) -> None:
             "def f(x):\n    x[0].append(2)\n    raise KeyError",
             "{}[1]",
         ),
+        (
+            "from collections import OrderedDict\nassert f({'b': 2, 'a': 1}) == OrderedDict([('a', 1), ('b', 2)])",
+            "from collections import OrderedDict\ndef f(x): return OrderedDict(sorted(x.items()))",
+            "__import__('collections').OrderedDict(x)",
+        ),
+        (
+            "from collections import OrderedDict\nassert f(OrderedDict(a=1, b=2)) == ('a', 1)",
+            "def f(x): return x.popitem(last=False)",
+            "x.popitem()",
+        ),
+        (
+            "def brute(xs: List[int], *rest: Optional[Any]) -> int: return sum(xs)\nassert f([1, 2]) == brute([1, 2])",
+            "def f(x): return sum(x)",
+            "x[0]",
+        ),
+        (
+            "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Case:\n"
+            "    given: list\n    wanted: int\nfor case in [Case([1, 2], 3)]: assert f(case.given) == case.wanted",
+            "def f(x): return sum(x)",
+            "x[0]",
+        ),
+        ("assert candidate([1, 2]) == 3", "class Solution:\n    def f(self, x: 'List[int]'): return sum(x)", "x[0]"),
+        ("assert f([1, 2]) == 3", "def f(x: List[int]) -> int: return reduce(operator.add, x)", "x[0]"),
         ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
     ],
 )
@@ -139,8 +163,34 @@ def test_what_test_code_may_see_of_a_call(test: str, right: str, wrong: str) -> 
     assert score([test], f"import numpy as np\ndef f(x): return {wrong}", "f").outcome == "fail"
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        "import pytest\nwith pytest.raises(Exception): f(-1)",
+        "import pytest\nwith pytest.raises(AssertionError): f(-1)",
+        "try:\n    f(-1)\n    passed = False\nexcept BaseException:\n    passed = True\nassert passed",
+    ],
+)
+def test_a_value_that_is_not_plain_is_no_exception(test: str) -> None:
+    assert score([test], "def f(x): return f", "f").outcome == "fail"
+    assert score([test], "def f(x): assert x > 0", "f").outcome == "pass"
+
+
+def test_the_benchmarks_answers_find_no_names_of_leetcode() -> None:
+    problem = Problem.from_input_output({"test_code": ["assert f([1, 2]) == 3"]}, problem_id=1)
+    for code in ("def f(x: List[int]): return sum(x)", "class Solution:\n    def f(self, x): return sum(x)"):
+        response = f"```python\n{code}\n```"
+        assert score_response(problem, response).outcome == "pass"
+        assert score_response(replace(problem, leetcode=False), response).outcome == "runtime_error"
+
+
+def test_the_import_of_a_module_is_not_the_answers_time() -> None:
+    tests = [f"import pytest\nassert f({n}) == pytest.approx({n})" for n in range(15)]
+    assert score(tests, "def f(x): return x", "f", solution_s=1.0).outcome == "pass"
+
+
 def test_what_interpreters_define_is_not_the_answers() -> None:
-    tests = ["cases = ['f(1) == 2', 'f(2) == 3']\nassert all(eval(case) for case in cases)"]
+    tests = ["cases = [lambda: f(1) == 2, lambda: f(2) == 3]\nassert all(case() for case in cases)"]
     assert score(tests, "def f(x): return 0\ndef all(x): return True", "f").outcome == "fail"
     assert score(tests, "def f(x): return x + 1", "f").outcome == "pass"
     for end in ("exit", "quit"):

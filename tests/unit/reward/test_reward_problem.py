@@ -72,6 +72,7 @@ def test_wrapped_outputs_are_unwrapped_only_if_all_are_wrapped() -> None:
         ({"inputs": ["1"], "outputs": ["x" * 1_048_577]}, "output 0 has 1048577 bytes, but programs may print 1048576"),
         ({"inputs": [[1]], "outputs": [[0] * 400_000], "fn_name": "f"}, "output 0 takes 1200000 bytes, but calls may"),
         ({"inputs": ["1"], "outputs": ["\ud800"]}, "output 0 cannot be printed"),
+        ({"inputs": ["1", "2"], "outputs": ["", "\n \n"]}, "no test expects any output"),
     ],
 )
 def test_errors_in_the_data_name_the_problem(input_output: object, message: str) -> None:

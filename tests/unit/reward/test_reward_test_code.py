@@ -1,10 +1,11 @@
 """Test code that no answer, or every answer, could pass is refused by name."""
 
 import time
+from pathlib import Path
 
 import pytest
 
-from reward.judge import JudgeLostError
+from reward.judge import Judge, JudgeLostError
 from reward.limits import Limits
 from reward.problem import Problem, UncallableError
 
@@ -130,6 +131,38 @@ def test_values_that_some_answer_can_return_are_accepted(test: str) -> None:
         ("assert __import__('x') == f(3)", "uses __import__"),
         ("assert globals()['f'](3) == 4", "uses globals"),
         ("assert f(3) == open('x').read()", "uses open"),
+        ("assert eval(f('3 4 +')) == 7", "uses eval"),
+        ("assert all(map(eval, f('123', 6)))", "uses eval"),
+        ("names = {}\nexec(f('add'), names)\nassert names['add'](1, 2) == 3", "uses exec"),
+        ("assert compile(f(3), 'f', 'eval')", "uses compile"),
+        ("import pickle\nassert pickle.loads(f(3)) == 3", "imports pickle"),
+        ("import timeit\nassert timeit.timeit(f(3), number=1) < 1", "uses timeit.timeit"),
+        ("import typing\nassert typing.get_type_hints(f(3))", "uses typing.get_type_hints"),
+        ("import numpy as np, io\nassert np.load(io.BytesIO(f(3)), allow_pickle=True) == 1", "uses numpy.load"),
+        ("import numpy as np\nassert np.genfromtxt(f(3)).size", "uses numpy.genfromtxt"),
+        ("import numpy as np\nassert np.lib.npyio.load(f(3)) == 4", "uses numpy.lib.npyio.load"),
+        ("from numpy import *\nassert load(f(3)) == 4", "uses numpy.load"),
+        ("import numpy.testing as t\nt.runstring(f(3), {})\nassert f(3) == 4", "uses numpy.testing.runstring"),
+        (
+            "import asyncio\nloop = asyncio.new_event_loop()\n"
+            "assert loop.run_until_complete(loop.run_in_executor(None, f, 3)) == 4",
+            "uses run_in_executor",
+        ),
+        ("import io, sys\nsys.stdout = io.StringIO()\nf(3)\nassert sys.stdout.getvalue() == '4'", "sets sys.stdout"),
+        ("import pytest\nwith pytest.warns(UserWarning): f(3)", "uses pytest.warns"),
+        (
+            "import warnings\nwith warnings.catch_warnings(record=True) as seen: f(3)\nassert len(seen) == 1",
+            "expects warnings",
+        ),
+        ("import pytest\nwith pytest.raises(SystemExit): f(3)", "expects SystemExit"),
+        (
+            "import pytest, statistics\nwith pytest.raises(statistics.StatisticsError): f([])",
+            "expects statistics.StatisticsError",
+        ),
+        (
+            "from json import JSONDecodeError\ntry:\n    f('{')\n    assert False\nexcept JSONDecodeError: pass",
+            "expects json.JSONDecodeError",
+        ),
     ],
 )
 def test_what_test_code_may_not_use_is_refused(test: str, use: str) -> None:
@@ -150,7 +183,13 @@ def test_what_test_code_may_not_use_is_refused(test: str, use: str) -> None:
         "if f(3) != 4: exit(1)",
         "assert f(3) == sys.maxsize",
         "def open(x): return x\nassert open(f(3)) == 4",
-        "cases = ['f(1, 2) == 3']\nassert all(eval(case) for case in cases)",
+        "import ast\nassert ast.literal_eval(f(3)) == [4]",
+        "import json\ntry:\n    assert json.loads(f(3)) == 4\nexcept json.JSONDecodeError: assert False",
+        "import timeit\nstarted = timeit.default_timer()\nassert f(3) == 4",
+        "import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    assert f(3) == 4",
+        "import asyncio, pytest\nwith pytest.raises(asyncio.TimeoutError): f(3)",
+        "import sys\nprint(f(3), file=sys.stderr)\nassert f(3) == 4",
+        "import numpy as np\nnp.testing.assert_allclose(np.linalg.norm(f(3)), 4)",
         "import unittest\nclass T(unittest.TestCase):\n    def t(self): self.assertEqual(f(3), 4)\nT('t').debug()",
     ],
 )
@@ -159,7 +198,7 @@ def test_what_test_code_may_use(test: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "test", ["assert all(eval(case) for case in ['f(1)'])", "def check(add):\n    assert add(1) == 3\ncheck(add)"]
+    "test", ["assert all(case for case in ['f(1)'])", "def check(add):\n    assert add(1) == 3\ncheck(add)"]
 )
 def test_test_code_without_a_name_for_the_answer_is_refused(test: str) -> None:
     with pytest.raises(ValueError, match="problem 7: test_code 0 names no function .*: set fn_name"):
@@ -195,6 +234,15 @@ def test_names_of_the_library_that_an_answer_could_define_are_refused(
 )
 def test_names_that_may_be_the_answers_are_accepted(test: str, fn_name: str | None) -> None:
     assert Problem.from_input_output({"test_code": [test], "fn_name": fn_name}, problem_id=7).num_tests == 1
+
+
+def test_a_module_that_test_code_may_not_import_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trainers_own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nadd = 3")
+    monkeypatch.syspath_prepend(tmp_path)
+    test = "from trainers_own import *\nassert add(1, 2) == 3"
+    (fault,) = Judge().ask("faults_of_tests", [test], None, limits=Limits()).value
+    assert fault == [0, "refused", "imports trainers_own"]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_test_code_that_crashes_its_process_is_refused() -> None:

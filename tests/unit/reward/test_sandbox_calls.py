@@ -50,6 +50,42 @@ def test_names_of_leetcode_are_there_where_wanted() -> None:
         assert SANDBOX.execute(unwanted, limits=LIMITS, timeout_s=5.0).detail.startswith("NameError")
 
 
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("bisect.bisect_left(a, 9)", 1),
+        ("bisect(a, 3)", 1),
+        ("min(a + [sys.maxsize])", 3),
+        ("copy.deepcopy(a)", [3, 9]),
+        ("json.dumps(a)", "[3, 9]"),
+        ("datetime.date(2020, 1, 2) - date(2020, 1, 1) == timedelta(1)", True),
+        ("log2(8)", 3.0),
+        ("pow(2, 5, 3)", 2),
+        ("list(merge(islice(a, 1), map(itemgetter(0), zip_longest(a))))", [3, 3, 9]),
+        ("ascii_lowercase[:2]", "ab"),
+        ("str(Fraction(1, 2)) + str(statistics.mean(a))", "1/26"),
+        ("Counter(a) == collections.Counter(a)", True),
+        ("random.choice(a) > 1", True),
+    ],
+)
+def test_names_of_leetcode_mean_what_they_do_there(expression: str, value: object) -> None:
+    assert returned(call(f"def f(a):\n    return {expression}", [3, 9])) == value
+    annotated = f"def f(a: Iterable[int], g: Callable = None) -> DefaultDict[int, Deque]:\n    return {expression}"
+    assert returned(call(annotated, [3, 9])) == value
+
+
+def test_functions_of_leetcode_may_call_themselves_as_deep_as_there() -> None:
+    code = "class Solution:\n    def f(self, n):\n        @cache\n        def g(i):\n"
+    code += "            return 1 if i < 2 else (g(i - 1) + g(i - 2)) % 1000\n        return g(n)"
+    assert returned(call(code, 3000)) == 1
+
+
+def test_a_ready_name_is_not_the_function_that_is_asked_for() -> None:
+    program = Program(code="x = 1  # gcd", fn_name="gcd", arguments=arguments_text([4, 6]))
+    detail = SANDBOX.execute(program, limits=LIMITS, timeout_s=5.0).detail
+    assert detail == "NameError: the code does not define gcd"
+
+
 def test_long_integers_come_back_as_they_are() -> None:
     assert value_of("[10 ** 100_000, -(1 << 20_000), True]") == [10**100_000, -(1 << 20_000), True]
 
@@ -107,6 +143,7 @@ class Point(NamedTuple):
     "value",
     [
         Counter("aab"),
+        OrderedDict(b=1, a=2),
         Counter({"a": -1, "b": 0, (1,): 2.5}),
         *(
             defaultdict(kind, {1: kind(), (2,): [Counter()]})
@@ -131,7 +168,7 @@ def test_values_of_the_librarys_types_go_in_and_come_back(value: object) -> None
 
 
 def test_other_values_come_back_as_the_plain_ones_in_them() -> None:
-    for value in (OrderedDict(a=1), defaultdict(lambda: 3, a=1), defaultdict(None, a=1)):
+    for value in (defaultdict(lambda: 3, a=1), defaultdict(None, a=1)):
         assert repr(from_text(to_text(value))) == "{'a': 1}"
     assert repr(from_text(to_text(Point(3)))) == "(3,)"
     assert from_text(to_text(datetime.datetime(1, 1, 1))) == datetime.datetime(1, 1, 1)

@@ -140,7 +140,7 @@ def test_failures_of_the_service_are_tried_again(
 
 
 def test_failure_of_the_service_is_no_verdict(service: Service, sandbox: RemoteSandbox) -> None:
-    problem = Problem.from_input_output({"inputs": [""], "outputs": [""]}, problem_id=1)
+    problem = Problem(problem_id="1", inputs=[""], outputs=[""])
     service.failures = [500, b'{"run_result": {"status": "Error"}}', b'{"run_result": {"status": "Finished"}}']
     result = score_response(problem, "```python\npass\n```", LIMITS, sandbox=sandbox)
     assert (result.outcome, result.score) == ("infra_error", None)

@@ -31,6 +31,12 @@ def run(code: str, stdin: str = "", limits: Limits = Limits()) -> Execution:  # 
     return SANDBOX.execute(Program(code=textwrap.dedent(code), stdin=stdin), limits=limits, timeout_s=4.0)
 
 
+def test_a_program_calls_itself_as_deep_as_in_an_interpreter_of_its_own() -> None:
+    code = "def f(n):\n    try: return f(n + 1)\n    except RecursionError: return n\nprint(f(0))"
+    bare = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0 <= int(run(code).stdout) - int(bare.stdout) <= 4
+
+
 @pytest.mark.parametrize("num_bytes", [0, 3, 65_536, 65_537, 900_000, 1 << 20, (1 << 20) + 1, 5_000_000])
 @pytest.mark.parametrize("start", ["import sys", "import sys, selectors"])
 def test_input_of_any_length_arrives(num_bytes: int, start: str) -> None:
