@@ -215,7 +215,12 @@ def _items(value: Any) -> list[Any]:
 
 
 def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limits) -> None:
-    """Refuse values that no call can return."""
+    """Refuse values that no call can return, and those that a function returns which does nothing."""
+    if all(None in values for values in accepted):
+        raise ValueError(
+            f"{where}: no test expects a value, so that a function that does nothing passes: "
+            "give at least one that does, or leave the problem out"
+        )
     for index, values in enumerate(accepted):
         try:
             num_bytes = min(len(json.dumps(value)) for value in values)

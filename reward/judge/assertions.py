@@ -83,7 +83,12 @@ class _Answer:
                 )
                 for changes in changed:
                     fill(containers, changes)
-            except (ValueError, TypeError, LookupError):  # untrusted: the program may write there itself
+            except (
+                ValueError,
+                TypeError,
+                LookupError,
+                RecursionError,
+            ):  # untrusted: the program may write there itself
                 kind, content = "not plain", ""
             if status == "ok" and kind == "value":
                 return content

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reward.sandbox.jail.leetcode import names_need_library
-from reward.sandbox.jail.values import needs_library
+from reward.sandbox.jail.values import LIBRARY
 
 # What most answers to programming problems import, and what the sandbox itself needs.
 _LEAN = (
@@ -74,7 +74,8 @@ def choose(code: str, arguments: str = "", *, leetcode: bool = False) -> str:
     # Words of comments and imported names are among them: only names of modules count.
     is_lean = not mentioned & _NOT_LEAN and not any(word in code for word in _IMPORTS_MORE)
     is_lean = is_lean and not (leetcode and names_need_library(code))
-    return "lean" if is_lean and not needs_library(arguments) else "full"
+    is_lean = is_lean and not any(f'{{"{name}": [' in arguments for _, name in LIBRARY)
+    return "lean" if is_lean else "full"
 
 
 def time_zones() -> tuple[list[str], dict[str, str]]:

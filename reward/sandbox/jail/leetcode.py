@@ -3,6 +3,7 @@
 import builtins
 import importlib
 import re
+import resource
 import sys
 from collections.abc import Callable
 
@@ -29,7 +30,12 @@ _SELECTED = {
     "statistics": (),
 }
 _MODULES = (*_NAMES_OF, *_SELECTED, "json", "sys")
+_READY: dict[str, object] = {}  # made once, before any call
+for _module in map(importlib.import_module, _NAMES_OF):
+    _public = getattr(_module, "__all__", None) or [name for name in vars(_module) if name[0] != "_"]
+    _READY |= {name: getattr(_module, name) for name in _public}
 _MAX_DEPTH = 50_000
+_STACK_BYTES = 1 << 28
 
 
 def ready_names(source: str, fn_name: str) -> dict[str, object]:
@@ -38,11 +44,7 @@ def ready_names(source: str, fn_name: str) -> dict[str, object]:
     A name is a module's where the source takes attributes of it, as in `bisect.bisect_left`.
     """
     mentioned = set(re.findall(r"\w+", source)) - builtins.__dict__.keys() - {fn_name}
-    namespace: dict[str, object] = {}
-    for module in _NAMES_OF:
-        loaded = importlib.import_module(module)
-        public = getattr(loaded, "__all__", None) or [name for name in loaded.__dict__ if name[0] != "_"]
-        namespace.update({name: getattr(loaded, name) for name in mentioned.intersection(public)})
+    namespace = {name: _READY[name] for name in mentioned & _READY.keys()}
     for module, names in _SELECTED.items():
         for name in mentioned.intersection(names):
             namespace[name] = getattr(importlib.import_module(module), name)
@@ -59,8 +61,10 @@ def names_need_library(source: str) -> bool:
 
 
 def allow_depth() -> None:
-    """Let functions call themselves as deep as LeetCode's solutions do."""
+    """Let functions call themselves as deep as LeetCode's solutions do, also by way of functions written in C."""
     sys.setrecursionlimit(_MAX_DEPTH)
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES if hard < 0 else min(_STACK_BYTES, hard), hard))
 
 
 def find_function(namespace: dict, fn_name: str, *, has_class: bool = True) -> Callable:

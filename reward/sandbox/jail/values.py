@@ -10,6 +10,7 @@ timedelta count as built in, and defaultdict where a built-in type makes its def
 """
 
 import builtins
+import contextlib
 import importlib
 import json
 import math
@@ -31,11 +32,9 @@ CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
 _MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
-# What may make the defaults of a defaultdict that comes back as one.
 _MAKERS: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, tuple, set, dict)}
-# By module and type: attributes of which its values are made, in the order of its arguments. These modules are looked
-# for among those that the program has loaded: every fork costs what is loaded.
-_LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
+"""What may make the defaults of a defaultdict that comes back as one."""
+LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
     ("decimal", "Decimal"): ("__str__",),
     ("fractions", "Fraction"): ("numerator", "denominator"),
     ("datetime", "timedelta"): ("days", "seconds", "microseconds"),
@@ -43,6 +42,8 @@ _LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
     ("datetime", "datetime"): ("year", "month", "day", "hour", "minute", "second", "microsecond", "tzinfo"),
     ("datetime", "date"): ("year", "month", "day"),
 }
+"""By module and type: attributes of which its values are made, in the order of its arguments. These modules are looked
+for among those that the program has loaded: every fork costs what is loaded."""
 
 
 class Known:
@@ -54,14 +55,14 @@ class Known:
 
 
 class Untold:
-    """Stands for an object that no text can tell."""
+    """Stands for what no text can tell."""
 
 
 def to_text(value: Any) -> str:
     """The value as JSON text.
 
-    Other defaultdicts become dict, which they equal, named tuples tuple, numpy's scalars the numbers
-    that they are. An iterator is run to its end, or to an exception, which is part of the text.
+    Other defaultdicts become dict, which they equal, named tuples tuple, numpy's scalars the numbers that they are. An
+    iterator is run to its end, or to an exception, which is part of the text.
 
     Raises:
         TypeError: the value is of another type.
@@ -97,7 +98,7 @@ def _contents_text(value: Any) -> str:
     for name, view in _VIEWS.items():
         if isinstance(value, view):
             return f'{{"{name}": [{_joined(value)}]}}'
-    for (module, name), attributes in _LIBRARY.items():
+    for (module, name), attributes in LIBRARY.items():
         library_type = getattr(sys.modules.get(module), name, None)
         if isinstance(library_type, type) and isinstance(value, library_type):
             return f'{{"{name}": [{_joined(_parts(library_type, attributes, value))}]}}'
@@ -105,10 +106,8 @@ def _contents_text(value: Any) -> str:
         return _iterator_text(value)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return to_text(value.item())
-    if isinstance(value, Known):
-        return f'{{"known": {value.number}}}'
-    if isinstance(value, Untold):
-        return '{"untold": []}'
+    if isinstance(value, (Known, Untold)):
+        return f'{{"known": {value.number}}}' if isinstance(value, Known) else '{"untold": []}'
     raise TypeError(f"{type(value).__name__} is no built-in type")
 
 
@@ -137,11 +136,6 @@ def from_text(text: str | bytes, known: Callable[[Any], Any] | None = None) -> A
 def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = None) -> str:
     """The arguments of a call as text; errors as `to_text`."""
     return to_text([list(positional), keywords or {}])
-
-
-def needs_library(text: str) -> bool:
-    """Whether reading the text imports modules that few programs do."""
-    return any(f'{{"{name}": [' in text for _, name in _LIBRARY)
 
 
 def begin_call(objects: Iterable[object], iterators_end: tuple[float, int]) -> None:
@@ -241,21 +235,23 @@ def _iterator_text(iterator: Iterator) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """`{"error": [names of its built-in classes, arguments]}`."""
-    names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
-    try:
-        return f'{{"error": [{to_text(names)}, {to_text(list(error.args))}]}}'
-    except Exception:  # untrusted: arguments of foreign types, or no tuple at all
-        return f'{{"error": [{to_text(names)}, []]}}'
+    """`{"error": [names of its built-in classes, arguments, its text, if any]}`."""
+    parts = [to_text([one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"]), "[]", "null"]
+    for index, part in ((1, lambda: list(error.args)), (2, lambda: str(error))):
+        with contextlib.suppress(Exception):  # untrusted: arguments of foreign types, or no tuple at all
+            parts[index] = to_text(part())
+    return f'{{"error": [{", ".join(parts)}]}}'
 
 
 def _error(content: list) -> Exception:
-    names, arguments = content
+    names, arguments, text = content
     for name in names:
         kind = getattr(builtins, name, None)
         if isinstance(kind, type) and issubclass(kind, Exception):
             try:
-                return kind(*arguments)
+                error = kind(*arguments)
+                own = {"__str__": lambda _: text}  # as a class of the answer's says it
+                return error if text in (None, str(error)) else type(name, (kind,), own)(*arguments)
             except TypeError:  # it wants other arguments, as UnicodeDecodeError does
                 continue
     return Exception(*arguments)
@@ -298,6 +294,6 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "items": lambda pairs: dict(pairs).items(),
     "iterator": _iterator,
     "error": _error,
-    **{name: _of_library(module, name) for module, name in _LIBRARY},
+    **{name: _of_library(module, name) for module, name in LIBRARY},
     "timezone": lambda parts: importlib.import_module("datetime").timezone(*parts[0]),
 }

@@ -68,7 +68,7 @@ def test_all_placements_give_the_same_refinements(
         assert all(tuple(row[name] for name in COMPARED) == found[placement][str(row["prompt"])] for row in rows)
 
     expected = found["colocated"]
-    assert {"accepted", "not_better"} <= {row[COMPARED.index("verdict")] for row in expected.values()}
+    assert len({row[COMPARED.index("verdict")] for row in expected.values()}) > 1
     assert len({row[COMPARED.index("refined")] for row in expected.values()}) > 2
     for placement, refinements in found.items():
         both = refinements.keys() & expected.keys()

@@ -20,7 +20,7 @@ def score_unchecked(test: str) -> Score:
     "test",
     [
         "open(f('/etc/passwd'))",
-        f"open(f('/proc/{os.getpid()}/environ'))",
+        "open(f('/proc/{pid}/environ'))",
         "open(f('{file}'))",
         "open(f('{file}'), 'w')",
         "import os\nos.unlink(f('{file}'))",
@@ -33,7 +33,7 @@ def score_unchecked(test: str) -> Score:
 def test_test_code_reaches_nothing_outside(test: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
-    result = score_unchecked(test.replace("{file}", str(file)))
+    result = score_unchecked(test.replace("{file}", str(file)).replace("{pid}", str(os.getpid())))
     assert result.outcome == "fail"
     assert "PermissionError" in result.detail
     assert file.read_text() == "x"

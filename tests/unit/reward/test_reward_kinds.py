@@ -237,10 +237,10 @@ def test_a_long_iterator_with_an_end_comes_back_whole() -> None:
 
 def test_many_short_calls_take_the_time_of_the_answers_own_code() -> None:
     many = ["for i in range(250): assert f(i) == i"]
-    assert score(many, "import numpy, time\ndef f(x): return x", "f", test_s=0.8).outcome == "pass"
+    assert score(many, "import numpy, time\ndef f(x): return x", "f", test_s=1.2).outcome == "pass"
     for slow in ("sum(range(500_000))", "time.sleep(0.03)"):
         code = f"import numpy, time\ndef f(x):\n    {slow}\n    return x"
-        assert score(many, code, "f", test_s=0.8).outcome == "time_out"
+        assert score(many, code, "f", test_s=1.2).outcome == "time_out"
 
 
 def test_calls_that_take_no_time_have_an_end() -> None:
@@ -249,35 +249,6 @@ def test_calls_that_take_no_time_have_an_end() -> None:
         score(["for _ in range(10_000): assert f(1) == 1"], "def f(x): return x", "f", test_s=0.2).outcome == "time_out"
     )
     assert time.monotonic() - started < 20
-
-
-EXPECTS_ERROR = """
-try:
-    f(-1)
-except ValueError as error:
-    assert str(error) == "negative: -1"
-else:
-    assert False
-assert f(4) == 2
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "outcome"),
-    [
-        ("if x < 0: raise ValueError(f'negative: {x}')\n    return x // 2", "pass"),
-        ("class E(ValueError): pass\n    if x < 0: raise E(f'negative: {x}')\n    return x // 2", "pass"),
-        ("if x < 0: raise ValueError('other')\n    return x // 2", "fail"),
-        ("if x < 0: raise KeyError(x)\n    return x // 2", "runtime_error"),
-        ("return x // 2", "fail"),
-        ("if x < 0: raise ValueError(f'negative: {x}')\n    return 1 // 0", "runtime_error"),
-        ("raise SystemExit", "runtime_error"),
-        ("raise MemoryError", "memory_limit"),
-        ("import os\n    os._exit(0)", "runtime_error"),
-    ],
-)
-def test_expected_exceptions(body: str, outcome: str) -> None:
-    assert score([EXPECTS_ERROR], f"def f(x):\n    {body}", "f").outcome == outcome
 
 
 @pytest.mark.parametrize("hidden", ["try: f(1)\nexcept BaseException: pass", "try: f(1)\nexcept: pass"])

@@ -53,6 +53,9 @@ def test_wrapped_outputs_are_unwrapped_only_if_all_are_wrapped() -> None:
     [
         ({"inputs": [], "outputs": []}, "problem p9: no tests"),
         ({"inputs": ["1"], "outputs": []}, "problem p9: 1 inputs but 0 outputs"),
+        ({"inputs": [[1], [2]], "outputs": [None, None], "fn_name": "f"}, "no test expects a value"),
+        ({"inputs": [[1]], "outputs": [[None]], "fn_name": "f"}, "no test expects a value"),
+        ({"inputs": ["1"], "outputs": ["null"], "fn_name": "f"}, "no test expects a value"),
         ({"inputs": ["1"]}, "no list 'outputs'"),
         ("{", "input_output is not JSON"),
         ("[1]", "not an object"),

@@ -1,0 +1,66 @@
+"""What an answer raises, where test code expects it."""
+
+import json
+
+import pytest
+
+from reward.apps import Score, score_response
+from reward.problem import Problem
+
+OWN = "class E(ValueError):\n    def __init__(self, m): self.m = m\n    def __str__(self): return self.m\n"
+
+
+EXPECTS_ERROR = """
+try:
+    f(-1)
+except ValueError as error:
+    assert str(error) == "negative: -1"
+else:
+    assert False
+assert f(4) == 2
+"""
+
+
+def score(tests: list[str], code: str, fn_name: str) -> Score:
+    problem = Problem.from_input_output(json.dumps({"test_code": tests, "fn_name": fn_name}), problem_id=1)
+    return score_response(problem, f"```python\n{code}\n```")
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ("if x < 0: raise ValueError(f'negative: {x}')\n    return x // 2", "pass"),
+        ("class E(ValueError): pass\n    if x < 0: raise E(f'negative: {x}')\n    return x // 2", "pass"),
+        ("if x < 0: raise ValueError('other')\n    return x // 2", "fail"),
+        ("if x < 0: raise KeyError(x)\n    return x // 2", "runtime_error"),
+        ("return x // 2", "fail"),
+        ("if x < 0: raise ValueError(f'negative: {x}')\n    return 1 // 0", "runtime_error"),
+        ("raise SystemExit", "runtime_error"),
+        ("raise MemoryError", "memory_limit"),
+        ("import os\n    os._exit(0)", "runtime_error"),
+    ],
+)
+def test_expected_exceptions(body: str, outcome: str) -> None:
+    assert score([EXPECTS_ERROR], f"def f(x):\n    {body}", "f").outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "text"),
+    [
+        ("E('balance 3')", "ValueError", "balance 3"),
+        ("FileNotFoundError(2, 'No such file', 'x')", "FileNotFoundError", "[Errno 2] No such file: 'x'"),
+        ("ValueError('bad', f)", "ValueError", "bad"),
+        ("b'\\xff'.decode()", "UnicodeDecodeError", "can't decode byte 0xff"),
+        ("KeyError('k')", "LookupError", "'k'"),
+    ],
+)
+def test_an_exception_arrives_with_its_text(raised: str, kind: str, text: str) -> None:
+    test = f"import pytest\nwith pytest.raises({kind}) as error:\n    f(1)\nassert {text!r} in str(error.value)"
+    assert score([test], f"{OWN}def f(x):\n    raise {raised}", "f").outcome == "pass"
+    assert score([test.replace(text, "other")], f"{OWN}def f(x):\n    raise {raised}", "f").outcome == "fail"
+
+
+def test_a_value_too_deep_to_be_read_is_no_exception() -> None:
+    test = "import pytest\nwith pytest.raises(Exception):\n    f(1)"
+    deep = "def f(x):\n    a = []\n    for _ in range(3000):\n        a = [a]\n    return a"
+    assert score([test], deep, "f").outcome == "fail"
