@@ -11,7 +11,7 @@ PROBE = Path(__file__).with_name("refiner_group_probe.py")
 
 
 @pytest.mark.e2e
-@pytest.mark.shares
+@pytest.mark.slow
 def test_a_restart_on_a_lost_node_has_an_end(start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     job = start_marked([str(PROBE.with_name("lost_node_probe.py")), str(tiny_llama), str(found)], cwd=tmp_path)
