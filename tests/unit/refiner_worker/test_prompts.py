@@ -1,5 +1,6 @@
 """Refiner prompts: what they hold, their length, and templates that are broken."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,15 @@ def test_a_template_of_ones_own_without_tags(tokenizer: Any, tmp_path: Path) -> 
     prompt = RefinerPrompt(path, tokenizer)
     assert prompt.stop == []
     assert "Are you sure? | yes | 1.0<|im_end|>" in tokenizer.decode(prompt.encode(MESSAGES, "yes", 1.0))
+
+
+def test_the_chat_template_is_given_what_the_policys_is(tokenizer: Any) -> None:
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}{% if not enable_thinking %}no thoughts{% endif %}"
+    path = TEMPLATES / "apps.jinja"
+    for enabled in (False, True):
+        prompt = RefinerPrompt(path, tokenizer, {"enable_thinking": enabled})
+        assert tokenizer.decode(prompt.encode(MESSAGES, "3", -0.6)).endswith("no thoughts") is not enabled
 
 
 @pytest.mark.parametrize("source", ["{{ answer }}", "{% if %}"])
