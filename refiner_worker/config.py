@@ -33,7 +33,7 @@ class RefinerConfig:
     num_replicas: int | None
     """vLLM replicas. Default: as many as fit on the GPUs of the placement."""
     template: str
-    """Prompt template: ``apps``, ``dialogue``, or the path of a Jinja2 file of your own."""
+    """Prompt template: ``apps``, ``apps_paper``, ``dialogue``, or the path of a Jinja2 file of your own."""
     max_new_tokens: int
     """Longest refinement, in tokens; one that is cut by this limit is failed. Default: the longest response."""
     max_model_len: int | None

@@ -17,7 +17,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "tags"), [("apps", False), ("dialogue", True)])
+@pytest.mark.parametrize(("name", "tags"), [("apps", False), ("apps_paper", False), ("dialogue", True)])
 def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, name: str, tags: bool) -> None:
     prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
     text = tokenizer.decode(prompt.encode(MESSAGES, "It is {2}.", -0.6))
@@ -57,7 +57,7 @@ def test_a_broken_template_names_its_file(tokenizer: Any, tmp_path: Path, source
         RefinerPrompt(path, tokenizer)
 
 
-@pytest.mark.parametrize("name", ["apps", "dialogue"])
+@pytest.mark.parametrize("name", ["apps", "apps_paper", "dialogue"])
 def test_the_longest_prompt_is_bounded(tokenizer: Any, name: str) -> None:
     prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
     question, response = "q" * 300, "r" * 200
