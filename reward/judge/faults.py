@@ -5,7 +5,7 @@ import builtins
 import functools
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -202,6 +202,7 @@ def _names_of_plain_values() -> frozenset[str]:
         Decimal(),
         Fraction(),
         datetime.min,
+        time.min,
         timedelta(),
         timezone.utc,
     )

@@ -5,8 +5,8 @@ The text is JSON. Scalars and lists stand for themselves; a value of any other t
 a hostile program can choose, is written as the plain value inside it, so that no `__eq__` or `__repr__` of the program
 ever decides anything. Reading untrusted text takes time and memory: outside the sandbox only a judge does it.
 
-Of the library's types Counter, OrderedDict, deque, Decimal, Fraction, date, datetime (of a fixed offset, if any) and
-timedelta count as built in, and defaultdict where a built-in type makes its defaults.
+Of the library's types Counter, OrderedDict, deque, Decimal, Fraction, date, datetime and time (of a fixed offset, if
+any) and timedelta count as built in, and defaultdict where a built-in type makes its defaults.
 """
 
 import builtins
@@ -31,6 +31,7 @@ CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 """What may be changed in place, or hold what may."""
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
+_LENGTH: Any = deque.__dict__["maxlen"]
 _MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
 _MAKERS: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, tuple, set, dict)}
 """What may make the defaults of a defaultdict that comes back as one."""
@@ -41,6 +42,7 @@ LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
     ("datetime", "timezone"): ("__getinitargs__",),
     ("datetime", "datetime"): ("year", "month", "day", "hour", "minute", "second", "microsecond", "tzinfo"),
     ("datetime", "date"): ("year", "month", "day"),
+    ("datetime", "time"): ("hour", "minute", "second", "microsecond", "tzinfo"),
 }
 """By module and type: attributes of which its values are made, in the order of its arguments. These modules are looked
 for among those that the program has loaded: every fork costs what is loaded."""
@@ -84,6 +86,8 @@ def _contents_text(value: Any) -> str:
     if isinstance(value, dict):
         return _dict_text(value)
     kind: Any
+    if isinstance(value, deque) and (length := _LENGTH.__get__(value)) is not None:
+        return f'{{"bounded": [[{_joined(deque.__iter__(value))}], {length}]}}'
     for kind in _COLLECTIONS:
         if isinstance(value, kind):
             return f'{{"{kind.__name__}": [{_joined(kind.__iter__(value))}]}}'
@@ -280,6 +284,7 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "set": set,
     "frozenset": frozenset,
     "deque": deque,
+    "bounded": lambda content: deque(*content),
     "dict": dict,
     "OrderedDict": OrderedDict,
     "untold": lambda _: Untold(),

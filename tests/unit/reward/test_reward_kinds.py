@@ -155,6 +155,16 @@ def test_keyword_arguments(test: str) -> None:
         ),
         ("assert candidate([1, 2]) == 3", "class Solution:\n    def f(self, x: 'List[int]'): return sum(x)", "x[0]"),
         ("assert f([1, 2]) == 3", "def f(x: List[int]) -> int: return reduce(operator.add, x)", "x[0]"),
+        (
+            "from collections import deque\nd = deque([1], 2)\nassert f([d, d]).maxlen == 2 and len(d) == 2",
+            "from collections import deque\ndef f(x):\n    x[0].append(3)\n    return deque([1], x[1].maxlen)",
+            "x[0].append(3) or type(x[0])()",
+        ),
+        (
+            "import datetime\nassert f(3) == datetime.time(3, 30)",
+            "import datetime\ndef f(x): return datetime.time(x, 30)",
+            "x",
+        ),
         ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
     ],
 )
