@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -107,9 +107,9 @@ def load_modules(tests: str | Sequence[str]) -> bool:
     """Import what test code will, of what it may; returns whether anything was not loaded before."""
     names: set[str] = set()
     for test_code in [tests] if isinstance(tests, str) else tests:
-        if "import" in test_code:
+        if "import" in test_code or "pytest" in test_code:
             with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                names |= modules_imported(ast.parse(test_code))
+                names |= modules_imported(tree := ast.parse(test_code)) | (modules_used(tree) & {"pytest"})
     missing = sorted(names - sys.modules.keys())
     for name in missing:
         with contextlib.suppress(Exception):  # the test code will meet it again
@@ -126,7 +126,9 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
     namespace.update({name: getattr(typing, name) for name in _NAMES_OF_TYPES.split()})
     for name in names_of_the_answer(tree, fn_name):
         if name in modules_used(tree) and name != fn_name:
-            namespace[name] = importlib.import_module(name)
+            module = importlib.import_module(name)
+            is_class = not any(hasattr(module, taken) for taken in attributes_taken(tree, name))
+            namespace[name] = getattr(module, name, module) if is_class else module
         else:
             namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
     # Whatever the interpreter's options are, assertions count.
@@ -169,11 +171,21 @@ def names_defined(tree: ast.Module) -> set[str]:
 
 
 def modules_used(tree: ast.Module) -> set[str]:
-    """Modules of the standard library that the test code takes attributes of without importing them."""
-    bases = [
-        node.value.id for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    ]
-    return set(bases) & sys.stdlib_module_names - names_defined(tree)
+    """Modules, of the standard library or `pytest`, that the test code takes attributes of without importing them."""
+    undefined = {*sys.stdlib_module_names, "pytest"} - names_defined(tree)
+    return {base for base, _ in _attributes(tree)} & undefined
+
+
+def attributes_taken(tree: ast.Module, name: str) -> set[str]:
+    """What the test code takes of the object of this name."""
+    return {attribute for base, attribute in _attributes(tree) if base == name}
+
+
+def _attributes(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Names and what is taken of them, as `math` and `pi`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield node.value.id, node.attr
 
 
 def _first_called(tree: ast.Module, defined: set[str]) -> list[str]:

@@ -16,8 +16,8 @@ from reward.sandbox.jail.values import arguments_text
 
 # What test code means by these is the library's, which it has forgotten to import; other names may be the answer's.
 _NAMES_OF_THE_LIBRARY = """
-    Counter Decimal Fraction OrderedDict allclose approx array_equal assert_allclose ceil chain deepcopy defaultdict
-    deque floor inf isclose isinf islice isnan namedtuple nan np partial pd pi raises reduce sqrt timedelta
+    Counter Decimal Fraction OrderedDict allclose approx array_equal assert_allclose ceil chain datetime deepcopy
+    defaultdict deque floor inf isclose isinf islice isnan namedtuple nan np partial pd pi raises reduce sqrt timedelta
 """
 # With these, what fails on some values may pass on others.
 _BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.Match, ast.While, ast.comprehension)
@@ -220,6 +220,7 @@ def _has_branches(test_code: str) -> bool:
 
 def _names_of_the_library(test_code: str, fn_name: str | None) -> list[str]:
     """Names of the library among those that the answer would have to define beside the function that is asked for."""
-    names = set(names_of_the_answer(ast.parse(test_code), fn_name)) - {"candidate"}
+    tree = ast.parse(test_code)
+    names = set(names_of_the_answer(tree, fn_name)) - {"candidate"} - (modules_used(tree) - {fn_name})
     known = sorted((names - {fn_name}) & set(_NAMES_OF_THE_LIBRARY.split()))
     return known if len(known) < len(names) else []  # else it asks for a function of that name

@@ -41,7 +41,7 @@ _STACK_BYTES = 1 << 28
 def ready_names(source: str, fn_name: str) -> dict[str, object]:
     """Those of LeetCode's ready names that the source mentions, but for that of the function which it is to define.
 
-    A name is a module's where the source takes attributes of it, as in `bisect.bisect_left`.
+    A name is a module's where the source takes what is in that, as in `bisect.bisect_left`, not `datetime.strptime`.
     """
     mentioned = set(re.findall(r"\w+", source)) - builtins.__dict__.keys() - {fn_name}
     namespace = {name: _READY[name] for name in mentioned & _READY.keys()}
@@ -49,8 +49,9 @@ def ready_names(source: str, fn_name: str) -> dict[str, object]:
         for name in mentioned.intersection(names):
             namespace[name] = getattr(importlib.import_module(module), name)
     for module in mentioned.intersection(_MODULES):
-        if re.search(rf"\b{module}\s*\.\s*[a-zA-Z]", source):
-            namespace[module] = importlib.import_module(module)
+        taken = re.findall(rf"\b{module}\s*\.\s*([a-zA-Z]\w*)", source)
+        if any(hasattr(importlib.import_module(module), name) for name in taken):
+            namespace[module] = sys.modules[module]
     return namespace
 
 

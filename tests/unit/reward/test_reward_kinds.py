@@ -165,6 +165,10 @@ def test_keyword_arguments(test: str) -> None:
             "import datetime\ndef f(x): return datetime.time(x, 30)",
             "x",
         ),
+        ("assert f('7') == datetime.strptime('7', '%d')", "def f(x): return datetime(1900, 1, int(x))", "x"),
+        ("assert f(7) == datetime.datetime(1900, 1, 7)", "def f(x): return datetime(1900, 1, x)", "x"),
+        ("assert f(1) == pytest.approx(0.1 + 0.9)", "def f(x): return x", "x + 1"),
+        ("with pytest.raises(KeyError): f(1)", "def f(x): return {}[x]", "x"),
         ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
     ],
 )

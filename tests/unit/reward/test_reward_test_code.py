@@ -210,6 +210,7 @@ def test_test_code_without_a_name_for_the_answer_is_refused(test: str) -> None:
     [
         ("assert isclose(f(3), 4.0)", "isclose"),
         ("assert np.allclose(f(3), 4.0)", "np"),
+        ("assert f(3) == datetime(2020, 1, 3)", "datetime"),
         ("def check(candidate):\n    assert deepcopy(candidate(3)) == Counter('a')\ncheck(f)", "Counter, deepcopy"),
     ],
 )
