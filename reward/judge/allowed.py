@@ -106,14 +106,12 @@ def is_allowed(path: str) -> bool:
 
 
 def _foreign_error(node: ast.AST, imported: dict[str, str]) -> str:
-    """What a statement expects of the answer and never comes: a library's exception, an exit, warnings; or ""."""
+    """What a statement expects of the answer and never comes: a library's exception, warnings; or ""."""
     if isinstance(node, ast.Call):
         if _path(node.func, imported) == "warnings.catch_warnings" and node.keywords:
             return "warnings"
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         wanted = node.args[:1] if name in _EXPECT_ERRORS else []
-        if wanted and isinstance(wanted[0], ast.Name) and wanted[0].id == "SystemExit":
-            return "SystemExit"
         return _path(wanted[0], imported).removeprefix("asyncio.TimeoutError") if wanted else ""
     if isinstance(node, ast.Try):
         calls = [call for part in node.body for call in ast.walk(part) if isinstance(call, ast.Call)]

@@ -17,7 +17,7 @@ from typing import Any
 from reward.judge.allowed import is_allowed, modules_imported
 from reward.judge.containers import fill, numbered_arguments
 from reward.judge.protocol import Call
-from reward.sandbox.jail.values import from_text
+from reward.sandbox.jail.values import ERRORS, from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
@@ -44,13 +44,12 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
 def _run(test_code: str, fn_name: str | None, answer: "_Answer") -> tuple[str, str]:
     try:
         execute(test_code, fn_name, answer.function)
-    except SystemExit as end:  # as an interpreter would end
-        if end.code:
-            return "wrong", f"the test code ended with exit status {end.code}"
     # An assertion, what the test code does with a value of a type that is not right, or what it raises itself.
     except BaseException as error:
         if error is answer.raised:
             return "ended", ""
+        if isinstance(error, SystemExit):  # as an interpreter would end
+            return ("wrong", f"the test code ended with exit status {error.code}") if error.code else ("passed", "")
         if isinstance(error, MemoryError):
             raise
         return "wrong", "wrong answer" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"[
@@ -69,7 +68,7 @@ class _Answer:
     def __init__(self, call: Call) -> None:
         self._call = call
         self.ending: tuple[str, str] | None = None  # what decides the test, whatever the test code makes of it
-        self.raised: Exception | None = None  # the last exception of the answer's own
+        self.raised: BaseException | None = None  # the last exception of the answer's own
 
     def function(self, name: str) -> Callable[..., Any]:
         def call(*positional: Any, **keywords: Any) -> Any:
@@ -92,7 +91,7 @@ class _Answer:
                 kind, content = "not plain", ""
             if status == "ok" and kind == "value":
                 return content
-            if status == "runtime_error" and kind == "raised" and isinstance(content, Exception):
+            if status == "runtime_error" and kind == "raised" and isinstance(content, ERRORS):
                 # One that ends loops would end those of the test code: `all(map(lambda c: f(*c) == 1, cases))`.
                 self.raised = RuntimeError("StopIteration") if isinstance(content, StopIteration) else content
                 raise self.raised

@@ -29,6 +29,8 @@ _iterators_left = math.inf  # characters that iterators may still take
 _numbers: dict[int, int] = {}  # by id: of objects that both sides of a call have
 CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 """What may be changed in place, or hold what may."""
+ERRORS = (Exception, SystemExit)
+"""What test code may expect of a call."""
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
 _LENGTH: Any = deque.__dict__["maxlen"]
@@ -238,7 +240,7 @@ def _iterator_text(iterator: Iterator) -> str:
     return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
 
 
-def error_text(error: Exception) -> str:
+def error_text(error: BaseException) -> str:
     """`{"error": [names of its built-in classes, arguments, its text, if any]}`."""
     parts = [to_text([one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"]), "[]", "null"]
     for index, part in ((1, lambda: list(error.args)), (2, lambda: str(error))):
@@ -247,11 +249,11 @@ def error_text(error: Exception) -> str:
     return f'{{"error": [{", ".join(parts)}]}}'
 
 
-def _error(content: list) -> Exception:
+def _error(content: list) -> BaseException:
     names, arguments, text = content
     for name in names:
         kind = getattr(builtins, name, None)
-        if isinstance(kind, type) and issubclass(kind, Exception):
+        if isinstance(kind, type) and issubclass(kind, ERRORS):
             try:
                 error = kind(*arguments)
                 own = {"__str__": lambda _: text}  # as a class of the answer's says it

@@ -60,6 +60,31 @@ def test_an_exception_arrives_with_its_text(raised: str, kind: str, text: str) -
     assert score([test.replace(text, "other")], f"{OWN}def f(x):\n    raise {raised}", "f").outcome == "fail"
 
 
+@pytest.mark.parametrize(
+    "expects", ["with pytest.raises(SystemExit)", "try", "with pytest.raises((OSError, SystemExit))"]
+)
+@pytest.mark.parametrize("exits", ["sys.exit(-x)", "raise SystemExit", "exit('no')"])
+def test_an_exit_that_test_code_expects_is_seen(expects: str, exits: str) -> None:
+    test = f"{expects}:\n    f(-1)\n"
+    if expects == "try":
+        test += "    assert False\nexcept SystemExit: pass\n"
+    tests = [f"{test}assert f(1) == 1"]
+    assert score(tests, f"import sys\ndef f(x):\n    if x < 0: {exits}\n    return x", "f").outcome == "pass"
+    assert score(tests, f"import sys\ndef f(x):\n    if x < 0: {exits}\n    return 2", "f").outcome == "fail"
+    assert score(tests, f"import sys\ndef f(x): {exits}", "f").outcome == "runtime_error"
+    assert score(tests, "def f(x): return x", "f").outcome == "fail"
+
+
+@pytest.mark.parametrize("status", ["", "0", "None", "'x', 2"])
+def test_an_exit_of_the_answer_does_not_end_the_test_code_as_passed(status: str) -> None:
+    for test in (
+        "assert f(3) == 4",
+        "import sys\ng = f(3)\nif g != 4: sys.exit(1)",
+        "x = [*map(f, [3])]\nassert x == [4]",
+    ):
+        assert score([test], f"def f(x): raise SystemExit({status})", "f").outcome == "runtime_error"
+
+
 def test_a_value_too_deep_to_be_read_is_no_exception() -> None:
     test = "import pytest\nwith pytest.raises(Exception):\n    f(1)"
     deep = "def f(x):\n    a = []\n    for _ in range(3000):\n        a = [a]\n    return a"

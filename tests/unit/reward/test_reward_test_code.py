@@ -154,7 +154,6 @@ def test_values_that_some_answer_can_return_are_accepted(test: str) -> None:
             "import warnings\nwith warnings.catch_warnings(record=True) as seen: f(3)\nassert len(seen) == 1",
             "expects warnings",
         ),
-        ("import pytest\nwith pytest.raises(SystemExit): f(3)", "expects SystemExit"),
         (
             "import pytest, statistics\nwith pytest.raises(statistics.StatisticsError): f([])",
             "expects statistics.StatisticsError",
