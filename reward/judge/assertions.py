@@ -98,7 +98,7 @@ class _Answer:
             self.ending = ("wrong", "the returned value is not plain") if status == "ok" else ("ended", "")
             raise _AnswerEndedError
 
-        call.__name__ = name
+        call.__name__ = call.__qualname__ = name
         return call
 
 

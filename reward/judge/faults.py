@@ -3,6 +3,7 @@
 import ast
 import builtins
 import functools
+import io
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from datetime import datetime, time, timedelta, timezone
@@ -12,6 +13,7 @@ from typing import Any
 
 from reward.judge.allowed import refused_use
 from reward.judge.assertions import execute, modules_used, names_defined, names_of_the_answer
+from reward.judge.unusable import unusable_use
 from reward.sandbox.jail.values import arguments_text
 
 # What test code means by these is the library's, which it has forgotten to import; other names may be the answer's.
@@ -48,11 +50,9 @@ def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | 
         return "vacuous", ""
     if not names - modules:
         return "nameless", ""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and not node.attr.startswith("__"):
-            name = node.value.id
-            if name == fn_name and name not in names_defined(tree):
-                return "unusable", f"takes {node.attr} of {name}, of which there are only calls"
+    functions = (names | {"candidate"}) - modules - (names_defined(tree) - {"candidate"})
+    if use := unusable_use(tree, functions - set(_NAMES_OF_THE_LIBRARY.split())):
+        return "unusable", use
     return None
 
 
@@ -168,6 +168,8 @@ def _with_none(value: Any) -> Any:
         if vars(value):
             raise TypeError(f"an object of the answer's with attributes {', '.join(vars(value))}")
         return None
+    if isinstance(value, io.IOBase):  # it would arrive as an iterator of its lines
+        raise TypeError(f"{type(value).__name__} is no built-in type")
     if isinstance(value, dict):
         return [_with_none(list(value)), _with_none(list(value.values()))]
     if isinstance(value, (list, tuple, set, frozenset, deque, KeysView, ValuesView, ItemsView)):
@@ -212,9 +214,14 @@ def _names_of_plain_values() -> frozenset[str]:
 
 
 def _has_branches(test_code: str) -> bool:
+    tree = ast.parse(test_code)
+    tests = [node.test for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    all_hold = {id(test) for test in tests if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)}
     return any(
-        isinstance(node, _BRANCHES) and (not isinstance(node, ast.comprehension) or node.ifs)
-        for node in ast.walk(ast.parse(test_code))
+        isinstance(node, _BRANCHES)
+        and (not isinstance(node, ast.comprehension) or node.ifs)
+        and id(node) not in all_hold
+        for node in ast.walk(tree)
     )
 
 
