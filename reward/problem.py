@@ -20,6 +20,8 @@ _FAULTS = {
     "nameless": "names no function that the answer could define: set fn_name",
     "vacuous": "passes whatever the answer returns: let it assert something of the answer (HumanEval's wants a last "
     "line check(candidate)), or leave the test out",
+    "swallowing": "passes an answer that always raises, as all tests do: let them check outside of `try` and `except`, "
+    "or leave the problem out",
     "uncallable": "calls the answer with what cannot be handed to it ({}): give plain values, or leave the problem out",
     "unusable": "{}: only plain values come back from a call, so leave the problem out",
     "undefined": "uses {}, which it does not define, so that an answer could: import that",
@@ -149,7 +151,10 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
         faults = _faults_of_tests(tuple(tests), fn_name, limits)
     except JudgeLostError as error:
         raise JudgeLostError(f"{where}: test_code could not be tried ({error})") from error
+    num_swallowing = sum(kind == "swallowing" for _, kind, _ in faults)
     for index, kind, cause in faults:
+        if kind == "swallowing" and num_swallowing < len(tests):
+            continue
         error_kind = UncallableError if kind in ("uncallable", "unusable") else ValueError
         raise error_kind(f"{where}: test_code {index} {_FAULTS[kind].format(cause)}")
     return tests

@@ -9,6 +9,7 @@ from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from time import process_time
 from typing import Any
 
 from reward.judge.allowed import refused_use
@@ -24,6 +25,8 @@ _NAMES_OF_THE_LIBRARY = """
 # With these, what fails on some values may pass on others.
 _BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.Match, ast.While, ast.comprehension)
 
+_ENOUGH_S = 1.0  # CPU seconds for trials of a test that some answer fails
+
 
 def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int, str, str]]:
     """Those tests that are useless: index, kind of fault, and what causes it.
@@ -31,8 +34,10 @@ def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int
     "refused": it does what test code may not. "nameless": nothing in it can be the answer's. "vacuous": it passes
     whatever the answer's functions return. "uncallable": it calls one with what has no form as text. "unusable": it
     uses one, or what one returns, as no plain value can be used. "undefined": it uses a name of the library that it
-    does not import, which an answer could define. Tests in which nothing is to be seen are tried with functions that
-    return what differs from everything (true and false), None, and what equals everything.
+    does not import, which an answer could define. "swallowing": it passes an answer that always raises, which tests
+    that expect an error may, but not all tests of a problem. Tests in which nothing is to be seen are tried with
+    functions that return what equals everything, what differs from everything (true and false), and None, until some
+    pass and some fail.
     """
     faults = [(index, *fault) for index, test in enumerate(tests) if (fault := _fault_to_be_seen(test, fn_name))]
     return faults or [
@@ -67,8 +72,13 @@ def _may_fail(node: ast.AST) -> bool:
 
 
 def _fault_when_tried(test_code: str, fn_name: str | None) -> tuple[str, str] | None:
-    trials = [_Trial(value) for value in (_Differing(truth=True), _Differing(truth=False), None, _EqualToAll())]
-    has_passed = [trial.passes(test_code, fn_name) for trial in trials]
+    trials: list[_Trial] = []
+    started = process_time()
+    for value in (_EqualToAll(), _Differing(truth=True), _Differing(truth=False), None):
+        trials.append(_Trial(lambda *_, value=value, **__: value, test_code, fn_name))
+        has_passed = {trial.has_passed for trial in trials}
+        if len(has_passed) == 2 or (False in has_passed and process_time() - started > _ENOUGH_S):
+            break  # it is not vacuous, and the rest would show little more
     uncallable = [trial.refused for trial in trials if trial.refused]
     unusable = [trial.misused for trial in trials if trial.misused]
     if uncallable:
@@ -77,7 +87,21 @@ def _fault_when_tried(test_code: str, fn_name: str | None) -> tuple[str, str] | 
         return "unusable", unusable[0]
     if names := _names_of_the_library(test_code, fn_name):
         return "undefined", ", ".join(names)
-    return ("vacuous", "") if all(has_passed) else None
+    if has_passed == {True}:
+        return "vacuous", ""
+    return ("swallowing", "") if _swallows_errors(test_code, fn_name, trials[0]) else None
+
+
+def _swallows_errors(test_code: str, fn_name: str | None, equal_to_all: "_Trial") -> bool:
+    """Whether test code that looks at what the answer returns passes one that always raises."""
+    if not any(isinstance(node, (ast.ExceptHandler, ast.withitem)) for node in ast.walk(ast.parse(test_code))):
+        return False
+    if not _Trial(_raise, test_code, fn_name).has_passed:
+        return False
+    return (
+        equal_to_all.looks_at_values
+        or _Trial(lambda *given, **_: given[0] if given else None, test_code, fn_name).looks_at_values
+    )
 
 
 class _MisusedError(AttributeError, TypeError):
@@ -123,29 +147,35 @@ class _EqualToAll(_StandIn):
     __hash__ = None  # type: ignore[assignment]
 
 
-class _Trial:
-    """An answer whose functions return the one value."""
+class _AnyError(SystemExit, ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, NotImplementedError):
+    """What test code may catch of an answer."""
 
-    def __init__(self, value: Any) -> None:
-        self._value = value
+
+def _raise(*_: Any, **__: Any) -> None:
+    raise _AnyError(1)
+
+
+class _Trial:
+    """What test code makes of an answer whose functions are all this one."""
+
+    def __init__(self, answer: Callable[..., Any], test_code: str, fn_name: str | None) -> None:
+        self._answer = answer
         self.refused = ""  # why a call could not be made
         self.misused = ""  # what was done with the value that ended the test code
-
-    def passes(self, test_code: str, fn_name: str | None) -> bool:
+        self.has_passed = False
+        self.looks_at_values = False  # it passes by what a call returned, or fails by its type
         try:
             execute(test_code, fn_name, self.function)
+            self.has_passed = True
         except SystemExit as end:
-            return not end.code
-        except _MisusedError as error:
-            self.misused = str(error)
-        except ValueError as error:  # asyncio looks at types
-            if str(error).startswith("a coroutine was expected"):
+            self.has_passed = not end.code
+        except BaseException as error:  # whatever it is, this answer fails
+            self.looks_at_values = isinstance(error, (TypeError, AttributeError))
+            if isinstance(error, _MisusedError):
+                self.misused = str(error)
+            elif str(error).startswith("a coroutine was expected"):  # asyncio looks at types
                 self.misused = "awaits what it returns"
-        except BaseException:  # whatever it is, this answer fails
-            pass
-        else:
-            return True
-        return False
+        self.looks_at_values |= self.has_passed
 
     def function(self, name: str) -> Callable[..., Any]:
         def call(*positional: Any, **keywords: Any) -> Any:
@@ -153,7 +183,7 @@ class _Trial:
                 arguments_text(_with_none([positional, keywords]))
             except (TypeError, RecursionError) as error:
                 self.refused = str(error)
-            return self._value
+            return self._answer(*positional, **keywords)
 
         return call
 

@@ -10,8 +10,8 @@ _OF_FUNCTIONS = ("__call__", "__name__", "__qualname__")
 # Types of which no value comes back from a call.
 _MODULES = ("array", "enum", "io", "ipaddress", "itertools", "numpy", "re")
 _TYPES = """
-    Callable callable collections.abc.Callable enumerate filter map reversed types.BuiltinFunctionType types.FunctionType
-    types.LambdaType types.MethodType typing.Callable zip
+    Callable callable collections.abc.Callable enumerate filter map reversed types.BuiltinFunctionType
+    types.FunctionType types.LambdaType types.MethodType typing.Callable zip
 """
 _BRANCHES = (ast.If, ast.Match, ast.Try, ast.While)
 
