@@ -25,6 +25,7 @@ _NAMES_OF_THE_LIBRARY = """
 # With these, what fails on some values may pass on others.
 _BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.Match, ast.While, ast.comprehension)
 
+_OF_NAMED_TUPLES = ("_asdict", "_fields", "_replace")
 _ENOUGH_S = 1.0  # CPU seconds for trials of a test that some answer fails
 
 
@@ -112,7 +113,7 @@ class _StandIn:
     """Stands for what the answer returns; `vars` has what the test code made of it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in _names_of_plain_values():
+        if (name.startswith("_") and name not in _OF_NAMED_TUPLES) or name in _names_of_plain_values():
             raise AttributeError(name)
         raise _MisusedError(f"takes {name} of what it returns")
 

@@ -128,6 +128,7 @@ def test_arguments_that_an_answer_may_have_made_are_accepted(test: str) -> None:
             "takes __annotations__ of candidate, of which there are only calls",
         ),
         ("p = f(3)\nassert p.x == 3 and p.y == 4", "takes x of what it returns"),
+        ("assert f(3)._asdict() == {'x': 3}", "takes _asdict of what it returns"),
         ("assert callable(f(3))", "wants callable of what it returns"),
         ("g = f(3)\nassert callable(g) and g(4) == 7", "wants callable of what it returns"),
         ("import numpy as np\nassert isinstance(f(3), np.ndarray)", "wants np.ndarray of what it returns"),
