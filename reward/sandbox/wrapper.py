@@ -37,6 +37,8 @@ def _run():
     _sys.stdout.flush()
     if text:
         _os.write(1, (word + text).encode())
+    if is_tested and isinstance(error, SystemExit):
+        raise SystemExit(error.code or 1)
     if error is not None:
         raise error
     _os._exit(0)

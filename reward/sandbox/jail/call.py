@@ -5,16 +5,7 @@ from collections.abc import Callable
 from operator import is_not
 from typing import Any
 
-from reward.sandbox.jail.values import (
-    CONTAINERS,
-    ERRORS,
-    Known,
-    begin_call,
-    contents_text,
-    error_text,
-    from_text,
-    to_text,
-)
+from reward.sandbox.jail.values import CONTAINERS, Known, begin_call, contents_text, error_text, from_text, to_text
 
 _NUMBERED = (*CONTAINERS, Known)
 
@@ -40,7 +31,7 @@ def outcome_of_call(
     try:
         value = function(*positional, **keywords)
     except BaseException as error:  # untrusted
-        if is_tested and isinstance(error, ERRORS):
+        if is_tested and isinstance(error, (Exception, SystemExit)):
             changes = _changes_text(containers, held)
             text = "" if changes is None else f'["raised", {error_text(error)}{changes}]'
             return text, error
