@@ -118,7 +118,7 @@ def load_modules(tests: str | Sequence[str]) -> bool:
 
 def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
     """Run the test code, with what the function gives for the names that the answer is to define."""
-    module = ModuleType("test_code")
+    module = ModuleType("__main__")  # much test code runs its tests under `if __name__ == "__main__":`
     sys.modules[module.__name__] = module  # where dataclasses look for what annotations name
     namespace = module.__dict__
     tree = ast.parse(test_code)

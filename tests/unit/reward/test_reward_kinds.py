@@ -63,6 +63,13 @@ def test_answer_does_not_change_what_assertions_mean() -> None:
     assert score(["assert size(1) == sys.maxsize"], "import sys\ndef size(x): return sys.maxsize").outcome == "pass"
 
 
+@pytest.mark.parametrize("first", ["", "assert f(3) == 9\n"])
+def test_tests_run_as_the_main_program(first: str) -> None:
+    test = f"{first}def test():\n    assert f(4) == 16\nif __name__ == '__main__':\n    test()"
+    assert score([test], "def f(x): return x * x").outcome == "pass"
+    assert score([test], "def f(x): return 9").outcome == "fail"
+
+
 def test_calls_of_one_test_share_its_time() -> None:
     tests = ["for _ in range(50): assert f(1) == 1"]
     slow = "import time\ndef f(x):\n    time.sleep(0.2)\n    return x"

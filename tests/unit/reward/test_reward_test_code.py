@@ -19,7 +19,7 @@ from reward.problem import Problem, UncallableError
         "f(3)",
         "assert f(3) or True",
         "try:\n    assert f(3) == 4\nexcept Exception: pass",
-        "def test():\n    assert f(3) == 4\nif __name__ == '__main__': test()",
+        "def test():\n    assert f(3) == 4\nif __name__ != '__main__': test()",
         "len(f([1, 2])) == 2",
         "assert (len(f([1, 2])) == 2, 'wrong length')",
         "def check(f):\n    return abs(f(2.0) - 4) < 1e-9\ncheck(f)",
