@@ -54,7 +54,7 @@ def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | 
         return "refused", use
     if not any(map(_may_fail, ast.walk(tree))):
         return "vacuous", ""
-    if not names - modules:
+    if not names - modules - {"candidate" if fn_name is None else ""}:
         return "nameless", ""
     functions = (names | {"candidate"}) - modules - (names_defined(tree) - {"candidate"})
     if use := unusable_use(tree, functions - set(_NAMES_OF_THE_LIBRARY.split())):

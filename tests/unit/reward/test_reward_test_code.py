@@ -30,6 +30,13 @@ def test_tests_that_pass_whatever_the_answer_is_are_refused(test: str) -> None:
         Problem.from_input_output({"test_code": ["assert f(3) == 4", test], "fn_name": "f"}, problem_id=7)
 
 
+def test_candidate_without_a_name_of_the_function_is_refused() -> None:
+    test = "def check(candidate):\n    assert candidate(3) == 4\n"
+    with pytest.raises(ValueError, match="problem 7: test_code 0 names no function that the answer could define"):
+        Problem.from_input_output({"test_code": [f"{test}check(candidate)"]}, problem_id=7)
+    assert Problem.from_input_output({"test_code": [f"{test}check(f)"]}, problem_id=7).num_tests == 1
+
+
 SWALLOWING = [
     "for x in (1, 2):\n    try: r = f(x)\n    except Exception: continue\n    assert r == x",
     "for x in ([1], [2]):\n    try: r = f(x)\n    except Exception: continue\n    assert sorted(r) == x",
