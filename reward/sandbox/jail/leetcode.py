@@ -69,14 +69,19 @@ def allow_depth() -> None:
 
 
 def find_function(namespace: dict, fn_name: str, *, has_class: bool = True) -> Callable:
-    """The function, or where there is none and may be a class Solution, its method.
+    """The function, or where the code defines none and may have a class Solution, its method.
+
+    What the code has imported, as `from heapq import *` does with `merge`, comes last.
 
     Raises:
         NameError: the code defines neither.
     """
-    if fn_name in namespace:
-        return namespace[fn_name]
+    function = namespace.get(fn_name)
+    if getattr(function, "__module__", None) == namespace["__name__"]:
+        return function
     solution = namespace.get("Solution")
     if has_class and solution is not None and hasattr(solution, fn_name):
         return getattr(solution(), fn_name)
+    if fn_name in namespace:
+        return namespace[fn_name]
     raise NameError(f"the code does not define {fn_name}")

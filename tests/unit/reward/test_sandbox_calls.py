@@ -40,6 +40,21 @@ def value_of(expression: str) -> object:
     return returned(call(f"def f():\n    return {expression}"))
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from statistics import *\nclass Solution:\n    def fmean(self, a): return a[0]",
+        "from statistics import *\ndef fmean(a): return a[0]\nclass Solution:\n    def fmean(self, a): return a[1]",
+        "class Solution:\n    def two(self, a): return a[0]\n    def fmean(self, a): return a[1]\nfmean = Solution().two",
+        "class Solution: pass\nfrom operator import itemgetter\nfmean = itemgetter(0)",
+        "from builtins import min as fmean",
+    ],
+)
+def test_what_the_answer_defines_comes_before_what_it_imports(code: str) -> None:
+    program = Program(code=code, fn_name="fmean", arguments=arguments_text([[3, 9]]))
+    assert returned(SANDBOX.execute(program, limits=LIMITS, timeout_s=5.0)) == 3
+
+
 def test_names_of_leetcode_are_there_where_wanted() -> None:
     for code in ("def f(a):\n    return max(deque(a))", "class Solution:\n    def f(self, a):\n        return max(a)"):
         wanted, unwanted = (
