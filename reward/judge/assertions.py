@@ -12,7 +12,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from reward.judge.allowed import is_allowed, modules_imported
 from reward.judge.containers import fill, numbered_arguments
@@ -29,7 +29,9 @@ _NAMES_OF_TYPES = """
 
 
 def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str, str]:
-    """Run one test; returns "passed", "wrong", or "ended" where a run of the answer decides, and one line on it.
+    """Run one test; returns "passed", "wrong", or what decides whatever the test code makes of it; and one line on it.
+
+    "ended": a run of the answer. "late": it wants more of an iterator than was read in time.
 
     Args:
         call: runs a function of the answer.
@@ -78,7 +80,9 @@ class _Answer:
             status, text = self._call(name, arguments)
             try:
                 kind, content, *changed = (
-                    from_text(text, containers.__getitem__) if status in ("ok", "runtime_error") else ("", None)
+                    from_text(text, containers.__getitem__, self._read_on)
+                    if status in ("ok", "runtime_error")
+                    else ("", None)
                 )
                 for changes in changed:
                     fill(containers, changes)
@@ -100,6 +104,10 @@ class _Answer:
 
         call.__name__ = call.__qualname__ = name
         return call
+
+    def _read_on(self) -> NoReturn:
+        self.ending = self.ending or ("late", "")
+        raise _AnswerEndedError
 
 
 def load_modules(tests: str | Sequence[str]) -> bool:

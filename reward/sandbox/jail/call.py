@@ -11,7 +11,7 @@ _NUMBERED = (*CONTAINERS, Known)
 
 
 def outcome_of_call(
-    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterators_end: tuple[float, int]
+    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterators_end: tuple[float, float, int]
 ) -> tuple[str, BaseException | None]:
     """Call the function; returns what came of it as text, and the exception that it raised, if any.
 

@@ -101,7 +101,7 @@ def _call(
     result_fd: int,
     *,
     is_tested: bool,
-    iterators_end: tuple[float, int],
+    iterators_end: tuple[float, float, int],
 ) -> None:
     module = ModuleType("solution")
     sys.modules["solution"] = module

@@ -14,18 +14,21 @@ import contextlib
 import importlib
 import json
 import math
+import signal
 import sys
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
-from typing import Any
+from typing import Any, NoReturn
 
 _LONG_BITS = 10_000  # the time for decimal digits grows with the square of their number
 _MAX_ITEMS = 100_000  # of an iterator, which may have no end
-_MANY_ITEMS = 1_000  # with so many, it may be slow and have no end
 _iterators_end_at = math.inf  # CPU seconds of this process
+_iterators_s = math.inf  # CPU seconds for the reading of the outermost iterator in which they are over
 _iterators_left = math.inf  # characters that iterators may still take
+_num_reading = 0  # iterators that are being read, one in the other
+_is_late = False  # the CPU seconds are over
 _numbers: dict[int, int] = {}  # by id: of objects that both sides of a call have
 CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 """What may be changed in place, or hold what may."""
@@ -117,12 +120,17 @@ def _contents_text(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} is no built-in type")
 
 
-def from_text(text: str | bytes, known: Callable[[Any], Any] | None = None) -> Any:
+def from_text(
+    text: str | bytes,
+    known: Callable[[Any], Any] | None = None,
+    read_on: Callable[[], NoReturn] | None = None,
+) -> Any:
     """The value of which `to_text` gave the text; iterators give their items, then raise what ended them.
 
     Args:
         text: untrusted.
         known: gives the objects that the text has by their numbers; LookupError, TypeError: it has no such number.
+        read_on: called where an iterator that was left for its time is read to the end of its items.
 
     Raises:
         ValueError: it is no such text.
@@ -132,6 +140,8 @@ def from_text(text: str | bytes, known: Callable[[Any], Any] | None = None) -> A
     def from_object(tagged: dict[str, Any]) -> Any:
         try:
             ((kind, content),) = tagged.items()
+            if kind == "iterator":
+                return _iterator(content, read_on)
             return known(content) if known is not None and kind == "known" else _FROM_CONTENT[kind](content)
         except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise ValueError(f"not a value as text ({error})") from error
@@ -144,14 +154,16 @@ def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = 
     return to_text([list(positional), keywords or {}])
 
 
-def begin_call(objects: Iterable[object], iterators_end: tuple[float, int]) -> None:
+def begin_call(objects: Iterable[object], iterators_end: tuple[float, float, int]) -> None:
     """Write these objects by their numbers from now on, and leave iterators at this end.
 
-    The end: CPU seconds of this process, for an iterator of many items, and characters of all of them as text.
+    The end: CPU seconds of this process, those for reading, and characters of all iterators as text.
     """
-    global _iterators_end_at, _iterators_left, _numbers
+    global _iterators_end_at, _iterators_s, _iterators_left, _numbers
     _numbers = {id(value): number for number, value in enumerate(objects)}
-    _iterators_end_at, _iterators_left = iterators_end
+    _iterators_end_at, _iterators_s, _iterators_left = iterators_end
+    if math.isfinite(_iterators_s):
+        signal.signal(signal.SIGPROF, _on_time)
 
 
 def contents_text(value: Any) -> str:
@@ -216,28 +228,63 @@ def _scalar(value: object) -> str | None:
 
 
 def _iterator_text(iterator: Iterator) -> str:
-    """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more"."""
-    global _iterators_left
+    """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more" or "late"."""
     items: list[str] = []
-    ending = "null"
+    try:
+        ending = _read(iterator, items)
+    except _LateError:
+        ending = '"late"'
+    return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
+
+
+class _LateError(BaseException):
+    """The time for reading iterators is over."""
+
+
+def _on_time(*_: object) -> None:
+    global _is_late
+    was_late, _is_late = _is_late, True
+    if _num_reading and not was_late:
+        raise _LateError
+
+
+def _read(iterator: Iterator, items: list[str]) -> str:
+    """Put an iterator's items, as text, into the list; returns the ending as text, or raises _LateError."""
+    global _num_reading
+    has_timer = not _num_reading and not _is_late and math.isfinite(_iterators_s)
+    _num_reading += 1
+    try:
+        if has_timer:
+            left_s = min(_iterators_s, _iterators_end_at - time.process_time())
+            signal.setitimer(signal.ITIMER_PROF, max(left_s, 1e-3))
+        ending = _items_and_ending(iterator, items)
+        return '"late"' if _is_late else ending  # it may have caught the error, and ended by that
+    finally:
+        _num_reading -= 1
+        if has_timer:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _items_and_ending(iterator: Iterator, items: list[str]) -> str:
+    global _iterators_left
     left = _iterators_left
     try:
         for item in iterator:
-            if len(items) == _MAX_ITEMS or (len(items) > _MANY_ITEMS and time.process_time() > _iterators_end_at):
-                ending = '"more"'
+            if _is_late:
                 break
+            if len(items) == _MAX_ITEMS:
+                return '"more"'
             text = to_text(item)
             left -= len(text) + 2  # those of iterators in it are among them
             _iterators_left = left
             if left < 0:
-                ending = '"more"'
-                break
+                return '"more"'
             items.append(text)
     except MemoryError:  # also that of an item which alone takes all: those before it count
-        ending = '"more"'
+        return '"more"'
     except Exception as error:  # untrusted: the program's own, which a test may expect
-        ending = error_text(error)
-    return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
+        return error_text(error)
+    return "null"
 
 
 def error_text(error: BaseException) -> str:
@@ -263,13 +310,15 @@ def _error(content: list) -> BaseException:
     return Exception(*arguments)
 
 
-def _iterator(content: list) -> Iterator:
+def _iterator(content: list, read_on: Callable[[], NoReturn] | None) -> Iterator:
     items, ending = content
 
     def replay() -> Iterator:
         yield from items
         if isinstance(ending, Exception):
             raise ending
+        if ending == "late" and read_on is not None:
+            read_on()
         if ending is not None:
             raise OverflowError("the answer's iterator has too many items")
 
@@ -299,7 +348,6 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "keys": lambda keys: dict.fromkeys(keys).keys(),
     "values": lambda values: dict(enumerate(values)).values(),
     "items": lambda pairs: dict(pairs).items(),
-    "iterator": _iterator,
     "error": _error,
     **{name: _of_library(module, name) for module, name in LIBRARY},
     "timezone": lambda parts: importlib.import_module("datetime").timezone(*parts[0]),

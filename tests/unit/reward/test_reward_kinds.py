@@ -251,6 +251,47 @@ def test_of_an_endless_iterator_test_code_may_take_what_it_wants(body: str) -> N
     assert score([f"{whole}\nassert f(2) is None"], code, "f").outcome == "fail"
 
 
+PERFECT = """
+def f():
+    n = 2
+    while True:
+        if sum(d for d in range(1, n // 2 + 1) if n % d == 0) == n:
+            yield n
+        n += 1
+"""
+CATCHING = """
+def f():
+    n = 0
+    while True:
+        try:
+            m = sum(range(n))
+        except BaseException:
+            m = -1
+        yield m
+        n = n + 1 if n < 3 else 20_000_000
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "code", "outcome"),
+    [
+        ("g = f()\nassert [next(g) for _ in range(3)] == [6, 28, 496]", PERFECT, "pass"),
+        ("g = f()\nassert [next(g) for _ in range(5)][-1] == 33_550_336", PERFECT, "time_out"),
+        ("for _ in range(30):\n    g = f()\n    assert (next(g), next(g)) == (6, 28)", PERFECT, "pass"),
+        (
+            "from itertools import count\nfor n in range(30): assert next(f(n)) == n",
+            "from itertools import count as f",
+            "pass",
+        ),
+        ("g = f()\nassert [next(g) for _ in range(4)] == [0, 0, 1, 3]", CATCHING, "pass"),
+        ("import itertools\nassert -1 not in itertools.islice(f(), 50)", CATCHING, "time_out"),
+        ("g = next(f())\nassert next(g) == 6", f"{PERFECT.replace('def f', 'def g')}\ndef f(): yield g()", "pass"),
+    ],
+)
+def test_of_an_iterator_that_is_slow_test_code_may_take_what_comes_in_time(test: str, code: str, outcome: str) -> None:
+    assert score([test], code, "f", test_s=1.5).outcome == outcome
+
+
 def test_a_long_iterator_with_an_end_comes_back_whole() -> None:
     test = "assert list(map(len, f(90))) == [10_000] * 90"
     assert score([test], "def f(x): return ('x' * 10_000 for _ in range(x))", "f").outcome == "pass"
