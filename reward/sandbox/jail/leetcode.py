@@ -6,6 +6,7 @@ import re
 import resource
 import sys
 from collections.abc import Callable
+from typing import Any
 
 # As LeetCode has it all public names of these modules are there; where two have a name, the later one's.
 _NAMES_OF = (
@@ -34,6 +35,25 @@ _READY: dict[str, object] = {}  # made once, before any call
 for _module in map(importlib.import_module, _NAMES_OF):
     _public = getattr(_module, "__all__", None) or [name for name in vars(_module) if name[0] != "_"]
     _READY |= {name: getattr(_module, name) for name in _public}
+
+
+class ListNode:
+    """LeetCode's node of a linked list."""
+
+    def __init__(self, val: object = 0, next: object = None) -> None:  # noqa: A002
+        """Make one node."""
+        self.val, self.next = val, next
+
+
+class TreeNode:
+    """LeetCode's node of a binary tree."""
+
+    def __init__(self, val: object = 0, left: object = None, right: object = None) -> None:
+        """Make one node."""
+        self.val, self.left, self.right = val, left, right
+
+
+_READY |= {"ListNode": ListNode, "TreeNode": TreeNode}
 _MAX_DEPTH = 50_000
 _STACK_BYTES = 1 << 28
 
@@ -76,7 +96,7 @@ def find_function(namespace: dict, fn_name: str, *, has_class: bool = True) -> C
     Raises:
         NameError: the code defines neither.
     """
-    function = namespace.get(fn_name)
+    function: Any = namespace.get(fn_name)
     if getattr(function, "__module__", None) == namespace["__name__"]:
         return function
     solution = namespace.get("Solution")

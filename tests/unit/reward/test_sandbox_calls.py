@@ -45,7 +45,7 @@ def value_of(expression: str) -> object:
     [
         "from statistics import *\nclass Solution:\n    def fmean(self, a): return a[0]",
         "from statistics import *\ndef fmean(a): return a[0]\nclass Solution:\n    def fmean(self, a): return a[1]",
-        "class Solution:\n    def two(self, a): return a[0]\n    def fmean(self, a): return a[1]\nfmean = Solution().two",
+        "class Solution:\n    def g(self, a): return a[0]\n    def fmean(self, a): return a[1]\nfmean = Solution().g",
         "class Solution: pass\nfrom operator import itemgetter\nfmean = itemgetter(0)",
         "from builtins import min as fmean",
     ],
@@ -63,6 +63,12 @@ def test_names_of_leetcode_are_there_where_wanted() -> None:
         )
         assert returned(SANDBOX.execute(wanted, limits=LIMITS, timeout_s=5.0)) == 9
         assert SANDBOX.execute(unwanted, limits=LIMITS, timeout_s=5.0).detail.startswith("NameError")
+
+
+def test_the_nodes_of_leetcode_are_there() -> None:
+    signature = "class Solution:\n    def f(self, a: Optional[TreeNode]) -> Optional[ListNode]:\n"
+    assert returned(call(f"{signature}        return a", 3)) == 3
+    assert value_of("[ListNode(3, ListNode()).next.val, TreeNode(3).left]") == [0, None]
 
 
 @pytest.mark.parametrize(
