@@ -34,6 +34,7 @@ CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 """What may be changed in place, or hold what may."""
 ERRORS = (Exception, SystemExit)
 """What test code may expect of a call."""
+_WITH_POSITIONS = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
 _LENGTH: Any = deque.__dict__["maxlen"]
@@ -143,7 +144,7 @@ def from_text(
             if kind == "iterator":
                 return _iterator(content, read_on)
             return known(content) if known is not None and kind == "known" else _FROM_CONTENT[kind](content)
-        except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        except (TypeError, LookupError, AttributeError, ArithmeticError, SystemError) as error:
             raise ValueError(f"not a value as text ({error})") from error
 
     return json.loads(text, object_hook=from_object)
@@ -303,6 +304,8 @@ def _error(content: list) -> BaseException:
         if isinstance(kind, type) and issubclass(kind, ERRORS):
             try:
                 error = kind(*arguments)
+                if isinstance(error, _WITH_POSITIONS) and not 0 <= error.start <= error.end <= len(error.object):
+                    continue  # its text would come from memory that is not its object's
                 own = {"__str__": lambda _: text}  # as a class of the answer's says it
                 return error if text in (None, str(error)) else type(name, (kind,), own)(*arguments)
             except TypeError:  # it wants other arguments, as UnicodeDecodeError does

@@ -44,6 +44,29 @@ def test_expected_exceptions(body: str, outcome: str) -> None:
     assert score([EXPECTS_ERROR], f"def f(x):\n    {body}", "f").outcome == outcome
 
 
+WILD = """
+class E(UnicodeDecodeError):
+    def __str__(self):
+        return "bad"
+
+class T(UnicodeTranslateError):
+    def __str__(self):
+        return "bad"
+
+def f(x):
+    raise E("utf-8", b"a", *x, "r") if len(x) == 2 else T("a", *x[:2], "r")
+"""
+
+
+@pytest.mark.parametrize("positions", [(-(10**12), 1 - 10**12), (10**12, 10**12 + 1), (1, 0), (-(10**12), 0, 0)])
+def test_positions_in_no_text_are_not_looked_up(positions: tuple[int, ...]) -> None:
+    test = f"import pytest\nwith pytest.raises(ValueError):\n    f({list(positions)})"
+    assert score([test], WILD, "f").outcome == "pass"
+    problem = Problem.from_input_output({"inputs": [[list(positions)]], "outputs": [1], "fn_name": "f"}, problem_id=1)
+    code = WILD.replace("raise", "return")
+    assert score_response(problem, f"```python\n{code}\n```").outcome == "fail"
+
+
 @pytest.mark.parametrize(
     ("raised", "kind", "text"),
     [
