@@ -22,6 +22,8 @@ _FAULTS = {
     "line check(candidate)), or leave the test out",
     "swallowing": "passes an answer that always raises, as all tests do: let them check outside of `try` and `except`, "
     "or leave the problem out",
+    "careless": "passes, as all tests do, an answer that {} whatever it is asked: let them compare whole values with "
+    "those that are right, or leave the problem out",
     "uncallable": "calls the answer with what cannot be handed to it ({}): give plain values, or leave the problem out",
     "unusable": "{}: only plain values come back from a call, so leave the problem out",
     "undefined": "uses {}, which it does not define, so that an answer could: import that",
@@ -170,7 +172,7 @@ def _faults_of_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits
             return [(0, "crash", str(error))] if error.is_crash else []
     share = replace(limits, judge_s=limits.judge_s / len(tests))
     found = ((index, _faults_of_tests((test,), fn_name, share)) for index, test in enumerate(tests))
-    return [(index, kind, cause) for index, faults in found for _, kind, cause in faults]
+    return [(index, kind, cause) for index, faults in found for _, kind, cause in faults if kind != "careless"]
 
 
 def _check_printable(outputs: list[str], where: str, limits: Limits) -> None:

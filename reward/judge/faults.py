@@ -36,14 +36,23 @@ def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int
     whatever the answer's functions return. "uncallable": it calls one with what has no form as text. "unusable": it
     uses one, or what one returns, as no plain value can be used. "undefined": it uses a name of the library that it
     does not import, which an answer could define. "swallowing": it passes an answer that always raises, which tests
-    that expect an error may, but not all tests of a problem. Tests in which nothing is to be seen are tried with
+    that expect an error may, but not all tests of a problem. "careless": so do all tests with an answer that does not
+    look at what it is asked. Tests in which nothing is to be seen are tried with
     functions that return what equals everything, what differs from everything (true and false), and None, until some
     pass and some fail.
     """
     faults = [(index, *fault) for index, test in enumerate(tests) if (fault := _fault_to_be_seen(test, fn_name))]
-    return faults or [
+    started = process_time()
+    faults = faults or [
         (index, *fault) for index, test in enumerate(tests) if (fault := _fault_when_tried(test, fn_name))
     ]
+    if faults or process_time() - started > _ENOUGH_S / 2:
+        return faults
+    expects_nan = any("nan" in test for test in tests)  # which may be right
+    for what, answer in _CARELESS.items():
+        if not (expects_nan and what == "returns nan") and _passes_all(answer, tests, fn_name):
+            return [(0, "careless", what)]
+    return []
 
 
 def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | None:
@@ -60,6 +69,13 @@ def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | 
     if use := unusable_use(tree, functions - set(_NAMES_OF_THE_LIBRARY.split())):
         return "unusable", use
     return None
+
+
+def _passes_all(answer: Callable[..., Any], tests: Sequence[str], fn_name: str | None) -> bool:
+    """Whether all tests pass a careless answer, but not one that returns what is like no value at all."""
+    return all(_Trial(answer, test, fn_name).has_passed for test in tests) and not all(
+        _Trial(lambda *_, **__: _UnlikeAll(), test, fn_name).has_passed for test in tests
+    )
 
 
 def _may_fail(node: ast.AST) -> bool:
@@ -146,6 +162,40 @@ class _EqualToAll(_StandIn):
         return False
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class _UnlikeAll:
+    """Cannot be compared, nor be taken for true or false: tests that do so look at the value."""
+
+    def _refuse(self, *_: object) -> Any:
+        raise TypeError("neither true nor false")
+
+    __eq__ = __ne__ = __bool__ = _refuse
+
+
+class _EmptyList(_UnlikeAll, list):
+    """Passes loops over what the answer returns, and `all` of it."""
+
+
+class _NotANumber(_UnlikeAll, float):
+    """Passes tests that raise where it is too far away."""
+
+
+def _overwrite(*positional: Any, **_: Any) -> Any:
+    """Pass tests that compare what is returned with what they make of the changed argument."""
+    for given in positional:
+        if isinstance(given, list):
+            given[:] = [0.5]
+            return given
+    return _UnlikeAll()
+
+
+_CARELESS: dict[str, Callable[..., Any]] = {
+    "returns an empty list": lambda *_, **__: _EmptyList(),
+    "returns nan": lambda *_, **__: _NotANumber("nan"),
+    "overwrites its argument and returns it": _overwrite,
+}
+"""By what they do: answers that no test of a problem may pass together with all others."""
 
 
 class _AnyError(SystemExit, ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, NotImplementedError):

@@ -83,7 +83,7 @@ def test_what_test_code_may_not_use_is_refused(test: str, use: str) -> None:
         "import collections.abc, math as m\nassert f(3) == m.pi and isinstance(f(4), collections.abc.Iterable)",
         "from urllib.parse import quote\nimport urllib.parse\nassert f(3) == quote('4') == urllib.parse.quote('4')",
         "from math import *\nassert isclose(f(3), 4.0)",
-        "import numpy.testing\nnumpy.testing.assert_allclose(f(3), 4)",
+        "import numpy.testing\nnumpy.testing.assert_allclose(f(3), 4)\nassert f(3) == 4",
         "import sys\nif f(3) != 4: sys.exit(1)",
         "if f(3) != 4: exit(1)",
         "assert f(3) == sys.maxsize",

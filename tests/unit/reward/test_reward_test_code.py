@@ -37,6 +37,44 @@ def test_candidate_without_a_name_of_the_function_is_refused() -> None:
     assert Problem.from_input_output({"test_code": [f"{test}check(f)"]}, problem_id=7).num_tests == 1
 
 
+NP = "import numpy as np\n"
+
+
+@pytest.mark.parametrize(
+    ("tests", "what"),
+    [
+        ([f"{NP}assert np.allclose(f(3), 9.0)", f"{NP}np.testing.assert_allclose(f(2), 4.0)"], "returns an empty list"),
+        (["for a, b in zip(f(3), [1, 2]):\n    assert a == b"], "returns an empty list"),
+        (["assert all(a == b for a, b in zip(f(2), [1, 4]))"], "returns an empty list"),
+        (["for x in (1, 2):\n    if abs(f(x) - 2 * x) > 1e-6:\n        raise AssertionError(x)"], "returns nan"),
+        (["a = [3, 1, 2]\nassert f(a) == sorted(a)"], "overwrites its argument and returns it"),
+    ],
+)
+def test_tests_that_all_pass_a_careless_answer_are_refused(tests: list[str], what: str) -> None:
+    with pytest.raises(ValueError, match=f"problem 7: test_code 0 passes, as all tests do, an answer that {what}"):
+        Problem.from_input_output({"test_code": tests}, problem_id=7)
+    assert Problem.from_input_output({"test_code": [*tests, "assert f([1]) == 4"]}, problem_id=7)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert f(3) == []",
+        "assert not f(3)",
+        "assert f(3)",
+        "assert f(3) != 4",
+        "assert str(f(3)) == 'nan'",
+        "import math\nassert math.isnan(f(3))",
+        "import pytest\nwith pytest.raises(TypeError): f([3], 'x')",
+        "a = [1, 2]\nf(a)\nassert a == []",
+        "a = [1, 2]\nassert f(list(a)) == sorted(a)",
+        "import unittest\nclass T(unittest.TestCase):\n    def t(self): self.assertEqual(f(3), [])\nT('t').debug()",
+    ],
+)
+def test_tests_that_look_at_what_is_right_are_accepted(test: str) -> None:
+    assert Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=7).num_tests == 1
+
+
 SWALLOWING = [
     "for x in (1, 2):\n    try: r = f(x)\n    except Exception: continue\n    assert r == x",
     "for x in ([1], [2]):\n    try: r = f(x)\n    except Exception: continue\n    assert sorted(r) == x",
