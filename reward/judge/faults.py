@@ -10,6 +10,7 @@ from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from time import process_time
+from types import MethodType
 from typing import Any
 
 from reward.judge.allowed import refused_use
@@ -100,10 +101,10 @@ def _fault_when_tried(test_code: str, fn_name: str | None) -> tuple[str, str] | 
     unusable = [trial.misused for trial in trials if trial.misused]
     if uncallable:
         return "uncallable", uncallable[0]
-    if unusable and not _has_branches(test_code):
-        return "unusable", unusable[0]
     if names := _names_of_the_library(test_code, fn_name):
         return "undefined", ", ".join(names)
+    if unusable and not _has_branches(test_code):
+        return "unusable", unusable[0]
     if has_passed == {True}:
         return "vacuous", ""
     return ("swallowing", "") if _swallows_errors(test_code, fn_name, trials[0]) else None
@@ -138,6 +139,11 @@ class _StandIn:
 
     def __await__(self) -> Any:
         raise _MisusedError("awaits what it returns")
+
+    def __enter__(self) -> Any:
+        raise _MisusedError("enters what it returns")
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class _Differing(_StandIn):
@@ -236,7 +242,27 @@ class _Trial:
                 self.refused = str(error)
             return self._answer(*positional, **keywords)
 
-        return call
+        return _Function(call, name)
+
+
+class _Function:
+    """Stands for a function of the answer's: what can be done with any, but no more."""
+
+    def __init__(self, call: Callable[..., Any], name: str) -> None:
+        self._call = call
+        self.__name__ = self.__qualname__ = name
+
+    def __call__(self, *positional: Any, **keywords: Any) -> Any:
+        return self._call(*positional, **keywords)
+
+    def __get__(self, instance: object, _: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _MisusedError(f"takes {name} of {vars(self).get('__name__')}, of which there are only calls")
+
+    def __instancecheck__(self, value: object) -> bool:
+        raise _MisusedError(f"takes {self.__name__} for a type, of which there are only calls")
 
 
 def _with_none(value: Any) -> Any:
@@ -249,6 +275,8 @@ def _with_none(value: Any) -> Any:
         if vars(value):
             raise TypeError(f"an object of the answer's with attributes {', '.join(vars(value))}")
         return None
+    if isinstance(value, _Function):
+        raise TypeError("function is no built-in type")
     if isinstance(value, io.IOBase):  # it would arrive as an iterator of its lines
         raise TypeError(f"{type(value).__name__} is no built-in type")
     if isinstance(value, dict):
