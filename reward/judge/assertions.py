@@ -7,7 +7,9 @@ runs here. Every call loads the answer anew, so that it keeps no state from one 
 import ast
 import builtins
 import contextlib
+import functools
 import importlib
+import symtable
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +118,7 @@ def load_modules(tests: str | Sequence[str]) -> bool:
     for test_code in [tests] if isinstance(tests, str) else tests:
         if "import" in test_code or "pytest" in test_code:
             with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                names |= modules_imported(tree := ast.parse(test_code)) | (modules_used(tree) & {"pytest"})
+                names |= modules_imported(ast.parse(test_code)) | (modules_used(test_code) & {"pytest"})
     missing = sorted(names - sys.modules.keys())
     for name in missing:
         with contextlib.suppress(Exception):  # the test code will meet it again
@@ -131,8 +133,9 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
     namespace = module.__dict__
     tree = ast.parse(test_code)
     namespace.update({name: getattr(typing, name) for name in _NAMES_OF_TYPES.split()})
-    for name in names_of_the_answer(tree, fn_name):
-        if name in modules_used(tree) and name != fn_name:
+    modules = modules_used(test_code)
+    for name in names_of_the_answer(test_code, fn_name):
+        if name in modules and name != fn_name:
             module = importlib.import_module(name)
             is_class = not any(hasattr(module, taken) for taken in attributes_taken(tree, name))
             namespace[name] = getattr(module, name, module) if is_class else module
@@ -142,22 +145,41 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
     exec(compile(tree, "tests.py", "exec", dont_inherit=True, optimize=0), namespace)
 
 
-def names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
-    """Names that the test code uses and nothing in it defines, and what the task calls the answer's function.
+def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
+    """Names that the test code uses and does not define where it does, and what the task calls the answer's function.
 
     That may be a parameter's or a built-in function's name too, or stand in a text that is evaluated. A task that does
     not name it may have a built-in function's for it: `assert sum(10, 15) == 6`.
 
     Only the test code decides: an answer that defines `set` or `all` must not change what the assertions mean.
     """
-    defined = names_defined(tree)
-    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    tree = ast.parse(test_code)
+    undefined = set(_undefined(test_code)) - {*builtins.__dict__, *_NAMES_OF_TYPES.split()}
     # `check(candidate)` names the answer's function as `check` names its parameter.
-    known = {*defined, *builtins.__dict__, *_NAMES_OF_TYPES.split()}
-    undefined = [name for name in used if name == "candidate" or name not in known]
+    if any(isinstance(node, ast.Name) and node.id == "candidate" for node in ast.walk(tree)):
+        undefined.add("candidate")
     if fn_name:
         return [*undefined, fn_name]
-    return undefined or _first_called(tree, defined)
+    return sorted(undefined) or _first_called(tree, names_defined(tree))
+
+
+@functools.lru_cache(maxsize=8)
+def _undefined(test_code: str) -> frozenset[str]:
+    """Global names that the test code reads, in any scope, and does not set."""
+    read: set[str] = set()
+    bound: set[str] = set()
+    tables = [symtable.symtable(test_code, "tests.py", "exec")]
+    for table in tables:
+        is_module = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if is_module or symbol.is_global():
+                read.update([symbol.get_name()] if symbol.is_referenced() else [])
+                bound.update([symbol.get_name()] if symbol.is_assigned() or symbol.is_imported() else [])
+        tables += table.get_children()
+    for node in ast.walk(ast.parse(test_code)):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            bound.update(_names_of_module(node.module or ""))
+    return frozenset(read - bound)
 
 
 def names_defined(tree: ast.Module) -> set[str]:
@@ -177,10 +199,10 @@ def names_defined(tree: ast.Module) -> set[str]:
     return defined
 
 
-def modules_used(tree: ast.Module) -> set[str]:
+def modules_used(test_code: str) -> set[str]:
     """Modules, of the standard library or `pytest`, that the test code takes attributes of without importing them."""
-    undefined = {*sys.stdlib_module_names, "pytest"} - names_defined(tree)
-    return {base for base, _ in _attributes(tree)} & undefined
+    undefined = _undefined(test_code) & {*sys.stdlib_module_names, "pytest"}
+    return {base for base, _ in _attributes(ast.parse(test_code))} & undefined
 
 
 def attributes_taken(tree: ast.Module, name: str) -> set[str]:

@@ -58,8 +58,8 @@ def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int
 
 def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | None:
     tree = ast.parse(test_code)
-    names = set(names_of_the_answer(tree, fn_name))
-    modules = (names & modules_used(tree)) - {fn_name}
+    names = set(names_of_the_answer(test_code, fn_name))
+    modules = (names & modules_used(test_code)) - {fn_name}
     if use := refused_use(tree, names_defined(tree) | {fn_name or ""}, modules):
         return "refused", use
     if not any(map(_may_fail, ast.walk(tree))):
@@ -336,7 +336,6 @@ def _has_branches(test_code: str) -> bool:
 
 def _names_of_the_library(test_code: str, fn_name: str | None) -> list[str]:
     """Names of the library among those that the answer would have to define beside the function that is asked for."""
-    tree = ast.parse(test_code)
-    names = set(names_of_the_answer(tree, fn_name)) - {"candidate"} - (modules_used(tree) - {fn_name})
+    names = set(names_of_the_answer(test_code, fn_name)) - {"candidate"} - (modules_used(test_code) - {fn_name})
     known = sorted((names - {fn_name}) & set(_NAMES_OF_THE_LIBRARY.split()))
     return known if len(known) < len(names) else []  # else it asks for a function of that name

@@ -70,6 +70,22 @@ def test_tests_run_as_the_main_program(first: str) -> None:
     assert score([test], "def f(x): return 9").outcome == "fail"
 
 
+@pytest.mark.parametrize(
+    ("test", "fn_name"),
+    [
+        ("def helper(a):\n    g = a + 1\n    return g\nassert f(1) == 1 and g([1, 2]) == 3", "f"),
+        ("assert sum(g for g in [1, 2]) == 3\nassert g([1, 2]) == 3", None),
+        ("class T:\n    def g(self): return g([1, 2])\nassert (f(1), T().g()) == (1, 3)", "f"),
+        ("def helper(g):\n    return g([1, 2])\nassert helper(g) == 3", None),
+        ("def set_up():\n    global y\n    y = 3\nset_up()\nassert g([1, 2]) == y", None),
+        ("def check(string):\n    return string.upper()\nassert check(str(g([3]))) == '3'", None),
+    ],
+)
+def test_a_name_of_the_answer_may_be_another_elsewhere(test: str, fn_name: str | None) -> None:
+    assert score([test], "def f(x): return x\ndef g(x): return sum(x)", fn_name).outcome == "pass"
+    assert score([test], "def f(x): return x\ndef g(x): return 0", fn_name).outcome == "fail"
+
+
 def test_calls_of_one_test_share_its_time() -> None:
     tests = ["for _ in range(50): assert f(1) == 1"]
     slow = "import time\ndef f(x):\n    time.sleep(0.2)\n    return x"

@@ -235,7 +235,7 @@ def test_values_that_some_answer_can_return_are_accepted(test: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "test", ["assert all(case for case in ['f(1)'])", "def check(add):\n    assert add(1) == 3\ncheck(add)"]
+    "test", ["assert all(case for case in ['f(1)'])", "def check(add):\n    assert add(1) == 3\ncheck(None)"]
 )
 def test_test_code_without_a_name_for_the_answer_is_refused(test: str) -> None:
     with pytest.raises(ValueError, match="problem 7: test_code 0 names no function .*: set fn_name"):
