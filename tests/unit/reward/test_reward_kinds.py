@@ -300,7 +300,7 @@ def f():
             "pass",
         ),
         ("g = f()\nassert [next(g) for _ in range(4)] == [0, 0, 1, 3]", CATCHING, "pass"),
-        ("import itertools\nassert -1 not in itertools.islice(f(), 50)", CATCHING, "time_out"),
+        ("import itertools\nassert len(list(itertools.islice(f(), 50))) == 50", CATCHING, "time_out"),
         ("g = next(f())\nassert next(g) == 6", f"{PERFECT.replace('def f', 'def g')}\ndef f(): yield g()", "pass"),
     ],
 )
