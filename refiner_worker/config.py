@@ -8,6 +8,7 @@ from refiner_worker.drafts import DRAFTS
 
 PLACEMENTS = ("colocated", "dedicated", "shared")
 GROUP_CHOICES = ("lowest", "random")
+GROUPS = ("all", "unsolved")
 DEATH_POLICIES = ("restart", "continue", "stop")
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -32,7 +33,7 @@ class RefinerConfig:
     num_replicas: int | None
     """vLLM replicas. Default: as many as fit on the GPUs of the placement."""
     template: str
-    """Prompt template: ``apps``, ``dialogue``, or the path of a Jinja2 file of your own."""
+    """Prompt template: ``apps``, ``apps_paper``, ``dialogue``, or the path of a Jinja2 file of your own."""
     max_new_tokens: int
     """Longest refinement, in tokens; one that is cut by this limit is failed. Default: the longest response."""
     max_model_len: int | None
@@ -43,6 +44,12 @@ class RefinerConfig:
     """Nucleus sampling of the refiner, in (0, 1]."""
     skip_reward_at_least: float | None
     """Responses with this reward or more are not refined: a maximal reward cannot improve (APPS: 1.0)."""
+    groups: str
+    """Whose responses are refined: those of ``all`` groups, or of ``unsolved`` ones, in which no response has
+    ``skip_reward_at_least``: there a refinement brings what the group lacks."""
+    use_solved_sibling: bool
+    """In a group with a response of ``skip_reward_at_least``, that is the refinement of the others. It costs nothing;
+    of several each serves in turn."""
     max_refinements_per_group: int | None
     """Refine at most so many responses to one prompt; null: all."""
     group_choice: str
@@ -107,6 +114,11 @@ class RefinerConfig:
             raise ValueError(f"refiner.temperature={self.temperature}: set 0 (greedy) or more")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"refiner.top_p={self.top_p}: set a number in (0, 1]")
+        if self.groups not in GROUPS:
+            raise ValueError(f"refiner.groups={self.groups} does not exist; set one of: {', '.join(GROUPS)}")
+        if self.skip_reward_at_least is None and (self.groups == "unsolved" or self.use_solved_sibling):
+            key = "groups=unsolved" if self.groups == "unsolved" else "use_solved_sibling=true"
+            raise ValueError(f"refiner.{key}: say which reward is maximal, set refiner.skip_reward_at_least")
         if self.max_refinements_per_group is not None and self.max_refinements_per_group < 1:
             raise ValueError(
                 f"refiner.max_refinements_per_group={self.max_refinements_per_group}: set at least 1, or null for all"

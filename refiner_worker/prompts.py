@@ -1,5 +1,6 @@
 """From (question, response, reward) to the refiner's prompt: Jinja2 templates through the tokenizer's chat template."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,18 @@ class RefinerPrompt:
     Args:
         path: The template's file.
         tokenizer: The reference model's Hugging Face tokenizer, with a chat template.
+        chat_settings: What the chat template is given beside messages, as the policy's prompts are
+            (``data.apply_chat_template_kwargs``), for example ``{"enable_thinking": False}``.
 
     Raises:
         ValueError: If the template is broken or uses a variable that it is not given.
     """
 
-    def __init__(self, path: Path, tokenizer: Any) -> None:
+    def __init__(self, path: Path, tokenizer: Any, chat_settings: Mapping[str, Any] | None = None) -> None:
         """Parse the template and try it once."""
         environment = Environment(undefined=StrictUndefined, keep_trailing_newline=False, autoescape=False)
         source = path.read_text(encoding="utf-8")
-        self.tokenizer = tokenizer
+        self.tokenizer, self._chat_settings = tokenizer, dict(chat_settings or {})
         try:
             self._template = environment.from_string(source)
             self.uses_tags = "close_tag" in meta.find_undeclared_variables(environment.parse(source))
@@ -54,7 +57,7 @@ class RefinerPrompt:
             close_tag=CLOSE_TAG,
         )
         chat = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False, **self._chat_settings
         )
         if self.uses_tags:
             chat += f"{OPEN_TAG}\n"

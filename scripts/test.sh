@@ -21,19 +21,23 @@ browser() {
         echo "test: chromium could not be installed; the report's browser test is skipped"
     fi
 }
+# Two tests at a time: with a thread for each core they would wait for each other, busily.
+two_at_a_time() {
+    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses 2 "$@"
+}
 static() {
     .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/mypy
 }
 unit() { # style and types beside the tests
     static &
     local checks=$! failed=0
-    .venv/bin/pytest -q --numprocesses 2 tests/unit "$@" || failed=1
+    two_at_a_time tests/unit "$@" || failed=1
     wait "$checks" || { failed=1; echo "test: style or types failed: see ruff's or mypy's lines above"; }
     return "$failed"
 }
 e2e() { # what may share the machine first, two at a time
     local failed=0 default="not gpu and not slow"
-    .venv/bin/pytest -q --numprocesses 2 --dist loadfile -m "$default and shares" tests/e2e "$@" || [ $? = 5 ] || failed=1
+    two_at_a_time --dist loadfile -m "$default and shares" tests/e2e "$@" || [ $? = 5 ] || failed=1
     .venv/bin/pytest -v -m "$default and not shares" --durations=15 tests/e2e "$@" || [ $? = 5 ] || failed=1
     return "$failed"
 }

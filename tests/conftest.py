@@ -12,12 +12,16 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from recipe.cpu_platform import ENVIRONMENT
 
 # verl chooses its platform once, when it is first imported, whichever test does that.
 for _name, _value in ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
+
+settings.register_profile("any machine", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("any machine")
 
 REPOSITORY = Path(__file__).parents[1]
 MARKER = "ONLINE_REFINER_TEST_RUN"

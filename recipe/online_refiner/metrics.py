@@ -32,6 +32,7 @@ MEANING = {
     "refiner/num_accepted": "refinements that are better by the reward gate: the pairs of Eq. 6",
     "refiner/improvement_ratio": "accepted / all rollouts",
     "refiner/num_verbatim": "refinements that repeat the response token by token",
+    "refiner/num_from_siblings": "refinements that are a solved response of the group (refiner.use_solved_sibling)",
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
     "refiner/edit_distance": f"token edit distance between a and a', mean over {MAX_EDIT_DISTANCES} scored refinements "
     "drawn by the step, or all if there are fewer; 0 if none",
@@ -140,6 +141,7 @@ def stage_metrics(state: StepState, distances: list[int]) -> dict[str, float]:
         "refiner/num_accepted": len(gains),
         "refiner/improvement_ratio": len(gains) / max(1, len(outcomes)),
         "refiner/num_verbatim": sum(one.is_verbatim for one in outcomes),
+        "refiner/num_from_siblings": sum(one.is_scored and not one.num_generated_tokens for one in outcomes),
         "refiner/reward_gain": float(np.mean(gains)) if gains else 0.0,
         "refiner/edit_distance": float(np.mean(distances)) if distances else 0.0,
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},

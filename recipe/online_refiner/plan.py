@@ -66,7 +66,8 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     model = model_config(config, refiner)
     max_positions = _max_positions(model)
     lengths = config.data.max_prompt_length, config.data.max_response_length
-    needed = RefinerPrompt(refiner.template_path(), tokenizer).max_tokens(*lengths) + refiner.max_new_tokens
+    prompt = RefinerPrompt(refiner.template_path(), tokenizer, config.data.apply_chat_template_kwargs)
+    needed = prompt.max_tokens(*lengths) + refiner.max_new_tokens
     max_model_len = refiner.max_model_len or min(needed, max_positions)
     smallest = sum(lengths) + 1
     if not smallest <= max_model_len <= max_positions:

@@ -48,13 +48,23 @@ class Refiner:
             One for each rollout, in order.
         """
         chosen = choose(self.config, rollouts)
-        return list(await asyncio.gather(*(self._refine(one, n in chosen) for n, one in enumerate(rollouts))))
+        solved = [one for one in sorted(rollouts, key=lambda one: one.session) if self._solves(one)]
+        return list(await asyncio.gather(*(self._refine(one, n in chosen, solved) for n, one in enumerate(rollouts))))
 
-    async def _refine(self, rollout: Rollout, is_chosen: bool) -> Refinement:
+    def _solves(self, rollout: Rollout) -> bool:
+        """Tell whether a response may be the refinement of its siblings: it is maximal, and was not cut."""
+        ids = rollout.turn_ids
+        return self.config.is_maximal(rollout.reward) and ids[-1:] == [self.prompt.tokenizer.eos_token_id]
+
+    async def _refine(self, rollout: Rollout, is_chosen: bool, solved: list[Rollout]) -> Refinement:
         if not rollout.turn_ids:
             return Refinement(verdict="no_turn")
         if self.config.is_maximal(rollout.reward):
             return Refinement(verdict="max_reward")
+        siblings = [one for one in solved if one.earlier_ids == rollout.earlier_ids]
+        if self.config.use_solved_sibling and siblings:
+            sibling = siblings[rollout.session[0] % len(siblings)]
+            return self._gated(Refinement(verdict=""), rollout, sibling.turn_ids, sibling.reward)
         if not is_chosen:
             return Refinement(verdict="not_chosen")
         prompt_ids = await self._on_thread(self._encode, rollout)
@@ -92,13 +102,17 @@ class Refiner:
             result.verdict = answer.failure
             return
         try:
-            result.reward = await self.score(rollout, rollout.earlier_ids + answer.token_ids)
+            reward = await self.score(rollout, rollout.earlier_ids + answer.token_ids)
         except Exception as error:  # a user's reward function on model-written text: it may raise anything
             result.verdict, result.text = "reward", f"{type(error).__name__}: {error}"
             return
-        result.token_ids = answer.token_ids
-        is_better = accepts(result.reward, rollout.reward, self.constraint.margin)
+        self._gated(result, rollout, answer.token_ids, reward)
+
+    def _gated(self, result: Refinement, rollout: Rollout, token_ids: list[int], reward: float) -> Refinement:
+        result.token_ids, result.reward = token_ids, reward
+        is_better = accepts(reward, rollout.reward, self.constraint.margin)
         result.verdict = "accepted" if is_better else "not_better"
+        return result
 
     def _encode(self, rollout: Rollout) -> list[int]:
         tokenizer = self.prompt.tokenizer
@@ -121,10 +135,12 @@ class Refiner:
 
 
 def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
-    """Return the positions of a group's rollouts to refine: at most ``max_refinements_per_group``.
+    """Return the positions of a group's rollouts to refine: at most ``max_refinements_per_group``, of a wanted group.
 
     The choice depends on prompt, step and sessions alone, not on who makes it or in which order responses came.
     """
+    if config.groups == "unsolved" and any(config.is_maximal(one.reward) for one in rollouts):
+        return set()
     members = [n for n, one in enumerate(rollouts) if one.turn_ids and not config.is_maximal(one.reward)]
     members.sort(key=lambda index: rollouts[index].session)
     if config.group_choice == "random":

@@ -47,7 +47,8 @@ class RefineWorker:
         self._max_response_tokens = config.actor_rollout_ref.rollout.response_length
         model = config.reward.reward_model
         self._is_reward_model_colocated = bool(model.enable and not model.enable_resource_pool)
-        self._prompt = RefinerPrompt(self._config.template_path(), tokenizer)
+        chat_settings = config.data.apply_chat_template_kwargs
+        self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings)
         self._score = RewardLoopScore(reward_workers)
         self._records = Records(config.records.path)
         self._thread = ThreadPoolExecutor(1, "tokenizer")

@@ -24,10 +24,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a test whose job crashed in native code run once more."""
+    """Let a test whose job crashed in native code run once more; those that wait for others' ends come last."""
     for item in items:
         if item.get_closest_marker("e2e"):
             item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=NATIVE_CRASH))
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ PROBE = str(Path(__file__).with_name("preload_probe.py"))
 LAUNCHER = ("-m", "recipe.cpu_platform.launch")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as long as what is looked at last
 def jobs(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run three jobs: two preloaded ones at the same time, of which one's driver is killed, and a plain one."""
     folder = tmp_path_factory.mktemp("preload")
@@ -58,7 +58,11 @@ def test_the_death_of_the_preloaded_process_costs_time_only(jobs: dict[str, Any]
     assert jobs["job"].survivors() == []
 
 
-def test_a_killed_driver_leaves_nothing_and_two_jobs_do_not_meet(jobs: dict[str, Any]) -> None:
+def test_two_jobs_do_not_meet_and_a_killed_driver_leaves_rays_agents_only(jobs: dict[str, Any]) -> None:
     assert all(worker["has_imported_vllm"] for worker in jobs["waiting"]["facts"])
     assert jobs["left"] == []
-    assert jobs["killed_job"].survivors(70) == []  # Ray's own agents see a minute later that their node is gone
+
+
+@pytest.mark.last
+def test_rays_agents_end_as_well(jobs: dict[str, Any]) -> None:
+    assert jobs["killed_job"].survivors(70) == []  # they see after a minute that their node is gone

@@ -34,6 +34,7 @@ def make_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.mark.e2e
+@pytest.mark.shares
 @pytest.mark.parametrize(
     "tied", [pytest.param(True, id="tied"), pytest.param(False, id="untied", marks=pytest.mark.slow)]
 )
@@ -43,7 +44,11 @@ def test_updated_engine_computes_with_the_new_weights(
     """Two updates in a row give Hugging Face's log-probs; stale caches and a stale LM head would be seen."""
     job = start_marked(
         [str(PROBE), str(make_model(tied))],
-        environment={**ENVIRONMENT, "VERL_RAY_JOB_ID": tmp_path.name, "VERL_REPLICA_RANK": "0"},
+        environment={
+            **ENVIRONMENT,
+            **{"VERL_RAY_JOB_ID": tmp_path.name, "VERL_REPLICA_RANK": "0"},
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process, as an engine of a job without a GPU
+        },
         cwd=tmp_path,
     )
     assert job.wait(400) == 0, job.output()[-6000:]

@@ -105,7 +105,7 @@ def main() -> None:
         max_num_seqs=4,
         enable_prefix_caching=True,
         worker_extension_cls="weight_sync_probe.ProbeExtension",
-        distributed_executor_backend="mp",
+        distributed_executor_backend="uni",
     )
     result: dict[str, float] = {"num_tokens": len(ids), "loaded": compare_prompt(llm, model, ids)}
     compare_next(llm, model, ids)

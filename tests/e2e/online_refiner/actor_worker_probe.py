@@ -1,9 +1,11 @@
-"""One rank of the actor's real worker (FSDP2, verl's loss), trained on given batches; run by test_sft_reference.py.
+"""The ranks of the actor's real worker (FSDP2, verl's loss), trained on given batches; run by test_sft_reference.py.
 
-``python actor_worker_probe.py MODEL CASES OUT`` with torch.distributed's environment variables. CASES holds a list of
-batches with their settings; rank 0 writes for each the parameters after training, verl's metrics and log pi(a').
+``python actor_worker_probe.py MODEL CASES OUT`` with torch.distributed's environment variables, but for the rank. CASES
+holds a list of batches with their settings; rank 0 writes for each the parameters after training, verl's metrics and
+log pi(a').
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,13 +54,14 @@ def share(case: dict[str, Any], rank: int, num_ranks: int) -> Any:
     return tu.get_tensordict(tensors, settings)
 
 
-def main(model: str, cases: Path, out: Path) -> None:
-    """Train on every case from the same initial weights."""
+def train(rank: int, model: str, cases: Path, out: Path) -> None:
+    """Train on every case from the same initial weights, as one of the ranks."""
+    os.environ["RANK"] = str(rank)
     worker = workers.RefinerActorWorker(config(model), role="actor")
     worker.init_model()
     engine = worker.actor.engine
     initial = {name: parameter.detach().clone() for name, parameter in engine.module.named_parameters()}
-    rank, num_ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    num_ranks = torch.distributed.get_world_size()
     results = []
     for case in torch.load(cases, weights_only=False):
         with torch.no_grad():
@@ -87,4 +90,5 @@ def main(model: str, cases: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    arguments = (sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    torch.multiprocessing.start_processes(train, arguments, int(os.environ["WORLD_SIZE"]), start_method="fork")

@@ -88,12 +88,14 @@ class Resumed:
 
     stock: Path
     run_dir: Path
+    killed: Any
+    """The first start, a ``Job`` of conftest.py."""
     killed_at: int
     output: str
     """Of the second start."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as long as what is looked at last
 def resumed(stock_on: Callable, start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     """Refine on two workers with eta 0; kill the run when it has a checkpoint, and start it again."""
     stock, folder = stock_on(2), tmp_path_factory.mktemp("resumed")
@@ -112,8 +114,7 @@ def resumed(stock_on: Callable, start_marked: Callable, tmp_path_factory: pytest
     second = start_marked(command, cwd=folder)
     assert second.wait(600) == 0, second.output()[-6000:]
     assert second.survivors() == []
-    assert first.survivors(70) == []
-    return Resumed(stock=stock.folder, run_dir=run_dir, killed_at=killed_at, output=second.output())
+    return Resumed(stock=stock.folder, run_dir=run_dir, killed=first, killed_at=killed_at, output=second.output())
 
 
 @pytest.mark.e2e
@@ -136,6 +137,12 @@ def test_a_killed_run_goes_on_behind_its_checkpoint_and_its_records_are_complete
 @pytest.mark.e2e
 def test_a_checkpoint_of_two_workers_is_exported(resumed: Resumed, tmp_path: Path) -> None:
     assert_exported(resumed.run_dir, tmp_path / "exported")
+
+
+@pytest.mark.e2e
+@pytest.mark.last
+def test_nothing_is_left_of_the_killed_run(resumed: Resumed) -> None:
+    assert resumed.killed.survivors(70) == []
 
 
 @pytest.mark.e2e

@@ -128,19 +128,17 @@ def free_port() -> int:
 
 
 @pytest.mark.e2e
+@pytest.mark.shares
 @pytest.mark.parametrize("num_ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_sft_loss_and_gradients(num_ranks: int, start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
     load = {"pretrained_model_name_or_path": tiny_llama, "dtype": torch.float32}
     all_cases = list(cases(AutoModelForCausalLM.from_pretrained(**load)))
     torch.save(all_cases, tmp_path / "cases.pt")
-    port, jobs = free_port(), []
-    for rank in range(num_ranks):
-        environment = {"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        arguments = [str(PROBE), str(tiny_llama), str(tmp_path / "cases.pt"), str(tmp_path / "out.pt")]
-        jobs.append(start_marked(arguments, cwd=tmp_path, environment=environment))
-    for job in jobs:
-        assert job.wait(300) == 0, job.output()[-6000:]
+    environment = {"WORLD_SIZE": str(num_ranks), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    arguments = [str(PROBE), str(tiny_llama), str(tmp_path / "cases.pt"), str(tmp_path / "out.pt")]
+    job = start_marked(arguments, cwd=tmp_path, environment=environment)
+    assert job.wait(300) == 0, job.output()[-6000:]
     results = torch.load(tmp_path / "out.pt", weights_only=False)
     assert len(results) == len(all_cases) == 28
 

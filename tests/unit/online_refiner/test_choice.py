@@ -1,34 +1,23 @@
 """Which responses of a group are refined."""
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
 from omegaconf import OmegaConf
+from transformers import AutoTokenizer
 
-from recipe.online_refiner.refine import choose
+from recipe.online_refiner import schema
+from recipe.online_refiner.blocks import ConstraintConfig
+from recipe.online_refiner.refine import Refiner, choose
 from recipe.online_refiner.rollout import Rollout
-from refiner_worker.config import RefinerConfig
+from refiner_worker.config import TEMPLATES, RefinerConfig
+from refiner_worker.prompts import RefinerPrompt
 
-VALUES = {
-    **{
-        "model_path": "m",
-        "placement": "colocated",
-        "nnodes": 1,
-        "n_gpus_per_node": None,
-        "streaming": None,
-        "template": "apps",
-        "max_new_tokens": 8,
-    },
-    **{"max_model_len": None, "temperature": 0.0, "top_p": 1.0, "skip_reward_at_least": 1.0, "group_choice": "lowest"},
-    **{"max_refinements_per_group": None, "num_candidates": 1, "request_timeout_s": 1.0, "on_replica_death": "stop"},
-    **{"max_requests_in_flight": 8, "restart_timeout_s": 1.0},
-    **{
-        "num_replicas": None,
-        "num_kl_rollouts": None,
-        "num_workers": None,
-        "rollout": {},
-        "draft": None,
-        "num_draft_tokens": 8,
-    },
-}
+DEFAULTS = yaml.safe_load((Path(schema.__file__).parent / "config" / "refinement" / "online.yaml").read_text())
+VALUES = {**DEFAULTS["refiner"], "model_path": "m", "max_new_tokens": 8, "skip_reward_at_least": 1.0}
 REWARDS = [0.5, -1.0, 1.0, -0.3]
 
 
@@ -72,3 +61,57 @@ def test_lowest_rewards_are_chosen_in_any_order() -> None:
         for n in (3, 1, 2)
     ]
     assert choose(config(max_refinements_per_group=1), equal) == {1}
+
+
+@pytest.mark.parametrize(("rewards", "expected"), [([0.5, -1.0, 0.9], {0, 1, 2}), (REWARDS, set())])
+def test_a_group_that_is_solved_needs_no_refiner(rewards: list[float], expected: set[int]) -> None:
+    members = [
+        Rollout(key=f"u_{n}_0", messages=[], prompt_ids=[1], response_ids=[2], reward=reward, request={})
+        for n, reward in enumerate(rewards)
+    ]
+    assert choose(config(groups="unsolved"), members) == expected
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_llama: Path) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_llama)
+
+
+def refined(tokenizer: Any, members: list[Rollout], **changes: object) -> list[Any]:
+    """Refine a group without a refiner: whatever would be sent fails."""
+    refiner = Refiner(
+        config=config(use_solved_sibling=True, groups="unsolved", **changes),
+        constraint=ConstraintConfig(**{**DEFAULTS["constraint"], "margin": 0.25}),
+        client=None,
+        prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer),
+        score=None,
+        max_model_len=512,
+        max_response_tokens=8,
+    )
+    return asyncio.run(refiner.refine_group(members))
+
+
+def test_solved_siblings_are_the_refinements_of_the_others(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    said = {0: ([7, end], 0.5), 1: ([8, end], 1.0), 2: ([9, end], 0.9), 3: ([10], 1.0), 4: ([11, 12, end], 1.0)}
+    members = [
+        Rollout(key=f"u_{n}_0", messages=[], prompt_ids=[1], response_ids=ids, reward=reward, request={})
+        for n, (ids, reward) in reversed(said.items())  # in whatever order they came
+    ]
+    found = dict(zip((4, 3, 2, 1, 0), refined(tokenizer, members), strict=True))
+    assert {n: one.verdict for n, one in found.items()} == {
+        **{0: "accepted", 2: "not_better"},  # 1.0 is not above 0.9 by the margin
+        **{1: "max_reward", 3: "max_reward", 4: "max_reward"},
+    }
+    assert found[0].token_ids == [8, end] and found[0].reward == 1.0  # session 0 of the two that were not cut
+    assert found[0].num_generated_tokens == 0
+
+
+def test_a_sibling_that_has_used_its_tools_otherwise_is_none(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    rows = [([5, 6, end], 2, 1.0), ([4, 6, 7, end], 2, 0.0)]  # the last turn begins at 2, behind another context
+    members = [
+        Rollout(key=f"u_{n}_0", messages=[], prompt_ids=[1], response_ids=ids, start=start, reward=reward, request={})
+        for n, (ids, start, reward) in enumerate(rows)
+    ]
+    assert [one.verdict for one in refined(tokenizer, members)] == ["max_reward", "not_chosen"]

@@ -61,8 +61,8 @@ def test_with_eta_zero_a_dynamic_arm_is_its_arm_without_constraint(preset: str) 
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
-        ("apps_ppo", (128, 16, 4, 7, 200, 1e-4, 1e-6, 9e-6)),
-        ("dialogue_ppo", (64, 16, 1, 1, 430, 1e-2, 1e-6, 9e-6)),
+        ("apps_ppo", (128, 128, 4, 7, 200, 1e-4, 1e-6, 9e-6)),
+        ("dialogue_ppo", (64, 64, 1, 1, 430, 1e-2, 1e-6, 9e-6)),
         ("apps_dapo", (64, 8, 1, 5, 150, 1e-4, 1e-6, None)),
     ],
 )
@@ -75,3 +75,17 @@ def test_the_papers_tables(preset: str, expected: tuple[float | None, ...]) -> N
         config.critic.optim.lr if config.algorithm.adv_estimator == "gae" else None,
     )
     assert found == expected
+
+
+@pytest.mark.parametrize(("preset", "coefficient"), [("apps_ppo", 1e-4), ("dialogue_ppo", 1e-2), ("apps_dapo", 1e-2)])
+def test_the_papers_baselines_have_a_static_kl(preset: str, coefficient: float) -> None:
+    baseline, arm = flat(composed(f"experiment={preset}_static_kl")), flat(composed(f"experiment={preset}"))
+    by_loss = baseline["actor_rollout_ref.actor.use_kl_loss"]
+    assert by_loss is (preset == "apps_dapo") and baseline["algorithm.use_kl_in_reward"] is not by_loss
+    key = "actor_rollout_ref.actor.kl_loss_coef" if by_loss else "algorithm.kl_ctrl.kl_coef"
+    assert baseline[key] == coefficient
+    names = {name.rpartition(".")[2] for name in arm if arm[name] != baseline[name]}
+    assert names <= {
+        *("use_kl_loss", "kl_loss_coef", "use_kl_in_reward", "kl_coef", "log_prob_micro_batch_size_per_gpu", "mode"),
+        *("experiment_name", "run_dir", "path", "default_local_dir"),
+    }

@@ -1,5 +1,6 @@
 """Refiner prompts: what they hold, their length, and templates that are broken."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "tags"), [("apps", False), ("dialogue", True)])
+@pytest.mark.parametrize(("name", "tags"), [("apps", False), ("apps_paper", False), ("dialogue", True)])
 def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, name: str, tags: bool) -> None:
     prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
     text = tokenizer.decode(prompt.encode(MESSAGES, "It is {2}.", -0.6))
@@ -39,6 +40,15 @@ def test_a_template_of_ones_own_without_tags(tokenizer: Any, tmp_path: Path) -> 
     assert "Are you sure? | yes | 1.0<|im_end|>" in tokenizer.decode(prompt.encode(MESSAGES, "yes", 1.0))
 
 
+def test_the_chat_template_is_given_what_the_policys_is(tokenizer: Any) -> None:
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}{% if not enable_thinking %}no thoughts{% endif %}"
+    path = TEMPLATES / "apps.jinja"
+    for enabled in (False, True):
+        prompt = RefinerPrompt(path, tokenizer, {"enable_thinking": enabled})
+        assert tokenizer.decode(prompt.encode(MESSAGES, "3", -0.6)).endswith("no thoughts") is not enabled
+
+
 @pytest.mark.parametrize("source", ["{{ answer }}", "{% if %}"])
 def test_a_broken_template_names_its_file(tokenizer: Any, tmp_path: Path, source: str) -> None:
     path = tmp_path / "broken.jinja"
@@ -47,7 +57,7 @@ def test_a_broken_template_names_its_file(tokenizer: Any, tmp_path: Path, source
         RefinerPrompt(path, tokenizer)
 
 
-@pytest.mark.parametrize("name", ["apps", "dialogue"])
+@pytest.mark.parametrize("name", ["apps", "apps_paper", "dialogue"])
 def test_the_longest_prompt_is_bounded(tokenizer: Any, name: str) -> None:
     prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
     question, response = "q" * 300, "r" * 200

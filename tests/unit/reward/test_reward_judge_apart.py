@@ -214,10 +214,10 @@ def test_the_time_that_test_code_waits_has_an_end_however_often_it_calls() -> No
 def test_the_time_of_test_code_is_exact() -> None:
     judge = Judge()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with pytest.raises(UnjudgeableError, match="more than 0.1 CPU"):
-        judge.ask("run_test_code", "while True: pass", "f", limits=Limits(judge_s=0.1))
+    with pytest.raises(UnjudgeableError, match="more than 0.5 CPU"):
+        judge.ask("run_test_code", "while True: pass", "f", limits=Limits(judge_s=0.5))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime - before.ru_utime < 0.8
+    assert after.ru_utime - before.ru_utime < 1.2
 
 
 class Slow:
@@ -229,5 +229,5 @@ class Slow:
 
 def test_the_time_of_a_question_does_not_end_the_reading_of_the_next() -> None:
     judge = Judge()
-    judge.ask("extract_code", "", limits=Limits(judge_s=0.1))
+    judge.ask("extract_code", "", limits=Limits(judge_s=0.5))
     assert judge.ask("returned_matches", b'["value", 1]', (Slow(), 1), limits=Limits()).value == ""
