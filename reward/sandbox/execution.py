@@ -37,7 +37,7 @@ class Program:
         One without end breaks no limit.
         """
         end_s = 0.9 * timeout_s
-        return end_s, timeout_s / 20 if self.is_hasty else end_s, self.max_result_bytes(limits) // 2
+        return end_s, timeout_s / 40 if self.is_hasty else end_s, self.max_result_bytes(limits) // 2
 
 
 @dataclass(slots=True, kw_only=True)

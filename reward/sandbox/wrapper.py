@@ -60,6 +60,7 @@ def wrap(program: Program, word: str, limits: Limits, *, timeout_s: float) -> st
     )
     if program.fn_name is None:
         return source
-    parts = [(_JAIL / name).read_text(encoding="utf-8") for name in ("values.py", "call.py", "leetcode.py")]
+    names = ("iterators.py", "values.py", "call.py", "leetcode.py")
+    parts = [(_JAIL / name).read_text(encoding="utf-8") for name in names]
     lines = [line for part in parts for line in part.split("\n") if not line.startswith("from reward.")]
     return "\n".join([*lines, source])

@@ -14,21 +14,15 @@ import contextlib
 import importlib
 import json
 import math
-import signal
 import sys
-import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
 from typing import Any, NoReturn
 
+from reward.sandbox.jail.iterators import iterator_text, leave_at, replayed
+
 _LONG_BITS = 10_000  # the time for decimal digits grows with the square of their number
-_MAX_ITEMS = 100_000  # of an iterator, which may have no end
-_iterators_end_at = math.inf  # CPU seconds of this process
-_iterators_s = math.inf  # CPU seconds for the reading of the outermost iterator in which they are over
-_iterators_left = math.inf  # characters that iterators may still take
-_num_reading = 0  # iterators that are being read, one in the other
-_is_late = False  # the CPU seconds are over
 _numbers: dict[int, int] = {}  # by id: of objects that both sides of a call have
 CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 """What may be changed in place, or hold what may."""
@@ -113,7 +107,7 @@ def _contents_text(value: Any) -> str:
         if isinstance(library_type, type) and isinstance(value, library_type):
             return f'{{"{name}": [{_joined(_parts(library_type, attributes, value))}]}}'
     if isinstance(value, Iterator):
-        return _iterator_text(value)
+        return iterator_text(value, to_text, error_text)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return to_text(value.item())
     if isinstance(value, (Known, Untold)):
@@ -142,7 +136,8 @@ def from_text(
         try:
             ((kind, content),) = tagged.items()
             if kind == "iterator":
-                return _iterator(content, read_on)
+                items, ending = content
+                return replayed(items, ending, read_on)
             return known(content) if known is not None and kind == "known" else _FROM_CONTENT[kind](content)
         except (TypeError, LookupError, AttributeError, ArithmeticError, SystemError) as error:
             raise ValueError(f"not a value as text ({error})") from error
@@ -158,13 +153,11 @@ def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = 
 def begin_call(objects: Iterable[object], iterators_end: tuple[float, float, int]) -> None:
     """Write these objects by their numbers from now on, and leave iterators at this end.
 
-    The end: CPU seconds of this process, those for reading, and characters of all iterators as text.
+    The end: the arguments of ``iterators.leave_at``.
     """
-    global _iterators_end_at, _iterators_s, _iterators_left, _numbers
+    global _numbers
     _numbers = {id(value): number for number, value in enumerate(objects)}
-    _iterators_end_at, _iterators_s, _iterators_left = iterators_end
-    if math.isfinite(_iterators_s):
-        signal.signal(signal.SIGPROF, _on_time)
+    leave_at(*iterators_end)
 
 
 def contents_text(value: Any) -> str:
@@ -228,66 +221,6 @@ def _scalar(value: object) -> str | None:
     return None
 
 
-def _iterator_text(iterator: Iterator) -> str:
-    """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more" or "late"."""
-    items: list[str] = []
-    try:
-        ending = _read(iterator, items)
-    except _LateError:
-        ending = '"late"'
-    return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
-
-
-class _LateError(BaseException):
-    """The time for reading iterators is over."""
-
-
-def _on_time(*_: object) -> None:
-    global _is_late
-    was_late, _is_late = _is_late, True
-    if _num_reading and not was_late:
-        raise _LateError
-
-
-def _read(iterator: Iterator, items: list[str]) -> str:
-    """Put an iterator's items, as text, into the list; returns the ending as text, or raises _LateError."""
-    global _num_reading
-    has_timer = not _num_reading and not _is_late and math.isfinite(_iterators_s)
-    _num_reading += 1
-    try:
-        if has_timer:
-            left_s = min(_iterators_s, _iterators_end_at - time.process_time())
-            signal.setitimer(signal.ITIMER_PROF, max(left_s, 1e-3))
-        ending = _items_and_ending(iterator, items)
-        return '"late"' if _is_late else ending  # it may have caught the error, and ended by that
-    finally:
-        _num_reading -= 1
-        if has_timer:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _items_and_ending(iterator: Iterator, items: list[str]) -> str:
-    global _iterators_left
-    left = _iterators_left
-    try:
-        for item in iterator:
-            if _is_late:
-                break
-            if len(items) == _MAX_ITEMS:
-                return '"more"'
-            text = to_text(item)
-            left -= len(text) + 2  # those of iterators in it are among them
-            _iterators_left = left
-            if left < 0:
-                return '"more"'
-            items.append(text)
-    except MemoryError:  # also that of an item which alone takes all: those before it count
-        return '"more"'
-    except Exception as error:  # untrusted: the program's own, which a test may expect
-        return error_text(error)
-    return "null"
-
-
 def error_text(error: BaseException) -> str:
     """`{"error": [names of its built-in classes, arguments, its text, if any]}`."""
     parts = [to_text([one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"]), "[]", "null"]
@@ -311,21 +244,6 @@ def _error(content: list) -> BaseException:
             except TypeError:  # it wants other arguments, as UnicodeDecodeError does
                 continue
     return Exception(*arguments)
-
-
-def _iterator(content: list, read_on: Callable[[], NoReturn] | None) -> Iterator:
-    items, ending = content
-
-    def replay() -> Iterator:
-        yield from items
-        if isinstance(ending, Exception):
-            raise ending
-        if ending == "late" and read_on is not None:
-            read_on()
-        if ending is not None:
-            raise OverflowError("the answer's iterator has too many items")
-
-    return replay()
 
 
 def _of_library(module: str, name: str) -> Callable[[list], Any]:
