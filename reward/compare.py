@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?
 def stdout_matches(actual: str, expected: str) -> bool:
     """Compare standard output line by line, as APPS and CodeRL do.
 
-    Trailing white space of a line, trailing blank lines and the amount of white space between words do not count.
+    Trailing white space of a line, blank lines and the amount of white space between words do not count.
     A word expected as a float (`0.5`, `1e-3`) matches numbers within the tolerance; one expected as an integer
     matches the same number however written (`3.0`) but no neighbour of it, however large; others, among them `inf`,
     `nan` and digits behind a zero (`0010`), match exactly.
@@ -43,7 +43,7 @@ def value_matches(actual: Any, expected: Any) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
 def _words_match(actual: list[str], expected: list[str]) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _RUN = re.compile(r"`{3,}|~{3,}")
-_BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)*")  # indentation, and marks of list items
+# Indentation, and marks of list items and block quotes.
+_BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+|>[ \t]*)*")
 _MAX_BEFORE_FENCE = 100  # characters; a fence behind more is one in the middle of a line
 _INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line behind an opening fence
 _BARE_INFO = re.compile(r"(?:py(?:thon)?[0-9.]*)?[ \t]*\r?\n", re.I)  # Python alone, or nothing
@@ -128,7 +129,8 @@ def _closes(text: str, run: _Run, opening: _Run) -> bool:
     if not run.marks.startswith(opening.marks):
         return False
     is_tilde = run.marks[0] == "~"
-    if run.before is None or run.before.strip(" \t"):
+    is_quoted = ">" in (opening.before or "")
+    if run.before is None or run.before.strip(" \t>" if is_quoted else " \t"):
         return not is_tilde and run.is_first and _BLANK_LINE.match(text, run.end) is not None
     if _width(run.before) > _width(opening.before or "") + _MAX_CLOSING_INDENTATION:
         return False
@@ -136,12 +138,15 @@ def _closes(text: str, run: _Run, opening: _Run) -> bool:
 
 
 def _without_indentation(content: str, before: str) -> str:
-    """The lines without as many columns as stand before the opening fence, where they are blank."""
-    width = _width(before)
-    if not width:
+    """The lines without as many columns as stand before the opening fence, where they are blank or marks of quotes."""
+    depth = before.count(">")
+    width = _width(before.rpartition(">")[2].removeprefix(" ") if depth else before)
+    if not depth and not width:
         return content
+    marks = re.compile(rf"(?:[ \t]*> ?){{0,{depth}}}")
     lines = []
     for line in content.split("\n"):
+        line = marks.sub("", line, count=1)
         rest = line.lstrip(" \t")
         blank = line[: len(line) - len(rest)]
         lines.append(blank.expandtabs(_TAB)[width:] + rest)

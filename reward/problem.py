@@ -20,6 +20,10 @@ _FAULTS = {
     "nameless": "names no function that the answer could define: set fn_name",
     "vacuous": "passes whatever the answer returns: let it assert something of the answer (HumanEval's wants a last "
     "line check(candidate)), or leave the test out",
+    "swallowing": "passes an answer that always raises, as all tests do: let them check outside of `try` and `except`, "
+    "or leave the problem out",
+    "careless": "passes, as all tests do, an answer that {} whatever it is asked: let them compare whole values with "
+    "those that are right, or leave the problem out",
     "uncallable": "calls the answer with what cannot be handed to it ({}): give plain values, or leave the problem out",
     "unusable": "{}: only plain values come back from a call, so leave the problem out",
     "undefined": "uses {}, which it does not define, so that an answer could: import that",
@@ -149,7 +153,10 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
         faults = _faults_of_tests(tuple(tests), fn_name, limits)
     except JudgeLostError as error:
         raise JudgeLostError(f"{where}: test_code could not be tried ({error})") from error
+    num_swallowing = sum(kind == "swallowing" for _, kind, _ in faults)
     for index, kind, cause in faults:
+        if kind == "swallowing" and num_swallowing < len(tests):
+            continue
         error_kind = UncallableError if kind in ("uncallable", "unusable") else ValueError
         raise error_kind(f"{where}: test_code {index} {_FAULTS[kind].format(cause)}")
     return tests
@@ -165,7 +172,7 @@ def _faults_of_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits
             return [(0, "crash", str(error))] if error.is_crash else []
     share = replace(limits, judge_s=limits.judge_s / len(tests))
     found = ((index, _faults_of_tests((test,), fn_name, share)) for index, test in enumerate(tests))
-    return [(index, kind, cause) for index, faults in found for _, kind, cause in faults]
+    return [(index, kind, cause) for index, faults in found for _, kind, cause in faults if kind != "careless"]
 
 
 def _check_printable(outputs: list[str], where: str, limits: Limits) -> None:

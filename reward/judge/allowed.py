@@ -58,13 +58,12 @@ def refused_use(tree: ast.Module, own_names: set[str], modules: set[str]) -> str
         own_names: what it defines, or takes from the answer, whatever else has these names.
         modules: those that it uses without importing them.
     """
-    imported = {name: name for name in modules}  # module by the name that test code has for it
     for node in ast.walk(tree):
         for path in _imports(node):
             if not is_allowed(path):
                 is_module = isinstance(node, ast.ImportFrom) and not is_allowed(path.rpartition(".")[0])
                 return f"imports {path.rpartition('.')[0] if is_module else path}"
-        imported.update(_meanings(node))
+    imported = {name: name for name in modules} | names_imported(tree)
     stars = [path[:-2] for node in ast.walk(tree) for path in _imports(node) if path.endswith(".*")]
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in set(_NAMES.split()) - own_names:
@@ -73,7 +72,7 @@ def refused_use(tree: ast.Module, own_names: set[str], modules: set[str]) -> str
             return f"uses {node.attr}"
         if isinstance(node, ast.Name) and node.id in modules and not is_allowed(node.id):
             return f"uses {node.id}"
-        paths = [path := _path(node, imported)]
+        paths = [path := path_of(node, imported)]
         if isinstance(node, ast.Name):
             paths += [f"{module}.{node.id}" for module in stars]
         for path in paths:
@@ -83,7 +82,24 @@ def refused_use(tree: ast.Module, own_names: set[str], modules: set[str]) -> str
             return f"sets {path}"  # nothing that the answer prints is there
         if error := _foreign_error(node, imported):
             return f"expects {error}"
-    return ""
+    return next((f"sets {name}" for name in ("input", "print") if _is_for_others(name, tree)), "")
+
+
+def names_imported(tree: ast.Module) -> dict[str, str]:
+    """By the name that test code has for it, what of a module it imports, as in `math.pi`."""
+    imported: dict[str, str] = {}
+    for node in ast.walk(tree):
+        imported.update(_meanings(node))
+    return imported
+
+
+def _is_for_others(name: str, tree: ast.Module) -> bool:
+    """Whether the test code gives a name a meaning that it does not use itself: it is none for the answer."""
+    outer = [node for node in ast.walk(tree) if not isinstance(node, ast.ClassDef)]  # methods are no such names
+    inner = [child for node in outer for child in ast.iter_child_nodes(node)]
+    stored = any(isinstance(node, ast.FunctionDef) and node.name == name for node in inner)
+    uses = [node.ctx for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
+    return (stored or bool(uses)) and not any(isinstance(use, ast.Load) for use in uses)
 
 
 def modules_imported(tree: ast.Module) -> set[str]:
@@ -106,19 +122,17 @@ def is_allowed(path: str) -> bool:
 
 
 def _foreign_error(node: ast.AST, imported: dict[str, str]) -> str:
-    """What a statement expects of the answer and never comes: a library's exception, an exit, warnings; or ""."""
+    """What a statement expects of the answer and never comes: a library's exception, warnings; or ""."""
     if isinstance(node, ast.Call):
-        if _path(node.func, imported) == "warnings.catch_warnings" and node.keywords:
+        if path_of(node.func, imported) == "warnings.catch_warnings" and node.keywords:
             return "warnings"
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         wanted = node.args[:1] if name in _EXPECT_ERRORS else []
-        if wanted and isinstance(wanted[0], ast.Name) and wanted[0].id == "SystemExit":
-            return "SystemExit"
-        return _path(wanted[0], imported).removeprefix("asyncio.TimeoutError") if wanted else ""
+        return path_of(wanted[0], imported).removeprefix("asyncio.TimeoutError") if wanted else ""
     if isinstance(node, ast.Try):
         calls = [call for part in node.body for call in ast.walk(part) if isinstance(call, ast.Call)]
-        own = {_path(call.func, imported).partition(".")[0] for call in calls}
-        errors = [_path(handler.type, imported) for handler in node.handlers if handler.type is not None]
+        own = {path_of(call.func, imported).partition(".")[0] for call in calls}
+        errors = [path_of(handler.type, imported) for handler in node.handlers if handler.type is not None]
         if errors and all(errors) and len(errors) == len(node.handlers):
             return next((error for error in errors if error.partition(".")[0] not in {*own, "asyncio"}), "")
     return ""
@@ -137,11 +151,11 @@ def _meanings(node: ast.AST) -> dict[str, str]:
     return {}
 
 
-def _path(node: ast.AST, imported: dict[str, str]) -> str:
-    """What an expression takes of a module, as in `math.pi`, or ""."""
+def path_of(node: ast.AST, imported: dict[str, str]) -> str:
+    """What an expression takes of a module, as in `math.pi`, or ""; `imported` as `names_imported` gives it."""
     if isinstance(node, ast.Name):
         return imported.get(node.id, "")
-    if isinstance(node, ast.Attribute) and (base := _path(node.value, imported)):
+    if isinstance(node, ast.Attribute) and (base := path_of(node.value, imported)):
         return f"{base}.{node.attr}"
     return ""
 

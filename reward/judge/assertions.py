@@ -7,17 +7,19 @@ runs here. Every call loads the answer anew, so that it keeps no state from one 
 import ast
 import builtins
 import contextlib
+import functools
 import importlib
+import symtable
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from reward.judge.allowed import is_allowed, modules_imported
 from reward.judge.containers import fill, numbered_arguments
 from reward.judge.protocol import Call
-from reward.sandbox.jail.values import from_text
+from reward.sandbox.jail.values import ERRORS, from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
@@ -29,7 +31,9 @@ _NAMES_OF_TYPES = """
 
 
 def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str, str]:
-    """Run one test; returns "passed", "wrong", or "ended" where a run of the answer decides, and one line on it.
+    """Run one test; returns "passed", "wrong", or what decides whatever the test code makes of it; and one line on it.
+
+    "ended": a run of the answer. "late": it wants more of an iterator than was read in time.
 
     Args:
         call: runs a function of the answer.
@@ -44,13 +48,12 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
 def _run(test_code: str, fn_name: str | None, answer: "_Answer") -> tuple[str, str]:
     try:
         execute(test_code, fn_name, answer.function)
-    except SystemExit as end:  # as an interpreter would end
-        if end.code:
-            return "wrong", f"the test code ended with exit status {end.code}"
     # An assertion, what the test code does with a value of a type that is not right, or what it raises itself.
     except BaseException as error:
         if error is answer.raised:
             return "ended", ""
+        if isinstance(error, SystemExit):  # as an interpreter would end
+            return ("wrong", f"the test code ended with exit status {error.code}") if error.code else ("passed", "")
         if isinstance(error, MemoryError):
             raise
         return "wrong", "wrong answer" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"[
@@ -69,7 +72,7 @@ class _Answer:
     def __init__(self, call: Call) -> None:
         self._call = call
         self.ending: tuple[str, str] | None = None  # what decides the test, whatever the test code makes of it
-        self.raised: Exception | None = None  # the last exception of the answer's own
+        self.raised: BaseException | None = None  # the last exception of the answer's own
 
     def function(self, name: str) -> Callable[..., Any]:
         def call(*positional: Any, **keywords: Any) -> Any:
@@ -79,7 +82,9 @@ class _Answer:
             status, text = self._call(name, arguments)
             try:
                 kind, content, *changed = (
-                    from_text(text, containers.__getitem__) if status in ("ok", "runtime_error") else ("", None)
+                    from_text(text, containers.__getitem__, self._read_on)
+                    if status in ("ok", "runtime_error")
+                    else ("", None)
                 )
                 for changes in changed:
                     fill(containers, changes)
@@ -92,24 +97,28 @@ class _Answer:
                 kind, content = "not plain", ""
             if status == "ok" and kind == "value":
                 return content
-            if status == "runtime_error" and kind == "raised" and isinstance(content, Exception):
+            if status == "runtime_error" and kind == "raised" and isinstance(content, ERRORS):
                 # One that ends loops would end those of the test code: `all(map(lambda c: f(*c) == 1, cases))`.
                 self.raised = RuntimeError("StopIteration") if isinstance(content, StopIteration) else content
                 raise self.raised
             self.ending = ("wrong", "the returned value is not plain") if status == "ok" else ("ended", "")
             raise _AnswerEndedError
 
-        call.__name__ = name
+        call.__name__ = call.__qualname__ = name
         return call
+
+    def _read_on(self) -> NoReturn:
+        self.ending = self.ending or ("late", "")
+        raise _AnswerEndedError
 
 
 def load_modules(tests: str | Sequence[str]) -> bool:
     """Import what test code will, of what it may; returns whether anything was not loaded before."""
     names: set[str] = set()
     for test_code in [tests] if isinstance(tests, str) else tests:
-        if "import" in test_code:
+        if "import" in test_code or "pytest" in test_code:
             with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                names |= modules_imported(ast.parse(test_code))
+                names |= modules_imported(ast.parse(test_code)) | (modules_used(test_code) & {"pytest"})
     missing = sorted(names - sys.modules.keys())
     for name in missing:
         with contextlib.suppress(Exception):  # the test code will meet it again
@@ -119,36 +128,58 @@ def load_modules(tests: str | Sequence[str]) -> bool:
 
 def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
     """Run the test code, with what the function gives for the names that the answer is to define."""
-    module = ModuleType("test_code")
+    module = ModuleType("__main__")  # much test code runs its tests under `if __name__ == "__main__":`
     sys.modules[module.__name__] = module  # where dataclasses look for what annotations name
     namespace = module.__dict__
     tree = ast.parse(test_code)
     namespace.update({name: getattr(typing, name) for name in _NAMES_OF_TYPES.split()})
-    for name in names_of_the_answer(tree, fn_name):
-        if name in modules_used(tree) and name != fn_name:
-            namespace[name] = importlib.import_module(name)
+    modules = modules_used(test_code)
+    for name in names_of_the_answer(test_code, fn_name):
+        if name in modules and name != fn_name:
+            module = importlib.import_module(name)
+            is_class = not any(hasattr(module, taken) for taken in attributes_taken(tree, name))
+            namespace[name] = getattr(module, name, module) if is_class else module
         else:
             namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
     # Whatever the interpreter's options are, assertions count.
     exec(compile(tree, "tests.py", "exec", dont_inherit=True, optimize=0), namespace)
 
 
-def names_of_the_answer(tree: ast.Module, fn_name: str | None) -> list[str]:
-    """Names that the test code uses and nothing in it defines, and what the task calls the answer's function.
+def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
+    """Names that the test code uses and does not define where it does, and what the task calls the answer's function.
 
     That may be a parameter's or a built-in function's name too, or stand in a text that is evaluated. A task that does
     not name it may have a built-in function's for it: `assert sum(10, 15) == 6`.
 
     Only the test code decides: an answer that defines `set` or `all` must not change what the assertions mean.
     """
-    defined = names_defined(tree)
-    used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    tree = ast.parse(test_code)
+    undefined = set(_undefined(test_code)) - {*builtins.__dict__, *_NAMES_OF_TYPES.split()}
     # `check(candidate)` names the answer's function as `check` names its parameter.
-    known = {*defined, *builtins.__dict__, *_NAMES_OF_TYPES.split()}
-    undefined = [name for name in used if name == "candidate" or name not in known]
+    if any(isinstance(node, ast.Name) and node.id == "candidate" for node in ast.walk(tree)):
+        undefined.add("candidate")
     if fn_name:
         return [*undefined, fn_name]
-    return undefined or _first_called(tree, defined)
+    return sorted(undefined) or _first_called(tree, names_defined(tree))
+
+
+@functools.lru_cache(maxsize=8)
+def _undefined(test_code: str) -> frozenset[str]:
+    """Global names that the test code reads, in any scope, and does not set."""
+    read: set[str] = set()
+    bound: set[str] = set()
+    tables = [symtable.symtable(test_code, "tests.py", "exec")]
+    for table in tables:
+        is_module = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if is_module or symbol.is_global():
+                read.update([symbol.get_name()] if symbol.is_referenced() else [])
+                bound.update([symbol.get_name()] if symbol.is_assigned() or symbol.is_imported() else [])
+        tables += table.get_children()
+    for node in ast.walk(ast.parse(test_code)):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            bound.update(_names_of_module(node.module or ""))
+    return frozenset(read - bound)
 
 
 def names_defined(tree: ast.Module) -> set[str]:
@@ -168,12 +199,22 @@ def names_defined(tree: ast.Module) -> set[str]:
     return defined
 
 
-def modules_used(tree: ast.Module) -> set[str]:
-    """Modules of the standard library that the test code takes attributes of without importing them."""
-    bases = [
-        node.value.id for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    ]
-    return set(bases) & sys.stdlib_module_names - names_defined(tree)
+def modules_used(test_code: str) -> set[str]:
+    """Modules, of the standard library or `pytest`, that the test code takes attributes of without importing them."""
+    undefined = _undefined(test_code) & {*sys.stdlib_module_names, "pytest"}
+    return {base for base, _ in _attributes(ast.parse(test_code))} & undefined
+
+
+def attributes_taken(tree: ast.Module, name: str) -> set[str]:
+    """What the test code takes of the object of this name."""
+    return {attribute for base, attribute in _attributes(tree) if base == name}
+
+
+def _attributes(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Names and what is taken of them, as `math` and `pi`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield node.value.id, node.attr
 
 
 def _first_called(tree: ast.Module, defined: set[str]) -> list[str]:

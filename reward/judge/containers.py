@@ -90,5 +90,7 @@ def _with_numbers(value: Any, numbers: dict[int, int], seen: set[int]) -> Any:
         return copied
     if isinstance(value, (list, tuple, deque)):
         items = [_with_numbers(item, numbers, seen) for item in value]
-        return items if isinstance(value, list) else (tuple if isinstance(value, tuple) else deque)(items)
+        if isinstance(value, deque):
+            return deque(items, value.maxlen)
+        return tuple(items) if isinstance(value, tuple) else items
     return value

@@ -37,6 +37,8 @@ def _run():
     _sys.stdout.flush()
     if text:
         _os.write(1, (word + text).encode())
+    if is_tested and isinstance(error, SystemExit):
+        raise SystemExit(error.code or 1)
     if error is not None:
         raise error
     _os._exit(0)
@@ -58,6 +60,7 @@ def wrap(program: Program, word: str, limits: Limits, *, timeout_s: float) -> st
     )
     if program.fn_name is None:
         return source
-    parts = [(_JAIL / name).read_text(encoding="utf-8") for name in ("values.py", "call.py", "leetcode.py")]
+    names = ("iterators.py", "values.py", "call.py", "leetcode.py")
+    parts = [(_JAIL / name).read_text(encoding="utf-8") for name in names]
     lines = [line for part in parts for line in part.split("\n") if not line.startswith("from reward.")]
     return "\n".join([*lines, source])

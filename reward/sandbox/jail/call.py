@@ -11,7 +11,7 @@ _NUMBERED = (*CONTAINERS, Known)
 
 
 def outcome_of_call(
-    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterators_end: tuple[float, int]
+    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterators_end: tuple[float, float, int]
 ) -> tuple[str, BaseException | None]:
     """Call the function; returns what came of it as text, and the exception that it raised, if any.
 
@@ -31,7 +31,7 @@ def outcome_of_call(
     try:
         value = function(*positional, **keywords)
     except BaseException as error:  # untrusted
-        if is_tested and isinstance(error, Exception):
+        if is_tested and isinstance(error, (Exception, SystemExit)):
             changes = _changes_text(containers, held)
             text = "" if changes is None else f'["raised", {error_text(error)}{changes}]'
             return text, error

@@ -5,8 +5,8 @@ The text is JSON. Scalars and lists stand for themselves; a value of any other t
 a hostile program can choose, is written as the plain value inside it, so that no `__eq__` or `__repr__` of the program
 ever decides anything. Reading untrusted text takes time and memory: outside the sandbox only a judge does it.
 
-Of the library's types Counter, OrderedDict, deque, Decimal, Fraction, date, datetime (of a fixed offset, if any) and
-timedelta count as built in, and defaultdict where a built-in type makes its defaults.
+Of the library's types Counter, OrderedDict, deque, Decimal, Fraction, date, datetime and time (of a fixed offset, if
+any) and timedelta count as built in, and defaultdict where a built-in type makes its defaults.
 """
 
 import builtins
@@ -15,22 +15,23 @@ import importlib
 import json
 import math
 import sys
-import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
-from typing import Any
+from typing import Any, NoReturn
+
+from reward.sandbox.jail.iterators import iterator_text, leave_at, replayed
 
 _LONG_BITS = 10_000  # the time for decimal digits grows with the square of their number
-_MAX_ITEMS = 100_000  # of an iterator, which may have no end
-_MANY_ITEMS = 1_000  # with so many, it may be slow and have no end
-_iterators_end_at = math.inf  # CPU seconds of this process
-_iterators_left = math.inf  # characters that iterators may still take
 _numbers: dict[int, int] = {}  # by id: of objects that both sides of a call have
 CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 """What may be changed in place, or hold what may."""
+ERRORS = (Exception, SystemExit)
+"""What test code may expect of a call."""
+_WITH_POSITIONS = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
+_LENGTH: Any = deque.__dict__["maxlen"]
 _MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
 _MAKERS: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, tuple, set, dict)}
 """What may make the defaults of a defaultdict that comes back as one."""
@@ -41,6 +42,7 @@ LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
     ("datetime", "timezone"): ("__getinitargs__",),
     ("datetime", "datetime"): ("year", "month", "day", "hour", "minute", "second", "microsecond", "tzinfo"),
     ("datetime", "date"): ("year", "month", "day"),
+    ("datetime", "time"): ("hour", "minute", "second", "microsecond", "tzinfo"),
 }
 """By module and type: attributes of which its values are made, in the order of its arguments. These modules are looked
 for among those that the program has loaded: every fork costs what is loaded."""
@@ -84,6 +86,8 @@ def _contents_text(value: Any) -> str:
     if isinstance(value, dict):
         return _dict_text(value)
     kind: Any
+    if isinstance(value, deque) and (length := _LENGTH.__get__(value)) is not None:
+        return f'{{"bounded": [[{_joined(deque.__iter__(value))}], {length}]}}'
     for kind in _COLLECTIONS:
         if isinstance(value, kind):
             return f'{{"{kind.__name__}": [{_joined(kind.__iter__(value))}]}}'
@@ -103,7 +107,7 @@ def _contents_text(value: Any) -> str:
         if isinstance(library_type, type) and isinstance(value, library_type):
             return f'{{"{name}": [{_joined(_parts(library_type, attributes, value))}]}}'
     if isinstance(value, Iterator):
-        return _iterator_text(value)
+        return iterator_text(value, to_text, error_text)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return to_text(value.item())
     if isinstance(value, (Known, Untold)):
@@ -111,12 +115,17 @@ def _contents_text(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} is no built-in type")
 
 
-def from_text(text: str | bytes, known: Callable[[Any], Any] | None = None) -> Any:
+def from_text(
+    text: str | bytes,
+    known: Callable[[Any], Any] | None = None,
+    read_on: Callable[[], NoReturn] | None = None,
+) -> Any:
     """The value of which `to_text` gave the text; iterators give their items, then raise what ended them.
 
     Args:
         text: untrusted.
         known: gives the objects that the text has by their numbers; LookupError, TypeError: it has no such number.
+        read_on: called where an iterator that was left for its time is read to the end of its items.
 
     Raises:
         ValueError: it is no such text.
@@ -126,8 +135,11 @@ def from_text(text: str | bytes, known: Callable[[Any], Any] | None = None) -> A
     def from_object(tagged: dict[str, Any]) -> Any:
         try:
             ((kind, content),) = tagged.items()
+            if kind == "iterator":
+                items, ending = content
+                return replayed(items, ending, read_on)
             return known(content) if known is not None and kind == "known" else _FROM_CONTENT[kind](content)
-        except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        except (TypeError, LookupError, AttributeError, ArithmeticError, SystemError) as error:
             raise ValueError(f"not a value as text ({error})") from error
 
     return json.loads(text, object_hook=from_object)
@@ -138,14 +150,14 @@ def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = 
     return to_text([list(positional), keywords or {}])
 
 
-def begin_call(objects: Iterable[object], iterators_end: tuple[float, int]) -> None:
+def begin_call(objects: Iterable[object], iterators_end: tuple[float, float, int]) -> None:
     """Write these objects by their numbers from now on, and leave iterators at this end.
 
-    The end: CPU seconds of this process, for an iterator of many items, and characters of all of them as text.
+    The end: the arguments of ``iterators.leave_at``.
     """
-    global _iterators_end_at, _iterators_left, _numbers
+    global _numbers
     _numbers = {id(value): number for number, value in enumerate(objects)}
-    _iterators_end_at, _iterators_left = iterators_end
+    leave_at(*iterators_end)
 
 
 def contents_text(value: Any) -> str:
@@ -209,32 +221,7 @@ def _scalar(value: object) -> str | None:
     return None
 
 
-def _iterator_text(iterator: Iterator) -> str:
-    """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more"."""
-    global _iterators_left
-    items: list[str] = []
-    ending = "null"
-    left = _iterators_left
-    try:
-        for item in iterator:
-            if len(items) == _MAX_ITEMS or (len(items) > _MANY_ITEMS and time.process_time() > _iterators_end_at):
-                ending = '"more"'
-                break
-            text = to_text(item)
-            left -= len(text) + 2  # those of iterators in it are among them
-            _iterators_left = left
-            if left < 0:
-                ending = '"more"'
-                break
-            items.append(text)
-    except MemoryError:  # also that of an item which alone takes all: those before it count
-        ending = '"more"'
-    except Exception as error:  # untrusted: the program's own, which a test may expect
-        ending = error_text(error)
-    return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
-
-
-def error_text(error: Exception) -> str:
+def error_text(error: BaseException) -> str:
     """`{"error": [names of its built-in classes, arguments, its text, if any]}`."""
     parts = [to_text([one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"]), "[]", "null"]
     for index, part in ((1, lambda: list(error.args)), (2, lambda: str(error))):
@@ -243,31 +230,20 @@ def error_text(error: Exception) -> str:
     return f'{{"error": [{", ".join(parts)}]}}'
 
 
-def _error(content: list) -> Exception:
+def _error(content: list) -> BaseException:
     names, arguments, text = content
     for name in names:
         kind = getattr(builtins, name, None)
-        if isinstance(kind, type) and issubclass(kind, Exception):
+        if isinstance(kind, type) and issubclass(kind, ERRORS):
             try:
                 error = kind(*arguments)
+                if isinstance(error, _WITH_POSITIONS) and not 0 <= error.start <= error.end <= len(error.object):
+                    continue  # its text would come from memory that is not its object's
                 own = {"__str__": lambda _: text}  # as a class of the answer's says it
                 return error if text in (None, str(error)) else type(name, (kind,), own)(*arguments)
             except TypeError:  # it wants other arguments, as UnicodeDecodeError does
                 continue
     return Exception(*arguments)
-
-
-def _iterator(content: list) -> Iterator:
-    items, ending = content
-
-    def replay() -> Iterator:
-        yield from items
-        if isinstance(ending, Exception):
-            raise ending
-        if ending is not None:
-            raise OverflowError("the answer's iterator has too many items")
-
-    return replay()
 
 
 def _of_library(module: str, name: str) -> Callable[[list], Any]:
@@ -280,6 +256,7 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "set": set,
     "frozenset": frozenset,
     "deque": deque,
+    "bounded": lambda content: deque(*content),
     "dict": dict,
     "OrderedDict": OrderedDict,
     "untold": lambda _: Untold(),
@@ -292,7 +269,6 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "keys": lambda keys: dict.fromkeys(keys).keys(),
     "values": lambda values: dict(enumerate(values)).values(),
     "items": lambda pairs: dict(pairs).items(),
-    "iterator": _iterator,
     "error": _error,
     **{name: _of_library(module, name) for module, name in LIBRARY},
     "timezone": lambda parts: importlib.import_module("datetime").timezone(*parts[0]),

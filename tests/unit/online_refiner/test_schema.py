@@ -87,7 +87,10 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ),
         ("refiner.request_timeout_s=0", "refiner.request_timeout_s=0"),
         ("refiner.restart_timeout_s=0", "refiner.restart_timeout_s=0"),
-        ("refiner.template=none", "refiner.template=none: no such file; set one of apps, apps_paper, dialogue, or a path"),
+        (
+            "refiner.template=none",
+            "refiner.template=none: no such file; set one of apps, apps_paper, dialogue, or a path",
+        ),
         ("constraint.alignment=x", "constraint.alignment=x does not exist; set one of: position, diff"),
         ("constraint.token_weights=x", "constraint.token_weights=x does not exist; set one of: uniform, edited, chord"),
         ("constraint.eta_schedule=x", "constraint.eta_schedule=x does not exist; set one of: constant, linear"),

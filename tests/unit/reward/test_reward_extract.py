@@ -45,6 +45,13 @@ from reward.extract import _fenced_blocks, extract_code
         ),
         ("- ```python\n  x = 1\n     ```\nDone", "x = 1\n   "),
         ("```python\nx = 1```\nIt gives\n```\n1\n```", "x = 1"),
+        ("So:\n> ```python\n> if x:\n>     y = 1\n>\n> z = x > 1\n> ```\nDone.", "if x:\n    y = 1\n\nz = x > 1\n"),
+        (">```\n>x = 1\n>```", "x = 1\n"),
+        (">> - ```python\n>>   x = (1\n> >   > 2)\n>>   ```\nDone.", "x = (1\n> 2)\n"),
+        ("- > ~~~python\n  > x = 1\n  > ~~~\nDone.", "x = 1\n"),
+        ("> ```python\nx = 1\n```\nDone.", "x = 1\n"),
+        ("> ```python\n> x = 1", "x = 1"),
+        ("```python\nx = (1\n> 2)\n```", "x = (1\n> 2)\n"),
     ],
 )
 def test_code_is_found(response: str, code: str) -> None:
@@ -146,6 +153,12 @@ def test_prose_may_speak_of_fences(prose: str) -> None:
         "\t```python\n" + "\t" * 400_000,
         "- ```python\n" + "  \n" * 100_000,
         "```python " + "{." * 200_000 + "\n",
+        "> " * 200_000 + "```python\n",
+        ("> " * 50 + "```") * 4000,
+        "-      " * 13 + "x```\n",
+        "> " * 40 + "```python\n" + "> " * 200_000 + "\n",
+        "> " * 40 + "```python\n" + "> " * 30 + " " * 200_000 + "\n",
+        ">" * 80 + "```python\n" + " " * 200_000 + "\n",
     ],
 )
 def test_time_grows_with_the_length_only(part: str) -> None:

@@ -63,6 +63,29 @@ def test_answer_does_not_change_what_assertions_mean() -> None:
     assert score(["assert size(1) == sys.maxsize"], "import sys\ndef size(x): return sys.maxsize").outcome == "pass"
 
 
+@pytest.mark.parametrize("first", ["", "assert f(3) == 9\n"])
+def test_tests_run_as_the_main_program(first: str) -> None:
+    test = f"{first}def test():\n    assert f(4) == 16\nif __name__ == '__main__':\n    test()"
+    assert score([test], "def f(x): return x * x").outcome == "pass"
+    assert score([test], "def f(x): return 9").outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("test", "fn_name"),
+    [
+        ("def helper(a):\n    g = a + 1\n    return g\nassert f(1) == 1 and g([1, 2]) == 3", "f"),
+        ("assert sum(g for g in [1, 2]) == 3\nassert g([1, 2]) == 3", None),
+        ("class T:\n    def g(self): return g([1, 2])\nassert (f(1), T().g()) == (1, 3)", "f"),
+        ("def helper(g):\n    return g([1, 2])\nassert helper(g) == 3", None),
+        ("def set_up():\n    global y\n    y = 3\nset_up()\nassert g([1, 2]) == y", None),
+        ("def check(string):\n    return string.upper()\nassert check(str(g([3]))) == '3'", None),
+    ],
+)
+def test_a_name_of_the_answer_may_be_another_elsewhere(test: str, fn_name: str | None) -> None:
+    assert score([test], "def f(x): return x\ndef g(x): return sum(x)", fn_name).outcome == "pass"
+    assert score([test], "def f(x): return x\ndef g(x): return 0", fn_name).outcome == "fail"
+
+
 def test_calls_of_one_test_share_its_time() -> None:
     tests = ["for _ in range(50): assert f(1) == 1"]
     slow = "import time\ndef f(x):\n    time.sleep(0.2)\n    return x"
@@ -155,6 +178,20 @@ def test_keyword_arguments(test: str) -> None:
         ),
         ("assert candidate([1, 2]) == 3", "class Solution:\n    def f(self, x: 'List[int]'): return sum(x)", "x[0]"),
         ("assert f([1, 2]) == 3", "def f(x: List[int]) -> int: return reduce(operator.add, x)", "x[0]"),
+        (
+            "from collections import deque\nd = deque([1], 2)\nassert f([d, d]).maxlen == 2 and len(d) == 2",
+            "from collections import deque\ndef f(x):\n    x[0].append(3)\n    return deque([1], x[1].maxlen)",
+            "x[0].append(3) or type(x[0])()",
+        ),
+        (
+            "import datetime\nassert f(3) == datetime.time(3, 30)",
+            "import datetime\ndef f(x): return datetime.time(x, 30)",
+            "x",
+        ),
+        ("assert f('7') == datetime.strptime('7', '%d')", "def f(x): return datetime(1900, 1, int(x))", "x"),
+        ("assert f(7) == datetime.datetime(1900, 1, 7)", "def f(x): return datetime(1900, 1, x)", "x"),
+        ("assert f(1) == pytest.approx(0.1 + 0.9)", "def f(x): return x", "x + 1"),
+        ("with pytest.raises(KeyError): f(1)", "def f(x): return {}[x]", "x"),
         ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
     ],
 )
@@ -206,33 +243,6 @@ def test_large_arguments_changed_in_place_come_back(file_bytes: int) -> None:
     assert score([test], "def f(x):\n    x.sort()\n    return x[0]", "f", **limits).outcome == "pass"
     too_much = "def f(x):\n    x.extend(range(400_000))\n    return 1"
     assert score([test], too_much, "f", **limits).outcome == "output_limit"
-
-
-def test_a_slow_iterator_of_many_items_comes_back_whole() -> None:
-    slow = "def f(x):\n    for n in range(x):\n        sum(range(50_000))\n        yield n"
-    assert score(["assert list(f(1500)) == list(range(1500))"], slow, "f", test_s=6.0).outcome == "pass"
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "while True: yield 'x' * 10_000",
-        "n = 1\n    while True: yield (n := n << 40_000)",
-        "n = 1\n    while True: yield 'x' * (n := 4 * n)",  # soon too long for the memory
-        "held = []\n    while True: yield held.append(bytes(1 << 26)) or 'x'",
-        "while True: yield (i * '.' for i in count())",
-    ],
-)
-def test_of_an_endless_iterator_test_code_may_take_what_it_wants(body: str) -> None:
-    code = f"from itertools import count\ndef f(x):\n    yield x\n    yield x + 1\n    {body}"
-    assert score(["g = f(1)\nassert (next(g), next(g)) == (1, 2)"], code, "f").outcome == "pass"
-    whole = "try:\n    list(f(1))\nexcept OverflowError as error:\n    assert 'too many items' not in str(error)"
-    assert score([f"{whole}\nassert f(2) is None"], code, "f").outcome == "fail"
-
-
-def test_a_long_iterator_with_an_end_comes_back_whole() -> None:
-    test = "assert list(map(len, f(90))) == [10_000] * 90"
-    assert score([test], "def f(x): return ('x' * 10_000 for _ in range(x))", "f").outcome == "pass"
 
 
 def test_many_short_calls_take_the_time_of_the_answers_own_code() -> None:

@@ -1,7 +1,6 @@
 """Test code that no answer, or every answer, could pass is refused by name."""
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -10,25 +9,14 @@ from reward.limits import Limits
 from reward.problem import Problem, UncallableError
 
 
-@pytest.mark.parametrize(
-    "test",
-    [
-        "",
-        "# nothing",
-        "def check(candidate):\n    assert candidate(1) == 1\n",
-        "import sys\nsys.exit(0)",
-        "f(3)",
-        "assert f(3) or True",
-        "try:\n    assert f(3) == 4\nexcept Exception: pass",
-        "def test():\n    assert f(3) == 4\nif __name__ == '__main__': test()",
-        "len(f([1, 2])) == 2",
-        "assert (len(f([1, 2])) == 2, 'wrong length')",
-        "def check(f):\n    return abs(f(2.0) - 4) < 1e-9\ncheck(f)",
-    ],
-)
-def test_tests_that_pass_whatever_the_answer_is_are_refused(test: str) -> None:
-    with pytest.raises(ValueError, match="problem 7: test_code 1 passes whatever the answer returns"):
-        Problem.from_input_output({"test_code": ["assert f(3) == 4", test], "fn_name": "f"}, problem_id=7)
+@pytest.mark.parametrize("check", ["f(n) == 4", "isinstance(f(n), int)"])
+def test_slow_test_code_is_not_tried_again_and_again(check: str) -> None:
+    test = f"n = 0\nfor i in range(15_000_000): n += i\nassert {check}"
+    judge = Judge()
+    result = ("ok", b'["value", 4]')
+    run = judge.ask("run_test_code", test, "f", limits=Limits(), on_call=lambda *_: result)
+    assert run.value == ["passed", ""]
+    assert judge.ask("faults_of_tests", [test], "f", limits=Limits()).seconds < 3 * run.seconds
 
 
 def test_a_useless_test_is_refused_beside_one_without_end() -> None:
@@ -42,9 +30,12 @@ def test_a_useless_test_is_refused_beside_one_without_end() -> None:
     [
         ("assert f([3], int) == 4", "type is no built-in type"),
         ("assert f(3, key=lambda x: x) == 4", "function is no built-in type"),
+        ("assert f(g) == 4", "function is no built-in type"),
+        ("class T:\n    g = f\nassert T().g(3) == 4", "T is no built-in type"),
         ("assert f({1: [f(2), len]}) == 4", "builtin_function_or_method is no built-in type"),
         ("class Node: pass\nassert f((Node(),)) == 4", "Node is no built-in type"),
         ("node = Node(1)\nnode.left = Node(2)\nassert f(node) == 4", "an object of the answer's with attributes left"),
+        ("import io\nassert f([io.StringIO('3')]) == 4", "StringIO is no built-in type"),
         ("try:\n    assert f(object) == 4\nexcept TypeError:\n    assert False", "type is no built-in type"),
     ],
 )
@@ -75,6 +66,32 @@ def test_arguments_that_an_answer_may_have_made_are_accepted(test: str) -> None:
         ("assert f(3)(4) == 7", "calls what it returns"),
         ("for x in range(3):\n    g = f(x)\n    assert g(4) == 7", "calls what it returns"),
         ("f.cache_clear()\nassert f(3) == 4", "takes cache_clear of f, of which there are only calls"),
+        ("assert f.__doc__ and f(3) == 4", "takes __doc__ of f, of which there are only calls"),
+        ("assert g.__wrapped__(3) == f(3)", "takes __wrapped__ of g, of which there are only calls"),
+        ("assert f(Color.RED) == 4", "takes RED of Color, of which there are only calls"),
+        (
+            "def check(candidate):\n    assert candidate(3) == 4\n    assert candidate.__annotations__\ncheck(f)",
+            "takes __annotations__ of candidate, of which there are only calls",
+        ),
+        ("p = f(3)\nassert p.x == 3 and p.y == 4", "takes x of what it returns"),
+        ("assert f(3)._asdict() == {'x': 3}", "takes _asdict of what it returns"),
+        ("assert callable(f(3))", "wants callable of what it returns"),
+        ("g = f(3)\nassert callable(g) and g(4) == 7", "wants callable of what it returns"),
+        ("import numpy as np\nassert isinstance(f(3), np.ndarray)", "wants np.ndarray of what it returns"),
+        (
+            "from numpy import ndarray, generic\ndef test():\n    x = f(3)\n"
+            "    assert isinstance(x, (ndarray, generic))\n    assert x.tolist() == [3]\ntest()",
+            "wants ndarray or generic of what it returns",
+        ),
+        (
+            "import unittest\nclass T(unittest.TestCase):\n"
+            "    def t(self):\n        self.assertIsInstance(f(3), zip)\nT('t').debug()",
+            "wants zip of what it returns",
+        ),
+        ("with f(3) as v:\n    assert v == 3", "enters what it returns"),
+        ("assert isinstance(f(3), Node)", "takes Node for a type, of which there are only calls"),
+        ("assert isinstance(f(3), (int, Node))", "takes Node for a type, of which there are only calls"),
+        ("for g in (f, h):\n    assert g.cache_info() == f(3)", "takes cache_info of f, of which there are only calls"),
         ("s = f()\ns.push(1)\nassert s.pop() == 1", "takes push of what it returns"),
         ("assert f().solve(3) == 4", "takes solve of what it returns"),
         ("import asyncio\nassert asyncio.run(f(3)) == 4", "awaits what it returns"),
@@ -101,6 +118,15 @@ def test_values_that_no_answer_can_return_are_refused(test: str, what: str) -> N
         "try:\n    f(3)(4)\nexcept TypeError:\n    assert f(3) == 4",
         "import copy, json\nassert copy.deepcopy(f(3)) == [1]\nassert json.dumps(f(4)) == '3'",
         "assert f(3).args == (1,)",
+        "class T:\n    g = staticmethod(f)\nassert T().g(3) == 4 and T.g(3) == 4",
+        "import copy, functools\nassert functools.partial(copy.deepcopy(f), 3)() == 4 and callable(f)",
+        "assert f.__name__ == 'f' and f(3) == 4",
+        "assert not callable(f(3)) and f(3) == 4",
+        "assert isinstance(f(3), (int, map))",
+        "import numpy as np\nassert isinstance(np.array(f(3)), np.ndarray) and f(3) == [4]",
+        "import numpy as np\nx = f(3)\nx = np.array(x)\nassert isinstance(x, np.ndarray) and f(3) == [4]",
+        "import numpy as np\nx = f(3)\nif type(x) != list: assert isinstance(x, np.ndarray)\nassert f(3) == [4]",
+        "class array: pass\nassert isinstance(f(3), array) or f(3) == 4",
     ],
 )
 def test_values_that_some_answer_can_return_are_accepted(test: str) -> None:
@@ -108,97 +134,7 @@ def test_values_that_some_answer_can_return_are_accepted(test: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("test", "use"),
-    [
-        ("import threading\nassert f(3) == 4", "imports threading"),
-        ("import _thread, math\nassert f(3) == 4", "imports _thread"),
-        (
-            "def check():\n    from concurrent.futures import Future\n    assert f(3)\ncheck()",
-            "imports concurrent.futures",
-        ),
-        ("import multiprocessing as mp\nassert f(3) == 4", "imports multiprocessing"),
-        ("import os.path\nassert f(3) == 4", "imports os.path"),
-        ("assert f(3) == os.getpid()", "uses os"),
-        ("from solution import f\nassert f(3) == 4", "imports solution"),
-        ("from . import f\nassert f(3) == 4", "imports ."),
-        ("from unittest import mock\nassert f(3) == 4", "imports unittest.mock"),
-        ("import unittest.mock\nassert f(3) == 4", "imports unittest.mock"),
-        ("import unittest as u\nassert f(3) == 4\nu.main()", "uses unittest.main"),
-        ("import asyncio\nassert asyncio.run(asyncio.to_thread(f, 3)) == 4", "uses asyncio.to_thread"),
-        ("import sys\nassert f(3) == sys.modules['x']", "uses sys.modules"),
-        ("from sys import *\nassert f(3) == 4", "imports sys.\\*"),
-        ("import urllib.request\nassert f(3) == 4", "imports urllib.request"),
-        ("assert __import__('x') == f(3)", "uses __import__"),
-        ("assert globals()['f'](3) == 4", "uses globals"),
-        ("assert f(3) == open('x').read()", "uses open"),
-        ("assert eval(f('3 4 +')) == 7", "uses eval"),
-        ("assert all(map(eval, f('123', 6)))", "uses eval"),
-        ("names = {}\nexec(f('add'), names)\nassert names['add'](1, 2) == 3", "uses exec"),
-        ("assert compile(f(3), 'f', 'eval')", "uses compile"),
-        ("import pickle\nassert pickle.loads(f(3)) == 3", "imports pickle"),
-        ("import timeit\nassert timeit.timeit(f(3), number=1) < 1", "uses timeit.timeit"),
-        ("import typing\nassert typing.get_type_hints(f(3))", "uses typing.get_type_hints"),
-        ("import numpy as np, io\nassert np.load(io.BytesIO(f(3)), allow_pickle=True) == 1", "uses numpy.load"),
-        ("import numpy as np\nassert np.genfromtxt(f(3)).size", "uses numpy.genfromtxt"),
-        ("import numpy as np\nassert np.lib.npyio.load(f(3)) == 4", "uses numpy.lib.npyio.load"),
-        ("from numpy import *\nassert load(f(3)) == 4", "uses numpy.load"),
-        ("import numpy.testing as t\nt.runstring(f(3), {})\nassert f(3) == 4", "uses numpy.testing.runstring"),
-        (
-            "import asyncio\nloop = asyncio.new_event_loop()\n"
-            "assert loop.run_until_complete(loop.run_in_executor(None, f, 3)) == 4",
-            "uses run_in_executor",
-        ),
-        ("import io, sys\nsys.stdout = io.StringIO()\nf(3)\nassert sys.stdout.getvalue() == '4'", "sets sys.stdout"),
-        ("import pytest\nwith pytest.warns(UserWarning): f(3)", "uses pytest.warns"),
-        (
-            "import warnings\nwith warnings.catch_warnings(record=True) as seen: f(3)\nassert len(seen) == 1",
-            "expects warnings",
-        ),
-        ("import pytest\nwith pytest.raises(SystemExit): f(3)", "expects SystemExit"),
-        (
-            "import pytest, statistics\nwith pytest.raises(statistics.StatisticsError): f([])",
-            "expects statistics.StatisticsError",
-        ),
-        (
-            "from json import JSONDecodeError\ntry:\n    f('{')\n    assert False\nexcept JSONDecodeError: pass",
-            "expects json.JSONDecodeError",
-        ),
-    ],
-)
-def test_what_test_code_may_not_use_is_refused(test: str, use: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"problem 7: test_code 1 {use}, which test code may not: it may import __future"
-    ):
-        Problem.from_input_output({"test_code": ["assert f(3) == 4", test], "fn_name": "f"}, problem_id=7)
-
-
-@pytest.mark.parametrize(
-    "test",
-    [
-        "import collections.abc, math as m\nassert f(3) == m.pi and isinstance(f(4), collections.abc.Iterable)",
-        "from urllib.parse import quote\nimport urllib.parse\nassert f(3) == quote('4') == urllib.parse.quote('4')",
-        "from math import *\nassert isclose(f(3), 4.0)",
-        "import numpy.testing\nnumpy.testing.assert_allclose(f(3), 4)",
-        "import sys\nif f(3) != 4: sys.exit(1)",
-        "if f(3) != 4: exit(1)",
-        "assert f(3) == sys.maxsize",
-        "def open(x): return x\nassert open(f(3)) == 4",
-        "import ast\nassert ast.literal_eval(f(3)) == [4]",
-        "import json\ntry:\n    assert json.loads(f(3)) == 4\nexcept json.JSONDecodeError: assert False",
-        "import timeit\nstarted = timeit.default_timer()\nassert f(3) == 4",
-        "import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    assert f(3) == 4",
-        "import asyncio, pytest\nwith pytest.raises(asyncio.TimeoutError): f(3)",
-        "import sys\nprint(f(3), file=sys.stderr)\nassert f(3) == 4",
-        "import numpy as np\nnp.testing.assert_allclose(np.linalg.norm(f(3)), 4)",
-        "import unittest\nclass T(unittest.TestCase):\n    def t(self): self.assertEqual(f(3), 4)\nT('t').debug()",
-    ],
-)
-def test_what_test_code_may_use(test: str) -> None:
-    assert Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=7).num_tests == 1
-
-
-@pytest.mark.parametrize(
-    "test", ["assert all(case for case in ['f(1)'])", "def check(add):\n    assert add(1) == 3\ncheck(add)"]
+    "test", ["assert all(case for case in ['f(1)'])", "def check(add):\n    assert add(1) == 3\ncheck(None)"]
 )
 def test_test_code_without_a_name_for_the_answer_is_refused(test: str) -> None:
     with pytest.raises(ValueError, match="problem 7: test_code 0 names no function .*: set fn_name"):
@@ -210,6 +146,7 @@ def test_test_code_without_a_name_for_the_answer_is_refused(test: str) -> None:
     [
         ("assert isclose(f(3), 4.0)", "isclose"),
         ("assert np.allclose(f(3), 4.0)", "np"),
+        ("assert f(3) == datetime(2020, 1, 3)", "datetime"),
         ("def check(candidate):\n    assert deepcopy(candidate(3)) == Counter('a')\ncheck(f)", "Counter, deepcopy"),
     ],
 )
@@ -236,15 +173,6 @@ def test_names_that_may_be_the_answers_are_accepted(test: str, fn_name: str | No
     assert Problem.from_input_output({"test_code": [test], "fn_name": fn_name}, problem_id=7).num_tests == 1
 
 
-def test_a_module_that_test_code_may_not_import_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "trainers_own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nadd = 3")
-    monkeypatch.syspath_prepend(tmp_path)
-    test = "from trainers_own import *\nassert add(1, 2) == 3"
-    (fault,) = Judge().ask("faults_of_tests", [test], None, limits=Limits()).value
-    assert fault == [0, "refused", "imports trainers_own"]
-    assert not (tmp_path / "ran").exists()
-
-
 def test_test_code_that_crashes_its_process_is_refused() -> None:
     test = "import sys\nsys.setrecursionlimit(10**9)\nx = []\nfor _ in range(10**6): x = [x]\nassert f(1) == repr(x)"
     with pytest.raises(ValueError, match=r"problem 7: test_code 1 ends the process that runs it \(it is nested too"):
@@ -265,7 +193,7 @@ def test_the_trials_of_a_problem_share_one_time() -> None:
     started = time.monotonic()
     limits = Limits(judge_s=2.0)
     assert Problem.from_input_output({"test_code": tests, "fn_name": "f"}, problem_id=7, limits=limits).num_tests == 8
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30  # without it 48 and more
 
 
 @pytest.mark.parametrize(

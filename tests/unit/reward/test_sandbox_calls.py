@@ -40,6 +40,21 @@ def value_of(expression: str) -> object:
     return returned(call(f"def f():\n    return {expression}"))
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from statistics import *\nclass Solution:\n    def fmean(self, a): return a[0]",
+        "from statistics import *\ndef fmean(a): return a[0]\nclass Solution:\n    def fmean(self, a): return a[1]",
+        "class Solution:\n    def g(self, a): return a[0]\n    def fmean(self, a): return a[1]\nfmean = Solution().g",
+        "class Solution: pass\nfrom operator import itemgetter\nfmean = itemgetter(0)",
+        "from builtins import min as fmean",
+    ],
+)
+def test_what_the_answer_defines_comes_before_what_it_imports(code: str) -> None:
+    program = Program(code=code, fn_name="fmean", arguments=arguments_text([[3, 9]]))
+    assert returned(SANDBOX.execute(program, limits=LIMITS, timeout_s=5.0)) == 3
+
+
 def test_names_of_leetcode_are_there_where_wanted() -> None:
     for code in ("def f(a):\n    return max(deque(a))", "class Solution:\n    def f(self, a):\n        return max(a)"):
         wanted, unwanted = (
@@ -48,6 +63,12 @@ def test_names_of_leetcode_are_there_where_wanted() -> None:
         )
         assert returned(SANDBOX.execute(wanted, limits=LIMITS, timeout_s=5.0)) == 9
         assert SANDBOX.execute(unwanted, limits=LIMITS, timeout_s=5.0).detail.startswith("NameError")
+
+
+def test_the_nodes_of_leetcode_are_there() -> None:
+    signature = "class Solution:\n    def f(self, a: Optional[TreeNode]) -> Optional[ListNode]:\n"
+    assert returned(call(f"{signature}        return a", 3)) == 3
+    assert value_of("[ListNode(3, ListNode()).next.val, TreeNode(3).left]") == [0, None]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +80,9 @@ def test_names_of_leetcode_are_there_where_wanted() -> None:
         ("copy.deepcopy(a)", [3, 9]),
         ("json.dumps(a)", "[3, 9]"),
         ("datetime.date(2020, 1, 2) - date(2020, 1, 1) == timedelta(1)", True),
+        ("datetime.strptime('1 2', '%d %m') - datetime(1900, 2, 1) == timedelta()", True),
+        ("datetime.datetime.min < datetime.datetime.max", True),
+        ("str(datetime.min.date() + timedelta(a[0]))", "0001-01-04"),
         ("log2(8)", 3.0),
         ("pow(2, 5, 3)", 2),
         ("list(merge(islice(a, 1), map(itemgetter(0), zip_longest(a))))", [3, 3, 9]),
@@ -157,6 +181,10 @@ class Point(NamedTuple):
         datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone.utc),
         datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone(datetime.timedelta(hours=-1), "here")),
         datetime.timedelta(-1, 2, 3),
+        datetime.time(1, 2, 3, 4),
+        datetime.time(1, tzinfo=datetime.timezone.utc),
+        deque([1, deque([(2,)], 3)], 2),
+        deque([], 0),
         [{datetime.date(1, 1, 1): {Fraction(1, 2), Decimal("0.1")}}],
     ],
 )
@@ -201,6 +229,10 @@ def f(): return [D(1), C("a"), Day(1, 1, 1), %s]
         '{"date": [0, 0, 0]}',
         '{"datetime": [1, 1, 1, 1, 1, 1, 1, 1]}',
         '{"timedelta": [1e300]}',
+        '{"time": [25]}',
+        '{"bounded": [[1], -1]}',
+        '{"bounded": [[1], 1e3]}',
+        '{"bounded": [1, 2, 3]}',
         '{"timezone": []}',
         '{"timezone": [[3]]}',
         '{"Counter": 3}',

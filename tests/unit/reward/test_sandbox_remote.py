@@ -124,6 +124,8 @@ def test_calls(sandbox: RemoteSandbox) -> None:
     assert (failed.status, failed.detail) == ("runtime_error", "KeyError: 'x'")
     assert repr(from_text(failed.result)) == "['raised', KeyError('x')]"
     assert call("def f(): exit(0)").status == "runtime_error"
+    ended = call("def f(): exit(0)", is_tested=True)
+    assert (ended.status, repr(from_text(ended.result))) == ("runtime_error", "['raised', SystemExit(0)]")
     assert call("def g(): pass").detail == "NameError: the code does not define f"
 
 
