@@ -18,8 +18,14 @@ VALUES = {
         "max_new_tokens": 8,
     },
     **{"max_model_len": None, "temperature": 0.0, "top_p": 1.0, "skip_reward_at_least": 1.0, "group_choice": "lowest"},
-    **{"max_refinements_per_group": None, "num_candidates": 1, "request_timeout_s": 1.0, "on_replica_death": "stop"},
-    **{"max_requests_in_flight": 8, "restart_timeout_s": 1.0},
+    **{
+        "max_refinements_per_group": None,
+        "num_candidates": 1,
+        "block": None,
+        "request_timeout_s": 1.0,
+        "on_replica_death": "stop",
+    },
+    **{"max_requests_in_flight": 8, "block_choice": "random", "restart_timeout_s": 1.0},
     **{
         "num_replicas": None,
         "num_kl_rollouts": None,
