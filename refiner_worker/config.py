@@ -9,6 +9,8 @@ from refiner_worker.drafts import DRAFTS
 PLACEMENTS = ("colocated", "dedicated", "shared")
 GROUP_CHOICES = ("lowest", "random")
 GROUPS = ("all", "unsolved")
+BLOCKS = ("line", "sentence", "paragraph")
+BLOCK_CHOICES = ("first_failure", "uncertainty", "random")
 DEATH_POLICIES = ("restart", "continue", "stop")
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -33,9 +35,10 @@ class RefinerConfig:
     num_replicas: int | None
     """vLLM replicas. Default: as many as fit on the GPUs of the placement."""
     template: str
-    """Prompt template: ``apps``, ``apps_paper``, ``dialogue``, or the path of a Jinja2 file of your own."""
+    """Prompt template: ``apps``, ``apps_paper``, ``dialogue``, ``general``, or a Jinja2 file of your own."""
     max_new_tokens: int
-    """Longest refinement, in tokens; one that is cut by this limit is failed. Default: the longest response."""
+    """Longest refinement, in tokens, what is kept of the response included; one that is cut by this limit is failed.
+    Default: the longest response."""
     max_model_len: int | None
     """Context length of the refiner, in tokens. Default: template + prompt + response + refinement."""
     temperature: float
@@ -54,6 +57,12 @@ class RefinerConfig:
     """Refine at most so many responses to one prompt; null: all."""
     group_choice: str
     """Which of them, if there are more: those with the ``lowest`` rewards, or ``random`` ones."""
+    block: str | None
+    """Refine block-wise: what stands before a ``line``, ``sentence`` or ``paragraph`` of the response is kept as the
+    beginning of the refiner's own answer, which only goes on from there. Null: it writes everything."""
+    block_choice: str
+    """Which block: the ``first_failure`` that the reward tells of (``first_error``; none told: all is written), the one
+    that the policy wrote with the largest ``uncertainty`` (mean of -log p), or a ``random`` one."""
     num_candidates: int
     """Refinements drawn of one response, of which the best is kept; the draws end early at ``skip_reward_at_least``."""
     draft: str | None
@@ -93,6 +102,11 @@ class RefinerConfig:
         """Whether responses are refined during the rollout."""
         return self.placement == "shared" or (self.is_dedicated and self.streaming is not False)
 
+    @property
+    def needs_log_probs(self) -> bool:
+        """Whether the choice of a block reads those of the policy that wrote it."""
+        return self.block is not None and self.block_choice == "uncertainty"
+
     def is_maximal(self, reward: float | None) -> bool:
         """Tell whether a reward cannot improve."""
         return self.skip_reward_at_least is not None and reward is not None and reward >= self.skip_reward_at_least
@@ -126,6 +140,12 @@ class RefinerConfig:
         if self.group_choice not in GROUP_CHOICES:
             raise ValueError(
                 f"refiner.group_choice={self.group_choice} does not exist; set one of: {', '.join(GROUP_CHOICES)}"
+            )
+        if self.block is not None and self.block not in BLOCKS:
+            raise ValueError(f"refiner.block={self.block} does not exist; set one of: {', '.join(BLOCKS)}, or null")
+        if self.block_choice not in BLOCK_CHOICES:
+            raise ValueError(
+                f"refiner.block_choice={self.block_choice} does not exist; set one of: {', '.join(BLOCK_CHOICES)}"
             )
         if self.on_replica_death not in DEATH_POLICIES:
             raise ValueError(

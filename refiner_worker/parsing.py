@@ -1,5 +1,6 @@
 """From the refiner's output to a refined response a' as token ids, or the reason why there is none."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,9 @@ class Answer:
     """``truncated`` or ``empty``; None if there is an answer."""
 
 
-def parse_answer(token_ids: list[int], *, eos_token_id: int, tokenizer: Any, tags: bool) -> Answer:
+def parse_answer(
+    token_ids: list[int], *, kept: Sequence[int] = (), eos_token_id: int, tokenizer: Any, tags: bool
+) -> Answer:
     """Strip what is not the answer from the refiner's output and end it as the policy ends its responses.
 
     The ids stay as the refiner generated them (the policy shares its tokenizer); only where white space is stripped or
@@ -31,6 +34,7 @@ def parse_answer(token_ids: list[int], *, eos_token_id: int, tokenizer: Any, tag
 
     Args:
         token_ids: Generated ids, without the prompt; vLLM keeps the EOS token and the stop string.
+        kept: What the answer was begun with; it stays as it is, and so does white space behind it.
         eos_token_id: The token that ends the policy's responses.
         tokenizer: The tokenizer of both models.
         tags: Whether the answer ends at the closing tag (an EOS token ends it as well).
@@ -43,24 +47,25 @@ def parse_answer(token_ids: list[int], *, eos_token_id: int, tokenizer: Any, tag
     while ids and ids[-1] in special:
         ids.pop()
     ended = len(ids) < len(token_ids)
-    while ids and not decode(tokenizer, ids[:1]).strip():
+    while ids and not kept and not decode(tokenizer, ids[:1]).strip():
         ids.pop(0)
     first = decode(tokenizer, ids[:1])
-    if first != first.lstrip():
+    if not kept and first != first.lstrip():
         ids[:1] = tokenizer.encode(first.lstrip(), add_special_tokens=False)
     written = decode(tokenizer, ids)
     text = written
     if tags and CLOSE_TAG in text:
         text, ended = text.split(CLOSE_TAG)[0], True
-    text = text.strip()
+    text = text.rstrip() if kept else text.strip()
     if not ended:
-        return Answer(token_ids=[], text=text, failure="truncated")
-    if not text:
+        return Answer(token_ids=[], text=decode(tokenizer, [*kept, *ids]).strip(), failure="truncated")
+    if not text and not kept:
         return Answer(token_ids=[], text="", failure="empty")
-    kept, kept_text = _kept_prefix(ids, written, text, tokenizer)
-    rest = text[len(kept_text) :]
+    own, own_text = _kept_prefix(ids, written, text, tokenizer)
+    rest = text[len(own_text) :]
     tail = tokenizer.encode(rest, add_special_tokens=False) if rest else []
-    return Answer(token_ids=[*kept, *tail, eos_token_id], text=text, failure=None)
+    answer = [*kept, *own, *tail]
+    return Answer(token_ids=[*answer, eos_token_id], text=decode(tokenizer, answer) if kept else text, failure=None)
 
 
 def decode(tokenizer: Any, ids: list[int]) -> str:

@@ -14,7 +14,8 @@ class RefinerPrompt:
     """Renders refiner prompts.
 
     A template sees ``messages`` (the chat prompt, a list of role and content), ``question`` (its last user message),
-    ``response`` (text), ``reward`` (float), ``open_tag`` and ``close_tag``. In a later turn of a session the prompt and
+    ``response`` (text), ``reward`` (float), ``is_begun`` (whether the answer is begun with the beginning of the
+    response, which is kept), ``open_tag`` and ``close_tag``. In a later turn of a session the prompt and
     the turns before are one user message (``parsing.conversation``). One that mentions the tags has its answer
     started for the refiner with the opening tag and read up to the closing one; otherwise all output is the answer.
 
@@ -36,7 +37,8 @@ class RefinerPrompt:
         try:
             self._template = environment.from_string(source)
             self.uses_tags = "close_tag" in meta.find_undeclared_variables(environment.parse(source))
-            self._num_overhead_tokens = len(self.encode([{"role": "user", "content": ""}], "", -1.0))
+            empty = [{"role": "user", "content": ""}]
+            self._num_overhead_tokens = max(len(self.encode(empty, "", -1.0, is_begun=one)) for one in (False, True))
         except TemplateError as error:
             raise ValueError(f"refiner.template: {path}: {error}") from error
 
@@ -45,7 +47,9 @@ class RefinerPrompt:
         """Strings at which the refiner stops."""
         return [CLOSE_TAG] if self.uses_tags else []
 
-    def encode(self, messages: list[dict[str, Any]], response: str, reward: float) -> list[int]:
+    def encode(
+        self, messages: list[dict[str, Any]], response: str, reward: float, *, is_begun: bool = False
+    ) -> list[int]:
         """Return the token ids of one refiner prompt."""
         questions = [message["content"] for message in messages if message["role"] == "user"]
         text = self._template.render(
@@ -53,6 +57,7 @@ class RefinerPrompt:
             question=questions[-1] if questions else "",
             response=response,
             reward=reward,
+            is_begun=is_begun,
             open_tag=OPEN_TAG,
             close_tag=CLOSE_TAG,
         )

@@ -5,8 +5,9 @@
 -0.3 + 1.3 * passed / total   otherwise: none passed -0.3, all passed 1.0
 """
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from reward.judge import JudgeLostError, UnjudgeableError, ask
@@ -19,6 +20,7 @@ COMPILE_ERROR_SCORE = -1.0
 RUNTIME_ERROR_SCORE = -0.6
 NONE_PASSED_SCORE = -0.3
 ALL_PASSED_SCORE = 1.0
+_PLACE = re.compile(r"\(solution\.py, line ([0-9]{1,9})\)$")  # as `sandbox.execution.last_words` says it
 
 
 class Verdict(Enum):
@@ -47,6 +49,7 @@ class Score:
     num_passed: int  # tests passed, counted until the first error
     num_tests: int  # tests of the problem
     detail: str = ""  # one line for people
+    first_error: int | None = None  # character of the answer at which the line begins that ended the program, if known
 
 
 def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: str = "") -> Score:
@@ -111,7 +114,17 @@ def score_response(
         if verdict not in (Verdict.PASSED, Verdict.WRONG):
             detail = f"test {index}: {seen}"
             break
-    return score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
+    score = score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
+    return replace(score, first_error=_first_error(response, code, detail))
+
+
+def _first_error(response: str, code: str, detail: str) -> int | None:
+    """From the line of the program that a run's last words name; None too where indentation was taken from the code."""
+    place, start = _PLACE.search(detail), response.rfind(code)
+    if place is None or start < 0:
+        return None
+    lines_before = code.split("\n")[: max(0, int(place.group(1)) - 1)]
+    return min(len(response), start + sum(len(line) + 1 for line in lines_before))
 
 
 def find_code(response: str, limits: Limits) -> str | None:

@@ -60,7 +60,7 @@ async def compute_score(
     sandbox: Mapping[str, Any] | None = None,
     reward_router_address: object = None,
     reward_model_tokenizer: object = None,
-) -> dict[str, float | int | str]:
+) -> dict[str, float | int | str | None]:
     """Score one answer without blocking the event loop.
 
     Args:
@@ -77,7 +77,9 @@ async def compute_score(
 
     Returns:
         Always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome, num_passed, num_tests,
-        sandbox_runs, sandbox_run_s (time used by all runs), sandbox_restarts (of this process, since its last answer).
+        first_error (character of the answer at which the line begins that did not compile or raised; None if none is
+        known), sandbox_runs, sandbox_run_s (time used by all runs), sandbox_restarts (of this process, since its last
+        answer).
 
     Raises:
         ValueError: the problem is malformed, see `parse_ground_truth`.
@@ -101,14 +103,8 @@ async def compute_score(
             f"problem {problem.problem_id}: the answer could not be run in {resolved_limits.infra_attempts} attempts "
             f"({result.detail}): check free processes, memory and disk of the reward workers, or lower max_concurrency"
         )
-    return {
-        "score": result.score,
-        "acc": float(result.outcome == "pass"),
-        "outcome": result.outcome,
-        "num_passed": result.num_passed,
-        "num_tests": result.num_tests,
-        **_account(meter),
-    }
+    said = {name: getattr(result, name) for name in ("outcome", "num_passed", "num_tests", "first_error")}
+    return {"score": result.score, "acc": float(result.outcome == "pass"), **said, **_account(meter)}
 
 
 def parse_ground_truth(

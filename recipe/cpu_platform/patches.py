@@ -225,3 +225,15 @@ def spare_rays_random_numbers() -> None:
             return real(os.urandom(real.size()))
 
     ray.actor.ActorClassID = FromTheSystem
+
+
+def title_rays_workers() -> None:
+    """Let Ray title its workers (``ray::WorkerDict``) by the package with which vLLM titles its engines.
+
+    Reason: both have a copy of the code that looks for the title's place in memory (``ray._raylet`` its own), and only
+    the one that looks first finds it.
+    """
+    import ray
+    import setproctitle
+
+    ray._raylet.setproctitle = setproctitle.setproctitle

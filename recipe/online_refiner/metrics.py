@@ -59,6 +59,7 @@ MEANING = {
     "tokens/rollout": "tokens of the responses, the output of tools included",
     "tokens/refine_prompt": "prompt tokens sent to the refiner",
     "tokens/refine": "tokens that the refiner generated",
+    "tokens/refine_kept": "tokens of responses that refinements were begun with; 0 without refiner.block",
     "tokens/refine_log_prob": "tokens of refinements that the actor scored",
     "tokens/kl_ref": "tokens that the reference model scored for kl_ref",
     "tokens/update_actor": "prompt and response tokens of the actor update",
@@ -148,6 +149,7 @@ def stage_metrics(state: StepState, distances: list[int]) -> dict[str, float]:
         **{f"refiner/failed/{reason}": verdicts.count(reason) for reason in FAILED},
         "tokens/refine_prompt": sum(one.num_prompt_tokens for one in outcomes),
         "tokens/refine": sum(one.num_generated_tokens for one in outcomes),
+        "tokens/refine_kept": sum(one.num_kept_tokens for one in outcomes),
     }
 
 

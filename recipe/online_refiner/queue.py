@@ -186,6 +186,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
                 "reward": rewards.sum().item(),
                 "refined_reward": outcome.refined_reward if outcome.is_scored else None,
                 "verdict": outcome.verdict,
+                "kept_tokens": outcome.num_kept_tokens,
                 "detail": outcome.detail,
             }
         )
@@ -228,10 +229,12 @@ def read_token_pairs(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]
     return pairs
 
 
-def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
+def read_rollouts(batch: KVBatchMeta, *, log_probs: bool = False) -> list[Rollout]:
     """Read the rollouts of some rows: what refining and rewarding them takes; where nothing is rewarded yet, 0."""
     columns = ["num_turns", "extra_fields", *_columns_of_data_set(batch)]
-    data = read(batch, "prompts", "responses", "response_mask", "rm_scores", *columns)
+    own = ["rollout_log_probs"] if log_probs else []
+    data = read(batch, "prompts", "responses", "response_mask", "rm_scores", *own, *columns)
+    known = [row.tolist() for row in data[own[0]].unbind()] if own else [[] for _ in batch.keys]
     rewards = [row.sum().item() for row in data["rm_scores"].unbind()] if "rm_scores" in data else [0.0] * len(batch)
     values = {name: objects(data[name]) for name in columns}
     turns, extras = values.pop("num_turns"), values.pop("extra_fields")
@@ -243,6 +246,8 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
             response_ids=response.tolist(),
             start=last_turn(mask.tolist()),
             reward=rewards[row],
+            first_error=extras[row].get("reward_extra_info", {}).get("first_error"),
+            log_probs=known[row],
             request=request_columns({name: of_rows[row] for name, of_rows in values.items()}, turns[row], extras[row]),
         )
         for row, (key, prompt, response, mask) in enumerate(

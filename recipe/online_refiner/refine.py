@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recipe.online_refiner.blocks import ConstraintConfig
+from recipe.online_refiner.boundary import num_kept_tokens
 from recipe.online_refiner.constraint import accepts
 from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.client import RefinerClient, RefinerRequestError
@@ -67,12 +68,13 @@ class Refiner:
             return self._gated(Refinement(verdict=""), rollout, sibling.turn_ids, sibling.reward)
         if not is_chosen:
             return Refinement(verdict="not_chosen")
-        prompt_ids = await self._on_thread(self._encode, rollout)
-        if len(prompt_ids) + self.config.max_new_tokens > self.max_model_len:
+        num_kept = await self._on_thread(self._num_kept, rollout) if self.config.block else 0
+        prompt_ids = await self._on_thread(self._encode, rollout, num_kept)
+        if len(prompt_ids) - num_kept + self.config.max_new_tokens > self.max_model_len:
             return Refinement(verdict="too_long")
         candidates: list[Refinement] = []
         while len(candidates) < self.config.num_candidates:
-            candidates.append(await self._candidate(rollout, prompt_ids))
+            candidates.append(await self._candidate(rollout, prompt_ids, num_kept))
             if self.config.is_maximal(candidates[-1].reward):
                 break
         best = max(candidates, key=lambda one: float("-inf") if one.reward is None else one.reward)
@@ -80,8 +82,8 @@ class Refiner:
         best.num_generated_tokens = sum(one.num_generated_tokens for one in candidates)
         return best
 
-    async def _candidate(self, rollout: Rollout, prompt_ids: list[int]) -> Refinement:
-        result = Refinement(verdict="timeout", num_prompt_tokens=len(prompt_ids))
+    async def _candidate(self, rollout: Rollout, prompt_ids: list[int], num_kept: int) -> Refinement:
+        result = Refinement(verdict="timeout", num_prompt_tokens=len(prompt_ids), num_kept_tokens=num_kept)
         try:
             async with self.client.slot():
                 await asyncio.wait_for(self._attempt(rollout, prompt_ids, result), self.config.request_timeout_s)
@@ -90,13 +92,15 @@ class Refiner:
         return result
 
     async def _attempt(self, rollout: Rollout, prompt_ids: list[int], result: Refinement) -> None:
+        kept = rollout.turn_ids[: result.num_kept_tokens]
+        num_left = self._max_new_tokens(rollout) - len(kept)
         try:
-            generated = await self.client.generate(prompt_ids, self.prompt.stop, self._max_new_tokens(rollout))
+            generated = await self.client.generate(prompt_ids, self.prompt.stop, num_left)
         except RefinerRequestError as error:
             result.verdict, result.text = "request", str(error)
             return
         result.num_generated_tokens = len(generated)
-        answer = await self._on_thread(self._parse, generated)
+        answer = await self._on_thread(self._parse, generated, kept)
         result.text = answer.text
         if answer.failure:
             result.verdict = answer.failure
@@ -114,20 +118,26 @@ class Refiner:
         result.verdict = "accepted" if is_better else "not_better"
         return result
 
-    def _encode(self, rollout: Rollout) -> list[int]:
+    def _num_kept(self, rollout: Rollout) -> int:
+        return num_kept_tokens(self.config, rollout, self.prompt.tokenizer, self._max_new_tokens(rollout))
+
+    def _encode(self, rollout: Rollout, num_kept: int = 0) -> list[int]:
         tokenizer = self.prompt.tokenizer
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        return self.prompt.encode(chat, decode(tokenizer, rollout.turn_ids), rollout.reward)
+        turn = rollout.turn_ids
+        return (
+            self.prompt.encode(chat, decode(tokenizer, turn), rollout.reward, is_begun=num_kept > 0) + turn[:num_kept]
+        )
 
     def _max_new_tokens(self, rollout: Rollout) -> int:
         """Return the longest refinement: a session ends where verl would cut it."""
         longest = self.config.max_new_tokens
         return min(longest, self.max_response_tokens - rollout.start) if rollout.start else longest
 
-    def _parse(self, generated: list[int]) -> Answer:
+    def _parse(self, generated: list[int], kept: list[int]) -> Answer:
         tokenizer = self.prompt.tokenizer
         return parse_answer(
-            generated, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer, tags=self.prompt.uses_tags
+            generated, kept=kept, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer, tags=self.prompt.uses_tags
         )
 
     async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:

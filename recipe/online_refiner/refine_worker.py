@@ -69,7 +69,7 @@ class RefineWorker:
         """
         started_at = time.time()
         await asyncio.to_thread(refuse, rows, is_reward_model_colocated=self._is_reward_model_colocated)
-        rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
+        rollouts = await asyncio.to_thread(queue.read_rollouts, rows, log_probs=self._config.needs_log_probs)
         refiner = Refiner(
             config=self._config,
             constraint=constraint,
@@ -172,6 +172,7 @@ def outcome_of(rollout: Rollout, refinement: Refinement, *, lets_all_through: bo
         refined_reward=refinement.reward or 0.0,
         num_refined_tokens=len(refinement.token_ids),
         is_verbatim=is_scored and refinement.token_ids == rollout.turn_ids,
+        num_kept_tokens=refinement.num_kept_tokens,
         num_prompt_tokens=refinement.num_prompt_tokens,
         num_generated_tokens=refinement.num_generated_tokens,
         detail="" if is_scored else refinement.text[:MAX_DETAIL],

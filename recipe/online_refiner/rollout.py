@@ -51,6 +51,10 @@ class Rollout:
     """Where the last turn begins in it (:func:`last_turn`)."""
     reward: float
     """r(s0, a), of the whole session."""
+    first_error: int | None = None
+    """Where the reward saw it fail first, if it says so (``first_error``): a character of the response's text."""
+    log_probs: list[float] = field(default_factory=list)
+    """(response length,) under the policy that wrote it; empty where nothing needs them."""
     request: dict[str, Any]
     """What verl's reward request for it has beside token ids: the data set's columns, turns, the loop's extras."""
 
@@ -91,8 +95,10 @@ class Refinement:
     """a' as text; of a failed one, what was written."""
     reward: float | None = None
     """r(s0, a') of the session with a' as its last turn; None unless SCORED."""
+    num_kept_tokens: int = 0
+    """How many ids of the turn the refiner's answer was begun with (``boundary.py``): a' begins with them."""
     num_prompt_tokens: int = 0
-    """Of all candidates, as the next one."""
+    """Of all candidates, as the next one; what the answer was begun with is part of each prompt."""
     num_generated_tokens: int = 0
 
     @property
@@ -116,6 +122,8 @@ class Outcome:
     """Length of a'; 0 unless SCORED, as the next one."""
     is_verbatim: bool = False
     """Whether a' is a."""
+    num_kept_tokens: int = 0
+    """As in :class:`Refinement`."""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     detail: str = ""

@@ -51,6 +51,11 @@ def load(config: DictConfig) -> RefinementConfig:
         _check_token_budgets(config, blocks)
         _check_shared_memory(config, blocks.refiner)
         _check_untried(config)
+        if blocks.refiner.needs_log_probs and not config.actor_rollout_ref.rollout.calculate_log_probs:
+            raise ValueError(
+                "refiner.block_choice=uncertainty reads the rollout's log-probs; set "
+                "actor_rollout_ref.rollout.calculate_log_probs=true, or another refiner.block_choice"
+            )
     if blocks.streams:
         _check_streaming(config)
     if blocks.is_shared and (blocks.hosts_refiner or blocks.measures_kl_by_actor):

@@ -1,5 +1,6 @@
 """What one run of a program did, and what a sandbox is: the same for every backend."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -8,6 +9,7 @@ from reward.sandbox.jail.values import arguments_text
 
 Status = Literal["ok", "compile_error", "runtime_error", "time_out", "memory_limit", "output_limit", "infra_error"]
 NO_ARGUMENTS = arguments_text([])
+_PLACE = re.compile(r'File "solution\.py", line ([0-9]+)')
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class Execution:
     status: Status  # ok: it ran to the end with exit status 0 (and, if call-based, returned)
     stdout: str = ""  # standard output, of a program with status ok
     result: bytes = b""  # of a call: text of what it returned or raised; untrusted, so to be read in a judge only
-    detail: str = ""  # one line for people: what went wrong
+    detail: str = ""  # one line for people: what went wrong, and in which line of the program
     # Time used, as `Limits.test_s` counts it; where test code asks, a call's start and end count as waiting does.
     seconds: float = 0.0  # remote: wall seconds
 
@@ -63,3 +65,9 @@ class Sandbox(Protocol):
 
     def close(self) -> None:
         """End every process that it started."""
+
+
+def last_words(stderr: str) -> str:
+    """The last line that a program wrote to standard error, and where its source was then, as syntax errors say it."""
+    words, places = stderr.strip().rpartition("\n")[2][:300], _PLACE.findall(stderr)
+    return f"{words} (solution.py, line {places[-1]})" if places else words

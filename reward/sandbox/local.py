@@ -8,7 +8,7 @@ import time
 
 from reward.limits import Limits
 from reward.sandbox.counts import RunCounts
-from reward.sandbox.execution import Execution, Program, Status
+from reward.sandbox.execution import Execution, Program, Status, last_words
 from reward.sandbox.flavours import FLAVOURS, choose
 from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
 from reward.sandbox.standard_streams import StandardInput
@@ -188,8 +188,7 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
     def ended(status: Status, detail: str, result: bytes = b"") -> Execution:
         return Execution(status=status, detail=detail, result=result, seconds=trace.seconds)
 
-    lines = trace.stderr.strip().splitlines()
-    last_words = lines[-1][:300] if lines else ""
+    said = last_words(trace.stderr)
     signalled = f"killed by signal {-trace.returncode}" if trace.returncode < 0 else ""
     stops = {
         "time": f"no end within {timeout_s:.3g} s",
@@ -201,19 +200,19 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
     ready, _, compiled = (trace.control.split(" ", 2) + ["", ""])[:3]  # "ready", when, and what came of compiling
     if ready != "ready":
         why = "no start within the time" if trace.stopped_for == "time" else ending
-        return ended("infra_error", f"the child did not get ready: {why or last_words or trace.returncode}")
+        return ended("infra_error", f"the child did not get ready: {why or said or trace.returncode}")
     if compiled != "compiled" and trace.stopped_for != "time":
         reported = compiled.removeprefix("compile_error ")
-        return ended("compile_error", reported or ending or last_words or "the interpreter ended while compiling")
+        return ended("compile_error", reported or ending or said or "the interpreter ended while compiling")
     if len(trace.stdout) > limits.output_bytes or len(trace.result) > program.max_result_bytes(limits):
         return ended("output_limit", f"more than {limits.output_bytes} bytes of output")
     if trace.stopped_for:
         return ended(_STATUS_OF_STOPS.get(trace.stopped_for, "output_limit"), stopped_for)
     if trace.returncode:
-        is_memory = last_words.startswith("MemoryError")
+        is_memory = said.startswith("MemoryError")
         return ended(
             "memory_limit" if is_memory else "runtime_error",
-            signalled or last_words or f"exit status {trace.returncode}",
+            signalled or said or f"exit status {trace.returncode}",
             result=trace.result,
         )
     if program.fn_name is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from reward.limits import Limits
 from reward.sandbox.counts import RunCounts
-from reward.sandbox.execution import Execution, Program, Status
+from reward.sandbox.execution import Execution, Program, Status, last_words
 from reward.sandbox.wrapper import wrap
 
 _GRACE_S = 10.0  # wall seconds that a request may take beyond its program's time
@@ -130,11 +130,11 @@ def judge(answer: dict[str, Any], program: Program, limits: Limits, timeout_s: f
         return ended("compile_error", stderr.partition(word)[2][:300])
     if len(stdout.encode(errors="replace")) > program.max_result_bytes(limits):
         return ended("output_limit", f"more than {limits.output_bytes} bytes of output")
-    last_words = stderr.strip().rpartition("\n")[2][:300]
+    said = last_words(stderr)
     if run["return_code"]:
-        is_memory = last_words.startswith("MemoryError")
+        is_memory = said.startswith("MemoryError")
         status: Status = "memory_limit" if is_memory else "runtime_error"
-        return ended(status, last_words or f"exit status {run['return_code']}", _behind(word, stdout))
+        return ended(status, said or f"exit status {run['return_code']}", _behind(word, stdout))
     if program.fn_name is None:
         return Execution(status="ok", stdout=stdout, seconds=seconds)
     if word not in stdout:

@@ -165,6 +165,7 @@ class ForkServer:
             os.environ.update(worker.environment)
             patches.spare_rays_random_numbers()
             modules.load(modules.JOB)
+            patches.title_rays_workers()
             multiprocessing.set_executable(str(preload.STAND_IN))
         if job != self._job:
             raise ValueError("it is of another job or node")

@@ -39,6 +39,7 @@ class Worker:
             ],
             "alike": {
                 "arguments": [sys.argv[0], *sorted(argument.split("=")[0] for argument in sys.argv[1:])],
+                "title": Path("/proc/self/comm").read_text(),
                 "path": [path for path in sys.path if "setuptools" not in path],  # its import adds to it
                 "main": sys.modules["__main__"].__file__,
                 "directory": os.getcwd(),

@@ -39,6 +39,7 @@ class Replica:
     def __init__(self, answer: list[int]) -> None:
         """Answer at once."""
         self._answer, self._waits = answer, False
+        self.last_request: tuple[list[int], int] = ([], 0)
         self.num_aborted: list[int] = []
         ids = SimpleNamespace(external_req_ids=set())
         # As vLLM's.
@@ -46,6 +47,10 @@ class Replica:
 
     async def _abort(self, ids: list[str]) -> None:
         self.num_aborted.append(len(ids))
+
+    def request(self) -> tuple[list[int], int]:
+        """Return the last prompt, and how many tokens it asked for."""
+        return self.last_request
 
     def aborts(self) -> list[int]:
         """Return how many requests were aborted, each time."""
@@ -67,6 +72,7 @@ class Replica:
             await asyncio.sleep(0.05)
         if "prompt_logprobs" in sampling_params:
             return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": [[-0.5]] * len(prompt_ids)})
+        self.last_request = (prompt_ids, sampling_params["max_tokens"])
         self.engine.output_processor.external_req_ids.discard(request_id)
         return SimpleNamespace(token_ids=self._answer, extra_fields={})
 
@@ -91,25 +97,31 @@ class Reward:
         return self.requests[0]
 
 
-def write_step(step: int, tokenizer: Any, output_number: int = 0, **changes: Any) -> KVBatchMeta:
+def write_step(
+    step: int, tokenizer: Any, output_number: int = 0, text: str = "abc", unlikely: str = "", **changes: Any
+) -> KVBatchMeta:
     """Write the rows of a step as verl's agent loop does, and one row of padding that copies the first.
 
     Args:
         step: Its number.
         tokenizer: The policy's.
         output_number: Of its session, the last part of the keys.
+        text: Of the responses.
+        unlikely: Letters of it that the policy gave a low probability.
         changes: Fields that are unlike those of verl's own agent loops.
     """
     keys, rows = [], []
+    response_ids = [*tokenizer.encode(text), tokenizer.eos_token_id]
     for number in range(NUM_GROUPS * GROUP_SIZE):
         output = AgentLoopOutput(
             prompt_ids=[5, 6],
-            response_ids=[*tokenizer.encode("abc"), tokenizer.eos_token_id],
-            response_mask=[1] * (len(tokenizer.encode("abc")) + 1),
+            response_ids=response_ids,
+            response_mask=[1] * len(response_ids),
+            response_logprobs=[-5.0 if tokenizer.decode([one]) in unlikely else -0.1 for one in response_ids],
             reward_score=0.25,
             num_turns=2,
             metrics={"compute_score": 0.1},
-            extra_fields={"from_loop": "x", "reward_extra_info": {"acc": 1}},
+            extra_fields={"from_loop": "x", "reward_extra_info": {"acc": 1, "first_error": 5}},
         )
         uid = f"s{step}g{number // GROUP_SIZE}"
         prompt = [{"role": "user", "content": "Write."}]
@@ -148,6 +160,24 @@ def refusals(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str,
     return said
 
 
+def keep_blocks(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, Any]:
+    """Refine responses of three lines, whose second one the policy was not sure of."""
+    batch = write_step(8, tokenizer, text="ab\ncd\ne", unlikely="d")
+    state = refine(stages, batch, client, 8)
+    rows = queue.rows_of(batch, state.rows)
+    prompt_ids, max_tokens = ray.get(client.servers["one"].request.remote())
+    return {
+        "turn": queue.read_rollouts(rows)[0].turn_ids,
+        "refined": [row.tolist() for row in queue.read(rows, "refine_ids")["refine_ids"].unbind()],
+        "first_errors": [one.first_error for one in queue.read_rollouts(rows)],
+        "prompt": tokenizer.decode(prompt_ids),
+        "max_tokens": max_tokens,
+        "kept": [outcome.num_kept_tokens for outcome in state.outcomes.values()],
+        "metrics": {name: state.metrics[f"tokens/{name}"] for name in ("refine", "refine_kept")},
+        "records": stages.records(batch, state.rows),
+    }
+
+
 def kill_one(stages: Stages, batch: KVBatchMeta, client: RefinerClient, pid: int) -> dict[str, Any]:
     """Refine a step while a worker waits for its answers, is killed, and the others get theirs."""
     replica = client.servers["one"]
@@ -174,7 +204,7 @@ def main() -> None:
     overrides = [
         *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={out}.run", "refiner.template=dialogue"),
         *(f"data.train_batch_size={NUM_GROUPS}", f"actor_rollout_ref.rollout.n={GROUP_SIZE}"),
-        "refiner.num_kl_rollouts=3",
+        *("refiner.num_kl_rollouts=3", "refiner.block=line", "refiner.block_choice=uncertainty"),
     ]
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
         config = compose("online_refiner", overrides=overrides)
@@ -214,6 +244,8 @@ def main() -> None:
     state = refine(stages, write_step(4, tokenizer, response_mask=tool_output_last), client, 4)
     workers.finish()
     found["tool_output_last"] = sorted(outcome.verdict for outcome in state.outcomes.values())
+    found["blocks"] = keep_blocks(stages, tokenizer, client)
+    workers.finish()
     found["refusals"] = refusals(stages, tokenizer, client)
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))
     ray.shutdown()

@@ -51,7 +51,7 @@ def test_groups_are_handed_out_whole(found: dict[str, Any]) -> None:
 
 def test_records_are_parts_by_step_and_worker(found: dict[str, Any]) -> None:
     steps = [name[:6] for name in found["files"]]
-    assert steps == [step for step in ("000001", "000002", "000003", "000004") for _ in range(2)]
+    assert steps == [step for step in ("000001", "000002", "000003", "000004", "000008") for _ in range(2)]
 
 
 def test_a_session_that_ends_with_the_output_of_a_tool_is_left_alone(found: dict[str, Any]) -> None:
@@ -71,6 +71,18 @@ def test_rows_that_cannot_be_refined_end_the_run_with_what_to_set(
 ) -> None:
     assert message in found["refusals"][kind]
     assert "set actor_rollout_ref.rollout.agent.default_agent_loop" in found["refusals"][kind]
+
+
+def test_a_refined_row_begins_with_the_responses_own_ids_up_to_the_block(found: dict[str, Any]) -> None:
+    blocks, answer = found["blocks"], found["answer"]
+    assert blocks["refined"] == [blocks["turn"][:3] + answer] * 8, "the line before the one of low probability"
+    assert blocks["prompt"].endswith("<refined>\nab\n")
+    assert blocks["max_tokens"] == 512 - 3, "max_new_tokens is the length of a'"
+    assert blocks["kept"] == [3] * 8
+    assert blocks["metrics"] == {"refine": 8 * len(answer), "refine_kept": 24}
+    shown = {(row["refined"], row["kept_tokens"], row["verdict"]) for row in blocks["records"]}
+    assert shown == {("ab\nb", 3, "accepted")}
+    assert blocks["first_errors"] == [5] * 8
 
 
 def test_a_refinement_is_scored_by_verls_own_request(found: dict[str, Any]) -> None:

@@ -219,7 +219,7 @@ def test_no_program_takes_all_processes(tmp_path: Path, user: str, prefix: str) 
     if has_namespaces:  # the kernel limits them
         assert (status, detail) == ("ok", "") and 100 < count < 128
     else:
-        assert (status, detail) == ("runtime_error", "RuntimeError: more than 128 threads")
+        assert status == "runtime_error" and detail.startswith("RuntimeError: more than 128 threads")
 
 
 NO_PROCESS_LEFT = """

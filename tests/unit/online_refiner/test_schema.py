@@ -73,6 +73,11 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("refiner.top_p=0", "refiner.top_p=0"),
         ("refiner.max_refinements_per_group=0", "refiner.max_refinements_per_group=0: set at least 1, or null"),
         ("refiner.group_choice=x", "refiner.group_choice=x does not exist; set one of: lowest, random"),
+        ("refiner.block=word", "refiner.block=word does not exist; set one of: line, sentence, paragraph, or null"),
+        (
+            "refiner.block_choice=x",
+            "refiner.block_choice=x does not exist; set one of: first_failure, uncertainty, ran",
+        ),
         ("refiner.num_candidates=2", "refiner.num_candidates=2: set at least 1; more than 1 needs refiner.temperature"),
         ("refiner.draft=x", "refiner.draft=x does not exist; set one of: ngram, suffix, or null"),
         ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: set at least 1"),
@@ -87,10 +92,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ),
         ("refiner.request_timeout_s=0", "refiner.request_timeout_s=0"),
         ("refiner.restart_timeout_s=0", "refiner.restart_timeout_s=0"),
-        (
-            "refiner.template=none",
-            "refiner.template=none: no such file; set one of apps, apps_paper, dialogue, or a path",
-        ),
+        ("refiner.template=none", "refiner.template=none: no such file; set one of apps, apps_paper, dialogue"),
         ("constraint.alignment=x", "constraint.alignment=x does not exist; set one of: position, diff"),
         ("constraint.token_weights=x", "constraint.token_weights=x does not exist; set one of: uniform, edited, chord"),
         ("constraint.eta_schedule=x", "constraint.eta_schedule=x does not exist; set one of: constant, linear"),
@@ -133,6 +135,16 @@ def test_a_policy_on_another_engine_with_a_refiner_on_vllm() -> None:
     other = "actor_rollout_ref.rollout.name=sglang"
     assert schema.load(composed(other, "refiner.rollout={name: vllm}")).hosts_refiner
     assert not schema.load(composed(other, "constraint.mode=none", "refiner.num_kl_rollouts=0")).hosts_refiner
+
+
+def test_a_choice_by_uncertainty_needs_the_rollouts_log_probs() -> None:
+    uncertain = ("refiner.block=line", "refiner.block_choice=uncertainty")
+    assert schema.load(composed(*uncertain)).refiner.needs_log_probs, "verl has them by default"
+    without = "actor_rollout_ref.rollout.calculate_log_probs=false"
+    with pytest.raises(ValueError, match=r"set actor_rollout_ref\.rollout\.calculate_log_probs=true, or another"):
+        schema.load(composed(*uncertain, without))
+    for harmless in (uncertain[:1], uncertain[1:], (*uncertain, "constraint.mode=none")):
+        schema.load(composed(*harmless, without))
 
 
 def test_another_temperature_without_the_kl() -> None:

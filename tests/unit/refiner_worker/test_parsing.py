@@ -61,6 +61,27 @@ def test_failures_have_a_reason_and_no_tokens(tokenizer: Any, output: str, ended
 
 
 @pytest.mark.parametrize(
+    ("kept", "output", "tags", "text"),
+    [
+        ("a:", "\n    b", False, "a:\n    b"),  # indentation is the program's
+        ("a:\n", "    b \n", False, "a:\n    b"),
+        ("a\n", " \n</refined> x", True, "a\n"),  # the rest is taken out, what is kept stays as it is
+        ("a\n", "", False, "a\n"),
+        (" \n a </refined> b", "c</refined>", True, " \n a </refined> bc"),
+        ("a", "<b\n</refined>", True, "a<b"),  # the tag's first token has the line break
+    ],
+)
+def test_what_the_answer_was_begun_with_stays(tokenizer: Any, kept: str, output: str, tags: bool, text: str) -> None:
+    first = tokenizer.encode(kept, add_special_tokens=False)
+    ids = [*tokenizer.encode(output, add_special_tokens=False), EOS]
+    answer = parse_answer(ids, kept=first, eos_token_id=EOS, tokenizer=tokenizer, tags=tags)
+    assert answer.token_ids[: len(first)] == first and answer.token_ids[-1] == EOS
+    assert answer.text == text == tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+    cut = parse_answer(ids[:1], kept=first, eos_token_id=EOS, tokenizer=tokenizer, tags=False)
+    assert cut.failure == ("truncated" if output else None)
+
+
+@pytest.mark.parametrize(
     "output", [" b = 2\n</refined> x", " b = 2", "\n  b\n\n</refined>", "ü b</refined>", "b<b </refined"]
 )
 def test_what_is_kept_is_found_with_any_cut(tokenizer: Any, output: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from refiner_worker.config import TEMPLATES
 from refiner_worker.prompts import RefinerPrompt
 
+TEMPLATES_OF_OURS = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is 1 + 1?"},
@@ -17,7 +18,9 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "tags"), [("apps", False), ("apps_paper", False), ("dialogue", True)])
+@pytest.mark.parametrize(
+    ("name", "tags"), [("apps", False), ("apps_paper", False), ("dialogue", True), ("general", True)]
+)
 def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, name: str, tags: bool) -> None:
     prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
     text = tokenizer.decode(prompt.encode(MESSAGES, "It is {2}.", -0.6))
@@ -57,11 +60,20 @@ def test_a_broken_template_names_its_file(tokenizer: Any, tmp_path: Path, source
         RefinerPrompt(path, tokenizer)
 
 
-@pytest.mark.parametrize("name", ["apps", "apps_paper", "dialogue"])
-def test_the_longest_prompt_is_bounded(tokenizer: Any, name: str) -> None:
+@pytest.mark.parametrize("name", TEMPLATES_OF_OURS)
+def test_templates_say_that_the_beginning_is_right_where_the_answer_is_begun(tokenizer: Any, name: str) -> None:
+    prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
+    begun, whole = (tokenizer.decode(prompt.encode(MESSAGES, "3", -0.6, is_begun=one)) for one in (True, False))
+    assert "Its beginning" in begun and "Its beginning" not in whole
+    assert len(begun) <= len(whole), "the longest prompt is the same"
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+@pytest.mark.parametrize("name", TEMPLATES_OF_OURS)
+def test_the_longest_prompt_is_bounded(tokenizer: Any, name: str, is_begun: bool) -> None:
     prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
     question, response = "q" * 300, "r" * 200
     chat = [{"role": "user", "content": question}]
     policy_prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-    used = len(prompt.encode(chat, response, -0.3))
+    used = len(prompt.encode(chat, response, -0.3, is_begun=is_begun))
     assert used <= prompt.max_tokens(len(policy_prompt), len(response)) <= used + 60

@@ -83,6 +83,26 @@ def test_call_answers(code: str, score: float) -> None:
     assert score_response(ADD, fenced(code), LIMITS).score == pytest.approx(score)
 
 
+@pytest.mark.parametrize(
+    ("answer", "line", "is_known"),
+    [
+        ("Here:\n```python\n{}\n```\nDone.", "    return 1 / 0", True),
+        ("{}", "    return 1 / 0", True),
+        ("```python\n{}\n```", "    return total + ", True),
+        ("```\nprint(3)\n```\n```python\n{}", "    y = (a", True),
+        ("```python\n{}\n```", "    return helper(a)\n\ndef helper(x):\n    raise KeyError", True),
+        ("```python\n{}\n```", "    return int(str(a), x=1)", True),
+        ("```python\n{}\n```", "    return 3", False),  # wrong answers have no line
+        ("```python\n{}\n```", "    return 'File \"solution.py\", line 2'", False),
+        ("- item\n\n  ```python\n  {}\n  ```", "      return 1 / 0", False),  # the code is not as in the answer
+    ],
+)
+def test_the_line_that_fails_first_is_found_in_the_answer(answer: str, line: str, is_known: bool) -> None:
+    response = answer.format(f"def add(a, b):\n    # both\n{line}")
+    found = score_response(ADD, response, LIMITS).first_error
+    assert found == (response.index(line.rpartition("\n")[2]) if is_known else None)
+
+
 def test_wrapped_tuple_and_line_inputs() -> None:
     problem = Problem.from_input_output(
         {"inputs": ["[1, 2]\n3", "[4]\n5"], "outputs": [[[4, 5]], [[9]]], "fn_name": "plus"}, problem_id=1

@@ -42,7 +42,15 @@ def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert rows == [
-        {"problem_id": 1, "score": 1.0, "outcome": "pass", "num_passed": 1, "num_tests": 1, "detail": ""},
+        {
+            "problem_id": 1,
+            "score": 1.0,
+            "outcome": "pass",
+            "num_passed": 1,
+            "num_tests": 1,
+            "detail": "",
+            "first_error": None,
+        },
         {
             "problem_id": "add",
             "score": -0.3,
@@ -50,6 +58,7 @@ def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
             "num_passed": 0,
             "num_tests": 1,
             "detail": "test 0: wrong answer",
+            "first_error": None,
         },
         {
             "problem_id": "add",
@@ -58,6 +67,7 @@ def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
             "num_passed": 0,
             "num_tests": 1,
             "detail": "no code found",
+            "first_error": None,
         },
     ]
 

@@ -10,7 +10,8 @@ import pytest
 from reward.verl_reward import compute_score, validate_rows
 
 GROUND_TRUTH = json.dumps({"inputs": [[1], [2]], "outputs": [2, 4], "fn_name": "double", "problem_id": "p"})
-KEYS = {"score", "acc", "outcome", "num_passed", "num_tests", "sandbox_runs", "sandbox_run_s", "sandbox_restarts"}
+KEYS = {"score", "acc", "outcome", "num_passed", "num_tests", "first_error"}
+KEYS |= {"sandbox_runs", "sandbox_run_s", "sandbox_restarts"}
 
 
 def answer(body: str) -> str:
@@ -21,7 +22,7 @@ def test_concurrent_answers_have_the_same_keys_and_do_not_block_the_loop() -> No
     right = answer("import time; time.sleep(0.2); return 2 * x")  # long enough to see the loop go on meanwhile
     responses = [right, answer("return 2"), answer("return 1 / 0"), "no code", answer("return ((")]
 
-    async def score_all() -> tuple[list[dict[str, float | int | str]], int]:
+    async def score_all() -> tuple[list[dict[str, float | int | str | None]], int]:
         ticks = 0
 
         async def tick() -> None:
@@ -42,6 +43,8 @@ def test_concurrent_answers_have_the_same_keys_and_do_not_block_the_loop() -> No
     assert [score["acc"] for score in scores] == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert [score["outcome"] for score in scores] == ["pass", "fail", "runtime_error", "compile_error", "compile_error"]
     assert all(score.keys() == KEYS for score in scores)
+    in_the_body = right.index("    import")
+    assert [score["first_error"] for score in scores] == [None, None, in_the_body, None, in_the_body]
     assert [score["sandbox_runs"] for score in scores] == [2, 2, 1, 0, 1]
     assert all(score["sandbox_run_s"] > 0 for score in scores[:3])
     assert ticks >= 3

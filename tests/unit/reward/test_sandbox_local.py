@@ -64,7 +64,7 @@ def test_programs_that_end_well(code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "detail"),
     [
-        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def f():\n    1 / 0\n\nf()", "ZeroDivisionError: division by zero (solution.py, line 2)"),
         ("input()", "EOFError"),
         ("exit(3)", "exit status 3"),
         ("raise SystemExit('no')", "no"),
@@ -82,7 +82,7 @@ def test_run_time_errors(code: str, detail: str) -> None:
 
 def test_memory_limit() -> None:
     execution = run("x = bytearray(1 << 34)")
-    assert (execution.status, execution.detail) == ("memory_limit", "MemoryError")
+    assert (execution.status, execution.detail) == ("memory_limit", "MemoryError (solution.py, line 1)")
 
 
 @pytest.mark.parametrize("code", ["print(", "x = '\0'", "return 1", "x = '\ud800'", "(" * 5000])

@@ -121,7 +121,7 @@ def test_calls(sandbox: RemoteSandbox) -> None:
     assert outcome("def f(): return object()")[0] == "not plain"
     assert outcome("def f(a): a.append(3)", [1], is_tested=True) == ["value", None, [[0, [1, 3]]]]
     failed = call("def f(): raise KeyError('x')", is_tested=True)
-    assert (failed.status, failed.detail) == ("runtime_error", "KeyError: 'x'")
+    assert (failed.status, failed.detail) == ("runtime_error", "KeyError: 'x' (solution.py, line 1)")
     assert repr(from_text(failed.result)) == "['raised', KeyError('x')]"
     assert call("def f(): exit(0)").status == "runtime_error"
     ended = call("def f(): exit(0)", is_tested=True)
