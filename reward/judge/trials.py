@@ -18,6 +18,7 @@ from reward.sandbox.jail.values import arguments_text
 
 ENOUGH_S = 1.0
 """CPU seconds for trials of a test that some answer fails."""
+_TRIAL_S = 3.0  # CPU seconds of one trial; test code that crashes the judge needs some to do so
 _MAX_CAUSE = 200  # characters
 _OF_NAMED_TUPLES = ("_asdict", "_fields", "_replace")
 
@@ -108,7 +109,7 @@ class Trial:
     def __init__(
         self, answer: Callable[..., Any], test_code: str, fn_name: str | None, seconds: float | None = None
     ) -> None:
-        """Run the test code; beyond so many CPU seconds, or ENOUGH_S after its first call, it counts as failed."""
+        """Run the test code; beyond so many CPU seconds, or _TRIAL_S after its first call, it counts as failed."""
         self._answer = answer
         self._has_limit = seconds is not None
         self._was_called = False
@@ -142,7 +143,7 @@ class Trial:
 
         def call(*positional: Any, **keywords: Any) -> Any:
             if not (self._was_called or self._has_limit):
-                signal.setitimer(signal.ITIMER_VIRTUAL, ENOUGH_S)
+                signal.setitimer(signal.ITIMER_VIRTUAL, _TRIAL_S)
             self._was_called = True
             try:
                 arguments_text(_with_none([positional, keywords]))
