@@ -190,8 +190,8 @@ def _with_none(value: Any) -> Any:
         return None
     if isinstance(value, _Function):
         raise TypeError("function is no built-in type")
-    # These would arrive as an iterator of lines, a plain tuple and a plain number or text.
-    if isinstance(value, (io.IOBase, enum.Enum)) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+    # These would arrive as an iterator of lines, and a plain number or text.
+    if isinstance(value, (io.IOBase, enum.Enum)):
         raise TypeError(f"{type(value).__name__} is no built-in type")
     if isinstance(value, dict):
         return [_with_none(list(value)), _with_none(list(value.values()))]
