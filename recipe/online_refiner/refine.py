@@ -86,7 +86,7 @@ class Refiner:
             result.verdict, result.text = "request", str(error)
             return
         result.num_generated_tokens = len(generated)
-        answer = await self._on_thread(self._parse, generated)
+        answer = await self._on_thread(self._parse, generated, rollout)
         result.text = answer.text
         if answer.failure:
             result.verdict = answer.failure
@@ -110,10 +110,14 @@ class Refiner:
         longest = self.config.max_new_tokens
         return min(longest, self.max_response_tokens - rollout.start) if rollout.start else longest
 
-    def _parse(self, generated: list[int]) -> Answer:
+    def _parse(self, generated: list[int], rollout: Rollout) -> Answer:
         tokenizer = self.prompt.tokenizer
         return parse_answer(
-            generated, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer, tags=self.prompt.uses_tags
+            generated,
+            response=decode(tokenizer, rollout.turn_ids),
+            eos_token_id=tokenizer.eos_token_id,
+            tokenizer=tokenizer,
+            tags=self.prompt.uses_tags,
         )
 
     async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
