@@ -27,7 +27,7 @@ class Eta:
         return self.config.eta * self.shape((step - 1) / self.num_steps)
 
     def observe(self, divergence: float) -> None:
-        """Take note of D (nats per rollout, ``constraint.divergence``) of a step whose eta was used."""
+        """Take note of D (per token or per rollout, ``constraint.divergence_per``) of a step whose eta was used."""
 
     def save(self, path: Path) -> None:
         """Write what a resumed run needs and the step does not tell."""

@@ -12,8 +12,8 @@ from recipe.online_refiner.eta import SCHEDULES, Adaptive
 def config(**values: object) -> ConstraintConfig:
     defaults = {
         **{"mode": "penalty", "eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, "eta_rate": 0.1, "margin": 0.0},
-        **{"filter": True, "alignment": "position", "token_weights": "uniform", "kept_weight": 0.1},
-        "cross_entropy_all_every": 0,
+        **{"filter": True, "alignment": "position", "token_weights": None, "kept_weight": 0.1, "credit": None},
+        **{"sft_normaliser": None, "divergence_per": "token", "cross_entropy_all_every": 0},
     }
     return ConstraintConfig(**{**defaults, **values})  # type: ignore[arg-type]
 
