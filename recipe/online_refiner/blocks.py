@@ -96,6 +96,9 @@ class ConstraintConfig:
     sft_normaliser: str | None
     """What the cross-entropy is divided by: ``accepted`` tokens, or as the policy's loss (``batch``), so that it fades
     as acceptance does; null is ``accepted``, in mode ``lagrangian`` ``batch``."""
+    rescue_dead_groups: bool
+    """Keep a group whose rewards are all equal where a refinement is better, also under DAPO's filter: its advantages
+    are 0, and it has the cross-entropy alone. For modes with one."""
     kept_weight: float
     """Weight of tokens that a' shares with a for ``edited``, 0 to 1; edited tokens weigh 1."""
     cross_entropy_all_every: int
@@ -129,6 +132,11 @@ class ConstraintConfig:
         for key in ("eta", "margin", "cross_entropy_all_every"):
             if getattr(self, key) < 0:
                 raise ValueError(f"constraint.{key}={getattr(self, key)}: set 0 or more")
+        if self.rescue_dead_groups and not self.imitates:
+            raise ValueError(
+                f"constraint.rescue_dead_groups=true with constraint.mode={self.mode}: such a group has the "
+                "cross-entropy of its refinements alone; set constraint.mode=sft or lagrangian"
+            )
         if not 0 <= self.kept_weight <= 1:
             raise ValueError(f"constraint.kept_weight={self.kept_weight}: set 0 to 1")
         if self.eta_schedule == "adaptive" and not (self.delta and self.delta > 0 and self.eta > 0 < self.eta_rate):

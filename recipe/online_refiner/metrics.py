@@ -51,6 +51,8 @@ MEANING = {
     "the divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
     "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts",
     "constraint/divergence_per_token": "the same of D divided by min(len a, len a')",
+    "constraint/num_rescued_groups": "groups whose rewards are all equal and that have a used refinement, where "
+    "constraint.rescue_dead_groups keeps them",
     "constraint/penalty": "token penalty of Eq. 6, mean over response tokens of the batch (<= 0)",
     "constraint/eta": "weight of the constraint in this step",
     "actor/sft_cross_entropy": "modes sft and lagrangian: (weighted) cross-entropy in the loss, divided as "

@@ -63,6 +63,11 @@ def load(config: DictConfig) -> RefinementConfig:
             )
     if blocks.streams:
         _check_streaming(config)
+    elif blocks.constraint.rescue_dead_groups and OmegaConf.select(config, "algorithm.filter_groups.enable"):
+        raise ValueError(
+            "constraint.rescue_dead_groups=true with algorithm.filter_groups.enable=true: what a group is kept for "
+            "has to be there before the filter looks; set refiner.placement to dedicated or shared"
+        )
     if blocks.is_shared and (blocks.hosts_refiner or blocks.measures_kl_by_actor):
         _check_shared_servers(config, blocks.refiner)
     elif blocks.hosts_refiner:

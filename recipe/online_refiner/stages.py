@@ -17,7 +17,7 @@ from recipe.online_refiner.credit import CREDITS
 from recipe.online_refiner.eta import SCHEDULES
 from recipe.online_refiner.records import choose
 from recipe.online_refiner.rollout import Outcome, group_of
-from recipe.online_refiner.step import Member, StepState
+from recipe.online_refiner.step import Member, StepState, dead_groups
 from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
 
@@ -135,6 +135,9 @@ class Stages:
             state.nll = dict(zip(wanted, sums["refine_nll"].tolist(), strict=True))
             state.divergences = dict(zip(wanted, sums["refine_divergence"].tolist(), strict=True))
         state.members = [member_of(batch, state, row) for row in state.rows]
+        if constraint.rescue_dead_groups:
+            refined = {group_of(batch.keys[row]) for row, one in outcomes if one.is_used}
+            state.metrics["constraint/num_rescued_groups"] = len(refined & dead_groups(state.members))
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
             is_by_token = constraint.divergence_per == "token"
@@ -149,11 +152,15 @@ class Stages:
             compute: verl's ``_compute_advantage``.
         """
         name = self._blocks.constraint.chosen("credit")
-        if name is None or state.eta == 0 or all(one.divergence is None for one in state.members):
+        members = state.members
+        if self._blocks.constraint.rescue_dead_groups:
+            dead = dead_groups(members)
+            members = [one._replace(divergence=None) if one.group in dead else one for one in members]
+        if name is None or state.eta == 0 or all(one.divergence is None for one in members):
             return compute(batch, metrics=state.metrics)
         credit = CREDITS[name]
-        costs = dict(zip(state.rows, credit.costs(state.members), strict=True))
-        known = zip(state.rows, state.members, strict=True)
+        costs = dict(zip(state.rows, credit.costs(members), strict=True))
+        known = zip(state.rows, members, strict=True)
         charged = queue.rows_of(batch, [row for row, one in known if one.divergence is not None or costs[row]])
         arguments = (name, state.eta, {batch.keys[row]: cost for row, cost in costs.items()})
         if credit.advantages is None or self._config.algorithm.adv_estimator in CRITIC_ESTIMATORS:

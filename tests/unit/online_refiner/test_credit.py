@@ -11,7 +11,7 @@ from torch import Tensor
 from recipe.online_refiner.alignment import ALIGNMENTS, counterparts, position, times_charged
 from recipe.online_refiner.constraint import charge, since
 from recipe.online_refiner.credit import CREDITS, MAX_GAP, centred, first_difference
-from recipe.online_refiner.step import Member
+from recipe.online_refiner.step import Member, dead_groups
 
 ETA = 0.1
 # `x - y <eos>` with the refinement `x + y <eos>`; the policy gave `-` 0.7 and gives `+` 0.2.
@@ -176,3 +176,9 @@ def test_weights_of_a_refinement_are_the_gradient_of_its_charge(rows: list, alig
         weights = torch.tensor(times_charged(ALIGNMENTS[alignment](turn, refined), len(refined)))
         total = (weights * data["refine_log_probs"][row, : len(refined)]).sum()
         assert total.item() == pytest.approx(data["refine_charged"][row].sum().item(), abs=1e-4)
+
+
+def test_groups_in_which_no_response_is_better_than_another() -> None:
+    rewards = {"same": [-0.3, -0.3], "mixed": [-0.3, 1.0], "alone": [-0.3], "solved": [1.0, 1.0, 1.0]}
+    members = [Member(group, reward, None, 0) for group, values in rewards.items() for reward in values]
+    assert dead_groups(members) == {"same", "solved"}

@@ -63,6 +63,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.eta=much", "constraint: Value 'much'"),
         ("constraint.margin=-0.1", "constraint.margin=-0.1"),
         ("constraint.mode=punish", "constraint.mode=punish does not exist; set one of: none, penalty, sft, lagrangian"),
+        ("constraint.rescue_dead_groups=true", "cross-entropy of its refinements alone; set constraint.mode=sft"),
         ("constraint.credit=x", "constraint.credit=x does not exist; set one of: return_to_go, whole, in_reward"),
         (
             "constraint.sft_normaliser=x",
