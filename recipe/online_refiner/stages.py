@@ -137,8 +137,7 @@ class Stages:
         state.members = [member_of(batch, state, row) for row in state.rows]
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
-            is_by_token = constraint.divergence_per == "token"
-            self._eta.observe(state.divergence_per_token if is_by_token else state.divergence)
+            self._eta.observe(token=state.divergence_per_token, rollout=state.divergence)
 
     def penalise(self, batch: KVBatchMeta, state: StepState, compute: Callable[..., KVBatchMeta]) -> KVBatchMeta:
         """Compute advantages with the penalty: in the rewards if the estimator has to see it, else in its advantages.
