@@ -1,11 +1,12 @@
 """Compare what each mode of the constraint follows with the gradient of -E[D], in worlds that can be enumerated.
 
-    python scripts/check_gradient.py [--worlds 16]
+    python scripts/check_gradient.py [--worlds 16] [--trap]
 
 A policy over all 121 responses of a small vocabulary, a refiner that mends, spoils or repeats, and the functions of a
 real step: the expected update of a mode has a cosine with the exact gradient (autograd of -E[D], Eq. 6). The last line
 is a JSON object with the lowest cosine over the worlds of each mode, and the mean. The exit status is 1 unless the one
-of `lagrangian` is above 0.99.
+of `lagrangian` is above 0.99. `--trap` shows first (two minutes) where modes and credits end in six worlds in which the
+empty answer is the cheapest one.
 """
 
 import argparse
@@ -18,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch  # noqa: E402
 
-from recipe.lab.worlds import constraint, expected_update, make_world  # noqa: E402
-from recipe.online_refiner.blocks import ALIGNMENTS  # noqa: E402
+from recipe.lab.worlds import ascend, constraint, expected_update, make_world  # noqa: E402
+from recipe.online_refiner.blocks import ALIGNMENTS, ConstraintConfig  # noqa: E402
 
 MODES = {
     "lagrangian": constraint("lagrangian"),
@@ -32,6 +33,15 @@ MODES = {
     "sft": constraint("sft"),
 }
 """What is compared: the three modes, and `lagrangian` with one of its parts exchanged."""
+
+
+TRAPPED = {
+    **{name: constraint("penalty", credit=name) for name in ("return_to_go", "whole", "in_reward", "divergence")},
+    "exonerate": constraint("penalty", credit="exonerate"),
+    "lagrangian": constraint("lagrangian"),
+    "lagrangian_in_reward": constraint("lagrangian", credit="in_reward"),
+    "sft_batch": constraint("sft", sft_normaliser="batch"),
+}
 
 
 def cosines(seed: int) -> dict[str, float]:
@@ -47,11 +57,32 @@ def cosines(seed: int) -> dict[str, float]:
     return found
 
 
+def show_trap() -> None:
+    """Print in how many worlds training ends with no less reward than without a constraint, to 0.01."""
+    worlds = [make_world(seed, improves=0.9, worsens=0.0) for seed in range(6)]
+
+    def rewards(mode: ConstraintConfig, eta: float) -> list[float]:
+        ends = [ascend(world, mode, eta=eta, rate=400.0, num_steps=20) for world in worlds]
+        return [world.reward(end).item() for world, end in zip(worlds, ends, strict=True)]
+
+    own = rewards(constraint("none"), 0.0)
+    for name, mode in TRAPPED.items():
+        for eta in (1.0, 3.0):
+            found = rewards(mode, eta)
+            kept = sum(value > free - 0.01 for value, free in zip(found, own, strict=True))
+            print(f"{name:24} eta {eta:.0f}: {kept} of {len(worlds)}  {' '.join(f'{value:6.3f}' for value in found)}")
+    print(f"{'none':24} {'':14}  {' '.join(f'{value:6.3f}' for value in own)}")
+
+
 def main() -> None:
     """Print a table and the JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=16)
-    worlds = [cosines(seed) for seed in range(parser.parse_args().worlds)]
+    parser.add_argument("--trap", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.trap:
+        show_trap()
+    worlds = [cosines(seed) for seed in range(arguments.worlds)]
     print(f"{'mode':24} {'lowest':>8} {'mean':>8} {'against it in':>14} of {len(worlds)} worlds")
     for name in MODES:
         values = [world[name] for world in worlds]

@@ -140,8 +140,7 @@ class Stages:
             state.metrics["constraint/num_rescued_groups"] = len(refined & dead_groups(state.members))
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
-            is_by_token = constraint.divergence_per == "token"
-            self._eta.observe(state.divergence_per_token if is_by_token else state.divergence)
+            self._eta.observe(token=state.divergence_per_token, rollout=state.divergence)
 
     def penalise(self, batch: KVBatchMeta, state: StepState, compute: Callable[..., KVBatchMeta]) -> KVBatchMeta:
         """Compute advantages with the penalty: in the rewards if the estimator has to see it, else in its advantages.
