@@ -4,18 +4,19 @@ import math
 from pathlib import Path
 
 import pytest
+import yaml
 
+from recipe.online_refiner import schema
 from recipe.online_refiner.blocks import DIVERGENCE_PER, ConstraintConfig
 from recipe.online_refiner.eta import SCHEDULES, Adaptive
 
 
+BLOCKS = yaml.safe_load((Path(schema.__file__).parent / "config" / "refinement" / "online.yaml").read_text())
+OWN = {"eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, "cross_entropy_all_every": 0}
+
+
 def config(**values: object) -> ConstraintConfig:
-    defaults = {
-        **{"mode": "penalty", "eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, "eta_rate": 0.1, "margin": 0.0},
-        **{"filter": True, "alignment": "position", "token_weights": None, "kept_weight": 0.1, "credit": None},
-        **{"sft_normaliser": None, "divergence_per": "token", "cross_entropy_all_every": 0},
-    }
-    return ConstraintConfig(**{**defaults, **values})  # type: ignore[arg-type]
+    return ConstraintConfig(**{**BLOCKS["constraint"], **OWN, **values})
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.mode=punish", "constraint.mode=punish does not exist; set one of: none, penalty, sft, lagrangian"),
         ("constraint.rescue_dead_groups=true", "cross-entropy of its refinements alone; set constraint.mode=sft"),
         ("constraint.credit=x", "constraint.credit=x does not exist; set one of: return_to_go, whole, in_reward"),
-        (
-            "constraint.sft_normaliser=x",
-            "constraint.sft_normaliser=x does not exist; set one of: accepted, batch, null",
-        ),
+        ("constraint.sft_normaliser=x", "constraint.sft_normaliser=x does not exist; set one of: accepted, batch"),
         ("constraint.divergence_per=x", "constraint.divergence_per=x does not exist; set one of: token, rollout"),
         ("constraint.credit=centred", "compares siblings; set actor_rollout_ref.rollout.n to 2 or more"),
         ("refiner.placement=moon", "refiner.placement=moon does not exist"),
