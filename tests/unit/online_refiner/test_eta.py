@@ -10,7 +10,6 @@ from recipe.online_refiner import schema
 from recipe.online_refiner.blocks import DIVERGENCE_PER, ConstraintConfig
 from recipe.online_refiner.eta import SCHEDULES, Adaptive
 
-
 BLOCKS = yaml.safe_load((Path(schema.__file__).parent / "config" / "refinement" / "online.yaml").read_text())
 OWN = {"eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, "cross_entropy_all_every": 0}
 
