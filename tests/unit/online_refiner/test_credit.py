@@ -74,10 +74,10 @@ def test_failures_that_nobody_mends_are_no_cheaper() -> None:
     solved, failed, better = Member("u", 1.0, None, 0), Member("u", -1.0, None, 0), Member("u", 0.5, None, 2)
     charged = [Member("u", 0.2, 4.0, 2), Member("u", -0.3, 1.0, 2)]
     other = [Member("v", 0.0, None, 0), Member("v", -1.0, None, 0), Member("w", -1.0, 3.0, 1)]
-    # D' = 4, 1, 0, 4, 0: what is better than all that is charged costs nothing; group v has nothing to charge, and in w
-    # nobody is left to compare with.
-    costs = centred([*charged, solved, failed, better, *other])
-    assert costs == pytest.approx([4 - 5 / 4, 1 - 8 / 4, -9 / 4, 4 - 5 / 4, -9 / 4, 0, 0, 3])
+    # D' = 4, 1, 0, 4, 0, 4: what is better than all that is charged costs nothing; group v has nothing to charge, and
+    # in w nobody is left to compare with.
+    costs = centred([*charged, solved, failed, better, Member("u", 0.2, None, 2), *other])
+    assert costs == pytest.approx([4 - 9 / 5, 1 - 12 / 5, -13 / 5, 4 - 9 / 5, -13 / 5, 4 - 9 / 5, 0, 0, 3])
 
 
 def test_a_gap_counts_up_to_a_limit_and_only_where_the_policy_prefers_its_own_token() -> None:

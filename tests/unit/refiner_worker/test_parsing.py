@@ -118,3 +118,9 @@ def test_white_space_that_the_response_has_stays(
 def test_a_response_that_is_repeated_is_repeated_token_by_token(tokenizer: Any, response: str) -> None:
     ids = tokenizer.encode(response, add_special_tokens=False)
     assert parse(tokenizer, response, response=response, tags=False).token_ids == [*ids, EOS]
+
+
+def test_generated_ids_are_kept_behind_white_space_that_stays(tokenizer: Any) -> None:
+    line_break, less = tokenizer.convert_tokens_to_ids(["Ċ", "<"])
+    ids = [line_break, less, EOS]
+    assert parse_answer(ids, response="\nx", eos_token_id=EOS, tokenizer=tokenizer, tags=False).token_ids == ids
