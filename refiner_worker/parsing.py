@@ -1,5 +1,6 @@
 """From the refiner's output to a refined response a' as token ids, or the reason why there is none."""
 
+import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,16 +26,24 @@ class Answer:
 
 
 def parse_answer(
-    token_ids: list[int], *, kept: Sequence[int] = (), eos_token_id: int, tokenizer: Any, tags: bool
+    token_ids: list[int],
+    *,
+    response: str,
+    kept: Sequence[int] = (),
+    eos_token_id: int,
+    tokenizer: Any,
+    tags: bool,
 ) -> Answer:
     """Strip what is not the answer from the refiner's output and end it as the policy ends its responses.
 
-    The ids stay as the refiner generated them (the policy shares its tokenizer); only where white space is stripped or
-    a token straddles the end of the answer, the rest is encoded again.
+    At its ends the answer keeps the white space that the response has there as well: an edit is what the refiner
+    changed. The ids stay as the refiner generated them (the policy shares its tokenizer); only where white space is
+    stripped or a token straddles the end of the answer, the rest is encoded again.
 
     Args:
         token_ids: Generated ids, without the prompt; vLLM keeps the EOS token and the stop string.
         kept: What the answer was begun with; it stays as it is, and so does white space behind it.
+        response: What was refined, a.
         eos_token_id: The token that ends the policy's responses.
         tokenizer: The tokenizer of both models.
         tags: Whether the answer ends at the closing tag (an EOS token ends it as well).
@@ -47,25 +56,35 @@ def parse_answer(
     while ids and ids[-1] in special:
         ids.pop()
     ended = len(ids) < len(token_ids)
-    while ids and not kept and not decode(tokenizer, ids[:1]).strip():
-        ids.pop(0)
-    first = decode(tokenizer, ids[:1])
-    if not kept and first != first.lstrip():
-        ids[:1] = tokenizer.encode(first.lstrip(), add_special_tokens=False)
+    before = edge(decode(tokenizer, ids))
+    kept_before = before if kept else os.path.commonprefix([edge(response)[::-1], before[::-1]])[::-1]
+    if not kept and (not kept_before or kept_before != before):
+        while ids and not decode(tokenizer, ids[:1]).strip():
+            ids.pop(0)
+        first = decode(tokenizer, ids[:1])
+        if kept_before or first != first.lstrip():
+            ids[:1] = tokenizer.encode(kept_before + first.lstrip(), add_special_tokens=False)
     written = decode(tokenizer, ids)
     text = written
     if tags and CLOSE_TAG in text:
         text, ended = text.split(CLOSE_TAG)[0], True
-    text = text.rstrip() if kept else text.strip()
+    kept_after = os.path.commonprefix([edge(response[::-1])[::-1], edge(text[::-1])[::-1]])
+    text = text.strip()
     if not ended:
         return Answer(token_ids=[], text=decode(tokenizer, [*kept, *ids]).strip(), failure="truncated")
     if not text and not kept:
         return Answer(token_ids=[], text="", failure="empty")
+    text = kept_before + text + kept_after if text else ""
     own, own_text = _kept_prefix(ids, written, text, tokenizer)
     rest = text[len(own_text) :]
     tail = tokenizer.encode(rest, add_special_tokens=False) if rest else []
     answer = [*kept, *own, *tail]
     return Answer(token_ids=[*answer, eos_token_id], text=decode(tokenizer, answer) if kept else text, failure=None)
+
+
+def edge(text: str) -> str:
+    """Return the white space that a text begins with."""
+    return text[: len(text) - len(text.lstrip())]
 
 
 def decode(tokenizer: Any, ids: list[int]) -> str:

@@ -144,9 +144,11 @@ def _without_indentation(content: str, before: str) -> str:
     if not depth and not width:
         return content
     marks = re.compile(rf"(?:[ \t]*> ?){{0,{depth}}}")
+    unmarked = [marks.sub("", line, count=1) for line in content.split("\n")]
+    code = next((line for line in unmarked if line.strip() and not line.lstrip().startswith("#")), "")
+    width = min(width, _width(code[: len(code) - len(code.lstrip(" \t"))]))  # it may stand at the margin nevertheless
     lines = []
-    for line in content.split("\n"):
-        line = marks.sub("", line, count=1)
+    for line in unmarked:
         rest = line.lstrip(" \t")
         blank = line[: len(line) - len(rest)]
         lines.append(blank.expandtabs(_TAB)[width:] + rest)

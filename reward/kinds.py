@@ -97,7 +97,7 @@ class _Calls:
         self.is_hasty = True
         self.last = Execution(status="ok")
 
-    def call(self, fn_name: str, arguments: str) -> tuple[str, bytes]:
+    def call(self, fn_name: str, arguments: str) -> tuple[str, bytes, float]:
         run = self._run
         left_s = run.timeout_s - self.seconds
         if left_s <= 0:
@@ -114,7 +114,7 @@ class _Calls:
             )
             self.last = run.execute(program, timeout_s=left_s)
         self.seconds += self.last.seconds
-        return self.last.status, self.last.result
+        return self.last.status, self.last.result, self.last.seconds
 
     def time_out(self) -> None:
         """Let it end as what finds no end within the test's time."""

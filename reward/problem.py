@@ -26,6 +26,7 @@ _FAULTS = {
     "those that are right, or leave the problem out",
     "uncallable": "calls the answer with what cannot be handed to it ({}): give plain values, or leave the problem out",
     "unusable": "{}: only plain values come back from a call, so leave the problem out",
+    "broken": "fails before it calls the answer ({}), so that no answer passes: mend it, or leave the test out",
     "undefined": "uses {}, which it does not define, so that an answer could: import that",
     "crash": "ends the process that runs it ({}): leave out what crashes",
 }

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from recipe.data_preparation.sources import Record
+from reward.judge import JudgeLostError
 from reward.problem import Problem
 
 Row = dict[str, Any]
@@ -38,7 +39,8 @@ def apps_row(record: Record, index: int, name: str) -> Row:
         name: ``data_source`` of the row.
 
     Raises:
-        Dropped: ``no question``, ``no tests``, ``broken JSON``, ``unequal lengths`` or ``malformed tests``.
+        Dropped: ``no question``, ``no tests``, ``broken JSON``, ``unequal lengths``, ``malformed tests`` or
+            ``tests not tried``.
     """
     problem_id = str(record.get("problem_id") or index)
     question = (record.get("question") or "").strip()
@@ -50,6 +52,8 @@ def apps_row(record: Record, index: int, name: str) -> Row:
         problem = Problem.from_input_output(tests, problem_id=problem_id, starter_code=starter)
     except ValueError as error:
         raise Dropped("malformed tests", str(error)) from error
+    except JudgeLostError as error:
+        raise Dropped("tests not tried", str(error)) from error
     parts = [question, ANSWER_FORMAT[problem.kind != "stdin"]]
     if starter:
         parts.append(f"Start from this code:\n```python\n{starter}\n```")

@@ -1,9 +1,11 @@
-"""Which token of a refinement a' stands for which token of the response a: from token ids to positions."""
+"""Which token of a refinement a' stands for which of the response a: from token ids to positions and weights."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 from rapidfuzz.distance import Levenshtein
+
+from recipe.online_refiner.blocks import ConstraintConfig
 
 NONE = -1
 """Position of what has no counterpart."""
@@ -74,3 +76,22 @@ def edited_tokens(response_ids: Sequence[int], refined_ids: Sequence[int]) -> li
         if edit.tag != "delete":
             edited[edit.dest_pos] = True
     return edited
+
+
+def times_charged(pairs: Sequence[int], num_refined: int) -> list[float]:
+    """Return for each token of a' how many tokens of a are charged for it, (len a',): its weight in D."""
+    counts = [0.0] * num_refined
+    for pair in pairs:
+        if pair != NONE:
+            counts[pair] += 1
+    return counts
+
+
+def known_weights(constraint: ConstraintConfig, response_ids: Sequence[int], refined_ids: Sequence[int]) -> list[float]:
+    """Return what ``constraint.token_weights`` says of the tokens of a' before the update, (len a',)."""
+    name = constraint.chosen("token_weights")
+    if name == "edited":
+        return [1.0 if edited else constraint.kept_weight for edited in edited_tokens(response_ids, refined_ids)]
+    if name == "charged":
+        return times_charged(ALIGNMENTS[constraint.alignment](response_ids, refined_ids), len(refined_ids))
+    return [1.0] * len(refined_ids)

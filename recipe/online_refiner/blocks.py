@@ -6,10 +6,22 @@ import fsspec
 
 from refiner_worker.config import RefinerConfig
 
-MODES = ("none", "penalty", "sft")
+MODES = ("none", "penalty", "sft", "lagrangian")
 ALIGNMENTS = ("position", "diff")
-TOKEN_WEIGHTS = ("uniform", "edited", "chord", "dft")
+CREDITS = ("return_to_go", "whole", "in_reward", "centred", "divergence", "exonerate")
+TOKEN_WEIGHTS = ("uniform", "edited", "charged", "chord", "dft")
+SFT_NORMALISERS = ("accepted", "batch")
+DIVERGENCE_PER = ("token", "rollout")
 ETA_SCHEDULES = ("constant", "linear", "cosine", "adaptive")
+
+OF_MODE = {
+    "none": {},
+    "penalty": {"credit": "return_to_go"},
+    "sft": {"token_weights": "uniform", "sft_normaliser": "accepted"},
+    "lagrangian": {"credit": "whole", "token_weights": "charged", "sft_normaliser": "batch"},
+}
+"""What a key of the block that is null stands for. A mode with a ``credit`` changes the advantages, one with
+``token_weights`` the loss; those of ``lagrangian`` make both terms one gradient."""
 
 CRITIC_ESTIMATORS = ("gae",)
 """The penalty is added to the token-level rewards before the estimator, so that the critic sees it."""
@@ -36,7 +48,18 @@ NO_PENALTY = {
 
 DEFAULT_KL_ROLLOUTS = 64
 
-CHOICES = {"mode": MODES, "alignment": ALIGNMENTS, "token_weights": TOKEN_WEIGHTS, "eta_schedule": ETA_SCHEDULES}
+NO_CREDIT = {
+    "centred": "a critic's values are the baseline already",
+    "divergence": "it changes single advantages, which a critic's estimate has spread and whitened",
+    "exonerate": "it changes single advantages, which a critic's estimate has spread and whitened",
+}
+"""Credits that do not work with a critic, and why."""
+
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    **{"mode": MODES, "alignment": ALIGNMENTS, "eta_schedule": ETA_SCHEDULES, "divergence_per": DIVERGENCE_PER},
+    **{"credit": (*CREDITS, None), "token_weights": (*TOKEN_WEIGHTS, None)},
+    "sft_normaliser": (*SFT_NORMALISERS, None),
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,13 +68,17 @@ class ConstraintConfig:
 
     mode: str
     """``none``: verl's own step, nothing is refined. ``penalty``: Eq. 6 as a token-level penalty in the advantages.
-    ``sft``: the cross-entropy of accepted refinements in the actor's loss."""
+    ``sft``: the cross-entropy of accepted refinements in the actor's loss. ``lagrangian``: both, as the two terms of
+    the gradient of -eta E[D]."""
     eta: float
     """Weight of the constraint, >= 0; 0 gives verl's own numbers. With a schedule, its value in the first step."""
     eta_schedule: str
     """``constant``; ``linear`` or ``cosine`` towards 0 after the last step; ``adaptive``: D <= delta (Eq. 5)."""
     delta: float | None
-    """Bound on D for ``adaptive``, in nats per rollout, > 0 (D: metric ``constraint/divergence``)."""
+    """Bound on D for ``adaptive``, in nats, > 0: on the metric that ``divergence_per`` says."""
+    divergence_per: str
+    """``token``: ``delta`` bounds ``constraint/divergence_per_token``. ``rollout``: it bounds
+    ``constraint/divergence``, which an empty answer satisfies as well."""
     eta_rate: float
     """Largest relative change of an ``adaptive`` eta in one step, > 0."""
     margin: float
@@ -60,12 +87,37 @@ class ConstraintConfig:
     """Reward gate of Eq. 6; ``false`` lets every refinement through (the paper's ablation, Fig. 7)."""
     alignment: str
     """Which token of a' a token of a is charged for: ``position`` (Eq. 6) or ``diff`` (only what the edit took out)."""
-    token_weights: str
-    """Weights of the tokens of a' in mode ``sft``: ``uniform``, ``edited``, ``chord`` or ``dft`` (``loss.py``)."""
+    credit: str | None
+    """Which tokens of a the penalty charges, and before or after the group's normalisation (``credit.py``); null is
+    ``return_to_go``, in mode ``lagrangian`` ``whole``."""
+    token_weights: str | None
+    """Weights of the tokens of a' in the cross-entropy: ``uniform``, ``edited``, ``charged``, ``chord`` or ``dft``
+    (``loss.py``); null is ``uniform``, in mode ``lagrangian`` ``charged``."""
+    sft_normaliser: str | None
+    """What the cross-entropy is divided by: ``accepted`` tokens, or as the policy's loss (``batch``), so that it fades
+    as acceptance does; null is ``accepted``, in mode ``lagrangian`` ``batch``."""
+    rescue_dead_groups: bool
+    """Keep a group whose rewards are all equal where a refinement is better, also under DAPO's filter: its advantages
+    are 0, and it has the cross-entropy alone. For modes with one."""
     kept_weight: float
     """Weight of tokens that a' shares with a for ``edited``, 0 to 1; edited tokens weigh 1."""
     cross_entropy_all_every: int
     """Measure the cross-entropy over all refinements, not only accepted ones, every so many steps; 0: never."""
+
+    def chosen(self, key: str) -> str | None:
+        """Return ``credit``, ``token_weights`` or ``sft_normaliser``; None if the mode has no such part."""
+        default = OF_MODE[self.mode].get(key)
+        return default and (getattr(self, key) or default)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the advantages change."""
+        return self.chosen("credit") is not None
+
+    @property
+    def imitates(self) -> bool:
+        """Whether the loss has the cross-entropy of accepted refinements."""
+        return self.chosen("token_weights") is not None
 
     def validate(self) -> None:
         """Check the block on its own.
@@ -75,17 +127,21 @@ class ConstraintConfig:
         """
         for key, known in CHOICES.items():
             if getattr(self, key) not in known:
-                raise ValueError(
-                    f"constraint.{key}={getattr(self, key)} does not exist; set one of: {', '.join(known)}"
-                )
+                names = ", ".join(name or "null" for name in known)
+                raise ValueError(f"constraint.{key}={getattr(self, key)} does not exist; set one of: {names}")
         for key in ("eta", "margin", "cross_entropy_all_every"):
             if getattr(self, key) < 0:
                 raise ValueError(f"constraint.{key}={getattr(self, key)}: set 0 or more")
+        if self.rescue_dead_groups and not self.imitates:
+            raise ValueError(
+                f"constraint.rescue_dead_groups=true with constraint.mode={self.mode}: such a group has the "
+                "cross-entropy of its refinements alone; set constraint.mode=sft or lagrangian"
+            )
         if not 0 <= self.kept_weight <= 1:
             raise ValueError(f"constraint.kept_weight={self.kept_weight}: set 0 to 1")
         if self.eta_schedule == "adaptive" and not (self.delta and self.delta > 0 and self.eta > 0 < self.eta_rate):
             raise ValueError(
-                "constraint.eta_schedule=adaptive needs constraint.delta (nats per rollout), constraint.eta and "
+                "constraint.eta_schedule=adaptive needs constraint.delta (nats), constraint.eta and "
                 f"constraint.eta_rate above 0; they are {self.delta}, {self.eta} and {self.eta_rate}"
             )
 

@@ -35,18 +35,6 @@ def charge(*, refine_log_probs: Tensor, counterparts: Tensor, response_mask: Ten
     return torch.where(charged, found, torch.zeros_like(found))
 
 
-def token_penalty(charged: Tensor, eta: float) -> Tensor:
-    """Return the token-level penalty p_t = eta * log pi_theta(a'_c(t)) that is added to the reward of token t.
-
-    It is a penalty: never positive. Its sum over t is -eta * D of Eq. 6.
-
-    Args:
-        charged: (B, T) from :func:`charge`.
-        eta: weight of the constraint, >= 0; 0 gives exactly 0, also for impossible tokens.
-    """
-    return eta * charged if eta > 0 else torch.zeros_like(charged)
-
-
 def since(start: Tensor, response_mask: Tensor) -> Tensor:
     """Return the mask of the tokens that the policy wrote from a position on, (B, T).
 
@@ -55,24 +43,6 @@ def since(start: Tensor, response_mask: Tensor) -> Tensor:
         response_mask: (B, T) as in :func:`charge`.
     """
     return response_mask * (torch.arange(response_mask.shape[1], device=start.device) >= start[:, None])
-
-
-def penalised_advantages(*, advantages: Tensor, penalty: Tensor, response_mask: Tensor) -> Tensor:
-    """Add the penalty's return-to-go (gamma = 1) to the advantages of a critic-free estimator.
-
-    A_t = A_group + sum over k >= t of p_k. The outcome reward was normalised within its group before, so a penalty
-    never changes the advantages of its siblings. The paper's code base does the same for DAPO.
-
-    Args:
-        advantages: (B, T) the estimator's own.
-        penalty: (B, T) from :func:`token_penalty`.
-        response_mask: (B, T) as there, of the turn that was refined: it was refined in its context, which is not to
-            blame. Other positions keep the estimator's value.
-
-    Returns:
-        (B, T) a new tensor.
-    """
-    return advantages + penalty.flip(-1).cumsum(-1).flip(-1) * response_mask
 
 
 def kl_to_reference(*, log_probs: Tensor, ref_log_probs: Tensor, response_mask: Tensor) -> float:

@@ -26,8 +26,8 @@ class Eta:
         """Return the eta of a step."""
         return self.config.eta * self.shape((step - 1) / self.num_steps)
 
-    def observe(self, divergence: float) -> None:
-        """Take note of D (nats per rollout, ``constraint.divergence``) of a step whose eta was used."""
+    def observe(self, *, token: float, rollout: float) -> None:
+        """Take note of D of a step whose eta was used, in nats per token and per rollout."""
 
     def save(self, path: Path) -> None:
         """Write what a resumed run needs and the step does not tell."""
@@ -37,7 +37,7 @@ class Eta:
 
 
 class Adaptive(Eta):
-    """Dual ascent on Eq. 5, max reward subject to D <= delta: eta is its Lagrange multiplier.
+    """Dual ascent on Eq. 5, max reward subject to D <= delta: eta is its multiplier. ``divergence_per`` says which D.
 
     After each step eta <- eta * exp(rate * clip(D / delta - 1, -1, 1)): it grows while the constraint is violated and
     decays while it is slack (the multiplicative form of the dual update, which keeps eta positive and does not depend
@@ -54,9 +54,10 @@ class Adaptive(Eta):
         """Return the multiplier."""
         return self.value
 
-    def observe(self, divergence: float) -> None:
+    def observe(self, *, token: float, rollout: float) -> None:
         """Make the dual step."""
         assert self.config.delta is not None
+        divergence = {"token": token, "rollout": rollout}[self.config.divergence_per]
         violation = min(1.0, divergence / self.config.delta - 1)  # D >= 0, so never below -1
         value = self.value * math.exp(self.config.eta_rate * violation)
         self.value = min(max(value, self.config.eta / self.RANGE), self.config.eta * self.RANGE)

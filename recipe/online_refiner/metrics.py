@@ -48,12 +48,16 @@ MEANING = {
     "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none, and in "
     "steps that constraint.cross_entropy_all_every leaves out",
     "constraint/cross_entropy_accepted": "the same over accepted refinements; 0 if none. Mode sft computes this and "
-    "the divergence in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
+    "the divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
     "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts",
+    "constraint/divergence_per_token": "the same of D divided by min(len a, len a')",
+    "constraint/num_rescued_groups": "groups whose rewards are all equal and that have a used refinement, where "
+    "constraint.rescue_dead_groups keeps them",
     "constraint/penalty": "token penalty of Eq. 6, mean over response tokens of the batch (<= 0)",
     "constraint/eta": "weight of the constraint in this step",
-    "actor/sft_cross_entropy": "mode sft: (weighted) cross-entropy in the loss, nats per token, mean over mini-batches "
-    "that had accepted refinements; 0 if none",
+    "actor/sft_cross_entropy": "modes sft and lagrangian: (weighted) cross-entropy in the loss, divided as "
+    "constraint.sft_normaliser says (accepted: nats per token), mean over mini-batches with accepted refinements; 0 if "
+    "none",
     "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
     "not a number (null in metrics.jsonl) where no replica answered",
     "tokens/rollout": "tokens of the responses, the output of tools included",
@@ -160,7 +164,10 @@ def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
         state: Of a step.
         is_due: Whether it was computed of all scored refinements, not only of those that are used.
     """
-    values = {"constraint/divergence": state.divergence}
+    values = {
+        "constraint/divergence": state.divergence,
+        "constraint/divergence_per_token": state.divergence_per_token,
+    }
     measured = {"constraint/cross_entropy_accepted": lambda one: one.verdict == "accepted"}
     if is_due:
         measured["constraint/cross_entropy_all"] = lambda one: True

@@ -4,11 +4,15 @@
 """
 
 import time
+from collections import Counter
 from typing import Any
 
 from verl.experimental.reward_loop import reward_loop
 from verl.protocol import DataProto
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+from recipe.online_refiner.queue import outcome_of
+from recipe.online_refiner.rollout import group_of
 
 MIN_POLL_S = 0.1
 POLL_SHARE = 0.1
@@ -42,6 +46,24 @@ def look_often(buffer: ReplayBuffer) -> ReplayBuffer:
         buffer.poll_interval = min(longest, max(MIN_POLL_S, (time.monotonic() - start) / POLL_SHARE))
 
     buffer._sync_metadata_from_transfer_queue = timed_look
+    return buffer
+
+
+def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
+    """Let groups whose rewards are all equal pass DAPO's filter where a refinement of theirs is used.
+
+    Reason: ``ReplayBuffer._dapo_filtered_keys`` evicts them, and no setting says which of them not.
+    """
+    find = buffer._dapo_filtered_keys
+
+    def filtered(partition_id: str) -> tuple[set[str], Counter]:
+        groups, counts = find(partition_id)
+        outcomes = ((group_of(key), outcome_of(tag)) for key, tag in buffer.partitions[partition_id].items())
+        kept = groups & {group for group, outcome in outcomes if outcome is not None and outcome.is_used}
+        rewards = buffer._dapo_classification_cache[partition_id]
+        return groups - kept, counts - Counter(rewards[group] for group in kept)
+
+    buffer._dapo_filtered_keys = filtered
     return buffer
 
 

@@ -1,9 +1,10 @@
 """The rows of verl's TransferQueue: the only module that touches its types.
 
 What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
-lacks): ``refine_ids`` (a'), ``refine_mask`` and ``refine_edited`` (1 where a' differs from a) jagged int64 (B, u),
-``refine_used`` and ``refine_start`` (where the refined turn begins in the response) int64 (B,); a row without a
-refinement has u = 1 and masks 0. On some rows only, and read on those only:
+lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_weights`` (what
+``constraint.token_weights`` says of the tokens of a') jagged float32 (B, u), ``refine_used`` and ``refine_start``
+(where the refined turn begins in the response) int64 (B,); a row without a refinement has u = 1 and masks 0. On some
+rows only, and read on those only:
 ``refine_log_probs`` jagged float32 (B, u) and ``refine_charged`` jagged float32 (B, response length), by the actor;
 ``kl_ref_log_prob`` jagged float32 (B, response length).
 
@@ -22,7 +23,6 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 
-from recipe.online_refiner.alignment import edited_tokens
 from recipe.online_refiner.refined_rows import jagged
 from recipe.online_refiner.rollout import Outcome, Refinement, Rollout, group_of, last_turn
 from refiner_worker.parsing import conversation, decode
@@ -113,29 +113,20 @@ def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
 
 
 def write_refinements(
-    batch: KVBatchMeta,
-    turns: list[list[int]],
-    refinements: list[Refinement],
-    outcomes: list[Outcome],
-    *,
-    edits: bool,
+    batch: KVBatchMeta, refinements: list[Refinement], outcomes: list[Outcome], weights: list[list[float]]
 ) -> None:
     """Write the refined responses of some rows, and what became of them as tags.
 
     Args:
         batch: The rows.
-        turns: The token ids of what is refined, read for edits only.
         refinements: Of the rows.
         outcomes: Of the rows.
-        edits: Whether anything reads ``refine_edited``.
+        weights: Of the tokens of each; none for a row that is not used.
     """
     ids = [torch.tensor(refinement.token_ids or [0]) for refinement in refinements]
     masks = [torch.full_like(row, bool(one.token_ids)) for row, one in zip(ids, refinements, strict=True)]
-    edited = [torch.zeros_like(row) for row in ids]
-    for row, outcome in enumerate(outcomes):
-        if edits and outcome.is_used:
-            edited[row] = torch.tensor(edited_tokens(turns[row], refinements[row].token_ids)).long()
-    fields = {"refine_ids": jagged(ids), "refine_mask": jagged(masks), "refine_edited": jagged(edited)}
+    known = [torch.tensor(one or [0.0] * len(row)) for row, one in zip(ids, weights, strict=True)]
+    fields = {"refine_ids": jagged(ids), "refine_mask": jagged(masks), "refine_weights": jagged(known)}
     fields["refine_used"] = torch.tensor([int(outcome.is_used) for outcome in outcomes])
     fields["refine_start"] = torch.tensor([outcome.start for outcome in outcomes])
     tq.kv_batch_put(
@@ -149,7 +140,7 @@ def write_refinements(
 def write_nothing(batch: KVBatchMeta, verdict: str) -> None:
     """Write rows without a refinement, whatever is there: padding copies a row, a dead worker leaves half of one."""
     outcomes = [Outcome(verdict=verdict) for _ in batch.keys]
-    write_refinements(batch, [], [Refinement(verdict=verdict) for _ in batch.keys], outcomes, edits=False)
+    write_refinements(batch, [Refinement(verdict=verdict) for _ in batch.keys], outcomes, [[] for _ in batch.keys])
 
 
 def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:

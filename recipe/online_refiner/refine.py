@@ -100,7 +100,7 @@ class Refiner:
             result.verdict, result.text = "request", str(error)
             return
         result.num_generated_tokens = len(generated)
-        answer = await self._on_thread(self._parse, generated, kept)
+        answer = await self._on_thread(self._parse, generated, rollout, kept)
         result.text = answer.text
         if answer.failure:
             result.verdict = answer.failure
@@ -134,10 +134,15 @@ class Refiner:
         longest = self.config.max_new_tokens
         return min(longest, self.max_response_tokens - rollout.start) if rollout.start else longest
 
-    def _parse(self, generated: list[int], kept: list[int]) -> Answer:
+    def _parse(self, generated: list[int], rollout: Rollout, kept: list[int]) -> Answer:
         tokenizer = self.prompt.tokenizer
         return parse_answer(
-            generated, kept=kept, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer, tags=self.prompt.uses_tags
+            generated,
+            response=decode(tokenizer, rollout.turn_ids),
+            kept=kept,
+            eos_token_id=tokenizer.eos_token_id,
+            tokenizer=tokenizer,
+            tags=self.prompt.uses_tags,
         )
 
     async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -8,9 +8,11 @@ worker of a streaming run does the same for a group as soon as it is complete (`
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import torch
 import transfer_queue
 from omegaconf import DictConfig
 from rapidfuzz.distance import Levenshtein
@@ -18,8 +20,10 @@ from ray.actor import ActorHandle
 from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner import queue
+from recipe.online_refiner.alignment import known_weights
 from recipe.online_refiner.blocks import ConstraintConfig
-from recipe.online_refiner.constraint import penalised_advantages, since, token_penalty
+from recipe.online_refiner.constraint import since
+from recipe.online_refiner.credit import CREDITS
 from recipe.online_refiner.records import Records
 from recipe.online_refiner.refine import Refiner, reference_log_probs
 from recipe.online_refiner.rollout import Outcome, Refinement, Rollout
@@ -97,10 +101,12 @@ class RefineWorker:
         await asyncio.to_thread(
             queue.write_refinements,
             rows,
-            [rollout.turn_ids for rollout in rollouts],
             refinements,
             outcomes,
-            edits=constraint.mode == "sft" and constraint.token_weights == "edited",
+            [
+                known_weights(constraint, rollout.turn_ids, refinement.token_ids) if outcome.is_used else []
+                for rollout, refinement, outcome in zip(rollouts, refinements, outcomes, strict=True)
+            ],
         )
         return outcomes
 
@@ -120,23 +126,27 @@ class RefineWorker:
             await asyncio.to_thread(queue.write_log_probs, known, list(found.values()))
         return known.keys
 
-    async def penalise(self, rows: KVBatchMeta, field: str, eta: float) -> None:
-        """Add the penalty of Eq. 6 to the token-level rewards of some rows, or its return-to-go to their advantages.
+    async def penalise(
+        self, rows: KVBatchMeta, field: str, credit: str, eta: float, costs: Mapping[str, float]
+    ) -> None:
+        """Charge some rows for their divergence, in their token-level rewards or in their advantages.
 
         Args:
-            rows: Whose refinement is used.
+            rows: With the columns that the credit names.
             field: ``rm_scores`` or ``advantages``.
+            credit: One of CREDITS.
             eta: Weight of the constraint.
+            costs: Of the rows, by their keys.
         """
-        data = await asyncio.to_thread(
-            queue.read_padded, rows, field, "response_mask", "refine_charged", "refine_start"
-        )
-        own, penalty = data[field], token_penalty(data["refine_charged"], eta)
+        columns = (field, "response_mask", "refine_start", *CREDITS[credit].columns)
+        data = await asyncio.to_thread(queue.read_padded, rows, *columns)
+        data["turn"] = since(data["refine_start"], data["response_mask"])
+        data["cost"] = torch.tensor([costs[key] for key in rows.keys])
+        change = CREDITS[credit].rewards if field == "rm_scores" else CREDITS[credit].advantages
+        assert change is not None, "the driver knows where a credit is charged"
+        fields = {field: change(data[field], data, eta)}
         if field == "rm_scores":
-            fields = {"rm_scores": own + penalty, "refine_task_scores": own}
-        else:
-            turn = since(data["refine_start"], data["response_mask"])
-            fields = {field: penalised_advantages(advantages=own, penalty=penalty, response_mask=turn)}
+            fields["refine_task_scores"] = data[field]
         await asyncio.to_thread(queue.write_padded, rows, **fields)
 
     async def restore_rewards(self, rows: KVBatchMeta) -> None:

@@ -1,4 +1,4 @@
-"""Accepted refinements as rows of the actor's own forward and backward pass (mode ``sft``).
+"""Accepted refinements as rows of the actor's own forward and backward pass (modes ``sft`` and ``lagrangian``).
 
 A refined row is (context, a') with an empty response mask: verl's policy loss and its denominators do not see it, and
 ``loss.py`` sees nothing else. No second pass is made, because Megatron's distributed optimizer finalises gradients once
@@ -38,35 +38,35 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     """Append the accepted refinements of a mini-batch as rows, and empty rows up to a number.
 
     Args:
-        data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_edited`` (both jagged),
+        data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_weights`` (both jagged),
             ``refine_used`` and ``refine_start`` (B,).
         num_rows: How many rows to append, at least as many as are accepted.
 
     Returns:
-        B + num_rows rows with the fields that engines and loss read, ``sft_mask`` and ``sft_edited`` (jagged, response
+        B + num_rows rows with the fields that engines and loss read, ``sft_mask`` and ``sft_weights`` (jagged, response
         length), and the same settings. Rows beyond the accepted ones have two tokens and masks of 0.
     """
     used = data["refine_used"].bool().tolist()
     zeros = [name for name in ZEROS if name in data]
     rows = {name: list(data[name].unbind()) for name in ("prompts", "responses", "input_ids", "position_ids", *zeros)}
     rows["sft_mask"] = [torch.zeros_like(row) for row in rows["responses"]]
-    rows["sft_edited"] = list(rows["sft_mask"])
+    rows["sft_weights"] = [row.float() for row in rows["sft_mask"]]
     refined = [
-        (context, ids, torch.ones_like(ids), edited)
-        for context, ids, edited, keep in zip(
-            contexts(data), data["refine_ids"].unbind(), data["refine_edited"].unbind(), used, strict=True
+        (context, ids, torch.ones_like(ids), weights)
+        for context, ids, weights, keep in zip(
+            contexts(data), data["refine_ids"].unbind(), data["refine_weights"].unbind(), used, strict=True
         )
         if keep
     ]
     token = rows["prompts"][0][:1]
-    nothing = (token, token, torch.zeros_like(token), torch.zeros_like(token))
-    for context, ids, mask, edited in refined + [nothing] * (num_rows - len(refined)):
+    nothing = (token, token, torch.zeros_like(token), torch.zeros_like(token).float())
+    for context, ids, mask, weights in refined + [nothing] * (num_rows - len(refined)):
         rows["prompts"].append(context)
         rows["responses"].append(ids)
         rows["input_ids"].append(torch.cat([context, ids]))
         rows["position_ids"].append(torch.arange(len(context) + len(ids), device=ids.device))
         rows["sft_mask"].append(mask)
-        rows["sft_edited"].append(edited)
+        rows["sft_weights"].append(weights)
         for name in zeros:
             rows[name].append(torch.zeros_like(ids, dtype=rows[name][0].dtype))
     return tu.get_tensordict({name: jagged(values) for name, values in rows.items()}, settings_of(data))

@@ -7,8 +7,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from recipe.online_refiner.blocks import (
+    CREDITS,
     CRITIC_ESTIMATORS,
     CRITIC_FREE_ESTIMATORS,
+    NO_CREDIT,
     NO_PENALTY,
     ConstraintConfig,
     RecordsConfig,
@@ -21,6 +23,9 @@ TRAINER_MODES = ("sync", "colocate_async")
 
 MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
+
+SEQUENCE_LOSSES = ("sapo", "geo_mean")
+"""Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
 
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 STREAMING_MANAGER = "recipe.online_refiner.streaming.StreamingAgentLoopManager"
@@ -46,7 +51,7 @@ def load(config: DictConfig) -> RefinementConfig:
     blocks.refiner.validate()
     blocks.constraint.validate()
     blocks.records.validate()
-    _check_mode(config, blocks.constraint.mode)
+    _check_mode(config, blocks.constraint)
     if blocks.refines:
         _check_token_budgets(config, blocks)
         _check_shared_memory(config, blocks.refiner)
@@ -58,6 +63,11 @@ def load(config: DictConfig) -> RefinementConfig:
             )
     if blocks.streams:
         _check_streaming(config)
+    elif blocks.constraint.rescue_dead_groups and OmegaConf.select(config, "algorithm.filter_groups.enable"):
+        raise ValueError(
+            "constraint.rescue_dead_groups=true with algorithm.filter_groups.enable=true: what a group is kept for "
+            "has to be there before the filter looks; set refiner.placement to dedicated or shared"
+        )
     if blocks.is_shared and (blocks.hosts_refiner or blocks.measures_kl_by_actor):
         _check_shared_servers(config, blocks.refiner)
     elif blocks.hosts_refiner:
@@ -82,18 +92,32 @@ def _check_trainer(config: DictConfig, blocks: RefinementConfig) -> None:
         )
 
 
-def _check_mode(config: DictConfig, mode: str) -> None:
-    estimator, actor = config.algorithm.adv_estimator, config.actor_rollout_ref.actor
-    if mode == "penalty" and estimator not in CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS:
+def _check_mode(config: DictConfig, constraint: ConstraintConfig) -> None:
+    estimator, actor, mode = config.algorithm.adv_estimator, config.actor_rollout_ref.actor, constraint.mode
+    credit, agg_mode = constraint.chosen("credit"), actor.loss_agg_mode
+    if credit and estimator not in CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS:
         reason = NO_PENALTY.get(estimator, "what the penalty does to its advantages is not known")
         raise ValueError(
-            f"constraint.mode=penalty does not work with algorithm.adv_estimator={estimator}: {reason}; set "
+            f"constraint.mode={mode} does not work with algorithm.adv_estimator={estimator}: {reason}; set "
             f"constraint.mode=sft, or one of: {', '.join(CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS)}"
         )
-    if mode == "sft" and actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
+    if credit in NO_CREDIT and estimator in CRITIC_ESTIMATORS:
         raise ValueError(
-            "constraint.mode=sft with actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm: the longest row, "
-            "which may be a refinement, would scale the policy loss; set actor_rollout_ref.actor.loss_scale_factor"
+            f"constraint.credit={credit} does not work with algorithm.adv_estimator={estimator}: {NO_CREDIT[credit]}; "
+            f"set one of: {', '.join(name for name in CREDITS if name not in NO_CREDIT)}"
+        )
+    if credit == "centred" and config.actor_rollout_ref.rollout.n < 2:
+        raise ValueError("constraint.credit=centred compares siblings; set actor_rollout_ref.rollout.n to 2 or more")
+    if constraint.imitates and agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
+        raise ValueError(
+            f"constraint.mode={mode} with actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm: the longest "
+            "row, which may be a refinement, would scale the policy loss; set actor_rollout_ref.actor.loss_scale_factor"
+        )
+    if mode == "lagrangian" and (agg_mode == "seq-mean-token-mean" or actor.policy_loss.loss_mode in SEQUENCE_LOSSES):
+        raise ValueError(
+            "constraint.mode=lagrangian: the policy's loss is divided by the length of a, the cross-entropy by that of "
+            "a', so that they are no gradient of one objective; set actor_rollout_ref.actor.loss_agg_mode=token-mean "
+            "and actor_rollout_ref.actor.policy_loss.loss_mode=vanilla"
         )
 
 
@@ -127,7 +151,7 @@ def _check_untried(config: DictConfig) -> None:
 def _check_token_budgets(config: DictConfig, blocks: RefinementConfig) -> None:
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     budgets = {}
-    if actor.use_dynamic_bsz and blocks.constraint.mode == "sft":
+    if actor.use_dynamic_bsz and blocks.constraint.imitates:
         budgets["actor.ppo_max_token_len_per_gpu"] = actor.ppo_max_token_len_per_gpu
     if rollout.log_prob_use_dynamic_bsz:
         budgets["rollout.log_prob_max_token_len_per_gpu"] = rollout.log_prob_max_token_len_per_gpu

@@ -13,10 +13,11 @@ from recipe.online_refiner import metrics as metric_names
 from recipe.online_refiner import queue
 from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
 from recipe.online_refiner.constraint import kl_to_reference
+from recipe.online_refiner.credit import CREDITS
 from recipe.online_refiner.eta import SCHEDULES
 from recipe.online_refiner.records import choose
-from recipe.online_refiner.rollout import Outcome
-from recipe.online_refiner.step import StepState
+from recipe.online_refiner.rollout import Outcome, group_of
+from recipe.online_refiner.step import Member, StepState, dead_groups
 from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
 
@@ -111,7 +112,7 @@ class Stages:
         constraint = self._blocks.constraint
         every = constraint.cross_entropy_all_every
         is_due = every > 0 and (state.step - 1) % every == 0
-        is_needed = constraint.mode == "penalty" or constraint.eta_schedule == "adaptive"
+        is_needed = constraint.penalises or constraint.eta_schedule == "adaptive"
         outcomes = state.outcomes.items()
         wanted = [row for row, one in outcomes if (one.is_scored if is_due else one.is_used and is_needed)]
         state.eta = self._eta.at(state.step)
@@ -133,42 +134,54 @@ class Stages:
             sums = queue.read(queue.rows_of(batch, wanted), "refine_nll", "refine_divergence")
             state.nll = dict(zip(wanted, sums["refine_nll"].tolist(), strict=True))
             state.divergences = dict(zip(wanted, sums["refine_divergence"].tolist(), strict=True))
+        state.members = [member_of(batch, state, row) for row in state.rows]
+        if constraint.rescue_dead_groups:
+            refined = {group_of(batch.keys[row]) for row, one in outcomes if one.is_used}
+            state.metrics["constraint/num_rescued_groups"] = len(refined & dead_groups(state.members))
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
-            self._eta.observe(state.divergence)
+            self._eta.observe(token=state.divergence_per_token, rollout=state.divergence)
 
     def penalise(self, batch: KVBatchMeta, state: StepState, compute: Callable[..., KVBatchMeta]) -> KVBatchMeta:
-        """Compute advantages with the penalty: in the rewards if a critic has to see it, else in verl's advantages.
+        """Compute advantages with the penalty: in the rewards if the estimator has to see it, else in its advantages.
 
         Args:
             batch: The step's rows.
             state: With the rows that are charged.
             compute: verl's ``_compute_advantage``.
         """
-        charged = queue.rows_of(batch, [row for row, value in state.divergences.items() if value > 0])
-        if not charged.keys or self._blocks.constraint.mode != "penalty" or state.eta == 0:
+        name = self._blocks.constraint.chosen("credit")
+        members = state.members
+        if self._blocks.constraint.rescue_dead_groups:
+            dead = dead_groups(members)
+            members = [one._replace(divergence=None) if one.group in dead else one for one in members]
+        if name is None or state.eta == 0 or all(one.divergence is None for one in members):
             return compute(batch, metrics=state.metrics)
-        by_critic = self._config.algorithm.adv_estimator in CRITIC_ESTIMATORS
-        if by_critic:
-            done = self._workers.each("penalise", charged, "rm_scores", state.eta)
+        credit = CREDITS[name]
+        costs = dict(zip(state.rows, credit.costs(members), strict=True))
+        known = zip(state.rows, members, strict=True)
+        charged = queue.rows_of(batch, [row for row, one in known if one.divergence is not None or costs[row]])
+        arguments = (name, state.eta, {batch.keys[row]: cost for row, cost in costs.items()})
+        if credit.advantages is None or self._config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+            done = self._workers.each("penalise", charged, "rm_scores", *arguments)
             batch = compute(batch, metrics=state.metrics)
             for part, _ in done:
                 self._workers.each("restore_rewards", part, attempts=2)
         else:
             batch = compute(batch, metrics=state.metrics)
-            self._workers.each("penalise", charged, "advantages", state.eta)
+            self._workers.each("penalise", charged, "advantages", *arguments)
         num_tokens = sum(batch.tags[row]["response_len"] for row in state.rows)
         state.metrics["constraint/penalty"] = -state.eta * sum(state.divergences.values()) / num_tokens
         return batch
 
     def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
-        """Tell the actor's workers what mode ``sft`` adds to the loss."""
+        """Tell the actor's workers what the mode adds to the loss."""
         constraint = self._blocks.constraint
-        if constraint.mode == "sft" and state.eta > 0:
+        if constraint.imitates and state.eta > 0:
             batch.extra_info.update(
                 sft_eta=state.eta,
-                sft_token_weights=constraint.token_weights,
-                sft_kept_weight=constraint.kept_weight,
+                sft_token_weights=constraint.chosen("token_weights"),
+                sft_normaliser=constraint.chosen("sft_normaliser"),
             )
 
     def measure_kl(self, batch: KVBatchMeta, state: StepState) -> None:
@@ -183,6 +196,18 @@ class Stages:
             state.metrics["kl_ref/k3"] = kl_to_reference(
                 log_probs=data["old_log_probs"], ref_log_probs=data[name], response_mask=data["response_mask"]
             )
+
+
+def member_of(batch: KVBatchMeta, state: StepState, row: int) -> Member:
+    """Return what the constraint knows of a rollout."""
+    outcome = state.outcomes.get(row)
+    is_used = outcome is not None and outcome.is_used
+    return Member(
+        group=group_of(batch.keys[row]),
+        reward=state.rewards[row],
+        divergence=state.divergences.get(row) if is_used else None,
+        num_tokens=min(batch.tags[row]["response_len"] - outcome.start, outcome.num_refined_tokens) if outcome else 0,
+    )
 
 
 def drawn(batch: KVBatchMeta, rows: list[int], max_rows: int, step: int) -> list[int]:

@@ -57,6 +57,7 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         super().__init__(config, *args, **kwargs)
         filter_groups = config.algorithm.filter_groups
         self.filter_metric = filter_groups.metric if filter_groups and filter_groups.enable else None
+        self.rescues = bool(config.constraint.rescue_dead_groups)
         self.groups: dict[str, Group] = {}
         self.refine_worker = RefineWorker(config, self.tokenizer, self.reward_loop_worker_handles, "")
 
@@ -89,7 +90,7 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
     async def _refine(self, group: Group) -> None:
         """Refine a complete group; where that fails its rows stay as they are, and the trainer's own stage does it."""
         try:
-            if not group.is_evicted_by(self.filter_metric):
+            if self.rescues or not group.is_evicted_by(self.filter_metric):
                 await self.refine_worker.refine(group.rows(), *self.refiner)
         except Exception:
             logger.exception("a group could not be refined during the rollout")

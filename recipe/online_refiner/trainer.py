@@ -70,7 +70,8 @@ class OnlineRefinerTrainer(PPOTrainer):
             self.resource_pool_manager: ResourcePoolManager = self.hosting.begin(self.resource_pool_manager)
 
     def _build_replay_buffer(self) -> ReplayBuffer:
-        return patches.look_often(super()._build_replay_buffer())
+        buffer = patches.look_often(super()._build_replay_buffer())
+        return patches.keep_refined(buffer) if self.blocks.constraint.rescue_dead_groups else buffer
 
     def _setup(self) -> None:
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into

@@ -89,7 +89,9 @@ QUANTITIES = (
         title="Constraint penalty",
         unit="reward per response token",
         from_zero=False,
-        measured=lambda row: bool(row.get("constraint/eta")) and not row.get("actor/sft_cross_entropy"),
+        measured=lambda row: bool(
+            row.get("constraint/eta") and (row.get("constraint/penalty") or not row.get("actor/sft_cross_entropy"))
+        ),
     ),
 )
 

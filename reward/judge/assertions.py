@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from reward.judge.allowed import is_allowed, modules_imported
+from reward.judge.clocks import Clocks
 from reward.judge.containers import fill, numbered_arguments
 from reward.judge.protocol import Call
 from reward.sandbox.jail.values import ERRORS, from_text
@@ -47,7 +48,8 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
 
 def _run(test_code: str, fn_name: str | None, answer: "_Answer") -> tuple[str, str]:
     try:
-        execute(test_code, fn_name, answer.function)
+        with answer.clocks.shown():
+            execute(test_code, fn_name, answer.function)
     # An assertion, what the test code does with a value of a type that is not right, or what it raises itself.
     except BaseException as error:
         if error is answer.raised:
@@ -71,41 +73,47 @@ class _Answer:
 
     def __init__(self, call: Call) -> None:
         self._call = call
+        self.clocks = Clocks()
         self.ending: tuple[str, str] | None = None  # what decides the test, whatever the test code makes of it
         self.raised: BaseException | None = None  # the last exception of the answer's own
 
     def function(self, name: str) -> Callable[..., Any]:
         def call(*positional: Any, **keywords: Any) -> Any:
-            if self.ending:
-                raise _AnswerEndedError
-            arguments, containers = numbered_arguments(positional, keywords)
-            status, text = self._call(name, arguments)
-            try:
-                kind, content, *changed = (
-                    from_text(text, containers.__getitem__, self._read_on)
-                    if status in ("ok", "runtime_error")
-                    else ("", None)
-                )
-                for changes in changed:
-                    fill(containers, changes)
-            except (
-                ValueError,
-                TypeError,
-                LookupError,
-                RecursionError,
-            ):  # untrusted: the program may write there itself
-                kind, content = "not plain", ""
-            if status == "ok" and kind == "value":
-                return content
-            if status == "runtime_error" and kind == "raised" and isinstance(content, ERRORS):
-                # One that ends loops would end those of the test code: `all(map(lambda c: f(*c) == 1, cases))`.
-                self.raised = RuntimeError("StopIteration") if isinstance(content, StopIteration) else content
-                raise self.raised
-            self.ending = ("wrong", "the returned value is not plain") if status == "ok" else ("ended", "")
-            raise _AnswerEndedError
+            with self.clocks.stopped():
+                return self._value(name, positional, keywords)
 
         call.__name__ = call.__qualname__ = name
         return call
+
+    def _value(self, name: str, positional: tuple, keywords: dict[str, Any]) -> Any:
+        if self.ending:
+            raise _AnswerEndedError
+        arguments, containers = numbered_arguments(positional, keywords)
+        status, text, seconds = self._call(name, arguments)
+        self.clocks.advance(seconds)
+        try:
+            kind, content, *changed = (
+                from_text(text, containers.__getitem__, self._read_on)
+                if status in ("ok", "runtime_error")
+                else ("", None)
+            )
+            for changes in changed:
+                fill(containers, changes)
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            RecursionError,
+        ):  # untrusted: the program may write there itself
+            kind, content = "not plain", ""
+        if status == "ok" and kind == "value":
+            return content
+        if status == "runtime_error" and kind == "raised" and isinstance(content, ERRORS):
+            # One that ends loops would end those of the test code: `all(map(lambda c: f(*c) == 1, cases))`.
+            self.raised = RuntimeError("StopIteration") if isinstance(content, StopIteration) else content
+            raise self.raised
+        self.ending = ("wrong", "the returned value is not plain") if status == "ok" else ("ended", "")
+        raise _AnswerEndedError
 
     def _read_on(self) -> NoReturn:
         self.ending = self.ending or ("late", "")
@@ -239,7 +247,10 @@ def _names_of_module(name: str) -> list[str]:
     """What `from ... import *` gives."""
     if not is_allowed(f"{name}.*"):  # others are not even imported
         return []
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except Exception:  # it has none of this name: the test code will meet that too
+        return []
     return getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")])
 
 

@@ -1,24 +1,23 @@
 """What makes test code useless: it cannot tell answers apart, or no answer can pass it."""
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import process_time
-from typing import Any
 
 from reward.judge.allowed import refused_use
 from reward.judge.assertions import modules_used, names_defined, names_of_the_answer
-from reward.judge.trials import CARELESS, Differing, EqualToAll, Trial, UnlikeAll, always_raise
+from reward.judge.careless import careless_answers
+from reward.judge.trials import ENOUGH_S, Differing, EqualToAll, Trial, always_raise
 from reward.judge.unusable import unusable_use
 
 # What test code means by these is the library's, which it has forgotten to import; other names may be the answer's.
 _NAMES_OF_THE_LIBRARY = """
     Counter Decimal Fraction OrderedDict allclose approx array_equal assert_allclose ceil chain datetime deepcopy
-    defaultdict deque floor inf isclose isinf islice isnan namedtuple nan np partial pd pi raises reduce sqrt timedelta
+    defaultdict deque floor inf isclose isinf islice isnan namedtuple nan np partial pd pi raises raw_input reduce sqrt
+    timedelta unicode xrange
 """
 # With these, what fails on some values may pass on others.
 _BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.Match, ast.While, ast.comprehension)
-
-_ENOUGH_S = 1.0  # CPU seconds for trials of a test that some answer fails
 
 
 def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int, str, str]]:
@@ -28,26 +27,23 @@ def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int
     whatever the answer's functions return. "uncallable": it calls one with what has no form as text. "unusable": it
     uses one, or what one returns, as no plain value can be used. "undefined": it uses a name of the library that it
     does not import, which an answer could define. "swallowing": it passes an answer that always raises, which tests
-    that expect an error may, but not all tests of a problem. "careless": so do all tests with an answer that does not
-    look at what it is asked. Tests in which nothing is to be seen are tried with
-    functions that return what equals everything, what differs from everything (true and false), and None, until some
-    pass and some fail.
+    that expect an error may, but not all tests of a problem. "broken": it fails before it calls any.
+    "careless": all tests pass an answer that does not look at what it is asked. Tests in which nothing is to be seen
+    are tried with functions that return what equals everything, what differs from everything (true and false), and
+    None, until some pass and some fail.
     """
     faults = [(index, *fault) for index, test in enumerate(tests) if (fault := _fault_to_be_seen(test, fn_name))]
-    started = process_time()
     faults = faults or [
         (index, *fault) for index, test in enumerate(tests) if (fault := _fault_when_tried(test, fn_name))
     ]
-    if faults or process_time() - started > _ENOUGH_S / 2:
-        return faults
-    expects_nan = any("nan" in test for test in tests)  # which may be right
-    for what, answer in CARELESS.items():
-        if not (expects_nan and what == "returns nan") and _passes_all(answer, tests, fn_name):
-            return [(0, "careless", what)]
-    return []
+    return faults or [(0, "careless", what) for what in careless_answers(tests, fn_name)][:1]
 
 
 def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | None:
+    try:
+        compile(test_code, "tests.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:  # what is none of a parser's business
+        return "broken", str(error)
     tree = ast.parse(test_code)
     names = set(names_of_the_answer(test_code, fn_name))
     modules = (names & modules_used(test_code)) - {fn_name}
@@ -61,13 +57,6 @@ def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | 
     if use := unusable_use(tree, functions - set(_NAMES_OF_THE_LIBRARY.split())):
         return "unusable", use
     return None
-
-
-def _passes_all(answer: Callable[..., Any], tests: Sequence[str], fn_name: str | None) -> bool:
-    """Whether all tests pass a careless answer, but not one that returns what is like no value at all."""
-    return all(Trial(answer, test, fn_name).has_passed for test in tests) and not all(
-        Trial(lambda *_, **__: UnlikeAll(), test, fn_name).has_passed for test in tests
-    )
 
 
 def _may_fail(node: ast.AST) -> bool:
@@ -86,7 +75,7 @@ def _fault_when_tried(test_code: str, fn_name: str | None) -> tuple[str, str] | 
     for value in (EqualToAll(), Differing(truth=True), Differing(truth=False), None):
         trials.append(Trial(lambda *_, value=value, **__: value, test_code, fn_name))
         has_passed = {trial.has_passed for trial in trials}
-        if len(has_passed) == 2 or (False in has_passed and process_time() - started > _ENOUGH_S):
+        if len(has_passed) == 2 or (False in has_passed and process_time() - started > ENOUGH_S):
             break  # it is not vacuous, and the rest would show little more
     uncallable = [trial.refused for trial in trials if trial.refused]
     unusable = [trial.misused for trial in trials if trial.misused]
@@ -98,6 +87,8 @@ def _fault_when_tried(test_code: str, fn_name: str | None) -> tuple[str, str] | 
         return "unusable", unusable[0]
     if has_passed == {True}:
         return "vacuous", ""
+    if all(trial.broken for trial in trials):
+        return "broken", trials[0].broken
     return ("swallowing", "") if _swallows_errors(test_code, fn_name, trials[0]) else None
 
 

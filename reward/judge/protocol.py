@@ -21,8 +21,8 @@ _QUESTION, _RESULT = b"?", b"="
 MAX_BODY_BYTES = 1 << 28
 MAX_MESSAGE_BYTES = MAX_BODY_BYTES + (1 << 12)
 
-Call = Callable[[str, str], tuple[str, bytes]]
-"""(function of the answer, arguments as text) -> (how the run ended, what it returned or raised as text)"""
+Call = Callable[[str, str], tuple[str, bytes, float]]
+"""(function of the answer, arguments as text) -> (how the run ended, what it returned or raised as text, seconds)"""
 
 
 class BrokenProtocolError(Exception):
@@ -48,21 +48,23 @@ def read_question(secret: bytes, message: bytes) -> tuple:
     return pickle.loads(_behind(secret + _QUESTION, message))
 
 
-def result_message(secret: bytes, number: int, num_calls: int, outcome: str, result: bytes) -> bytes:
+def result_message(secret: bytes, number: int, num_calls: int, outcome: str, result: bytes, seconds: float) -> bytes:
     """What the call of this rank (from 1) in its question came to; `result` is the answer's."""
-    return secret + _RESULT + _message({"question": number, "call": num_calls, "outcome": outcome}, result)
+    header = {"question": number, "call": num_calls, "outcome": outcome, "seconds": seconds}
+    return secret + _RESULT + _message(header, result)
 
 
-def read_result(secret: bytes, number: int, num_calls: int, message: bytes) -> tuple[str, bytes]:
-    """How the run of this call ended, and what it returned or raised as text.
+def read_result(secret: bytes, number: int, num_calls: int, message: bytes) -> tuple[str, bytes, float]:
+    """How the run of this call ended, what it returned or raised as text, and the seconds that count as the answer's.
 
     Raises:
         BrokenProtocolError: it is of another call, or of nobody who knows the secret.
     """
     header, result = _header(number, _behind(secret + _RESULT, message))
-    if header.get("call") != num_calls or not isinstance(header.get("outcome"), str):
+    outcome, seconds = header.get("outcome"), header.get("seconds")
+    if header.get("call") != num_calls or not isinstance(outcome, str) or not isinstance(seconds, (int, float)):
         raise BrokenProtocolError("the result of another call")
-    return header["outcome"], result
+    return outcome, result, seconds
 
 
 def reply_message(number: int, seconds: float, body: bytes) -> bytes:

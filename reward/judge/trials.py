@@ -1,19 +1,25 @@
 """Trying test code with answers that solve nothing."""
 
-import builtins
+import contextlib
+import enum
 import functools
 import io
+import signal
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, ItemsView, KeysView, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from reward.judge.assertions import execute
 from reward.sandbox.jail.values import arguments_text
 
+ENOUGH_S = 1.0
+"""CPU seconds for trials of a test that some answer fails."""
+_TRIAL_S = 3.0  # CPU seconds of one trial; test code that crashes the judge needs some to do so
+_MAX_CAUSE = 200  # characters
 _OF_NAMED_TUPLES = ("_asdict", "_fields", "_replace")
 
 
@@ -69,40 +75,6 @@ class EqualToAll(_StandIn):
     __hash__ = None  # type: ignore[assignment]
 
 
-class UnlikeAll:
-    """Cannot be compared, nor be taken for true or false: tests that do so look at the value."""
-
-    def _refuse(self, *_: object) -> Any:
-        raise TypeError("neither true nor false")
-
-    __eq__ = __ne__ = __bool__ = _refuse
-
-
-class _EmptyList(UnlikeAll, list):
-    """Passes loops over what the answer returns, and `all` of it."""
-
-
-class _NotANumber(UnlikeAll, float):
-    """Passes tests that raise where it is too far away."""
-
-
-def _overwrite(*positional: Any, **_: Any) -> Any:
-    """Pass tests that compare what is returned with what they make of the changed argument."""
-    for given in positional:
-        if isinstance(given, list):
-            given[:] = [0.5]
-            return given
-    return UnlikeAll()
-
-
-CARELESS: dict[str, Callable[..., Any]] = {
-    "returns an empty list": lambda *_, **__: _EmptyList(),
-    "returns nan": lambda *_, **__: _NotANumber("nan"),
-    "overwrites its argument and returns it": _overwrite,
-}
-"""By what they do: answers that no test of a problem may pass together with all others."""
-
-
 class _AnyError(SystemExit, ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, NotImplementedError):
     """What test code may catch of an answer."""
 
@@ -112,22 +84,49 @@ def always_raise(*_: Any, **__: Any) -> None:
     raise _AnyError(1)
 
 
+class _TooLongError(BaseException):
+    """A trial has had its time."""
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float | None) -> Iterator[None]:
+    """Raise _TooLongError after so many CPU seconds, if any; the judge's own timer goes on."""
+
+    def end(*_: object) -> None:
+        raise _TooLongError
+
+    signal.signal(signal.SIGVTALRM, end)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0 if seconds is None else max(seconds, 1e-3))
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
 class Trial:
     """What test code makes of an answer whose functions are all this one."""
 
-    def __init__(self, answer: Callable[..., Any], test_code: str, fn_name: str | None) -> None:
-        """Run the test code."""
+    def __init__(
+        self, answer: Callable[..., Any], test_code: str, fn_name: str | None, seconds: float | None = None
+    ) -> None:
+        """Run the test code; beyond so many CPU seconds, or _TRIAL_S after its first call, it counts as failed."""
         self._answer = answer
+        self._has_limit = seconds is not None
+        self._was_called = False
+        self.broken = ""  # what ended the test code before it called anything
         self.refused = ""  # why a call could not be made
         self.misused = ""  # what was done with the value that ended the test code
         self.has_passed = False
         self.looks_at_values = False  # it passes by what a call returned, or fails by its type
         try:
-            execute(test_code, fn_name, self.function)
+            with _ended_after(seconds):
+                execute(test_code, fn_name, self.function)
             self.has_passed = True
         except SystemExit as end:
             self.has_passed = not end.code
+            self._note(end)
         except BaseException as error:  # whatever it is, this answer fails
+            self._note(error)
             self.looks_at_values = isinstance(error, (TypeError, AttributeError))
             if isinstance(error, _MisusedError):
                 self.misused = str(error)
@@ -135,10 +134,17 @@ class Trial:
                 self.misused = "awaits what it returns"
         self.looks_at_values |= self.has_passed
 
+    def _note(self, error: BaseException) -> None:
+        if not (self._was_called or self.has_passed or isinstance(error, (_TooLongError, _MisusedError, MemoryError))):
+            self.broken = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")[:_MAX_CAUSE]
+
     def function(self, name: str) -> Callable[..., Any]:
         """Return what stands for the answer's function of a name."""
 
         def call(*positional: Any, **keywords: Any) -> Any:
+            if not (self._was_called or self._has_limit):
+                signal.setitimer(signal.ITIMER_VIRTUAL, _TRIAL_S)
+            self._was_called = True
             try:
                 arguments_text(_with_none([positional, keywords]))
             except (TypeError, RecursionError) as error:
@@ -157,6 +163,10 @@ class _Function:
 
     def __call__(self, *positional: Any, **keywords: Any) -> Any:
         return self._call(*positional, **keywords)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return FunctionType  # as what answers are asked by
 
     def __get__(self, instance: object, _: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -180,7 +190,8 @@ def _with_none(value: Any) -> Any:
         return None
     if isinstance(value, _Function):
         raise TypeError("function is no built-in type")
-    if isinstance(value, io.IOBase):  # it would arrive as an iterator of its lines
+    # These would arrive as an iterator of lines, and a plain number or text.
+    if isinstance(value, (io.IOBase, enum.Enum)):
         raise TypeError(f"{type(value).__name__} is no built-in type")
     if isinstance(value, dict):
         return [_with_none(list(value)), _with_none(list(value.values()))]
@@ -221,5 +232,4 @@ def _names_of_plain_values() -> frozenset[str]:
         timezone.utc,
     )
     iterator = (_ for _ in ())
-    errors = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-    return frozenset(name for example in (*examples, *library, iterator, *errors) for name in dir(example))
+    return frozenset(name for example in (*examples, *library, iterator, Exception()) for name in dir(example))

@@ -17,6 +17,9 @@ from omegaconf import DictConfig
 from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner import workers
+from recipe.online_refiner.constraint import since
+from recipe.online_refiner.credit import CREDITS
+from recipe.online_refiner.refined_rows import jagged
 
 CONFIG = Path(workers.__file__).parent / "config"
 
@@ -48,10 +51,20 @@ def share(case: dict[str, Any], rank: int, num_ranks: int) -> Any:
     settings = {
         **{"calculate_entropy": False, "distillation_use_topk": False, "distillation_only": False, "temperature": 1.0},
         **{"global_batch_size": num_rows, "mini_batch_size": num_rows, "epochs": case["epochs"], "seed": 1},
-        **{"dataloader_kwargs": {"shuffle": False}, "sft_eta": case["eta"], "sft_kept_weight": case["kept_weight"]},
+        **{"dataloader_kwargs": {"shuffle": False}, "sft_eta": case["eta"], "sft_normaliser": case["normaliser"]},
         **{"sft_token_weights": case["token_weights"], "alignment": "position"},
     }
     return tu.get_tensordict(tensors, settings)
+
+
+def charged_advantages(data: Any, costs: torch.Tensor, case: dict[str, Any]) -> torch.Tensor:
+    """Return the rows' advantages as a refine worker changes them."""
+    columns = data.select("advantages", "response_mask").to_padded_tensor(0)
+    turn = since(data["refine_start"], columns["response_mask"])
+    change = CREDITS[case["credit"]].advantages
+    assert change is not None
+    after = change(columns["advantages"], {"turn": turn, "cost": costs}, case["eta"])
+    return jagged([row[: len(old)] for row, old in zip(after, data["advantages"].unbind(), strict=True)])
 
 
 def train(rank: int, model: str, cases: Path, out: Path) -> None:
@@ -72,7 +85,10 @@ def train(rank: int, model: str, cases: Path, out: Path) -> None:
         object.__setattr__(settings, "max_token_len_per_gpu", case["max_tokens"])
         object.__setattr__(settings, "micro_batch_size_per_gpu", case["micro_batch_size"])
         data = share(case, rank, num_ranks)
-        log_probs = worker.compute_refine_log_prob(data.copy())["refine_log_probs"]
+        refined = worker.compute_refine_log_prob(data.copy())
+        log_probs = refined["refine_log_probs"]
+        if case["credit"]:
+            data["advantages"] = charged_advantages(data, refined["refine_divergence"], case)
         metrics = tu.get(worker.update_actor(data), "metrics")
         results.append(
             {

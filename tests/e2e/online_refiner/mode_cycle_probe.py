@@ -1,7 +1,7 @@
 """The main job with another mode in every step, which also keeps what went into the advantages and what came out.
 
-Run by test_modes.py: ``python mode_cycle_probe.py OUT ESTIMATORS [overrides]`` takes len(SETTINGS) steps with each of
-the estimators (joined by commas); step n is written to OUT/n.pt.
+Run by test_modes.py: ``python mode_cycle_probe.py OUT CYCLES [overrides]`` goes through each of the cycles (joined by
+commas), one step with each of its settings; step n is written to OUT/n.pt.
 """
 
 import os
@@ -16,23 +16,39 @@ from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner import main, queue, schema, task_runner
 
-SETTINGS = [
-    {"mode": "penalty", "alignment": "position"},
-    {"mode": "sft", "token_weights": "uniform"},
+DEFAULTS = {"alignment": "position", "credit": None, "token_weights": None, "sft_normaliser": None}
+MODES = [
+    {"mode": "penalty"},
+    {"mode": "sft"},
     {"mode": "none"},
     {"mode": "penalty", "alignment": "diff"},
     {"mode": "sft", "token_weights": "edited"},
 ]
-FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "values")
+CREDITS = ("whole", "in_reward", "centred", "divergence", "exonerate")
+CYCLES = {
+    "gae": [*MODES, {"mode": "lagrangian"}, {"mode": "penalty", "credit": "in_reward"}],
+    "grpo": [*MODES, *({"mode": mode, "credit": credit} for credit in CREDITS for mode in ("penalty", "lagrangian"))],
+    "dapo": MODES,
+}
+"""What each step of a cycle sets; other keys are null."""
+FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "old_log_probs", "values")
+
+
+def steps(cycles: str) -> list[tuple[str, dict[str, str | None]]]:
+    """Return estimator and settings of every step."""
+    return [
+        ("grpo" if cycle == "dapo" else cycle, {**DEFAULTS, **settings})
+        for cycle in cycles.split(",")
+        for settings in CYCLES[cycle]
+    ]
 
 
 class CyclingTrainer(task_runner.OnlineRefinerSync):
     """Changes the mode from step to step."""
 
     def _step_once(self, *arguments, **keywords):  # type: ignore[no-untyped-def]
-        turn, index = divmod(self.global_steps - 1, len(SETTINGS))
-        self.config.algorithm.adv_estimator = os.environ["ESTIMATORS"].split(",")[turn]
-        for key, value in SETTINGS[index].items():
+        self.config.algorithm.adv_estimator, settings = steps(os.environ["CYCLES"])[self.global_steps - 1]
+        for key, value in settings.items():
             setattr(self.blocks.constraint, key, value)
         return super()._step_once(*arguments, **keywords)
 
@@ -52,8 +68,7 @@ class CyclingTrainer(task_runner.OnlineRefinerSync):
                     "log_probs": None if log_probs is None else log_probs[0].tolist(),
                     "accepted": outcome.is_used,
                 }
-        record["settings"] = SETTINGS[(self.global_steps - 1) % len(SETTINGS)]
-        record["estimator"] = self.config.algorithm.adv_estimator
+        record["estimator"], record["settings"] = steps(os.environ["CYCLES"])[self.global_steps - 1]
         torch.save(record, f"{os.environ['OUT']}/{self.global_steps}.pt")
         return batch
 
@@ -72,7 +87,7 @@ def run(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["OUT"], os.environ["ESTIMATORS"] = sys.argv[1:3]
+    os.environ["OUT"], os.environ["CYCLES"] = sys.argv[1:3]
     with initialize_config_dir(str(Path(schema.__file__).parent / "config"), version_base=None):
         composed = compose("online_refiner", overrides=sys.argv[3:])
     run(composed)

@@ -29,7 +29,6 @@ from recipe.online_refiner.refine import Refiner, reference_log_probs
 from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.group import RefinerGroup
-from refiner_worker.parsing import parse_answer
 from refiner_worker.prompts import RefinerPrompt
 
 OVERRIDES = (
@@ -109,10 +108,7 @@ def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[i
     ids = torch.tensor([refiner._encode(rollout)])
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.max_new_tokens)
-    tokenizer = refiner.prompt.tokenizer
-    generated = output[0, ids.shape[1] :].tolist()
-    answer = parse_answer(generated, eos_token_id=tokenizer.eos_token_id, tokenizer=tokenizer, tags=True)
-    return [] if answer.failure else answer.token_ids
+    return refiner._parse(output[0, ids.shape[1] :].tolist(), rollout, []).token_ids
 
 
 async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> list[Refinement]:

@@ -152,17 +152,19 @@ def test_mode_none_is_verl(stock_on: Callable, start_marked: Callable, tmp_path:
     stock, run_dir = stock_on(1), tmp_path / "run"
     command = ours(run_dir, "constraint.mode=none", "refiner.num_kl_rollouts=0", *stock.job)
     job = start_marked(command, cwd=tmp_path)
-    job.wait_until((run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").exists, 600)
+    tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
+    job.wait_until(tracker.exists, 600)
     (worker,) = (process for process in job.descendants() if "WorkerDict" in process.name())
     worker.kill()
     assert job.wait(200) not in (0, None)
     assert "ActorDiedError" in job.output()
     assert job.survivors() == []
+    killed_at = int(tracker.read_text())
 
     job = start_marked(command, cwd=tmp_path)
     assert job.wait(400) == 0, job.output()[-6000:]
     assert job.survivors() == []
-    assert_same_numbers(stock.folder, run_dir)
+    assert_same_numbers(stock.folder, run_dir, killed_at)
     assert_same_parameters(stock.folder, run_dir)
     assert set(MEANING) <= set(rows(run_dir / "metrics.jsonl")[0])
     assert_exported(run_dir, tmp_path / "exported")

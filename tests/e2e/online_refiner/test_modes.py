@@ -1,4 +1,4 @@
-"""Every mode with every kind of estimator on two workers: advantages against plain Python, a frozen pi_0, a death."""
+"""Every mode and credit on two workers: advantages against plain Python, a frozen pi_0, the death of a replica."""
 
 import json
 import math
@@ -20,10 +20,11 @@ from recipe.online_refiner.run_dir import read_rows, refinement_lines
 
 pytestmark = pytest.mark.timeout(1800)  # jobs that a fixture runs one after the other
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")
-ETA, GAMMA, LAMBDA, NUM_SETTINGS = 0.05, 0.99, 0.9, 5
-NUM_BEFORE_DEATH = (
-    2  # steps; in the next one no refinement is asked for, so that none is missing in a step that refines
-)
+ETA, GAMMA, LAMBDA, MAX_GAP = 0.05, 0.99, 0.9, 5.0
+NUM_STEPS = {"gae": 7, "grpo": 15, "dapo": 5}
+"""Settings in each of the probe's cycles."""
+NUM_BEFORE_DEATH = 2
+"""Steps; in the next one no refinement is asked for, so that none is missing in a step that refines."""
 # Both estimators in one job: starting it takes longer than its steps. The critic then learns from grpo's steps as well.
 # Every step has the first one's rollouts, and the one replica of the refiner writes greedily: what it writes may only
 # change if it does.
@@ -32,7 +33,7 @@ GAE_AND_GRPO = [
     *("critic.ppo_mini_batch_size=4", "critic.ppo_micro_batch_size_per_gpu=4", "critic.optim.lr=1e-3"),
     *("refiner.temperature=0", "refiner.num_replicas=1", "actor_rollout_ref.actor.optim.lr=5e-3"),
     *("skip.rollout_tq.enable=True", "skip.rollout_tq.action=repeat"),
-    f"skip.rollout_tq.steps={list(range(1, 2 * NUM_SETTINGS + 1))}",
+    f"skip.rollout_tq.steps={list(range(1, NUM_STEPS['gae'] + NUM_STEPS['grpo'] + 1))}",
 ]
 # Groups of equal rewards are replaced, clip-higher; here with dynamic micro-batches and two epochs.
 DAPO = [
@@ -57,19 +58,19 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def train(start_marked: Callable, letters_job: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable:
-    """Return a function that runs a job in all modes, with each of some estimators (joined by commas)."""
+    """Return a function that runs a job through some of the probe's cycles (joined by commas)."""
 
-    def run(estimators: str, *overrides: str, kills_a_replica: bool = False) -> Trained:
-        num_steps, folder = NUM_SETTINGS * len(estimators.split(",")), tmp_path_factory.mktemp("modes")
+    def run(cycles: str, *overrides: str, kills_a_replica: bool = False) -> Trained:
+        num_steps, folder = sum(NUM_STEPS[cycle] for cycle in cycles.split(",")), tmp_path_factory.mktemp("modes")
         metrics = folder / "run" / "metrics.jsonl"
         settings = [
             *("platform=cpu", f"run_dir={folder}/run", *letters_job, *overrides, f"constraint.eta={ETA}"),
             *("constraint.cross_entropy_all_every=2", "refiner.template=dialogue", "trainer.n_gpus_per_node=2"),
-            *(f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
+            *(f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=99", "trainer.save_freq=-1"),
             *("actor_rollout_ref.actor.fsdp_config.model_dtype=fp32", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
         ]
         job = start_marked(
-            ["-m", "recipe.cpu_platform.launch", str(PROBE), str(folder), estimators, *settings],
+            ["-m", "recipe.cpu_platform.launch", str(PROBE), str(folder), cycles, *settings],
             cwd=folder,
             environment={"OMP_NUM_THREADS": "1"},
         )
@@ -120,7 +121,10 @@ def check_training(trained: Trained, tiny_llama: Path, *, num_epochs: int) -> No
 @pytest.mark.e2e
 def test_every_mode_trains_with_gae_and_grpo(gae_and_grpo: Trained, tiny_llama: Path) -> None:
     check_training(gae_and_grpo, tiny_llama, num_epochs=1)
-    assert [record["estimator"] for record in gae_and_grpo.records] == ["gae"] * 5 + ["grpo"] * 5
+    assert [record["estimator"] for record in gae_and_grpo.records] == ["gae"] * 7 + ["grpo"] * 15
+    of_grpo = [record["settings"] for record in gae_and_grpo.records[NUM_STEPS["gae"] :]]
+    for credit in ("whole", "in_reward", "centred", "divergence", "exonerate"):
+        assert [one["mode"] for one in of_grpo if one["credit"] == credit] == ["penalty", "lagrangian"]
 
 
 @pytest.mark.e2e
@@ -153,7 +157,7 @@ def test_the_run_goes_on_without_the_process_that_its_workers_are_forks_of(gae_a
 @pytest.mark.slow
 def test_every_mode_trains_with_dapo(train: Callable, tiny_llama: Path) -> None:
     """Two replicas, and new rollouts in every step."""
-    trained = train("grpo", *DAPO)
+    trained = train("dapo", *DAPO)
     check_training(trained, tiny_llama, num_epochs=2)
     assert {record["estimator"] for record in trained.records} == {"grpo"}
     assert all(len(set(rewards)) > 1 for record in trained.records for rewards in groups_of(record).values())
@@ -170,24 +174,70 @@ def check_step(row: dict[str, Any], record: dict[str, Any], num_epochs: int) -> 
     assert len(pairs) == row["refiner/num_accepted"]
     if settings["mode"] == "none":
         assert not record["refined"]
-    penalties = [[0.0] * len(ids) for ids in record["responses"]]
-    if settings["mode"] == "penalty":
-        for index, pair in pairs.items():
-            penalties[index] = penalty(record["responses"][index], pair, settings["alignment"])
-    expected = (gae if record["estimator"] == "gae" else group_relative)(record, penalties)
-    for found, wanted in zip(record["advantages"], expected, strict=True):
+    for found, wanted in zip(record["advantages"], expected_advantages(record, pairs), strict=True):
         assert found == pytest.approx(wanted, abs=2e-6, rel=1e-6), row["step"]
     assert row["critic/score/mean"] == pytest.approx(statistics.mean(map(sum, record["rm_scores"])), abs=1e-6)
+    num_tokens = sum(map(len, record["responses"]))
     if settings["mode"] == "sft" and pairs:
         assert row["actor/sft_cross_entropy"] > 0
         is_measured = row["constraint/cross_entropy_all"] > 0
-        if settings["token_weights"] == "uniform" and num_epochs == 1 and is_measured:  # of the same policy
+        if settings["token_weights"] is None and num_epochs == 1 and is_measured:  # of the same policy
             assert row["actor/sft_cross_entropy"] == pytest.approx(row["constraint/cross_entropy_accepted"], abs=1e-5)
+    elif settings["mode"] == "lagrangian" and pairs:  # one mini-batch, so of the same policy
+        total = sum(divergence(record["responses"][index], pair) for index, pair in pairs.items())
+        assert row["actor/sft_cross_entropy"] == pytest.approx(total / num_tokens, abs=1e-5)
+        assert row["constraint/penalty"] == pytest.approx(-ETA * total / num_tokens, abs=1e-6)
     else:
         assert row["actor/sft_cross_entropy"] == 0
     if row["step"] % 2 == 0:
         assert row["constraint/cross_entropy_all"] == 0
         assert len(record["refined"]) == len(pairs)
+
+
+def divergence(response: list[int], pair: dict[str, Any]) -> float:
+    """Return D of Eq. 6."""
+    return -sum(pair["log_probs"][: len(response)])
+
+
+def expected_advantages(record: dict[str, Any], pairs: dict[int, dict[str, Any]]) -> list[list[float]]:
+    """Return the advantages that a step's mode and credit stand for."""
+    settings, responses = record["settings"], record["responses"]
+    own = {"penalty": "return_to_go", "lagrangian": "whole"}.get(settings["mode"])
+    credit = own and (settings["credit"] or own)
+    penalties, scores = ([[0.0] * len(ids) for ids in responses], [list(row) for row in record["rm_scores"]])
+    if credit == "return_to_go":
+        for index, pair in pairs.items():
+            penalties[index] = penalty(responses[index], pair, settings["alignment"])
+    elif credit == "in_reward":
+        for index, pair in pairs.items():
+            scores[index][-1] -= ETA * divergence(responses[index], pair) / min(len(responses[index]), len(pair["ids"]))
+    elif credit in ("whole", "centred"):
+        costs = {index: divergence(responses[index], pair) for index, pair in pairs.items()}
+        for index, cost in (centred(record, costs) if credit == "centred" else costs).items():
+            penalties[index][-1] = -ETA * cost  # of which every token before has the return-to-go
+    advantages = (gae if record["estimator"] == "gae" else group_relative)({**record, "rm_scores": scores}, penalties)
+    for index, pair in pairs.items():
+        both = list(zip(responses[index], pair["ids"], strict=False))
+        at = next((t for t, (a, b) in enumerate(both) if a != b), len(both))
+        if credit == "exonerate":
+            advantages[index][:at] = [max(value, 0.0) for value in advantages[index][:at]]
+        if credit == "divergence" and at < len(both):
+            gap = pair["log_probs"][at] - record["old_log_probs"][index][at]
+            advantages[index][at] += ETA * min(0.0, max(-MAX_GAP, gap))
+    return advantages
+
+
+def centred(record: dict[str, Any], costs: dict[int, float]) -> dict[int, float]:
+    """Return each D minus its siblings' mean, failures that nobody mended counting as the group's largest."""
+    found, rewards = {}, list(map(sum, record["rm_scores"]))
+    for group in set(record["group"]):
+        rows = [index for index, name in enumerate(record["group"]) if name == group]
+        charged = [index for index in rows if index in costs]
+        if charged:
+            worst, best = max(costs[index] for index in charged), max(rewards[index] for index in charged)
+            own = {row: costs.get(row, worst if rewards[row] <= best else 0.0) for row in rows}
+            found |= {row: own[row] - statistics.mean(own[other] for other in rows if other != row) for row in rows}
+    return found
 
 
 def penalty(response: list[int], pair: dict[str, Any], alignment: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Mode sft on verl's FSDP engine against plain loops and autograd on a Hugging Face model."""
+"""Modes sft and lagrangian on verl's FSDP engine against plain loops and autograd on a Hugging Face model."""
 
 import itertools
 import socket
@@ -49,7 +49,7 @@ def batch(model: Any, accepted: list[int]) -> list[dict[str, Any]]:
                 **{"position_ids": list(range(num_prompt + num_response)), "loss_mask": mask, "response_mask": mask},
                 **{"old_log_probs": old.tolist(), "refine_ids": refined, "refine_mask": [1] * num_refined},
                 "advantages": torch.randn(num_response, generator=generator).tolist(),
-                "refine_edited": torch.randint(0, 2, (num_refined,), generator=generator).tolist(),
+                "edited": torch.randint(0, 2, (num_refined,), generator=generator).tolist(),
                 "refine_used": accepted[index],
                 "refine_start": start,
             }
@@ -68,15 +68,39 @@ def context_of(row: dict[str, Any]) -> list[int]:
     return row["prompts"] + row["responses"][: row["refine_start"]]
 
 
-def reference_loss(model: Any, case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return PPO's clipped loss (mean over all tokens) and the cross-entropy of accepted refinements."""
+def num_charged(row: dict[str, Any]) -> int:
+    """Return min(n, m) of the turn that was refined."""
+    return min(len(row["responses"]) - row["refine_start"], len(row["refine_ids"]))
+
+
+def divergence(model: Any, row: dict[str, Any]) -> float:
+    """Return D of Eq. 6, in nats."""
+    with torch.no_grad():
+        found = log_probs(model, context_of(row), row["refine_ids"])
+    return -sum(value.item() for value in found[: num_charged(row)]) if row["refine_used"] else 0.0
+
+
+def known_weights(row: dict[str, Any], token_weights: str) -> list[float]:
+    """Return what is known of the tokens of a' before the update."""
+    if token_weights == "edited":
+        return [1.0 if edited else KEPT_WEIGHT for edited in row["edited"]]
+    if token_weights == "charged":
+        return [float(t < num_charged(row)) for t in range(len(row["refine_ids"]))]
+    return [1.0] * len(row["refine_ids"])
+
+
+def reference_loss(model: Any, case: dict[str, Any], costs: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return PPO's clipped loss (mean over all tokens) and the cross-entropy of accepted refinements.
+
+    Mode lagrangian: ``costs`` are taken from the advantages of the turn that was refined, and there is one N.
+    """
     policy, crossed, num_tokens, num_refined = torch.zeros(()), torch.zeros(()), 0, 0
-    for row in case["rows"]:
+    for row, cost in zip(case["rows"], costs, strict=True):
         found = log_probs(model, row["prompts"], row["responses"])
         for t, log_prob in enumerate(found):
             if row["response_mask"][t]:
                 ratio = (log_prob - row["old_log_probs"][t]).exp()
-                advantage = row["advantages"][t]
+                advantage = row["advantages"][t] - (cost if t >= row["refine_start"] else 0)
                 gain = torch.min(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
                 if advantage < 0:  # dual clip, arXiv 1912.09729
                     gain = torch.max(gain, torch.tensor(DUAL_CLIP * advantage))
@@ -85,18 +109,19 @@ def reference_loss(model: Any, case: dict[str, Any]) -> tuple[torch.Tensor, torc
         if row["refine_used"]:
             for t, log_prob in enumerate(log_probs(model, context_of(row), row["refine_ids"])):
                 p = log_prob.detach().exp().item()
-                kept = 1.0 if row["refine_edited"][t] else KEPT_WEIGHT
-                weight = {"uniform": 1.0, "edited": kept, "chord": p * (1 - p), "dft": p}[case["token_weights"]]
+                known = known_weights(row, case["token_weights"])[t]
+                weight = {"chord": p * (1 - p), "dft": p}.get(case["token_weights"], known)
                 crossed = crossed - weight * log_prob
                 num_refined += 1
-    return policy / num_tokens, crossed / max(1, num_refined)
+    return policy / num_tokens, crossed / (num_tokens if case["normaliser"] == "batch" else max(1, num_refined))
 
 
 def reference_training(model: Any, case: dict[str, Any]) -> float:
     """Take plain gradient steps on the model, and return the cross-entropy's mean over the epochs."""
     values = []
+    costs = [case["eta"] * divergence(model, row) if case["credit"] else 0.0 for row in case["rows"]]
     for _ in range(case["epochs"]):
-        policy, crossed = reference_loss(model, case)
+        policy, crossed = reference_loss(model, case, costs)
         model.zero_grad()
         (policy + case["eta"] * crossed).backward()
         with torch.no_grad():
@@ -113,12 +138,19 @@ def cases(model: Any) -> Iterator[dict[str, Any]]:
     for weights in ("edited", "chord", "dft"):
         yield make_case(model, "some", token_weights=weights)
     yield make_case(model, "all", eta=0.0)
+    yield make_case(model, "some", normaliser="batch")
+    lagrangian = {"token_weights": "charged", "normaliser": "batch", "credit": "whole", "eta": 0.1}
+    for name, (size, tokens) in itertools.product(ACCEPTED, sizes[1:]):
+        yield make_case(model, name, **lagrangian, epochs=2, micro_batch_size=size, max_tokens=tokens)
 
 
 def make_case(model: Any, name: str, **settings: Any) -> dict[str, Any]:
     defaults = {"epochs": 1, "micro_batch_size": 2, "max_tokens": None, "eta": 0.7, "token_weights": "uniform"}
+    case = {"name": name, **defaults, "normaliser": "accepted", "credit": None, **settings}
     rows = batch(model, ACCEPTED[name])
-    return {"name": name, "rows": rows, "kept_weight": KEPT_WEIGHT, **defaults, **settings}
+    for row in rows:
+        row["refine_weights"] = known_weights(row, case["token_weights"])
+    return {**case, "rows": rows}
 
 
 def free_port() -> int:
@@ -140,7 +172,7 @@ def test_sft_loss_and_gradients(num_ranks: int, start_marked: Callable, tiny_lla
     job = start_marked(arguments, cwd=tmp_path, environment=environment)
     assert job.wait(300) == 0, job.output()[-6000:]
     results = torch.load(tmp_path / "out.pt", weights_only=False)
-    assert len(results) == len(all_cases) == 28
+    assert len(results) == len(all_cases) == 38
 
     for case, result in zip(all_cases, results, strict=True):
         label = {key: value for key, value in case.items() if key != "rows"}

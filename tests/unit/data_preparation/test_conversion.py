@@ -13,6 +13,7 @@ import pytest
 from recipe.data_preparation.rows import Dropped, Screen, apps_row, dialogue_row
 from recipe.data_preparation.sources import read_records
 from recipe.data_preparation.writer import convert
+from reward.judge import JudgeLostError
 from reward.verl_reward import parse_ground_truth, validate_rows
 
 REPOSITORY = Path(__file__).parents[3]
@@ -115,6 +116,16 @@ def test_dialogue_prompts(record: dict[str, Any], prompt: list[str]) -> None:
 def test_a_dialogue_without_a_question_is_dropped(record: dict[str, Any]) -> None:
     with pytest.raises(Dropped, match="no prompt"):
         dialogue_row(record, 0, "d")
+
+
+def test_a_record_whose_tests_end_every_judge_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: object, **__: object) -> None:
+        raise JudgeLostError("a judge ended with status -9")
+
+    monkeypatch.setattr("reward.problem.ask", lose)
+    record = {"question": "q", "input_output": {"test_code": ["assert f('dropped') == 4"]}}
+    with pytest.raises(Dropped, match="tests not tried: problem 3: test_code could not be tried .*status -9"):
+        apps_row(record, 3, "d")
 
 
 def test_the_split_is_the_same_in_every_run_and_no_row_is_lost(tmp_path: Path) -> None:

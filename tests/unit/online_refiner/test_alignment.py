@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recipe.online_refiner.alignment import ALIGNMENTS, NONE, counterparts, diff, edited_tokens, position
-from recipe.online_refiner.constraint import charge, penalised_advantages, since, token_penalty
+from recipe.online_refiner.constraint import charge, since
+from recipe.online_refiner.credit import return_to_go, token_penalty
 
 EOS = 0
 TOKENS = st.lists(st.integers(1, 4), max_size=8).map(lambda ids: [*ids, EOS])
@@ -87,7 +88,7 @@ def test_invariants_of_the_penalty(data: st.DataObject, alignment: str, eta: flo
     turn = since(torch.tensor(starts), mask)
     assert (penalty[turn == 0] == 0).all()
     before = torch.randn(mask.shape, generator=generator) * mask
-    after = penalised_advantages(advantages=before, penalty=penalty, response_mask=turn)
+    after = return_to_go(before, {"refine_charged": charged, "turn": turn}, eta)
     for row, keep in enumerate(accepted):
         identical = turns[row] == refinements[row] and alignment == "diff"
         if not keep or identical:

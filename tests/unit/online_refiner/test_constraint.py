@@ -6,13 +6,8 @@ import pytest
 import torch
 
 from recipe.online_refiner.alignment import counterparts, position
-from recipe.online_refiner.constraint import (
-    accepts,
-    charge,
-    kl_to_reference,
-    penalised_advantages,
-    token_penalty,
-)
+from recipe.online_refiner.constraint import accepts, charge, kl_to_reference
+from recipe.online_refiner.credit import return_to_go, token_penalty
 
 # Five rows: accepted with a' shorter than a; accepted with a' longer; rejected; accepted, but a has a tool token at
 # position 1; padding (no refinement, no response token).
@@ -57,7 +52,7 @@ def test_penalised_advantages_by_hand() -> None:
     advantages = torch.tensor([[1.0, 1, 1], [-1, -1, 0], [0.5, 0.5, 0.5], [2, 0, 2], [0, 0, 0]])
     expected = torch.tensor([[0.7, 0.8, 1.0], [-1.075, -1.025, 0.0], [0.5, 0.5, 0.5], [1.8, 0.0, 1.9], [0.0, 0.0, 0.0]])
     before = advantages.clone()
-    result = penalised_advantages(advantages=advantages, penalty=penalty(), response_mask=RESPONSE_MASK)
+    result = return_to_go(advantages, {"refine_charged": charged(), "turn": RESPONSE_MASK}, ETA)
     torch.testing.assert_close(result, expected, atol=1e-6, rtol=0)
     assert torch.equal(advantages, before), "the estimator's tensor must not change in place"
 

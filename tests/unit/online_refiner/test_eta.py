@@ -4,18 +4,18 @@ import math
 from pathlib import Path
 
 import pytest
+import yaml
 
-from recipe.online_refiner.blocks import ConstraintConfig
+from recipe.online_refiner import schema
+from recipe.online_refiner.blocks import DIVERGENCE_PER, ConstraintConfig
 from recipe.online_refiner.eta import SCHEDULES, Adaptive
+
+BLOCKS = yaml.safe_load((Path(schema.__file__).parent / "config" / "refinement" / "online.yaml").read_text())
+OWN = {"eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, "cross_entropy_all_every": 0}
 
 
 def config(**values: object) -> ConstraintConfig:
-    defaults = {
-        **{"mode": "penalty", "eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, "eta_rate": 0.1, "margin": 0.0},
-        **{"filter": True, "alignment": "position", "token_weights": "uniform", "kept_weight": 0.1},
-        "cross_entropy_all_every": 0,
-    }
-    return ConstraintConfig(**{**defaults, **values})  # type: ignore[arg-type]
+    return ConstraintConfig(**{**BLOCKS["constraint"], **OWN, **values})
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,20 @@ def test_schedules(schedule: str, expected: list[float]) -> None:
 
 def test_dual_steps_by_hand() -> None:
     eta = Adaptive(config(eta=0.1, delta=2.0, eta_rate=0.5), 9)
-    eta.observe(3.0)  # D / delta - 1 = 0.5
+    eta.observe(token=3.0, rollout=0.0)  # D / delta - 1 = 0.5
     assert eta.at(2) == pytest.approx(0.1 * math.exp(0.25))
-    eta.observe(0.0)  # slack: -1
+    eta.observe(token=0.0, rollout=0.0)  # slack: -1
     assert eta.at(3) == pytest.approx(0.1 * math.exp(-0.25))
-    eta.observe(1e9)  # a violation counts as +1 at most
+    eta.observe(token=1e9, rollout=0.0)  # a violation counts as +1 at most
     assert eta.at(4) == pytest.approx(0.1 * math.exp(0.25))
+
+
+def test_the_bound_is_on_what_the_config_says() -> None:
+    """Answers that are empty: the policy is far from the one token of each; per rollout that is little."""
+    found = {per: Adaptive(config(divergence_per=per, delta=2.0), 9) for per in DIVERGENCE_PER}
+    for eta in found.values():
+        eta.observe(token=3.0, rollout=1.0)
+    assert found["token"].at(2) > 0.1 > found["rollout"].at(2)
 
 
 @pytest.mark.parametrize("start", [1e-3, 0.1, 5.0])
@@ -43,7 +51,7 @@ def test_adaptive_eta_converges_to_the_bound(start: float) -> None:
     eta, found, divergence = Adaptive(config(eta=start, delta=2.0), 400), [], 5.0
     for step in range(1, 401):
         divergence += 0.2 * (5 / (1 + 20 * eta.at(step)) - divergence)
-        eta.observe(divergence)
+        eta.observe(token=divergence, rollout=0.0)
         found.append(divergence)
     assert found[-50:] == pytest.approx([2.0] * 50, rel=0.02)
     assert eta.at(401) == pytest.approx((5 / 2 - 1) / 20, rel=0.02)
@@ -52,20 +60,20 @@ def test_adaptive_eta_converges_to_the_bound(start: float) -> None:
 def test_a_slack_constraint_does_not_lose_its_weight_for_ever() -> None:
     eta = Adaptive(config(eta=0.1), 9)
     for _ in range(1000):
-        eta.observe(0.0)
+        eta.observe(token=0.0, rollout=0.0)
     assert eta.at(1001) == pytest.approx(1e-4)
 
 
 def test_state_survives_bit_for_bit(tmp_path: Path) -> None:
     first, file = Adaptive(config(), 9), tmp_path / "global_step_7" / "constraint.json"
     for divergence in (3.1, 0.7, 2.2, 1.9):
-        first.observe(divergence)
+        first.observe(token=divergence, rollout=0.0)
     first.save(file)
     second = Adaptive(config(), 9)
     second.load(file)
     assert second.at(8).hex() == first.at(8).hex() != Adaptive(config(), 9).at(8).hex()
     for eta in (first, second):
-        eta.observe(2.5)
+        eta.observe(token=2.5, rollout=0.0)
     assert second.at(9).hex() == first.at(9).hex()
 
 

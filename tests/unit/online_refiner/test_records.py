@@ -14,7 +14,7 @@ from recipe.online_refiner.console import print_summary, step_line
 from recipe.online_refiner.records import Records, choose
 from recipe.online_refiner.rollout import Outcome
 from recipe.online_refiner.run_dir import RunDir, read_rows, refinement_lines
-from recipe.online_refiner.step import StepState
+from recipe.online_refiner.step import Member, StepState
 
 
 def test_sandbox_metrics() -> None:
@@ -91,9 +91,11 @@ def test_a_run_without_the_gate_has_the_same_improvement_ratio(state: StepState)
 
 def test_constraint_metrics_by_hand(state: StepState) -> None:
     state.nll, state.divergences = {0: 6.0, 2: 2.0}, {0: 5.0, 2: 0.0}
+    state.members = [Member("a", -0.3, 5.0, 2), *[Member("a", 0.0, None, 3)] * 3]
     values = metrics.constraint_metrics(state, is_due=True)
     assert values == {
         "constraint/divergence": 1.25,  # 5 nats, four rollouts
+        "constraint/divergence_per_token": 0.625,  # 5 nats on two tokens, four rollouts
         "constraint/cross_entropy_accepted": 2.0,
         "constraint/cross_entropy_all": pytest.approx(8 / 7),
         "tokens/refine_log_prob": 7,
@@ -101,6 +103,7 @@ def test_constraint_metrics_by_hand(state: StepState) -> None:
     del state.nll[2], state.divergences[2]
     assert metrics.constraint_metrics(state, is_due=False) == {
         "constraint/divergence": 1.25,
+        "constraint/divergence_per_token": 0.625,
         "constraint/cross_entropy_accepted": 2.0,
         "tokens/refine_log_prob": 3,
     }

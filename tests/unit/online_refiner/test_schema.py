@@ -62,7 +62,12 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.eta=-1", "constraint.eta=-1"),
         ("constraint.eta=much", "constraint: Value 'much'"),
         ("constraint.margin=-0.1", "constraint.margin=-0.1"),
-        ("constraint.mode=punish", "constraint.mode=punish does not exist; set one of: none, penalty, sft"),
+        ("constraint.mode=punish", "constraint.mode=punish does not exist; set one of: none, penalty, sft, lagrangian"),
+        ("constraint.rescue_dead_groups=true", "cross-entropy of its refinements alone; set constraint.mode=sft"),
+        ("constraint.credit=x", "constraint.credit=x does not exist; set one of: return_to_go, whole, in_reward"),
+        ("constraint.sft_normaliser=x", "constraint.sft_normaliser=x does not exist; set one of: accepted, batch"),
+        ("constraint.divergence_per=x", "constraint.divergence_per=x does not exist; set one of: token, rollout"),
+        ("constraint.credit=centred", "compares siblings; set actor_rollout_ref.rollout.n to 2 or more"),
         ("refiner.placement=moon", "refiner.placement=moon does not exist"),
         ("refiner.placement=dedicated", "set how many GPUs of its own the refiner has"),
         ("refiner.n_gpus_per_node=2", "is for refiner.placement=dedicated; set that, or null"),
@@ -94,7 +99,10 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("refiner.restart_timeout_s=0", "refiner.restart_timeout_s=0"),
         ("refiner.template=none", "refiner.template=none: no such file; set one of apps, apps_paper, dialogue"),
         ("constraint.alignment=x", "constraint.alignment=x does not exist; set one of: position, diff"),
-        ("constraint.token_weights=x", "constraint.token_weights=x does not exist; set one of: uniform, edited, chord"),
+        (
+            "constraint.token_weights=x",
+            "constraint.token_weights=x does not exist; set one of: uniform, edited, charged",
+        ),
         ("constraint.eta_schedule=x", "constraint.eta_schedule=x does not exist; set one of: constant, linear"),
         ("constraint.eta_schedule=adaptive", "constraint.eta_schedule=adaptive needs constraint.delta"),
         ("constraint.kept_weight=2", "constraint.kept_weight=2.0: set 0 to 1"),
@@ -196,6 +204,32 @@ def test_other_modes_take_any_estimator() -> None:
     assert schema.load(composed("constraint.mode=sft", "algorithm.adv_estimator=gdpo")).refines
 
 
+@pytest.mark.parametrize("credit", ["centred", "divergence", "exonerate"])
+def test_credits_that_change_advantages_do_not_work_with_a_critic(credit: str) -> None:
+    overrides = (f"constraint.credit={credit}", "actor_rollout_ref.rollout.n=2")
+    schema.load(composed(*overrides))
+    with pytest.raises(ValueError, match=f"credit={credit} does not work .*; set one of: return_to_go, whole, in_rew"):
+        schema.load(composed(*overrides, "algorithm.adv_estimator=gae"))
+
+
+@pytest.mark.parametrize("setting", ["loss_agg_mode=seq-mean-token-mean", "policy_loss.loss_mode=geo_mean"])
+def test_both_terms_of_a_gradient_are_divided_alike(setting: str) -> None:
+    override = f"actor_rollout_ref.actor.{setting}"
+    with pytest.raises(ValueError, match="set actor_rollout_ref.actor.loss_agg_mode=token-mean"):
+        schema.load(composed("constraint.mode=lagrangian", override))
+    schema.load(composed("constraint.mode=sft", "constraint.sft_normaliser=batch", override))
+
+
+def test_what_a_mode_says_of_keys_that_are_null() -> None:
+    chosen = schema.load(composed("constraint.mode=lagrangian", "constraint.credit=in_reward")).constraint
+    keys = ("credit", "token_weights", "sft_normaliser")
+    assert [chosen.chosen(key) for key in keys] == ["in_reward", "charged", "batch"]
+    assert chosen.penalises and chosen.imitates
+    chosen = schema.load(composed("constraint.credit=in_reward", "constraint.mode=sft")).constraint
+    assert [chosen.chosen(key) for key in keys] == [None, "uniform", "accepted"]
+    assert schema.load(composed()).constraint.chosen("credit") == "return_to_go"
+
+
 def test_every_estimator_of_verl_is_decided() -> None:
     from verl.trainer.ppo.core_algos import AdvantageEstimator
 
@@ -204,10 +238,13 @@ def test_every_estimator_of_verl_is_decided() -> None:
 
 
 def test_choices_are_implemented() -> None:
-    from recipe.online_refiner import alignment, eta, loss
+    from recipe.online_refiner import alignment, credit, eta, loss
 
     assert tuple(alignment.ALIGNMENTS) == blocks.ALIGNMENTS
     assert tuple(loss.TOKEN_WEIGHTS) == blocks.TOKEN_WEIGHTS
+    assert tuple(credit.CREDITS) == blocks.CREDITS
+    assert {name for name, one in credit.CREDITS.items() if one.rewards is None} == set(blocks.NO_CREDIT)
+    assert tuple(blocks.OF_MODE) == blocks.MODES
     assert tuple(eta.SCHEDULES) == blocks.ETA_SCHEDULES
 
 

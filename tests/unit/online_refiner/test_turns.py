@@ -18,7 +18,7 @@ ROWS = {
     "response_mask": [[1, 1, 0, 0, 0, 1, 1, 1], [1, 1, 1], [1, 1, 0, 0, 0, 1, 1], [0]],
     "refine_ids": [[11, EOS], [22, 23, 24, EOS], [25, EOS], [0]],
     "refine_mask": [[1, 1], [1, 1, 1, 1], [1, 1], [0]],
-    "refine_edited": [[0, 0], [1, 1, 1, 0], [1, 0], [0]],
+    "refine_weights": [[0.5, 1.0], [1.0, 1.0, 1.0, 0.25], [1.0, 1.0], [0.0]],
 }
 LOG_PROBS = [[-1.0, -2.0], [-0.5, -0.25, -4.0, -8.0], [-3.0, -3.0], [-9.0]]
 
@@ -92,6 +92,7 @@ def test_only_the_last_turn_is_imitated() -> None:
     assert lists(longer["input_ids"])[4] == [3, 4, *CALL, *TOOL, 11, EOS]
     assert lists(longer["position_ids"])[4] == list(range(9))
     assert lists(longer["sft_mask"])[4:] == [[1, 1], [1, 1, 1, 1], [0]]
+    assert lists(longer["sft_weights"])[4:] == [[0.5, 1.0], [1.0, 1.0, 1.0, 0.25], [0.0]]
     assert not any(map(any, lists(longer["sft_mask"])[:4])), "rollouts are not imitated"
     assert all(not any(map(any, lists(longer[name])[4:])) for name in ZEROS if name in longer)
 

@@ -2,12 +2,18 @@
 
 import asyncio
 import inspect
+from collections import Counter
+from dataclasses import asdict
+from types import SimpleNamespace
 
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.experimental.reward_loop import reward_loop
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from recipe.online_refiner import patches
+from recipe.online_refiner.queue import OUTCOME
+from recipe.online_refiner.rollout import Outcome
 
 UPSTREAM = patches.RewardLoopWorker.__mro__[1]
 
@@ -43,3 +49,20 @@ def test_applying_puts_it_where_verl_looks() -> None:
         assert reward_loop.RewardLoopWorker is patches.RewardLoopWorker
     finally:
         reward_loop.RewardLoopWorker = before
+
+
+def test_groups_with_a_used_refinement_pass_dapos_filter() -> None:
+    def tag(verdict: str) -> dict:
+        return {OUTCOME: asdict(Outcome(verdict=verdict, is_used=verdict == "accepted"))}
+
+    rewards = {"a": -1.0, "b": -1.0, "c": 1.0, "d": None}
+    verdicts = {"a": "accepted", "b": "not_better", "c": "max_reward", "d": "accepted"}
+    buffer = SimpleNamespace(
+        partitions={"train": {"a_0_0": tag("timeout"), **{f"{name}_1_0": tag(one) for name, one in verdicts.items()}}},
+        _dapo_classification_cache={"train": rewards},
+        _dapo_filtered_keys=lambda _: ({"a", "b", "c"}, Counter({-1.0: 2, 1.0: 1})),
+    )
+    groups, counts = patches.keep_refined(buffer)._dapo_filtered_keys("train")
+    assert groups == {"b", "c"} and counts == Counter({-1.0: 1, 1.0: 1})
+    source = inspect.getsource(ReplayBuffer)
+    assert "classification_cache[uid] = float(values[0])" in source and "partition[key].update(tag)" in source

@@ -9,9 +9,9 @@ from refiner_worker.parsing import Answer, parse_answer
 EOS = 2
 
 
-def parse(tokenizer: Any, output: str, *, ended: bool = True, tags: bool = True) -> Answer:
+def parse(tokenizer: Any, output: str, *, ended: bool = True, tags: bool = True, response: str = "x") -> Answer:
     ids = tokenizer.encode(output, add_special_tokens=False) + ([EOS] if ended else [])
-    return parse_answer(ids, eos_token_id=EOS, tokenizer=tokenizer, tags=tags)
+    return parse_answer(ids, response=response, eos_token_id=EOS, tokenizer=tokenizer, tags=tags)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_token_that_straddles_the_end_is_cut(tokenizer: Any) -> None:
     straddling = tokenizer.convert_tokens_to_ids("Ċ<")
     ids = tokenizer.encode("ab\n</refined>", add_special_tokens=False)
     assert straddling in ids
-    answer = parse_answer(ids, eos_token_id=EOS, tokenizer=tokenizer, tags=True)
+    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, tags=True)
     assert tokenizer.decode(answer.token_ids, skip_special_tokens=True) == "ab"
     assert straddling not in answer.token_ids
 
@@ -46,7 +46,8 @@ def test_a_token_that_straddles_the_end_is_cut(tokenizer: Any) -> None:
 def test_generated_ids_are_kept_where_they_are_not_the_tokenizers_choice(tokenizer: Any) -> None:
     line_break, less = tokenizer.convert_tokens_to_ids(["Ċ", "<"])
     a = tokenizer.convert_tokens_to_ids("a")
-    answer = parse_answer([a, line_break, less, a, EOS], eos_token_id=EOS, tokenizer=tokenizer, tags=True)
+    ids = [a, line_break, less, a, EOS]
+    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, tags=True)
     assert answer.token_ids == [a, line_break, less, a, EOS], "the tokenizer itself would merge the middle two"
 
 
@@ -74,10 +75,10 @@ def test_failures_have_a_reason_and_no_tokens(tokenizer: Any, output: str, ended
 def test_what_the_answer_was_begun_with_stays(tokenizer: Any, kept: str, output: str, tags: bool, text: str) -> None:
     first = tokenizer.encode(kept, add_special_tokens=False)
     ids = [*tokenizer.encode(output, add_special_tokens=False), EOS]
-    answer = parse_answer(ids, kept=first, eos_token_id=EOS, tokenizer=tokenizer, tags=tags)
+    answer = parse_answer(ids, response="x", kept=first, eos_token_id=EOS, tokenizer=tokenizer, tags=tags)
     assert answer.token_ids[: len(first)] == first and answer.token_ids[-1] == EOS
     assert answer.text == text == tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-    cut = parse_answer(ids[:1], kept=first, eos_token_id=EOS, tokenizer=tokenizer, tags=False)
+    cut = parse_answer(ids[:1], response="x", kept=first, eos_token_id=EOS, tokenizer=tokenizer, tags=False)
     assert cut.failure == ("truncated" if output else None)
 
 
@@ -86,8 +87,40 @@ def test_what_the_answer_was_begun_with_stays(tokenizer: Any, kept: str, output:
 )
 def test_what_is_kept_is_found_with_any_cut(tokenizer: Any, output: str) -> None:
     ids = tokenizer.encode(output, add_special_tokens=False)
-    answer = parse_answer([*ids, EOS], eos_token_id=EOS, tokenizer=tokenizer, tags=True)
+    answer = parse_answer([*ids, EOS], response="x", eos_token_id=EOS, tokenizer=tokenizer, tags=True)
     assert answer.text == output.split("</refined>")[0].strip()
     assert tokenizer.decode(answer.token_ids, skip_special_tokens=True) == answer.text
     kept = answer.token_ids[1:-2]  # the first and the last one may be cut
     assert any(ids[start : start + len(kept)] == kept for start in range(len(ids)))
+
+
+@pytest.mark.parametrize(
+    ("response", "output", "tags", "text"),
+    [
+        ("\nb <ü", "\nb < ü", False, "\nb < ü"),  # one edit, and no token moves
+        ("b\n", "b c\n\n</refined>", True, "b c\n"),  # what a lacks is stripped
+        ("\n b\n", "c", False, "c"),  # nothing is added that the refiner did not write
+        (" b", "\n b", False, " b"),
+        ("\n\nb", "\nb", False, "\nb"),
+        ("\nb", "\n\nb", False, "\nb"),
+        (" \n ", " \n </refined>", True, ""),  # white space alone is no answer
+    ],
+)
+def test_white_space_that_the_response_has_stays(
+    tokenizer: Any, response: str, output: str, tags: bool, text: str
+) -> None:
+    answer = parse(tokenizer, output, tags=tags, response=response)
+    assert answer.text == text
+    assert answer.token_ids == ([*tokenizer.encode(text, add_special_tokens=False), EOS] if text else [])
+
+
+@pytest.mark.parametrize("response", ["a\nb", "\na", " \n\n  a\n \n", "a  ", "\ta\n"])
+def test_a_response_that_is_repeated_is_repeated_token_by_token(tokenizer: Any, response: str) -> None:
+    ids = tokenizer.encode(response, add_special_tokens=False)
+    assert parse(tokenizer, response, response=response, tags=False).token_ids == [*ids, EOS]
+
+
+def test_generated_ids_are_kept_behind_white_space_that_stays(tokenizer: Any) -> None:
+    line_break, less = tokenizer.convert_tokens_to_ids(["Ċ", "<"])
+    ids = [line_break, less, EOS]
+    assert parse_answer(ids, response="\nx", eos_token_id=EOS, tokenizer=tokenizer, tags=False).token_ids == ids

@@ -47,6 +47,7 @@ def test_what_is_no_number_leaves_a_gap(write_run: Callable) -> None:
         (PENALTY, {"constraint/penalty": 0.0, "constraint/eta": 0.0}, False),
         (PENALTY, {"constraint/penalty": 0.0, "constraint/eta": 0.1}, True),  # nothing was accepted
         (PENALTY, {"constraint/penalty": 0.0, "constraint/eta": 0.1, "actor/sft_cross_entropy": 1.0}, False),
+        (PENALTY, {"constraint/penalty": -0.2, "constraint/eta": 0.1, "actor/sft_cross_entropy": 1.0}, True),
     ],
 )
 def test_the_zeros_of_a_mode_that_does_not_measure_are_no_values(

@@ -60,6 +60,9 @@ def test_what_test_code_writes_reaches_no_log(capfd: pytest.CaptureFixture[str])
     judge = Judge()
     test = "import sys\nprint(f(1), file=sys.stderr)\nassert f(1) == 'forged'"
     said = b'["value", "forged"]'
-    assert judge.ask("run_test_code", test, "f", limits=Limits(), on_call=lambda *_: ("ok", said)).value[0] == "passed"
+    assert (
+        judge.ask("run_test_code", test, "f", limits=Limits(), on_call=lambda *_: ("ok", said, 0.0)).value[0]
+        == "passed"
+    )
     judge.close()
     assert capfd.readouterr().err == ""

@@ -81,6 +81,23 @@ def test_no_code(response: str) -> None:
     assert extract_code(response) is None
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        "10. ```python\n{}\n```\n",
+        "1. Solution:\n    ```python\n{}\n    ```\n",
+        "\t```python\n\n# squares\n{}\n\t```\n",
+    ],
+)
+def test_code_at_the_margin_keeps_its_indentation_in_an_indented_block(response: str) -> None:
+    code = "def f(x):\n    if x:\n        return x * x\n    return 0"
+    assert code in (extract_code(response.format(code)) or "")
+
+
+def test_an_indented_block_may_begin_with_a_comment_at_the_margin() -> None:
+    assert extract_code("  ```python\n# squares\n  x = 1\n  ```\n") == "# squares\nx = 1\n"
+
+
 # How a block of backticks begins; its time grows with the cube of a line's length.
 OPENING = re.compile(
     r"(?:(?:(?<=\n)|(?<![\s\S])) *(?:- +)*(?P<fence>`{3,})(?P<info>[^`\n]*)|"

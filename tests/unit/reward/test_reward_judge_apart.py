@@ -147,8 +147,8 @@ def _state(pid: int) -> str:
 
 def test_what_a_program_wrote_is_no_question_and_no_other_result() -> None:
     secret, result = os.urandom(protocol.SECRET_BYTES), b"cos\nsystem\n(S'true'\ntR."
-    message = protocol.result_message(secret, 1, 2, "ok", result)
-    assert protocol.read_result(secret, 1, 2, message) == ("ok", result)
+    message = protocol.result_message(secret, 1, 2, "ok", result, 0.5)
+    assert protocol.read_result(secret, 1, 2, message) == ("ok", result, 0.5)
     question = protocol.question_message(secret, (1, "task", ("text",), 1.0, 2))
     assert protocol.read_question(secret, question) == (1, "task", ("text",), 1.0, 2)
     for unlike in (result, message[1:], message, os.urandom(protocol.SECRET_BYTES) + question[protocol.SECRET_BYTES :]):

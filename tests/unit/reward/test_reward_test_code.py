@@ -13,10 +13,15 @@ from reward.problem import Problem, UncallableError
 def test_slow_test_code_is_not_tried_again_and_again(check: str) -> None:
     test = f"n = 0\nfor i in range(15_000_000): n += i\nassert {check}"
     judge = Judge()
-    result = ("ok", b'["value", 4]')
+    result = ("ok", b'["value", 4]', 0.0)
     run = judge.ask("run_test_code", test, "f", limits=Limits(), on_call=lambda *_: result)
     assert run.value == ["passed", ""]
     assert judge.ask("faults_of_tests", [test], "f", limits=Limits()).seconds < 3 * run.seconds
+
+
+def test_a_trial_without_end_takes_little_time() -> None:
+    test = "n = 6\nwhile n != 1: n = f(n)\nassert n == 1"
+    assert Judge().ask("faults_of_tests", [test], "f", limits=Limits()).seconds < 6
 
 
 def test_a_useless_test_is_refused_beside_one_without_end() -> None:
@@ -35,6 +40,7 @@ def test_a_useless_test_is_refused_beside_one_without_end() -> None:
         ("assert f({1: [f(2), len]}) == 4", "builtin_function_or_method is no built-in type"),
         ("class Node: pass\nassert f((Node(),)) == 4", "Node is no built-in type"),
         ("node = Node(1)\nnode.left = Node(2)\nassert f(node) == 4", "an object of the answer's with attributes left"),
+        ("import enum\nclass C(enum.IntEnum): RED = 1\nassert f({1: C.RED}) == 4", "C is no built-in type"),
         ("import io\nassert f([io.StringIO('3')]) == 4", "StringIO is no built-in type"),
         ("try:\n    assert f(object) == 4\nexcept TypeError:\n    assert False", "type is no built-in type"),
     ],
@@ -52,8 +58,8 @@ def test_arguments_that_no_answer_can_be_handed_are_refused(test: str, what: str
         "assert f([g(1), {g(2): (g(3),)}], {1: g(4)}.values(), x=g(5)) == 4",
         "assert f(map(g, [1, 2])) == 4",
         "assert f(x for x in g(1)) == 4",
-        "assert f(ValueError(g(1)), range(3), b'x', 1j, iter([g(2)])) == 4",
         "from collections import namedtuple\nassert f(namedtuple('P', 'x')(g(1))) == 4",
+        "assert f(ValueError(g(1)), range(3), b'x', 1j, iter([g(2)])) == 4",
     ],
 )
 def test_arguments_that_an_answer_may_have_made_are_accepted(test: str) -> None:
@@ -74,6 +80,8 @@ def test_arguments_that_an_answer_may_have_made_are_accepted(test: str) -> None:
             "takes __annotations__ of candidate, of which there are only calls",
         ),
         ("p = f(3)\nassert p.x == 3 and p.y == 4", "takes x of what it returns"),
+        ("assert f(3).name == 'Bob' and f(3).value == 3", "takes name of what it returns"),
+        ("assert f('Bob', 3).value == 3", "takes value of what it returns"),
         ("assert f(3)._asdict() == {'x': 3}", "takes _asdict of what it returns"),
         ("assert callable(f(3))", "wants callable of what it returns"),
         ("g = f(3)\nassert callable(g) and g(4) == 7", "wants callable of what it returns"),

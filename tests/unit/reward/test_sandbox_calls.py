@@ -268,4 +268,6 @@ def test_iterators_give_their_items_and_what_ended_them() -> None:
 
 def test_an_endless_iterator_is_not_drained_for_long() -> None:
     primes = "def f():\n    n = 2\n    while True:\n        if all(n % k for k in range(2, n)): yield n\n        n += 1"
-    assert [prime for prime, _ in zip(returned(call(primes)), range(4), strict=False)] == [2, 3, 5, 7]
+    program = Program(code=primes, fn_name="f", arguments=arguments_text([]), is_hasty=True)
+    found = returned(SANDBOX.execute(program, limits=LIMITS, timeout_s=5.0))
+    assert [prime for prime, _ in zip(found, range(4), strict=False)] == [2, 3, 5, 7]

@@ -1,0 +1,233 @@
+"""Worlds small enough to enumerate: every response is known with its probability, reward and refinement.
+
+So an expected update is a sum, and the gradient of the objective that it stands for comes from autograd. The update
+goes through the functions of a real step: alignment, charge, credit, refined rows, and the loss of the actor.
+"""
+
+import itertools
+import random
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import ActorConfig
+from verl.workers.utils.losses import ppo_loss
+
+from recipe.online_refiner import schema
+from recipe.online_refiner.alignment import ALIGNMENTS, counterparts, known_weights
+from recipe.online_refiner.blocks import ConstraintConfig
+from recipe.online_refiner.constraint import accepts, charge
+from recipe.online_refiner.credit import CREDITS
+from recipe.online_refiner.loss import refined_loss
+from recipe.online_refiner.refined_rows import append_refined_rows, jagged
+from recipe.online_refiner.step import Member
+
+EOS, NUM_TOKENS, MAX_LENGTH, NUM_FEATURES = 0, 4, 4, 12
+PROMPT = [1]
+Response = tuple[int, ...]
+
+
+def all_responses() -> list[Response]:
+    """Return every response: ended by EOS, or cut at the longest length."""
+    words = [word for n in range(MAX_LENGTH + 1) for word in itertools.product(range(1, NUM_TOKENS), repeat=n)]
+    return [word if len(word) == MAX_LENGTH else (*word, EOS) for word in words]
+
+
+RESPONSES = all_responses()
+LENGTHS = torch.tensor([len(response) for response in RESPONSES])
+MASK = (torch.arange(MAX_LENGTH) < LENGTHS[:, None]).long()
+IDS = torch.tensor([(*response, *[EOS] * (MAX_LENGTH - len(response))) for response in RESPONSES])
+STATES = sorted({response[:t] for response in RESPONSES for t in range(len(response))})
+STATE_OF = torch.tensor([[STATES.index(r[: min(t, len(r) - 1)]) for t in range(MAX_LENGTH)] for r in RESPONSES])
+
+
+def constraint(mode: str, **settings: object) -> ConstraintConfig:
+    """Return the block ``constraint`` with its defaults but for the mode and some keys."""
+    file = Path(schema.__file__).parent / "config" / "refinement" / "online.yaml"
+    return ConstraintConfig(**{**OmegaConf.select(OmegaConf.load(file), "constraint"), "mode": mode, **settings})
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """A task, a refiner and a policy: pi(a_t | a_<t) = softmax(features of a_<t times parameters)."""
+
+    rewards: list[float]
+    """-1 for the empty answer; otherwise -0.3 + 1.3 times the share of positions where the solution has this token."""
+    refined: list[int]
+    """For each response the index of its refinement: one mistake less, another response, or the same."""
+    features: Tensor
+    """(states, NUM_FEATURES)"""
+    parameters: Tensor
+    """(NUM_FEATURES, NUM_TOKENS) of the first policy."""
+
+    @property
+    def accepted(self) -> list[bool]:
+        """The reward gate."""
+        return [accepts(self.rewards[one], own, 0.0) for one, own in zip(self.refined, self.rewards, strict=True)]
+
+    def log_probs(self, parameters: Tensor) -> Tensor:
+        """Return log pi(a_t | a_<t) of every response, (B, MAX_LENGTH), 0 behind its end."""
+        table = (self.features @ parameters).log_softmax(-1)
+        return table[STATE_OF].gather(-1, IDS[..., None])[..., 0] * MASK
+
+    def divergence(self, parameters: Tensor, alignment: str = "position") -> Tensor:
+        """Return E[D] of Eq. 6, with its whole gradient, by a plain sum."""
+        log_probs, total = self.log_probs(parameters), torch.zeros(())
+        chances, accepted = log_probs.sum(-1).exp(), self.accepted
+        for response, chance, answer, keep in zip(RESPONSES, chances, self.refined, accepted, strict=True):
+            for counterpart in ALIGNMENTS[alignment](response, RESPONSES[answer]) if keep else []:
+                if counterpart >= 0:
+                    total = total - chance * log_probs[answer, counterpart]
+        return total
+
+    def reward(self, parameters: Tensor) -> Tensor:
+        """Return E[r]."""
+        return self.log_probs(parameters).sum(-1).exp() @ torch.tensor(self.rewards)
+
+    def length(self, parameters: Tensor) -> Tensor:
+        """Return the mean length of a response, in tokens."""
+        return self.log_probs(parameters).sum(-1).exp() @ LENGTHS.float()
+
+
+def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2) -> World:
+    """Draw a world; its refiner mends one mistake or writes anything with these probabilities, else it repeats.
+
+    It can make nothing of the empty answer.
+    """
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    solution = (*rng.choices(range(1, NUM_TOKENS), k=MAX_LENGTH - 1), EOS)
+    ended, refined = [response for response in RESPONSES if response[-1] == EOS], []
+    for response in RESPONSES:
+        draw, answer = rng.random(), response
+        if draw < improves and len(response) > 1 and response != solution:
+            padded = (*response, *[EOS] * (MAX_LENGTH - len(response)))
+            place = next(t for t in range(MAX_LENGTH) if padded[t] != solution[t])
+            mended = (*padded[:place], solution[place], *padded[place + 1 :])
+            answer = (*itertools.takewhile(lambda token: token != EOS, mended[:-1]), EOS)
+        elif draw > 1 - worsens:
+            answer = rng.choice(ended)
+        refined.append(RESPONSES.index(answer))
+    right = (torch.tensor(solution) == IDS).float() * MASK
+    rewards = [
+        -1.0 if len(response) == 1 else -0.3 + 1.3 * share
+        for response, share in zip(RESPONSES, (right.sum(-1) / MAX_LENGTH).tolist(), strict=True)
+    ]
+    return World(
+        rewards=rewards,
+        refined=refined,
+        features=torch.randn(len(STATES), NUM_FEATURES, generator=generator),
+        parameters=torch.randn(NUM_FEATURES, NUM_TOKENS, generator=generator) / NUM_FEATURES**0.5,
+    )
+
+
+def advantages(
+    world: World, constraint: ConstraintConfig, log_probs: Tensor, *, eta: float, is_rewarded: bool
+) -> Tensor:
+    """Return the advantages of all responses, (B, MAX_LENGTH): of the constraint alone, or with the reward's.
+
+    The reward is normalised by its mean and deviation under the policy, as in one large group.
+    """
+    accepted = world.accepted
+    pairs = counterparts(
+        ALIGNMENTS[constraint.alignment],
+        [list(response) for response in RESPONSES],
+        [list(RESPONSES[index]) for index in world.refined],
+        accepted,
+        [0] * len(RESPONSES),
+    )
+    charged = charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
+    members = [
+        Member("", reward, total if keep else None, min(len(response), len(RESPONSES[index])))
+        for reward, total, keep, response, index in zip(
+            world.rewards, (-charged.sum(-1)).tolist(), accepted, RESPONSES, world.refined, strict=True
+        )
+    ]
+    is_last = MASK * (torch.arange(MAX_LENGTH) == LENGTHS[:, None] - 1)
+    rewards = torch.tensor(world.rewards)[:, None] * is_last * is_rewarded
+    data = {"turn": MASK, "refine_charged": charged, "responses": IDS, "old_log_probs": log_probs}
+    data |= {"refine_ids": IDS[world.refined], "refine_mask": MASK[world.refined]}
+    data |= {
+        "refine_log_probs": log_probs[world.refined],
+        "refine_start": torch.zeros_like(LENGTHS),
+    }
+    name = constraint.chosen("credit")
+    credit = CREDITS[name] if name else None
+    if credit is not None:
+        data["cost"] = torch.tensor(credit.costs(members))
+    if credit is not None and credit.advantages is None and credit.rewards is not None:
+        rewards = credit.rewards(rewards, data, eta)
+    totals, chances = rewards.sum(-1), log_probs.sum(-1).exp()
+    own = totals[:, None] * MASK
+    if is_rewarded:
+        mean = chances @ totals
+        own = ((totals - mean) / (chances @ (totals - mean) ** 2).sqrt())[:, None] * MASK
+    return credit.advantages(own, data, eta) if credit is not None and credit.advantages is not None else own
+
+
+def expected_update(
+    world: World,
+    parameters: Tensor,
+    constraint: ConstraintConfig,
+    *,
+    eta: float,
+    is_rewarded: bool,
+    loss_agg_mode: str = "token-mean",
+) -> Tensor:
+    """Return minus the gradient of the actor's loss, averaged over all responses by their probabilities.
+
+    Responses are rows of one mini-batch; a row's probability is a factor of its advantages and of its refinement's
+    weights. The policy has not moved since the rollout: no ratio is clipped.
+    """
+    parameters = parameters.detach().requires_grad_()
+    log_probs = world.log_probs(parameters)
+    old, chances = log_probs.detach(), log_probs.detach().sum(-1).exp()
+    values = advantages(world, constraint, old, eta=eta, is_rewarded=is_rewarded) * chances[:, None]
+    settings = {"dp_size": 1, "batch_num_tokens": int(MASK.sum()), "global_batch_size": len(RESPONSES)}
+    data = tu.get_tensordict(_rows(world, constraint, values, old, chances), settings)
+    indices = list(range(len(RESPONSES)))
+    if constraint.imitates:
+        used = [index for index, keep in zip(world.refined, world.accepted, strict=True) if keep]
+        data, indices = append_refined_rows(data, len(used)), indices + used
+        weights, normaliser = constraint.chosen("token_weights"), constraint.chosen("sft_normaliser")
+        tu.assign_non_tensor(data, sft_eta=eta, sft_token_weights=weights, sft_normaliser=normaliser)
+        tu.assign_non_tensor(data, sft_num_tokens=int(LENGTHS[used].sum()))
+    # An engine's output at a position is of the token behind it.
+    output = torch.cat([torch.cat([log_probs[n, : LENGTHS[n]], log_probs.new_zeros(1)]) for n in indices])
+    actor = ActorConfig(
+        strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=loss_agg_mode, loss_scale_factor=4
+    )
+    loss, _ = refined_loss(partial(ppo_loss, config=actor), model_output={"log_probs": output}, data=data)
+    (gradient,) = torch.autograd.grad(loss, parameters)
+    return -gradient
+
+
+def _rows(
+    world: World, constraint: ConstraintConfig, values: Tensor, old: Tensor, chances: Tensor
+) -> dict[str, Tensor]:
+    def of_rows(column: Tensor) -> Tensor:
+        return jagged([row[:length] for row, length in zip(column, LENGTHS, strict=True)])
+
+    answers = [RESPONSES[index] for index in world.refined]
+    pairs = zip(RESPONSES, answers, chances, strict=True)
+    weights = [torch.tensor(known_weights(constraint, a, b)) * chance for a, b, chance in pairs]
+    sequences = [torch.tensor([*PROMPT, *response]) for response in RESPONSES]
+    return {
+        **{"prompts": jagged([torch.tensor(PROMPT)] * len(RESPONSES)), "responses": of_rows(IDS)},
+        **{"input_ids": jagged(sequences), "position_ids": jagged([torch.arange(len(row)) for row in sequences])},
+        **{"loss_mask": of_rows(MASK), "response_mask": of_rows(MASK), "advantages": of_rows(values)},
+        **{"old_log_probs": of_rows(old), "refine_ids": jagged([torch.tensor(answer) for answer in answers])},
+        **{"refine_weights": jagged(weights), "refine_used": torch.tensor(world.accepted).long()},
+        "refine_start": torch.zeros_like(LENGTHS),
+    }
+
+
+def ascend(world: World, constraint: ConstraintConfig, *, eta: float, rate: float, num_steps: int) -> Tensor:
+    """Train the world's policy by expected updates, and return its parameters."""
+    parameters = world.parameters
+    for _ in range(num_steps):
+        parameters = parameters + rate * expected_update(world, parameters, constraint, eta=eta, is_rewarded=True)
+    return parameters

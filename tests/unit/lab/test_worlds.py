@@ -1,0 +1,82 @@
+"""The expected update of a step's functions against exact gradients, and the trap of short answers."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from recipe.lab import worlds
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "check_gradient.py"
+
+
+def gradient(world: worlds.World, *, eta: float = 0.0) -> torch.Tensor:
+    """Return the gradient of -E[D], or with a weight of E[r] - eta * E[D]."""
+    parameters = world.parameters.clone().requires_grad_()
+    value = -world.divergence(parameters)
+    if eta:
+        value = world.reward(parameters) + eta * value
+    return torch.autograd.grad(value, parameters)[0]
+
+
+@pytest.mark.parametrize("agg_mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
+def test_both_terms_have_one_normaliser(agg_mode: str) -> None:
+    world = worlds.make_world(3)
+    update = worlds.expected_update(
+        *(world, world.parameters, worlds.constraint("lagrangian")),
+        **{"eta": 0.7, "is_rewarded": False, "loss_agg_mode": agg_mode},
+    )
+    truth = 0.7 * gradient(world)
+    tokens, rows = worlds.MASK.sum(), len(worlds.RESPONSES)
+    divisor = {"token-mean": tokens, "token-sum": 1, "seq-mean-token-sum": rows, "seq-mean-token-sum-norm": 4 * rows}
+    torch.testing.assert_close(update * divisor[agg_mode], truth, atol=1e-5, rtol=1e-4)
+
+
+def test_reward_and_constraint_are_weighed_by_eta() -> None:
+    """The reward is divided by its deviation, as in a group, and the constraint is not."""
+    world = worlds.make_world(4)
+    settings = {"eta": 0.3, "is_rewarded": True}
+    update = worlds.expected_update(world, world.parameters, worlds.constraint("lagrangian"), **settings)
+    chances, rewards = world.log_probs(world.parameters).sum(-1).exp(), torch.tensor(world.rewards)
+    deviation = (chances @ (rewards - chances @ rewards) ** 2).sqrt().item()
+    truth = gradient(world, eta=0.3 * deviation) / deviation
+    torch.testing.assert_close(update * worlds.MASK.sum(), truth, atol=1e-5, rtol=1e-4)
+
+
+def test_the_script_says_how_far_each_mode_is_from_the_gradient(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    spec = importlib.util.spec_from_file_location("check_gradient", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(sys, "argv", ["check_gradient.py", "--worlds", "2"])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert ended.value.code == 0
+    assert found["lagrangian"] > 0.999 and found["lagrangian_diff"] > 0.999
+    assert max(found["penalty"], found["sft"], found["lagrangian_return_to_go"]) < 0.99
+    monkeypatch.setitem(script.MODES, "lagrangian", script.MODES["penalty"])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 1
+
+
+def test_the_trap_of_short_answers() -> None:
+    """Where the refiner mends all answers but the empty one, a heavy penalty alone makes that one the cheapest."""
+    world = worlds.make_world(0, improves=0.9, worsens=0.0)
+    modes = {
+        "none": worlds.constraint("none"),
+        "penalty": worlds.constraint("penalty"),
+        "in_reward": worlds.constraint("penalty", credit="in_reward"),
+        "lagrangian": worlds.constraint("lagrangian"),
+    }
+    ends = {name: worlds.ascend(world, mode, eta=3.0, rate=400.0, num_steps=15) for name, mode in modes.items()}
+    rewards = {name: world.reward(parameters).item() for name, parameters in ends.items()}
+    assert world.length(ends["penalty"]).item() < 1.1 and rewards["penalty"] < -0.9
+    assert rewards["none"] > 0.99
+    assert min(rewards["in_reward"], rewards["lagrangian"]) > rewards["none"] - 0.01
