@@ -104,7 +104,7 @@ OPENING = re.compile(
     r"(?<!`)(?P<inner>`{3,})(?P<language>(?:python)?)[ ]*\r?)\n"
 )
 PYTHON = re.compile(
-    r"^ *(?:- +)*`{3,} *python[^`\n\w+.-]*\n|^ *(?:- +)*`{3,} *python[^`\n\w+.-][^`\n]*\n", re.MULTILINE
+    r"^ *(?:- +)*`{3,}[ \r]*python[^`\n\w+.-]*\n|^ *(?:- +)*`{3,}[ \r]*python[^`\n\w+.-][^`\n]*\n", re.MULTILINE
 )
 
 
@@ -118,12 +118,18 @@ def blocks_of(text: str) -> list[tuple[str, str]]:
         line = rf"^ {{0,{width + 3}}}{fence}`*|^(?! *```)(?:(?!```).)+{fence}`*[ \r]*$"
         closing = re.compile(line, re.MULTILINE).search(text, opening.end())
         named = PYTHON.search(text, opening.end())
-        if opening["inner"] and named and (closing is None or named.start() <= closing.start()):
-            at = named.start()  # the fence before was one that prose spoke of
-            continue
+        info = opening["info"] or opening["language"] or ""
+        if named and (closing is None or named.start() <= closing.start()):
+            marks = named.group().lstrip(" -")
+            indentation = len(named.group()) - len(marks)
+            if opening["inner"] or (marks.startswith(fence) and indentation <= width + 3):
+                # The fence before was one that prose spoke of, or its block was never closed.
+                found.append((info, text[opening.end() : named.start() + indentation]))
+                at = named.start()
+                continue
         end, at = closing.span() if closing else (len(text), len(text))
         content = text[opening.end() : end] + (closing.group().partition("`" * 3)[0] if closing else "")
-        found.append((opening["info"] or opening["language"] or "", content))
+        found.append((info, content))
     return found
 
 
