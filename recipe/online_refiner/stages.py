@@ -16,6 +16,7 @@ from recipe.online_refiner.constraint import kl_to_reference
 from recipe.online_refiner.credit import CREDITS
 from recipe.online_refiner.eta import SCHEDULES
 from recipe.online_refiner.records import choose
+from recipe.online_refiner.refined_rows import rows_multiple
 from recipe.online_refiner.rollout import Outcome, group_of
 from recipe.online_refiner.step import Member, StepState, dead_groups
 from recipe.online_refiner.worker_group import RefineWorkers
@@ -119,11 +120,12 @@ class Stages:
         state.metrics["constraint/eta"] = state.eta
         if wanted:
             rollout = self._config.actor_rollout_ref.rollout
+            size = None if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu
             rows = queue.select(
                 batch,
                 wanted,
                 num_chunks=max(actor._dispatch_info["actor"]) + 1,  # as verl's _balance_batch counts ranks
-                multiple=1 if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu,
+                multiple=rows_multiple(self._config.actor_rollout_ref.actor.get("megatron") or {}, size),
                 fields=[
                     *("prompts", "responses", "response_mask"),
                     *("refine_start", "refine_ids", "refine_mask", "refine_used"),

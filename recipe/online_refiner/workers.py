@@ -12,7 +12,7 @@ from verl.workers.utils.padding import response_from_nested
 from recipe.online_refiner.alignment import ALIGNMENTS, counterparts
 from recipe.online_refiner.constraint import charge
 from recipe.online_refiner.loss import refined_loss
-from recipe.online_refiner.refined_rows import contexts, jagged, settings_of, with_refined_rows
+from recipe.online_refiner.refined_rows import contexts, jagged, rows_multiple, settings_of, with_refined_rows
 
 
 def refined_sequences(data: TensorDict) -> TensorDict:
@@ -72,7 +72,7 @@ class RefinerTrainingWorker(TrainingWorker):
             data = with_refined_rows(
                 data,
                 dp_group=self.engine.get_data_parallel_group(),
-                multiple=1 if engine.use_dynamic_bsz else engine.micro_batch_size_per_gpu,
+                multiple=rows_multiple(engine, None if engine.use_dynamic_bsz else engine.micro_batch_size_per_gpu),
             )
         return super().train_batch(data)
 
