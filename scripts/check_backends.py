@@ -2,11 +2,11 @@
 
     python scripts/check_backends.py [LAYOUT...]
 
-Every layout of ranks trains a tiny random Llama on 47 small batches: all modes; none, some and all refinements accepted;
-fixed and dynamic micro-batches. ``log_prob_diff`` is the largest difference of log pi(a'_t) in nats, ``param_diff`` that
-of a parameter after training, ``cross_entropy_diff`` that of the metric in nats; in every batch some parameter changes by
-``smallest_change`` or more. The last line is a JSON object with ``layouts``, by name. The exit status is 1 if a difference
-is above 1e-5.
+Every layout of ranks trains a tiny random Llama on 47 small batches: all modes; none, some and all refinements
+accepted; fixed and dynamic micro-batches. ``log_prob_diff`` is the largest difference of log pi(a'_t) in nats,
+``param_diff`` that of a parameter after training, ``cross_entropy_diff`` that of the metric in nats; in every batch
+some parameter changes by ``smallest_change`` or more. The last line is a JSON object with ``layouts``, by name. The
+exit status is 1 if a difference is above 1e-5.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,14 @@ def reference_of(case: Any, model: Any) -> dict[str, Any]:
 def largest_difference(some: dict[str, Any], others: dict[str, Any]) -> float:
     """Return the largest difference between tensors of the same name."""
     assert some.keys() == others.keys(), some.keys() ^ others.keys()
-    return max((some[name] - others[name]).abs().max().item() for name in some)
+    return largest((some[name] - others[name]).abs().max() for name in some)
+
+
+def largest(numbers: Iterable[Any]) -> float:
+    """Return the largest number; NaN if there is one."""
+    import torch
+
+    return torch.tensor([float(number) for number in numbers]).max().item()
 
 
 def compare(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
@@ -52,7 +60,7 @@ def compare(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]
     log_probs = [value for row in found["log_probs"] for value in row]
     metric = found["metrics"].get("sft_cross_entropy", [0.0])
     return {
-        "log_prob_diff": max(abs(one - other) for one, other in zip(log_probs, expected["log_probs"], strict=True)),
+        "log_prob_diff": largest(abs(one - other) for one, other in zip(log_probs, expected["log_probs"], strict=True)),
         "param_diff": largest_difference(found["parameters"], expected["parameters"]),
         "cross_entropy_diff": abs(sum(metric) / len(metric) - expected["cross_entropy"]),
     }
@@ -80,11 +88,11 @@ def main() -> int:
     table = {}
     for name, results in found.items():
         rows = [compare(one, other) for one, other in zip(results, expected, strict=True)]
-        table[name] = {key: max(row[key] for row in rows) for key in rows[0]}
+        table[name] = {key: largest(row[key] for row in rows) for key in rows[0]}
         print("| {} | {} |".format(name, " | ".join(f"{value:.1e}" for value in table[name].values())))
     change = min(one["change"] for one in expected)
     print(json.dumps({"layouts": table, "num_cases": len(cases), "smallest_change": change}))
-    return int(any(value > LIMIT for row in table.values() for value in row.values()))
+    return int(not all(value <= LIMIT for row in table.values() for value in row.values()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Export a run's checkpoint as a Hugging Face folder: `python scripts/export_checkpoint.py RUN_DIR --output DIR`.
 
 verl's own merger (`python -m verl.model_merger`) does the work; this finds the checkpoint and the backend in the run
-directory. The folder, its weights in bfloat16, loads with transformers, vLLM and `actor_rollout_ref.model.path`.
+directory. The folder, its weights in bfloat16, loads with transformers, vLLM and `actor_rollout_ref.model.path`. On
+Megatron a checkpoint holds such a folder already, which is copied as it is.
 """
 
 import argparse
@@ -15,8 +16,8 @@ BACKENDS = {"fsdp": "fsdp", "fsdp2": "fsdp", "megatron": "megatron"}
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
-def merge_command(run_dir: Path, step: int | None, output: Path) -> list[str]:
-    """Return the command that merges a checkpoint.
+def export_command(run_dir: Path, step: int | None, output: Path) -> list[str]:
+    """Return the command that merges or copies a checkpoint.
 
     Raises:
         ValueError: no run, no such checkpoint, or a backend that verl cannot merge.
@@ -37,6 +38,9 @@ def merge_command(run_dir: Path, step: int | None, output: Path) -> list[str]:
     if not actor.is_dir():
         there = sorted(path.name for path in checkpoints.glob("global_step_*"))
         raise ValueError(f"{run_dir}: no checkpoint of step {step}; there are: {', '.join(there) or 'none'}")
+    whole = actor / "model" / "huggingface"
+    if any(whole.glob("*.safetensors")):
+        return ["cp", "--recursive", "--no-target-directory", str(whole), str(output)]
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", BACKENDS[strategy]]
     return [*command, "--local_dir", str(actor), "--target_dir", str(output)]
 
@@ -49,7 +53,7 @@ def main() -> int:
     parser.add_argument("--step", type=int, help="default: the latest")
     arguments = parser.parse_args()
     try:
-        command = merge_command(arguments.run_dir, arguments.step, arguments.output)
+        command = export_command(arguments.run_dir, arguments.step, arguments.output)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

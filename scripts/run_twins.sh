@@ -19,7 +19,8 @@ folder=runs/twins-$(date +%Y%m%d-%H%M%S)
 mkdir -p "$folder"
 failed=0
 for preset in "$@"; do
-    if "$python" -m recipe.online_refiner.main "experiment=$preset" twin=cpu "actor_rollout_ref.model.path=$model" \
+    case $preset in *_megatron) twin=cpu_megatron ;; *) twin=cpu ;; esac
+    if "$python" -m recipe.online_refiner.main "experiment=$preset" twin=$twin "actor_rollout_ref.model.path=$model" \
         "reward.reward_model.model_path=$reward_model" "run_dir=$folder/$preset" >"$folder/$preset.log" 2>&1 && [ "$(wc -l <"$folder/$preset/metrics.jsonl")" = 2 ]; then
         echo "$preset: 2 steps done"
     else

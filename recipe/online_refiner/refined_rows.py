@@ -5,7 +5,6 @@ A refined row is (context, a') with an empty response mask: verl's policy loss a
 per pass.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -33,22 +32,6 @@ def contexts(data: TensorDict) -> list[Tensor]:
     """Return what each refined turn of some rows answers: the prompt and, in a later turn, the session before it."""
     rows = zip(data["prompts"].unbind(), data["responses"].unbind(), data["refine_start"].tolist(), strict=True)
     return [torch.cat([prompt, response[:start]]) for prompt, response, start in rows]
-
-
-def rows_multiple(engine: Mapping[str, Any], micro_batch_size: int | None) -> int:
-    """Return what the number of a data-parallel rank's rows has to be a multiple of.
-
-    Megatron's interleaved pipeline stages take micro-batches in groups, of as many as there are stages by default.
-
-    Args:
-        engine: verl's block of engine settings.
-        micro_batch_size: None where micro-batches have as many rows as fit (dynamic).
-    """
-    size = micro_batch_size or 1
-    if (engine.get("virtual_pipeline_model_parallel_size") or 1) == 1:
-        return size
-    own = engine["override_transformer_config"].get("microbatch_group_size_per_vp_stage")
-    return size * (own or engine["pipeline_model_parallel_size"])
 
 
 def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
@@ -95,7 +78,7 @@ def with_refined_rows(data: TensorDict, *, dp_group: Any, multiple: int) -> Tens
     Args:
         data: This rank's share of a mini-batch, as in :func:`append_refined_rows`.
         dp_group: Data-parallel process group.
-        multiple: The number of rows is a multiple of it (:func:`rows_multiple`).
+        multiple: The number of rows is a multiple of it (:func:`recipe.online_refiner.megatron.rows_multiple`).
 
     Returns:
         The longer mini-batch with the setting ``sft_num_tokens``; ``data`` itself if no rank has one.

@@ -16,6 +16,7 @@ from recipe.online_refiner.blocks import (
     RecordsConfig,
     RefinementConfig,
 )
+from recipe.online_refiner.megatron import check as check_megatron
 from refiner_worker.config import RefinerConfig
 
 TRAINER_MODES = ("sync", "colocate_async")
@@ -73,6 +74,7 @@ def load(config: DictConfig) -> RefinementConfig:
     elif blocks.hosts_refiner:
         _check_engine(config, blocks)
     _check_trainer(config, blocks)
+    check_megatron(config)
     return blocks
 
 

@@ -15,8 +15,8 @@ from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
 from recipe.online_refiner.constraint import kl_to_reference
 from recipe.online_refiner.credit import CREDITS
 from recipe.online_refiner.eta import SCHEDULES
+from recipe.online_refiner.megatron import rows_multiple
 from recipe.online_refiner.records import choose
-from recipe.online_refiner.refined_rows import rows_multiple
 from recipe.online_refiner.rollout import Outcome, group_of
 from recipe.online_refiner.step import Member, StepState, dead_groups
 from recipe.online_refiner.worker_group import RefineWorkers

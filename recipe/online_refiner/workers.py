@@ -12,7 +12,8 @@ from verl.workers.utils.padding import response_from_nested
 from recipe.online_refiner.alignment import ALIGNMENTS, counterparts
 from recipe.online_refiner.constraint import charge
 from recipe.online_refiner.loss import refined_loss
-from recipe.online_refiner.refined_rows import contexts, jagged, rows_multiple, settings_of, with_refined_rows
+from recipe.online_refiner.megatron import rows_multiple
+from recipe.online_refiner.refined_rows import contexts, jagged, settings_of, with_refined_rows
 
 
 def refined_sequences(data: TensorDict) -> TensorDict:

@@ -37,7 +37,7 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_twin_passes_the_checks(preset: str, tiny_llama: Path, problems: Path) -> None:
     config = composed(
         f"experiment={preset}",
-        "twin=cpu",
+        "twin=cpu_megatron" if preset.endswith("_megatron") else "twin=cpu",
         *(f"{model}={tiny_llama}" for model in ("actor_rollout_ref.model.path", "reward.reward_model.model_path")),
         *(f"data.{name}_files={problems}/{name}.parquet" for name in ("train", "val")),
     )

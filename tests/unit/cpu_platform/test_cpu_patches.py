@@ -1,39 +1,21 @@
 """What each patch assumes of the upstream code it replaces: these tests fail when verl or vLLM changes under it."""
 
-import hashlib
 import importlib.metadata
 import inspect
 import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import verl
 
 from recipe.cpu_platform import activate, patches
 
 assert activate.activate  # importing it activates the platform, whoever imported verl first
-SITE_PACKAGES = Path(verl.__file__).parents[1]
 REPOSITORY = Path(__file__).parents[3]
-
-
-def source_hash(module_file: str, symbol: str) -> str:
-    """Return a short hash of a function's or class's source text, read from disk because the live object is patched."""
-    import ast
-
-    text = (SITE_PACKAGES / module_file).read_text()
-    body: Any = ast.parse(text).body
-    for part in symbol.split("."):
-        node = next(n for n in body if getattr(n, "name", None) == part)
-        body = node.body
-    segment = ast.get_source_segment(text, node)
-    assert segment is not None
-    return hashlib.sha256(textwrap.dedent(segment).encode()).hexdigest()[:12]
 
 
 def test_requests_without_an_adapter_get_none_beside_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +73,9 @@ def test_requests_without_an_adapter_get_none_beside_one_that_has_it(monkeypatch
         ("vllm/model_executor/layers/utils.py", "dispatch_cpu_unquantized_gemm", "2328614fed6a"),
     ],
 )
-def test_upstream_source_is_the_one_that_was_read(module_file: str, symbol: str, expected: str) -> None:
+def test_upstream_source_is_the_one_that_was_read(
+    source_hash: Callable, module_file: str, symbol: str, expected: str
+) -> None:
     assert source_hash(module_file, symbol) == expected, f"read {module_file}:{symbol} again, then update this hash"
 
 

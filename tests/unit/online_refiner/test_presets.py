@@ -37,14 +37,27 @@ def flat(config: DictConfig) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("engine", [None, "megatron"])
-def test_every_preset_composes(preset: str, engine: str | None) -> None:
-    config = composed(f"experiment={preset}", *([f"model_engine={engine}"] if engine else []))
+@pytest.mark.parametrize("on_megatron", [False, True])
+def test_every_preset_composes(preset: str, on_megatron: bool) -> None:
+    is_for_cpus = preset in ("quickstart", "lab")
+    override = "platform=cpu_megatron" if is_for_cpus else "model_engine=megatron"
+    config = composed(f"experiment={preset}", *([override] if on_megatron else []))
     schema.load(config)
     assert config.trainer.experiment_name == preset
     assert flat(config), "every interpolation resolves"
-    if preset not in ("quickstart", "lab"):  # they run on CPUs, whose platform sets the strategy
-        assert config.actor_rollout_ref.actor.strategy == (engine or "fsdp")
+    is_on_megatron = on_megatron or preset == "apps_dapo_megatron"
+    expected = "megatron" if is_on_megatron else "fsdp2" if is_for_cpus else "fsdp"
+    assert config.actor_rollout_ref.actor.strategy == expected
+
+
+def test_the_megatron_preset_is_apps_dapo_on_another_engine() -> None:
+    preset, stock = flat(composed("experiment=apps_dapo_megatron")), flat(composed("experiment=apps_dapo"))
+    method = [name for name in preset if name.startswith(("algorithm.", "constraint.", "data.", "reward.", "refiner."))]
+    assert {name for name in method if preset[name] != stock[name]} == {"refiner.model_path"}
+    optimizer = ("lr", "weight_decay", "clip_grad", "lr_warmup_steps")
+    names = {f"actor_rollout_ref.actor.optim.{name}" for name in optimizer}
+    names |= {f"actor_rollout_ref.actor.{name}" for name in ("ppo_mini_batch_size", "clip_ratio_high", "loss_agg_mode")}
+    assert {name: preset[name] for name in names} == {name: stock[name] for name in names}
 
 
 @pytest.mark.parametrize("preset", DYNAMIC)

@@ -1,0 +1,26 @@
+"""verl's engines against plain loops and autograd on a Hugging Face model: what scripts/check_backends.py prints."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "check_backends.py"
+IN_DEFAULT_SET = ["fsdp_dp2", "megatron_1", "megatron_tp2_sp"]
+OTHERS = ["fsdp_1", "megatron_dp2", "megatron_pp2", "megatron_pp2_vpp2", "megatron_cp2"]
+
+
+@pytest.mark.e2e
+@pytest.mark.shares
+@pytest.mark.parametrize("layouts", [IN_DEFAULT_SET, pytest.param(OTHERS, marks=pytest.mark.slow)])
+def test_log_probs_and_gradients(layouts: list[str], start_marked: Callable, tmp_path: Path) -> None:
+    job = start_marked([str(SCRIPT), *layouts], cwd=tmp_path)
+    assert job.wait(600) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    found = json.loads(job.output().splitlines()[-1])
+    assert set(found["layouts"]) == set(layouts)
+    assert found["num_cases"] == 47 and found["smallest_change"] > 1e-2
+    for name, differences in found["layouts"].items():
+        assert differences.keys() == {"log_prob_diff", "param_diff", "cross_entropy_diff"}
+        assert all(0 <= value < 1e-5 for value in differences.values()), name
