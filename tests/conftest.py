@@ -161,15 +161,25 @@ def write_bigrams(model: Any, tokenizer: Any) -> None:
                 head[lower[4], column] += 8 / 8 if following[letter] < 4 else 0
 
 
-@pytest.fixture(scope="session")
-def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Save a two-layer Llama with a byte-level tokenizer and a chat template, and return its folder."""
+def save_letters_llama(folder: Path, **sizes: int) -> Path:
+    """Save a Llama that writes letters, with a byte-level tokenizer and a chat template, and return the folder."""
     from recipe.backend_check.tiny_model import tiny_llama, tiny_tokenizer
 
     tokenizer = tiny_tokenizer()
-    model = tiny_llama(tokenizer)
+    model = tiny_llama(tokenizer, **sizes)
     write_bigrams(model, tokenizer)
-    folder = tmp_path_factory.mktemp("tiny_llama")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a two-layer Llama."""
+    return save_letters_llama(tmp_path_factory.mktemp("tiny_llama"))
+
+
+@pytest.fixture(scope="session")
+def two_part_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of one whose heads and vocabulary two tensor-parallel ranks can share."""
+    return save_letters_llama(tmp_path_factory.mktemp("two_part_llama"), num_key_value_heads=2, vocab_size=260)

@@ -21,10 +21,11 @@ ACCEPTED = {
     "all": [1] * (NUM_ROWS - 1) + [0],
     "some": [1, 0, 1, 1, 0, 0, 0, 0],  # of two ranks, with every second row each, one has three and the other none
 }
-MICRO_BATCHES = [{"micro_batch_size": 1}, {"micro_batch_size": 2}, {"micro_batch_size": 4}, {"max_tokens": 16}]
-"""Of fixed and of dynamic size."""
+USUAL_SIZES = ({"micro_batch_size": 2}, {"max_tokens": 16})
+OTHER_SIZES = ({"micro_batch_size": 1}, {"micro_batch_size": 4})
+"""Of micro-batches, fixed and dynamic."""
 SFT = {"eta": 0.7, "token_weights": "uniform", "normaliser": "accepted"}
-LAGRANGIAN = {"eta": 0.1, "token_weights": "charged", "normaliser": "batch", "credit": "whole"}
+LAGRANGIAN = {"eta": 0.1, "token_weights": "charged", "normaliser": "batch", "credit": "whole", "epochs": 2}
 PENALTY = {"eta": 0.1, "credit": "return_to_go"}
 
 
@@ -55,14 +56,17 @@ def all_cases(model: Any) -> list[Case]:
 
 
 def _settings() -> Iterator[dict[str, Any]]:
-    for name, epochs, sizes in itertools.product(ACCEPTED, (1, 3), MICRO_BATCHES):
-        yield {**SFT, **sizes, "accepted": name, "epochs": epochs}
-    for name, mode, sizes in itertools.product(ACCEPTED, (PENALTY, LAGRANGIAN), MICRO_BATCHES[1:]):
-        yield {**mode, **sizes, "accepted": name, "epochs": 2}
-    for weights in ("edited", "chord", "dft"):
-        yield {**SFT, "token_weights": weights, "micro_batch_size": 2, "accepted": "some"}
-    yield {**SFT, "eta": 0.0, "micro_batch_size": 2, "accepted": "all"}
-    yield {**SFT, "normaliser": "batch", "micro_batch_size": 2, "accepted": "some"}
+    for name, sizes in itertools.product(ACCEPTED, USUAL_SIZES):
+        yield {**SFT, **sizes, "accepted": name}
+    for sizes in OTHER_SIZES:
+        yield {**SFT, **sizes, "accepted": "some"}
+    yield {**SFT, **USUAL_SIZES[0], "accepted": "some", "epochs": 3}
+    for mode, name, sizes in itertools.product((PENALTY, LAGRANGIAN), ("all", "some"), USUAL_SIZES):
+        yield {**mode, **sizes, "accepted": name}
+    for changes in ({"token_weights": "edited"}, {"token_weights": "chord"}, {"token_weights": "dft"}):
+        yield {**SFT, **changes, **USUAL_SIZES[0], "accepted": "some"}
+    yield {**SFT, "eta": 0.0, **USUAL_SIZES[0], "accepted": "all"}
+    yield {**SFT, "normaliser": "batch", **USUAL_SIZES[0], "accepted": "some"}
 
 
 def rows_of(model: Any, accepted: str, token_weights: str | None) -> list[dict[str, Any]]:

@@ -100,3 +100,15 @@ def test_verls_dataclasses_accept_the_config(block: str) -> None:
     ]
     config = compose_with("+platform=cpu", *sizes)
     omega_conf_to_dataclass(config.actor_rollout_ref[block])
+
+
+def test_megatron_settings_reach_every_role_and_verl_accepts_them() -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    config = compose_with("+platform=cpu_megatron")
+    for role in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref, config.critic):
+        assert role.strategy == "megatron"
+        assert omega_conf_to_dataclass(role.megatron).dtype == "float32"
+        assert role.megatron.vanilla_mbridge
+    assert config.actor_rollout_ref.model.use_remove_padding  # packed sequences
+    assert not config.actor_rollout_ref.rollout.free_cache_engine  # what every engine has on the CPU

@@ -1,0 +1,104 @@
+"""Whole jobs on verl's Megatron engine: Ray, TransferQueue, vLLM and weight sync, on the CPU."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from recipe.cpu_platform import ENVIRONMENT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
+REPOSITORY = Path(__file__).parents[3]
+TWO_RANKS = ["trainer.n_gpus_per_node=2", "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"]
+
+
+@pytest.fixture
+def command(letters_task: list[str], two_part_llama: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """Return a function from overrides to a job's command line."""
+
+    def command(*overrides: str) -> list[str]:
+        own = ["platform=cpu_megatron", f"run_dir={tmp_path}/run", f"actor_rollout_ref.model.path={two_part_llama}"]
+        own += ["actor_rollout_ref.actor.optim.lr=1e-3", "refiner.template=dialogue", "trainer.total_epochs=3"]
+        return ["-m", "recipe.online_refiner.main", *letters_task, *own, *overrides]
+
+    return command
+
+
+def steps_of(folder: Path, num_steps: int) -> list[dict[str, Any]]:
+    """Return a run's metrics, after what every job must show."""
+    steps = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == list(range(1, num_steps + 1))
+    for step in steps:
+        assert step["training/rollout_probs_diff_max"] < 1e-4, "vLLM's weights are not Megatron's"
+        assert step["actor/grad_norm"] > 0 and math.isfinite(step["actor/loss"])
+        assert math.isfinite(step["kl_ref/k3"])
+    assert any(step["refiner/num_accepted"] for step in steps)
+    assert steps[-1]["kl_ref/k3"] > 10 * steps[0]["kl_ref/k3"], "the policy does not move"
+    return steps
+
+
+def test_penalty_on_two_ranks_killed_resumed_and_exported(
+    command: Callable, start_marked: Callable, two_part_llama: Path, tmp_path: Path
+) -> None:
+    arguments = command("constraint.eta=0.05", *TWO_RANKS, "trainer.total_training_steps=4", "trainer.save_freq=1")
+    first = start_marked(arguments, cwd=tmp_path)
+    tracker = tmp_path / "run" / "checkpoints" / "latest_checkpointed_iteration.txt"
+    first.wait_until(tracker.exists, 900)
+    first.kill_all()
+    killed_at = int(tracker.read_text())
+    assert killed_at < 4, "the run ended before it was killed"
+
+    second = start_marked(arguments, cwd=tmp_path)
+    assert second.wait(900) == 0, second.output()[-6000:]
+    assert second.survivors() == []
+    assert f"setting global step to {killed_at}" in second.output()
+    steps = steps_of(tmp_path, 4)
+    assert any(step["constraint/penalty"] > 0 for step in steps)
+
+    folder = tmp_path / "exported"
+    export = [sys.executable, "scripts/export_checkpoint.py", str(tmp_path / "run"), "--output", str(folder)]
+    done = subprocess.run(export, cwd=REPOSITORY, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    AutoTokenizer.from_pretrained(folder)
+    trained, initial = (
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict()
+        for path in (folder, two_part_llama)
+    )
+    assert trained.keys() == initial.keys()
+    changes = {name: (trained[name] - initial[name]).abs().max().item() for name in trained}
+    assert all(0 < change < 4 * 2e-3 for change in changes.values()), "Adam changes a number by at most lr a step"
+
+
+def test_sft_on_two_ranks(command: Callable, start_marked: Callable, tmp_path: Path) -> None:
+    arguments = command("constraint.mode=sft", "constraint.eta=0.5", *TWO_RANKS, "trainer.total_training_steps=3")
+    job = start_marked(arguments, cwd=tmp_path)
+    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    for step in steps_of(tmp_path, 3):
+        if step["refiner/num_accepted"]:
+            # Before the first update of a step the loss sees the weights that the constraint saw.
+            expected = step["constraint/cross_entropy_accepted"]
+            assert step["actor/sft_cross_entropy"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_critic_on_two_pipeline_stages(command: Callable, start_marked: Callable, tmp_path: Path) -> None:
+    stages = [f"{role}.megatron.pipeline_model_parallel_size=2" for role in ("actor_rollout_ref.actor", "critic")]
+    arguments = command(
+        *("algorithm.adv_estimator=gae", "constraint.eta=0.05", "constraint.mode=lagrangian"),
+        *("trainer.n_gpus_per_node=2", *stages, "critic.ppo_micro_batch_size_per_gpu=4", "critic.optim.lr=1e-3"),
+        "trainer.total_training_steps=3",
+    )
+    job = start_marked(arguments, cwd=tmp_path)
+    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    steps = steps_of(tmp_path, 3)
+    assert all(step["critic/vf_loss"] > 0 and step["critic/grad_norm"] > 0 for step in steps)
+    assert steps[-1]["critic/vf_loss"] < steps[0]["critic/vf_loss"]
