@@ -63,7 +63,7 @@ def charged_advantages(data: Any, costs: torch.Tensor, case: dict[str, Any]) -> 
     turn = since(data["refine_start"], columns["response_mask"])
     change = CREDITS[case["credit"]].advantages
     assert change is not None
-    after = change(columns["advantages"], {"turn": turn, "cost": costs}, case["eta"])
+    after = change(columns["advantages"], {"turn": turn, "cost": costs}, torch.tensor([[case["eta"]]]))
     return jagged([row[: len(old)] for row, old in zip(after, data["advantages"].unbind(), strict=True)])
 
 

@@ -110,7 +110,8 @@ def reference_loss(model: Any, case: dict[str, Any], costs: list[float]) -> tupl
             for t, log_prob in enumerate(log_probs(model, context_of(row), row["refine_ids"])):
                 p = log_prob.detach().exp().item()
                 known = known_weights(row, case["token_weights"])[t]
-                weight = {"chord": p * (1 - p), "dft": p}.get(case["token_weights"], known)
+                by_policy = {"chord": p * (1 - p), "dft": p, "shaped": 0.1 * p / (p + 0.1) ** 2}
+                weight = by_policy.get(case["token_weights"], known)
                 crossed = crossed - weight * log_prob
                 num_refined += 1
     return policy / num_tokens, crossed / (num_tokens if case["normaliser"] == "batch" else max(1, num_refined))
@@ -135,7 +136,7 @@ def cases(model: Any) -> Iterator[dict[str, Any]]:
     sizes = [(1, None), (2, None), (4, None), (None, 16)]  # micro-batches of fixed and of dynamic size
     for name, epochs, (size, tokens) in itertools.product(ACCEPTED, (1, 3), sizes):
         yield make_case(model, name, epochs=epochs, micro_batch_size=size, max_tokens=tokens)
-    for weights in ("edited", "chord", "dft"):
+    for weights in ("edited", "chord", "dft", "shaped"):
         yield make_case(model, "some", token_weights=weights)
     yield make_case(model, "all", eta=0.0)
     yield make_case(model, "some", normaliser="batch")
@@ -160,7 +161,6 @@ def free_port() -> int:
 
 
 @pytest.mark.e2e
-@pytest.mark.shares
 @pytest.mark.parametrize("num_ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_sft_loss_and_gradients(num_ranks: int, start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
     load = {"pretrained_model_name_or_path": tiny_llama, "dtype": torch.float32}
@@ -172,7 +172,7 @@ def test_sft_loss_and_gradients(num_ranks: int, start_marked: Callable, tiny_lla
     job = start_marked(arguments, cwd=tmp_path, environment=environment)
     assert job.wait(300) == 0, job.output()[-6000:]
     results = torch.load(tmp_path / "out.pt", weights_only=False)
-    assert len(results) == len(all_cases) == 38
+    assert len(results) == len(all_cases) == 39
 
     for case, result in zip(all_cases, results, strict=True):
         label = {key: value for key, value in case.items() if key != "rows"}
