@@ -96,7 +96,8 @@ class World:
 def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2, block_wise: bool = False) -> World:
     """Draw a world; its refiner mends one mistake or writes anything with these probabilities, else it repeats.
 
-    It can make nothing of the empty answer. Block-wise it keeps what stands before the first mistake and writes the rest.
+    It can make nothing of the empty answer. Block-wise it keeps what stands before the first mistake, and all that it
+    then writes is right.
     """
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     solution = (*rng.choices(range(1, NUM_TOKENS), k=MAX_LENGTH - 1), EOS)
