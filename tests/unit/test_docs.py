@@ -1,11 +1,14 @@
 """Links, keys and commands of README and docs are real."""
 
+import dataclasses
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 import yaml
+
+from recipe.online_refiner import configuration
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("examples/**/*.md")])
@@ -56,3 +59,16 @@ def test_commands_name_files_and_modules_that_exist(page: Path) -> None:
                 if module.split(".")[0] in ("recipe", "refiner_worker", "reward"):
                     path = REPOSITORY / module.replace(".", "/")
                     assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page.name}: {line}"
+
+
+def test_the_page_of_keys_is_that_of_the_fields() -> None:
+    assert configuration.PAGE.read_text() == configuration.page(), "run python -m recipe.online_refiner.configuration"
+    for name, block in configuration.BLOCKS.items():
+        fields = [field.name for field in dataclasses.fields(block)]
+        assert list(configuration.meanings(block)) == fields == list(BLOCKS[name]), "each field has its sentence"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (REPOSITORY / "docs" / "README.md").read_text()
+    for page in REPOSITORY.glob("docs/*.md"):
+        assert page.name == "README.md" or f"]({page.name})" in index, page.name
