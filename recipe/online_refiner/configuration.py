@@ -18,8 +18,8 @@ BLOCKS = {
 HEAD = """\
 # Every key of this extension
 
-For whom the eight keys of the README are not enough. Written by `python -m recipe.online_refiner.configuration` from the
-doc strings of [blocks.py](../recipe/online_refiner/blocks.py) and
+For whom the eight keys of the README are not enough. Written by `python -m recipe.online_refiner.configuration` from
+the doc strings of [blocks.py](../recipe/online_refiner/blocks.py) and
 [refiner_worker/config.py](../refiner_worker/config.py), and the defaults of
 [online.yaml](../recipe/online_refiner/config/refinement/online.yaml); a test says when it is stale.
 
