@@ -6,12 +6,27 @@ from typing import Any
 
 from refiner_worker.drafts import DRAFTS
 
-PLACEMENTS = ("colocated", "dedicated", "shared")
-GROUP_CHOICES = ("lowest", "random")
-GROUPS = ("all", "unsolved")
-BLOCKS = ("line", "sentence", "paragraph")
-BLOCK_CHOICES = ("first_failure", "uncertainty", "random")
-DEATH_POLICIES = ("restart", "continue", "stop")
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "placement": ("colocated", "dedicated", "shared"),
+    "groups": ("all", "unsolved"),
+    "group_choice": ("lowest", "random"),
+    "block": ("line", "sentence", "paragraph", None),
+    "block_choice": ("first_failure", "uncertainty", "random"),
+    "draft": (*DRAFTS, None),
+    "on_replica_death": ("restart", "continue", "stop"),
+}
+LEAST = {
+    "num_replicas": (1, "as many as fit"),
+    "max_new_tokens": (1, ""),
+    "temperature": (0, ""),
+    "max_refinements_per_group": (0, "all"),
+    "num_candidates": (1, ""),
+    "num_draft_tokens": (1, ""),
+    "num_kl_rollouts": (0, "the default"),
+    "num_workers": (1, "the default"),
+}
+"""The least value of a number, and what null stands for where it may be null."""
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -53,8 +68,11 @@ class RefinerConfig:
     use_solved_sibling: bool
     """In a group with a response of ``skip_reward_at_least``, that is the refinement of the others. It costs nothing;
     of several each serves in turn."""
+    imitate_solved: bool
+    """A response of ``skip_reward_at_least`` is its own refinement, in mode ``sft``: the likelihood of what the policy
+    solved itself. With ``max_refinements_per_group=0`` a control that shows what is owed to the refiner."""
     max_refinements_per_group: int | None
-    """Refine at most so many responses to one prompt; null: all."""
+    """Refine at most so many responses to one prompt; null: all, 0: none."""
     group_choice: str
     """Which of them, if there are more: those with the ``lowest`` rewards, or ``random`` ones."""
     block: str | None
@@ -117,59 +135,36 @@ class RefinerConfig:
         Raises:
             ValueError: Naming the key and what to set.
         """
-        if self.placement not in PLACEMENTS:
-            raise ValueError(f"refiner.placement={self.placement} does not exist; set one of: {', '.join(PLACEMENTS)}")
+        for key, known in CHOICES.items():
+            if getattr(self, key) not in known:
+                names = ", ".join(name for name in known if name) + (", or null" if None in known else "")
+                raise ValueError(f"refiner.{key}={getattr(self, key)} does not exist; set one of: {names}")
         self._validate_placement()
-        if self.num_replicas is not None and self.num_replicas < 1:
-            raise ValueError(f"refiner.num_replicas={self.num_replicas}: set at least 1, or null for as many as fit")
-        if self.max_new_tokens < 1:
-            raise ValueError(f"refiner.max_new_tokens={self.max_new_tokens}: set at least 1")
-        if self.temperature < 0:
-            raise ValueError(f"refiner.temperature={self.temperature}: set 0 (greedy) or more")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"refiner.top_p={self.top_p}: set a number in (0, 1]")
-        if self.groups not in GROUPS:
-            raise ValueError(f"refiner.groups={self.groups} does not exist; set one of: {', '.join(GROUPS)}")
-        if self.skip_reward_at_least is None and (self.groups == "unsolved" or self.use_solved_sibling):
-            key = "groups=unsolved" if self.groups == "unsolved" else "use_solved_sibling=true"
-            raise ValueError(f"refiner.{key}: say which reward is maximal, set refiner.skip_reward_at_least")
-        if self.max_refinements_per_group is not None and self.max_refinements_per_group < 1:
-            raise ValueError(
-                f"refiner.max_refinements_per_group={self.max_refinements_per_group}: set at least 1, or null for all"
-            )
-        if self.group_choice not in GROUP_CHOICES:
-            raise ValueError(
-                f"refiner.group_choice={self.group_choice} does not exist; set one of: {', '.join(GROUP_CHOICES)}"
-            )
-        if self.block is not None and self.block not in BLOCKS:
-            raise ValueError(f"refiner.block={self.block} does not exist; set one of: {', '.join(BLOCKS)}, or null")
-        if self.block_choice not in BLOCK_CHOICES:
-            raise ValueError(
-                f"refiner.block_choice={self.block_choice} does not exist; set one of: {', '.join(BLOCK_CHOICES)}"
-            )
-        if self.on_replica_death not in DEATH_POLICIES:
-            raise ValueError(
-                f"refiner.on_replica_death={self.on_replica_death} does not exist; "
-                f"set one of: {', '.join(DEATH_POLICIES)}"
-            )
-        if self.num_candidates < 1 or (self.num_candidates > 1 and self.temperature == 0):
-            raise ValueError(
-                f"refiner.num_candidates={self.num_candidates}: set at least 1; more than 1 needs refiner.temperature "
-                "above 0 (greedy candidates are all the same)"
-            )
-        if self.draft is not None and self.draft not in DRAFTS:
-            raise ValueError(f"refiner.draft={self.draft} does not exist; set one of: {', '.join(DRAFTS)}, or null")
-        if self.num_draft_tokens < 1:
-            raise ValueError(f"refiner.num_draft_tokens={self.num_draft_tokens}: set at least 1")
-        if not 1 <= self.max_requests_in_flight <= 450:
-            raise ValueError(f"refiner.max_requests_in_flight={self.max_requests_in_flight}: set 1 to 450")
+        for key, (least, default) in LEAST.items():
+            value = getattr(self, key)
+            if value is not None and value < least:
+                or_null = default and f", or null for {default}"
+                raise ValueError(f"refiner.{key}={value}: set {least} or more{or_null}")
         for key in ("request_timeout_s", "restart_timeout_s"):
             if getattr(self, key) <= 0:
                 raise ValueError(f"refiner.{key}={getattr(self, key)}: set a number of seconds above 0")
-        if self.num_kl_rollouts is not None and self.num_kl_rollouts < 0:
-            raise ValueError(f"refiner.num_kl_rollouts={self.num_kl_rollouts}: set 0 or more, or null for the default")
-        if self.num_workers is not None and self.num_workers < 1:
-            raise ValueError(f"refiner.num_workers={self.num_workers}: set at least 1, or null for the default")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"refiner.top_p={self.top_p}: set a number in (0, 1]")
+        if not 1 <= self.max_requests_in_flight <= 450:
+            raise ValueError(f"refiner.max_requests_in_flight={self.max_requests_in_flight}: set 1 to 450")
+        if self.num_candidates > 1 and self.temperature == 0:
+            raise ValueError(
+                f"refiner.num_candidates={self.num_candidates}: more than 1 needs refiner.temperature above 0 (greedy "
+                "candidates are all the same)"
+            )
+        needs_maximum = {
+            "groups=unsolved": self.groups == "unsolved",
+            "use_solved_sibling=true": self.use_solved_sibling,
+            "imitate_solved=true": self.imitate_solved,
+        }
+        for key, is_set in needs_maximum.items():
+            if is_set and self.skip_reward_at_least is None:
+                raise ValueError(f"refiner.{key}: say which reward is maximal, set refiner.skip_reward_at_least")
         self.template_path()
 
     def _validate_placement(self) -> None:

@@ -2,7 +2,7 @@
 
     python scripts/check_backends.py [LAYOUT...]
 
-Every layout of ranks trains a tiny random Llama on 22 small batches: all modes; none, some and all refinements
+Every layout of ranks trains a tiny random Llama on 23 small batches: all modes; none, some and all refinements
 accepted; fixed and dynamic micro-batches. ``log_prob_diff`` is the largest difference of log pi(a'_t) in nats,
 ``param_diff`` that of a parameter after training, ``cross_entropy_diff`` that of the metric in nats; in every batch
 some parameter changes by ``smallest_change`` or more. The last line is a JSON object with ``layouts``, by name. The

@@ -21,30 +21,37 @@ browser() {
         echo "test: chromium could not be installed; the report's browser test is skipped"
     fi
 }
-# Two tests at a time: with a thread for each core they would wait for each other, busily.
-two_at_a_time() {
-    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses 2 "$@"
+# With a thread for each core tests that run beside each other would wait for each other, busily. Many wait for a time-out:
+# three at a time keep two cores busy.
+together() {
+    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses 3 --dist loadgroup "$@" || [ $? = 5 ]
+}
+alone() {
+    .venv/bin/pytest -v --durations=15 "$@" || [ $? = 5 ] # 5: no test was chosen
 }
 static() {
     .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/mypy
 }
+default="not gpu and not slow"
 unit() { # style and types beside the tests
     static &
     local checks=$! failed=0
-    two_at_a_time tests/unit "$@" || failed=1
+    together tests/unit "$@" || failed=1
     wait "$checks" || { failed=1; echo "test: style or types failed: see ruff's or mypy's lines above"; }
     return "$failed"
 }
-e2e() { # what may share the machine first, two at a time
-    local failed=0 default="not gpu and not slow"
-    two_at_a_time --dist loadfile -m "$default and shares" tests/e2e "$@" || [ $? = 5 ] || failed=1
-    .venv/bin/pytest -v -m "$default and not shares" --durations=15 tests/e2e "$@" || [ $? = 5 ] || failed=1
+e2e() {
+    local failed=0
+    together -m "$default and not alone" tests/e2e "$@" || failed=1
+    alone -m "$default and alone" tests/e2e "$@" || failed=1
     return "$failed"
 }
-all() {
-    local failed=()
-    unit || failed+=("style, types or unit tests")
-    e2e || failed+=("end-to-end tests")
+all() { # as both, but unit tests fill the cores while jobs start
+    static &
+    local checks=$! failed=()
+    together -m "$default and not alone" --durations=15 tests || failed+=("tests that run together")
+    alone -m "$default and alone" tests || failed+=("tests that run alone")
+    wait "$checks" || failed+=("style or types")
     if [ ${#failed[@]} != 0 ]; then printf 'test: failed: %s (see above)\n' "${failed[@]}"; return 1; fi
 }
 slow() {

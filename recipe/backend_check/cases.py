@@ -63,8 +63,8 @@ def _settings() -> Iterator[dict[str, Any]]:
     yield {**SFT, **USUAL_SIZES[0], "accepted": "some", "epochs": 3}
     for mode, name, sizes in itertools.product((PENALTY, LAGRANGIAN), ("all", "some"), USUAL_SIZES):
         yield {**mode, **sizes, "accepted": name}
-    for changes in ({"token_weights": "edited"}, {"token_weights": "chord"}, {"token_weights": "dft"}):
-        yield {**SFT, **changes, **USUAL_SIZES[0], "accepted": "some"}
+    for weights in ("edited", "chord", "dft", "shaped"):
+        yield {**SFT, "token_weights": weights, **USUAL_SIZES[0], "accepted": "some"}
     yield {**SFT, "eta": 0.0, **USUAL_SIZES[0], "accepted": "all"}
     yield {**SFT, "normaliser": "batch", **USUAL_SIZES[0], "accepted": "some"}
 

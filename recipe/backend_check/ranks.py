@@ -182,5 +182,5 @@ def _charged(data: Any, refined: dict[str, Any], case: Case) -> torch.Tensor:
     assert case.credit is not None
     change = CREDITS[case.credit].advantages
     assert change is not None
-    after = change(columns["advantages"], known, case.eta)
+    after = change(columns["advantages"], known, torch.tensor([[case.eta]]))
     return jagged([row[: len(old)] for row, old in zip(after, data["advantages"].unbind(), strict=True)])

@@ -61,7 +61,8 @@ def loss(model: Any, case: "Case", of_rows: list[list[float]]) -> tuple[Tensor, 
         if row["refine_used"] and case.token_weights:
             for t, log_prob in enumerate(answer_log_probs(model, context_of(row), row["refine_ids"])):
                 p = log_prob.detach().exp().item()
-                weight = {"chord": p * (1 - p), "dft": p}.get(case.token_weights, row["refine_weights"][t])
+                by_policy = {"chord": p * (1 - p), "dft": p, "shaped": 0.1 * p / (p + 0.1) ** 2}
+                weight = by_policy.get(case.token_weights, row["refine_weights"][t])
                 crossed = crossed - weight * log_prob
                 num_refined += 1
     return policy / num_tokens, crossed / (num_tokens if case.normaliser == "batch" else max(1, num_refined))

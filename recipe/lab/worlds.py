@@ -22,9 +22,9 @@ from recipe.online_refiner.alignment import ALIGNMENTS, counterparts, known_weig
 from recipe.online_refiner.blocks import ConstraintConfig
 from recipe.online_refiner.constraint import accepts, charge
 from recipe.online_refiner.credit import CREDITS
+from recipe.online_refiner.groups import Member
 from recipe.online_refiner.loss import refined_loss
 from recipe.online_refiner.refined_rows import append_refined_rows, jagged
-from recipe.online_refiner.step import Member
 
 EOS, NUM_TOKENS, MAX_LENGTH, NUM_FEATURES = 0, 4, 4, 12
 PROMPT = [1]
@@ -93,10 +93,11 @@ class World:
         return self.log_probs(parameters).sum(-1).exp() @ LENGTHS.float()
 
 
-def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2) -> World:
+def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2, block_wise: bool = False) -> World:
     """Draw a world; its refiner mends one mistake or writes anything with these probabilities, else it repeats.
 
-    It can make nothing of the empty answer.
+    It can make nothing of the empty answer. Block-wise it keeps what stands before the first mistake, and all that it
+    then writes is right.
     """
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     solution = (*rng.choices(range(1, NUM_TOKENS), k=MAX_LENGTH - 1), EOS)
@@ -106,7 +107,8 @@ def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2) -> Wor
         if draw < improves and len(response) > 1 and response != solution:
             padded = (*response, *[EOS] * (MAX_LENGTH - len(response)))
             place = next(t for t in range(MAX_LENGTH) if padded[t] != solution[t])
-            mended = (*padded[:place], solution[place], *padded[place + 1 :])
+            rest = solution[place + 1 :] if block_wise else padded[place + 1 :]
+            mended = (*padded[:place], solution[place], *rest)
             answer = (*itertools.takewhile(lambda token: token != EOS, mended[:-1]), EOS)
         elif draw > 1 - worsens:
             answer = rng.choice(ended)
@@ -155,17 +157,17 @@ def advantages(
         "refine_start": torch.zeros_like(LENGTHS),
     }
     name = constraint.chosen("credit")
-    credit = CREDITS[name] if name else None
+    credit, weight = CREDITS[name] if name else None, torch.full((len(RESPONSES), 1), eta)
     if credit is not None:
-        data["cost"] = torch.tensor(credit.costs(members))
+        data["cost"] = torch.tensor([cost or 0.0 for cost in credit.costs(members)])
     if credit is not None and credit.advantages is None and credit.rewards is not None:
-        rewards = credit.rewards(rewards, data, eta)
+        rewards = credit.rewards(rewards, data, weight)
     totals, chances = rewards.sum(-1), log_probs.sum(-1).exp()
     own = totals[:, None] * MASK
     if is_rewarded:
         mean = chances @ totals
         own = ((totals - mean) / (chances @ (totals - mean) ** 2).sqrt())[:, None] * MASK
-    return credit.advantages(own, data, eta) if credit is not None and credit.advantages is not None else own
+    return credit.advantages(own, data, weight) if credit is not None and credit.advantages is not None else own
 
 
 def expected_update(

@@ -8,8 +8,12 @@ from refiner_worker.config import RefinerConfig
 
 MODES = ("none", "penalty", "sft", "lagrangian")
 ALIGNMENTS = ("position", "diff")
-CREDITS = ("return_to_go", "whole", "in_reward", "centred", "divergence", "exonerate")
-TOKEN_WEIGHTS = ("uniform", "edited", "charged", "chord", "dft")
+CREDITS = (
+    *("return_to_go", "whole", "in_reward", "centred", "divergence", "exonerate"),
+    *("routed", "silent", "members"),
+)
+TOKEN_WEIGHTS = ("uniform", "edited", "charged", "chord", "dft", "shaped")
+PAIR_WEIGHTS = ("failure_rate", "advantage")
 SFT_NORMALISERS = ("accepted", "batch")
 DIVERGENCE_PER = ("token", "rollout")
 ETA_SCHEDULES = ("constant", "linear", "cosine", "adaptive")
@@ -52,13 +56,16 @@ NO_CREDIT = {
     "centred": "a critic's values are the baseline already",
     "divergence": "it changes single advantages, which a critic's estimate has spread and whitened",
     "exonerate": "it changes single advantages, which a critic's estimate has spread and whitened",
+    "routed": "it takes advantages away, whose size a critic's estimate has whitened over the batch",
+    "silent": "it takes all advantages away, and a critic would be trained for nothing",
+    "members": "it normalises rewards within a group, which a critic does not have",
 }
 """Credits that do not work with a critic, and why."""
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
     **{"mode": MODES, "alignment": ALIGNMENTS, "eta_schedule": ETA_SCHEDULES, "divergence_per": DIVERGENCE_PER},
     **{"credit": (*CREDITS, None), "token_weights": (*TOKEN_WEIGHTS, None)},
-    "sft_normaliser": (*SFT_NORMALISERS, None),
+    **{"sft_normaliser": (*SFT_NORMALISERS, None), "pair_weights": (*PAIR_WEIGHTS, None)},
 }
 
 
@@ -91,11 +98,14 @@ class ConstraintConfig:
     """Which tokens of a the penalty charges, and before or after the group's normalisation (``credit.py``); null is
     ``return_to_go``, in mode ``lagrangian`` ``whole``."""
     token_weights: str | None
-    """Weights of the tokens of a' in the cross-entropy: ``uniform``, ``edited``, ``charged``, ``chord`` or ``dft``
-    (``loss.py``); null is ``uniform``, in mode ``lagrangian`` ``charged``."""
+    """Weights of the tokens of a' in the cross-entropy: ``uniform``, ``edited``, ``charged``, ``chord``, ``dft``
+    or ``shaped`` (``loss.py``); null is ``uniform``, in mode ``lagrangian`` ``charged``."""
     sft_normaliser: str | None
     """What the cross-entropy is divided by: ``accepted`` tokens, or as the policy's loss (``batch``), so that it fades
     as acceptance does; null is ``accepted``, in mode ``lagrangian`` ``batch``."""
+    pair_weights: str | None
+    """What eta is multiplied by for each pair. ``failure_rate``: the share of the group's responses that do not have
+    ``refiner.skip_reward_at_least``. ``advantage``: the refinement's as a member of the group (LUFFY). Null: 1."""
     rescue_dead_groups: bool
     """Keep a group whose rewards are all equal where a refinement is better, also under DAPO's filter: its advantages
     are 0, and it has the cross-entropy alone. For modes with one."""

@@ -9,6 +9,7 @@ import datasets
 import torch
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray._private.utils import read_ray_address
+from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import import_external_libs
 
@@ -47,7 +48,7 @@ def check(config: DictConfig, blocks: RefinementConfig) -> tuple[Any, int]:
         _check_folder(config.critic.model.path, "critic.model.path")
     if config.reward.reward_model.enable:
         _check_folder(config.reward.reward_model.model_path, "reward.reward_model.model_path")
-    num_train, _ = (_check_data(config, blocks, key) for key in ("train_files", "val_files"))
+    num_train, _ = (_check_data(config, blocks, key, tokenizer) for key in ("train_files", "val_files"))
     if config.data.train_max_samples > 0:
         num_train = min(num_train, config.data.train_max_samples)
     if num_train < config.data.train_batch_size:
@@ -125,9 +126,11 @@ def _check_same_tokenizer(actor: Any, refiner: Any) -> None:
         )
 
 
-def _check_data(config: DictConfig, blocks: RefinementConfig, key: str) -> int:
+def _check_data(config: DictConfig, blocks: RefinementConfig, key: str, tokenizer: Any) -> int:
     """Check what verl will read, and return the number of its rows."""
     files = config.data[key]
+    if OmegaConf.select(config, "data.custom_cls.path"):  # a class of the user's, which alone knows its files
+        return len(create_rl_dataset(files, config.data, tokenizer, None))
     parts = [_read(config, key, file) for file in (files if isinstance(files, ListConfig) else [files]) if file]
     num_rows = sum(part.num_rows for part in parts)
     if num_rows == 0:

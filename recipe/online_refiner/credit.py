@@ -4,75 +4,91 @@ The driver turns numbers of the rollouts into one cost each (``costs``); the wor
 advantages by it or, before the estimator, the token-level rewards. Shapes as in ``constraint.py``.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from recipe.online_refiner.step import Member
+from recipe.online_refiner.groups import Member, by_group, mixed_advantages
 
-Costs = Callable[[Sequence[Member]], list[float]]
-"""From a step's rollouts to a cost for each, in nats; 0 where nothing is to be charged."""
-Change = Callable[[Tensor, Mapping[str, Tensor], float], Tensor]
+Costs = Callable[[Sequence[Member]], list[float | None]]
+"""From a step's rollouts to a number for each, mostly a cost in nats; None where nothing changes."""
+Change = Callable[[Tensor, Mapping[str, Tensor], Tensor], Tensor]
 """(own, data, eta) -> the new advantages or rewards: own (B, T); ``data`` has ``turn`` (B, T), 1 on the tokens of the
-turn that was refined, ``cost`` (B,), and the padded columns that the credit names."""
+turn that was refined, ``cost`` (B,), and the padded columns that the credit names; eta (B, 1), one for each pair."""
 
 MAX_GAP = 5.0
 """Nats that :func:`divergence` charges at most: the policy gives a'_t* 1/150 of the probability of a_t*."""
 
 
-def in_full(members: Sequence[Member]) -> list[float]:
+def in_full(members: Sequence[Member]) -> list[float | None]:
     """Return D of Eq. 6."""
-    return [one.divergence or 0.0 for one in members]
+    return [one.divergence for one in members]
 
 
-def per_token(members: Sequence[Member]) -> list[float]:
+def per_token(members: Sequence[Member]) -> list[float | None]:
     """Return D / min(n, m): nats per token of the shorter of a and a'."""
-    return [one.divergence_per_token for one in members]
+    return [None if one.divergence is None else one.divergence_per_token for one in members]
 
 
-def centred(members: Sequence[Member]) -> list[float]:
+def everyone(members: Sequence[Member]) -> list[float | None]:
+    """Return 0: each response is meant, whether it has a refinement or not."""
+    return [0.0] * len(members)
+
+
+def as_members(members: Sequence[Member]) -> list[float | None]:
+    """Return the advantages in groups in which used refinements are members; None in groups without one."""
+    found: list[float | None] = [None] * len(members)
+    for group in by_group(members):
+        refined = [one for one in (members[index].refined_reward for index in group) if one is not None]
+        if refined:
+            values, _ = mixed_advantages([members[index].reward for index in group], refined)
+            for index, value in zip(group, values, strict=True):
+                found[index] = value
+    return found
+
+
+def centred(members: Sequence[Member]) -> list[float | None]:
     """Return D' minus the mean of the siblings' D' (0 without siblings); a group's costs sum to 0.
 
     D' is D; for a failure without a used refinement, whose reward is no higher than that of a sibling that is charged,
     it is the group's largest D: what the refiner cannot mend is no cheaper than what it can.
     """
-    groups: dict[str, list[int]] = defaultdict(list)
-    for index, one in enumerate(members):
-        groups[one.group].append(index)
-    costs = in_full(members)
-    for group in groups.values():
+    found: list[float | None] = [None] * len(members)
+    for group in by_group(members):
         charged = [members[index] for index in group if members[index].divergence is not None]
-        for index in group:
+        if not charged:
+            continue
+        largest = max(one.divergence or 0.0 for one in charged)
+        costs = [members[index].divergence or 0.0 for index in group]
+        for place, index in enumerate(group):
             one = members[index]
             if one.divergence is None and any(one.reward <= other.reward for other in charged):
-                costs[index] = max(other.divergence or 0.0 for other in charged)
-        total = sum(costs[index] for index in group)
-        for index in group:
-            costs[index] -= (total - costs[index]) / max(1, len(group) - 1)
-    return costs
+                costs[place] = largest
+        for index, cost in zip(group, costs, strict=True):
+            found[index] = cost - (sum(costs) - cost) / max(1, len(group) - 1)
+    return found
 
 
-def token_penalty(charged: Tensor, eta: float) -> Tensor:
+def token_penalty(charged: Tensor, eta: Tensor) -> Tensor:
     """Return the token-level penalty p_t = eta * log pi_theta(a'_c(t)) that is added to the reward of token t.
 
     It is a penalty: never positive. Its sum over t is -eta * D of Eq. 6.
 
     Args:
         charged: (B, T) from :func:`recipe.online_refiner.constraint.charge`.
-        eta: weight of the constraint, >= 0; 0 gives exactly 0, also for impossible tokens.
+        eta: (B, 1) weight of the constraint; 0 gives exactly 0, also for impossible tokens.
     """
-    return eta * charged if eta > 0 else torch.zeros_like(charged)
+    return torch.where(eta != 0, eta * charged, torch.zeros_like(charged))
 
 
-def each_token(own: Tensor, data: Mapping[str, Tensor], eta: float) -> Tensor:
+def each_token(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
     """Add p_t to the reward of token t: a critic learns to expect it."""
     return own + token_penalty(data["refine_charged"], eta)
 
 
-def return_to_go(own: Tensor, data: Mapping[str, Tensor], eta: float) -> Tensor:
+def return_to_go(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
     """Add the penalty's return-to-go (gamma = 1): A_t = A_group + sum over k >= t of p_k.
 
     The outcome reward was normalised within its group before, so a penalty never changes the advantages of its
@@ -81,12 +97,12 @@ def return_to_go(own: Tensor, data: Mapping[str, Tensor], eta: float) -> Tensor:
     return own + token_penalty(data["refine_charged"], eta).flip(-1).cumsum(-1).flip(-1) * data["turn"]
 
 
-def whole(own: Tensor, data: Mapping[str, Tensor], eta: float) -> Tensor:
+def whole(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
     """Charge every token of the turn for all of its cost: a' depends on the whole of a, so each token had a part."""
     return own - eta * data["cost"][:, None] * data["turn"]
 
 
-def at_end(own: Tensor, data: Mapping[str, Tensor], eta: float) -> Tensor:
+def at_end(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
     """Take the cost from the reward of the turn's last token, where the task's reward is."""
     is_last = data["turn"] * (data["turn"].flip(-1).cumsum(-1).flip(-1) == 1)
     return own - eta * data["cost"][:, None] * is_last
@@ -108,16 +124,26 @@ def first_difference(data: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor
     return both & (num_before == 0), differs & (num_before == 1), gap
 
 
-def divergence(own: Tensor, data: Mapping[str, Tensor], eta: float) -> Tensor:
+def divergence(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
     """Charge t* alone, where the policy prefers its token: A_t* += eta * clip(log pi(a'_t*) - log pi(a_t*), -c, 0)."""
     _, first, gap = first_difference(data)
     return own + eta * torch.where(first, gap.clamp(-MAX_GAP, 0), torch.zeros_like(gap))
 
 
-def exonerate(own: Tensor, data: Mapping[str, Tensor], eta: float) -> Tensor:
+def exonerate(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
     """Blame no token before t*, A_t = max(A_t, 0): a' shows that it was fine. Any eta > 0 does the same."""
     before, _, _ = first_difference(data)
     return torch.where(before & (eta > 0), own.clamp(min=0), own)
+
+
+def nothing(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
+    """Let the turn learn nothing from its own reward, A_t = 0. Any eta > 0 does the same."""
+    return torch.where(data["turn"].bool() & (eta != 0), torch.zeros_like(own), own)
+
+
+def instead(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
+    """Replace the advantage of the turn by ``cost``. Any eta > 0 does the same."""
+    return torch.where(data["turn"].bool() & (eta != 0), data["cost"][:, None].to(own.dtype), own)
 
 
 class Credit(NamedTuple):
@@ -140,4 +166,7 @@ CREDITS: dict[str, Credit] = {
     "centred": Credit(centred, (), whole, None),
     "divergence": Credit(in_full, PAIR, divergence, None),
     "exonerate": Credit(in_full, PAIR, exonerate, None),
+    "routed": Credit(in_full, (), nothing, None),
+    "silent": Credit(everyone, (), nothing, None),
+    "members": Credit(as_members, (), instead, None),
 }

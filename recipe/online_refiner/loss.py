@@ -22,6 +22,9 @@ from verl.workers.utils.padding import no_padding_2_padding
 Loss = tuple[Tensor, dict[str, Any]]
 """What verl's losses return: the loss and its metrics."""
 
+SHAPE = 0.1
+"""gamma of ``shaped``, LUFFY's choice."""
+
 TOKEN_WEIGHTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "uniform": lambda probs, known: known,
     # What the refiner wrote itself against what it repeated from the response (``constraint.kept_weight``).
@@ -29,9 +32,11 @@ TOKEN_WEIGHTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     # As often as a token of the response is charged for it: the gradient of D of Eq. 6.
     "charged": lambda probs, known: known,
     # CHORD-phi (W. Zhang et al., arXiv 2508.11408): learn from tokens that the policy neither rules out nor is sure of.
-    "chord": lambda probs, known: probs * (1 - probs),
+    "chord": lambda probs, known: known * (probs * (1 - probs)),
     # DFT (Y. Wu et al., arXiv 2508.05629): the probability takes away the 1/p that the SFT gradient hides.
-    "dft": lambda probs, known: probs,
+    "dft": lambda probs, known: known * probs,
+    # LUFFY (J. Yan et al., arXiv 2504.14945): -f(p) with f(p) = p / (p + gamma) in place of -log p has this gradient.
+    "shaped": lambda probs, known: known * (SHAPE * probs / (probs + SHAPE) ** 2),
 }
 """Weights w_t from (B, T) probabilities of the tokens under the current policy, without gradient, and (B, T) what was
 known of them before the update (``alignment.py``)."""

@@ -31,6 +31,7 @@ MEANING = {
     "refiner/num_attempted": "rollouts sent to the refiner",
     "refiner/num_accepted": "refinements that are better by the reward gate: the pairs of Eq. 6",
     "refiner/improvement_ratio": "accepted / all rollouts",
+    "refiner/num_own": "solved responses that are imitated themselves (refiner.imitate_solved)",
     "refiner/num_verbatim": "refinements that repeat the response token by token",
     "refiner/num_from_siblings": "refinements that are a solved response of the group (refiner.use_solved_sibling)",
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
@@ -142,11 +143,14 @@ def stage_metrics(state: StepState, distances: list[int]) -> dict[str, float]:
     ]
     verdicts = [one.verdict for one in outcomes]
     return {
-        "refiner/num_attempted": sum(verdict not in SKIPPED for verdict in verdicts),
+        "refiner/num_attempted": sum(verdict not in (*SKIPPED, "own") for verdict in verdicts),
         "refiner/num_accepted": len(gains),
         "refiner/improvement_ratio": len(gains) / max(1, len(outcomes)),
-        "refiner/num_verbatim": sum(one.is_verbatim for one in outcomes),
-        "refiner/num_from_siblings": sum(one.is_scored and not one.num_generated_tokens for one in outcomes),
+        "refiner/num_own": verdicts.count("own"),
+        "refiner/num_verbatim": sum(one.is_verbatim and one.verdict != "own" for one in outcomes),
+        "refiner/num_from_siblings": sum(
+            one.is_scored and one.verdict != "own" and not one.num_generated_tokens for one in outcomes
+        ),
         "refiner/reward_gain": float(np.mean(gains)) if gains else 0.0,
         "refiner/edit_distance": float(np.mean(distances)) if distances else 0.0,
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},

@@ -61,6 +61,8 @@ class Refiner:
         if not rollout.turn_ids:
             return Refinement(verdict="no_turn")
         if self.config.is_maximal(rollout.reward):
+            if self.config.imitate_solved and self._solves(rollout):
+                return Refinement(verdict="own", token_ids=rollout.turn_ids, reward=rollout.reward)
             return Refinement(verdict="max_reward")
         siblings = [one for one in solved if one.earlier_ids == rollout.earlier_ids]
         if self.config.use_solved_sibling and siblings:

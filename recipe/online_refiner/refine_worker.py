@@ -24,13 +24,15 @@ from recipe.online_refiner.alignment import known_weights
 from recipe.online_refiner.blocks import ConstraintConfig
 from recipe.online_refiner.constraint import since
 from recipe.online_refiner.credit import CREDITS
+from recipe.online_refiner.groups import Member, weights_of_pairs
 from recipe.online_refiner.records import Records
 from recipe.online_refiner.refine import Refiner, reference_log_probs
-from recipe.online_refiner.rollout import Outcome, Refinement, Rollout
+from recipe.online_refiner.rollout import USED, Outcome, Refinement, Rollout
 from recipe.online_refiner.schema import load
 from recipe.online_refiner.scoring import RewardLoopScore
 from recipe.online_refiner.sessions import refuse
 from refiner_worker.client import RefinerClient
+from refiner_worker.config import RefinerConfig
 from refiner_worker.prompts import RefinerPrompt
 
 MAX_DETAIL = 1000
@@ -103,10 +105,7 @@ class RefineWorker:
             rows,
             refinements,
             outcomes,
-            [
-                known_weights(constraint, rollout.turn_ids, refinement.token_ids) if outcome.is_used else []
-                for rollout, refinement, outcome in zip(rollouts, refinements, outcomes, strict=True)
-            ],
+            token_weights(constraint, self._config, rollouts, outcomes, refinements),
         )
         return outcomes
 
@@ -127,7 +126,7 @@ class RefineWorker:
         return known.keys
 
     async def penalise(
-        self, rows: KVBatchMeta, field: str, credit: str, eta: float, costs: Mapping[str, float]
+        self, rows: KVBatchMeta, field: str, credit: str, costs: Mapping[str, tuple[float, float]]
     ) -> None:
         """Charge some rows for their divergence, in their token-level rewards or in their advantages.
 
@@ -135,16 +134,15 @@ class RefineWorker:
             rows: With the columns that the credit names.
             field: ``rm_scores`` or ``advantages``.
             credit: One of CREDITS.
-            eta: Weight of the constraint.
-            costs: Of the rows, by their keys.
+            costs: What the credit says of the rows and the weight of the constraint there, by their keys.
         """
         columns = (field, "response_mask", "refine_start", *CREDITS[credit].columns)
         data = await asyncio.to_thread(queue.read_padded, rows, *columns)
         data["turn"] = since(data["refine_start"], data["response_mask"])
-        data["cost"] = torch.tensor([costs[key] for key in rows.keys])
+        data["cost"], eta = torch.tensor([costs[key] for key in rows.keys]).unbind(-1)
         change = CREDITS[credit].rewards if field == "rm_scores" else CREDITS[credit].advantages
         assert change is not None, "the driver knows where a credit is charged"
-        fields = {field: change(data[field], data, eta)}
+        fields = {field: change(data[field], data, eta[:, None])}
         if field == "rm_scores":
             fields["refine_task_scores"] = data[field]
         await asyncio.to_thread(queue.write_padded, rows, **fields)
@@ -172,13 +170,34 @@ class RefineWorker:
         self._records.write(step, self._name, await self.records(rows))
 
 
+def token_weights(
+    constraint: ConstraintConfig,
+    config: RefinerConfig,
+    rollouts: list[Rollout],
+    outcomes: list[Outcome],
+    refinements: list[Refinement],
+) -> list[list[float]]:
+    """Return the weight of each token of each used refinement in the cross-entropy, as far as it is known by now."""
+    members = [
+        Member(rollout.group, rollout.reward, None, 0, outcome.refined_reward if outcome.is_used else None)
+        for rollout, outcome in zip(rollouts, outcomes, strict=True)
+    ]
+    weights = weights_of_pairs(constraint.pair_weights, members, config.is_maximal)
+    return [
+        [weight * known for known in known_weights(constraint, rollout.turn_ids, refinement.token_ids)]
+        if outcome.is_used
+        else []
+        for rollout, outcome, refinement, weight in zip(rollouts, outcomes, refinements, weights, strict=True)
+    ]
+
+
 def outcome_of(rollout: Rollout, refinement: Refinement, *, lets_all_through: bool) -> Outcome:
     """Return what the driver hears of a refinement."""
     is_scored = refinement.is_scored
     return Outcome(
         verdict=refinement.verdict,
         start=rollout.start,
-        is_used=refinement.verdict == "accepted" or (is_scored and lets_all_through),
+        is_used=refinement.verdict in USED or (is_scored and lets_all_through),
         refined_reward=refinement.reward or 0.0,
         num_refined_tokens=len(refinement.token_ids),
         is_verbatim=is_scored and refinement.token_ids == rollout.turn_ids,

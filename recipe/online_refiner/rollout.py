@@ -9,8 +9,10 @@ into the refiner's context; the session does not end with a turn of the policy."
 FAILED = ("timeout", "request", "truncated", "empty", "reward", "worker")
 """Attempted without a result: late; refused or lost by the refiner; cut by the length limit; no text; not scored; lost
 with the process that refined it."""
-SCORED = ("accepted", "not_better")
-"""Attempted, parsed and scored."""
+SCORED = ("accepted", "not_better", "own")
+"""Attempted, parsed and scored; or a solved response that is imitated itself."""
+USED = ("accepted", "own")
+"""They act on the policy."""
 assert not set(SKIPPED) & set(FAILED) and not set(SKIPPED + FAILED) & set(SCORED)
 
 

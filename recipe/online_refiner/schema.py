@@ -25,6 +25,9 @@ TRAINER_MODES = ("sync", "colocate_async")
 MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
 
+GROUP_ESTIMATORS = ("grpo", "grpo_vectorized")
+"""Those that a credit with GRPO's advantages may replace."""
+
 SEQUENCE_LOSSES = ("sapo", "geo_mean")
 """Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
 
@@ -53,6 +56,7 @@ def load(config: DictConfig) -> RefinementConfig:
     blocks.constraint.validate()
     blocks.records.validate()
     _check_mode(config, blocks.constraint)
+    _check_pairs(blocks.refiner, blocks.constraint)
     if blocks.refines:
         _check_token_budgets(config, blocks)
         _check_shared_memory(config, blocks.refiner)
@@ -76,6 +80,24 @@ def load(config: DictConfig) -> RefinementConfig:
     _check_trainer(config, blocks)
     check_megatron(config)
     return blocks
+
+
+def _check_pairs(refiner: RefinerConfig, constraint: ConstraintConfig) -> None:
+    if refiner.imitate_solved and constraint.mode != "sft":
+        raise ValueError(
+            f"refiner.imitate_solved=true with constraint.mode={constraint.mode}: a solved response would be charged "
+            "for itself; set constraint.mode=sft"
+        )
+    if constraint.pair_weights == "failure_rate" and refiner.skip_reward_at_least is None:
+        raise ValueError(
+            "constraint.pair_weights=failure_rate: say which reward is no failure, set refiner.skip_reward_at_least"
+        )
+    if constraint.pair_weights == "advantage" and constraint.chosen("credit") not in (None, "members"):
+        raise ValueError(
+            f"constraint.pair_weights=advantage with constraint.credit={constraint.chosen('credit')}: the response "
+            "would be charged by its refinement's advantage, which may be negative; set constraint.credit=members, or "
+            "constraint.mode=sft"
+        )
 
 
 def _check_trainer(config: DictConfig, blocks: RefinementConfig) -> None:
@@ -110,6 +132,11 @@ def _check_mode(config: DictConfig, constraint: ConstraintConfig) -> None:
         )
     if credit == "centred" and config.actor_rollout_ref.rollout.n < 2:
         raise ValueError("constraint.credit=centred compares siblings; set actor_rollout_ref.rollout.n to 2 or more")
+    if credit == "members" and estimator not in GROUP_ESTIMATORS:
+        raise ValueError(
+            f"constraint.credit=members has GRPO's advantages, not those of algorithm.adv_estimator={estimator}; set "
+            f"one of: {', '.join(GROUP_ESTIMATORS)}"
+        )
     if constraint.imitates and agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
         raise ValueError(
             f"constraint.mode={mode} with actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm: the longest "

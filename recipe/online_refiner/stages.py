@@ -15,10 +15,11 @@ from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
 from recipe.online_refiner.constraint import kl_to_reference
 from recipe.online_refiner.credit import CREDITS
 from recipe.online_refiner.eta import SCHEDULES
+from recipe.online_refiner.groups import Member, dead_groups, weights_of_pairs
 from recipe.online_refiner.megatron import rows_multiple
 from recipe.online_refiner.records import choose
 from recipe.online_refiner.rollout import Outcome, group_of
-from recipe.online_refiner.step import Member, StepState, dead_groups
+from recipe.online_refiner.step import StepState
 from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
 
@@ -152,18 +153,24 @@ class Stages:
             state: With the rows that are charged.
             compute: verl's ``_compute_advantage``.
         """
-        name = self._blocks.constraint.chosen("credit")
-        members = state.members
-        if self._blocks.constraint.rescue_dead_groups:
-            dead = dead_groups(members)
-            members = [one._replace(divergence=None) if one.group in dead else one for one in members]
-        if name is None or state.eta == 0 or all(one.divergence is None for one in members):
+        constraint, members = self._blocks.constraint, state.members
+        name = constraint.chosen("credit")
+        if name is None or state.eta == 0:
             return compute(batch, metrics=state.metrics)
-        credit = CREDITS[name]
-        costs = dict(zip(state.rows, credit.costs(members), strict=True))
-        known = zip(state.rows, members, strict=True)
-        charged = queue.rows_of(batch, [row for row, one in known if one.divergence is not None or costs[row]])
-        arguments = (name, state.eta, {batch.keys[row]: cost for row, cost in costs.items()})
+        if constraint.rescue_dead_groups:
+            dead = dead_groups(members)
+            members = [
+                one._replace(divergence=None, refined_reward=None) if one.group in dead else one for one in members
+            ]
+        credit, is_solved = CREDITS[name], self._blocks.refiner.is_maximal
+        weights = weights_of_pairs(constraint.pair_weights if name != "members" else None, members, is_solved)
+        etas = [state.eta * weight for weight in weights]
+        rows = zip(state.rows, credit.costs(members), etas, strict=True)
+        costs = {row: (cost, eta) for row, cost, eta in rows if cost is not None}
+        if not costs:
+            return compute(batch, metrics=state.metrics)
+        charged = queue.rows_of(batch, list(costs))
+        arguments = (name, {batch.keys[row]: cost for row, cost in costs.items()})
         if credit.advantages is None or self._config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
             done = self._workers.each("penalise", charged, "rm_scores", *arguments)
             batch = compute(batch, metrics=state.metrics)
@@ -173,7 +180,8 @@ class Stages:
             batch = compute(batch, metrics=state.metrics)
             self._workers.each("penalise", charged, "advantages", *arguments)
         num_tokens = sum(batch.tags[row]["response_len"] for row in state.rows)
-        state.metrics["constraint/penalty"] = -state.eta * sum(state.divergences.values()) / num_tokens
+        total = sum(eta * state.divergences.get(row, 0.0) for row, eta in zip(state.rows, etas, strict=True))
+        state.metrics["constraint/penalty"] = -total / num_tokens
         return batch
 
     def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
@@ -209,6 +217,7 @@ def member_of(batch: KVBatchMeta, state: StepState, row: int) -> Member:
         reward=state.rewards[row],
         divergence=state.divergences.get(row) if is_used else None,
         num_tokens=min(batch.tags[row]["response_len"] - outcome.start, outcome.num_refined_tokens) if outcome else 0,
+        refined_reward=outcome.refined_reward if outcome and is_used else None,
     )
 
 

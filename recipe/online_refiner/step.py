@@ -1,36 +1,11 @@
 """What one stage of a step knows and a later one needs."""
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from recipe.online_refiner.groups import Member
 from recipe.online_refiner.rollout import Outcome
-
-
-class Member(NamedTuple):
-    """A rollout of a group, as far as the constraint is concerned."""
-
-    group: str
-    reward: float
-    divergence: float | None
-    """D of Eq. 6, in nats; None without a used refinement, or where D was not computed."""
-    num_tokens: int
-    """min(n, m): length of the shorter of a and a'; 0 without a refinement."""
-
-    @property
-    def divergence_per_token(self) -> float:
-        """D / min(n, m); 0 without a used refinement."""
-        return (self.divergence or 0.0) / max(1, self.num_tokens)
-
-
-def dead_groups(members: Iterable[Member]) -> set[str]:
-    """Return the groups of several responses whose rewards are all equal: none has anything to learn from a sibling."""
-    rewards: dict[str, list[float]] = defaultdict(list)
-    for one in members:
-        rewards[one.group].append(one.reward)
-    return {group for group, values in rewards.items() if len(values) > 1 and min(values) == max(values)}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from recipe.report.runs import Run, finite, printable
 VERDICTS = {
     "accepted": "kept: its reward is higher than the response's",
     "not_better": "scored, but its reward is not higher",
+    "own": "solved, and imitated itself",
     "truncated": "cut by the length limit",
     "empty": "no text",
     "timeout": "not finished in time",

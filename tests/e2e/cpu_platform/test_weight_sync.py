@@ -34,7 +34,6 @@ def make_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.mark.e2e
-@pytest.mark.shares
 @pytest.mark.parametrize(
     "tied", [pytest.param(True, id="tied"), pytest.param(False, id="untied", marks=pytest.mark.slow)]
 )

@@ -13,7 +13,6 @@ SCRIPTS = REPOSITORY / "scripts" / "lab"
 
 
 @pytest.mark.e2e
-@pytest.mark.shares
 @pytest.mark.slow
 def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_path: Path) -> None:
     base = tmp_path / "lab" / "base"
@@ -47,7 +46,6 @@ def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_p
 
 
 @pytest.mark.e2e
-@pytest.mark.shares
 def test_a_run_that_fails_names_its_own_log(start_marked: Callable, tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "rates.json").write_text("{}")  # and no model

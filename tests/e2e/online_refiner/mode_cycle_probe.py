@@ -16,7 +16,10 @@ from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner import main, queue, schema, task_runner
 
-DEFAULTS = {"alignment": "position", "credit": None, "token_weights": None, "sft_normaliser": None}
+DEFAULTS = {
+    **{"alignment": "position", "credit": None},
+    **{"token_weights": None, "sft_normaliser": None, "pair_weights": None},
+}
 MODES = [
     {"mode": "penalty"},
     {"mode": "sft"},
@@ -25,9 +28,17 @@ MODES = [
     {"mode": "sft", "token_weights": "edited"},
 ]
 CREDITS = ("whole", "in_reward", "centred", "divergence", "exonerate")
+NEIGHBOURS = [
+    *({"mode": "lagrangian", "credit": credit} for credit in ("routed", "silent", "members")),
+    {"mode": "lagrangian", "credit": "members", "token_weights": "shaped", "pair_weights": "advantage"},
+]
 CYCLES = {
     "gae": [*MODES, {"mode": "lagrangian"}, {"mode": "penalty", "credit": "in_reward"}],
-    "grpo": [*MODES, *({"mode": mode, "credit": credit} for credit in CREDITS for mode in ("penalty", "lagrangian"))],
+    "grpo": [
+        *MODES,
+        *({"mode": mode, "credit": credit} for credit in CREDITS for mode in ("penalty", "lagrangian")),
+        *NEIGHBOURS,
+    ],
     "dapo": MODES,
 }
 """What each step of a cycle sets; other keys are null."""
@@ -67,6 +78,7 @@ class CyclingTrainer(task_runner.OnlineRefinerSync):
                     "ids": queue.read(row, "refine_ids")["refine_ids"][0].tolist(),
                     "log_probs": None if log_probs is None else log_probs[0].tolist(),
                     "accepted": outcome.is_used,
+                    "reward": outcome.refined_reward,
                 }
         record["estimator"], record["settings"] = steps(os.environ["CYCLES"])[self.global_steps - 1]
         torch.save(record, f"{os.environ['OUT']}/{self.global_steps}.pt")

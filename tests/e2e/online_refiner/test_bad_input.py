@@ -18,7 +18,6 @@ def overrides(tiny_llama: Path, letter_prompts: Path) -> list[str]:
 
 
 @pytest.mark.e2e
-@pytest.mark.shares
 def test_dry_run_prints_the_plan_and_starts_nothing(
     start_marked: Callable, overrides: list[str], tmp_path: Path
 ) -> None:
@@ -30,7 +29,6 @@ def test_dry_run_prints_the_plan_and_starts_nothing(
 
 
 @pytest.mark.e2e
-@pytest.mark.shares
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [

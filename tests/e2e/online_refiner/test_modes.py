@@ -12,16 +12,16 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from rapidfuzz.distance import Levenshtein
+from plain_advantages import ETA, GAMMA, LAMBDA, crossed, divergence, expected_advantages, groups_of
 from transformers import AutoModelForCausalLM
 
 from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import read_rows, refinement_lines
 
-pytestmark = pytest.mark.timeout(1800)  # jobs that a fixture runs one after the other
+# Jobs that a fixture runs one after the other.
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("modes")]
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")
-ETA, GAMMA, LAMBDA, MAX_GAP = 0.05, 0.99, 0.9, 5.0
-NUM_STEPS = {"gae": 7, "grpo": 15, "dapo": 5}
+NUM_STEPS = {"gae": 7, "grpo": 19, "dapo": 5}
 """Settings in each of the probe's cycles."""
 NUM_BEFORE_DEATH = 2
 """Steps; in the next one no refinement is asked for, so that none is missing in a step that refines."""
@@ -121,10 +121,11 @@ def check_training(trained: Trained, tiny_llama: Path, *, num_epochs: int) -> No
 @pytest.mark.e2e
 def test_every_mode_trains_with_gae_and_grpo(gae_and_grpo: Trained, tiny_llama: Path) -> None:
     check_training(gae_and_grpo, tiny_llama, num_epochs=1)
-    assert [record["estimator"] for record in gae_and_grpo.records] == ["gae"] * 7 + ["grpo"] * 15
+    assert [record["estimator"] for record in gae_and_grpo.records] == ["gae"] * 7 + ["grpo"] * 19
     of_grpo = [record["settings"] for record in gae_and_grpo.records[NUM_STEPS["gae"] :]]
     for credit in ("whole", "in_reward", "centred", "divergence", "exonerate"):
         assert [one["mode"] for one in of_grpo if one["credit"] == credit] == ["penalty", "lagrangian"]
+    assert [one["credit"] for one in of_grpo[-4:]] == ["routed", "silent", "members", "members"]
 
 
 @pytest.mark.e2e
@@ -185,105 +186,13 @@ def check_step(row: dict[str, Any], record: dict[str, Any], num_epochs: int) -> 
             assert row["actor/sft_cross_entropy"] == pytest.approx(row["constraint/cross_entropy_accepted"], abs=1e-5)
     elif settings["mode"] == "lagrangian" and pairs:  # one mini-batch, so of the same policy
         total = sum(divergence(record["responses"][index], pair) for index, pair in pairs.items())
-        assert row["actor/sft_cross_entropy"] == pytest.approx(total / num_tokens, abs=1e-5)
+        assert row["actor/sft_cross_entropy"] == pytest.approx(crossed(record, pairs) / num_tokens, abs=1e-5)
         assert row["constraint/penalty"] == pytest.approx(-ETA * total / num_tokens, abs=1e-6)
     else:
         assert row["actor/sft_cross_entropy"] == 0
     if row["step"] % 2 == 0:
         assert row["constraint/cross_entropy_all"] == 0
         assert len(record["refined"]) == len(pairs)
-
-
-def divergence(response: list[int], pair: dict[str, Any]) -> float:
-    """Return D of Eq. 6."""
-    return -sum(pair["log_probs"][: len(response)])
-
-
-def expected_advantages(record: dict[str, Any], pairs: dict[int, dict[str, Any]]) -> list[list[float]]:
-    """Return the advantages that a step's mode and credit stand for."""
-    settings, responses = record["settings"], record["responses"]
-    own = {"penalty": "return_to_go", "lagrangian": "whole"}.get(settings["mode"])
-    credit = own and (settings["credit"] or own)
-    penalties, scores = ([[0.0] * len(ids) for ids in responses], [list(row) for row in record["rm_scores"]])
-    if credit == "return_to_go":
-        for index, pair in pairs.items():
-            penalties[index] = penalty(responses[index], pair, settings["alignment"])
-    elif credit == "in_reward":
-        for index, pair in pairs.items():
-            scores[index][-1] -= ETA * divergence(responses[index], pair) / min(len(responses[index]), len(pair["ids"]))
-    elif credit in ("whole", "centred"):
-        costs = {index: divergence(responses[index], pair) for index, pair in pairs.items()}
-        for index, cost in (centred(record, costs) if credit == "centred" else costs).items():
-            penalties[index][-1] = -ETA * cost  # of which every token before has the return-to-go
-    advantages = (gae if record["estimator"] == "gae" else group_relative)({**record, "rm_scores": scores}, penalties)
-    for index, pair in pairs.items():
-        both = list(zip(responses[index], pair["ids"], strict=False))
-        at = next((t for t, (a, b) in enumerate(both) if a != b), len(both))
-        if credit == "exonerate":
-            advantages[index][:at] = [max(value, 0.0) for value in advantages[index][:at]]
-        if credit == "divergence" and at < len(both):
-            gap = pair["log_probs"][at] - record["old_log_probs"][index][at]
-            advantages[index][at] += ETA * min(0.0, max(-MAX_GAP, gap))
-    return advantages
-
-
-def centred(record: dict[str, Any], costs: dict[int, float]) -> dict[int, float]:
-    """Return each D minus its siblings' mean, failures that nobody mended counting as the group's largest."""
-    found, rewards = {}, list(map(sum, record["rm_scores"]))
-    for group in set(record["group"]):
-        rows = [index for index, name in enumerate(record["group"]) if name == group]
-        charged = [index for index in rows if index in costs]
-        if charged:
-            worst, best = max(costs[index] for index in charged), max(rewards[index] for index in charged)
-            own = {row: costs.get(row, worst if rewards[row] <= best else 0.0) for row in rows}
-            found |= {row: own[row] - statistics.mean(own[other] for other in rows if other != row) for row in rows}
-    return found
-
-
-def penalty(response: list[int], pair: dict[str, Any], alignment: str) -> list[float]:
-    """Return eta * log pi(a'_c(t)) of every token of a response."""
-    ids, log_probs = pair["ids"], pair["log_probs"]
-    if alignment == "position":
-        return [ETA * log_probs[t] if t < len(ids) else 0.0 for t in range(len(response))]
-    charged = [0.0] * len(response)
-    for tag, start, end, other, _ in Levenshtein.opcodes(response, ids):
-        for t in range(start, end):
-            if tag == "replace":
-                charged[t] = ETA * log_probs[other + t - start]
-            elif tag == "delete":
-                charged[t] = ETA * log_probs[min(other, len(ids) - 1)]
-    return charged
-
-
-def groups_of(record: dict[str, Any]) -> dict[str, list[float]]:
-    groups: dict[str, list[float]] = {}
-    for group, scores in zip(record["group"], record["rm_scores"], strict=True):
-        groups.setdefault(group, []).append(sum(scores))
-    return groups
-
-
-def group_relative(record: dict[str, Any], penalties: list[list[float]]) -> list[list[float]]:
-    """Return (r - mean) / std of the group, plus the penalties from here to the end."""
-    groups, advantages = groups_of(record), []
-    for group, scores, charged in zip(record["group"], record["rm_scores"], penalties, strict=True):
-        outcome = (sum(scores) - statistics.mean(groups[group])) / (statistics.stdev(groups[group]) + 1e-6)
-        advantages.append([outcome + sum(charged[t:]) for t in range(len(charged))])
-    return advantages
-
-
-def gae(record: dict[str, Any], penalties: list[list[float]]) -> list[list[float]]:
-    """Return generalised advantages of reward + penalty, whitened over the batch."""
-    advantages = []
-    for scores, values, charged in zip(record["rm_scores"], record["values"], penalties, strict=True):
-        row, following, carried = [], 0.0, 0.0
-        for score, value, p in reversed(list(zip(scores, values, charged, strict=True))):
-            carried = score + p + GAMMA * following - value + GAMMA * LAMBDA * carried
-            following = value
-            row.insert(0, carried)
-        advantages.append(row)
-    flat = [value for row in advantages for value in row]
-    mean, std = statistics.mean(flat), math.sqrt(statistics.variance(flat) + 1e-8)
-    return [[(value - mean) / std for value in row] for row in advantages]
 
 
 def check_log_probs(record: dict[str, Any], folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.shares]
+pytestmark = pytest.mark.e2e
 PROBE = Path(__file__).with_name("refine_workers_probe.py")
 
 

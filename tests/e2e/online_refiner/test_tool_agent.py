@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rapidfuzz.distance import Levenshtein
+from plain_advantages import ETA, groups_of, penalty
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 HERE = Path(__file__).parent
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
 OUTPUT = "tool\n5\nassistant\n"
-ETA, NUM_STEPS, MAX_TURNS, MAX_RESPONSE = 0.05, 5, 3, 64
+NUM_STEPS, MAX_TURNS, MAX_RESPONSE = 5, 3, 64
 PLACEMENTS = {
     "colocated": ["trainer.n_gpus_per_node=2"],
     "streaming": ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"],
@@ -111,21 +111,6 @@ def start_of(mask: list[int]) -> int:
     return len(mask) - runs[-1][1]
 
 
-def penalty(turn: list[int], pair: dict[str, Any], alignment: str) -> list[float]:
-    """Return eta * log pi(a'_c(t)) of every token of a turn."""
-    ids, log_probs = pair["ids"], pair["log_probs"]
-    if alignment == "position":
-        return [ETA * log_probs[t] if t < len(ids) else 0.0 for t in range(len(turn))]
-    charged = [0.0] * len(turn)
-    for tag, start, end, other, _ in Levenshtein.opcodes(turn, ids):
-        for t in range(start, end):
-            if tag == "replace":
-                charged[t] = ETA * log_probs[other + t - start]
-            elif tag == "delete":
-                charged[t] = ETA * log_probs[min(other, len(ids) - 1)]
-    return charged
-
-
 def pairs_of(step: dict[str, Any]) -> dict[int, dict[str, Any]]:
     return {row: pair for row, pair in step["refined"].items() if pair["accepted"]}
 
@@ -148,9 +133,7 @@ def test_only_the_last_turn_is_charged(trained: Trained) -> None:
     """Advantages against plain Python: before the last turn they are verl's own."""
     num_later = 0
     for step in trained.steps:
-        groups: dict[str, list[float]] = {}
-        for group, scores in zip(step["group"], step["rm_scores"], strict=True):
-            groups.setdefault(group, []).append(sum(scores))
+        groups = groups_of(step)
         for index, (response, mask) in enumerate(zip(step["responses"], step["response_mask"], strict=True)):
             start, charged = start_of(mask), [0.0] * len(response)
             if step["settings"]["mode"] == "penalty" and index in pairs_of(step):

@@ -30,7 +30,6 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.e2e
-@pytest.mark.shares
 @pytest.mark.parametrize(
     "preset", [preset if preset in BASES else pytest.param(preset, marks=pytest.mark.slow) for preset in PRESETS]
 )

@@ -11,7 +11,7 @@ import pytest
 
 from recipe.mini_apps.generator import generate
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 REPOSITORY = Path(__file__).parents[3]
 NUM_PROCESSES = 3
 SCORER = """

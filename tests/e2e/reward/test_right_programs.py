@@ -12,7 +12,7 @@ from reward.limits import Limits
 from reward.sandbox import LocalSandbox, Program
 from reward.sandbox.standard_streams import StandardInput
 
-pytestmark = [pytest.mark.e2e, pytest.mark.shares]
+pytestmark = pytest.mark.e2e
 _SPEC = importlib.util.spec_from_file_location("right_programs", Path(__file__).with_name("right_programs.py"))
 assert _SPEC is not None and _SPEC.loader is not None
 right = importlib.util.module_from_spec(_SPEC)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 REPOSITORY = Path(__file__).parents[3]
 STARVATION = """
 import threading, time

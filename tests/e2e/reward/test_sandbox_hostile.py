@@ -16,7 +16,7 @@ from reward.limits import Limits
 from reward.problem import Problem
 from reward.sandbox import Execution, LocalSandbox, Program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.shares]
+pytestmark = pytest.mark.e2e
 _SPEC = importlib.util.spec_from_file_location("hostile_programs", Path(__file__).with_name("hostile_programs.py"))
 assert _SPEC is not None and _SPEC.loader is not None
 hostile = importlib.util.module_from_spec(_SPEC)

@@ -18,7 +18,7 @@ import pytest
 from reward.limits import Limits
 from reward.sandbox import Execution, LocalSandbox, Program
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 REPOSITORY = Path(__file__).parents[3]
 
 

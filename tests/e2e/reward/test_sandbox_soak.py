@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 SCRIPT = Path(__file__).parents[3] / "scripts" / "soak_sandbox.py"
 _SPEC = importlib.util.spec_from_file_location("soak_sandbox", SCRIPT)
 assert _SPEC is not None and _SPEC.loader is not None

@@ -11,7 +11,6 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.e2e
-@pytest.mark.shares
 def test_every_reference_solution_scores_one(tmp_path: Path) -> None:
     prepare = [sys.executable, "scripts/prepare_data.py", "mini-apps", "--output", str(tmp_path)]
     subprocess.run(prepare, cwd=REPOSITORY, check=True, capture_output=True)

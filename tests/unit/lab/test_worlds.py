@@ -66,17 +66,19 @@ def test_the_script_says_how_far_each_mode_is_from_the_gradient(
     assert ended.value.code == 1
 
 
-def test_the_trap_of_short_answers() -> None:
+@pytest.mark.parametrize("block_wise", [False, True])
+def test_the_trap_of_short_answers(block_wise: bool) -> None:
     """Where the refiner mends all answers but the empty one, a heavy penalty alone makes that one the cheapest."""
-    world = worlds.make_world(0, improves=0.9, worsens=0.0)
+    world = worlds.make_world(0, improves=0.9, worsens=0.0, block_wise=block_wise)
     modes = {
         "none": worlds.constraint("none"),
         "penalty": worlds.constraint("penalty"),
         "in_reward": worlds.constraint("penalty", credit="in_reward"),
+        "divergence": worlds.constraint("penalty", credit="divergence"),
         "lagrangian": worlds.constraint("lagrangian"),
     }
     ends = {name: worlds.ascend(world, mode, eta=3.0, rate=400.0, num_steps=15) for name, mode in modes.items()}
     rewards = {name: world.reward(parameters).item() for name, parameters in ends.items()}
     assert world.length(ends["penalty"]).item() < 1.1 and rewards["penalty"] < -0.9
     assert rewards["none"] > 0.99
-    assert min(rewards["in_reward"], rewards["lagrangian"]) > rewards["none"] - 0.01
+    assert min(rewards[name] for name in ("in_reward", "divergence", "lagrangian")) > rewards["none"] - 0.01

@@ -82,13 +82,14 @@ def test_invariants_of_the_penalty(data: st.DataObject, alignment: str, eta: flo
     mask = torch.tensor([[int(t < len(row)) for t in range(pairs.shape[1])] for row in responses])
     mask *= torch.randint(0, 2, mask.shape, generator=generator)  # tool output
     charged = charge(refine_log_probs=log_probs, counterparts=pairs, response_mask=mask)
-    penalty = token_penalty(charged, eta)
+    weight = torch.full((len(rows), 1), eta)
+    penalty = token_penalty(charged, weight)
     assert (penalty <= 0).all()
     assert (penalty[mask == 0] == 0).all()
     turn = since(torch.tensor(starts), mask)
     assert (penalty[turn == 0] == 0).all()
     before = torch.randn(mask.shape, generator=generator) * mask
-    after = return_to_go(before, {"refine_charged": charged, "turn": turn}, eta)
+    after = return_to_go(before, {"refine_charged": charged, "turn": turn}, weight)
     for row, keep in enumerate(accepted):
         identical = turns[row] == refinements[row] and alignment == "diff"
         if not keep or identical:

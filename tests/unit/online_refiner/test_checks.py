@@ -39,6 +39,22 @@ def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -
     assert check(config, blocks)[1] == 3
 
 
+def test_a_dataset_class_of_the_users_reads_its_files_itself(config: DictConfig, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from torch.utils.data import Dataset\n"
+        "class Lines(Dataset):\n"
+        "    def __init__(self, data_files, tokenizer, processor, config, max_samples):\n"
+        "        self.rows = open(data_files).read().split()\n"
+        "    def __len__(self):\n"
+        "        return len(self.rows)\n"
+    )
+    (tmp_path / "prompts.txt").write_text("a b c d e")
+    config.data.train_files = config.data.val_files = f"{tmp_path}/prompts.txt"
+    assert "prompts.txt is empty or cannot be read" in error_of(config)
+    OmegaConf.update(config, "data.custom_cls", {"path": f"{tmp_path}/own.py", "name": "Lines"})
+    assert check(config, schema.load(config))[1] == 5
+
+
 def test_a_missing_model_folder(config: DictConfig, tmp_path: Path) -> None:
     config.actor_rollout_ref.model.path = str(tmp_path / "nowhere")
     assert "actor_rollout_ref.model.path" in error_of(config) and "no model folder" in error_of(config)

@@ -12,7 +12,8 @@ from transformers import AutoTokenizer
 from recipe.online_refiner import schema
 from recipe.online_refiner.blocks import ConstraintConfig
 from recipe.online_refiner.refine import Refiner, choose
-from recipe.online_refiner.rollout import Rollout
+from recipe.online_refiner.refine_worker import outcome_of, token_weights
+from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.config import TEMPLATES, RefinerConfig
 from refiner_worker.prompts import RefinerPrompt
 
@@ -80,7 +81,7 @@ def tokenizer(tiny_llama: Path) -> Any:
 def refined(tokenizer: Any, members: list[Rollout], **changes: object) -> list[Any]:
     """Refine a group without a refiner: whatever would be sent fails."""
     refiner = Refiner(
-        config=config(use_solved_sibling=True, groups="unsolved", **changes),
+        config=config(**({"use_solved_sibling": True, "groups": "unsolved"} | changes)),
         constraint=ConstraintConfig(**{**DEFAULTS["constraint"], "margin": 0.25}),
         client=None,
         prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer),
@@ -115,3 +116,43 @@ def test_a_sibling_that_has_used_its_tools_otherwise_is_none(tokenizer: Any) -> 
         for n, (ids, start, reward) in enumerate(rows)
     ]
     assert [one.verdict for one in refined(tokenizer, members)] == ["max_reward", "not_chosen"]
+
+
+def test_what_the_policy_solved_may_be_imitated_itself(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    said = [([7, end], 0.5), ([8, end], 1.0), ([9], 1.0)]  # wrong, right, right but cut
+    members = [
+        Rollout(key=f"u_{n}_0", messages=[], prompt_ids=[1], response_ids=ids, reward=reward, request={})
+        for n, (ids, reward) in enumerate(said)
+    ]
+    only_own = {"imitate_solved": True, "max_refinements_per_group": 0, "use_solved_sibling": False, "groups": "all"}
+    found = refined(tokenizer, members, **only_own)
+    assert [one.verdict for one in found] == ["not_chosen", "own", "max_reward"]
+    outcomes = [outcome_of(member, one, lets_all_through=False) for member, one in zip(members, found, strict=True)]
+    assert [one.is_used for one in outcomes] == [False, True, False]
+    assert found[1].token_ids == [8, end] and found[1].reward == 1.0
+
+
+def test_weights_of_pairs_reach_the_tokens() -> None:
+    """-1 and -1, one of them refined to 0.5: half of the responses of ``v`` fail, and 0.5 is 1.155 deviations up."""
+    rewards = {"u_0_0": -1.0, "u_1_0": -1.0, "v_0_0": 0.5, "v_1_0": 1.0}
+    members = [
+        Rollout(key=key, messages=[], prompt_ids=[1], response_ids=[5, 6, 2], reward=reward, request={})
+        for key, reward in rewards.items()
+    ]
+    refinements = [
+        Refinement(verdict="accepted", token_ids=[5, 7, 2], reward=0.5),
+        *(Refinement(verdict="not_chosen"), Refinement(verdict="accepted", token_ids=[4, 2], reward=1.0)),
+        Refinement(verdict="max_reward"),
+    ]
+    outcomes = [outcome_of(*pair, lets_all_through=False) for pair in zip(members, refinements, strict=True)]
+
+    def weights(**changes: object) -> list[list[float]]:
+        constraint = ConstraintConfig(**{**DEFAULTS["constraint"], "mode": "sft", **changes})
+        return token_weights(constraint, config(), members, outcomes, refinements)
+
+    assert weights() == [[1, 1, 1], [], [1, 1], []]
+    assert weights(pair_weights="failure_rate") == [[1, 1, 1], [], [0.5, 0.5], []]
+    edited = weights(pair_weights="failure_rate", token_weights="edited")
+    assert edited == [[pytest.approx(0.1), 1, pytest.approx(0.1)], [], [0.5, pytest.approx(0.05)], []]
+    assert weights(pair_weights="advantage")[0] == pytest.approx([1.155] * 3, abs=1e-3)

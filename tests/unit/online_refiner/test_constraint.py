@@ -30,7 +30,7 @@ COUNTERPARTS = counterparts(
     ACCEPTED.tolist(),
     [0] * 5,
 )
-ETA = 0.1
+ETA = torch.tensor([[0.1]])
 
 
 def charged(log_probs: torch.Tensor = LOG_PROBS) -> torch.Tensor:
@@ -59,7 +59,7 @@ def test_penalised_advantages_by_hand() -> None:
 
 def test_eta_zero_gives_exactly_zero_even_for_impossible_tokens() -> None:
     impossible = torch.full_like(LOG_PROBS, -torch.inf)
-    assert torch.equal(token_penalty(charged(impossible), 0.0), torch.zeros(5, 3))
+    assert torch.equal(token_penalty(charged(impossible), 0 * ETA), torch.zeros(5, 3))
 
 
 def test_garbage_under_the_mask_does_not_leak() -> None:

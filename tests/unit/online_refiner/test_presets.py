@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from recipe.online_refiner import schema
 
 CONFIG = Path(schema.__file__).parent / "config"
+NEIGHBOURS = sorted(path.stem for path in (CONFIG / "neighbour").glob("*.yaml"))
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
 DYNAMIC = [name for name in PRESETS if f"{name}_none" in PRESETS]
 
@@ -102,3 +103,27 @@ def test_the_papers_baselines_have_a_static_kl(preset: str, coefficient: float) 
         *("use_kl_loss", "kl_loss_coef", "use_kl_in_reward", "kl_coef", "log_prob_micro_batch_size_per_gpu", "mode"),
         *("experiment_name", "run_dir", "path", "default_local_dir"),
     }
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+def test_neighbours_go_with_every_preset_without_a_critic(neighbour: str) -> None:
+    own = {
+        "constraint.mode",
+        "constraint.eta",
+        "constraint.credit",
+        "constraint.token_weights",
+        "constraint.pair_weights",
+    }
+    own |= {"constraint.sft_normaliser", "refiner.imitate_solved", "refiner.max_refinements_per_group"}
+    for preset in ("apps_dapo", "lab", "quickstart"):
+        config = composed(f"experiment={preset}", f"neighbour={neighbour}")
+        schema.load(config)
+        alone, other = flat(composed(f"experiment={preset}")), flat(config)
+        assert any(alone[key] != other[key] for key in own)
+        assert all(alone[key] == other[key] for key in alone.keys() - own), "nothing else differs"
+    with_critic = composed("experiment=apps_ppo", f"neighbour={neighbour}")
+    if neighbour == "own_solved":
+        schema.load(with_critic)
+    else:
+        with pytest.raises(ValueError, match="does not work with algorithm.adv_estimator=gae"):
+            schema.load(with_critic)

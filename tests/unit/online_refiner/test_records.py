@@ -11,10 +11,11 @@ from rich.console import Console
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.console import print_summary, step_line
+from recipe.online_refiner.groups import Member
 from recipe.online_refiner.records import Records, choose
 from recipe.online_refiner.rollout import Outcome
 from recipe.online_refiner.run_dir import RunDir, read_rows, refinement_lines
-from recipe.online_refiner.step import Member, StepState
+from recipe.online_refiner.step import StepState
 
 
 def test_sandbox_metrics() -> None:
