@@ -27,15 +27,14 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def tiny_llama(tokenizer: Any, **sizes: int) -> LlamaForCausalLM:
+def tiny_llama(tokenizer: Any, **sizes: float) -> LlamaForCausalLM:
     """Return a model for a tokenizer: two layers, one key head for two query heads, unless ``sizes`` says otherwise."""
     torch.manual_seed(0)
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.3}
     defaults = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": len(tokenizer)}
     config = LlamaConfig(
         **{**heads, **defaults, **sizes},
         max_position_embeddings=2048,
-        initializer_range=0.3,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

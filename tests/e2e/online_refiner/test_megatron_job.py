@@ -78,7 +78,10 @@ def test_penalty_on_two_ranks_killed_resumed_and_exported(
 
 
 def test_sft_on_two_ranks(command: Callable, start_marked: Callable, tmp_path: Path) -> None:
-    arguments = command("constraint.mode=sft", "constraint.eta=0.5", *TWO_RANKS, "trainer.total_training_steps=3")
+    arguments = command(
+        *("constraint.mode=sft", "constraint.eta=0.5", "constraint.cross_entropy_all_every=1"),
+        *(*TWO_RANKS, "trainer.total_training_steps=3"),
+    )
     job = start_marked(arguments, cwd=tmp_path)
     assert job.wait(900) == 0, job.output()[-6000:]
     assert job.survivors() == []
