@@ -1,5 +1,6 @@
 """What verl's Megatron engine asks of a run. Needs neither torch nor verl."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,14 @@ def rows_multiple(engine: Mapping[str, Any], micro_batch_size: int | None) -> in
         return size
     own = engine["override_transformer_config"].get("microbatch_group_size_per_vp_stage")
     return size * (own or engine["pipeline_model_parallel_size"])
+
+
+def layout(config: DictConfig) -> dict[str, int]:
+    """Return the sizes of the kinds of parallelism; their product is the number of GPUs."""
+    engine, num_gpus = config.actor_rollout_ref.actor.megatron, config.trainer.nnodes * config.trainer.n_gpus_per_node
+    sizes = {name: engine[f"{name}_model_parallel_size"] for name in ("tensor", "pipeline")}
+    sizes["context"] = engine.context_parallel_size
+    return {**sizes, "data": max(1, num_gpus // math.prod(sizes.values()))}
 
 
 def check(config: DictConfig) -> None:
@@ -62,8 +71,7 @@ def _check_rows(config: DictConfig) -> None:
     engine = actor.megatron
     if (engine.get("virtual_pipeline_model_parallel_size") or 1) == 1:
         return
-    size = engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
-    num_shares = max(1, config.trainer.nnodes * config.trainer.n_gpus_per_node // size)
+    num_shares = layout(config)["data"]
     num_rows = actor.ppo_mini_batch_size * rollout.n // num_shares
     sizes = {
         "actor.ppo_micro_batch_size_per_gpu": None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu,

@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.workers.config import HFModelConfig
 from verl.workers.rollout.utils import get_max_position_embeddings
 
+from recipe.online_refiner import megatron
 from recipe.online_refiner.blocks import RefinementConfig
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
@@ -33,9 +34,12 @@ class Plan:
         if num_steps is None:
             num_steps = num_train_rows // data.train_batch_size * trainer.total_epochs
         num_rollouts = data.train_batch_size * actor.rollout.n
+        engine = actor.actor.strategy
+        if engine == "megatron":
+            engine += f" ({', '.join(f'{name} {size}' for name, size in megatron.layout(config).items())})"
         device = f"{trainer.nnodes} x {trainer.n_gpus_per_node} {trainer.device} workers"
         lines = {
-            "policy": f"{actor.model.path}, {actor.actor.strategy}, on {device}",
+            "policy": f"{actor.model.path}, {engine}, on {device}",
             "rollout": f"{self.num_gpus // replica_size(actor.rollout)} {actor.rollout.name} replicas, colocated",
             "refiner": "none",
             "constraint": f"mode {blocks.constraint.mode}, eta {blocks.constraint.eta}",

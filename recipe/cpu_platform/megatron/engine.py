@@ -3,6 +3,7 @@
 Megatron is imported in the workers that build such an engine and in no other process of a job.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,9 @@ class CpuEngineConfig(McoreEngineConfig):
         dtype = self.dtype
         if dtype == "float32":
             object.__setattr__(self, "dtype", "bfloat16")
-        super().__post_init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that mbridge is deprecated: there is no choice
+            super().__post_init__()
         object.__setattr__(self, "dtype", dtype)
 
 

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from recipe.online_refiner import schema
-from recipe.online_refiner.megatron import rows_multiple
+from recipe.online_refiner.megatron import layout, rows_multiple
 
 CONFIG = Path(schema.__file__).parent / "config"
 ACTOR = "actor_rollout_ref.actor"
@@ -80,6 +80,12 @@ def test_interleaved_stages_take_whole_groups_of_micro_batches(changes: dict[str
     else:
         with pytest.raises(ValueError, match="virtual_pipeline_model_parallel_size: a rank's"):
             load({**INTERLEAVED, **changes})
+
+
+def test_the_layout_of_a_cluster() -> None:
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        config = compose("online_refiner", overrides=["experiment=apps_dapo_megatron"])
+    assert layout(config) == {"tensor": 8, "pipeline": 2, "context": 1, "data": 2}
 
 
 def test_multiples_of_rows() -> None:
