@@ -32,8 +32,8 @@ data, prints who runs where, and exits; a mistake is one line that says what to 
 |---|---|---|
 | `experiment` | a preset of [config/experiment](../recipe/online_refiner/config/experiment) | none |
 | `neighbour` | another method on the same refinements: [neighbours.md](neighbours.md) | none |
-| `twin` | `cpu`: the small twin of a preset, on this machine | none |
-| `platform` | `gpu` or `cpu` | `gpu` |
+| `twin` | `cpu` or `cpu_megatron`: the small twin of a preset, on this machine | none |
+| `platform` | `gpu`, `cpu` or `cpu_megatron` | `gpu` |
 | `run_dir` | where everything of a run is written: [running.md](running.md) | `runs/PROJECT/EXPERIMENT` |
 | `console` | `log`: verl's output; `progress`: a bar, a line for each step, and a summary | `log` |
 | `dry_run` | check, print the plan and exit | false |
