@@ -34,7 +34,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
 
     Args:
         record: ``question``, ``input_output`` (JSON text or object; also with ``test_code``), and where there are any
-            ``problem_id``, ``starter_code``, ``difficulty``.
+            ``problem_id``, ``starter_code``, ``difficulty``, ``solutions``.
         index: Position in the source.
         name: ``data_source`` of the row.
 
@@ -54,6 +54,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
         raise Dropped("malformed tests", str(error)) from error
     except JudgeLostError as error:
         raise Dropped("tests not tried", str(error)) from error
+    tests["examples"] = _examples(question, problem)
     parts = [question, ANSWER_FORMAT[problem.kind != "stdin"]]
     if starter:
         parts.append(f"Start from this code:\n```python\n{starter}\n```")
@@ -69,9 +70,23 @@ def apps_row(record: Record, index: int, name: str) -> Row:
             "problem_id": problem_id,
             "difficulty": record.get("difficulty") or "",
             "num_tests": problem.num_tests,
+            "solution": next(solutions_of(record), ""),
             "index": index,
         },
     }
+
+
+def _examples(question: str, problem: Problem) -> list[int]:
+    """Return the tests that a question shows: standard input and output stand in it, as whole lines."""
+
+    def lines(text: str) -> str:
+        return "\n".join(["", *(line.strip() for line in text.strip().splitlines()), ""])
+
+    if problem.kind != "stdin":
+        return []
+    shown = lines(question)
+    tests = enumerate(zip(problem.inputs, problem.outputs, strict=True))
+    return [index for index, test in tests if all(text.strip() and lines(text) in shown for text in test)]
 
 
 def _tests(value: Any) -> dict[str, Any]:
