@@ -63,6 +63,8 @@ class RefinerPrompt:
         except TemplateError as error:
             raise ValueError(f"refiner.template: {path}: {error}") from error
         self._num_overhead_tokens = max(map(len, tried))
+        if stop is not None and not isinstance(stop, str):
+            raise ValueError(f"refiner.template: {path}: stop is a {type(stop).__name__}; set one text")
         self.stop: str | None = CLOSE_TAG if self.uses_tags else stop
         if unseen := {"sibling", "solution"} & {*(limits or {})} - used:
             name = sorted(unseen)[0]

@@ -30,7 +30,7 @@ def feedback(problem: Problem, outcome: str, passed: Sequence[bool], said: str, 
     """
     because = f": {_with_line(said, code)}" if said else "."
     if outcome == "compile_error":
-        return f"It does not compile{because}" if passed else "It has no code that could be run."
+        return f"It does not compile{because}" if passed else "There is no program in it."
     if outcome in _WORDS:
         text = f"Test {len(passed)} of {problem.num_tests} {_WORDS[outcome]}{because}"
     elif outcome == "fail":

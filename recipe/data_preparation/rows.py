@@ -1,6 +1,7 @@
 """Raw records to rows in verl's schema; what cannot be used is dropped with its reason, never silently."""
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -70,7 +71,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
             "problem_id": problem_id,
             "difficulty": record.get("difficulty") or "",
             "num_tests": problem.num_tests,
-            "solution": next(solutions_of(record), ""),
+            "solution": next((solution for solution, fault in solutions_of(record) if not fault), ""),
             "index": index,
         },
     }
@@ -148,13 +149,21 @@ def _messages(record: Record) -> list[dict[str, str]]:
     return []
 
 
-def solutions_of(record: Record) -> Iterator[str]:
-    """Yield the reference solutions of an APPS record."""
+def solutions_of(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the reference solutions of an APPS record, each with why it does not compile, if so."""
     try:
         solutions = json.loads(record.get("solutions") or "[]")
     except ValueError:
         return
-    yield from solutions
+    for solution in solutions:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
+                compile(solution, "solution.py", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            yield solution, str(error)
+        else:
+            yield solution, ""
 
 
 def words_of(text: str) -> list[str]:

@@ -54,12 +54,12 @@ class Engine:
             yield
 
     async def generate(
-        self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, *, seed: int | None = None
+        self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, temperature: float = 0.0
     ) -> list[int]:
-        """Return what the model writes: greedily, or with a seed at temperature 1."""
+        """Return what the model writes."""
         from vllm import SamplingParams
 
-        sampling = SamplingParams(max_tokens=max_new_tokens, temperature=float(seed is not None), seed=seed, stop=stop)
+        sampling = SamplingParams(max_tokens=max_new_tokens, temperature=temperature, stop=stop)
         ids: list[int] = []
         async for output in self._llm.generate({"prompt_token_ids": prompt_ids}, sampling, uuid.uuid4().hex):
             ids = list(output.outputs[0].token_ids)
@@ -88,8 +88,7 @@ class Bench:
 
         async def one(sample: int) -> Rollout:
             async with self.engine.slot():
-                seed = group * num_samples + sample
-                ids = await self.engine.generate(prompt_ids, None, self.max_response_tokens, seed=seed)
+                ids = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
             request = {name: row[name] for name in ("data_source", "reward_model", "extra_info")}
             rollout = Rollout(
                 key=f"{group}_{sample}_0",
