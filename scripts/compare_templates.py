@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", type=Path, required=True, nargs="+")
     parser.add_argument("--samples", type=int, default=8, help="answers to each problem")
+    parser.add_argument("--seed", type=int, default=0, help="of the answers")
     parser.add_argument("--max-response-tokens", type=int, default=48)
     parser.add_argument("--max-new-tokens", type=int, default=96, help="of a refinement")
     parser.add_argument("--max-model-len", type=int, default=1024)
@@ -50,7 +51,7 @@ async def compare(arguments: argparse.Namespace) -> None:
 
     module, _, function = arguments.reward.partition(":")
     bench = Bench(
-        engine=Engine(arguments.model, arguments.max_model_len),
+        engine=Engine(arguments.model, arguments.max_model_len, arguments.seed),
         tokenizer=AutoTokenizer.from_pretrained(arguments.model),
         reward=getattr(importlib.import_module(module), function),
         max_response_tokens=arguments.max_response_tokens,

@@ -38,13 +38,14 @@ OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
 class Engine:
     """A model that answers token ids by token ids, as ``RefinerClient`` does."""
 
-    def __init__(self, model: str, max_model_len: int) -> None:
+    def __init__(self, model: str, max_model_len: int, seed: int) -> None:
         """Load the model."""
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        arguments = AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype="float32", enforce_eager=True)
-        self._llm = AsyncLLM.from_engine_args(arguments)
+        self._llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype="float32", enforce_eager=True, seed=seed)
+        )
         self._slots = asyncio.Semaphore(MAX_WAITING)
 
     @contextlib.asynccontextmanager

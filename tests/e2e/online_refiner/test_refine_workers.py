@@ -83,7 +83,7 @@ def test_a_refined_row_begins_with_the_responses_own_ids_up_to_the_block(found: 
     feedback = "No vowel in it. <|im_end|>"
     shown = {(row["refined"], row["kept_tokens"], row["verdict"], row["feedback"]) for row in blocks["records"]}
     assert shown == {("ab\nb", 3, "accepted", feedback)}
-    assert f"said of the reply: {feedback}\n\nA good reply:\n7\n" in blocks["prompt"]
+    assert f"said of it: {feedback}):\nab" in blocks["prompt"] and "\nA good reply:\n7\n" in blocks["prompt"]
     assert blocks["copied"] == [0] * 8
     assert blocks["first_errors"] == [5] * 8
 

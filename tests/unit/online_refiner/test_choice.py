@@ -129,7 +129,7 @@ def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
         max_response_tokens=32,
     )
     found = asyncio.run(refiner.refine_group(members))
-    shown = [next(p for p in map(tokenizer.decode, client.prompts) if f"fault {n}\n" in p) for n in texts]
+    shown = [next(p for p in map(tokenizer.decode, client.prompts) if f"fault {n})" in p) for n in texts]
     sibling = "Another reply, with a higher score:\nthe best of them\n"
     assert [sibling in text for text in shown] == [True, False, True, False], "nor of another session so far"
     assert all("A good reply:\n42\n" in text for text in shown)
