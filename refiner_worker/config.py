@@ -7,12 +7,15 @@ from typing import Any
 from refiner_worker.drafts import DRAFTS
 from refiner_worker.prompts import TOLD
 
-PLACEMENTS = ("colocated", "dedicated", "shared")
-GROUP_CHOICES = ("lowest", "random")
-GROUPS = ("all", "unsolved")
-BLOCKS = ("line", "sentence", "paragraph")
-BLOCK_CHOICES = ("first_failure", "uncertainty", "random")
-DEATH_POLICIES = ("restart", "continue", "stop")
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "placement": ("colocated", "dedicated", "shared"),
+    "groups": ("all", "unsolved"),
+    "group_choice": ("lowest", "random"),
+    "block": ("line", "sentence", "paragraph", None),
+    "block_choice": ("first_failure", "uncertainty", "random"),
+    "draft": (*DRAFTS, None),
+    "on_replica_death": ("restart", "continue", "stop"),
+}
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_FEEDBACK_TOKENS = 128
 
@@ -124,8 +127,10 @@ class RefinerConfig:
         Raises:
             ValueError: Naming the key and what to set.
         """
-        if self.placement not in PLACEMENTS:
-            raise ValueError(f"refiner.placement={self.placement} does not exist; set one of: {', '.join(PLACEMENTS)}")
+        for key, names in CHOICES.items():
+            if (value := getattr(self, key)) not in names:
+                known = ", ".join("null" if name is None else name for name in names)
+                raise ValueError(f"refiner.{key}={value} does not exist; set one of: {known}")
         self._validate_placement()
         if self.num_replicas is not None and self.num_replicas < 1:
             raise ValueError(f"refiner.num_replicas={self.num_replicas}: set at least 1, or null for as many as fit")
@@ -137,8 +142,6 @@ class RefinerConfig:
             raise ValueError(f"refiner.temperature={self.temperature}: set 0 (greedy) or more")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"refiner.top_p={self.top_p}: set a number in (0, 1]")
-        if self.groups not in GROUPS:
-            raise ValueError(f"refiner.groups={self.groups} does not exist; set one of: {', '.join(GROUPS)}")
         if self.skip_reward_at_least is None and (self.groups == "unsolved" or self.use_solved_sibling):
             key = "groups=unsolved" if self.groups == "unsolved" else "use_solved_sibling=true"
             raise ValueError(f"refiner.{key}: say which reward is maximal, set refiner.skip_reward_at_least")
@@ -146,28 +149,11 @@ class RefinerConfig:
             raise ValueError(
                 f"refiner.max_refinements_per_group={self.max_refinements_per_group}: set at least 1, or null for all"
             )
-        if self.group_choice not in GROUP_CHOICES:
-            raise ValueError(
-                f"refiner.group_choice={self.group_choice} does not exist; set one of: {', '.join(GROUP_CHOICES)}"
-            )
-        if self.block is not None and self.block not in BLOCKS:
-            raise ValueError(f"refiner.block={self.block} does not exist; set one of: {', '.join(BLOCKS)}, or null")
-        if self.block_choice not in BLOCK_CHOICES:
-            raise ValueError(
-                f"refiner.block_choice={self.block_choice} does not exist; set one of: {', '.join(BLOCK_CHOICES)}"
-            )
-        if self.on_replica_death not in DEATH_POLICIES:
-            raise ValueError(
-                f"refiner.on_replica_death={self.on_replica_death} does not exist; "
-                f"set one of: {', '.join(DEATH_POLICIES)}"
-            )
         if self.num_candidates < 1 or (self.num_candidates > 1 and self.temperature == 0):
             raise ValueError(
                 f"refiner.num_candidates={self.num_candidates}: set at least 1; more than 1 needs refiner.temperature "
                 "above 0 (greedy candidates are all the same)"
             )
-        if self.draft is not None and self.draft not in DRAFTS:
-            raise ValueError(f"refiner.draft={self.draft} does not exist; set one of: {', '.join(DRAFTS)}, or null")
         if self.num_draft_tokens < 1:
             raise ValueError(f"refiner.num_draft_tokens={self.num_draft_tokens}: set at least 1")
         if not 1 <= self.max_requests_in_flight <= 450:

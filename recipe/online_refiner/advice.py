@@ -7,18 +7,13 @@ MAX_TRUNCATED = 0.2
 MAX_COPIED = 0.5
 
 
-def advice(steps: Iterable[dict[str, Any]], max_new_tokens: int) -> list[str]:
-    """Return lines on refinements that were cut, and on refinements that were copied.
-
-    Args:
-        steps: Metrics of steps.
-        max_new_tokens: The run's ``refiner.max_new_tokens``.
-    """
+def advice(steps: Iterable[dict[str, Any]]) -> list[str]:
+    """Return lines on refinements that were cut, and on those that were copied, from the metrics of steps."""
     refined = [step for step in steps if step["refiner/num_attempted"]]
     if not refined:
         return []
     share = sum(step["refiner/failed/truncated"] for step in refined) / sum(s["refiner/num_attempted"] for s in refined)
-    line = f"refinements cut at refiner.max_new_tokens={max_new_tokens}: {share:.0%}"
+    line = f"refinements cut by refiner.max_new_tokens: {share:.0%}"
     if share > MAX_TRUNCATED:
         line += (
             ". They are lost: raise it (it may exceed data.max_response_length), or choose a refiner.template that "

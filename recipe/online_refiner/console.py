@@ -55,7 +55,7 @@ def _progress(config: DictConfig) -> Iterator[None]:
     finally:
         stop.set()
         watcher.join()
-    print_summary(console, run_dir, config.refiner.max_new_tokens, config.records.path)
+    print_summary(console, run_dir, config.records.path)
 
 
 CONSOLES: dict[str, Callable[[DictConfig], contextlib.AbstractContextManager[None]]] = {
@@ -108,7 +108,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def print_summary(console: Console, run_dir: RunDir, max_new_tokens: int, records_path: str | None = None) -> None:
+def print_summary(console: Console, run_dir: RunDir, records_path: str | None = None) -> None:
     """Print a run's table (every step, then seconds by stage) and two accepted refinements as diffs."""
     steps = _steps(run_dir)
     if not steps:
@@ -123,7 +123,7 @@ def print_summary(console: Console, run_dir: RunDir, max_new_tokens: int, record
         name: sum(step.get(f"timing_s/{key}", 0.0) for step in steps) / len(steps) for key, name in STAGES.items()
     }
     console.print("seconds a step: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in stages.items()))
-    for line in advice(steps, max_new_tokens):
+    for line in advice(steps):
         console.print(line, markup=False)
     rows = map(json.loads, refinement_lines(run_dir.path, records_path))
     accepted = (row for row in rows if row["verdict"] == "accepted")

@@ -78,13 +78,13 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("refiner.top_p=0", "refiner.top_p=0"),
         ("refiner.max_refinements_per_group=0", "refiner.max_refinements_per_group=0: set at least 1, or null"),
         ("refiner.group_choice=x", "refiner.group_choice=x does not exist; set one of: lowest, random"),
-        ("refiner.block=word", "refiner.block=word does not exist; set one of: line, sentence, paragraph, or null"),
+        ("refiner.block=word", "refiner.block=word does not exist; set one of: line, sentence, paragraph, null"),
         (
             "refiner.block_choice=x",
             "refiner.block_choice=x does not exist; set one of: first_failure, uncertainty, ran",
         ),
         ("refiner.num_candidates=2", "refiner.num_candidates=2: set at least 1; more than 1 needs refiner.temperature"),
-        ("refiner.draft=x", "refiner.draft=x does not exist; set one of: ngram, suffix, or null"),
+        ("refiner.draft=x", "refiner.draft=x does not exist; set one of: ngram, suffix, null"),
         ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: set at least 1"),
         ("refiner.max_requests_in_flight=0", "refiner.max_requests_in_flight=0: set 1 to 450"),
         ("refiner.max_requests_in_flight=451", "refiner.max_requests_in_flight=451: set 1 to 450"),
@@ -97,6 +97,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ),
         ("refiner.request_timeout_s=0", "refiner.request_timeout_s=0"),
         ("refiner.restart_timeout_s=0", "refiner.restart_timeout_s=0"),
+        ("refiner.context=[hints]", "refiner.context=['hints']: hints is none of feedback, sibling, solution"),
         ("refiner.template=none", "refiner.template=none: no such file; set one of apps, apps_paper, dialogue"),
         ("constraint.alignment=x", "constraint.alignment=x does not exist; set one of: position, diff"),
         (
