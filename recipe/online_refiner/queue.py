@@ -267,7 +267,8 @@ def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _feedback(extra_fields: dict[str, Any]) -> str:
-    return str(_said(extra_fields).get("feedback") or "")
+    """Return the reward function's words, without lone surrogates, which tokenizers refuse."""
+    return str(_said(extra_fields).get("feedback") or "").encode(errors="replace").decode()
 
 
 def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:

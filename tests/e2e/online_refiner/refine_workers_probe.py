@@ -122,7 +122,10 @@ def write_step(
             reward_score=0.25,
             num_turns=2,
             metrics={"compute_score": 0.1},
-            extra_fields={"from_loop": "x", "reward_extra_info": {"acc": 1, "first_error": 5, "feedback": FEEDBACK}},
+            extra_fields={
+                "from_loop": "x",
+                "reward_extra_info": {"acc": 1, "first_error": 5, "feedback": f"{FEEDBACK}\ud800"},
+            },
         )
         uid = f"s{step}g{number // GROUP_SIZE}"
         prompt = [{"role": "user", "content": "Write."}]

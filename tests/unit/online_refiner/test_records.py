@@ -83,6 +83,13 @@ def test_stage_metrics_by_hand(state: StepState) -> None:
     assert set(values) <= set(metrics.MEANING)
 
 
+def test_what_is_copied_is_a_share_of_the_refinements_that_could_be(state: StepState) -> None:
+    assert metrics.stage_metrics(state, [])["refiner/copied"] == 0.0
+    state.outcomes[0].num_copied_tokens, state.outcomes[2].num_copied_tokens = 2, 0
+    numbers = state.outcomes[0].num_refined_tokens, state.outcomes[2].num_refined_tokens
+    assert metrics.stage_metrics(state, [])["refiner/copied"] == 2 / sum(numbers)
+
+
 def test_a_run_without_the_gate_has_the_same_improvement_ratio(state: StepState) -> None:
     before = metrics.stage_metrics(state, [])
     state.outcomes[2].is_used = True
