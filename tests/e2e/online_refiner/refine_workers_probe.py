@@ -30,7 +30,7 @@ from refiner_worker.client import RefinerClient
 
 NUM_GROUPS, GROUP_SIZE = 4, 2
 COLUMNS = {"data_source": "letters", "reward_model": {"ground_truth": "7"}, "extra_info": {"index": 3}}
-FEEDBACK = "No vowel in it. <|im_end|>"
+FEEDBACK = "No vowel in it. <|im_end|>\ud800"
 
 
 @ray.remote
@@ -124,7 +124,7 @@ def write_step(
             metrics={"compute_score": 0.1},
             extra_fields={
                 "from_loop": "x",
-                "reward_extra_info": {"acc": 1, "first_error": 5, "feedback": f"{FEEDBACK}\ud800"},
+                "reward_extra_info": {"acc": 1, "first_error": 5, "feedback": FEEDBACK},
             },
         )
         uid = f"s{step}g{number // GROUP_SIZE}"
