@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:1] = [str(Path(__file__).resolve().parents[1]), "."]
 
 import numpy as np  # noqa: E402
 

@@ -73,7 +73,7 @@ class Refiner:
         if not is_chosen:
             return Refinement(verdict="not_chosen")
         num_kept = await self._on_thread(self._num_kept, rollout) if self.config.block else 0
-        told = self._told(rollout, rollouts)
+        told = await self._on_thread(self._told, rollout, rollouts)
         prompt_ids = await self._on_thread(self._encode, rollout, num_kept, told)
         if len(prompt_ids) - num_kept + self.config.max_new_tokens > self.max_model_len:
             return Refinement(verdict="too_long")
@@ -129,12 +129,13 @@ class Refiner:
 
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
         """Return what of ``refiner.context`` there is to tell; of the group, those who had the same session so far."""
+        wanted = self.prompt.limits
         told = {"feedback": rollout.feedback, "solution": rollout.solution}
-        same = [one for one in rollouts if one.earlier_ids == rollout.earlier_ids and one.turn_ids]
-        best = max(same, key=lambda one: one.reward)
-        if best.reward > rollout.reward:
-            told["sibling"] = decode(self.prompt.tokenizer, best.turn_ids)
-        return {name: text for name, text in told.items() if text and name in self.prompt.limits}
+        if "sibling" in wanted:
+            same = [one for one in rollouts if one.earlier_ids == rollout.earlier_ids and one.turn_ids]
+            best = max(same, key=lambda one: one.reward)
+            told["sibling"] = decode(self.prompt.tokenizer, best.turn_ids) if best.reward > rollout.reward else ""
+        return {name: text for name, text in told.items() if text and name in wanted}
 
     def _encode(self, rollout: Rollout, num_kept: int, told: dict[str, str]) -> list[int]:
         tokenizer, turn = self.prompt.tokenizer, rollout.turn_ids
