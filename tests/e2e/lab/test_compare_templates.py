@@ -22,21 +22,8 @@ def test_ways_are_compared_on_the_same_answers(
     (tmp_path / "letters.py").write_text(REWARD)
     command = [str(REPOSITORY / "scripts" / "compare_templates.py"), "general", "general+feedback", "dialogue+sibling"]
     command += ["--model", str(tiny_llama), "--data", str(letter_prompts), "--reward", "letters:score"]
-    job = start_marked(
-        [
-            *command,
-            "--samples",
-            "3",
-            "--max-response-tokens",
-            "16",
-            "--max-new-tokens",
-            "24",
-            "--output",
-            "found.jsonl",
-        ],
-        cwd=tmp_path,
-        environment={"PYTHONPATH": str(tmp_path)},
-    )
+    command += ["--samples", "3", "--max-response-tokens", "16", "--max-new-tokens", "24", "--output", "found.jsonl"]
+    job = start_marked(command, cwd=tmp_path)
     assert job.wait(300) == 0, job.output()[-6000:]
     assert job.survivors() == []
     lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
