@@ -73,7 +73,7 @@ class RefinerClient:
             self._slots = {loop: asyncio.Semaphore(max(1, num_slots))}
         return self._slots[loop]
 
-    async def generate(self, prompt_ids: list[int], stop: list[str], max_new_tokens: int) -> list[int]:
+    async def generate(self, prompt_ids: list[int], stop: str | None, max_new_tokens: int) -> list[int]:
         """Return the generated token ids, EOS token or stop string included.
 
         Raises:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from refiner_worker.drafts import DRAFTS
+from refiner_worker.prompts import TOLD
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "placement": ("colocated", "dedicated", "shared"),
@@ -28,6 +29,7 @@ LEAST = {
 """The least value of a number, and what null stands for where it may be null."""
 
 TEMPLATES = Path(__file__).parent / "templates"
+MAX_FEEDBACK_TOKENS = 128
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,10 +52,15 @@ class RefinerConfig:
     num_replicas: int | None
     """vLLM replicas. Default: as many as fit on the GPUs of the placement."""
     template: str
-    """Prompt template: ``apps``, ``apps_paper``, ``dialogue``, ``general``, or a Jinja2 file of your own."""
+    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``dialogue``, or a Jinja2 file of your own."""
+    context: list[str]
+    """What the refiner is told beside question, response and reward, as far as its template shows it: ``feedback``
+    (the reward function's words on the response, its extra info ``feedback``), ``sibling`` (the best response of the
+    group, if that is better) and ``solution`` (the data set's: ``extra_info.solution`` or ``answer``, else the ground
+    truth). A refiner that is shown an answer copies it: see the metric ``refiner/copied``."""
     max_new_tokens: int
     """Longest refinement, in tokens, what is kept of the response included; one that is cut by this limit is failed.
-    Default: the longest response."""
+    It may be longer than a response. Default: the longest response."""
     max_model_len: int | None
     """Context length of the refiner, in tokens. Default: template + prompt + response + refinement."""
     temperature: float
@@ -145,6 +152,8 @@ class RefinerConfig:
             if value is not None and value < least:
                 or_null = default and f", or null for {default}"
                 raise ValueError(f"refiner.{key}={value}: set {least} or more{or_null}")
+        if unknown := set(self.context) - set(TOLD):
+            raise ValueError(f"refiner.context={self.context}: {min(unknown)} is none of {', '.join(TOLD)}")
         for key in ("request_timeout_s", "restart_timeout_s"):
             if getattr(self, key) <= 0:
                 raise ValueError(f"refiner.{key}={getattr(self, key)}: set a number of seconds above 0")
@@ -187,6 +196,15 @@ class RefinerConfig:
                 "refiner.placement=shared: the rollout's servers refine while they are awake; leave refiner.streaming, "
                 "refiner.num_replicas and refiner.draft null and refiner.rollout empty"
             )
+
+    def limits(self, max_response_tokens: int) -> dict[str, int]:
+        """Return how many tokens of each text of ``context`` the refiner is shown, at most."""
+        limits = {
+            "feedback": MAX_FEEDBACK_TOKENS,
+            "sibling": max_response_tokens,
+            "solution": self.max_new_tokens,
+        }
+        return {name: limits[name] for name in self.context}
 
     def template_path(self) -> Path:
         """Return the file of the prompt template.

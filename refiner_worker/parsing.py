@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from refiner_worker.prompts import CLOSE_TAG
-
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
@@ -32,7 +30,8 @@ def parse_answer(
     kept: Sequence[int] = (),
     eos_token_id: int,
     tokenizer: Any,
-    tags: bool,
+    stop: str | None = None,
+    keeps_stop: bool = False,
 ) -> Answer:
     """Strip what is not the answer from the refiner's output and end it as the policy ends its responses.
 
@@ -46,7 +45,8 @@ def parse_answer(
         response: What was refined, a.
         eos_token_id: The token that ends the policy's responses.
         tokenizer: The tokenizer of both models.
-        tags: Whether the answer ends at the closing tag (an EOS token ends it as well).
+        stop: The text at which the answer ends (an EOS token ends it as well).
+        keeps_stop: Whether that text is part of it.
 
     Returns:
         The answer. Cut by the length limit, or without any text, it is failed.
@@ -66,8 +66,8 @@ def parse_answer(
             ids[:1] = tokenizer.encode(kept_before + first.lstrip(), add_special_tokens=False)
     written = decode(tokenizer, ids)
     text = written
-    if tags and CLOSE_TAG in text:
-        text, ended = text.split(CLOSE_TAG)[0], True
+    if stop and stop in text:
+        text, ended = text.partition(stop)[0] + (stop if keeps_stop else ""), True
     kept_after = os.path.commonprefix([edge(response[::-1])[::-1], edge(text[::-1])[::-1]])
     text = text.strip()
     if not ended:

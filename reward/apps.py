@@ -5,11 +5,11 @@
 -0.3 + 1.3 * passed / total   otherwise: none passed -0.3, all passed 1.0
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from reward.feedback import PLACE, feedback
 from reward.judge import JudgeLostError, UnjudgeableError, ask
 from reward.kinds import KINDS, TestRun
 from reward.limits import Limits
@@ -20,7 +20,6 @@ COMPILE_ERROR_SCORE = -1.0
 RUNTIME_ERROR_SCORE = -0.6
 NONE_PASSED_SCORE = -0.3
 ALL_PASSED_SCORE = 1.0
-_PLACE = re.compile(r"\(solution\.py, line ([0-9]{1,9})\)$")  # as `sandbox.execution.last_words` says it
 
 
 class Verdict(Enum):
@@ -50,6 +49,7 @@ class Score:
     num_tests: int  # tests of the problem
     detail: str = ""  # one line for people
     first_error: int | None = None  # character of the answer at which the line begins that ended the program, if known
+    feedback: str = ""  # what its author may be told of it (`reward.feedback`)
 
 
 def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: str = "") -> Score:
@@ -104,23 +104,29 @@ def score_response(
     except JudgeLostError as error:
         return score_from_verdicts([Verdict.INFRA_ERROR], num_tests=problem.num_tests, detail=str(error))
     if code is None:
-        return score_from_verdicts([Verdict.COMPILE_ERROR], num_tests=problem.num_tests, detail="no code found")
+        score = score_from_verdicts([Verdict.COMPILE_ERROR], num_tests=problem.num_tests, detail="no code found")
+        return replace(score, feedback=feedback(problem, score.outcome, [], "", ""))
     verdicts: list[Verdict] = []
-    detail = ""
+    detail = said = ""
     for index, (verdict, seen) in enumerate(run_tests(problem, code, limits, sandbox)):
         verdicts.append(verdict)
         if verdict is not Verdict.PASSED and not detail:
             detail = f"test {index}: {seen}"
         if verdict not in (Verdict.PASSED, Verdict.WRONG):
-            detail = f"test {index}: {seen}"
+            detail, said = f"test {index}: {seen}", seen
             break
     score = score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
-    return replace(score, first_error=_first_error(response, code, detail))
+    passed = [verdict is Verdict.PASSED for verdict in verdicts]
+    return replace(
+        score,
+        first_error=_first_error(response, code, detail),
+        feedback=feedback(problem, score.outcome, passed, said, code),
+    )
 
 
 def _first_error(response: str, code: str, detail: str) -> int | None:
     """From the line of the program that a run's last words name; None too where indentation was taken from the code."""
-    place, start = _PLACE.search(detail), response.rfind(code)
+    place, start = PLACE.search(detail), response.rfind(code)
     if place is None or start < 0:
         return None
     lines_before = code.split("\n")[: max(0, int(place.group(1)) - 1)]

@@ -56,6 +56,7 @@ class Problem:
     )
     leetcode: bool = True  # call, test_code: answers find names without import, and class Solution, as on LeetCode
     starter_code: str = ""  # what the question gives the solver to start from; not needed for scoring
+    examples: tuple[int, ...] = ()  # stdin, call: tests that the question shows
 
     @property
     def num_tests(self) -> int:
@@ -75,7 +76,8 @@ class Problem:
 
         Args:
             input_output: object, or its JSON text, with `inputs`, `outputs` and, if call-based, `fn_name`; or with
-                `test_code`, a list of assertions (one test each), and `fn_name` if they call it `candidate`.
+                `test_code`, a list of assertions (one test each), and `fn_name` if they call it `candidate`. `examples`
+                are the indices of the tests that the question shows, where there are any.
             problem_id: names the problem in errors.
             starter_code: as in the data set.
             limits: under which answers will run; None: the defaults.
@@ -95,7 +97,7 @@ class Problem:
         if "test_code" in fields:
             tests = _as_test_code(fields["test_code"], fn_name, where, limits)
             return problem(inputs=tests, outputs=[None] * len(tests), kind="test_code")
-        inputs, outputs = fields["inputs"], fields["outputs"]
+        inputs, outputs, examples = fields["inputs"], fields["outputs"], tuple(fields.get("examples") or ())
         if len(inputs) != len(outputs):
             raise ValueError(
                 f"{where}: {len(inputs)} inputs but {len(outputs)} outputs: every test needs one input and one output"
@@ -111,12 +113,12 @@ class Problem:
                     "give at least one that does, or leave the problem out"
                 )
             stdins = [_as_text(value, f"{where}: input {index}") for index, value in enumerate(inputs)]
-            return problem(inputs=stdins, outputs=texts)
+            return problem(inputs=stdins, outputs=texts, examples=examples)
         accepted = _accepted_values(inputs, outputs)
         _check_returnable(accepted, where, limits)
         arguments = [_as_arguments(value, f"{where}: input {index}") for index, value in enumerate(inputs)]
         _check_arguments(arguments, where)
-        return problem(inputs=arguments, outputs=accepted, kind="call")
+        return problem(inputs=arguments, outputs=accepted, kind="call", examples=examples)
 
 
 def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str, Any]:

@@ -78,8 +78,8 @@ async def compute_score(
     Returns:
         Always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome, num_passed, num_tests,
         first_error (character of the answer at which the line begins that did not compile or raised; None if none is
-        known), sandbox_runs, sandbox_run_s (time used by all runs), sandbox_restarts (of this process, since its last
-        answer).
+        known), feedback (how it failed, in words: `reward.feedback`; empty if it passed), sandbox_runs, sandbox_run_s
+        (time used by all runs), sandbox_restarts (of this process, since its last answer).
 
     Raises:
         ValueError: the problem is malformed, see `parse_ground_truth`.
@@ -103,7 +103,7 @@ async def compute_score(
             f"problem {problem.problem_id}: the answer could not be run in {resolved_limits.infra_attempts} attempts "
             f"({result.detail}): check free processes, memory and disk of the reward workers, or lower max_concurrency"
         )
-    said = {name: getattr(result, name) for name in ("outcome", "num_passed", "num_tests", "first_error")}
+    said = {name: getattr(result, name) for name in ("outcome", "num_passed", "num_tests", "first_error", "feedback")}
     return {"score": result.score, "acc": float(result.outcome == "pass"), **said, **_account(meter)}
 
 

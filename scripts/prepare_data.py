@@ -16,7 +16,6 @@ so that `python -m reward.score --problems problems.jsonl --solutions solutions.
 import argparse
 import json
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -179,15 +178,11 @@ def _problem_lines(record: Record, row: Row, _: Card) -> Iterator[dict[str, Any]
 
 def _solution_lines(record: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
     problem_id = row["extra_info"]["problem_id"]
-    for number, solution in enumerate(solutions_of(record)):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
-                compile(solution, "solution.py", "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            card.faulty_solutions.append(f"{problem_id}, solution {number}: {error}")
-            continue
-        yield {"problem_id": problem_id, "response": f"```python\n{solution}\n```"}
+    for number, (solution, fault) in enumerate(solutions_of(record)):
+        if fault:
+            card.faulty_solutions.append(f"{problem_id}, solution {number}: {fault}")
+        else:
+            yield {"problem_id": problem_id, "response": f"```python\n{solution}\n```"}
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {

@@ -1,6 +1,7 @@
 """Raw records to rows in verl's schema; what cannot be used is dropped with its reason, never silently."""
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -34,7 +35,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
 
     Args:
         record: ``question``, ``input_output`` (JSON text or object; also with ``test_code``), and where there are any
-            ``problem_id``, ``starter_code``, ``difficulty``.
+            ``problem_id``, ``starter_code``, ``difficulty``, ``solutions``.
         index: Position in the source.
         name: ``data_source`` of the row.
 
@@ -54,6 +55,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
         raise Dropped("malformed tests", str(error)) from error
     except JudgeLostError as error:
         raise Dropped("tests not tried", str(error)) from error
+    tests["examples"] = _examples(question, problem)
     parts = [question, ANSWER_FORMAT[problem.kind != "stdin"]]
     if starter:
         parts.append(f"Start from this code:\n```python\n{starter}\n```")
@@ -69,9 +71,23 @@ def apps_row(record: Record, index: int, name: str) -> Row:
             "problem_id": problem_id,
             "difficulty": record.get("difficulty") or "",
             "num_tests": problem.num_tests,
+            "solution": next((solution for solution, fault in solutions_of(record) if not fault), ""),
             "index": index,
         },
     }
+
+
+def _examples(question: str, problem: Problem) -> list[int]:
+    """Return the tests that a question shows: standard input and output stand in it, as whole lines."""
+
+    def lines(text: str) -> str:
+        return "\n".join(["", *(line.strip() for line in text.strip().splitlines()), ""])
+
+    if problem.kind != "stdin":
+        return []
+    shown = lines(question)
+    tests = enumerate(zip(problem.inputs, problem.outputs, strict=True))
+    return [index for index, test in tests if all(text.strip() and lines(text) in shown for text in test)]
 
 
 def _tests(value: Any) -> dict[str, Any]:
@@ -133,13 +149,21 @@ def _messages(record: Record) -> list[dict[str, str]]:
     return []
 
 
-def solutions_of(record: Record) -> Iterator[str]:
-    """Yield the reference solutions of an APPS record."""
+def solutions_of(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the reference solutions of an APPS record, each with why it does not compile, if so."""
     try:
         solutions = json.loads(record.get("solutions") or "[]")
     except ValueError:
         return
-    yield from solutions
+    for solution in solutions:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
+                compile(solution, "solution.py", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            yield solution, str(error)
+        else:
+            yield solution, ""
 
 
 def words_of(text: str) -> list[str]:

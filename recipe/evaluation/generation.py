@@ -57,7 +57,7 @@ def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling)
     layout = PROMPTS[prompt]
     if tasks[0].family not in layout.families:
         raise ValueError(f"--prompt {prompt} is not for these problems: set --prompt chat")
-    is_cpu = _prepare()
+    is_cpu = prepare_vllm()
     from transformers import AutoConfig, AutoTokenizer
     from vllm import LLM, SamplingParams
 
@@ -96,7 +96,7 @@ def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling)
     return Generated(samples=samples, example_prompt=texts[0])
 
 
-def _prepare() -> bool:
+def prepare_vllm() -> bool:
     """Set the environment that vLLM reads when it is imported; returns whether there is no GPU."""
     import torch
 

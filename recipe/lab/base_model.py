@@ -16,7 +16,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 from recipe.lab.mistakes import answer, spoil
 from recipe.mini_apps.generator import MiniProblem
+from refiner_worker.config import MAX_FEEDBACK_TOKENS
 from refiner_worker.prompts import RefinerPrompt
+from reward.apps import score_response
+from reward.problem import Problem
 
 SOLVED = 0.3
 """Share of right answers among those that the policy is shown."""
@@ -79,13 +82,16 @@ class Corpus:
         problems: What the examples are about.
         template: The refiner's template.
         rng: All choices.
+        feedback: Share of the refiner's examples that show what the reward says of the answer.
     """
 
-    def __init__(self, problems: Sequence[MiniProblem], template: Path, rng: random.Random) -> None:
+    def __init__(
+        self, problems: Sequence[MiniProblem], template: Path, rng: random.Random, feedback: float = 0.0
+    ) -> None:
         """Train the tokenizer on the problems."""
-        self.problems, self.rng = problems, rng
+        self.problems, self.rng, self.feedback = problems, rng, feedback
         self.tokenizer = make_tokenizer(f"{p.question}\n{answer(p.solution)}" for p in problems)
-        self.refiner_prompt = RefinerPrompt(template, self.tokenizer)
+        self.refiner_prompt = RefinerPrompt(template, self.tokenizer, {}, {"feedback": MAX_FEEDBACK_TOKENS})
 
     def draw(self) -> Example:
         """Return token ids and labels: the prompt is not learned, the answer and its end are."""
@@ -93,12 +99,20 @@ class Corpus:
         right = self.rng.random() < (RIGHT_BEFORE_REFINING if as_refiner else SOLVED)
         program, reward = (problem.solution, 1.0) if right else spoil(self.rng, problem.solution)
         if as_refiner:
-            prompt = self.refiner_prompt.encode(messages(problem), answer(program), reward)
+            told = {}
+            if self.feedback and self.rng.random() < self.feedback:
+                told["feedback"] = score_response(tests_of(problem), answer(program)).feedback
+            prompt = self.refiner_prompt.encode(messages(problem), answer(program), reward, told=told)
             program = problem.solution
         else:
             prompt = prompt_ids(self.tokenizer, problem)
         target = [*self.tokenizer.encode(answer(program)), self.tokenizer.eos_token_id]
         return {"input_ids": prompt + target, "labels": [IGNORED] * len(prompt) + target}
+
+
+def tests_of(problem: MiniProblem) -> Problem:
+    """Return a problem as the reward reads it."""
+    return Problem.from_input_output(problem.input_output, problem_id=problem.problem_id)
 
 
 def messages(problem: MiniProblem) -> list[dict[str, str]]:

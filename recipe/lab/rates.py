@@ -8,11 +8,10 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from recipe.lab.base_model import messages, prompt_ids
+from recipe.lab.base_model import messages, prompt_ids, tests_of
 from recipe.mini_apps.generator import MiniProblem
 from refiner_worker.prompts import RefinerPrompt
 from reward.apps import ALL_PASSED_SCORE, score_response
-from reward.problem import Problem
 
 MAX_NEW_TOKENS = 48
 BATCH_SIZE = 128
@@ -91,8 +90,7 @@ def score(problems: Sequence[MiniProblem], answers: Sequence[str]) -> list[float
     """
 
     def reward(problem: MiniProblem, text: str) -> float:
-        tests = Problem.from_input_output(problem.input_output, problem_id=problem.problem_id)
-        result = score_response(tests, text)
+        result = score_response(tests_of(problem), text)
         if result.score is None:
             raise ValueError(f"{problem.problem_id}: {result.detail}")
         return result.score

@@ -72,6 +72,7 @@ class MiniProblem:
                 "family": self.family,
                 "difficulty": self.difficulty,
                 "split": self.split,
+                "solution": self.solution,
                 "index": index,
             },
         }

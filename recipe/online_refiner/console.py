@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from recipe.online_refiner.advice import advice
 from recipe.online_refiner.run_dir import RunDir, read_rows, refinement_lines
 
 POLL_S = 1.0
@@ -122,6 +123,8 @@ def print_summary(console: Console, run_dir: RunDir, records_path: str | None = 
         name: sum(step.get(f"timing_s/{key}", 0.0) for step in steps) / len(steps) for key, name in STAGES.items()
     }
     console.print("seconds a step: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in stages.items()))
+    for line in advice(steps):
+        console.print(line, markup=False)
     rows = map(json.loads, refinement_lines(run_dir.path, records_path))
     accepted = (row for row in rows if row["verdict"] == "accepted")
     for row in heapq.nsmallest(2, accepted, key=lambda row: row["reward"] - row["refined_reward"]):

@@ -10,6 +10,7 @@ import numpy as np
 
 from recipe.online_refiner.rollout import FAILED, SKIPPED, Outcome, group_of
 from recipe.online_refiner.step import StepState
+from refiner_worker.copying import RUN
 
 OUTCOMES = ("pass", "fail", "compile_error", "runtime_error", "time_out", "memory_limit", "output_limit")
 
@@ -34,6 +35,8 @@ MEANING = {
     "refiner/num_own": "solved responses that are imitated themselves (refiner.imitate_solved)",
     "refiner/num_verbatim": "refinements that repeat the response token by token",
     "refiner/num_from_siblings": "refinements that are a solved response of the group (refiner.use_solved_sibling)",
+    "refiner/copied": "share of the tokens of scored refinements that stand in the sibling or solution that only "
+    f"the refiner was shown, in runs of {RUN}, and neither in question nor response; 0 where it was shown none",
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
     "refiner/edit_distance": f"token edit distance between a and a', mean over {MAX_EDIT_DISTANCES} scored refinements "
     "drawn by the step, or all if there are fewer; 0 if none",
@@ -142,6 +145,7 @@ def stage_metrics(state: StepState, distances: list[int]) -> dict[str, float]:
         one.refined_reward - state.rewards[row] for row, one in state.outcomes.items() if one.verdict == "accepted"
     ]
     verdicts = [one.verdict for one in outcomes]
+    shown = [one for one in outcomes if one.num_copied_tokens is not None]
     return {
         "refiner/num_attempted": sum(verdict not in (*SKIPPED, "own") for verdict in verdicts),
         "refiner/num_accepted": len(gains),
@@ -151,6 +155,8 @@ def stage_metrics(state: StepState, distances: list[int]) -> dict[str, float]:
         "refiner/num_from_siblings": sum(
             one.is_scored and one.verdict != "own" and not one.num_generated_tokens for one in outcomes
         ),
+        "refiner/copied": sum(one.num_copied_tokens or 0 for one in shown)
+        / max(1, sum(one.num_refined_tokens for one in shown)),
         "refiner/reward_gain": float(np.mean(gains)) if gains else 0.0,
         "refiner/edit_distance": float(np.mean(distances)) if distances else 0.0,
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},

@@ -70,7 +70,8 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     model = model_config(config, refiner)
     max_positions = _max_positions(model)
     lengths = config.data.max_prompt_length, config.data.max_response_length
-    prompt = RefinerPrompt(refiner.template_path(), tokenizer, config.data.apply_chat_template_kwargs)
+    settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
+    prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)
     needed = prompt.max_tokens(*lengths) + refiner.max_new_tokens
     max_model_len = refiner.max_model_len or min(needed, max_positions)
     smallest = sum(lengths) + 1

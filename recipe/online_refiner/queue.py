@@ -33,6 +33,8 @@ BY_AGENT_LOOP = {
 }
 """Fields of a row that verl's agent loop adds to the columns of the data set."""
 BY_THIS_EXTENSION = ("refine_", "kl_ref_")
+MAX_FEEDBACK = 1000
+"""Characters of a reward function's words that are recorded."""
 OUTCOME = "refinement"
 """The tag of a row that tells what became of its refinement."""
 
@@ -161,10 +163,13 @@ def outcome_of(tag: dict[str, Any]) -> Outcome | None:
 def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
     """Read refined rows as records: a turn, what it answers, a', both rewards, and what became of the refinement."""
     tensors = ("prompts", "responses", "refine_ids", "rm_scores")
-    data = read(batch, "raw_prompt", *tensors)
-    columns = [objects(data["raw_prompt"]), *(data[name].unbind() for name in tensors)]
+    data = read(batch, "raw_prompt", "extra_fields", *tensors)
+    columns = [
+        *(objects(data[name]) for name in ("raw_prompt", "extra_fields")),
+        *(data[name].unbind() for name in tensors),
+    ]
     rows = []
-    for key, tag, chat, prompt, response, refined, rewards in zip(batch.keys, batch.tags, *columns, strict=True):
+    for key, tag, chat, extra, prompt, response, refined, rewards in zip(batch.keys, batch.tags, *columns, strict=True):
         outcome = Outcome(**tag[OUTCOME])
         earlier, turn = response[: outcome.start], response[outcome.start :]
         text = decode(tokenizer, refined) if outcome.is_scored else None
@@ -173,6 +178,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
                 "key": key,
                 "prompt": conversation(tokenizer, chat, prompt.tolist(), earlier.tolist()),
                 "response": decode(tokenizer, turn),
+                "feedback": _feedback(extra)[:MAX_FEEDBACK],
                 "refined": text,
                 "reward": rewards.sum().item(),
                 "refined_reward": outcome.refined_reward if outcome.is_scored else None,
@@ -237,7 +243,8 @@ def read_rollouts(batch: KVBatchMeta, *, log_probs: bool = False) -> list[Rollou
             response_ids=response.tolist(),
             start=last_turn(mask.tolist()),
             reward=rewards[row],
-            first_error=extras[row].get("reward_extra_info", {}).get("first_error"),
+            first_error=_said(extras[row]).get("first_error"),
+            feedback=_feedback(extras[row]),
             log_probs=known[row],
             request=request_columns({name: of_rows[row] for name, of_rows in values.items()}, turns[row], extras[row]),
         )
@@ -250,8 +257,18 @@ def read_rollouts(batch: KVBatchMeta, *, log_probs: bool = False) -> list[Rollou
 def read_rewards(batch: KVBatchMeta) -> list[tuple[float, dict[str, Any]]]:
     """Read the reward of every row, and what the reward function said beside it."""
     data = read(batch, "rm_scores", "extra_fields")
-    infos = (extra.get("reward_extra_info", {}) for extra in objects(data["extra_fields"]))
+    infos = map(_said, objects(data["extra_fields"]))
     return [(row.sum().item(), info) for row, info in zip(data["rm_scores"].unbind(), infos, strict=True)]
+
+
+def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what the reward function said beside the reward."""
+    return extra_fields.get("reward_extra_info", {})
+
+
+def _feedback(extra_fields: dict[str, Any]) -> str:
+    """Return the reward function's words, without lone surrogates, which tokenizers refuse."""
+    return str(_said(extra_fields).get("feedback") or "").encode(errors="replace").decode()
 
 
 def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:

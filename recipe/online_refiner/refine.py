@@ -17,6 +17,7 @@ from recipe.online_refiner.constraint import accepts
 from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
+from refiner_worker.copying import num_copied
 from refiner_worker.parsing import Answer, conversation, decode, parse_answer
 from refiner_worker.prompts import RefinerPrompt
 
@@ -50,14 +51,17 @@ class Refiner:
         """
         chosen = choose(self.config, rollouts)
         solved = [one for one in sorted(rollouts, key=lambda one: one.session) if self._solves(one)]
-        return list(await asyncio.gather(*(self._refine(one, n in chosen, solved) for n, one in enumerate(rollouts))))
+        tasks = (self._refine(one, rollouts, n in chosen, solved) for n, one in enumerate(rollouts))
+        return list(await asyncio.gather(*tasks))
 
     def _solves(self, rollout: Rollout) -> bool:
         """Tell whether a response may be the refinement of its siblings: it is maximal, and was not cut."""
         ids = rollout.turn_ids
         return self.config.is_maximal(rollout.reward) and ids[-1:] == [self.prompt.tokenizer.eos_token_id]
 
-    async def _refine(self, rollout: Rollout, is_chosen: bool, solved: list[Rollout]) -> Refinement:
+    async def _refine(
+        self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool, solved: list[Rollout]
+    ) -> Refinement:
         if not rollout.turn_ids:
             return Refinement(verdict="no_turn")
         if self.config.is_maximal(rollout.reward):
@@ -71,7 +75,8 @@ class Refiner:
         if not is_chosen:
             return Refinement(verdict="not_chosen")
         num_kept = await self._on_thread(self._num_kept, rollout) if self.config.block else 0
-        prompt_ids = await self._on_thread(self._encode, rollout, num_kept)
+        told = await self._on_thread(self._told, rollout, rollouts)
+        prompt_ids = await self._on_thread(self._encode, rollout, num_kept, told)
         if len(prompt_ids) - num_kept + self.config.max_new_tokens > self.max_model_len:
             return Refinement(verdict="too_long")
         candidates: list[Refinement] = []
@@ -82,6 +87,7 @@ class Refiner:
         best = max(candidates, key=lambda one: float("-inf") if one.reward is None else one.reward)
         best.num_prompt_tokens = sum(one.num_prompt_tokens for one in candidates)
         best.num_generated_tokens = sum(one.num_generated_tokens for one in candidates)
+        best.num_copied_tokens = await self._on_thread(self._num_copied, rollout, best, told)
         return best
 
     async def _candidate(self, rollout: Rollout, prompt_ids: list[int], num_kept: int) -> Refinement:
@@ -123,13 +129,28 @@ class Refiner:
     def _num_kept(self, rollout: Rollout) -> int:
         return num_kept_tokens(self.config, rollout, self.prompt.tokenizer, self._max_new_tokens(rollout))
 
-    def _encode(self, rollout: Rollout, num_kept: int = 0) -> list[int]:
-        tokenizer = self.prompt.tokenizer
+    def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
+        """Return what of ``refiner.context`` there is to tell; of the group, those who had the same session so far."""
+        wanted = self.prompt.limits
+        told = {"feedback": rollout.feedback, "solution": rollout.solution}
+        if "sibling" in wanted:
+            same = [one for one in rollouts if one.earlier_ids == rollout.earlier_ids and one.turn_ids]
+            best = max(same, key=lambda one: one.reward)
+            told["sibling"] = decode(self.prompt.tokenizer, best.turn_ids) if best.reward > rollout.reward else ""
+        return {name: text for name, text in told.items() if text and name in wanted}
+
+    def _encode(self, rollout: Rollout, num_kept: int, told: dict[str, str]) -> list[int]:
+        tokenizer, turn = self.prompt.tokenizer, rollout.turn_ids
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        turn = rollout.turn_ids
-        return (
-            self.prompt.encode(chat, decode(tokenizer, turn), rollout.reward, is_begun=num_kept > 0) + turn[:num_kept]
-        )
+        response = decode(tokenizer, turn)
+        return self.prompt.encode(chat, response, rollout.reward, is_begun=num_kept > 0, told=told) + turn[:num_kept]
+
+    def _num_copied(self, rollout: Rollout, refinement: Refinement, told: dict[str, str]) -> int | None:
+        texts = [text for name, text in told.items() if name in ("sibling", "solution")]
+        if not texts or not refinement.is_scored:
+            return None
+        sources = [self.prompt.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        return num_copied(refinement.token_ids, sources, [rollout.prompt_ids, rollout.response_ids])
 
     def _max_new_tokens(self, rollout: Rollout) -> int:
         """Return the longest refinement: a session ends where verl would cut it."""
@@ -144,7 +165,8 @@ class Refiner:
             kept=kept,
             eos_token_id=tokenizer.eos_token_id,
             tokenizer=tokenizer,
-            tags=self.prompt.uses_tags,
+            stop=self.prompt.stop,
+            keeps_stop=not self.prompt.uses_tags,
         )
 
     async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -54,7 +54,8 @@ class RefineWorker:
         model = config.reward.reward_model
         self._is_reward_model_colocated = bool(model.enable and not model.enable_resource_pool)
         chat_settings = config.data.apply_chat_template_kwargs
-        self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings)
+        limits = self._config.limits(self._max_response_tokens)
+        self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings, limits)
         self._score = RewardLoopScore(reward_workers)
         self._records = Records(config.records.path)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
@@ -204,5 +205,6 @@ def outcome_of(rollout: Rollout, refinement: Refinement, *, lets_all_through: bo
         num_kept_tokens=refinement.num_kept_tokens,
         num_prompt_tokens=refinement.num_prompt_tokens,
         num_generated_tokens=refinement.num_generated_tokens,
+        num_copied_tokens=refinement.num_copied_tokens,
         detail="" if is_scored else refinement.text[:MAX_DETAIL],
     )

@@ -55,10 +55,19 @@ class Rollout:
     """r(s0, a), of the whole session."""
     first_error: int | None = None
     """Where the reward saw it fail first, if it says so (``first_error``): a character of the response's text."""
+    feedback: str = ""
+    """What the reward says of it in words, if it does (``feedback``)."""
     log_probs: list[float] = field(default_factory=list)
     """(response length,) under the policy that wrote it; empty where nothing needs them."""
     request: dict[str, Any]
     """What verl's reward request for it has beside token ids: the data set's columns, turns, the loop's extras."""
+
+    @property
+    def solution(self) -> str:
+        """The data set's answer; empty where it has none but tests."""
+        extra, model = self.request.get("extra_info") or {}, self.request.get("reward_model") or {}
+        answer = extra.get("solution") or extra.get("answer") or model.get("ground_truth") or ""
+        return "" if str(answer).lstrip().startswith("{") else str(answer)
 
     @property
     def earlier_ids(self) -> list[int]:
@@ -102,6 +111,8 @@ class Refinement:
     num_prompt_tokens: int = 0
     """Of all candidates, as the next one; what the answer was begun with is part of each prompt."""
     num_generated_tokens: int = 0
+    num_copied_tokens: int | None = None
+    """How many tokens of a' stand in the sibling or solution that the refiner was shown; None: it was shown neither."""
 
     @property
     def is_scored(self) -> bool:
@@ -128,6 +139,8 @@ class Outcome:
     """As in :class:`Refinement`."""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
+    num_copied_tokens: int | None = None
+    """As in :class:`Refinement`."""
     detail: str = ""
     """What a failed attempt wrote, or why it failed; shortened."""
     started_at: float = 0.0

@@ -1,5 +1,6 @@
 """What this extension does with a step's rows, in the order of a step. The driver's part: metadata and numbers."""
 
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
 from recipe.online_refiner import metrics as metric_names
 from recipe.online_refiner import queue
+from recipe.online_refiner.advice import copying
 from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
 from recipe.online_refiner.constraint import kl_to_reference
 from recipe.online_refiner.credit import CREDITS
@@ -23,6 +25,7 @@ from recipe.online_refiner.step import StepState
 from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
 
+logger = logging.getLogger(__name__)
 ETA_FILE = "constraint.json"
 """Of a checkpoint: the state of an adaptive eta."""
 
@@ -90,6 +93,8 @@ class Stages:
         answers = self._workers.each("edit_distances", measured, attempts=2)
         distances = [distance for _, part in answers for distance in part or []]
         state.metrics.update(metrics | metric_names.stage_metrics(state, distances))
+        if warning := copying([state.metrics]):
+            logger.warning("step %d: %s", state.step, warning)
         recorded = choose(state.outcomes, self._config.records.max_rollouts_per_step, seed=state.step)
         self._workers.record(state.step, queue.rows_of(batch, recorded))
 

@@ -29,12 +29,13 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 
 from recipe.online_refiner import patches, queue
+from recipe.online_refiner.advice import advice
 from recipe.online_refiner.blocks import RefinementConfig
 from recipe.online_refiner.hosting import Hosting
 from recipe.online_refiner.metrics import draft_metrics
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.records import Records
-from recipe.online_refiner.run_dir import RunDir
+from recipe.online_refiner.run_dir import RunDir, read_rows
 from recipe.online_refiner.sample_log import log_samples
 from recipe.online_refiner.schema import load
 from recipe.online_refiner.stages import Stages
@@ -98,6 +99,8 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.agent_loop_manager = agent_loop_manager
         self._hand_out_refiner()
         super().fit(agent_loop_manager)
+        if self.blocks.refines and self.run_dir.metrics.exists():
+            print(*advice(read_rows(self.run_dir.metrics)), sep="\n")
 
     # ---- one step, in this order
 

@@ -30,6 +30,7 @@ from refiner_worker.client import RefinerClient
 
 NUM_GROUPS, GROUP_SIZE = 4, 2
 COLUMNS = {"data_source": "letters", "reward_model": {"ground_truth": "7"}, "extra_info": {"index": 3}}
+FEEDBACK = "No vowel in it. <|im_end|>\ud800"
 
 
 @ray.remote
@@ -121,7 +122,10 @@ def write_step(
             reward_score=0.25,
             num_turns=2,
             metrics={"compute_score": 0.1},
-            extra_fields={"from_loop": "x", "reward_extra_info": {"acc": 1, "first_error": 5}},
+            extra_fields={
+                "from_loop": "x",
+                "reward_extra_info": {"acc": 1, "first_error": 5, "feedback": FEEDBACK},
+            },
         )
         uid = f"s{step}g{number // GROUP_SIZE}"
         prompt = [{"role": "user", "content": "Write."}]
@@ -174,6 +178,7 @@ def keep_blocks(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[s
         "max_tokens": max_tokens,
         "kept": [outcome.num_kept_tokens for outcome in state.outcomes.values()],
         "metrics": {name: state.metrics[f"tokens/{name}"] for name in ("refine", "refine_kept")},
+        "copied": [outcome.num_copied_tokens for outcome in state.outcomes.values()],
         "records": stages.records(batch, state.rows),
     }
 
@@ -205,6 +210,7 @@ def main() -> None:
         *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={out}.run", "refiner.template=dialogue"),
         *(f"data.train_batch_size={NUM_GROUPS}", f"actor_rollout_ref.rollout.n={GROUP_SIZE}"),
         *("refiner.num_kl_rollouts=3", "refiner.block=line", "refiner.block_choice=uncertainty"),
+        "refiner.context=[feedback,solution]",
     ]
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
         config = compose("online_refiner", overrides=overrides)

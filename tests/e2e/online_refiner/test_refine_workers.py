@@ -80,8 +80,11 @@ def test_a_refined_row_begins_with_the_responses_own_ids_up_to_the_block(found: 
     assert blocks["max_tokens"] == 512 - 3, "max_new_tokens is the length of a'"
     assert blocks["kept"] == [3] * 8
     assert blocks["metrics"] == {"refine": 8 * len(answer), "refine_kept": 24}
-    shown = {(row["refined"], row["kept_tokens"], row["verdict"]) for row in blocks["records"]}
-    assert shown == {("ab\nb", 3, "accepted")}
+    feedback = "No vowel in it. <|im_end|>?"  # a lone surrogate has no bytes
+    shown = {(row["refined"], row["kept_tokens"], row["verdict"], row["feedback"]) for row in blocks["records"]}
+    assert shown == {("ab\nb", 3, "accepted", feedback)}
+    assert f"said of it: {feedback}):\nab" in blocks["prompt"] and "\nA good reply:\n7\n" in blocks["prompt"]
+    assert blocks["copied"] == [0] * 8
     assert blocks["first_errors"] == [5] * 8
 
 

@@ -84,6 +84,16 @@ def test_apps_folders_with_every_fault(apps: Path, tiny_llama: Path, tmp_path: P
     assert "reads standard input" in rows[0]["prompt"][0]["content"]
     assert "def total(values):" in rows[1]["prompt"][0]["content"]
     assert parse_ground_truth(rows[1]["reward_model"]["ground_truth"]).fn_name == "total"
+    assert rows[0]["extra_info"]["solution"] == "print(sum(map(int, input().split())))"
+
+
+def test_tests_that_a_question_shows_are_its_examples() -> None:
+    question = "Add.\n-----Example-----\nInput\n1 2 \n\nOutput\n3\n\nIn words: 4 and 4."
+    tests = {"inputs": ["4 4\n", "1 2\n", "1\n"], "outputs": ["4\n", "3", "2\n"]}
+    row = apps_row({"question": question, "input_output": tests}, 0, "apps")
+    assert parse_ground_truth(row["reward_model"]["ground_truth"]).examples == (1,)
+    row = apps_row({"question": f"{question}\n1\n3", "input_output": CALL}, 0, "apps")
+    assert parse_ground_truth(row["reward_model"]["ground_truth"]).examples == ()
 
 
 def test_reference_solutions_score_one_through_the_output(apps: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from recipe.online_refiner.boundary import CHOICES, SEPARATORS, block_starts, num_kept_tokens, token_at, token_offsets
 from recipe.online_refiner.rollout import Rollout
-from refiner_worker import config as refiner_config
+from refiner_worker.config import CHOICES as KNOWN
 from refiner_worker.config import RefinerConfig
 
 PROGRAM = "\ndef f(x):\n    y = x\n\n    return y + é\n\n\nprint(f(1))\n\n"
@@ -61,7 +61,7 @@ def test_a_text_is_its_blocks(block: str, text: str, blocks: list[str]) -> None:
     assert [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)] == blocks
 
 
-@pytest.mark.parametrize("block", list(SEPARATORS))
+@pytest.mark.parametrize("block", SEPARATORS)
 @given(text=st.text(st.sampled_from("ab.!\n \té。'"), max_size=40))
 def test_every_block_has_text_and_none_is_lost(block: str, text: str) -> None:
     starts = block_starts(text, block)
@@ -98,7 +98,7 @@ def test_tokens_that_are_no_text_take_no_time(tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize("choice", ["first_failure", "random"])
-@pytest.mark.parametrize("block", list(SEPARATORS))
+@pytest.mark.parametrize("block", SEPARATORS)
 @given(
     text=st.text(st.sampled_from("ab. \n\té日"), min_size=1, max_size=60),
     session=st.integers(0, 9),
@@ -169,14 +169,13 @@ def test_a_random_block_is_the_same_wherever_it_is_drawn(tokenizer: Any) -> None
 
 
 def test_every_choice_is_known_to_the_config() -> None:
-    known = refiner_config.CHOICES
-    assert tuple(CHOICES) == known["block_choice"] and (*SEPARATORS, None) == known["block"]
+    assert KNOWN["block_choice"] == tuple(CHOICES) and KNOWN["block"] == (*SEPARATORS, None)
 
 
 @pytest.mark.parametrize(
     "text", ["!" * 20_000, "\n" * 20_000 + "a", " \n" * 10_000, "\n" + " " * 20_000 + "a", '"' * 20_000]
 )
-@pytest.mark.parametrize("block", list(SEPARATORS))
+@pytest.mark.parametrize("block", SEPARATORS)
 def test_a_response_that_repeats_one_character_takes_no_time(block: str, text: str) -> None:
     begin = time.process_time()
     block_starts(text, block)

@@ -29,7 +29,8 @@ def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -
     blocks = schema.load(config)
     tokenizer, num_prompts = check(config, blocks)
     plan = make_plan(config, blocks, tokenizer=tokenizer)
-    needed = RefinerPrompt(blocks.refiner.template_path(), tokenizer).max_tokens(64, 16) + 16
+    limits = blocks.refiner.limits(16)
+    needed = RefinerPrompt(blocks.refiner.template_path(), tokenizer, {}, limits).max_tokens(64, 16) + 16
     assert plan.max_model_len == needed <= 2048
     assert plan.refiner_rollout.load_format == "auto" and plan.refiner_rollout.max_model_len == needed
     text = plan.describe(config, blocks, num_prompts)

@@ -1,6 +1,8 @@
 """Which responses of a group are refined."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,64 @@ def test_a_group_that_is_solved_needs_no_refiner(rewards: list[float], expected:
 @pytest.fixture(scope="module")
 def tokenizer(tiny_llama: Path) -> Any:
     return AutoTokenizer.from_pretrained(tiny_llama)
+
+
+class Asked:
+    """A refiner that keeps what it is asked, and answers with the tokens it is given."""
+
+    def __init__(self, answer: list[int]) -> None:
+        """Nothing is asked yet."""
+        self.answer, self.prompts = answer, []
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for nothing."""
+        yield
+
+    async def generate(self, prompt_ids: list[int], stop: str | None, max_new_tokens: int) -> list[int]:
+        """Answer."""
+        self.prompts.append(prompt_ids)
+        return self.answer
+
+
+async def half(rollout: Rollout, response_ids: list[int]) -> float:
+    return 0.5
+
+
+def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    texts = {0: ("aa", 0.25), 1: ("the best of them", 0.75), 2: ("b", 0.5), 3: ("other tools", 0.9)}
+    members = [
+        Rollout(
+            key=f"u_{n}_0",
+            messages=[],
+            prompt_ids=[1],
+            response_ids=[*[4] * (n == 3), *tokenizer.encode(text), end],
+            start=int(n == 3),
+            reward=reward,
+            feedback=f"fault {n}",
+            request={"extra_info": {"answer": 42}, "reward_model": {"ground_truth": "no"}},
+        )
+        for n, (text, reward) in texts.items()
+    ]
+    wanted = config(context=["feedback", "sibling", "solution"], max_new_tokens=32)
+    client = Asked([*tokenizer.encode("the best of all"), end])
+    refiner = Refiner(
+        config=wanted,
+        constraint=ConstraintConfig(**DEFAULTS["constraint"]),
+        client=client,
+        prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer, {}, wanted.limits(32)),
+        score=half,
+        max_model_len=2048,
+        max_response_tokens=32,
+    )
+    found = asyncio.run(refiner.refine_group(members))
+    shown = [next(p for p in map(tokenizer.decode, client.prompts) if f"fault {n})" in p) for n in texts]
+    sibling = "Another reply, with a higher score:\nthe best of them\n"
+    assert [sibling in text for text in shown] == [True, False, True, False], "nor of another session so far"
+    assert all("A good reply:\n42\n" in text for text in shown)
+    copied = len("the best of ")
+    assert [one.num_copied_tokens for one in found] == [copied, 0, copied, 0], "one has that text itself"
 
 
 def refined(tokenizer: Any, members: list[Rollout], **changes: object) -> list[Any]:

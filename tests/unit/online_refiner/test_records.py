@@ -84,6 +84,13 @@ def test_stage_metrics_by_hand(state: StepState) -> None:
     assert set(values) <= set(metrics.MEANING)
 
 
+def test_what_is_copied_is_a_share_of_the_refinements_that_could_be(state: StepState) -> None:
+    assert metrics.stage_metrics(state, [])["refiner/copied"] == 0.0
+    state.outcomes[0].num_copied_tokens, state.outcomes[2].num_copied_tokens = 2, 0
+    numbers = state.outcomes[0].num_refined_tokens, state.outcomes[2].num_refined_tokens
+    assert metrics.stage_metrics(state, [])["refiner/copied"] == 2 / sum(numbers)
+
+
 def test_a_run_without_the_gate_has_the_same_improvement_ratio(state: StepState) -> None:
     before = metrics.stage_metrics(state, [])
     state.outcomes[2].is_used = True
@@ -217,12 +224,13 @@ def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
 
 def test_the_summary_shows_the_table_and_a_diff(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0})
+    refined = {"refiner/num_attempted": 4, "refiner/failed/truncated": 1}
+    run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0, **refined})
     Records(str(tmp_path / "refinements")).write(1, "w0", [record("a_0_0"), record("a_1_0", "not_better")])
     output = io.StringIO()
     print_summary(Console(file=output, width=120), run_dir)
     text = output.getvalue()
     assert "-0.250" in text and "reward -0.30 -> +1.00" in text
-    assert "- 3" in text and "+ 4" in text
+    assert "- 3" in text and "+ 4" in text and "refinements cut by refiner.max_new_tokens: 25%" in text
     step = json.loads(run_dir.metrics.read_text())
     assert step_line(step, 8).startswith("step  1/8  reward -0.250")

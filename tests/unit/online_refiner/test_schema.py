@@ -95,6 +95,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("refiner.on_replica_death=pray", "refiner.on_replica_death=pray does not exist; set one of: restart"),
         ("refiner.request_timeout_s=0", "refiner.request_timeout_s=0"),
         ("refiner.restart_timeout_s=0", "refiner.restart_timeout_s=0"),
+        ("refiner.context=[hints]", "refiner.context=['hints']: hints is none of feedback, sibling, solution"),
         ("refiner.template=none", "refiner.template=none: no such file; set one of apps, apps_paper, dialogue"),
         ("constraint.alignment=x", "constraint.alignment=x does not exist; set one of: position, diff"),
         (

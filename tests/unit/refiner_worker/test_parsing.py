@@ -11,7 +11,9 @@ EOS = 2
 
 def parse(tokenizer: Any, output: str, *, ended: bool = True, tags: bool = True, response: str = "x") -> Answer:
     ids = tokenizer.encode(output, add_special_tokens=False) + ([EOS] if ended else [])
-    return parse_answer(ids, response=response, eos_token_id=EOS, tokenizer=tokenizer, tags=tags)
+    return parse_answer(
+        ids, response=response, eos_token_id=EOS, tokenizer=tokenizer, stop="</refined>" if tags else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,11 +36,29 @@ def test_the_answer_is_what_stands_before_the_end(
     assert answer.token_ids == [*tokenizer.encode(text, add_special_tokens=False), EOS]
 
 
+@pytest.mark.parametrize(
+    ("output", "ended", "text", "failure"),
+    [
+        ("```py\nb\n```\n", False, "```py\nb\n```", None),
+        ("Here:\n```py\nb\n```\nIt works", False, "Here:\n```py\nb\n```", None),
+        ("```py\nb\n```", True, "```py\nb\n```", None),
+        ("```py\nb\n", False, "```py\nb", "truncated"),
+    ],
+)
+def test_a_stop_that_is_part_of_the_answer_ends_it(
+    tokenizer: Any, output: str, ended: bool, text: str, failure: str | None
+) -> None:
+    ids = tokenizer.encode(output, add_special_tokens=False) + ([EOS] if ended else [])
+    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="\n```\n", keeps_stop=True)
+    assert (answer.text, answer.failure) == (text, failure)
+    assert answer.token_ids == ([] if failure else [*tokenizer.encode(text, add_special_tokens=False), EOS])
+
+
 def test_a_token_that_straddles_the_end_is_cut(tokenizer: Any) -> None:
     straddling = tokenizer.convert_tokens_to_ids("Ċ<")
     ids = tokenizer.encode("ab\n</refined>", add_special_tokens=False)
     assert straddling in ids
-    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, tags=True)
+    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="</refined>")
     assert tokenizer.decode(answer.token_ids, skip_special_tokens=True) == "ab"
     assert straddling not in answer.token_ids
 
@@ -47,7 +67,7 @@ def test_generated_ids_are_kept_where_they_are_not_the_tokenizers_choice(tokeniz
     line_break, less = tokenizer.convert_tokens_to_ids(["Ċ", "<"])
     a = tokenizer.convert_tokens_to_ids("a")
     ids = [a, line_break, less, a, EOS]
-    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, tags=True)
+    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="</refined>")
     assert answer.token_ids == [a, line_break, less, a, EOS], "the tokenizer itself would merge the middle two"
 
 
@@ -75,10 +95,11 @@ def test_failures_have_a_reason_and_no_tokens(tokenizer: Any, output: str, ended
 def test_what_the_answer_was_begun_with_stays(tokenizer: Any, kept: str, output: str, tags: bool, text: str) -> None:
     first = tokenizer.encode(kept, add_special_tokens=False)
     ids = [*tokenizer.encode(output, add_special_tokens=False), EOS]
-    answer = parse_answer(ids, response="x", kept=first, eos_token_id=EOS, tokenizer=tokenizer, tags=tags)
+    stop = "</refined>" if tags else None
+    answer = parse_answer(ids, response="x", kept=first, eos_token_id=EOS, tokenizer=tokenizer, stop=stop)
     assert answer.token_ids[: len(first)] == first and answer.token_ids[-1] == EOS
     assert answer.text == text == tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-    cut = parse_answer(ids[:1], response="x", kept=first, eos_token_id=EOS, tokenizer=tokenizer, tags=False)
+    cut = parse_answer(ids[:1], response="x", kept=first, eos_token_id=EOS, tokenizer=tokenizer)
     assert cut.failure == ("truncated" if output else None)
 
 
@@ -87,7 +108,7 @@ def test_what_the_answer_was_begun_with_stays(tokenizer: Any, kept: str, output:
 )
 def test_what_is_kept_is_found_with_any_cut(tokenizer: Any, output: str) -> None:
     ids = tokenizer.encode(output, add_special_tokens=False)
-    answer = parse_answer([*ids, EOS], response="x", eos_token_id=EOS, tokenizer=tokenizer, tags=True)
+    answer = parse_answer([*ids, EOS], response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="</refined>")
     assert answer.text == output.split("</refined>")[0].strip()
     assert tokenizer.decode(answer.token_ids, skip_special_tokens=True) == answer.text
     kept = answer.token_ids[1:-2]  # the first and the last one may be cut
@@ -123,4 +144,4 @@ def test_a_response_that_is_repeated_is_repeated_token_by_token(tokenizer: Any, 
 def test_generated_ids_are_kept_behind_white_space_that_stays(tokenizer: Any) -> None:
     line_break, less = tokenizer.convert_tokens_to_ids(["Ċ", "<"])
     ids = [line_break, less, EOS]
-    assert parse_answer(ids, response="\nx", eos_token_id=EOS, tokenizer=tokenizer, tags=False).token_ids == ids
+    assert parse_answer(ids, response="\nx", eos_token_id=EOS, tokenizer=tokenizer).token_ids == ids

@@ -50,6 +50,7 @@ def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
             "num_tests": 1,
             "detail": "",
             "first_error": None,
+            "feedback": "",
         },
         {
             "problem_id": "add",
@@ -59,6 +60,7 @@ def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
             "num_tests": 1,
             "detail": "test 0: wrong answer",
             "first_error": None,
+            "feedback": "It runs, but fails 1 of 1 tests, test 1 first.",
         },
         {
             "problem_id": "add",
@@ -68,6 +70,7 @@ def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
             "num_tests": 1,
             "detail": "no code found",
             "first_error": None,
+            "feedback": "There is no program in it.",
         },
     ]
 

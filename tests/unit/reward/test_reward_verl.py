@@ -10,7 +10,7 @@ import pytest
 from reward.verl_reward import compute_score, validate_rows
 
 GROUND_TRUTH = json.dumps({"inputs": [[1], [2]], "outputs": [2, 4], "fn_name": "double", "problem_id": "p"})
-KEYS = {"score", "acc", "outcome", "num_passed", "num_tests", "first_error"}
+KEYS = {"score", "acc", "outcome", "num_passed", "num_tests", "first_error", "feedback"}
 KEYS |= {"sandbox_runs", "sandbox_run_s", "sandbox_restarts"}
 
 

@@ -1,0 +1,149 @@
+"""The same wrong answers refined in several ways: shares of what becomes of them, and differences between ways.
+
+The refiner is that of training (``recipe.online_refiner.refine``), on a vLLM engine in this process.
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from recipe.lab.worlds import constraint
+from recipe.online_refiner import schema
+from recipe.online_refiner.refine import Refiner
+from recipe.online_refiner.rollout import Refinement, Rollout
+from refiner_worker.config import RefinerConfig
+from refiner_worker.parsing import decode
+from refiner_worker.prompts import RefinerPrompt
+
+Reward = Callable[..., Awaitable[dict[str, Any]]]
+MAX_WAITING = 64
+"""Requests under way at a time."""
+NUM_RESAMPLES = 2000
+OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
+    "improved": lambda old, new: new.is_scored and (new.reward or 0.0) > old.reward,
+    "worsened": lambda old, new: new.is_scored and (new.reward or 0.0) < old.reward,
+    "verbatim": lambda old, new: new.token_ids == old.turn_ids,
+    "truncated": lambda old, new: new.verdict == "truncated",
+}
+"""What became of a wrong answer; with others, such as another answer of the same reward, they are all."""
+
+
+class Engine:
+    """A model that answers token ids by token ids, as ``RefinerClient`` does."""
+
+    def __init__(self, model: str, max_model_len: int, seed: int) -> None:
+        """Load the model."""
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype="float32", enforce_eager=True, seed=seed)
+        )
+        self._slots = asyncio.Semaphore(MAX_WAITING)
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a place."""
+        async with self._slots:
+            yield
+
+    async def generate(
+        self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[int]:
+        """Return what the model writes."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(max_tokens=max_new_tokens, temperature=temperature, stop=stop)
+        ids: list[int] = []
+        async for output in self._llm.generate({"prompt_token_ids": prompt_ids}, sampling, uuid.uuid4().hex):
+            ids = list(output.outputs[0].token_ids)
+        return ids
+
+    def close(self) -> None:
+        """End the engine's process."""
+        self._llm.shutdown()
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """A model on a task."""
+
+    engine: Engine
+    tokenizer: Any
+    reward: Reward
+    max_response_tokens: int
+    max_model_len: int
+
+    async def answer(self, row: Mapping[str, Any], group: int, num_samples: int) -> list[Rollout]:
+        """Draw answers to a row of a data set in verl's schema, and reward them."""
+        messages = list(row["prompt"])
+        chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
+
+        async def one(sample: int) -> Rollout:
+            async with self.engine.slot():
+                ids = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
+            request = {name: row[name] for name in ("data_source", "reward_model", "extra_info")}
+            rollout = Rollout(
+                key=f"{group}_{sample}_0",
+                messages=messages,
+                prompt_ids=prompt_ids,
+                response_ids=ids,
+                reward=0.0,
+                request=request,
+            )
+            said = await self._reward(rollout, ids)
+            rollout.reward, rollout.feedback = said["score"], str(said.get("feedback") or "")
+            return rollout
+
+        return list(await asyncio.gather(*map(one, range(num_samples))))
+
+    async def refine(self, groups: Sequence[list[Rollout]], settings: Mapping[str, Any]) -> list[Refinement]:
+        """Refine the wrong answers of groups, with these keys of the block ``refiner``; in order."""
+        file = Path(schema.__file__).parent / "config" / "refinement" / "online.yaml"
+        defaults = OmegaConf.to_container(OmegaConf.load(file).refiner, resolve=False)
+        values: Any = {**defaults, "model_path": "", "skip_reward_at_least": 1.0, **settings}  # type: ignore[dict-item]
+        config = RefinerConfig(**values)
+        config.validate()
+        limits = config.limits(self.max_response_tokens)
+
+        async def score(rollout: Rollout, ids: list[int]) -> float:
+            return float((await self._reward(rollout, ids))["score"])
+
+        refiner = Refiner(
+            config=config,
+            constraint=constraint("penalty"),
+            client=self.engine,  # type: ignore[arg-type]
+            prompt=RefinerPrompt(config.template_path(), self.tokenizer, {}, limits),
+            score=score,
+            max_model_len=self.max_model_len,
+            max_response_tokens=self.max_response_tokens,
+        )
+        refined = [one for group in await asyncio.gather(*map(refiner.refine_group, groups)) for one in group]
+        return [one for one in refined if one.verdict != "max_reward"]
+
+    async def _reward(self, rollout: Rollout, ids: list[int]) -> dict[str, Any]:
+        columns, text = rollout.request, decode(self.tokenizer, ids)
+        truth = columns["reward_model"]["ground_truth"]
+        return await self.reward(columns["data_source"], text, truth, columns["extra_info"])
+
+
+def interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float, float]:
+    """Return a mean with its 95 % interval: bootstrap over problems, whose answers are alike.
+
+    Args:
+        values: One for each answer; of a pair of ways, the difference.
+        problems: Of the answers.
+    """
+    sums = np.array([[values[problems == one].sum(), (problems == one).sum()] for one in np.unique(problems)])
+    draws = np.random.default_rng(0).integers(len(sums), size=(NUM_RESAMPLES, len(sums)))
+    totals = sums[draws].sum(axis=1)
+    low, high = np.quantile(totals[:, 0] / totals[:, 1], [0.025, 0.975])
+    return float(values.mean()), float(low), float(high)

@@ -1,0 +1,55 @@
+"""What an answer's author may be told of its reward: how it failed, in words. Never an expected output."""
+
+import json
+import re
+from collections.abc import Sequence
+
+from reward.problem import Problem
+
+MAX_CHARACTERS = 200
+"""Of an example's input, and of a line of the program."""
+PLACE = re.compile(r"\(solution\.py, line ([0-9]{1,9})\)$")  # as `sandbox.execution.last_words` says it
+_WORDS = {
+    "runtime_error": "ends in an error",
+    "time_out": "does not end in time",
+    "memory_limit": "takes too much memory",
+    "output_limit": "gives too much output",
+}
+
+
+def feedback(problem: Problem, outcome: str, passed: Sequence[bool], said: str, code: str) -> str:
+    """Say how an answer failed; nothing if it passed.
+
+    Args:
+        problem: The answer's.
+        outcome: As in `Score`.
+        passed: Of the tests that ran, in order; after an error the others did not.
+        said: The last words of a program that did not compile or ended early; not of a test, which may hold what it
+            expects.
+        code: The program.
+    """
+    because = f": {_with_line(said, code)}" if said else "."
+    if outcome == "compile_error":
+        return f"It does not compile{because}" if passed else "There is no program in it."
+    if outcome in _WORDS:
+        text = f"Test {len(passed)} of {problem.num_tests} {_WORDS[outcome]}{because}"
+    elif outcome == "fail":
+        num_wrong, first = passed.count(False), passed.index(False) + 1
+        text = f"It runs, but fails {num_wrong} of {problem.num_tests} tests, test {first} first."
+    else:
+        return ""
+    failing = next((index for index in problem.examples if index < len(passed) and not passed[index]), None)
+    if failing is None:
+        return text
+    given = problem.inputs[failing]
+    shown = (given if isinstance(given, str) else json.dumps(given)).rstrip()
+    return f"{text}\nTest {failing + 1} fails on the example with this input:\n{shown[:MAX_CHARACTERS]}"
+
+
+def _with_line(said: str, code: str) -> str:
+    """Put the program's line in the place of its number, which an author would have to count."""
+    place, lines = PLACE.search(said), code.split("\n")
+    if place is None or not 0 < int(place.group(1)) <= len(lines):
+        return said
+    line = lines[int(place.group(1)) - 1].strip()
+    return f"{said[: place.start()].rstrip()}, in this line: {line[:MAX_CHARACTERS]}"

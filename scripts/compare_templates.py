@@ -1,0 +1,93 @@
+"""Which template, and which context, refines best? The same wrong answers of a model, refined in several ways.
+
+    python scripts/compare_templates.py --model DIR --data FILE.parquet apps apps+feedback general+feedback+sibling
+
+A way is a template (a name, or a file of your own) with what `refiner.context` has, joined by `+`. The model answers
+every problem of the file (verl's schema) at temperature 1 and then refines its wrong answers, greedily, as in training.
+Prints a Markdown table: shares with 95 % intervals, the difference to the first way, and tokens. Every refinement is
+written to --output as JSON lines.
+"""
+
+import argparse
+import asyncio
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path[:1] = [str(Path(__file__).resolve().parents[1]), "."]
+
+import numpy as np  # noqa: E402
+
+from recipe.evaluation.generation import prepare_vllm  # noqa: E402
+
+
+def main() -> None:
+    """Answer, refine in every way, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ways", nargs="+", metavar="TEMPLATE[+CONTEXT...]")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True, nargs="+")
+    parser.add_argument("--samples", type=int, default=8, help="answers to each problem")
+    parser.add_argument("--seed", type=int, default=0, help="of the answers")
+    parser.add_argument("--max-response-tokens", type=int, default=48)
+    parser.add_argument("--max-new-tokens", type=int, default=96, help="of a refinement")
+    parser.add_argument("--max-model-len", type=int, default=1024)
+    parser.add_argument(
+        "--reward", default="reward.verl_reward:compute_score", help="MODULE:FUNCTION, async, as verl's"
+    )
+    parser.add_argument("--output", type=Path, default=Path("compare_templates.jsonl"))
+    asyncio.run(compare(parser.parse_args()))
+
+
+async def compare(arguments: argparse.Namespace) -> None:
+    """Do it."""
+    prepare_vllm()
+    from datasets import load_dataset
+    from transformers import AutoTokenizer
+
+    from recipe.lab.comparison import OUTCOMES, Bench, Engine, interval
+
+    module, _, function = arguments.reward.partition(":")
+    bench = Bench(
+        engine=Engine(arguments.model, arguments.max_model_len, arguments.seed),
+        tokenizer=AutoTokenizer.from_pretrained(arguments.model),
+        reward=getattr(importlib.import_module(module), function),
+        max_response_tokens=arguments.max_response_tokens,
+        max_model_len=arguments.max_model_len,
+    )
+    rows = load_dataset("parquet", data_files=[str(file) for file in arguments.data], split="train")
+    answers = (bench.answer(row, group, arguments.samples) for group, row in enumerate(rows))
+    groups = await asyncio.gather(*answers)
+    wrong = [one for group in groups for one in group if one.reward < 1.0]
+    problems = np.array([int(one.group) for one in wrong])
+    print(f"{len(wrong)} wrong answers of {sum(map(len, groups))}, to {len(set(problems))} problems\n")
+    print("| way |", " | ".join(OUTCOMES), "| tokens read | written |\n|---|" + "---|" * (len(OUTCOMES) + 2))
+    first: dict[str, np.ndarray] = {}
+    with arguments.output.open("w") as file:
+        for way in arguments.ways:
+            template, *context = way.split("+")
+            settings: dict[str, Any] = {"template": template, "context": context}
+            refined = await bench.refine(groups, {**settings, "max_new_tokens": arguments.max_new_tokens})
+            cells = []
+            for name, holds in OUTCOMES.items():
+                values = np.array([float(holds(*pair)) for pair in zip(wrong, refined, strict=True)])
+                cells.append("{:.1%} ({:.1%} to {:.1%})".format(*interval(values, problems)))
+                if name in first:
+                    cells[-1] += ", {:+.1%} ({:+.1%} to {:+.1%})".format(*interval(values - first[name], problems))
+                first.setdefault(name, values)
+            tokens = (
+                np.mean([getattr(one, f"num_{kind}_tokens") for one in refined]) for kind in ("prompt", "generated")
+            )
+            print(f"| `{way}` |", " | ".join(cells), "|", " | ".join(f"{mean:.0f}" for mean in tokens), "|", flush=True)
+            for old, new in zip(wrong, refined, strict=True):
+                texts = {"response": bench.tokenizer.decode(old.response_ids), "feedback": old.feedback}
+                texts |= {"question": old.messages[-1]["content"], "refined": new.text, "verdict": new.verdict}
+                line = {"way": way, "key": old.key, "reward": old.reward, "refined_reward": new.reward, **texts}
+                file.write(json.dumps(line) + "\n")
+    bench.engine.close()
+
+
+if __name__ == "__main__":
+    main()
