@@ -1,4 +1,6 @@
-r"""The reward of a final answer: 1 if it equals the expected one by math-verify, else 0. For any verl run:
+r"""The reward of a final answer: 1 if it equals the expected one by math-verify, else 0.
+
+For any verl run:
 
 reward.custom_reward_function.path=pkg://reward.math
 reward.custom_reward_function.name=compute_score
@@ -19,9 +21,9 @@ from reward.limits import Limits
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class MathProblem(Graded):
-    """A problem with one final answer; build it with `from_answer`, which checks it.
+    r"""A problem with one final answer; build it with `from_answer`, which checks it.
 
-    Example: `MathProblem.from_answer("72", problem_id=1).score("So it is \\boxed{72.0}.").score` is 1.0.
+    Example: `MathProblem.from_answer("72", problem_id=1).score("So it is \boxed{72.0}.").score` is 1.0.
     """
 
     @classmethod
@@ -60,7 +62,7 @@ async def compute_score(
         ground_truth: the expected answer.
         extra_info: unused.
         max_concurrency: responses graded at once by this process, each by a judge of some 150 MB.
-        limits: fields of `Limits` that differ from their defaults: `test_s` and `judge_bytes` are what a grade may take.
+        limits: fields of `Limits` that differ from their defaults; a grade may take `test_s` and `judge_bytes`.
         reward_router_address: given by verl when a reward model runs beside; unused.
         reward_model_tokenizer: as above.
 

@@ -1,4 +1,6 @@
-"""The reward of a reasoning-gym puzzle: the points in [0, 1] that the task's own scorer gives. For any verl run:
+"""The reward of a reasoning-gym puzzle: the points in [0, 1] that the task's own scorer gives.
+
+For any verl run:
 
 reward.custom_reward_function.path=pkg://reward.puzzle
 reward.custom_reward_function.name=compute_score

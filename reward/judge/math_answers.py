@@ -4,6 +4,7 @@ math-verify reads LaTeX by a grammar. It looks for answers by patterns of its ow
 somewhere: here the answer is found first, and math-verify gets nothing else.
 """
 
+import collections
 import itertools
 import logging
 import re
@@ -70,12 +71,13 @@ def find_answer(text: str) -> str | None:
     marked = find_marked(text)
     if marked is not None:
         return marked.strip() or None
-    stated = None
-    for stated in _STATED.finditer(text):
-        pass
+    stated = _last(_STATED, text)
     if stated is None:
-        formulas, whole = _DISPLAY.findall(text), text.strip()
-        if len(formulas) == 1 and not any(map(str.isdigit, text.replace(formulas[0], ""))):
+        whole = text.strip()
+        if len(whole) > MAX_ANSWER_CHARS:
+            return None
+        formulas = _DISPLAY.findall(whole)
+        if len(formulas) == 1 and not any(map(str.isdigit, whole.replace(formulas[0], ""))):
             return formulas[0]
         return whole if whole and "\n" not in whole else None
     shown = _DISPLAY.match(text, stated.end())
@@ -87,9 +89,7 @@ def find_answer(text: str) -> str | None:
 def find_marked(text: str) -> str | None:
     """What the last mark says; boxes with nothing but `,`, "and" or "or" between them say it together."""
     boxes = list(_boxes(text))
-    hashes = None
-    for hashes in _HASHES.finditer(text):
-        pass
+    hashes = _last(_HASHES, text)
     if hashes is not None and (not boxes or hashes.start() > boxes[-1][0]):
         return hashes.group(1)
     if not boxes:
@@ -100,6 +100,10 @@ def find_marked(text: str) -> str | None:
             break
         contents.insert(0, content)
     return ", ".join(dict.fromkeys(contents))
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(iter(collections.deque(pattern.finditer(text), maxlen=1)), None)
 
 
 def _boxes(text: str) -> list[tuple[int, int, str]]:

@@ -5,10 +5,10 @@ from types import CodeType
 from typing import Any
 
 # What sympy's parser makes of numbers, operators and functions of elementary mathematics.
-_NAMES = frozenset(
-    "Integer Float Rational Symbol Function Add Mul Pow Abs E I acos asin atan cos cosh exp factorial ln log pi sin "
-    "sinh sqrt tan tanh".split()
-)
+_NAMES = """
+    Integer Float Rational Symbol Function Add Mul Pow Abs E I acos asin atan cos cosh exp factorial ln log pi sin sinh
+    sqrt tan tanh
+"""
 _run = eval
 
 
@@ -26,7 +26,7 @@ def eval_formula(source: str | CodeType, names: dict[str, Any] | None = None, lo
         ValueError: it is something else.
     """
     code = compile(source.strip(), "answer", "eval", dont_inherit=True) if isinstance(source, str) else source
-    if foreign := set(code.co_names) - _NAMES:
+    if foreign := set(code.co_names) - set(_NAMES.split()):
         raise ValueError(f"no formula: it names {', '.join(sorted(foreign))}")
     if any(isinstance(constant, CodeType) for constant in code.co_consts):
         raise ValueError("no formula: it has functions of its own")
