@@ -94,12 +94,14 @@ def find_marked(text: str) -> str | None:
         return hashes.group(1)
     if not boxes:
         return None
+    if not boxes[-1][2].strip():
+        return ""
     contents = [boxes[-1][2]]
     for (_, end, content), (start, _, _) in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
         if not _BETWEEN_BOXES.fullmatch(text, end, start):
             break
-        contents.insert(0, content)
-    return ", ".join(dict.fromkeys(contents))
+        contents.append(content)
+    return ", ".join(dict.fromkeys(reversed(contents)))
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

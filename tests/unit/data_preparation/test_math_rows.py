@@ -1,6 +1,5 @@
 """GSM8K, MATH and puzzles to verl's parquet: rows as verl's own examples have them, whose own answers get 1."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -89,53 +88,3 @@ def test_wrong_options_are_one_line(tmp_path: Path) -> None:
     ):
         result = prepared(*arguments, "--output", str(tmp_path / "out"))
         assert (result.returncode, result.stderr.count("\n")) == (2, 1) and message in result.stderr
-
-
-def test_puzzles_are_scored_by_their_own_scorers(tmp_path: Path) -> None:
-    pytest.importorskip("reasoning_gym", reason="the optional package reasoning-gym is not installed")
-    from reward.puzzle import Puzzle, compute_score
-
-    tasks = ["--tasks", "chain_sum,countdown,spell_backward", "--number", "4", "--set", "chain_sum.max_terms=2"]
-    result = prepared("reasoning-gym", *tasks, "--output", str(tmp_path))
-    assert result.returncode == 0, result.stderr
-    rows = rows_of(tmp_path)
-    assert len(rows) == 12
-    for row in rows:
-        truth = row["reward_model"]["ground_truth"]
-        answer = row["extra_info"]["solution"]
-        right = asyncio.run(compute_score(row["data_source"], f"I think <answer>{answer}</answer>", truth))
-        wrong = asyncio.run(compute_score(row["data_source"], "<answer>no</answer>", truth))
-        assert (right["score"], right["outcome"]) == (1.0, "pass")
-        assert wrong["score"] < 0.1 and wrong["outcome"] == "fail"
-        assert asyncio.run(compute_score(row["data_source"], answer, truth))["acc"] == 1.0
-    assert {len(json.loads(row["reward_model"]["ground_truth"])["config"]) for row in rows} == {0, 1}
-    with pytest.raises(ValueError, match="is no puzzle: make the data with"):
-        Puzzle.from_ground_truth("72", problem_id=1)
-    result = prepared("reasoning-gym", "--tasks", "chain_sums", "--output", str(tmp_path))
-    assert result.returncode == 2 and "no task chain_sums in reasoning-gym: choose from" in result.stderr
-
-
-def test_hostile_answers_to_puzzles_do_not_run(tmp_path: Path) -> None:
-    pytest.importorskip("reasoning_gym", reason="the optional package reasoning-gym is not installed")
-    import reasoning_gym
-
-    from reward.limits import Limits
-    from reward.puzzle import Puzzle
-
-    limits, file = Limits(test_s=1.0), tmp_path / "ran"
-    tmp_path.chmod(0o777)
-    for task in ("countdown", "puzzle24", "polynomial_multiplication", "n_queens", "spiral_matrix", "binary_matrix"):
-        entry = reasoning_gym.create_dataset(task, seed=0, size=1)[0]
-        truth = json.dumps({"task": task, "config": {}, "entry": entry})
-        puzzle = Puzzle.from_ground_truth(truth, problem_id=task)
-        for text in (
-            f"open({str(file)!r}, 'w')",
-            f"__import__('os').system('touch {file}')",
-            "type('X', (int,), {'__eq__': lambda s, o: True, '__float__': lambda s: 24.0})(24)",
-            "9**9**9**9",
-            "[" * 5000,
-            "1" * (1 << 20),
-        ):
-            result = puzzle.score(f"<answer>{text}</answer>", limits)
-            assert result.score is not None and result.score < 0.2, (task, text[:40], result)
-    assert not file.exists()

@@ -33,6 +33,7 @@ def points(answer: object, response: str) -> float | None:
         (r"\boxed{5", r"\boxed{5"),
         ("\\boxed{5\nno end", None),
         (r"\boxed{}", None),
+        (r"\boxed{4}, \boxed{}", None),
         ("####\n", None),
         ("The answer is 3.5. I hope so.", "3.5"),
         ("**Answer:** 12 cm", "12 cm"),
@@ -70,7 +71,7 @@ def test_answer_is_found(text: str, answer: str | None) -> None:
         (r"\text{Monday}", ["monday", r"\text{Monday}", "Monday."], ["Tuesday", "yaMdno"]),
         ("B", ["(B)", r"\text{B}", "b"], ["(A)", "A, B"]),
         ("x^2 = -1", ["x^2 = -1"], ["1 = 2", "x = x + 1"]),
-        ("12:30", ["12:30"], ["12:45", "24:60"]),
+        ("12:30", ["12:30"], ["12:45"]),
     ],
 )  # fmt: skip
 def test_comparison(answer: object, right: list[str], wrong: list[str]) -> None:
