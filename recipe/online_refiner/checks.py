@@ -28,6 +28,9 @@ CHECKS: dict[str, Callable[[Any, str, Any, Limits], object]] = {
     "pkg://reward.puzzle": lambda entry, source, *_: Puzzle.from_ground_truth(entry, problem_id=f"of {source}"),
 }
 """By reward function of this project: what raises ValueError for a ground truth that it cannot use."""
+_NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
+RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
+"""Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
 """Where ``RLHFDataset`` copies ``hdfs://`` files without ``data.cache_dir``."""
 
@@ -145,13 +148,26 @@ def _check_data(config: DictConfig, blocks: RefinementConfig, key: str) -> int:
     if key == "train_files" and blocks.hosts_refiner:
         for part in parts:
             _check_columns(config, part)
-    if reward := CHECKS.get(config.reward.custom_reward_function.path):
+    custom = config.reward.custom_reward_function.path
+    if custom is None and not config.reward.reward_model.enable:
+        for part in parts:
+            _check_sources(part, key)
+    if reward := CHECKS.get(custom):
         limits = Limits(**(OmegaConf.select(config, "reward.custom_reward_function.reward_kwargs.limits") or {}))
         for part in parts:
             columns = {"data_source", "reward_model", "extra_info"}.intersection(part.column_names)
             for row in part.select_columns(sorted(columns)):
                 _check_problem(row, key, limits, reward)
     return num_rows
+
+
+def _check_sources(part: datasets.Dataset, key: str) -> None:
+    sources = part.unique("data_source") if "data_source" in part.column_names else []
+    if found := sorted(RUN_BY_VERL.intersection(sources)):
+        raise ValueError(
+            f"data.{key}: verl's grader of {', '.join(found)} runs what the model writes as code; set "
+            "reward.custom_reward_function.path=pkg://reward.math and reward.custom_reward_function.name=compute_score"
+        )
 
 
 def _check_columns(config: DictConfig, part: datasets.Dataset) -> None:
