@@ -47,7 +47,7 @@ class Graded:
 
 
 def ask_grade(task: str, *arguments: str, limits: Limits) -> tuple[str, float, str]:
-    """Have a judge do one of `reward.judge.tasks.GRADES`; errors as `reward.judge.ask`."""
+    """Have a judge do one of the tasks `grade_...` of `reward.judge.tasks`; errors as `reward.judge.ask`."""
     outcome, points, found = ask(task, *arguments, limits=limits).value
     return outcome, points, found
 

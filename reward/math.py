@@ -40,7 +40,8 @@ class MathProblem(Graded):
 
     def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
         """See `Graded.ask`."""
-        return ask_grade("grade_math", response, self.ground_truth, limits=limits)
+        outcome, points, found = ask_grade("grade_text", response, self.ground_truth, limits=limits)
+        return (outcome, points, found) if outcome else ask_grade("grade_math", found, self.ground_truth, limits=limits)
 
 
 async def compute_score(

@@ -1,4 +1,4 @@
-"""Is a final answer the expected one? Asked in a confined fork of a judge: model text is data to math-verify.
+"""Is a final answer the expected one? Asked of a judge, and where that takes math-verify, of a confined fork of it.
 
 math-verify reads LaTeX by a grammar. It looks for answers by patterns of its own, which take any number that stands
 somewhere: here the answer is found first, and math-verify gets nothing else.
@@ -15,10 +15,10 @@ from reward.judge.no_code import forbid_code
 
 MAX_ANSWER_CHARS = 2000
 MAX_DEPTH = 20  # of brackets: math-verify's time doubles with each
-_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)  # of a box, escaped, or any other
+_BRACE = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)  # of a box, escaped, or any other
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
 _STATED = re.compile(r"\banswer(?:[ \t]+is|[ \t]*:|(?=\s+(?:\$|\\[(\[])))[\s:*]*", re.I)
-_DISPLAY = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\$[^$\n]*\$|\\\(.*?\\\)", re.DOTALL)
+_DISPLAY = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\$[^$\n]*\$|\\\([^\n]*?\\\)", re.DOTALL)
 _SENTENCE = re.compile(r"(?:(?!\.(?:\s|$))[^\n])*")
 _BETWEEN_BOXES = re.compile(r"(?:[\s$,;&]|\\[()\[\],;! ]|\\?q?quad|\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)*")
 _MATHS_MARKS = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]|\*\*(?!\d)|(?<!\d)\*\*|`|\\(?:boxed|fbox)(?![a-zA-Z])")
@@ -34,6 +34,7 @@ _WARM_UP = (
     ("-5,000", r"10\%"),
     (r"2^{10}\cdot 3", r"\text{(A)}"),
 )
+_INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
 _NONSENSE = ("1=2", "x=x+1")  # equations without a solution: all of them are equal, says math-verify
 
 
@@ -48,16 +49,31 @@ def load() -> bool:
     return True
 
 
-def grade_math(response: str, answer: str) -> tuple[str, float, str]:
-    """Outcome (pass, fail, no_answer, unreadable), points in [0, 1], and what was found in the response."""
-    expected = find_marked(answer)
-    expected = clean(answer if expected is None else expected)
+def grade_text(response: str, answer: str) -> tuple[str, float, str]:
+    """Find the answer, and grade what needs no mathematics: no answer, equal texts, whole numbers.
+
+    Returns:
+        Outcome (pass, fail, no_answer, unreadable, or "" if that is for `grade_math` to say), points in [0, 1], and
+        what was found in the response.
+    """
     found = find_answer(response)
     if found is None:
         return "no_answer", 0.0, ""
     if len(found) > MAX_ANSWER_CHARS or _depth(found) > MAX_DEPTH:
         return "unreadable", 0.0, "it is too long, or nested too deeply"
-    is_right = is_equal(clean(found), expected)
+    texts = [_as_text(clean(found)), _as_text(_expected(answer))]
+    if all(texts) and texts[0] == texts[1]:
+        return "pass", 1.0, found
+    numbers = [text.replace(",", "") for text in texts]
+    if all(map(_INTEGER.fullmatch, texts)):
+        is_right = int(numbers[0]) == int(numbers[1])
+        return "pass" if is_right else "fail", float(is_right), found
+    return "", 0.0, found
+
+
+def grade_math(found: str, answer: str) -> tuple[str, float, str]:
+    """Outcome (pass, fail), points, and the answer that `grade_text` found."""
+    is_right = is_equal(clean(found), _expected(answer))
     return "pass" if is_right else "fail", float(is_right), found
 
 
@@ -130,16 +146,22 @@ def clean(answer: str) -> str:
 
 
 def is_equal(found: str, expected: str) -> bool:
-    """Whether two answers say the same; words and what math-verify cannot read are compared as text."""
-    texts = [" ".join(_TEXT.sub(r"\1", text).split()).casefold().rstrip(".") for text in (found, expected)]
-    if texts[0] == texts[1]:
-        return bool(texts[0])
-    if _WORDS.fullmatch(texts[1]):  # to math-verify a word is a product of letters, in any order
+    """Whether math-verify finds two answers equal, which differ as text."""
+    if _WORDS.fullmatch(_as_text(expected)):  # to it a word is a product of letters, in any order
         return False
     gold, other = _read(expected), _read(found)
     if not gold or not other or not verify(gold, other):
         return False
     return "=" not in expected or not any(verify(gold, _read(nonsense)) for nonsense in _NONSENSE)
+
+
+def _expected(answer: str) -> str:
+    marked = find_marked(answer)
+    return clean(answer if marked is None else marked)
+
+
+def _as_text(answer: str) -> str:
+    return " ".join(_TEXT.sub(r"\1", answer).split()).casefold().rstrip(".")
 
 
 def _depth(text: str) -> int:

@@ -24,6 +24,7 @@ def tasks(call: Call) -> dict[str, Callable[..., Any]]:
         "returned_satisfies": returned_satisfies,
         "run_test_code": functools.partial(run_test_code, call),
         "faults_of_tests": faults_of_tests,
+        "grade_text": math_answers.grade_text,
         "grade_math": _graded(math_answers.grade_math),
         "grade_puzzle": _graded(puzzles.grade_puzzle),
     }

@@ -49,6 +49,7 @@ SIZES = {
     "a megabyte of closed boxes": "\\boxed{1}" * (MEGABYTE // 9),
     "a megabyte of dollars": "$" * MEGABYTE,
     "a megabyte of brackets": "\\[" * (MEGABYTE // 2),
+    "a megabyte of backslashes": "\\" * MEGABYTE,
     "a megabyte of hashes": "#" * MEGABYTE,
     "a megabyte of answers": "answer is " * (MEGABYTE // 10),
     "brackets": f"\\boxed{{{'(' * 400}4{')' * 400}}}",

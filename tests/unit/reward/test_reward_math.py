@@ -28,6 +28,7 @@ def points(answer: object, response: str) -> float | None:
         (r"\boxed{7}, \boxed{7}", "7"),
         (r"\boxed{ \{1, 2\} }", r"\{1, 2\}"),
         (r"\fbox{3}", "3"),
+        (r"escaped twice: \\boxed{3}", "3"),
         (r"\boxed{3 \boxed{4}}", r"3 \boxed{4}"),
         (r"put it in \boxed{ as asked: \boxed{6}", "6"),
         (r"\boxed{5", r"\boxed{5"),
