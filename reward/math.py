@@ -62,7 +62,7 @@ async def compute_score(
         solution_str: the decoded response.
         ground_truth: the expected answer.
         extra_info: unused.
-        max_concurrency: responses graded at once by this process, each by a judge of some 150 MB.
+        max_concurrency: responses graded at once by this process, each by a judge of some 70 MB.
         limits: fields of `Limits` that differ from their defaults; a grade may take `test_s` and `judge_bytes`.
         reward_router_address: given by verl when a reward model runs beside; unused.
         reward_model_tokenizer: as above.
