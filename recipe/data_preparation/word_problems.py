@@ -53,7 +53,8 @@ def word_problems(number: int, seed: int) -> Iterator[Record]:
     """
     if not 1 <= number <= MAX_NUMBER:
         raise ValueError(f"--generated {number}: give 1 to {MAX_NUMBER}")
-    rng, seen = random.Random(seed), set()
+    rng = random.Random(seed)
+    seen: set[str] = set()
     while len(seen) < number:
         template = _TEMPLATES[len(seen) % len(_TEMPLATES)]
         question, steps, answer = template(rng, rng.choice(_NAMES), rng.choice(_THINGS))
