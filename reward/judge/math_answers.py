@@ -6,7 +6,6 @@ somewhere: here the answer is found first, and math-verify gets nothing else.
 
 import collections
 import itertools
-import logging
 import re
 import sys
 from typing import Any
@@ -42,6 +41,8 @@ def load() -> bool:
     """Import what reading needs and use it once, which sets up its tables; returns whether that was to be done."""
     if "math_verify" in sys.modules:
         return False
+    import logging  # judges of programs start without
+
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that it does not limit time
     for pair in _WARM_UP:
         verify(*map(_read, pair))
