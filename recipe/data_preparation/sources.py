@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 FORMATS = {".json": "json", ".jsonl": "json", ".gz": "json", ".parquet": "parquet"}
-_OF_APPS = ("input_output.json", "solutions.json", "metadata.json")
+_OF_CLONES = (".jsonl", ".parquet")  # APPS's own folders have json files
 
 Record = dict[str, Any]
 
@@ -25,7 +25,7 @@ def read_records(source: str, split: str, config: str | None = None) -> Iterator
         ValueError: If there is nothing to read.
     """
     path = Path(source).expanduser()
-    if path.is_dir() and not any(file.suffix in FORMATS for file in path.rglob("*") if file.name not in _OF_APPS):
+    if path.is_dir() and not any(file.suffix in _OF_CLONES for file in (*path.glob("*"), *path.glob("*/*"))):
         yield from _apps_folders(path / split if (path / split).is_dir() else path)
         return
     import datasets  # here: wrong options need not wait seconds for it

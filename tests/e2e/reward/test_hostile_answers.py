@@ -100,6 +100,8 @@ TRICKS = {
 HOSTILE = {**CODE, **SIZES, **TEXTS, **TRICKS}
 
 
+@pytest.mark.e2e
+@pytest.mark.shares
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_answer_neither_runs_nor_hangs_nor_passes(name: str) -> None:
     problem = MathProblem.from_answer("4", problem_id=name)
@@ -113,6 +115,8 @@ def test_hostile_answer_neither_runs_nor_hangs_nor_passes(name: str) -> None:
     assert problem.score("\\boxed{4}", LIMITS).outcome == "pass"
 
 
+@pytest.mark.e2e
+@pytest.mark.shares
 def test_hostile_answers_do_not_pass_as_words_or_matrices_either() -> None:
     for answer in (r"\begin{pmatrix}1&0\\0&1\end{pmatrix}", r"\frac{\pi}{2}", r"\text{four}", "x^2+1"):
         problem = MathProblem.from_answer(answer, problem_id=answer)
@@ -120,6 +124,8 @@ def test_hostile_answers_do_not_pass_as_words_or_matrices_either() -> None:
     assert not Path(FILE).exists()
 
 
+@pytest.mark.e2e
+@pytest.mark.shares
 @pytest.mark.parametrize(
     "text",
     [RUN, "().__class__", "(lambda: 4)()", "__import__('os')", "f'{open}'", "(x := 4)", "print"],
