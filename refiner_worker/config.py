@@ -35,7 +35,7 @@ class RefinerConfig:
     num_replicas: int | None
     """vLLM replicas. Default: as many as fit on the GPUs of the placement."""
     template: str
-    """Prompt template: ``apps``, ``apps_paper``, ``dialogue``, ``general``, or a Jinja2 file of your own."""
+    """Prompt template: ``apps``, ``apps_paper``, ``math``, ``dialogue``, ``general``, or a Jinja2 file of your own."""
     max_new_tokens: int
     """Longest refinement, in tokens, what is kept of the response included; one that is cut by this limit is failed.
     Default: the longest response."""
