@@ -36,7 +36,7 @@ class Plan:
         device = f"{trainer.nnodes} x {trainer.n_gpus_per_node} {trainer.device} workers"
         lines = {
             "policy": f"{actor.model.path}, {actor.actor.strategy}, on {device}",
-            "rollout": f"{self.num_gpus // replica_size(actor.rollout)} {actor.rollout.name} replicas, colocated",
+            "rollout": _describe_rollout(config, self.num_gpus),
             "refiner": "none",
             "constraint": f"mode {blocks.constraint.mode}, eta {blocks.constraint.eta}",
             "advantages": config.algorithm.adv_estimator,
@@ -99,6 +99,18 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         num_replicas=refiner.num_replicas or num_fit,
         num_gpus=num_gpus,
     )
+
+
+def _describe_rollout(config: DictConfig, num_training_gpus: int) -> str:
+    rollout = config.actor_rollout_ref.rollout
+    size, name = replica_size(rollout), rollout.name
+    colocated = f"{num_training_gpus // size} {name} replicas, colocated"
+    if config.trainer.v1.trainer_mode != "separate_async":
+        return colocated
+    own = f"{rollout.nnodes * rollout.n_gpus_per_node // size} {name} replicas on {rollout.nnodes} nodes of their own"
+    steps = config.trainer.v1.separate_async.parameter_sync_step
+    synced = f"weights by {rollout.checkpoint_engine.backend} after {steps} updates"
+    return ", ".join([own, *([f"beside {colocated}"] if config.actor_rollout_ref.hybrid_engine else []), synced])
 
 
 def _max_positions(model: DictConfig) -> int:

@@ -111,7 +111,8 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.cross_entropy_all_every=-1", "constraint.cross_entropy_all_every=-1: set 0 or more"),
         ("algorithm.adv_estimator=gdpo", "does not work with algorithm.adv_estimator=gdpo: it normalises several"),
         ("reward.reward_model.enable=true", "lower their sum to 0.95, or give the reward model GPUs of its own"),
-        ("trainer.v1.trainer_mode=separate_async", "not been tried with it; set one of: sync, colocate_async"),
+        ("trainer.v1.trainer_mode=moon", "not been tried with it; set one of: sync, colocate_async, separate_async"),
+        ("trainer.v1.trainer_mode=separate_async", "set refiner.placement=dedicated and refiner.n_gpus_per_node"),
         ("trainer.use_v1=false", "set trainer.use_v1=true"),
     ],
 )
@@ -294,3 +295,33 @@ def test_streaming_needs_rewards_and_workers_during_the_rollout(override: str, m
     with pytest.raises(ValueError, match=re.escape(message)):
         schema.load(composed(*dedicated, override))
     assert not schema.load(composed(*dedicated, override, "refiner.streaming=false")).streams
+
+
+SEPARATE = (
+    *("trainer.v1.trainer_mode=separate_async", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
+    *("data.train_batch_size=1024", "actor_rollout_ref.actor.ppo_mini_batch_size=256"),
+    *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=2"),
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("refiner.streaming=false", "the actor would wait for every refinement; leave refiner.streaming null"),
+        ("data.train_batch_size=512", "set data.train_batch_size=1024 (trainer.v1.separate_async.parameter_sync_step"),
+        ("actor_rollout_ref.rollout.nnodes=0", "set actor_rollout_ref.rollout.nnodes and n_gpus_per_node"),
+        ("actor_rollout_ref.rollout.checkpoint_engine.backend=naive", "backend=nccl (with platform=cpu: sockets)"),
+    ],
+)
+def test_what_the_separate_trainer_needs(override: str, message: str) -> None:
+    assert schema.load(composed(*SEPARATE)).streams
+    with pytest.raises(ValueError, match=re.escape(message)):
+        schema.load(composed(*SEPARATE, override))
+
+
+def test_the_separate_trainer_without_a_refiner_needs_no_place_for_it() -> None:
+    colocated = ("refiner.placement=colocated", "refiner.n_gpus_per_node=null")
+    schema.load(composed(*SEPARATE, *colocated, "constraint.mode=none"))
+    with pytest.raises(ValueError, match="set refiner.placement=dedicated"):
+        schema.load(composed(*SEPARATE, *colocated, "constraint.mode=none", "refiner.num_kl_rollouts=8"))
