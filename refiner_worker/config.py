@@ -48,7 +48,7 @@ class RefinerConfig:
     """Refine each response as soon as it is rewarded, while others are still being written. Null: where the refiner is
     awake then (``dedicated``, ``shared``)."""
     num_replicas: int | None
-    """vLLM replicas. Default: as many as fit on the GPUs of the placement."""
+    """Replicas. Default: as many as fit on the GPUs of the placement."""
     template: str
     """Prompt template: ``apps``, ``apps_paper``, ``dialogue``, ``general``, or a Jinja2 file of your own."""
     max_new_tokens: int

@@ -8,6 +8,7 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner.blocks import RefinementConfig
+from refiner_worker.engines import engine_of
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
 
@@ -67,9 +68,10 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     max_positions = _max_positions(model)
     lengths = config.data.max_prompt_length, config.data.max_response_length
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, config.data.apply_chat_template_kwargs)
-    needed = prompt.max_tokens(*lengths) + refiner.max_new_tokens
+    spare = engine_of(refiner.rollout.get("name", config.actor_rollout_ref.rollout.name)).num_spare_tokens
+    needed = prompt.max_tokens(*lengths) + refiner.max_new_tokens + spare
     max_model_len = refiner.max_model_len or min(needed, max_positions)
-    smallest = sum(lengths) + 1
+    smallest = sum(lengths) + 1 + spare
     if not smallest <= max_model_len <= max_positions:
         raise ValueError(
             f"refiner.max_model_len={max_model_len} must be between {smallest} (prompt and response) and "

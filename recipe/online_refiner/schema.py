@@ -16,7 +16,9 @@ from recipe.online_refiner.blocks import (
     RecordsConfig,
     RefinementConfig,
 )
+from recipe.online_refiner.separate_async import check_separate_async
 from refiner_worker.config import RefinerConfig
+from refiner_worker.engines import ENGINES
 
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 """Trainers of verl that the refine stage extends."""
@@ -108,41 +110,12 @@ def _check_trainer(config: DictConfig, blocks: RefinementConfig) -> None:
             + ", ".join(TRAINER_MODES)
         )
     if mode == "separate_async":
-        _check_separate_async(config, blocks)
+        check_separate_async(config, blocks)
     if mode != "sync" and blocks.streams and blocks.is_shared:
         raise ValueError(
             f"trainer.v1.trainer_mode={mode} interrupts its rollout servers in every step, and with them what they "
             "refine; set refiner.placement to colocated or dedicated, or trainer.v1.trainer_mode=sync"
         )
-
-
-def _check_separate_async(config: DictConfig, blocks: RefinementConfig) -> None:
-    """Neither its rollout nor its actor ever stops: nothing can take turns with them. The rest verl would assert."""
-    if blocks.hosts_refiner and not blocks.refiner.is_dedicated:
-        raise ValueError(
-            f"trainer.v1.trainer_mode=separate_async with refiner.placement={blocks.refiner.placement}: neither its "
-            "rollout nor its actor ever leaves its GPUs to a refiner; set refiner.placement=dedicated and "
-            "refiner.n_gpus_per_node"
-        )
-    if blocks.refines and not blocks.streams:
-        raise ValueError(
-            "trainer.v1.trainer_mode=separate_async with refiner.streaming=false: the actor would wait for every "
-            "refinement; leave refiner.streaming null"
-        )
-    rollout, num_parts = config.actor_rollout_ref.rollout, config.trainer.v1.separate_async.parameter_sync_step
-    batch_size = num_parts * config.actor_rollout_ref.actor.ppo_mini_batch_size
-    why = {
-        f"data.train_batch_size={batch_size} (trainer.v1.separate_async.parameter_sync_step times "
-        "actor_rollout_ref.actor.ppo_mini_batch_size)": config.data.train_batch_size == batch_size,
-        "actor_rollout_ref.rollout.nnodes and n_gpus_per_node to the rollout's own GPUs": rollout.nnodes > 0
-        and rollout.n_gpus_per_node > 0,
-        "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl (with platform=cpu: sockets)": (
-            rollout.checkpoint_engine.backend != "naive"
-        ),
-    }
-    missing = [what for what, holds in why.items() if not holds]
-    if missing:
-        raise ValueError(f"trainer.v1.trainer_mode=separate_async: set {'; '.join(missing)}")
 
 
 def _check_mode(config: DictConfig, constraint: ConstraintConfig) -> None:
@@ -182,8 +155,14 @@ def _check_mode(config: DictConfig, constraint: ConstraintConfig) -> None:
 def _check_engine(config: DictConfig, blocks: RefinementConfig) -> None:
     rollout = config.actor_rollout_ref.rollout
     engine = blocks.refiner.rollout.get("name") or OmegaConf.select(rollout, "name", throw_on_missing=False)
-    if engine != "vllm":
-        raise ValueError(f"the refiner's replicas run on vLLM, not {engine}: set +refiner.rollout.name=vllm")
+    if engine not in ENGINES:
+        names = " or ".join(ENGINES)
+        raise ValueError(f"the refiner's replicas run on {names}, not {engine}: set +refiner.rollout.name=vllm")
+    if blocks.refiner.draft not in (None, *ENGINES[engine].drafts):
+        raise ValueError(
+            f"refiner.draft={blocks.refiner.draft} is not for replicas on {engine}; set it to null, or "
+            "+refiner.rollout.name=vllm"
+        )
     if blocks.measures_kl and rollout.temperature != 1:
         raise ValueError(
             f"actor_rollout_ref.rollout.temperature={rollout.temperature}, but the refiner's replicas measure the KL "

@@ -89,7 +89,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: set 1 or more"),
         ("refiner.max_requests_in_flight=0", "refiner.max_requests_in_flight=0: set 1 to 450"),
         ("refiner.max_requests_in_flight=451", "refiner.max_requests_in_flight=451: set 1 to 450"),
-        ("actor_rollout_ref.rollout.name=sglang", "run on vLLM, not sglang: set +refiner.rollout.name=vllm"),
+        ("actor_rollout_ref.rollout.name=trtllm", "run on vllm or sglang, not trtllm: set +refiner.rollout.name=vllm"),
         ("actor_rollout_ref.rollout.temperature=0.7", "set refiner.num_kl_rollouts=0, or the temperature to 1"),
         ("+distillation.enabled=true", "distillation.enabled=true has a loss of its own"),
         ("refiner.on_replica_death=pray", "refiner.on_replica_death=pray does not exist; set one of: restart"),
@@ -139,9 +139,17 @@ def test_a_foreign_recipe_takes_the_config_group(tmp_path: Path) -> None:
 
 
 def test_a_policy_on_another_engine_with_a_refiner_on_vllm() -> None:
-    other = "actor_rollout_ref.rollout.name=sglang"
+    other = "actor_rollout_ref.rollout.name=trtllm"
     assert schema.load(composed(other, "refiner.rollout={name: vllm}")).hosts_refiner
     assert not schema.load(composed(other, "constraint.mode=none", "refiner.num_kl_rollouts=0")).hosts_refiner
+
+
+def test_policy_and_refiner_on_sglang() -> None:
+    both = "actor_rollout_ref.rollout.name=sglang"
+    assert schema.load(composed(both)).hosts_refiner
+    with pytest.raises(ValueError, match=r"draft=ngram is not for replicas on sglang; set it to null, or \+refiner"):
+        schema.load(composed(both, "refiner.draft=ngram"))
+    schema.load(composed(both, "refiner.draft=ngram", "refiner.rollout={name: vllm}"))
 
 
 def test_a_choice_by_uncertainty_needs_the_rollouts_log_probs() -> None:
