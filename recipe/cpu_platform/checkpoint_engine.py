@@ -6,6 +6,7 @@ and its other backends need GPUs or NPUs. ``config/platform/cpu.yaml`` lets verl
 """
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import ray
 import torch
@@ -59,7 +60,7 @@ class SocketCheckpointEngine(CheckpointEngine):
         """Send the weights. Every rank takes part in gathering them."""
         receivers = [socket for socket in self._sockets if socket.type == zmq.PUSH]
         for name, weight in weights:
-            data = weight.detach().contiguous().view(-1).view(torch.uint8).numpy()
+            data: Any = weight.detach().contiguous().view(-1).view(torch.uint8).numpy()
             for socket in receivers:
                 socket.send_pyobj((name, weight.dtype, weight.shape), zmq.SNDMORE)
                 socket.send(data)
@@ -74,7 +75,7 @@ class SocketCheckpointEngine(CheckpointEngine):
             yield name, torch.frombuffer(bytearray(socket.recv()), dtype=torch.uint8).view(dtype).view(shape)
 
     def _open(self, kind: int) -> zmq.Socket:
-        socket = zmq.Context.instance().socket(kind)
+        socket: zmq.Socket = zmq.Context.instance().socket(kind)
         for limit in (zmq.SNDHWM, zmq.RCVHWM):
             socket.setsockopt(limit, 4)  # tensors: whoever runs ahead would hold a second copy of the model
         for timeout in (zmq.SNDTIMEO, zmq.RCVTIMEO):
