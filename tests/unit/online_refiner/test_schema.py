@@ -144,14 +144,6 @@ def test_a_policy_on_another_engine_with_a_refiner_on_vllm() -> None:
     assert not schema.load(composed(other, "constraint.mode=none", "refiner.num_kl_rollouts=0")).hosts_refiner
 
 
-def test_policy_and_refiner_on_sglang() -> None:
-    both = "actor_rollout_ref.rollout.name=sglang"
-    assert schema.load(composed(both)).hosts_refiner
-    with pytest.raises(ValueError, match=r"draft=ngram is not for replicas on sglang; set it to null, or \+refiner"):
-        schema.load(composed(both, "refiner.draft=ngram"))
-    schema.load(composed(both, "refiner.draft=ngram", "refiner.rollout={name: vllm}"))
-
-
 def test_a_choice_by_uncertainty_needs_the_rollouts_log_probs() -> None:
     uncertain = ("refiner.block=line", "refiner.block_choice=uncertainty")
     assert schema.load(composed(*uncertain)).refiner.needs_log_probs, "verl has them by default"
@@ -303,33 +295,3 @@ def test_streaming_needs_rewards_and_workers_during_the_rollout(override: str, m
     with pytest.raises(ValueError, match=re.escape(message)):
         schema.load(composed(*dedicated, override))
     assert not schema.load(composed(*dedicated, override, "refiner.streaming=false")).streams
-
-
-SEPARATE = (
-    *("trainer.v1.trainer_mode=separate_async", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
-    *("data.train_batch_size=1024", "actor_rollout_ref.actor.ppo_mini_batch_size=256"),
-    *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=2"),
-    "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
-)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("refiner.streaming=false", "the actor would wait for every refinement; leave refiner.streaming null"),
-        ("data.train_batch_size=512", "set data.train_batch_size=1024 (trainer.v1.separate_async.parameter_sync_step"),
-        ("actor_rollout_ref.rollout.nnodes=0", "set actor_rollout_ref.rollout.nnodes and n_gpus_per_node"),
-        ("actor_rollout_ref.rollout.checkpoint_engine.backend=naive", "backend=nccl (with platform=cpu: sockets)"),
-    ],
-)
-def test_what_the_separate_trainer_needs(override: str, message: str) -> None:
-    assert schema.load(composed(*SEPARATE)).streams
-    with pytest.raises(ValueError, match=re.escape(message)):
-        schema.load(composed(*SEPARATE, override))
-
-
-def test_the_separate_trainer_without_a_refiner_needs_no_place_for_it() -> None:
-    colocated = ("refiner.placement=colocated", "refiner.n_gpus_per_node=null")
-    schema.load(composed(*SEPARATE, *colocated, "constraint.mode=none"))
-    with pytest.raises(ValueError, match="set refiner.placement=dedicated"):
-        schema.load(composed(*SEPARATE, *colocated, "constraint.mode=none", "refiner.num_kl_rollouts=8"))
