@@ -99,6 +99,9 @@ def _check_machine(config: DictConfig, blocks: RefinementConfig) -> None:
 
 def _gpus_by_pool(config: DictConfig, blocks: RefinementConfig) -> dict[str, int]:
     pools = {"training": config.trainer.nnodes * config.trainer.n_gpus_per_node}
+    if config.trainer.v1.trainer_mode == "separate_async":
+        rollout = config.actor_rollout_ref.rollout
+        pools["the rollout"] = rollout.nnodes * rollout.n_gpus_per_node
     if blocks.hosts_refiner and blocks.refiner.is_dedicated:
         pools["the refiner"] = blocks.refiner.nnodes * (blocks.refiner.n_gpus_per_node or 0)
     model = config.reward.reward_model
