@@ -31,6 +31,7 @@ SEPARATE = [
     *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
     *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=1"),
     "actor_rollout_ref.rollout.checkpoint_engine.backend=sockets",
+    "actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True",
 ]
 IN_ORDER = [
     f"trainer.v1.sampler.custom_sampler.path={Path(__file__).with_name('sampler_in_order.py')}",
