@@ -24,6 +24,8 @@ CONFIG = Path(workers.__file__).parent / "config"
 LARGE = 1e6
 """Adam without memory makes plain gradient steps with such an epsilon; Megatron's distributed optimizer is Adam."""
 
+KINDS = {"tp": "tensor_model", "pp": "pipeline_model", "vpp": "virtual_pipeline_model", "cp": "context"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -49,10 +51,7 @@ class Layout:
 
 
 def _megatron(num_ranks: int, **settings: int) -> Layout:
-    names = {"tp": "tensor", "pp": "pipeline", "vpp": "virtual_pipeline"}
-    of_verl = {f"{names[key]}_model_parallel_size": value for key, value in settings.items() if key in names}
-    if "cp" in settings:
-        of_verl["context_parallel_size"] = settings["cp"]
+    of_verl = {f"{KINDS[kind]}_parallel_size": size for kind, size in settings.items()}
     return Layout(num_ranks=num_ranks, engine="megatron", settings=of_verl)
 
 
@@ -96,7 +95,7 @@ def _config(layout: Layout, model: Path) -> DictConfig:
         *(*layout.overrides(), f"actor_rollout_ref.model.path={model}", "data.train_batch_size=8"),
         *("actor_rollout_ref.actor.optim.weight_decay=0", "actor_rollout_ref.actor.optim.clip_grad=1e9"),
         *("actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"),
-        *("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",),
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
         "actor_rollout_ref.actor.optim.total_training_steps=1000",
     ]
     with initialize_config_dir(str(CONFIG), version_base=None):

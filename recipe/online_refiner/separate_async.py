@@ -33,6 +33,9 @@ def check_separate_async(config: DictConfig, blocks: RefinementConfig) -> None:
             rollout.checkpoint_engine.backend != "naive"
         ),
     }
+    if config.actor_rollout_ref.actor.strategy == "fsdp2" and num_parts > 1:
+        is_sharded = bool(config.actor_rollout_ref.actor.fsdp_config.reshard_after_forward)
+        why["actor_rollout_ref.actor.fsdp_config.reshard_after_forward=true (verl puts shards aside)"] = is_sharded
     missing = [what for what, holds in why.items() if not holds]
     if missing:
         raise ValueError(f"trainer.v1.trainer_mode=separate_async: set {'; '.join(missing)}")

@@ -31,6 +31,7 @@ SEPARATE = [
     *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
     *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=1"),
     "actor_rollout_ref.rollout.checkpoint_engine.backend=sockets",
+    "actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True",
 ]
 IN_ORDER = [
     f"trainer.v1.sampler.custom_sampler.path={Path(__file__).with_name('sampler_in_order.py')}",
@@ -84,10 +85,11 @@ def stock(start_marked: Callable, letters_job: list[str], tmp_path_factory: pyte
 @pytest.mark.slow
 def test_stock_verl_trains_with_servers_of_their_own(stock: Stock) -> None:
     assert len(stock.steps) == NUM_STEPS
-    for number, step in enumerate(stock.steps):
+    for step in stock.steps:
         assert step["actor/grad_norm"] > 0
         assert step["training/off_policy/trajectory_staleness/max"] == 0
-        assert step["training/rollout_probs_diff_max"] < (1e-4 if number == 0 else 1)
+        # Servers have the weights of the last sync, and so has the actor for old log-probs, also after an update.
+        assert step["training/rollout_probs_diff_max"] < 1e-4
 
 
 @pytest.mark.e2e
@@ -122,7 +124,8 @@ def trained(start_marked: Callable, letters_job: list[str], tmp_path_factory: py
     run_dir = folder / "run"
     job = [
         *(*letters_job, *SEPARATE, "trainer.save_freq=1", "trainer.total_epochs=99", "constraint.eta=0.1"),
-        "constraint.cross_entropy_all_every=1",
+        # At the task's own rate nothing is left to refine after a few steps.
+        *("constraint.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=2e-3"),
     ]
     first = start_marked(ours(run_dir, *job, "trainer.total_training_steps=99"), cwd=folder)
     first.wait_until((run_dir / "metrics.jsonl").exists, 900)
@@ -189,4 +192,4 @@ def test_both_log_probs_are_of_the_weights_that_the_step_began_with(trained: Tra
                 break
             assert refined_log_prob == pytest.approx(log_prob, abs=3e-4)
             num_alike += 1
-    assert num_alike > 10
+    assert num_alike > 5
