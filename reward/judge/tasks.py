@@ -7,7 +7,7 @@ from typing import Any
 from reward.compare import stdout_matches, value_matches
 from reward.extract import extract_code
 from reward.judge.assertions import run_test_code
-from reward.judge.faults import faults_of_tests
+from reward.judge.faults import faults_of_tests, faults_together
 from reward.judge.protocol import Call
 from reward.sandbox.jail.values import from_text
 
@@ -23,6 +23,7 @@ def tasks(call: Call) -> dict[str, Callable[..., Any]]:
         "returned_satisfies": returned_satisfies,
         "run_test_code": functools.partial(run_test_code, call),
         "faults_of_tests": faults_of_tests,
+        "faults_together": faults_together,
     }
 
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 _CHECK_PARENT_S = 1.0
 _MAX_DETAIL = 300  # characters
-_TEST_CODE_TASKS = ("run_test_code", "faults_of_tests")
+_TEST_CODE_TASKS = ("run_test_code", "faults_of_tests", "faults_together")
 
 
 def main() -> None:
