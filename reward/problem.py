@@ -24,6 +24,8 @@ _FAULTS = {
     "or leave the problem out",
     "careless": "passes, as all tests do, an answer that {} whatever it is asked: let them compare whole values with "
     "those that are right, or leave the problem out",
+    "untried": "cannot, with the others, be tried with answers that solve nothing ({}): let it do less before it calls "
+    "the answer, set limits.judge_s higher, or leave the problem out",
     "uncallable": "calls the answer with what cannot be handed to it ({}): give plain values, or leave the problem out",
     "unusable": "{}: only plain values come back from a call, so leave the problem out",
     "broken": "fails before it calls the answer ({}), so that no answer passes: mend it, or leave the test out",
@@ -168,14 +170,28 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
 @functools.lru_cache(maxsize=1 << 16)  # a problem is read anew for every answer
 def _faults_of_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> list[tuple[int, str, str]]:
     """Index, kind (of `_FAULTS`) and cause of what makes tests useless; raises JudgeLostError."""
+    seconds = limits.judge_s / 2  # for what answers pass them all; the rest is for trials of each
     try:
-        return ask("faults_of_tests", tests, fn_name, limits=limits).value
+        return ask("faults_of_tests", tests, fn_name, seconds, limits=limits).value
+    except UnjudgeableError:  # with values that they are not made for they may run for ever
+        share = replace(limits, judge_s=limits.judge_s / len(tests))
+        faults = [
+            (index, *fault) for index, test in enumerate(tests) for fault in _faults_of_test(test, fn_name, share)
+        ]
+    if len(faults) == len(tests) or any(kind != "swallowing" for _, kind, _ in faults):
+        return faults
+    try:
+        return faults + ask("faults_together", tests, fn_name, seconds, limits=limits).value
     except UnjudgeableError as error:
-        if len(tests) == 1:  # with values that it is not made for it may run for ever
-            return [(0, "crash", str(error))] if error.is_crash else []
-    share = replace(limits, judge_s=limits.judge_s / len(tests))
-    found = ((index, _faults_of_tests((test,), fn_name, share)) for index, test in enumerate(tests))
-    return [(index, kind, cause) for index, faults in found for _, kind, cause in faults if kind != "careless"]
+        return [*faults, (0, "untried", str(error))]
+
+
+def _faults_of_test(test: str, fn_name: str | None, limits: Limits) -> list[tuple[str, str]]:
+    """Kind and cause of what makes a test useless alone; raises JudgeLostError."""
+    try:
+        return [(kind, cause) for _, kind, cause in ask("faults_of_tests", [test], fn_name, 0.0, limits=limits).value]
+    except UnjudgeableError as error:
+        return [("crash", str(error))] if error.is_crash else []
 
 
 def _check_printable(outputs: list[str], where: str, limits: Limits) -> None:

@@ -13,15 +13,18 @@ import symtable
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 from reward.judge.allowed import is_allowed, modules_imported
 from reward.judge.clocks import Clocks
+from reward.judge.closeness import make_empty_differ
 from reward.judge.containers import fill, numbered_arguments
 from reward.judge.protocol import Call
 from reward.sandbox.jail.values import ERRORS, from_text
 
+TESTS_FILE = "tests.py"
+"""What test code is called in tracebacks."""
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
 # Of `typing`, for test code's own functions; no answer defines these.
@@ -126,7 +129,9 @@ def load_modules(tests: str | Sequence[str]) -> bool:
     for test_code in [tests] if isinstance(tests, str) else tests:
         if "import" in test_code or "pytest" in test_code:
             with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                names |= modules_imported(ast.parse(test_code)) | (modules_used(test_code) & {"pytest"})
+                imported = modules_imported(ast.parse(test_code))
+                names |= imported | (modules_used(test_code) & {"pytest"})
+                names |= {"numpy.testing"} if "numpy" in imported and "testing" in test_code else set()
     missing = sorted(names - sys.modules.keys())
     for name in missing:
         with contextlib.suppress(Exception):  # the test code will meet it again
@@ -139,18 +144,31 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
     module = ModuleType("__main__")  # much test code runs its tests under `if __name__ == "__main__":`
     sys.modules[module.__name__] = module  # where dataclasses look for what annotations name
     namespace = module.__dict__
-    tree = ast.parse(test_code)
     namespace.update({name: getattr(typing, name) for name in _NAMES_OF_TYPES.split()})
-    modules = modules_used(test_code)
+    code, names, modules = _prepared(test_code, fn_name)
+    for name in names:
+        namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
+    namespace.update(modules)
+    if "numpy" in sys.modules:
+        make_empty_differ()
+    exec(code, namespace)
+
+
+@functools.lru_cache(maxsize=256)  # of the tests of a problem, each of which is tried often
+def _prepared(test_code: str, fn_name: str | None) -> tuple[CodeType, list[str], dict[str, Any]]:
+    """The test code compiled, the names that the answer is to define, and modules that it uses without import."""
+    tree = ast.parse(test_code)
+    used = modules_used(test_code)
+    names, modules = [], {}
     for name in names_of_the_answer(test_code, fn_name):
-        if name in modules and name != fn_name:
+        if name in used and name != fn_name:
             module = importlib.import_module(name)
             is_class = not any(hasattr(module, taken) for taken in attributes_taken(tree, name))
-            namespace[name] = getattr(module, name, module) if is_class else module
+            modules[name] = getattr(module, name, module) if is_class else module
         else:
-            namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
+            names.append(name)
     # Whatever the interpreter's options are, assertions count.
-    exec(compile(tree, "tests.py", "exec", dont_inherit=True, optimize=0), namespace)
+    return compile(tree, TESTS_FILE, "exec", dont_inherit=True, optimize=0), names, modules
 
 
 def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
@@ -176,7 +194,7 @@ def _undefined(test_code: str) -> frozenset[str]:
     """Global names that the test code reads, in any scope, and does not set."""
     read: set[str] = set()
     bound: set[str] = set()
-    tables = [symtable.symtable(test_code, "tests.py", "exec")]
+    tables = [symtable.symtable(test_code, TESTS_FILE, "exec")]
     for table in tables:
         is_module = table.get_type() == "module"
         for symbol in table.get_symbols():

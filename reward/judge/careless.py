@@ -1,63 +1,26 @@
 """Answers that do not look at what they are asked, and which of them pass all tests."""
 
+import ast
+import contextlib
 import functools
+import itertools
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from time import process_time
 from typing import Any
 
-from reward.judge.trials import ENOUGH_S, Trial
+from reward.judge.assertions import TESTS_FILE
+from reward.judge.trials import Differing, EqualToAll, Trial
 
-_CARELESS_S = ENOUGH_S / 2  # CPU seconds for all trials of careless answers
+_TRIAL_SHARE = 1 / 20  # of the seconds for all: what a trial may take at least, once it has called the answer
+_PASSING = 2.0  # how many times as long as a trial that has passed
+_MAX_RECORDED = 3  # values that tests compare with, tried as constants
 _MAY_BE_RIGHT = {"nan": r"(?i)\bnan\b|isnan", "inf": r"(?i)\binf\b|isinf", "-inf": r"(?i)\binf\b|isinf"}
+_MAX_TEXT = 60  # characters of a value in a message
 _CONTAINERS = (list, dict, set, bytearray, deque)
-
-
-class _UnlikeAll:
-    """Cannot be compared, nor be taken for true or false: tests that do so look at the value."""
-
-    def _refuse(self, *_: object) -> Any:
-        raise TypeError("neither true nor false")
-
-    __eq__ = __ne__ = __bool__ = _refuse
-
-
-def _returning(value: Any) -> Callable[..., Any]:
-    """Return the value, which cannot be compared."""
-    kind = type(value)
-    unlike_all = type(kind.__name__, (_UnlikeAll, kind), {})(value)
-    return lambda *_, **__: unlike_all
-
-
-def _containers(given: Iterable[Any]) -> list[Any]:
-    return [value for value in given if isinstance(value, _CONTAINERS)]
-
-
-def _emptying(returned: Callable[[Any], Any], *positional: Any, **keywords: Any) -> Any:
-    """Empty all arguments and return what the function makes of the first that could be emptied."""
-    containers = _containers([*positional, *keywords.values()])
-    for container in containers:
-        container.clear()
-    return returned(containers[0]) if containers else _UnlikeAll()
-
-
-def _emptying_copies(returned: Callable[[Any], Any], *positional: Any, **keywords: Any) -> Any:
-    """Return the same, with the arguments left as they are."""
-    return _emptying(returned, *map(copy, _containers([*positional, *keywords.values()])))
-
-
-def _overwrite(*positional: Any, **keywords: Any) -> Any:
-    """Pass tests that compare what is returned with what they make of the changed argument."""
-    for given in _containers([*positional, *keywords.values()]):
-        if isinstance(given, list):
-            given[:] = [0.5]
-            return given
-    return _UnlikeAll()
-
-
-_PLAIN = {
+_PLAIN: dict[str, Any] = {
     "an empty list": [],
     "an empty dict": {},
     "an empty tuple": (),
@@ -66,39 +29,262 @@ _PLAIN = {
     "inf": float("inf"),
     "-inf": float("-inf"),
     "nan": float("nan"),
+    "a list of an empty list": [[]],
+    "0": 0,
+    "True": True,
+    "None": None,
 }
-_CARELESS: dict[str, Callable[..., Any]] = {
-    **{f"returns {name}": _returning(value) for name, value in _PLAIN.items()},
-    "overwrites its argument and returns it": _overwrite,
+_AFTER_A_CHANGE: tuple[Any, ...] = (0, "", 1, -1, True, None, [[]], "x")
+"""Values that tests which empty or overwrite their arguments may expect."""
+
+Answer = Callable[..., Any]
+Change = Callable[[Any], bool]
+Tried = dict[int, list[Trial]]
+"""By test: its trial with `EqualToAll`, then those with `Differing`, at least one if it has passed the first."""
+
+
+class UntriedError(Exception):
+    """There was no time to try the tests."""
+
+
+def careless_answer(tests: Sequence[str], fn_name: str | None, seconds: float, tried: Tried) -> str:
+    """What the first answer does that passes all tests although what it does is not what they ask for, or "".
+
+    Not careless is a constant that is all that the tests compare with (`f(3) == []`), nor one that they look at no
+    more than at others (`assert f(3)`), nor a change of arguments that the tests want whatever is returned, or that
+    makes no difference to them.
+
+    Args:
+        tests: of one problem.
+        fn_name: the function that they call `candidate`.
+        seconds: CPU seconds for all of this.
+        tried: what is known already.
+
+    Raises:
+        UntriedError: they were not enough.
+    """
+    trials = _Trials(tests, fn_name, seconds, tried)
+    return next(itertools.chain(_constants(trials, tests), _changes(trials)), "")
+
+
+class _Trials:
+    """Trials of the tests of one problem, in the seconds for all."""
+
+    def __init__(self, tests: Sequence[str], fn_name: str | None, seconds: float, tried: Tried) -> None:
+        self._tests, self._fn_name, self._tried = tests, fn_name, tried
+        self._seconds, self._end = seconds, process_time() + seconds
+        self._expected = functools.cache(self._expected_of)
+
+    def run(self, answer: Answer, index: int) -> Trial:
+        """Try one test.
+
+        Raises:
+            UntriedError: there is no time for that.
+        """
+        seconds = self._seconds * _TRIAL_SHARE
+        if index in self._tried and self._tried[index][0].has_passed:
+            seconds = max(seconds, _PASSING * self._tried[index][0].seconds)
+        left_s = self._end - process_time()
+        trial = Trial(answer, self._tests[index], self._fn_name, seconds=seconds, setup_s=max(left_s, 0.0))
+        if left_s <= 0 or trial.is_untried:
+            raise UntriedError(f"more than {self._seconds:.3g} CPU seconds")
+        return trial
+
+    def with_equal(self, index: int) -> Trial:
+        """The trial with values that equal all."""
+        if index not in self._tried:
+            self._tried[index] = [self.run(lambda *_, **__: EqualToAll(), index)]
+            if self._tried[index][0].has_passed:
+                self._tried[index].append(self.run(lambda *_, **__: Differing(truth=True), index))
+        setup_s = self._tried[index][0].setup_s
+        if setup_s * len(_PLAIN) > self._seconds and not self._expected(index):
+            raise UntriedError(f"{setup_s:.2g} CPU seconds before the first call")
+        return self._tried[index][0]
+
+    def all_with_equal(self) -> list[Trial]:
+        """These trials of all tests."""
+        return [self.with_equal(index) for index in range(len(self._tests))]
+
+    def compared(self) -> list[list[Any]]:
+        """For each call, what its value is compared with; calls whose values are not are left out."""
+        found: list[list[Any]] = []
+        for index, trial in enumerate(self.all_with_equal()):
+            operands = [list(those) for those in trial.operands]
+            for other in self._tried[index][1:]:  # of several that may be right, it sees all
+                for those, more in zip(operands, other.operands, strict=False):
+                    those += more
+            found += filter(None, operands)
+        return found
+
+    def compares_with(self, index: int) -> list[Any]:
+        """What the first value must be equal to, else the test fails at once; [] where that is not sure."""
+        self.with_equal(index)
+        return self._expected(index)
+
+    def _expected_of(self, index: int) -> list[Any]:
+        tree = ast.parse(self._tests[index])
+        for trial in self._tried[index][1:]:
+            if trial.failed and len(trial.operands) == 1 == len(trial.operands[0]) and _is_plain(tree, trial.failed):
+                return trial.operands[0]
+        return []
+
+    def all_pass(self, answer: Answer, *constant: Any) -> bool:
+        """Whether all tests pass the answer, which returns a constant if one is given."""
+        for index in range(len(self._tests)):
+            expected = self.compares_with(index)
+            if constant and expected and not _is_among(constant[0], expected):
+                return False
+            if not self.run(answer, index).has_passed:
+                return False
+        return True
+
+
+def _is_plain(tree: ast.Module, error: AssertionError) -> bool:
+    """Whether it is of a line such as `assert f(3) == 4`."""
+    traceback = error.__traceback__
+    while traceback and traceback.tb_next:
+        traceback = traceback.tb_next
+    if not traceback or traceback.tb_frame.f_code.co_filename != TESTS_FILE:
+        return False
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+                if node.lineno <= traceback.tb_lineno <= (node.end_lineno or node.lineno):
+                    return any(isinstance(side, ast.Call) and isinstance(side.func, ast.Name) for side in (left, right))
+    return False
+
+
+def _is_among(value: Any, operands: Iterable[Any]) -> bool:
+    for operand in operands:
+        try:
+            if value == operand:
+                return True
+        except Exception:  # arrays are neither equal nor not
+            continue
+    return False
+
+
+def _constants(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
+    may_be_right = {name for name, pattern in _MAY_BE_RIGHT.items() if any(re.search(pattern, test) for test in tests)}
+    for what, value in _PLAIN.items():
+        # Functions that are handed what others return may make anything of a number: `poly(x, find_zero(x))`.
+        is_open = isinstance(value, (int, type(None))) and len(trials.with_equal(0).names) > 1
+        if what in may_be_right or is_open or not trials.all_pass(_returning(value), value):
+            continue
+        if not _is_right(value, trials):
+            yield f"returns {what}"
+
+
+def _returning(value: Any) -> Answer:
+    return lambda *_, **__: deepcopy(value)
+
+
+def _is_right(value: Any, trials: _Trials) -> bool:
+    """Whether tests that the constant passes want no other, or ask for no more than its truth."""
+    with_equal = trials.all_with_equal()
+    compared = trials.compared()
+    is_other = not all(_is_among(value, operands) for operands in compared)
+    if compared and not is_other:
+        return True
+    if isinstance(value, (bool, type(None))) and not any(trial.looks_at_values for trial in with_equal):
+        return True  # they ask whether it is that very object
+    if is_other and all(trial.has_passed for trial in with_equal):
+        return False
+    return trials.all_pass(lambda *_, **__: Differing(truth=bool(value)))
+
+
+def _changes(trials: _Trials) -> Iterator[str]:
+    for what, change in _CHANGES.items() if trials.with_equal(0).gives_containers else ():
+        given: list[Any] = []
+
+        def note(first: Any, given: list[Any] = given) -> Any:
+            given.append(first)
+            return EqualToAll()
+
+        trial = trials.run(_changing(change, note), 0)
+        plain = trials.with_equal(0)
+        if not given or (trials.compares_with(0) and _compare_alike(trial, plain)):
+            continue  # nothing was changed, or the test does not see it
+        recorded = [operands[0] for operands in trial.operands if operands][:_MAX_RECORDED]
+        constants = recorded if recorded and trial.has_passed else [*recorded, *_AFTER_A_CHANGE]
+        returned: dict[str, Callable[[Any], Any]] = {"the first": lambda first: first}
+        for value in constants:
+            with contextlib.suppress(Exception):  # test code's own objects may have no copy, or no text
+                returned.setdefault(repr(value)[:_MAX_TEXT], functools.partial(_copy_of, deepcopy(value)))
+        for name, value_of in returned.items():
+            if (
+                trials.all_pass(_changing(change, value_of))
+                and not trials.all_pass(_changing(change, value_of, in_copies=True))
+                and not trials.all_pass(_changing(change, lambda _: Differing(truth=False)))
+            ):
+                yield f"{what} and returns {name}"
+
+
+def _copy_of(value: Any, _: Any) -> Any:
+    return deepcopy(value)
+
+
+def _compare_alike(one: Trial, other: Trial) -> bool:
+    return bool(one.operands and other.operands) and all(
+        _is_among(operand, [same]) for operand, same in zip(one.operands[0], other.operands[0], strict=False)
+    )
+
+
+def _changing(change: Change, value_of: Callable[[Any], Any], *, in_copies: bool = False) -> Answer:
+    """Change all arguments that can be, and return what `value_of` makes of the first of these."""
+
+    def answer(*positional: Any, **keywords: Any) -> Any:
+        given = [*positional, *keywords.values()]
+        given = [_copied(value) for value in given] if in_copies else given
+        changed = [value for value in given if change(value)]
+        return value_of(changed[0]) if changed else Differing(truth=False)
+
+    return answer
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a container, and of those in it."""
+    if type(value) in (list, tuple):
+        return type(value)(copy(item) if isinstance(item, _CONTAINERS) else item for item in value)
+    if isinstance(value, dict):
+        copied = copy(value)
+        for key, item in value.items():
+            copied[key] = copy(item) if isinstance(item, _CONTAINERS) else item
+        return copied
+    return copy(value) if isinstance(value, _CONTAINERS) else value
+
+
+def _empty(value: Any) -> bool:
+    if isinstance(value, _CONTAINERS):
+        value.clear()
+        return True
+    return False
+
+
+def _empty_items(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any([_empty(item) for item in value.values()])
+    return isinstance(value, (list, tuple, deque)) and any([_empty(item) for item in value])
+
+
+def _overwrite(value: Any) -> bool:
+    if isinstance(value, list) and value:
+        value[:] = [_instead(value[0])]
+        return True
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            value[key] = _instead(item)
+        return True
+    return False
+
+
+def _instead(item: Any) -> Any:
+    return "x" if isinstance(item, str) else 1
+
+
+_CHANGES: dict[str, Change] = {
+    "empties its arguments": _empty,
+    "empties what is in its arguments": _empty_items,
+    "overwrites its arguments": _overwrite,
 }
-"""By what they do: answers that no test of a problem may pass together with all others."""
-_EMPTYING: dict[str, Callable[[Any], Any]] = {
-    "empties its arguments and returns the first": lambda first: first,
-    "empties its arguments and returns 0": lambda _: 0,
-    "empties its arguments and returns ''": lambda _: "",
-}
-"""Such answers too, unless the test passes without the one or the other; by what they return, for `_emptying`."""
-
-
-def careless_answers(tests: Sequence[str], fn_name: str | None) -> Iterator[str]:
-    """What careless answers do that pass all tests, but neither where another that is as bad shows that to be right."""
-    end = process_time() + _CARELESS_S
-
-    def passes_all(answer: Callable[..., Any]) -> bool:
-        return all(Trial(answer, test, fn_name, end - process_time()).has_passed for test in tests)
-
-    wanted = {name for name, pattern in _MAY_BE_RIGHT.items() if any(re.search(pattern, test) for test in tests)}
-    for what, answer in _CARELESS.items():
-        if what.removeprefix("returns ") not in wanted and passes_all(answer) and not passes_all(_give_unlike):
-            yield what
-    for what, returned in _EMPTYING.items():
-        if (
-            passes_all(functools.partial(_emptying, returned))
-            and not passes_all(functools.partial(_emptying, _give_unlike))
-            and not passes_all(functools.partial(_emptying_copies, returned))
-        ):
-            yield what
-
-
-def _give_unlike(*_: Any, **__: Any) -> _UnlikeAll:
-    return _UnlikeAll()
+"""By what they do: changes of one argument, if that can be changed so."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from time import process_time
 
 from reward.judge.allowed import refused_use
-from reward.judge.assertions import modules_used, names_defined, names_of_the_answer
-from reward.judge.careless import careless_answers
+from reward.judge.assertions import TESTS_FILE, modules_used, names_defined, names_of_the_answer
+from reward.judge.careless import Tried, UntriedError, careless_answer
 from reward.judge.trials import ENOUGH_S, Differing, EqualToAll, Trial, always_raise
 from reward.judge.unusable import unusable_use
 
@@ -16,11 +16,14 @@ _NAMES_OF_THE_LIBRARY = """
     defaultdict deque floor inf isclose isinf islice isnan namedtuple nan np partial pd pi raises raw_input reduce sqrt
     timedelta unicode xrange
 """
+_TOGETHER_S = 5.0
 # With these, what fails on some values may pass on others.
 _BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.Match, ast.While, ast.comprehension)
 
 
-def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int, str, str]]:
+def faults_of_tests(
+    tests: Sequence[str], fn_name: str | None, seconds: float = _TOGETHER_S
+) -> list[tuple[int, str, str]]:
     """Those tests that are useless: index, kind of fault, and what causes it.
 
     "refused": it does what test code may not. "nameless": nothing in it can be the answer's. "vacuous": it passes
@@ -28,20 +31,45 @@ def faults_of_tests(tests: Sequence[str], fn_name: str | None) -> list[tuple[int
     uses one, or what one returns, as no plain value can be used. "undefined": it uses a name of the library that it
     does not import, which an answer could define. "swallowing": it passes an answer that always raises, which tests
     that expect an error may, but not all tests of a problem. "broken": it fails before it calls any.
-    "careless": all tests pass an answer that does not look at what it is asked. Tests in which nothing is to be seen
-    are tried with functions that return what equals everything, what differs from everything (true and false), and
-    None, until some pass and some fail.
+    Tests in which nothing is to be seen are tried with functions that return what equals everything, what differs from
+    everything (true and false), and None, until some pass and some fail. If there is no fault, and `seconds` are given
+    for that, `faults_together` are looked for.
     """
     faults = [(index, *fault) for index, test in enumerate(tests) if (fault := _fault_to_be_seen(test, fn_name))]
-    faults = faults or [
-        (index, *fault) for index, test in enumerate(tests) if (fault := _fault_when_tried(test, fn_name))
+    if faults:
+        return faults
+    tried = {index: _try_values(test, fn_name) for index, test in enumerate(tests)}
+    faults = [
+        (index, *fault) for index, test in enumerate(tests) if (fault := _fault_when_tried(test, fn_name, tried[index]))
     ]
-    return faults or [(0, "careless", what) for what in careless_answers(tests, fn_name)][:1]
+    if seconds == 0 or len(faults) == len(tests) or any(kind != "swallowing" for _, kind, _ in faults):
+        return faults
+    return faults + faults_together(tests, fn_name, seconds, tried)
+
+
+def faults_together(
+    tests: Sequence[str], fn_name: str | None, seconds: float, tried: Tried | None = None
+) -> list[tuple[int, str, str]]:
+    """What makes the tests useless together, though none is alone, as above (of the first of them).
+
+    "careless": all pass an answer that does not look at what it is asked. "untried": there is no time to see that.
+
+    Args:
+        tests: of one problem.
+        fn_name: the function that they call `candidate`.
+        seconds: CPU seconds for this.
+        tried: trials of each.
+    """
+    try:
+        what = careless_answer(tests, fn_name, seconds, tried or {})
+    except UntriedError as error:
+        return [(0, "untried", str(error))]
+    return [(0, "careless", what)] if what else []
 
 
 def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | None:
     try:
-        compile(test_code, "tests.py", "exec", dont_inherit=True)
+        compile(test_code, TESTS_FILE, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:  # what is none of a parser's business
         return "broken", str(error)
     tree = ast.parse(test_code)
@@ -69,14 +97,19 @@ def _may_fail(node: ast.AST) -> bool:
     return isinstance(node, ast.Raise)
 
 
-def _fault_when_tried(test_code: str, fn_name: str | None) -> tuple[str, str] | None:
+def _try_values(test_code: str, fn_name: str | None) -> list[Trial]:
     trials: list[Trial] = []
     started = process_time()
-    for value in (EqualToAll(), Differing(truth=True), Differing(truth=False), None):
-        trials.append(Trial(lambda *_, value=value, **__: value, test_code, fn_name))
+    for make in (EqualToAll, lambda: Differing(truth=True), lambda: Differing(truth=False), lambda: None):
+        trials.append(Trial(lambda *_, make=make, **__: make(), test_code, fn_name))
         has_passed = {trial.has_passed for trial in trials}
         if len(has_passed) == 2 or (False in has_passed and process_time() - started > ENOUGH_S):
             break  # it is not vacuous, and the rest would show little more
+    return trials
+
+
+def _fault_when_tried(test_code: str, fn_name: str | None, trials: list[Trial]) -> tuple[str, str] | None:
+    has_passed = {trial.has_passed for trial in trials}
     uncallable = [trial.refused for trial in trials if trial.refused]
     unusable = [trial.misused for trial in trials if trial.misused]
     if uncallable:

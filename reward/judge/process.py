@@ -48,6 +48,15 @@ _CRASHES: dict[int, str] = {
     ENDED_STATUS: "it ends its own process",
 }
 
+
+def _is_row(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, list) and list(map(type, value)) == list(kinds)
+
+
+def _are_faults(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_row(row, (int, str, str)) for row in value)
+
+
 # What a task's value is, see `reward.judge.tasks`.
 _IS_VALUE: dict[str, Callable[[Any], bool]] = {
     "extract_code": lambda value: value is None or isinstance(value, str),
@@ -55,7 +64,8 @@ _IS_VALUE: dict[str, Callable[[Any], bool]] = {
     "returned_matches": lambda value: isinstance(value, str),
     "returned_satisfies": lambda value: isinstance(value, str),
     "run_test_code": lambda value: _is_row(value, (str, str)),
-    "faults_of_tests": lambda value: isinstance(value, list) and all(_is_row(row, (int, str, str)) for row in value),
+    "faults_of_tests": _are_faults,
+    "faults_together": _are_faults,
     "grade_text": lambda value: _is_row(value, (str, float, str)),
     "grade_math": lambda value: _is_row(value, (str, float, str)),
     "grade_puzzle": lambda value: _is_row(value, (str, float, str)),
@@ -206,10 +216,6 @@ def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None)
             if not attempts_left:
                 raise
     raise AssertionError("at least one attempt")
-
-
-def _is_row(value: Any, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, list) and list(map(type, value)) == list(kinds)
 
 
 @contextlib.contextmanager

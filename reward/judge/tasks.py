@@ -8,7 +8,7 @@ from reward.compare import stdout_matches, value_matches
 from reward.extract import extract_code
 from reward.judge import math_answers, puzzles
 from reward.judge.assertions import load_modules, run_test_code
-from reward.judge.faults import faults_of_tests
+from reward.judge.faults import faults_of_tests, faults_together
 from reward.judge.protocol import Call
 from reward.sandbox.jail.values import from_text
 
@@ -27,12 +27,14 @@ def tasks(call: Call) -> dict[str, Callable[..., Any]]:
         "grade_text": math_answers.grade_text,
         "grade_math": _graded(math_answers.grade_math),
         "grade_puzzle": _graded(puzzles.grade_puzzle),
+        "faults_together": faults_together,
     }
 
 
 LOADERS: dict[str, Callable[..., bool]] = {
     "run_test_code": lambda tests, *_: load_modules(tests),
     "faults_of_tests": lambda tests, *_: load_modules(tests),
+    "faults_together": lambda tests, *_: load_modules(tests),
     "grade_math": lambda *_: math_answers.load(),
     "grade_puzzle": lambda ground_truth, *_: puzzles.load(ground_truth),
 }

@@ -10,15 +10,17 @@ from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from time import process_time
 from types import FunctionType, MethodType
 from typing import Any
 
 from reward.judge.assertions import execute
-from reward.sandbox.jail.values import arguments_text
+from reward.sandbox.jail.values import CONTAINERS, arguments_text
 
 ENOUGH_S = 1.0
 """CPU seconds for trials of a test that some answer fails."""
-_TRIAL_S = 3.0  # CPU seconds of one trial; test code that crashes the judge needs some to do so
+TRIAL_S = 3.0
+"""CPU seconds of one trial after its first call; test code that crashes the judge needs some to do so."""
 _MAX_CAUSE = 200  # characters
 _OF_NAMED_TUPLES = ("_asdict", "_fields", "_replace")
 
@@ -47,30 +49,55 @@ class _StandIn:
     def __exit__(self, *_: object) -> None: ...
 
 
-class Differing(_StandIn):
+class Recording(_StandIn):
+    """Notes what it is compared with."""
+
+    __slots__ = ("operands",)
+    _MAX_OPERANDS = 8
+    _is_equal: bool
+
+    def __init__(self) -> None:
+        """Be new, as each call returns one."""
+        self.operands: list[Any] = []
+
+    def __eq__(self, other: object) -> bool:
+        """Agree with all or none, but for what another call returned."""
+        if isinstance(other, type(self)):
+            return True
+        if len(self.operands) < self._MAX_OPERANDS:
+            self.operands.append(other)
+        return self._is_equal
+
+    def __ne__(self, other: object) -> bool:
+        """Say the opposite."""
+        return not self == other
+
+
+class Differing(Recording):
     """Equal to nothing else."""
 
     __slots__ = ("_truth",)
+    _is_equal = False
 
     def __init__(self, *, truth: bool) -> None:
         """Be true or false."""
+        super().__init__()
         self._truth = truth
 
     def __bool__(self) -> bool:
         """Say which."""
         return self._truth
 
+    def __hash__(self) -> int:
+        """Be the same for all calls."""
+        return hash(self._truth)
 
-class EqualToAll(_StandIn):
+
+class EqualToAll(Recording):
     """Equal to everything."""
 
-    def __eq__(self, other: object) -> bool:
-        """Agree."""
-        return True
-
-    def __ne__(self, other: object) -> bool:
-        """Agree."""
-        return False
+    __slots__ = ()
+    _is_equal = True
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -107,19 +134,35 @@ class Trial:
     """What test code makes of an answer whose functions are all this one."""
 
     def __init__(
-        self, answer: Callable[..., Any], test_code: str, fn_name: str | None, seconds: float | None = None
+        self,
+        answer: Callable[..., Any],
+        test_code: str,
+        fn_name: str | None,
+        *,
+        seconds: float = TRIAL_S,
+        setup_s: float | None = None,
     ) -> None:
-        """Run the test code; beyond so many CPU seconds, or _TRIAL_S after its first call, it counts as failed."""
-        self._answer = answer
-        self._has_limit = seconds is not None
-        self._was_called = False
+        """Run the test code; beyond so many CPU seconds after its first call it counts as failed.
+
+        Before that it is given `setup_s`, beyond which it is untried; without, this is the test's first trial, which
+        shows what its arguments are.
+        """
+        self._answer, self._seconds = answer, seconds
+        self._is_first = setup_s is None
+        self._called_at: float | None = None
+        self.names: set[str] = set()  # of functions that were called
+        self.gives_containers = False  # to a function of the answer
+        self.operands: list[list[Any]] = []  # what each call's value was compared with, if that is `Recording`
         self.broken = ""  # what ended the test code before it called anything
         self.refused = ""  # why a call could not be made
         self.misused = ""  # what was done with the value that ended the test code
         self.has_passed = False
+        self.is_untried = False  # its time was over before it called anything
         self.looks_at_values = False  # it passes by what a call returned, or fails by its type
+        self.failed: AssertionError | None = None
+        started = process_time()
         try:
-            with _ended_after(seconds):
+            with _ended_after(setup_s):
                 execute(test_code, fn_name, self.function)
             self.has_passed = True
         except SystemExit as end:
@@ -127,31 +170,47 @@ class Trial:
             self._note(end)
         except BaseException as error:  # whatever it is, this answer fails
             self._note(error)
-            self.looks_at_values = isinstance(error, (TypeError, AttributeError))
-            if isinstance(error, _MisusedError):
-                self.misused = str(error)
-            elif str(error).startswith("a coroutine was expected"):  # asyncio looks at types
-                self.misused = "awaits what it returns"
         self.looks_at_values |= self.has_passed
+        called_at = process_time() if self._called_at is None else self._called_at
+        self.setup_s, self.seconds = called_at - started, process_time() - called_at
 
     def _note(self, error: BaseException) -> None:
-        if not (self._was_called or self.has_passed or isinstance(error, (_TooLongError, _MisusedError, MemoryError))):
+        if isinstance(error, AssertionError):
+            self.failed = error
+        if isinstance(error, _MisusedError):
+            self.misused = str(error)
+        elif str(error).startswith("a coroutine was expected"):  # asyncio looks at types
+            self.misused = "awaits what it returns"
+        self.looks_at_values = isinstance(error, (TypeError, AttributeError))
+        if self._called_at is not None or self.has_passed:
+            return
+        self.is_untried = isinstance(error, _TooLongError)
+        if not isinstance(error, (_TooLongError, _MisusedError, MemoryError)):
             self.broken = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")[:_MAX_CAUSE]
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return what stands for the answer's function of a name."""
 
         def call(*positional: Any, **keywords: Any) -> Any:
-            if not (self._was_called or self._has_limit):
-                signal.setitimer(signal.ITIMER_VIRTUAL, _TRIAL_S)
-            self._was_called = True
-            try:
-                arguments_text(_with_none([positional, keywords]))
-            except (TypeError, RecursionError) as error:
-                self.refused = str(error)
-            return self._answer(*positional, **keywords)
+            if self._called_at is None:
+                self._called_at = process_time()
+                signal.setitimer(signal.ITIMER_VIRTUAL, self._seconds)
+            self.names.add(name)
+            self.gives_containers |= any(isinstance(given, CONTAINERS) for given in (*positional, *keywords.values()))
+            if self._is_first:
+                self._note_uncallable([positional, keywords])
+            value = self._answer(*positional, **keywords)
+            if isinstance(value, Recording):
+                self.operands.append(value.operands)
+            return value
 
         return _Function(call, name)
+
+    def _note_uncallable(self, given: list[Any]) -> None:
+        try:
+            arguments_text(_with_none(given))
+        except (TypeError, RecursionError) as error:
+            self.refused = str(error)
 
 
 class _Function:

@@ -12,22 +12,25 @@ from typing import Any
 from reward.sandbox.jail.leetcode import names_need_library
 from reward.sandbox.jail.values import LIBRARY
 
-# What most answers to programming problems import, and what the sandbox itself needs.
+# What most answers to programming problems import, what the sandbox itself needs, and unicodedata, which the compiler
+# imports for names beyond ASCII and for `\N{DEGREE SIGN}`.
 _LEAN = (
     "abc array bisect builtins collections collections.abc contextlib copy enum functools gc heapq io itertools json "
-    "math operator os random re string sys threading time types typing"
+    "math operator os random re string sys threading time types typing unicodedata"
 )
 # What other answers import, and what these import lazily.
 _FULL = (
     f"{_LEAN} ast base64 binascii calendar cmath codecs copyreg csv ctypes dataclasses datetime decimal difflib "
     "encodings.ascii encodings.idna encodings.latin_1 fractions getpass hashlib hmac html inspect keyword linecache "
     "locale numbers pickle platform pprint queue reprlib secrets select selectors shutil signal socket statistics stat "
-    "struct subprocess tempfile textwrap timeit tokenize traceback unicodedata unittest uuid warnings weakref zlib "
+    "struct subprocess tempfile textwrap timeit tokenize traceback unittest uuid warnings weakref zlib "
     "_strptime"
 )
 _NUMPY = f"{_FULL} numpy.fft numpy.lib.stride_tricks numpy.linalg numpy.ma numpy.polynomial numpy.random numpy"
-_IMPORT = re.compile(r"\b(?:import|from)[ \t]+([\w. \t,]+)")
-_IMPORTS_MORE = ("__import__", "import_module", "\\N{")  # the last is the name of a character, for the compiler
+_IMPORT = re.compile(r"\b(?:import|from)(?:[ \t\f]|\\\r?\n)+((?:[\w. \t\f,]|\\\r?\n)+)")
+_IMPORTS_MORE = ("__import__", "import_module")
+_ENCODING = re.compile(r"code\([^)\n]{0,40}?['\"]([\w -]+)")
+_LEAN_ENCODINGS = ["ascii", "latin-1", "latin1", "utf-8", "utf8"]  # others are modules
 _NOT_LEAN = sys.stdlib_module_names - set(_LEAN.split())
 
 
@@ -69,10 +72,12 @@ def choose(code: str, arguments: str = "", *, leetcode: bool = False) -> str:
     mentioned = set()
     for names in _IMPORT.findall(code):
         mentioned.update(re.findall(r"\w+", names))
-    if "numpy" in mentioned:
+    imports_more = any(word in code for word in _IMPORTS_MORE)
+    if "numpy" in mentioned or (imports_more and "numpy" in code):
         return "numpy" if folder_of("numpy") is not None else "full"
     # Words of comments and imported names are among them: only names of modules count.
-    is_lean = not mentioned & _NOT_LEAN and not any(word in code for word in _IMPORTS_MORE)
+    is_lean = not mentioned & _NOT_LEAN and not imports_more
+    is_lean = is_lean and all(name.lower() in _LEAN_ENCODINGS for name in _ENCODING.findall(code))
     is_lean = is_lean and not (leetcode and names_need_library(code))
     is_lean = is_lean and not any(f'{{"{name}": [' in arguments for _, name in LIBRARY)
     return "lean" if is_lean else "full"

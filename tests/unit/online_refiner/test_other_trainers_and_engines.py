@@ -13,6 +13,7 @@ SEPARATE = (
     *("data.train_batch_size=1024", "actor_rollout_ref.actor.ppo_mini_batch_size=256"),
     *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=2"),
     "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+    "actor_rollout_ref.actor.fsdp_config.reshard_after_forward=true",
 )
 
 

@@ -130,7 +130,7 @@ def test_values_that_no_answer_can_return_are_refused(test: str, what: str) -> N
         "import copy, functools\nassert functools.partial(copy.deepcopy(f), 3)() == 4 and callable(f)",
         "assert f.__name__ == 'f' and f(3) == 4",
         "assert not callable(f(3)) and f(3) == 4",
-        "assert isinstance(f(3), (int, map))",
+        "assert isinstance(f(3), (int, map)) and f(3) == 4",
         "import numpy as np\nassert isinstance(np.array(f(3)), np.ndarray) and f(3) == [4]",
         "import numpy as np\nx = f(3)\nx = np.array(x)\nassert isinstance(x, np.ndarray) and f(3) == [4]",
         "import numpy as np\nx = f(3)\nif type(x) != list: assert isinstance(x, np.ndarray)\nassert f(3) == [4]",

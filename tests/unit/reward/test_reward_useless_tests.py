@@ -2,6 +2,7 @@
 
 import pytest
 
+from reward.limits import Limits
 from reward.problem import Problem
 
 
@@ -39,12 +40,12 @@ NP = "import numpy as np\n"
 @pytest.mark.parametrize(
     ("tests", "what"),
     [
-        ([f"{NP}assert np.allclose(f(3), 9.0)", f"{NP}np.testing.assert_allclose(f(2), 4.0)"], "returns an empty list"),
+        ([f"{NP}assert np.all(np.abs(np.array(f(3)) - 9.0) < 1e-6)"], "returns an empty list"),
         (["for a, b in zip(f(3), [1, 2]):\n    assert a == b"], "returns an empty list"),
         (["assert all(a == b for a, b in zip(f(2), [1, 4]))"], "returns an empty list"),
         (["for x in (1, 2):\n    if abs(f(x) - 2 * x) > 1e-6:\n        raise AssertionError(x)"], "returns nan"),
-        (["a = [3, 1, 2]\nassert f(a) == sorted(a)"], "overwrites its argument and returns it"),
-        (["a = [3, 1, 2]\nassert f(nums=a) == sorted(a)"], "overwrites its argument and returns it"),
+        (["a = [3, 1, 2]\nassert f(a) == sorted(a)"], "empties its arguments and returns the first"),
+        (["a = [3, 1, 2]\nassert f(nums=a) == sorted(a)"], "empties its arguments and returns the first"),
         (["m = ['bb', 'a']\nassert f(m) == sorted(m, key=len)"], "empties its arguments and returns the first"),
         (["m = [[1, 2]]\nassert f(m) == [list(r) for r in zip(*m)]"], "empties its arguments and returns the first"),
         (["d = {1: 2}\nassert f(d) == {v: k for k, v in d.items()}"], "empties its arguments and returns the first"),
@@ -69,6 +70,123 @@ def test_tests_that_all_pass_a_careless_answer_are_refused(tests: list[str], wha
     assert Problem.from_input_output({"test_code": [*tests, "assert f([1]) == 4"]}, problem_id=7)
 
 
+# How tests look at a value, or do not, before they compare the items of `r` and `e`, which are lists, one by one.
+LOOKS = """
+    assert isinstance(r, list) | assert type(r) == list | assert type(r) is type(e) | assert type(r) in (list, tuple) |
+    assert r != None | assert r != i | assert r is not None | if r == e: continue | r = r if r != e else e
+"""
+
+
+@pytest.mark.parametrize("look", [look.strip() for look in LOOKS.split("|")])
+def test_a_look_at_the_type_or_an_early_end_does_not_hide_that_nothing_is_compared(look: str) -> None:
+    cases = "for i, e in (([1, 2], [0.5, 1.0]), ([4, 1], [2.0, 0.5])):\n    r = f(i)\n"
+    test = f"{cases}    {look}\n    for a, b in zip(r, e): assert abs(a - b) < 1e-6"
+    with pytest.raises(ValueError, match="passes, as all tests do, an answer that returns an empty list"):
+        Problem.from_input_output({"test_code": [test]}, problem_id=7)
+
+
+@pytest.mark.parametrize(
+    ("check", "what"),
+    [
+        ("if r != e: assert all(abs(x - e) < 1e-6 for x in r)", "returns an empty list"),
+        ("assert r == e or all(abs(x - y) < 1e-6 for x, y in zip(r, [e]))", "returns an empty list"),
+        ("assert r == e or abs(r - e) <= 1e-6 * max(abs(r), abs(e))", "returns inf"),
+        ("if r != e and abs(r - e) > 1e-6: raise ValueError", "returns nan"),
+        (
+            "try:\n        bad = r != e and abs(r - e) > 1e-6\n    except TypeError: bad = True\n    assert not bad",
+            "returns nan",
+        ),
+        ("if r: assert r == e", "returns an empty list"),
+        ("if r is None: continue\n    assert r == e", "returns None"),
+        ("if r is None: continue\n    assert abs(r - e) < 1e-6", "returns None"),
+        ("assert r <= e", "returns -inf"),
+        ("assert isinstance(r, float) or r[0] == []", "returns inf"),
+        ("assert isinstance(r, int) and r is not e and r", "returns True"),
+        ("assert isinstance(r, int) and r < e", "returns 0"),
+        ("assert len(r) == 1 and not r[0]", r"returns a list of an empty list"),
+    ],
+)
+def test_a_constant_that_all_tests_pass_beside_what_they_ask_for_is_refused(check: str, what: str) -> None:
+    test = f"for i, e in ((3, 9.0), (4, 16.0)):\n    r = f(i)\n    {check}"
+    with pytest.raises(ValueError, match=f"problem 7: test_code 0 passes, as all tests do, an answer that {what}"):
+        Problem.from_input_output({"test_code": [test]}, problem_id=7)
+    assert Problem.from_input_output({"test_code": [test, "assert f(5) == 25.0"]}, problem_id=7).num_tests == 2
+
+
+@pytest.mark.parametrize(
+    ("tests", "what"),
+    [
+        # What the tests expect is made of the arguments after the call.
+        (
+            ["for n in (2, 3):\n    a = [5] * n\n    p = f(a)\n    q = 1\n    for x in a: q *= x\n    assert p == q"],
+            "1",
+        ),
+        (["a = [2, 9]\nassert abs(f(a) - math.prod(a)) < 1e-6"], "1"),
+        (["a = [2, 9]\nassert f(a) == (a.index(max(a)) if a else -1)"], "-1"),
+        (["a = [9, 2]\nassert f(a) == (a == sorted(a))"], "True"),
+        (["a = [9, 2]\nassert f(a) is (sum(a) / len(a) if a else None)"], "None"),
+        (["a = [9]\nassert f(a) == [s for n in range(len(a) + 1) for s in itertools.combinations(a, n)]"], r"\[\(\)\]"),
+    ],
+)
+def test_tests_that_all_pass_what_empties_its_arguments_and_returns_a_constant_are_refused(
+    tests: list[str], what: str
+) -> None:
+    tests = ["import itertools, math\n" + test for test in tests]
+    with pytest.raises(ValueError, match=f"an answer that empties its arguments and returns {what} whatever"):
+        Problem.from_input_output({"test_code": tests}, problem_id=7)
+    tests = [test.replace("f(a)", "f(list(a))") for test in tests]
+    assert Problem.from_input_output({"test_code": tests}, problem_id=7)
+
+
+@pytest.mark.parametrize(
+    ("test", "what"),
+    [
+        ("a = [3, 9, 2]\nassert f(a) == max(a)", "overwrites its arguments and returns 1"),
+        ("a = ['b', 'cc']\nassert f(a) == max(a, key=len)", "overwrites its arguments and returns 'x'"),
+        ("d = {'a': 3, 'b': 9}\nassert f(d) == max(d.values())", "overwrites its arguments and returns 1"),
+        (
+            "m = [[3, 2], [3, 1]]\ne = sorted(m, key=lambda r: r[1])\nassert f(m) == e\nm = [[1], [5]]\n"
+            "e = m[::-1]\nassert f(m) == e",
+            "empties what is in its arguments and returns the first",
+        ),
+    ],
+)
+def test_tests_that_all_pass_what_overwrites_its_arguments_are_refused(test: str, what: str) -> None:
+    with pytest.raises(ValueError, match=f"problem 7: test_code 0 passes, as all tests do, an answer that {what}"):
+        Problem.from_input_output({"test_code": [test]}, problem_id=7)
+    assert Problem.from_input_output({"test_code": [test, "assert f([5]) == 4"]}, problem_id=7)
+
+
+SETUP = "import hashlib\nfor _ in range({}): hashlib.sha256(b'x' * 50_000).digest()\n"
+NEAR = "for i, e in ((2, 4.0), (3, 9.0)):\n    if abs(f(i) - e) > 1e-6: raise AssertionError"
+
+
+def test_slow_set_up_does_not_keep_careless_answers_from_being_tried() -> None:
+    with pytest.raises(ValueError, match="an answer that returns nan"):
+        Problem.from_input_output({"test_code": [SETUP.format(2_000) + NEAR]}, problem_id=7)
+
+
+def test_tests_that_are_too_slow_to_be_tried_are_refused_unless_they_compare_at_once() -> None:
+    setup = "n = 0\nfor i in range(15_000_000): n += i\n"
+    limits = Limits(judge_s=6.0)
+    with pytest.raises(ValueError, match="problem 7: test_code 0 cannot, with the others, be tried"):
+        Problem.from_input_output({"test_code": [setup + NEAR]}, problem_id=7, limits=limits)
+    assert Problem.from_input_output({"test_code": [f"{setup}assert f(n) == 4"]}, problem_id=7, limits=limits)
+
+
+def test_tests_that_take_too_long_together_are_tried_for_careless_answers() -> None:
+    loops = [f"while f({n}) == 3: pass\nfor x, y in zip(f({n}), [1]): assert x == y" for n in range(4)]
+    with pytest.raises(ValueError, match="an answer that returns an empty list"):
+        Problem.from_input_output({"test_code": loops}, problem_id=7, limits=Limits(judge_s=1.0))
+
+
+def test_a_test_that_swallows_errors_does_not_hide_that_all_pass_a_careless_answer() -> None:
+    zips = "for a, b in zip(f(3), [1, 2]): assert a == b"
+    swallows = "try: r = f(3)\nexcept Exception: r = []\nfor a, b in zip(r, [1, 2]): assert a == b"
+    with pytest.raises(ValueError, match="an answer that returns an empty list"):
+        Problem.from_input_output({"test_code": [zips, swallows]}, problem_id=7)
+
+
 @pytest.mark.parametrize(
     "test",
     [
@@ -79,6 +197,11 @@ def test_tests_that_all_pass_a_careless_answer_are_refused(tests: list[str], wha
         "assert str(f(3)) == 'nan'",
         "import math\nassert math.isnan(f(3))",
         "import math\nassert math.isinf(f(3))",
+        "assert f(3) == () and f(4) == ()",
+        "assert f(3) is True",
+        "assert f(3) is None",
+        "assert f(3) in (0, 1)",
+        "assert abs(poly([1], f([1]))) < 1e-6",
         "a = [1, 2]\nassert f(a) == []",
         "a = [1, 2]\nassert f(a) == 0",
         "d = {1: 2}\nf(x=d)\nassert d == {}",
