@@ -10,6 +10,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from refiner_worker.config import RefinerConfig
+from refiner_worker.engines import ENGINES
 
 PING_TIMEOUT_S = 30.0
 
@@ -18,28 +19,12 @@ class RefinerRequestError(RuntimeError):
     """A request failed on every replica that could be asked."""
 
 
-async def is_dead(server: ActorHandle) -> bool:
-    """Tell whether a server, or the vLLM engine behind it (a process of its own), is gone."""
+async def is_dead(server: ActorHandle, engine: str) -> bool:
+    """Tell whether a server, or the engine behind it, is gone."""
     try:
-        return await asyncio.wait_for(server.__ray_call__.remote(_engine_errored), PING_TIMEOUT_S)
+        return await asyncio.wait_for(server.__ray_call__.remote(ENGINES[engine].has_failed), PING_TIMEOUT_S)
     except (RayError, asyncio.TimeoutError):
         return True
-
-
-def _engine_errored(server: Any) -> bool:
-    engine = getattr(server, "engine", None)  # of a replica over several nodes only the first one's server has it
-    return bool(engine is not None and engine.errored)
-
-
-def _abort(server: Any, caller: str) -> None:
-    engine = getattr(server, "engine", None)
-    if engine is not None and engine.output_handler is not None:  # it has had requests
-        # Ray runs this beside the event loop in which the engine is.
-        asyncio.run_coroutine_threadsafe(_abort_requests(engine, caller), engine.output_handler.get_loop())
-
-
-async def _abort_requests(engine: Any, caller: str) -> None:
-    await engine.abort([name for name in engine.output_processor.external_req_ids if name.startswith(f"{caller}-")])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +38,8 @@ class RefinerClient:
     servers: dict[str, ActorHandle]
     """verl's rollout server of each replica, by its address."""
     config: RefinerConfig
+    engine: str = "vllm"
+    """Of the servers: one of ENGINES."""
     method: str = "generate"
     """The server's method: it asks the engine for pi_0."""
     num_processes: int = 1
@@ -84,6 +71,7 @@ class RefinerClient:
             "temperature": self.config.temperature,
             "top_p": self.config.top_p,
             "stop": stop,
+            **ENGINES[self.engine].sampling,
         }
         return list((await self._request(prompt_ids, params)).token_ids)
 
@@ -100,9 +88,9 @@ class RefinerClient:
         return [entry[0] for entry in shifted[first : first + len(response_ids)]]
 
     def abort_requests(self) -> None:
-        """End the requests of a dead process that had this client: vLLM would write them to their last token."""
+        """End the requests of a dead process that had this client: they would be written to their last token."""
         for server in self.servers.values():
-            server.__ray_call__.remote(_abort, self.caller)
+            server.__ray_call__.remote(ENGINES[self.engine].abort, self.caller)
 
     async def _request(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         """Return verl's ``TokenOutput``; a dead replica is taken out and the request goes to another one."""
@@ -120,7 +108,7 @@ class RefinerClient:
                 ray.cancel(call)  # ends the server's coroutine, and with it the engine's request
                 raise
             except RayError as error:
-                if not await is_dead(server):
+                if not await is_dead(server, self.engine):
                     raise RefinerRequestError(str(error).strip().splitlines()[-1]) from error
                 self.servers.pop(address, None)
             finally:

@@ -50,9 +50,9 @@ class RefinerConfig:
     """Refine each response as soon as it is rewarded, while others are still being written. Null: where the refiner is
     awake then (``dedicated``, ``shared``)."""
     num_replicas: int | None
-    """vLLM replicas. Default: as many as fit on the GPUs of the placement."""
+    """Replicas. Default: as many as fit on the GPUs of the placement."""
     template: str
-    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``dialogue``, or a Jinja2 file of your own."""
+    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, or a Jinja2 file of your own."""
     context: list[str]
     """What the refiner is told beside question, response and reward, as far as its template shows it: ``feedback``
     (the reward function's words on the response, its extra info ``feedback``), ``sibling`` (the best response of the

@@ -1,4 +1,4 @@
-"""The worker group that hosts the reference model pi_0 in vLLM replicas, on the training GPUs or on its own.
+"""The worker group that hosts the reference model pi_0 in replicas of verl's, on the training GPUs or on its own.
 
 It is built from verl's own parts: a ``RolloutReplica`` per slice of the resource pool, as verl hosts reward models and
 teachers (``verl/experimental/reward_loop/reward_model.py`` and ``verl/experimental/teacher_loop/teacher_model.py``).
@@ -22,6 +22,7 @@ from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_cla
 from refiner_worker import drafts
 from refiner_worker.client import RefinerClient, is_dead
 from refiner_worker.config import RefinerConfig
+from refiner_worker.engines import engine_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,15 +56,18 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         ValueError: If ``refiner.rollout`` has a key that verl does not know, or one that needs a trainer.
     """
     rollout = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
+    name = refiner.rollout.get("name", rollout.name)
+    engine = engine_of(name)
     unknown, unfit = sorted(set(refiner.rollout) - set(rollout)), sorted(set(refiner.rollout) & set(OF_THE_POLICY))
     if unknown:
         raise ValueError(f"refiner.rollout has keys that verl's rollout block does not know: {', '.join(unknown)}")
     if unfit:
         raise ValueError(
-            f"refiner.rollout.{unfit[0]} is for servers that a trainer sends weights; drop it (vLLM itself quantizes "
-            "the reference model: +refiner.rollout.engine_kwargs.vllm.quantization=fp8)"
+            f"refiner.rollout.{unfit[0]} is for servers that a trainer sends weights; drop it (the engine itself "
+            f"quantizes the reference model: +refiner.rollout.engine_kwargs.{name}.quantization=fp8)"
         )
     rollout.merge_with(OF_THE_POLICY)
+    rollout.merge_with(engine.settings)
     rollout.update(
         n=1,
         load_format="auto",
@@ -74,7 +78,7 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
     )
     if config.actor_rollout_ref.model.tokenizer_path is not None:  # verl gives its engines none; ours stop at a string
         tokenizer = config.actor_rollout_ref.model.tokenizer_path
-        OmegaConf.update(rollout, "engine_kwargs.vllm.tokenizer", tokenizer, force_add=True)
+        OmegaConf.update(rollout, engine.tokenizer_key, tokenizer, force_add=True)
     if refiner.draft is not None:
         speculative = drafts.speculative_config(refiner.draft, refiner.num_draft_tokens)
         OmegaConf.update(rollout, "engine_kwargs.vllm.speculative_config", speculative, force_add=True)
@@ -134,7 +138,7 @@ class RefinerGroup:
     def client(self) -> RefinerClient:
         """Return a client of the replicas that run now."""
         servers = {replica.server_address: replica.server_handle for replica in self._replicas.values()}
-        return RefinerClient(servers=servers, config=self._refiner)
+        return RefinerClient(servers=servers, config=self._refiner, engine=self._rollout.name)
 
     def server_places(self) -> list[tuple[int, str]]:
         """Return the process id of each replica's first server and Ray's id of its node."""
@@ -151,7 +155,7 @@ class RefinerGroup:
         Raises:
             RuntimeError: If one died and ``refiner.on_replica_death`` says to stop, or it cannot be started again.
         """
-        gone = _run(*map(_is_dead, self._replicas.values()))
+        gone = _run(*(_is_dead(replica, self._rollout.name) for replica in self._replicas.values()))
         dead = [rank for rank, is_gone in zip(self._replicas, gone, strict=True) if is_gone]
         if dead and self._refiner.on_replica_death == "stop":
             raise RuntimeError(f"refiner replicas {dead} died and refiner.on_replica_death=stop")
@@ -216,8 +220,8 @@ def _place(_: Any) -> tuple[int, str]:
     return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
-async def _is_dead(replica: RolloutReplica) -> bool:
-    return any(await asyncio.gather(*map(is_dead, replica.servers)))
+async def _is_dead(replica: RolloutReplica, engine: str) -> bool:
+    return any(await asyncio.gather(*(is_dead(server, engine) for server in replica.servers)))
 
 
 async def _new_draft_counts(replica: RolloutReplica) -> tuple[int, int]:

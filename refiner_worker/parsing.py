@@ -40,7 +40,7 @@ def parse_answer(
     stripped or a token straddles the end of the answer, the rest is encoded again.
 
     Args:
-        token_ids: Generated ids, without the prompt; vLLM keeps the EOS token and the stop string.
+        token_ids: Generated ids, without the prompt, with the EOS token or the stop string that ended them.
         kept: What the answer was begun with; it stays as it is, and so does white space behind it.
         response: What was refined, a.
         eos_token_id: The token that ends the policy's responses.

@@ -1,4 +1,4 @@
-"""Rewards of code answers: the APPS score of the paper's Eq. 7 and 8, and what runs the answer's code.
+"""Rewards of code answers, the APPS score of the paper's Eq. 7 and 8, and of final answers.
 
 Standard library only, so that a reward worker and the command line start in milliseconds.
 """

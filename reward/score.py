@@ -1,5 +1,6 @@
 """Score answers from the command line: `python -m reward.score --problems P.jsonl --solutions S.jsonl`.
 
+A problem has `input_output` as in APPS, for programs, or the expected final answer of a mathematical one as `answer`.
 Prints one JSON object a line, in the order of the solutions. Exit status: 0; 1 if an answer could not be run
 (infra_error, score null) or a problem's test code not be tried; 2 if the input or the command line is wrong, or the
 scores cannot be written.
@@ -9,16 +10,18 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from reward.apps import Score, score_response
+from reward.grading import Graded
 from reward.json_lines import read_json_lines
 from reward.judge import JudgeLostError
 from reward.limits import Limits
+from reward.math import MathProblem
 from reward.problem import Problem
 from reward.sandbox import SandboxConfig, shared_sandbox
 
@@ -46,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     num_infra_errors = 0
 
     def score(solution: tuple[Any, str]) -> Score:
-        return score_response(problems[str(solution[0])], solution[1], limits, sandbox=sandbox)
+        problem = problems[str(solution[0])]
+        if isinstance(problem, Graded):
+            return problem.score(solution[1], limits)
+        return score_response(problem, solution[1], limits, sandbox=sandbox)
 
     with ThreadPoolExecutor(max_workers=arguments.workers) as pool:
         try:
@@ -63,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if num_infra_errors else 0
 
 
-def load_problems(path: Path) -> dict[str, Problem]:
+def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
     """Problems by id, each checked.
 
     Raises:
@@ -71,21 +77,29 @@ def load_problems(path: Path) -> dict[str, Problem]:
         JudgeLostError: test code could not be tried.
         OSError: the file cannot be read.
     """
-    problems: dict[str, Problem] = {}
-    for where, row in _read_rows(path, ("problem_id", "input_output")):
+    problems: dict[str, Problem | MathProblem] = {}
+    for where, row in _read_rows(path, ("problem_id",)):
         key = str(row["problem_id"])
         if key in problems:
             raise ValueError(f"{where}: problem_id {key} occurs twice: give every problem its own id")
         try:
-            problems[key] = Problem.from_input_output(
-                row["input_output"], problem_id=key, starter_code=row.get("starter_code") or ""
-            )
+            problems[key] = _problem(row, key)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
+        except KeyError as error:
+            raise ValueError(f"{where}: no {error}: give it, or the final answer as 'answer'") from error
     return problems
 
 
-def load_solutions(path: Path, problems: dict[str, Problem]) -> list[tuple[Any, str]]:
+def _problem(row: dict[str, Any], problem_id: str) -> Problem | MathProblem:
+    if "answer" in row and "input_output" not in row:
+        return MathProblem.from_answer(row["answer"], problem_id=problem_id)
+    return Problem.from_input_output(
+        row["input_output"], problem_id=problem_id, starter_code=row.get("starter_code") or ""
+    )
+
+
+def load_solutions(path: Path, problems: Mapping[str, object]) -> list[tuple[Any, str]]:
     """Solutions as (problem_id, response), in the file's order.
 
     Raises:
@@ -113,8 +127,12 @@ def _read_rows(path: Path, keys: Sequence[str]) -> list[tuple[str, dict[str, Any
 
 
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m reward.score", description="Score answers by the APPS reward.")
-    parser.add_argument("--problems", type=Path, required=True, help="JSON lines: problem_id, input_output as in APPS")
+    parser = argparse.ArgumentParser(
+        prog="python -m reward.score", description="Score answers: programs by the APPS reward, or final answers."
+    )
+    parser.add_argument(
+        "--problems", type=Path, required=True, help="JSON lines: problem_id, and input_output as in APPS or answer"
+    )
     parser.add_argument("--solutions", type=Path, required=True, help="JSON lines: problem_id, response")
     parser.add_argument("--workers", type=_positive_int, default=os.cpu_count() or 1, help="answers run at once")
     parser.add_argument("--timeout", type=float, default=Limits().test_s, help="wall seconds of one test")

@@ -97,7 +97,7 @@ async def compute_score(
         meter = _Meter(sandbox=shared_sandbox(config))
         return problem, score_response(problem, solution_str, resolved_limits, sandbox=meter), meter
 
-    problem, result, meter = await asyncio.get_running_loop().run_in_executor(_thread_pool(max_concurrency), score)
+    problem, result, meter = await asyncio.get_running_loop().run_in_executor(thread_pool(max_concurrency), score)
     if result.score is None:
         raise RuntimeError(
             f"problem {problem.problem_id}: the answer could not be run in {resolved_limits.infra_attempts} attempts "
@@ -165,7 +165,8 @@ def _account(meter: _Meter) -> dict[str, float]:
 
 
 @functools.lru_cache
-def _thread_pool(max_concurrency: int) -> ThreadPoolExecutor:
+def thread_pool(max_concurrency: int) -> ThreadPoolExecutor:
+    """The threads that score so many answers at once; ValueError if that is none."""
     if max_concurrency < 1:
         raise ValueError(f"max_concurrency is {max_concurrency}: set reward_kwargs.max_concurrency to at least 1")
-    return ThreadPoolExecutor(max_workers=max_concurrency, thread_name_prefix="apps-reward")
+    return ThreadPoolExecutor(max_workers=max_concurrency, thread_name_prefix="reward")

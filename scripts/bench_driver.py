@@ -90,9 +90,8 @@ def write_rows(tokenizer: Any, first: int, num_tokens: int) -> list[str]:
                 **{"metrics": {"compute_score": 0.1}, "multi_modal_inputs": {}},
             }
         )
-    tags = [
-        {"prompt_len": NUM_PROMPT_TOKENS, "response_len": num_tokens, "seq_len": NUM_PROMPT_TOKENS + num_tokens}
-    ] * CHUNK
+    lengths = {"prompt_len": NUM_PROMPT_TOKENS, "response_len": num_tokens, "seq_len": NUM_PROMPT_TOKENS + num_tokens}
+    tags = [{**lengths, "max_global_steps": 0}] * CHUNK
     transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
     return keys
 

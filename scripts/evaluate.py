@@ -1,6 +1,7 @@
 """Evaluate a model, or samples from a file, by pass@k: `python scripts/evaluate.py --benchmark humaneval+ --model DIR`.
 
-    --benchmark humaneval | humaneval+ | mbpp | mbpp+ | rows (any file of scripts/prepare_data.py, as --data)
+    --benchmark humaneval | humaneval+ | mbpp | mbpp+ | gsm8k | math500
+                | rows (any file of scripts/prepare_data.py, as --data)
     --model DIR_OR_HUB_ID       vLLM draws the samples: greedy, or --num-samples N --temperature T
     --samples FILE              json lines {task_id, completion} or {task_id, solution}, also gzipped
 

@@ -150,6 +150,25 @@ def _patch_offload_policy() -> None:
     upstream.CPUOffloadPolicy = UnpinnedCPUOffloadPolicy
 
 
+def _patch_saved_weights() -> None:
+    """Replace ``verl/utils/fsdp_utils.py:fsdp2_sharded_save_to_cpu``, which puts weights aside (``separate_async``).
+
+    Reason: it copies with ``.cpu()``, which copies nothing on the CPU: what was put aside would change with the model.
+    """
+    import verl.utils.fsdp_utils as upstream
+
+    original = upstream.fsdp2_sharded_save_to_cpu
+    if original.__module__ == __name__:
+        return
+
+    def fsdp2_sharded_save_to_cpu(model: torch.nn.Module) -> tuple[dict[str, tuple[torch.Tensor, Any]], Any]:
+        saved, spec = original(model)
+        return {name: (shard.clone(), own) for name, (shard, own) in saved.items()}, spec
+
+    fsdp2_sharded_save_to_cpu.__module__ = __name__
+    upstream.fsdp2_sharded_save_to_cpu = fsdp2_sharded_save_to_cpu
+
+
 def of_this_cluster(zmq_handle: str) -> str:
     """Return the address of a weight update's socket with this node's raylet in it.
 
@@ -218,6 +237,7 @@ def apply() -> None:
     _patch_process_group()
     _patch_valuehead_model()
     _patch_offload_policy()
+    _patch_saved_weights()
     _register_server_adapter()
     _put_off_megatron()
 

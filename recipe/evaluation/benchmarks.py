@@ -1,16 +1,22 @@
 """The benchmarks: where their records come from, and what a task is, whichever format its record has."""
 
 import ast
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recipe.data_preparation.math_rows import gsm8k_row, math_row
+from recipe.data_preparation.rows import Dropped, Row
 from recipe.data_preparation.sources import read_records
 from recipe.evaluation.argument_types import example_arguments, restore_types
 from recipe.evaluation.plus_tests import CallTests, parse_call_tests
+from reward.grading import Graded
 from reward.json_lines import read_json_lines
+from reward.math import MathProblem
 from reward.problem import Problem
+from reward.puzzle import Puzzle
 from reward.verl_reward import parse_ground_truth
 
 Record = dict[str, Any]
@@ -24,6 +30,7 @@ class Benchmark:
     hub_id: str  # data set on the hub whose split `test` is read unless --data is given; "": --data must be
     has_plus: bool  # whether the inputs that evalplus added count
     task_numbers: range | None = None  # tasks that count; None: all of the source
+    hub_config: str | None = None  # configuration of the hub's data set, where it has several
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -33,6 +40,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         family="mbpp", hub_id="google-research-datasets/mbpp", has_plus=False, task_numbers=range(11, 511)
     ),
     "mbpp+": Benchmark(family="mbpp", hub_id="evalplus/mbppplus", has_plus=True),
+    "gsm8k": Benchmark(family="gsm8k", hub_id="openai/gsm8k", has_plus=False, hub_config="main"),
+    "math500": Benchmark(family="math", hub_id="HuggingFaceH4/MATH-500", has_plus=False),
     "rows": Benchmark(family="rows", hub_id="", has_plus=False),  # what scripts/prepare_data.py writes
 }
 
@@ -56,7 +65,7 @@ class Task:
     reference: str  # the reference solution, a whole program
     calls: CallTests | None = None
     test_code: tuple[str, ...] = ()  # [num_tests] assertions
-    problem: Problem | None = None  # of a row of training or validation data
+    problem: Problem | Graded | None = None  # of a row of training or validation data, or of mathematics
     messages: tuple[dict[str, str], ...] = ()  # such a row's chat prompt
 
 
@@ -76,16 +85,18 @@ def load_tasks(name: str, source: str | None) -> list[Task]:
         raise ValueError(f"--benchmark {name} has no data of its own: set --data to a parquet file of verl rows")
     tasks: dict[str, Task] = {}
     advice = f"give the records of {benchmark.hub_id or 'scripts/prepare_data.py'}"
-    for where, record in _read(source or benchmark.hub_id):
+    for index, (where, record) in enumerate(
+        _read(source or benchmark.hub_id, None if source else benchmark.hub_config)
+    ):
         try:
-            key = task_key(TASK_IDS[benchmark.family](record), benchmark.family)
+            key = task_key(TASK_IDS[benchmark.family]({"index": index, **record}), benchmark.family)
             if benchmark.task_numbers is not None and int(key.partition("/")[2]) not in benchmark.task_numbers:
                 continue
             task = READERS[benchmark.family](record, key, benchmark.has_plus)
             check_tests(task)
         except KeyError as error:
             raise ValueError(f"{where}: no {error} in the record: {advice}") from error
-        except (ValueError, SyntaxError, TypeError, IndexError) as error:
+        except (ValueError, SyntaxError, TypeError, IndexError, Dropped) as error:
             raise ValueError(f"{where}: {error}: {advice}") from error
         if key in tasks:
             raise ValueError(f"{where}: task {key} occurs twice: give every task once")
@@ -112,6 +123,8 @@ PREFIXES = {"humaneval": "HumanEval", "mbpp": "Mbpp"}
 TASK_IDS: dict[str, Callable[[Record], object]] = {
     "humaneval": lambda record: record["task_id"],
     "mbpp": lambda record: record["task_id"],
+    "gsm8k": lambda record: record["index"],
+    "math": lambda record: record.get("unique_id") or record["index"],
     "rows": lambda record: record["extra_info"]["problem_id"],
 }
 
@@ -123,13 +136,13 @@ def task_key(task_id: object, family: str) -> str:
     return f"{PREFIXES[family]}/{str(task_id).rpartition('/')[2]}"
 
 
-def _read(source: str) -> Iterator[tuple[str, Record]]:
+def _read(source: str, config: str | None) -> Iterator[tuple[str, Record]]:
     path = Path(source).expanduser()
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         # Not by `datasets`: it wants one type for all arguments of a function, and of all functions.
         yield from read_json_lines(path)
         return
-    for index, record in enumerate(read_records(source, "test")):
+    for index, record in enumerate(read_records(source, "test", config)):
         yield f"{source} record {index}", record
 
 
@@ -192,12 +205,35 @@ def _read_row(record: Record, key: str, has_plus: bool) -> Task:
         entry_point="",
         preamble="",
         reference="",
-        problem=parse_ground_truth(record["reward_model"]["ground_truth"]),
+        problem=_problem_of(record["reward_model"]["ground_truth"], key),
         messages=messages,
     )
 
 
-READERS = {"humaneval": _read_humaneval, "mbpp": _read_mbpp, "rows": _read_row}
+def _problem_of(ground_truth: str, key: str) -> Problem | Graded:
+    """A program's tests and a puzzle are JSON objects; anything else is a final answer."""
+    try:
+        fields = json.loads(ground_truth)
+    except (ValueError, TypeError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        return MathProblem.from_answer(ground_truth, problem_id=key)
+    if "task" in fields:
+        return Puzzle.from_ground_truth(ground_truth, problem_id=key)
+    return parse_ground_truth(ground_truth)
+
+
+def _asked_as_in_training(row_of: Callable[[Record, int, str], Row]) -> Callable[[Record, str, bool], Task]:
+    return lambda record, key, has_plus: _read_row(row_of(record, 0, key), key, has_plus)
+
+
+READERS: dict[str, Callable[[Record, str, bool], Task]] = {
+    "humaneval": _read_humaneval,
+    "mbpp": _read_mbpp,
+    "gsm8k": _asked_as_in_training(gsm8k_row),
+    "math": _asked_as_in_training(math_row),
+    "rows": _read_row,
+}
 
 
 def _released_calls(record: Record, has_plus: bool) -> CallTests | None:

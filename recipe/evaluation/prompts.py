@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from recipe.evaluation.benchmarks import Task
 from reward.apps import find_code
+from reward.grading import Graded
 from reward.limits import Limits
 
 _REQUESTS = {
@@ -51,6 +52,8 @@ def _chat_text(task: Task) -> str:
 
 
 def _chat_program(task: Task, answer: str) -> str | None:
+    if isinstance(task.problem, Graded):
+        return answer
     code = find_code(answer, Limits())
     return None if code is None else f"{task.preamble}{code}"
 

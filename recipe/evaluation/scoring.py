@@ -10,6 +10,7 @@ from recipe.evaluation.pass_at_k import mean_pass_at_k
 from recipe.evaluation.plus_tests import called_suffix, problem_of
 from recipe.evaluation.samples import Sample
 from reward.apps import Verdict, run_tests
+from reward.grading import Graded
 from reward.limits import Limits
 from reward.problem import Problem, UncallableError
 from reward.sandbox import Sandbox
@@ -17,6 +18,7 @@ from reward.sandbox import Sandbox
 SOLUTION_S = 600.0  # wall seconds of all tests of one sample; the time of a single one is an option
 MEMORY_BYTES = 4 << 30  # as in evalplus
 REFERENCE_FACTOR = 4.0  # a test may always take so many times the reference solution's slowest call, as in evalplus
+_VERDICTS = {"pass": Verdict.PASSED, "infra_error": Verdict.INFRA_ERROR}  # of graded answers; others are wrong
 OUTPUT_BYTES = 64 << 20  # some tasks ask for values of megabytes
 
 
@@ -69,7 +71,7 @@ def score_samples(samples: Sequence[Sample], *, sandbox: Sandbox, limits: Limits
     return [results[place] for place in range(len(samples))]
 
 
-def build_problem(task: Task, limits: Limits, sandbox: Sandbox) -> tuple[Problem, Limits]:
+def build_problem(task: Task, limits: Limits, sandbox: Sandbox) -> tuple[Problem | Graded, Limits]:
     """Return a task's tests in the form that the reward package runs, and its limits; errors as above."""
     if task.problem is not None:
         return task.problem, limits
@@ -96,12 +98,18 @@ def unchecked_problem(task: Task) -> Problem:
     )
 
 
-def score_sample(sample: Sample, problem: Problem, limits: Limits, sandbox: Sandbox) -> Result:
+def score_sample(sample: Sample, problem: Problem | Graded, limits: Limits, sandbox: Sandbox) -> Result:
     """Run one sample up to the first test that it does not pass."""
 
     def result(verdict: Verdict, num_passed: int, detail: str = "") -> Result:
         return Result(sample=sample, verdict=verdict, num_passed=num_passed, num_tests=problem.num_tests, detail=detail)
 
+    if isinstance(problem, Graded):
+        grade = problem.score(sample.text, limits)
+        verdict = _VERDICTS.get(grade.outcome, Verdict.WRONG)
+        return result(
+            verdict, grade.num_passed, "" if verdict is Verdict.PASSED else f"{grade.outcome}: {grade.detail}"
+        )
     if sample.program is None:
         return result(Verdict.COMPILE_ERROR, 0, "no code found")
     suffix = called_suffix(sample.task.task_id, sample.task.entry_point) if sample.task.calls else ""

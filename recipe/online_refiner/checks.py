@@ -1,6 +1,7 @@
 """Checks before Ray starts that need the files of a run: models, tokenizers, data, machine."""
 
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,21 @@ from verl.utils.import_utils import import_external_libs
 from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
 from refiner_worker.drafts import SUFFIX_PACKAGE
 from reward.limits import Limits
+from reward.math import MathProblem
+from reward.puzzle import Puzzle
 from reward.verl_reward import parse_ground_truth
 
-REWARD_OF_THIS_PROJECT = "pkg://reward.verl_reward"
+CHECKS: dict[str, Callable[[Any, str, Any, Limits], object]] = {
+    "pkg://reward.verl_reward": lambda ground_truth, source, extra_info, limits: parse_ground_truth(
+        ground_truth, data_source=source, extra_info=extra_info, limits=limits
+    ),
+    "pkg://reward.math": lambda answer, source, *_: MathProblem.from_answer(answer, problem_id=f"of {source}"),
+    "pkg://reward.puzzle": lambda entry, source, *_: Puzzle.from_ground_truth(entry, problem_id=f"of {source}"),
+}
+"""By reward function of this project: what raises ValueError for a ground truth that it cannot use."""
+_NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
+RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
+"""Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
 """Where ``RLHFDataset`` copies ``hdfs://`` files without ``data.cache_dir``."""
 
@@ -86,6 +99,9 @@ def _check_machine(config: DictConfig, blocks: RefinementConfig) -> None:
 
 def _gpus_by_pool(config: DictConfig, blocks: RefinementConfig) -> dict[str, int]:
     pools = {"training": config.trainer.nnodes * config.trainer.n_gpus_per_node}
+    if config.trainer.v1.trainer_mode == "separate_async":
+        rollout = config.actor_rollout_ref.rollout
+        pools["the rollout"] = rollout.nnodes * rollout.n_gpus_per_node
     if blocks.hosts_refiner and blocks.refiner.is_dedicated:
         pools["the refiner"] = blocks.refiner.nnodes * (blocks.refiner.n_gpus_per_node or 0)
     model = config.reward.reward_model
@@ -138,13 +154,26 @@ def _check_data(config: DictConfig, blocks: RefinementConfig, key: str, tokenize
     if key == "train_files" and blocks.hosts_refiner:
         for part in parts:
             _check_columns(config, part)
-    if config.reward.custom_reward_function.path == REWARD_OF_THIS_PROJECT:
+    custom = config.reward.custom_reward_function.path
+    if custom is None and not config.reward.reward_model.enable:
+        for part in parts:
+            _check_sources(part, key)
+    if reward := CHECKS.get(custom):
         limits = Limits(**(OmegaConf.select(config, "reward.custom_reward_function.reward_kwargs.limits") or {}))
         for part in parts:
             columns = {"data_source", "reward_model", "extra_info"}.intersection(part.column_names)
             for row in part.select_columns(sorted(columns)):
-                _check_problem(row, key, limits)
+                _check_problem(row, key, limits, reward)
     return num_rows
+
+
+def _check_sources(part: datasets.Dataset, key: str) -> None:
+    sources = part.unique("data_source") if "data_source" in part.column_names else []
+    if found := sorted(RUN_BY_VERL.intersection(sources)):
+        raise ValueError(
+            f"data.{key}: verl's grader of {', '.join(found)} runs what the model writes as code; set "
+            "reward.custom_reward_function.path=pkg://reward.math and reward.custom_reward_function.name=compute_score"
+        )
 
 
 def _check_columns(config: DictConfig, part: datasets.Dataset) -> None:
@@ -170,7 +199,7 @@ def _read(config: DictConfig, key: str, file: str) -> datasets.Dataset:
         raise ValueError(f"data.{key}: {file} is empty or cannot be read: {reason}") from error
 
 
-def _check_problem(row: dict[str, Any], key: str, limits: Limits) -> None:
+def _check_problem(row: dict[str, Any], key: str, limits: Limits, reward: Callable[..., object]) -> None:
     try:
         ground_truth = row["reward_model"]["ground_truth"]
     except (KeyError, TypeError):
@@ -179,6 +208,6 @@ def _check_problem(row: dict[str, Any], key: str, limits: Limits) -> None:
         ) from None
     source, extra_info = row.get("data_source") or "", row.get("extra_info")
     try:
-        parse_ground_truth(ground_truth, data_source=source, extra_info=extra_info, limits=limits)
+        reward(ground_truth, source, extra_info, limits)
     except ValueError as error:
         raise ValueError(f"data.{key}: {error}") from error

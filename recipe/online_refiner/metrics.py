@@ -3,7 +3,7 @@
 verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its stages.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,9 @@ MEANING = {
     "refiner/draft_acceptance": "share of them that the refiner accepted; 0 without drafts",
     "refiner/num_replicas": "replicas of the refiner that were alive when the step asked them",
     "refiner/num_restarts": "replicas that had died and were started anew before the step",
+    "refiner/staleness_mean": "used refinements: how many syncs of the rollout's weights lie between those that ended "
+    "the response and those of the step, as verl's training/off_policy/trajectory_staleness; 0 if none",
+    "refiner/staleness_max": "the largest of them",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILED},
     "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none, and in "
@@ -76,6 +79,50 @@ MEANING = {
     "timing_s/kl_ref": "seconds of the reference log-probs for kl_ref",
 }
 """Every key is in every step's metrics, in every mode: what a mode does not do is 0."""
+
+WEIGHTS: dict[str, Callable[[StepState], float]] = {
+    **dict.fromkeys(
+        [
+            *("reward/mean", "reward/group_std", "reward/zero_std_groups"),
+            *("sandbox/runs_per_s", "sandbox/seconds_per_run"),
+            *("refiner/improvement_ratio", "refiner/num_replicas"),
+            *("constraint/divergence", "constraint/divergence_per_token", "constraint/eta"),
+        ],
+        lambda state: len(state.rows),
+    ),
+    "refiner/reward_gain": lambda state: state.metrics["refiner/num_accepted"],
+    "refiner/edit_distance": lambda state: sum(one.is_scored for one in state.outcomes.values()),
+    "refiner/draft_acceptance": lambda state: state.metrics["refiner/drafted_tokens"],
+    "refiner/staleness_mean": lambda state: len(state.used),
+    "constraint/cross_entropy_all": lambda state: state.metrics["tokens/refine_log_prob"],
+    "constraint/cross_entropy_accepted": lambda state: sum(
+        state.outcomes[row].num_refined_tokens for row in state.nll if state.outcomes[row].verdict == "accepted"
+    ),
+    "constraint/penalty": lambda state: state.metrics["tokens/rollout"],
+    "actor/sft_cross_entropy": lambda state: bool(state.used),
+    "kl_ref/k3": lambda state: state.metrics["tokens/kl_ref"],
+}
+"""Metrics that are means, and of how many things in a mini-batch: a step's is the mean of those. Others are sums."""
+MAXIMA = ("refiner/staleness_max",)
+
+
+def of_step(parts: list[StepState]) -> dict[str, float]:
+    """Return the metrics of a step that has several mini-batches; verl's aggregator goes by words in their names."""
+    combined = {}
+    for name in MEANING:
+        values = [float(part.metrics[name]) for part in parts if name in part.metrics]
+        if name.startswith("timing_s/") or len(values) < len(parts):  # seconds are the step's already
+            continue
+        weights = [WEIGHTS[name](part) if name in WEIGHTS else 1.0 for part in parts]
+        if name in MAXIMA:
+            combined[name] = max(values)
+        elif name in WEIGHTS:
+            known = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight]
+            known = known or [(value, 1.0) for value in values]
+            combined[name] = sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
+        else:
+            combined[name] = sum(values)
+    return combined
 
 
 def zeros() -> dict[str, float]:
@@ -128,6 +175,17 @@ def streaming_metrics(outcomes: list[Outcome]) -> dict[str, float]:
         "refiner/exposed_s": max(0.0, max(one.refined_at for one in attempted) - last_reward),
         "refiner/hidden_s": max(0.0, last_reward - min(one.started_at for one in attempted)),
     }
+
+
+def staleness_metrics(step: int, versions: list[int]) -> dict[str, float]:
+    """Tell how far the weights that wrote the responses of used refinements lie behind.
+
+    Args:
+        step: The step, which began with the weights of the one before.
+        versions: The step whose weights wrote the end of each.
+    """
+    staleness = [step - 1 - version for version in versions] or [0]
+    return {"refiner/staleness_mean": float(np.mean(staleness)), "refiner/staleness_max": max(staleness)}
 
 
 def draft_metrics(num_drafted: int, num_accepted: int) -> dict[str, float]:

@@ -3,12 +3,14 @@
 ``tests/unit/online_refiner/test_verl_patches.py`` fails when verl mends what is bridged here, or moves it.
 """
 
+import logging
 import time
 from collections import Counter
 from typing import Any
 
 from verl.experimental.reward_loop import reward_loop
 from verl.protocol import DataProto
+from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from recipe.online_refiner.queue import outcome_of
@@ -70,3 +72,6 @@ def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
 def apply() -> None:
     """Apply every patch in this process; a second call changes nothing."""
     reward_loop.RewardLoopWorker = RewardLoopWorker  # RewardLoopManager makes its Ray actors from this name
+    # With actor_rollout_ref.hybrid_engine=false, PPOTrainerSeparateAsync._setup logs a line with flush=True, which
+    # loggers do not know: the run ends with a TypeError where such lines are shown.
+    trainer_separate_async.logger.setLevel(logging.WARNING)

@@ -9,6 +9,7 @@ from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner import megatron
 from recipe.online_refiner.blocks import RefinementConfig
+from refiner_worker.engines import engine_of
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
 
@@ -40,7 +41,7 @@ class Plan:
         device = f"{trainer.nnodes} x {trainer.n_gpus_per_node} {trainer.device} workers"
         lines = {
             "policy": f"{actor.model.path}, {engine}, on {device}",
-            "rollout": f"{self.num_gpus // replica_size(actor.rollout)} {actor.rollout.name} replicas, colocated",
+            "rollout": _describe_rollout(config, self.num_gpus),
             "refiner": "none",
             "constraint": f"mode {blocks.constraint.mode}, eta {blocks.constraint.eta}",
             "advantages": config.algorithm.adv_estimator,
@@ -72,9 +73,10 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)
-    needed = prompt.max_tokens(*lengths) + refiner.max_new_tokens
+    spare = engine_of(refiner.rollout.get("name", config.actor_rollout_ref.rollout.name)).num_spare_tokens
+    needed = prompt.max_tokens(*lengths) + refiner.max_new_tokens + spare
     max_model_len = refiner.max_model_len or min(needed, max_positions)
-    smallest = sum(lengths) + 1
+    smallest = sum(lengths) + 1 + spare
     if not smallest <= max_model_len <= max_positions:
         raise ValueError(
             f"refiner.max_model_len={max_model_len} must be between {smallest} (prompt and response) and "
@@ -104,6 +106,18 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         num_replicas=refiner.num_replicas or num_fit,
         num_gpus=num_gpus,
     )
+
+
+def _describe_rollout(config: DictConfig, num_training_gpus: int) -> str:
+    rollout = config.actor_rollout_ref.rollout
+    size, name = replica_size(rollout), rollout.name
+    colocated = f"{num_training_gpus // size} {name} replicas, colocated"
+    if config.trainer.v1.trainer_mode != "separate_async":
+        return colocated
+    own = f"{rollout.nnodes * rollout.n_gpus_per_node // size} {name} replicas on {rollout.nnodes} nodes of their own"
+    steps = config.trainer.v1.separate_async.parameter_sync_step
+    synced = f"weights by {rollout.checkpoint_engine.backend} after {steps} updates"
+    return ", ".join([own, *([f"beside {colocated}"] if config.actor_rollout_ref.hybrid_engine else []), synced])
 
 
 def _max_positions(model: DictConfig) -> int:

@@ -166,9 +166,9 @@ class RefineWorker:
         """Return the records of some rows."""
         return await asyncio.to_thread(queue.read_records, rows, self._tokenizer)
 
-    async def record(self, step: int, rows: KVBatchMeta) -> None:
-        """Write the records of some rows, as one part."""
-        self._records.write(step, self._name, await self.records(rows))
+    async def record(self, step: int, part: int, rows: KVBatchMeta) -> None:
+        """Write the records of some rows of a step's mini-batch, as one part."""
+        self._records.write(step, f"{self._name}-{part}" if part else self._name, await self.records(rows))
 
 
 def token_weights(

@@ -17,9 +17,11 @@ from recipe.online_refiner.blocks import (
     RefinementConfig,
 )
 from recipe.online_refiner.megatron import check as check_megatron
+from recipe.online_refiner.separate_async import check_separate_async
 from refiner_worker.config import RefinerConfig
+from refiner_worker.engines import ENGINES
 
-TRAINER_MODES = ("sync", "colocate_async")
+TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 """Trainers of verl that the refine stage extends."""
 
 MAX_GPU_MEMORY_UTILIZATION = 0.95
@@ -109,6 +111,8 @@ def _check_trainer(config: DictConfig, blocks: RefinementConfig) -> None:
             f"trainer.v1.trainer_mode={mode}: the online refiner has not been tried with it; set one of: "
             + ", ".join(TRAINER_MODES)
         )
+    if mode == "separate_async":
+        check_separate_async(config, blocks)
     if mode != "sync" and blocks.streams and blocks.is_shared:
         raise ValueError(
             f"trainer.v1.trainer_mode={mode} interrupts its rollout servers in every step, and with them what they "
@@ -153,8 +157,14 @@ def _check_mode(config: DictConfig, constraint: ConstraintConfig) -> None:
 def _check_engine(config: DictConfig, blocks: RefinementConfig) -> None:
     rollout = config.actor_rollout_ref.rollout
     engine = blocks.refiner.rollout.get("name") or OmegaConf.select(rollout, "name", throw_on_missing=False)
-    if engine != "vllm":
-        raise ValueError(f"the refiner's replicas run on vLLM, not {engine}: set +refiner.rollout.name=vllm")
+    if engine not in ENGINES:
+        names = " or ".join(ENGINES)
+        raise ValueError(f"the refiner's replicas run on {names}, not {engine}: set +refiner.rollout.name=vllm")
+    if blocks.refiner.draft not in (None, *ENGINES[engine].drafts):
+        raise ValueError(
+            f"refiner.draft={blocks.refiner.draft} is not for replicas on {engine}; set it to null, or "
+            "+refiner.rollout.name=vllm"
+        )
     if blocks.measures_kl and rollout.temperature != 1:
         raise ValueError(
             f"actor_rollout_ref.rollout.temperature={rollout.temperature}, but the refiner's replicas measure the KL "

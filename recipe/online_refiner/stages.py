@@ -57,7 +57,7 @@ class Stages:
         by_key = {batch.keys[row]: reward for row, reward in state.rewards.items()}
         is_by_reward = OmegaConf.select(self._config, "algorithm.filter_groups.metric") == "reward"
         filtered = state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}) if is_by_reward else {}
-        num_wanted = self._config.data.train_batch_size * self._config.actor_rollout_ref.rollout.n
+        num_wanted = state.share(self._config.data.train_batch_size) * self._config.actor_rollout_ref.rollout.n
         state.metrics.update(
             {
                 **metric_names.zeros(),
@@ -89,14 +89,18 @@ class Stages:
         for row in missing:
             batch.tags[row] = queue.with_outcome(batch.tags[row], state.outcomes[row])
         scored = [row for row, outcome in state.outcomes.items() if outcome.is_scored]
-        measured = queue.rows_of(batch, drawn(batch, scored, metric_names.MAX_EDIT_DISTANCES, state.step))
+        max_distances = state.share(metric_names.MAX_EDIT_DISTANCES)
+        measured = queue.rows_of(batch, drawn(batch, scored, max_distances, state.step))
         answers = self._workers.each("edit_distances", measured, attempts=2)
         distances = [distance for _, part in answers for distance in part or []]
+        versions = [batch.tags[row]["max_global_steps"] for row in state.used]
         state.metrics.update(metrics | metric_names.stage_metrics(state, distances))
+        state.metrics.update(metric_names.staleness_metrics(state.step, versions))
         if warning := copying([state.metrics]):
             logger.warning("step %d: %s", state.step, warning)
-        recorded = choose(state.outcomes, self._config.records.max_rollouts_per_step, seed=state.step)
-        self._workers.record(state.step, queue.rows_of(batch, recorded))
+        most = self._blocks.records.max_rollouts_per_step
+        recorded = choose(state.outcomes, most if most is None else state.share(most), seed=state.step)
+        self._workers.record(state.step, state.part, queue.rows_of(batch, recorded))
 
     def records(self, batch: KVBatchMeta, rows: list[int]) -> list[dict[str, Any]]:
         """Return the records of a few rows, with their texts."""
@@ -105,7 +109,7 @@ class Stages:
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
         """Get log pi_0 of at most ``refiner.num_kl_rollouts`` responses, drawn by the step."""
-        rows = drawn(batch, state.rows, self._blocks.num_kl_rollouts, state.step)
+        rows = drawn(batch, state.rows, state.share(self._blocks.num_kl_rollouts), state.step)
         answers = self._workers.each("measure_kl", queue.rows_of(batch, rows), client, attempts=2)
         known = {key for _, keys in answers for key in keys or []}
         state.kl_rows = [row for row in rows if batch.keys[row] in known]

@@ -10,10 +10,17 @@ from recipe.online_refiner.rollout import Outcome
 
 @dataclass(slots=True, kw_only=True)
 class StepState:
-    """One step of the trainer. Rows are positions in its batch, which nothing reorders after ``_balance_batch``."""
+    """One step of the trainer, or one of its mini-batches where it samples each by itself (``separate_async``).
+
+    Rows are positions in its batch, which nothing reorders after ``_balance_batch``.
+    """
 
     step: int = 0
+    part: int = 0
+    """Which mini-batch of the step, of ``num_parts``."""
+    num_parts: int = 1
     started_at: float = field(default_factory=time.monotonic)
+    """When its rollouts were first waited for."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """verl's own of this step; ours are added as they are known, and none is read back."""
     num_restarts: int = 0
@@ -34,6 +41,15 @@ class StepState:
     """Eq. 6 summed over tokens, in nats, of those rows: 0 where the pair is not used."""
     members: list[Member] = field(default_factory=list)
     """The rollouts, in the order of ``rows``, once the divergences are known."""
+
+    @property
+    def used(self) -> list[int]:
+        """Rows whose refinement acts on the policy."""
+        return [row for row, outcome in self.outcomes.items() if outcome.is_used]
+
+    def share(self, per_step: int) -> int:
+        """Return a mini-batch's part of what a step may have at most."""
+        return -(-per_step // self.num_parts)
 
     @property
     def divergence(self) -> float:

@@ -5,20 +5,25 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from recipe.online_refiner import patches
 from recipe.online_refiner.run_dir import RunDir
 from recipe.online_refiner.schema import MANAGER_KEY, STREAMING_MANAGER, load
-from recipe.online_refiner.trainer import OnlineRefinerTrainer
+from recipe.online_refiner.trainer import OnlineRefinerTrainer, RefinedLogProbs
 
 
-class OnlineRefinerSync(OnlineRefinerTrainer, PPOTrainerSync):
+class OnlineRefinerSync(OnlineRefinerTrainer, PPOTrainerSync, RefinedLogProbs):
     """Rollout, refiner and actor take turns on the GPUs."""
 
 
-class OnlineRefinerColocateAsync(OnlineRefinerTrainer, PPOTrainerColocateAsync):
+class OnlineRefinerColocateAsync(OnlineRefinerTrainer, PPOTrainerColocateAsync, RefinedLogProbs):
     """As above, but a step takes the groups that are complete first; the others go on after it."""
+
+
+class OnlineRefinerSeparateAsync(OnlineRefinerTrainer, PPOTrainerSeparateAsync, RefinedLogProbs):
+    """Rollout, refiner and actor have GPUs of their own and work all the time; weights follow after some updates."""
 
 
 class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids subclassing the actor class itself
@@ -28,7 +33,11 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
     would silently behave as asynchronous.
     """
 
-    trainers = {"sync": OnlineRefinerSync, "colocate_async": OnlineRefinerColocateAsync}
+    trainers = {
+        "sync": OnlineRefinerSync,
+        "colocate_async": OnlineRefinerColocateAsync,
+        "separate_async": OnlineRefinerSeparateAsync,
+    }
 
     def run(self, config: DictConfig) -> None:
         """Train to the end."""

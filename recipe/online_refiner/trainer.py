@@ -32,7 +32,7 @@ from recipe.online_refiner import patches, queue
 from recipe.online_refiner.advice import advice
 from recipe.online_refiner.blocks import RefinementConfig
 from recipe.online_refiner.hosting import Hosting
-from recipe.online_refiner.metrics import draft_metrics
+from recipe.online_refiner.metrics import draft_metrics, of_step
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.records import Records
 from recipe.online_refiner.run_dir import RunDir, read_rows
@@ -48,6 +48,33 @@ NUM_RECORDED_PAIRS = 2
 """Used pairs of a step whose tokens are recorded with their log-probs."""
 
 
+class RefinedLogProbs(PPOTrainer):
+    """log pi_theta(a'), where verl has loaded the weights of which it computes log pi_old.
+
+    ``separate_async`` loads those that the step began with around ``PPOTrainer._compute_old_log_prob``: this class
+    stands between that trainer and ``PPOTrainer``, :class:`OnlineRefinerTrainer` before both.
+    """
+
+    blocks: RefinementConfig
+    stages: Stages
+    state: StepState
+
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        batch = super()._compute_old_log_prob(batch, metrics=metrics)
+        ours: dict[str, float] = {}
+        if self.blocks.refines:
+            with marked_timer("refine_log_prob", ours):
+                self.stages.score_with_actor(batch, self.state, self.actor_rollout_wg)
+        if self.blocks.measures_kl_by_actor:
+            with marked_timer("kl_ref", ours):
+                super()._compute_ref_log_prob(batch, metrics=metrics)
+                # verl leaves this in the batch, and every later call would compute without the adapter as well.
+                del batch.extra_info["no_lora_adapter"]
+        # verl's timer around us adds all.
+        add_seconds(self.timing_raw, {**ours, "old_log_prob": -sum(ours.values())})
+        return batch
+
+
 class OnlineRefinerTrainer(PPOTrainer):
     """What this extension adds to any of verl's V1 trainers; which, says ``task_runner.py``."""
 
@@ -56,7 +83,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.blocks: RefinementConfig = load(config)
         self.run_dir = RunDir(config.run_dir)
         self.group: Any = None  # RefinerGroup, or SharedRefiner
-        self.state = StepState()
+        self.num_restarts = 0
         super().__init__(config)
 
     # ---- set-up
@@ -105,14 +132,30 @@ class OnlineRefinerTrainer(PPOTrainer):
     # ---- one step, in this order
 
     def on_step_begin(self) -> None:
-        """Begin a step's state; give a streaming run's workers the replicas that are alive."""
-        self.state = StepState(step=self.global_steps)
+        """Begin a step; give a streaming run's workers the replicas that are alive."""
+        self.step_started_at = time.monotonic()
         super().on_step_begin()
         self._hand_out_refiner()
 
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """Do a step, which is one mini-batch, or in ``separate_async`` several, each with a state of its own."""
+        self.parts: list[StepState] = []
+        batch = super().step(metrics, timing_raw)
+        metrics.update(of_step(self.parts))
+        self.state.metrics = metrics
+        return batch
+
+    def on_sample_begin(self) -> None:
+        """Begin a mini-batch's state."""
+        part, num_parts = self.local_trigger_step, self.parameter_sync_step
+        self.state = StepState(step=self.global_steps, part=part, num_parts=num_parts, num_restarts=self.num_restarts)
+        self.num_restarts = 0
+        self.parts.append(self.state)
+        super().on_sample_begin()
+
     def _hand_out_refiner(self) -> None:
         if self.group is not None and self.blocks.streams:
-            self.state.num_restarts = self.group.wake_up()
+            self.num_restarts += self.group.wake_up()
             self.agent_loop_manager.set_refiner(self.group.client(), self.plan.max_model_len, self.blocks.constraint)
 
     @contextlib.contextmanager
@@ -136,46 +179,33 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
         batch = super()._balance_batch(batch, metrics=metrics, **kwargs)
         self.state.metrics = metrics
-        self.stages.see_rollouts(batch, self.state, rollout_s=self.timing_raw["gen"])
+        self.stages.see_rollouts(batch, self.state, rollout_s=time.monotonic() - self.state.started_at)
         if self.group is not None:
             self._use_refiner(batch)
         return batch
 
     def _use_refiner(self, batch: KVBatchMeta) -> None:
         """Do all that pi_0 does in a step; it is awake once."""
-        state, timing = self.state, self.timing_raw
-        with marked_timer("refine", timing):
+        state, ours = self.state, dict[str, float]()
+        with marked_timer("refine", ours):
             state.metrics["refiner/num_restarts"] = state.num_restarts if self.blocks.streams else self.group.wake_up()
             client = self.group.client()
             state.metrics["refiner/num_replicas"] = len(client.servers)
             if self.blocks.refines:
                 with self._reward_model_awake():
                     self.stages.refine(batch, state, client, self.plan.max_model_len)
-        with marked_timer("kl_ref", timing):
+        with marked_timer("kl_ref", ours):
             if self.blocks.measures_kl:
                 self.stages.score_with_reference(batch, state, client)
-        with marked_timer("refine", timing):
+        with marked_timer("refine", ours):
             self.group.sleep()
+        add_seconds(self.timing_raw, ours)
         if self.blocks.refines:
-            state.metrics["refiner/exposed_s"] += timing["refine"]
-            log_samples(self.logger.logger, state, lambda rows: self.stages.records(batch, rows))
+            state.metrics["refiner/exposed_s"] += ours["refine"]
+            if not state.part:
+                log_samples(self.logger.logger, state, lambda rows: self.stages.records(batch, rows))
             if self.blocks.refiner.draft is not None:
                 state.metrics.update(draft_metrics(*self.group.new_draft_counts()))
-
-    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        batch = super()._compute_old_log_prob(batch, metrics=metrics)
-        ours: dict[str, float] = {}
-        if self.blocks.refines:
-            with marked_timer("refine_log_prob", ours):
-                self.stages.score_with_actor(batch, self.state, self.actor_rollout_wg)
-        if self.blocks.measures_kl_by_actor:
-            with marked_timer("kl_ref", ours):
-                super()._compute_ref_log_prob(batch, metrics=metrics)
-                # verl leaves this in the batch, and every later call would compute without the adapter as well.
-                del batch.extra_info["no_lora_adapter"]
-        for stage, seconds in {**ours, "old_log_prob": -sum(ours.values())}.items():  # verl's timer around us adds all
-            self.timing_raw[stage] = self.timing_raw.get(stage, 0.0) + seconds
-        return batch
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = self.stages.penalise(batch, self.state, super()._compute_advantage)
@@ -192,7 +222,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _record_tokens(self, batch: KVBatchMeta) -> None:
         rows = [row for row, outcome in self.state.outcomes.items() if outcome.is_used and row in self.state.nll]
         if rows:
-            chosen = queue.rows_of(batch, rows[:NUM_RECORDED_PAIRS])
+            chosen = queue.rows_of(batch, rows[: self.state.share(NUM_RECORDED_PAIRS)])
             self.run_dir.append_tokens(self.global_steps, queue.read_token_pairs(chosen, self.tokenizer))
 
     def _checkpoint_folder(self, *, resumed: bool = False) -> Path:
@@ -204,7 +234,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _save_checkpoint(self) -> None:
         # Both before verl names this checkpoint the latest: a run that is killed later on goes on behind it.
         self.stages.save(self._checkpoint_folder())
-        timing_raw = {**self.timing_raw, "step": time.monotonic() - self.state.started_at}
+        timing_raw = {**self.timing_raw, "step": time.monotonic() - self.step_started_at}
         seconds = {f"timing_s/{stage}": value for stage, value in timing_raw.items()}
         self.run_dir.write_metrics(self.global_steps, {**self.state.metrics, **seconds})
         super()._save_checkpoint()
@@ -213,3 +243,9 @@ class OnlineRefinerTrainer(PPOTrainer):
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
         self.run_dir.write_metrics(kwargs["global_steps"], metrics)
         self.workers.finish()  # before verl clears the rows from the queue
+
+
+def add_seconds(timing_raw: dict[str, float], ours: dict[str, float]) -> None:
+    """Add the seconds of stages to those of the step."""
+    for stage, seconds in ours.items():
+        timing_raw[stage] = timing_raw.get(stage, 0.0) + seconds

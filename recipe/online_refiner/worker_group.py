@@ -64,10 +64,10 @@ class RefineWorkers:
                 answers += again
         return answers
 
-    def record(self, step: int, rows: KVBatchMeta) -> None:
-        """Let the records of some rows be written, and do not wait; :meth:`finish` does."""
-        parts = queue.shards(rows, self._num_workers)
-        self._recording += [(index, self._workers[index].record.remote(step, part)) for index, part in enumerate(parts)]
+    def record(self, step: int, part: int, rows: KVBatchMeta) -> None:
+        """Let the records of some rows of a step's mini-batch be written, and do not wait; :meth:`finish` does."""
+        shards = enumerate(queue.shards(rows, self._num_workers))
+        self._recording += [(index, self._workers[index].record.remote(step, part, shard)) for index, shard in shards]
 
     def finish(self) -> None:
         """Wait until all records are written; those of a worker that died are lost."""

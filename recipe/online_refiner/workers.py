@@ -4,9 +4,10 @@ from functools import partial
 
 import torch
 from tensordict import TensorDict
+from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
-from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 
 from recipe.online_refiner.alignment import ALIGNMENTS, counterparts
@@ -78,8 +79,11 @@ class RefinerTrainingWorker(TrainingWorker):
         return super().train_batch(data)
 
 
-class RefinerActorWorker(ActorRolloutRefWorker):
-    """verl's actor, rollout and reference worker, which also scores refinements and learns from them."""
+class RefinerActorWorker(DetachActorWorker):
+    """verl's actor, rollout and reference worker, which also scores refinements and learns from them.
+
+    Of verl's two the one that can put weights aside, as ``separate_async`` asks of it; otherwise they are the same.
+    """
 
     actor_worker_cls = RefinerTrainingWorker
 

@@ -56,6 +56,9 @@ _IS_VALUE: dict[str, Callable[[Any], bool]] = {
     "returned_satisfies": lambda value: isinstance(value, str),
     "run_test_code": lambda value: _is_row(value, (str, str)),
     "faults_of_tests": lambda value: isinstance(value, list) and all(_is_row(row, (int, str, str)) for row in value),
+    "grade_text": lambda value: _is_row(value, (str, float, str)),
+    "grade_math": lambda value: _is_row(value, (str, float, str)),
+    "grade_puzzle": lambda value: _is_row(value, (str, float, str)),
 }
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from reward.compare import stdout_matches, value_matches
 from reward.extract import extract_code
-from reward.judge.assertions import run_test_code
+from reward.judge import math_answers, puzzles
+from reward.judge.assertions import load_modules, run_test_code
 from reward.judge.faults import faults_of_tests
 from reward.judge.protocol import Call
 from reward.sandbox.jail.values import from_text
@@ -23,7 +24,31 @@ def tasks(call: Call) -> dict[str, Callable[..., Any]]:
         "returned_satisfies": returned_satisfies,
         "run_test_code": functools.partial(run_test_code, call),
         "faults_of_tests": faults_of_tests,
+        "grade_text": math_answers.grade_text,
+        "grade_math": _graded(math_answers.grade_math),
+        "grade_puzzle": _graded(puzzles.grade_puzzle),
     }
+
+
+LOADERS: dict[str, Callable[..., bool]] = {
+    "run_test_code": lambda tests, *_: load_modules(tests),
+    "faults_of_tests": lambda tests, *_: load_modules(tests),
+    "grade_math": lambda *_: math_answers.load(),
+    "grade_puzzle": lambda ground_truth, *_: puzzles.load(ground_truth),
+}
+"""Of tasks that a confined fork does: what loads before the fork, from the task's arguments, and whether it did."""
+GRADES = ("grade_math", "grade_puzzle")
+"""Tasks that end as unreadable, where their fork ends before them."""
+
+
+def _graded(grade: Callable[..., tuple[str, float, str]]) -> Callable[..., tuple[str, float, str]]:
+    def grade_whatever(*arguments: str) -> tuple[str, float, str]:
+        try:
+            return grade(*arguments)
+        except Exception as error:  # of libraries, on untrusted text: memory, depth, and whatever else
+            return "unreadable", 0.0, type(error).__name__
+
+    return grade_whatever
 
 
 def returned_matches(result: bytes, accepted: tuple[Any, ...]) -> str:

@@ -1,8 +1,8 @@
 """The judge process: `python -I -S worker.py CONNECTION_FD`, started with an empty environment.
 
 It answers one question after the other until the trusted process closes the connection or ends. Test code is run by a
-confined fork of it, as it may change modules that other test code uses, or crash. The modules that it imports are
-loaded before the fork: the time is not the answer's.
+confined fork of it, as it may change modules that other test code uses, or crash, and so are the libraries that read
+answers. The modules that they import are loaded before the fork: the time is not the answer's.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 _CHECK_PARENT_S = 1.0
 _MAX_DETAIL = 300  # characters
-_TEST_CODE_TASKS = ("run_test_code", "faults_of_tests")
+_UNREADABLE = b'{"value": ["unreadable", 0.0, "it takes too much time, or crashes what reads it"]}'
 
 
 def main() -> None:
@@ -29,8 +29,7 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     trusted = os.getppid()
     secret, sys.path[:] = connection.recv()
-    from reward.judge.assertions import load_modules
-    from reward.judge.tasks import tasks  # found on the trusted process's path
+    from reward.judge.tasks import GRADES, LOADERS, tasks  # found on the trusted process's path
 
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # the limit here is time
@@ -46,15 +45,15 @@ def main() -> None:
     limits = _Limits()
     while True:
         number, task, arguments, cpu_s, num_bytes = read_question(secret, connection.recv_bytes())
-        if task in _TEST_CODE_TASKS and load_modules(arguments[0]):
+        if task in LOADERS and LOADERS[task](*arguments):
             gc.freeze()
             limits = _Limits()
         limits.give(cpu_s, num_bytes)
         started = time.process_time()
         calls = _Calls(connection, secret, number)
         function = tasks(calls.call)[task]
-        if task in _TEST_CODE_TASKS:
-            body, seconds = _answer_of_fork(function, arguments, calls, cpu_s)
+        if task in LOADERS:
+            body, seconds = _answer_of_fork(function, arguments, calls, cpu_s, is_grade=task in GRADES)
         else:
             body, seconds = _answer(function, arguments), 0.0
         del arguments  # they may be large
@@ -172,8 +171,13 @@ def _answer(function: Callable[..., Any], arguments: tuple) -> bytes:
     return json.dumps({"error": error}).encode()
 
 
-def _answer_of_fork(function: Callable[..., Any], arguments: tuple, calls: _Calls, cpu_s: float) -> tuple[bytes, float]:
-    """What a fork of this process answers, and its CPU seconds; where it ends without, so does this process."""
+def _answer_of_fork(
+    function: Callable[..., Any], arguments: tuple, calls: _Calls, cpu_s: float, *, is_grade: bool
+) -> tuple[bytes, float]:
+    """What a fork of this process answers, and its CPU seconds; where it ends without, so does this process.
+
+    But an answer that ends what reads it has its grade.
+    """
     from reward.judge.protocol import BROKEN_STATUS, ENDED_STATUS, MEMORY_STATUS
 
     file = os.memfd_create("answer")
@@ -183,6 +187,8 @@ def _answer_of_fork(function: Callable[..., Any], arguments: tuple, calls: _Call
             _answer_and_end(function, arguments, calls, cpu_s, file)
         _, status, usage = os.wait4(pid, 0)
         body = os.pread(file, os.fstat(file).st_size, 0)
+        if is_grade and os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:  # whose sender is not known
+            return _UNREADABLE, usage.ru_utime + usage.ru_stime
         if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) in (BROKEN_STATUS, MEMORY_STATUS):
             _end_as(status)
         if status or not body:

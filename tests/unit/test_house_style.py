@@ -44,6 +44,8 @@ def test_parts_of_the_recipe_folder_stand_alone() -> None:
     "module",
     [
         "reward.apps",
+        "reward.math",
+        "reward.puzzle",
         "reward.verl_reward",
         "refiner_worker.config",
         "recipe.online_refiner.schema",

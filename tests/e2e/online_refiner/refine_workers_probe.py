@@ -134,7 +134,7 @@ def write_step(
         keys.append(f"{uid}_{number % GROUP_SIZE}_{output_number}")
         rows.append({**row, "multi_modal_inputs": {}, "position_ids": torch.arange(len(row["input_ids"])), **changes})
     length = len(rows[0]["responses"])
-    tags = [{"prompt_len": 2, "response_len": length, "seq_len": 2 + length} for _ in keys]
+    tags = [{"prompt_len": 2, "response_len": length, "seq_len": 2 + length, "max_global_steps": 0} for _ in keys]
     keys, rows, tags = [*keys, "pad_0_0"], [*rows, rows[0]], [*tags, {**tags[0], "is_padding": True}]
     transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
     return KVBatchMeta(keys=keys, tags=tags, partition_id="train")

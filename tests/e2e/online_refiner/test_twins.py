@@ -1,7 +1,9 @@
 """Every preset's CPU twin passes all checks before Ray; `scripts/run_twins.sh` runs them."""
 
+import functools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,13 @@ from recipe.online_refiner import main, schema
 
 CONFIG = Path(schema.__file__).parent / "config"
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
-BASES = {"apps_dapo", "apps_ppo", "dialogue_ppo"}  # the others change a few of their keys
+BASES = {"apps_dapo", "apps_ppo", "dialogue_ppo", "gsm8k_grpo"}  # the others change a few of their keys
+TWINS = {"gsm8k_grpo": "math", "math_dapo": "math", "reasoning_gym": "puzzles"}  # others: cpu
+SOURCES = {
+    "cpu": ["mini-apps", "--level", "easy"],
+    "math": ["gsm8k", "--generated", "50"],
+    "puzzles": ["reasoning-gym", "--tasks", "chain_sum", "--number", "50"],
+}
 REPOSITORY = CONFIG.parents[2]
 
 
@@ -22,21 +30,31 @@ def composed(*overrides: str) -> DictConfig:
 
 
 @pytest.fixture(scope="module")
-def problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mini_apps")
-    command = [sys.executable, "scripts/prepare_data.py", "mini-apps", "--level", "easy", "--output", str(folder)]
-    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
-    return folder
+def data_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that makes a twin's data, once."""
+
+    @functools.cache
+    def prepare(twin: str) -> Path:
+        folder = tmp_path_factory.mktemp(twin)
+        command = [sys.executable, "scripts/prepare_data.py", *SOURCES[twin], "--output", str(folder)]
+        subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
+        return folder
+
+    return prepare
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "preset", [preset if preset in BASES else pytest.param(preset, marks=pytest.mark.slow) for preset in PRESETS]
 )
-def test_every_twin_passes_the_checks(preset: str, tiny_llama: Path, problems: Path) -> None:
+def test_every_twin_passes_the_checks(preset: str, tiny_llama: Path, data_of: Callable[[str], Path]) -> None:
+    twin = TWINS.get(preset, "cpu_megatron" if preset.endswith("_megatron") else "cpu")
+    if twin == "puzzles":
+        pytest.importorskip("reasoning_gym", reason="the optional package reasoning-gym is not installed")
+    problems = data_of(twin)
     config = composed(
         f"experiment={preset}",
-        "twin=cpu_megatron" if preset.endswith("_megatron") else "twin=cpu",
+        f"twin={twin}",
         *(f"{model}={tiny_llama}" for model in ("actor_rollout_ref.model.path", "reward.reward_model.model_path")),
         *(f"data.{name}_files={problems}/{name}.parquet" for name in ("train", "val")),
     )

@@ -46,6 +46,7 @@ def test_requests_without_an_adapter_get_none_beside_one_that_has_it(monkeypatch
     [
         ("verl/utils/distributed.py", "initialize_global_process_group_ray", "e9ec517a0089"),
         ("verl/utils/model.py", "load_valuehead_model", "d7528f4ff909"),
+        ("verl/utils/fsdp_utils.py", "fsdp2_sharded_save_to_cpu", "5e1356156fc3"),
         ("verl/workers/engine/fsdp/transformer_impl.py", "FSDPEngine._build_fsdp_module", "6855699967a0"),
         # What response_logits.py extends, and who reads what it leaves out.
         ("verl/workers/engine/base.py", "EngineRegistry", "54452eee1279"),
@@ -218,6 +219,22 @@ def test_reference_worker_gets_the_unpinned_offload_policy() -> None:
     policy = transformer_impl.CPUOffloadPolicy(pin_memory=True)
     assert isinstance(policy, torch.distributed.fsdp.CPUOffloadPolicy)
     assert not policy.pin_memory
+
+
+def test_weights_put_aside_stay_as_they_were(single_process_group: None) -> None:
+    from torch.distributed.fsdp import fully_shard
+    from verl.utils import fsdp_utils
+    from verl.utils.distributed import initialize_global_process_group_ray
+
+    initialize_global_process_group_ray()
+    model = torch.nn.Linear(2, 1, bias=False)
+    fully_shard(model, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+    before = model.weight.full_tensor().clone()
+    aside = fsdp_utils.fsdp2_sharded_save_to_cpu(model)
+    with torch.no_grad():
+        model.weight.add_(1)
+    fsdp_utils.fsdp2_sharded_load_from_cpu(model, *aside)
+    torch.testing.assert_close(model.weight.full_tensor(), before)
 
 
 def test_fsdp_engine_is_found_for_the_cpu() -> None:

@@ -81,6 +81,29 @@ def test_rows_of_training_data_are_judged_as_in_training(
     assert "--prompt completion is not for these problems: set --prompt chat" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("benchmark", ["gsm8k", "math500"])
+def test_final_answers_are_graded_as_in_training(
+    benchmark: str, evaluate: ModuleType, tmp_path: Path, write: Write
+) -> None:
+    records = [
+        {"question": "3 + 4?", "problem": "3 + 4?", "answer": "#### 7", "solution": "\\boxed{7}"},
+        {"question": "1 / 2?", "problem": "1 / 2?", "answer": "#### 0.5", "solution": "\\boxed{\\frac12}"},
+    ]
+    if benchmark == "math500":
+        records = [{name: record[name] for name in ("problem", "solution")} for record in records]
+    samples = [
+        {"task_id": "0", "solution": "It is 7.\n#### 7"},
+        {"task_id": "1", "solution": "\\boxed{1/2}"},
+        {"task_id": "1", "solution": "No idea.\nNone."},
+    ]
+    output = tmp_path / "result.json"
+    files = ["--data", write(records, "data.jsonl"), "--samples", write(samples, "s.jsonl")]
+    assert evaluate.main(["--benchmark", benchmark, *files, "--output", str(output)]) == 0
+    result = json.loads(output.read_text())
+    assert [sample["verdict"] for sample in result["samples"]] == ["passed", "passed", "wrong"]
+    assert result["pass_at_k"] == {"pass@1": 0.75} and result["samples"][2]["detail"] == "no_answer: "
+
+
 def test_limit_and_partial(run: Callable) -> None:
     status, result = run([RIGHT, SWAP], "--limit", "1")  # the samples of other tasks are left out
     assert (status, result["num_problems"], result["num_problems_of_benchmark"]) == (0, 1, 2)

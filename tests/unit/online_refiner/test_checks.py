@@ -153,6 +153,27 @@ def test_images_that_the_refiner_would_not_see(config: DictConfig, tmp_path: Pat
     check(config, schema.load(config))
 
 
+@pytest.mark.parametrize(
+    ("reward", "answers", "message"),
+    [
+        ("pkg://reward.math", ["72", "\\frac{1}{2}"], None),
+        ("pkg://reward.math", ["72", " "], "data.train_files: problem of numina_olympiads: the expected answer is ' '"),
+        (None, ["72"], "data.train_files: verl's grader of numina_olympiads runs what the model writes as code; set"),
+    ],
+)
+def test_final_answers(
+    config: DictConfig, tmp_path: Path, reward: str | None, answers: list[str], message: str | None
+) -> None:
+    rows = [{"data_source": "numina_olympiads", "reward_model": {"ground_truth": answer}} for answer in answers * 2]
+    pandas.DataFrame(rows).to_parquet(tmp_path / "math.parquet")
+    config.data.train_files = config.data.val_files = f"{tmp_path}/math.parquet"
+    config.reward.custom_reward_function.path = reward
+    if message is None:
+        check(config, schema.load(config))
+    else:
+        assert message in error_of(config)
+
+
 def test_replicas_that_would_lie_across_nodes(config: DictConfig) -> None:
     config.refiner.placement, config.refiner.n_gpus_per_node, config.refiner.nnodes = "dedicated", 2, 3
     config.refiner.rollout = {"tensor_model_parallel_size": 3}

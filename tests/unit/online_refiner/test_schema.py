@@ -89,7 +89,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: set 1 or more"),
         ("refiner.max_requests_in_flight=0", "refiner.max_requests_in_flight=0: set 1 to 450"),
         ("refiner.max_requests_in_flight=451", "refiner.max_requests_in_flight=451: set 1 to 450"),
-        ("actor_rollout_ref.rollout.name=sglang", "run on vLLM, not sglang: set +refiner.rollout.name=vllm"),
+        ("actor_rollout_ref.rollout.name=trtllm", "run on vllm or sglang, not trtllm: set +refiner.rollout.name=vllm"),
         ("actor_rollout_ref.rollout.temperature=0.7", "set refiner.num_kl_rollouts=0, or the temperature to 1"),
         ("+distillation.enabled=true", "distillation.enabled=true has a loss of its own"),
         ("refiner.on_replica_death=pray", "refiner.on_replica_death=pray does not exist; set one of: restart"),
@@ -112,7 +112,8 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.cross_entropy_all_every=-1", "constraint.cross_entropy_all_every=-1: set 0 or more"),
         ("algorithm.adv_estimator=gdpo", "does not work with algorithm.adv_estimator=gdpo: it normalises several"),
         ("reward.reward_model.enable=true", "lower their sum to 0.95, or give the reward model GPUs of its own"),
-        ("trainer.v1.trainer_mode=separate_async", "not been tried with it; set one of: sync, colocate_async"),
+        ("trainer.v1.trainer_mode=moon", "not been tried with it; set one of: sync, colocate_async, separate_async"),
+        ("trainer.v1.trainer_mode=separate_async", "set refiner.placement=dedicated and refiner.n_gpus_per_node"),
         ("trainer.use_v1=false", "set trainer.use_v1=true"),
     ],
 )
@@ -139,7 +140,7 @@ def test_a_foreign_recipe_takes_the_config_group(tmp_path: Path) -> None:
 
 
 def test_a_policy_on_another_engine_with_a_refiner_on_vllm() -> None:
-    other = "actor_rollout_ref.rollout.name=sglang"
+    other = "actor_rollout_ref.rollout.name=trtllm"
     assert schema.load(composed(other, "refiner.rollout={name: vllm}")).hosts_refiner
     assert not schema.load(composed(other, "constraint.mode=none", "refiner.num_kl_rollouts=0")).hosts_refiner
 

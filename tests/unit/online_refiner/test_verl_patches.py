@@ -9,11 +9,15 @@ from types import SimpleNamespace
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.experimental.reward_loop import reward_loop
+from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from recipe.online_refiner import patches
 from recipe.online_refiner.queue import OUTCOME
 from recipe.online_refiner.rollout import Outcome
+from recipe.online_refiner.task_runner import OnlineRefinerSeparateAsync
+from recipe.online_refiner.trainer import RefinedLogProbs
 
 UPSTREAM = patches.RewardLoopWorker.__mro__[1]
 
@@ -40,6 +44,16 @@ def test_the_patched_worker_answers_in_full() -> None:
     worker = Upstream()
     worker.config = OmegaConf.create({"reward": {"reward_model": {"rollout": {"name": "vllm"}, "model_path": "rm"}}})
     assert asyncio.run(worker.compute_score_disrm(None)) == {"reward_score": 0.25, "reward_extra_info": {}}
+
+
+def test_verl_still_logs_with_an_argument_that_loggers_do_not_know() -> None:
+    assert "flush=True" in inspect.getsource(trainer_separate_async.PPOTrainerSeparateAsync._setup)
+
+
+def test_log_probs_of_refinements_are_computed_between_the_separate_trainer_and_verls_base() -> None:
+    order = list(OnlineRefinerSeparateAsync.__mro__)
+    own = [one for one in order if "_compute_old_log_prob" in vars(one)]
+    assert own == [trainer_separate_async.PPOTrainerSeparateAsync, RefinedLogProbs, PPOTrainer]
 
 
 def test_applying_puts_it_where_verl_looks() -> None:

@@ -117,3 +117,33 @@ def test_a_tokenizer_and_a_chat_template_apart_from_the_model(
     assert tokenizer.chat_template == model.custom_chat_template
     plan = make_plan(config, blocks, tokenizer=tokenizer)
     assert (plan.refiner_model.path, plan.refiner_model.tokenizer_path) == (str(bare), str(tiny_llama))
+
+
+def test_replicas_on_sglang(config: DictConfig) -> None:
+    config.actor_rollout_ref.rollout.name = "sglang"
+    config.actor_rollout_ref.model.tokenizer_path = config.actor_rollout_ref.model.path
+    blocks = schema.load(config)
+    tokenizer, num_prompts = check(config, blocks)
+    on_vllm, config.actor_rollout_ref.rollout.name = config.copy(), "sglang"
+    on_vllm.actor_rollout_ref.rollout.name = "vllm"
+    plan = make_plan(config, blocks, tokenizer=tokenizer)
+    assert not plan.refiner_rollout.skip_tokenizer_init, "stop strings need one"
+    assert plan.refiner_rollout.engine_kwargs.sglang.tokenizer_path == config.actor_rollout_ref.model.path
+    assert plan.max_model_len == make_plan(on_vllm, blocks, tokenizer=tokenizer).max_model_len + 1
+    text = plan.describe(config, blocks, num_prompts)
+    assert "1 sglang replicas, colocated" in text and "1 sglang replicas, colocated, context" in text
+
+
+def test_the_plan_of_servers_of_their_own(config: DictConfig) -> None:
+    config.trainer.v1.trainer_mode = "separate_async"
+    rollout = config.actor_rollout_ref.rollout
+    rollout.nnodes, rollout.n_gpus_per_node, rollout.checkpoint_engine.backend = 1, 2, "nccl"
+    config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size = 2, 1
+    config.trainer.v1.separate_async.parameter_sync_step = 2
+    config.refiner.placement, config.refiner.n_gpus_per_node = "dedicated", 1
+    blocks = schema.load(config)
+    tokenizer, num_prompts = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path), 4
+    text = make_plan(config, blocks, tokenizer=tokenizer).describe(config, blocks, num_prompts)
+    assert "2 vllm replicas on 1 nodes of their own, beside 1 vllm replicas, colocated, weights by nccl after 2" in text
+    with pytest.raises(ValueError, match=r"needs 4 GPUs \(1 for training, 2 for the rollout, 1 for the refiner\)"):
+        check(config, blocks)

@@ -1,0 +1,43 @@
+"""reasoning-gym's own scorers, asked in a confined fork of a judge: some of them evaluate what they are given."""
+
+import functools
+import json
+import sys
+from typing import Any
+
+from reward.judge.no_code import forbid_code
+
+_OPEN, _CLOSE = "<answer>", "</answer>"
+
+
+def load(ground_truth: str) -> bool:
+    """Import reasoning-gym and make the task's scorer; returns whether that was to be done."""
+    is_new = "reasoning_gym" not in sys.modules
+    puzzle = json.loads(ground_truth)
+    _dataset(puzzle["task"], json.dumps(puzzle["config"]))
+    if is_new:
+        forbid_code("reasoning_gym", "sympy.parsing")
+    return is_new
+
+
+def grade_puzzle(ground_truth: str, response: str) -> tuple[str, float, str]:
+    """Outcome (pass, fail), the scorer's points, and what it was given: what the last answer tags hold, or all."""
+    puzzle = json.loads(ground_truth)
+    found = find_answer(response)
+    points = float(_dataset(puzzle["task"], json.dumps(puzzle["config"])).score_answer(found, puzzle["entry"]))
+    points = min(max(points, 0.0), 1.0)
+    return "pass" if points == 1.0 else "fail", points, found
+
+
+def find_answer(text: str) -> str:
+    """What stands between the last pair of answer tags, or else the whole text."""
+    end = text.rfind(_CLOSE)
+    start = text.rfind(_OPEN, 0, max(end, 0))
+    return (text[start + len(_OPEN) : end] if start >= 0 else text).strip()
+
+
+@functools.lru_cache
+def _dataset(task: str, config: str) -> Any:
+    import reasoning_gym
+
+    return reasoning_gym.create_dataset(task, **json.loads(config))

@@ -1,0 +1,66 @@
+"""The reward of a reasoning-gym puzzle: the points in [0, 1] that the task's own scorer gives.
+
+For any verl run:
+
+reward.custom_reward_function.path=pkg://reward.puzzle
+reward.custom_reward_function.name=compute_score
+
+The data is `scripts/prepare_data.py reasoning-gym`'s. The answer is what the last `<answer>` and `</answer>` of a
+response hold, or else all of it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reward.grading import Graded, ask_grade, require, reward
+from reward.limits import Limits
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
+class Puzzle(Graded):
+    """A puzzle of reasoning-gym; build it with `from_ground_truth`, which checks it."""
+
+    @classmethod
+    def from_ground_truth(cls, ground_truth: object, *, problem_id: object) -> "Puzzle":
+        """Check JSON text of `task` (its name), `config` (of its data set) and `entry` (what that generated).
+
+        Raises:
+            ValueError: it is something else, or reasoning-gym is not installed.
+        """
+        require("reasoning_gym", "reasoning-gym")
+        try:
+            fields = json.loads(ground_truth) if isinstance(ground_truth, str) else None
+        except (ValueError, RecursionError):
+            fields = None
+        kinds = {"task": str, "config": dict, "entry": dict}
+        if not isinstance(fields, dict) or not all(isinstance(fields.get(key), kinds[key]) for key in kinds):
+            raise ValueError(
+                f"problem {problem_id}: reward_model.ground_truth is no puzzle: make the data with "
+                "scripts/prepare_data.py reasoning-gym"
+            )
+        return cls(problem_id=str(problem_id), ground_truth=str(ground_truth))
+
+    def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
+        """See `Graded.ask`."""
+        return ask_grade("grade_puzzle", self.ground_truth, response, limits=limits)
+
+
+async def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Mapping[str, Any] | None = None,
+    *,
+    max_concurrency: int = 4,
+    limits: Mapping[str, Any] | None = None,
+    reward_router_address: object = None,
+    reward_model_tokenizer: object = None,
+) -> dict[str, float | int | str | None]:
+    """Grade one response; arguments, value and errors as `reward.math.compute_score`, with a puzzle's ground truth."""
+
+    def problem() -> Puzzle:
+        return Puzzle.from_ground_truth(ground_truth, problem_id=f"of {data_source or 'unnamed data source'}")
+
+    return await reward(problem, solution_str, max_concurrency=max_concurrency, limits=Limits(**dict(limits or {})))

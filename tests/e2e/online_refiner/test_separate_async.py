@@ -1,0 +1,195 @@
+"""verl's trainer with rollout servers of their own (``separate_async``): stock, with eta 0, and in both modes."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from recipe.online_refiner.metrics import MEANING
+from recipe.online_refiner.run_dir import refinement_lines
+
+pytestmark = [pytest.mark.timeout(2400)]
+STOCK_VERL = [
+    *("-m", "recipe.cpu_platform.launch", "-m", "verl.trainer.main_ppo"),
+    *("hydra.searchpath=[pkg://recipe.cpu_platform.config]", "+platform=cpu", "trainer.logger=[console,file]"),
+]
+NUM_STEPS = 3
+"""Of stock verl's job."""
+NUM_MINI_BATCHES = 2
+"""Updates of a step, after which the rollout's servers get the weights."""
+NUM_ROLLOUTS = 16
+"""Of a step."""
+RAYS_AGENT = "Agent'"
+"""How the names of Ray's own processes end that outlive a killed driver by a minute."""
+SEPARATE = [
+    *("trainer.v1.trainer_mode=separate_async", f"trainer.v1.separate_async.parameter_sync_step={NUM_MINI_BATCHES}"),
+    *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
+    *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=1"),
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=sockets",
+    "actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True",
+]
+IN_ORDER = [
+    f"trainer.v1.sampler.custom_sampler.path={Path(__file__).with_name('sampler_in_order.py')}",
+    "trainer.v1.sampler.custom_sampler.name=InOrder",
+]
+
+
+def ours(run_dir: Path, *overrides: str) -> list[str]:
+    """Return the command of a run whose three pools have one worker each, the trainer's without a server."""
+    return [
+        *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *overrides),
+        *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=3"),
+        *("refiner.template=dialogue", "actor_rollout_ref.hybrid_engine=False"),
+    ]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """Stock verl's run."""
+
+    steps: list[dict[str, Any]]
+    """Its metrics."""
+    job: list[str]
+    """Overrides of a run that repeats it."""
+
+
+@pytest.fixture(scope="module")
+def stock(start_marked: Callable, letters_job: list[str], tmp_path_factory: pytest.TempPathFactory) -> Stock:
+    """Train with stock verl, on the training worker's server and one of its own, and keep the rollouts."""
+    folder = tmp_path_factory.mktemp("stock")
+    job = [
+        *(*letters_job, *SEPARATE, *IN_ORDER, "trainer.save_freq=-1", "trainer.total_epochs=9"),
+        *(f"trainer.total_training_steps={NUM_STEPS}", "skip.rollout_tq.enable=True"),
+        *(f"skip.rollout_tq.dump_dir={folder}/rollouts", f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}"),
+    ]
+    started = start_marked(
+        [*STOCK_VERL, f"hydra.run.dir={folder}", *job, "ray_kwargs.ray_init.num_gpus=2"],
+        environment={"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"},
+        cwd=folder,
+    )
+    assert started.wait(900) == 0, started.output()[-6000:]
+    assert started.survivors() == []
+    return Stock(steps=[row["data"] for row in rows(folder / "metrics.jsonl")], job=job)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_stock_verl_trains_with_servers_of_their_own(stock: Stock) -> None:
+    assert len(stock.steps) == NUM_STEPS
+    for step in stock.steps:
+        assert step["actor/grad_norm"] > 0
+        assert step["training/off_policy/trajectory_staleness/max"] == 0
+        # Servers have the weights of the last sync, and so has the actor for old log-probs, also after an update.
+        assert step["training/rollout_probs_diff_max"] < 1e-4
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_eta_zero_has_stock_verls_numbers(stock: Stock, start_marked: Callable, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    job = start_marked(ours(run_dir, *stock.job, "constraint.eta=0", "refiner.temperature=0"), cwd=tmp_path)
+    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    steps = rows(run_dir / "metrics.jsonl")
+    names = ["actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/score/mean"]
+    names += [f"critic/advantages/{kind}" for kind in ("mean", "max", "min")]
+    for step, expected in zip(steps, stock.steps, strict=True):
+        for name in names:
+            assert step[name] == pytest.approx(expected[name], abs=1e-6, rel=1e-6), (step["step"], name)
+        assert step["refiner/num_rollouts"] == NUM_ROLLOUTS and step["refiner/num_accepted"] > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A run in mode penalty whose refiner was killed, and then the run itself; it goes on in mode sft."""
+
+    run_dir: Path
+    killed_at: int
+    """The last checkpoint before."""
+    steps: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def trained(start_marked: Callable, letters_job: list[str], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("trained")
+    run_dir = folder / "run"
+    job = [
+        *(*letters_job, *SEPARATE, "trainer.save_freq=1", "trainer.total_epochs=99", "constraint.eta=0.1"),
+        # At the task's own rate nothing is left to refine after a few steps.
+        *("constraint.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=2e-3"),
+    ]
+    first = start_marked(ours(run_dir, *job, "trainer.total_training_steps=99"), cwd=folder)
+    first.wait_until((run_dir / "metrics.jsonl").exists, 900)
+    replica = re.search(r"refiner replica 0: server process (\d+)", first.output())
+    assert replica is not None
+    psutil.Process(int(replica[1])).kill()
+    tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
+    first.wait_until(lambda: tracker.exists() and int(tracker.read_text() or 0) >= 6, 900)
+    first.process.kill()  # the driver alone
+    first.process.wait(20)
+    assert [one for one in first.survivors(10) if RAYS_AGENT not in one] == []
+    killed_at = int(tracker.read_text())
+
+    last = f"trainer.total_training_steps={killed_at + 6}"
+    second = start_marked(ours(run_dir, *job, last, "constraint.mode=sft"), cwd=folder)
+    assert second.wait(900) == 0, second.output()[-6000:]
+    assert second.survivors() == []
+    assert f"setting global step to {killed_at}" in second.output()
+    return Trained(run_dir=run_dir, killed_at=killed_at, steps=rows(run_dir / "metrics.jsonl"))
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_both_modes_train_through_the_death_of_refiner_and_run(trained: Trained) -> None:
+    steps = trained.steps
+    assert [step["step"] for step in steps] == list(range(1, trained.killed_at + 7))
+    assert all(name in step for step in steps for name in MEANING)
+    assert sum(step["refiner/num_restarts"] for step in steps) == 1
+    for step in steps:
+        assert step["refiner/num_rollouts"] == NUM_ROLLOUTS and step["reward/num_lost"] == 0
+        assert step["refiner/improvement_ratio"] == pytest.approx(step["refiner/num_accepted"] / NUM_ROLLOUTS)
+        assert step["actor/grad_norm"] > 0
+    penalty, sft = steps[: trained.killed_at], steps[trained.killed_at :]
+    assert sum(step["constraint/penalty"] < 0 for step in penalty) >= 4
+    assert all(step["actor/sft_cross_entropy"] == 0 for step in penalty)
+    assert sum(step["actor/sft_cross_entropy"] > 0 for step in sft) >= 4
+    assert all(step["constraint/penalty"] == 0 for step in sft)
+    lines = [json.loads(line) for line in refinement_lines(trained.run_dir)]
+    assert len({line["key"] for line in lines}) == len(lines) == NUM_ROLLOUTS * len(steps)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_servers_get_weights_and_the_metrics_say_how_old_they_were(trained: Trained) -> None:
+    later = [step for step in trained.steps if step["step"] > 2 and "training/global_step" in step]
+    oldest = [step["training/off_policy/trajectory_staleness/max"] for step in later]
+    assert max(oldest) <= 2, "a batch is written ahead; without syncs the age would be the number of the step"
+    for step in later:
+        assert 0 <= step["refiner/staleness_mean"] <= step["refiner/staleness_max"]
+        assert step["refiner/staleness_max"] <= step["training/off_policy/trajectory_staleness/max"]
+    assert max(step["refiner/staleness_max"] for step in later) >= 1
+    for step in trained.steps[1:]:
+        assert step.get("training/rollout_probs_diff_mean", 0) < 0.1
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_both_log_probs_are_of_the_weights_that_the_step_began_with(trained: Trained) -> None:
+    """A response and its refinement begin alike: so do their log-probs, also after the step's first update."""
+    num_alike = 0
+    for pair in rows(trained.run_dir / "tokens.jsonl"):
+        for (token, log_prob), (refined, refined_log_prob) in zip(pair["response"], pair["refined"], strict=False):
+            if token != refined:
+                break
+            assert refined_log_prob == pytest.approx(log_prob, abs=3e-4)
+            num_alike += 1
+    assert num_alike > 5

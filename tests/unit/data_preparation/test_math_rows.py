@@ -1,0 +1,90 @@
+"""GSM8K, MATH and puzzles to verl's parquet: rows as verl's own examples have them, whose own answers get 1."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from recipe.data_preparation.math_rows import gsm8k_row, math_row
+from recipe.data_preparation.rows import Dropped
+from recipe.data_preparation.word_problems import word_problems
+from reward import score
+
+REPOSITORY = Path(__file__).parents[3]
+COINS = {"question": "Ada has 3 coins and finds 4. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"}
+MATH = {"problem": "Solve $2x = 1$.", "solution": r"So $x = \boxed{\frac{1}{2}}$.", "level": "Level 1"}
+
+
+def prepared(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "scripts/prepare_data.py", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+
+
+def rows_of(folder: Path) -> list[dict]:
+    return [row for split in ("train", "val") for row in pq.read_table(folder / f"{split}.parquet").to_pylist()]
+
+
+def test_rows_are_those_of_verls_examples() -> None:
+    row = gsm8k_row(COINS, 0, "openai/gsm8k")
+    assert row["prompt"][0]["content"] == (
+        'Ada has 3 coins and finds 4. How many? Let\'s think step by step and output the final answer after "####".'
+    )
+    assert row["reward_model"] == {"style": "rule", "ground_truth": "7"}
+    assert (row["data_source"], row["ability"], row["extra_info"]["index"]) == ("openai/gsm8k", "math", 0)
+    assert row["extra_info"]["solution"] == COINS["answer"]
+    row = math_row(MATH, 1, "math")
+    assert row["prompt"][0]["content"].endswith("output the final answer within \\boxed{}.")
+    assert (row["reward_model"]["ground_truth"], row["extra_info"]["difficulty"]) == (r"\frac{1}{2}", "Level 1")
+    assert math_row({**MATH, "answer": "0.5"}, 1, "math")["reward_model"]["ground_truth"] == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({**MATH, "problem": " "}, "no question"),
+        ({**MATH, "solution": "So it is."}, "no answer"),
+        ({**MATH, "solution": r"\boxed{}"}, "no answer"),
+        ({**MATH, "answer": "(" * 30 + "1" + ")" * 30}, "answer not gradable"),
+    ],
+)
+def test_unusable_records_are_dropped(record: dict, reason: str) -> None:
+    with pytest.raises(Dropped, match=reason):
+        math_row(record, 0, "math")
+
+
+def test_generated_word_problems_score_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = prepared("gsm8k", "--generated", "20", "--seed", "3", "--val-fraction", "0.2", "--output", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    rows = rows_of(tmp_path)
+    assert len(rows) == 20 and {row["data_source"] for row in rows} == {"word_problems"}
+    assert [record["question"] for record in word_problems(5, 3)] == [
+        row["extra_info"]["question"] for row in sorted(rows, key=lambda row: row["extra_info"]["index"])[:5]
+    ]
+    files = ["--problems", f"{tmp_path}/problems.jsonl", "--solutions", f"{tmp_path}/solutions.jsonl"]
+    assert score.main(files) == 0
+    assert {json.loads(line)["score"] for line in capsys.readouterr().out.splitlines()} == {1.0}
+
+
+def test_gsm8k_is_read_from_a_clone_and_a_file(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    (clone / "data").mkdir(parents=True)
+    for place in (clone / "data" / "train.jsonl", tmp_path / "train.jsonl"):
+        place.write_text(json.dumps(COINS) + "\n")
+    for number, source in enumerate((clone, tmp_path / "train.jsonl")):
+        result = prepared("gsm8k", str(source), "--val-fraction", "0", "--output", f"{tmp_path}/{number}")
+        assert result.returncode == 0, result.stderr
+        (row,) = pq.read_table(tmp_path / str(number) / "train.parquet").to_pylist()
+        assert (row["data_source"], row["reward_model"]["ground_truth"]) == ("openai/gsm8k", "7")
+
+
+def test_wrong_options_are_one_line(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["gsm8k"], "give a SOURCE or --generated N"),
+        (["gsm8k", "--generated", "0"], "--generated 0: give 1 to 10000"),
+        (["reasoning-gym", "--tasks", "a", "--set", "a.b"], "--set a.b: give TASK.KEY=JSON"),
+    ):
+        result = prepared(*arguments, "--output", str(tmp_path / "out"))
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1) and message in result.stderr

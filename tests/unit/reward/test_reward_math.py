@@ -1,0 +1,118 @@
+"""Final answers: found in responses, and compared by math-verify in a judge."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from reward import score
+from reward.judge.math_answers import find_answer
+from reward.limits import Limits
+from reward.math import MathProblem, compute_score
+
+
+def points(answer: object, response: str) -> float | None:
+    return MathProblem.from_answer(answer, problem_id=1).score(response, Limits()).score
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"First \boxed{3}, no: \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        ("2 + 3 = 5\n#### 5\n", "5"),
+        ("#### 4\nso \\boxed{5}", "5"),
+        ("\\boxed{5}\n#### 4", "4"),
+        (r"$\boxed{1}$ and $\boxed{2}$", "1, 2"),
+        (r"\boxed{7}. Again: \boxed{7}", "7"),
+        (r"\boxed{7}, \boxed{7}", "7"),
+        (r"\boxed{ \{1, 2\} }", r"\{1, 2\}"),
+        (r"\fbox{3}", "3"),
+        (r"escaped twice: \\boxed{3}", "3"),
+        (r"\boxed{3 \boxed{4}}", r"3 \boxed{4}"),
+        (r"put it in \boxed{ as asked: \boxed{6}", "6"),
+        (r"\boxed{5", r"\boxed{5"),
+        ("\\boxed{5\nno end", None),
+        (r"\boxed{}", None),
+        (r"\boxed{4}, \boxed{}", None),
+        ("####\n", None),
+        ("The answer is 3.5. I hope so.", "3.5"),
+        ("**Answer:** 12 cm", "12 cm"),
+        ("So the answer is $3$ or $4$.", "$3$ or $4$"),
+        ("The answer is\n$$\nx + 1\n$$\nwhich was asked.", "$$\nx + 1\n$$"),
+        ("Therefore $x \\geq 5$ is the solution.", "$x \\geq 5$"),
+        ("Therefore $x$ is 4 or so.", "Therefore $x$ is 4 or so."),
+        ("42", "42"),
+        ("a\nb", None),
+        ("", None),
+    ],
+)
+def test_answer_is_found(text: str, answer: str | None) -> None:
+    assert find_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        ("72", ["72", "72.0", "$72", "72.", r"\frac{144}{2}", "x = 72", "**72**", "72 cm"], ["7.2", "-72", "27"]),
+        (72, ["72"], ["73"]),
+        ("Steps: 3 * 4 = 12\n#### 12", ["12"], ["3"]),
+        (r"So it is $\boxed{\frac{1}{3}}$.", ["1/3", r"\dfrac13", r"\frac{2}{6}", "0.333333"], ["0.33", "3"]),
+        ("1,234", ["1234", "1,234", r"1{,}234"], ["1", "234"]),
+        ("-5", ["-5", "\u22125"], ["5"]),
+        ("0.18", ["18%", r"18\%", "9/50"], ["1.8"]),
+        (r"(x-1)(x+1)", ["x^2-1", "(x+1)(x-1)", "-1+x^2"], ["x^2+1", "y^2-1"]),
+        (r"\sqrt{8}", [r"2\sqrt{2}", r"2\sqrt 2"], [r"\sqrt{2}"]),
+        (r"\{1,2\}", ["1, 2", r"\{2, 1\}", "1 and 2", r"1 \text{ or } 2"], ["1", r"\{1,2,3\}"]),
+        ("(1, 2)", ["(1,2)"], ["(2,1)", "[1,2]"]),
+        ("[0, 1)", [r"[0,1)", r"\left[0, 1\right)"], ["(0,1)", "[0,1]"]),
+        (r"\begin{pmatrix}1&2\end{pmatrix}", [r"\begin{bmatrix}1&2\end{bmatrix}"], ["(1,2,3)"]),
+        ("x > 2", ["2 < x", "x>2"], ["x < 2", r"x \geq 2"]),
+        ("3 + 4i", ["4i + 3"], ["3 - 4i"]),
+        (r"\text{Monday}", ["monday", r"\text{Monday}", "Monday."], ["Tuesday", "yaMdno"]),
+        ("B", ["(B)", r"\text{B}", "b"], ["(A)", "A, B"]),
+        ("x^2 = -1", ["x^2 = -1"], ["1 = 2", "x = x + 1"]),
+        ("12:30", ["12:30"], ["12:45"]),
+    ],
+)  # fmt: skip
+def test_comparison(answer: object, right: list[str], wrong: list[str]) -> None:
+    found = {text: points(answer, f"\\boxed{{{text}}}") for text in [*right, *wrong]}
+    assert found == {**dict.fromkeys(right, 1.0), **dict.fromkeys(wrong, 0.0)}
+
+
+def test_reward_function_says_why() -> None:
+    async def graded(*responses: str) -> list[dict[str, float | int | str | None]]:
+        return list(
+            await asyncio.gather(*(compute_score("openai/gsm8k", text, "72", {"index": 1}) for text in responses))
+        )
+
+    right, wrong, nothing = asyncio.run(graded("#### 72", "#### 71", "I do not know.\nNo."))
+    assert right == {"score": 1.0, "acc": 1.0, "outcome": "pass", "feedback": ""}
+    assert wrong == {"score": 0.0, "acc": 0.0, "outcome": "fail", "feedback": "The final answer is wrong: 71"}
+    assert nothing == {"score": 0.0, "acc": 0.0, "outcome": "no_answer", "feedback": "No final answer was found."}
+    with pytest.raises(ValueError, match="problem of gsm8k: the expected answer is ' ': give text"):
+        asyncio.run(compute_score("gsm8k", "#### 72", " "))
+
+
+def test_command_line_takes_answers_beside_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    problems = [
+        {"problem_id": "sum", "answer": 5},
+        {"problem_id": "echo", "input_output": {"inputs": ["a\n"], "outputs": ["a\n"]}},
+    ]
+    solutions = [
+        {"problem_id": "sum", "response": "#### 5"},
+        {"problem_id": "echo", "response": "```python\nprint(input())\n```"},
+        {"problem_id": "sum", "response": "The answer is 6."},
+    ]
+    for name, rows in (("p.jsonl", problems), ("s.jsonl", solutions)):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert score.main(["--problems", f"{tmp_path}/p.jsonl", "--solutions", f"{tmp_path}/s.jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["score"], row["outcome"], row["detail"]) for row in rows] == [
+        (1.0, "pass", "5"),
+        (1.0, "pass", ""),
+        (0.0, "fail", "6"),
+    ]
+    (tmp_path / "p.jsonl").write_text('{"problem_id": 1}\n')
+    assert score.main(["--problems", f"{tmp_path}/p.jsonl", "--solutions", f"{tmp_path}/s.jsonl"]) == 2
+    assert "no 'input_output': give it, or the final answer as 'answer'" in capsys.readouterr().err

@@ -1,0 +1,76 @@
+"""Puzzles of reasoning-gym: generated, scored by their own scorers, and not to be forged."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from reward.limits import Limits
+from reward.puzzle import Puzzle, compute_score
+
+reasoning_gym = pytest.importorskip("reasoning_gym", reason="the optional package reasoning-gym is not installed")
+REPOSITORY = Path(__file__).parents[3]
+FORGED = {
+    "polynomial_multiplication": "__import__('unittest.mock').mock.ANY",
+    "n_queens": "[row.split() for row in valid_solutions[0].split(chr(10))]",
+    "binary_matrix": "[row.split() for row in oracle_answer.split(chr(10))]",
+    "countdown": "__import__('os').system('touch {file}')",
+}
+"""Answers that the task's scorer would evaluate: to what equals everything, to what it expects, or to run a command."""
+
+
+def prepared(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "scripts/prepare_data.py", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+
+
+def rows_of(folder: Path) -> list[dict]:
+    return [row for split in ("train", "val") for row in pq.read_table(folder / f"{split}.parquet").to_pylist()]
+
+
+def test_puzzles_are_scored_by_their_own_scorers(tmp_path: Path) -> None:
+    tasks = ["--tasks", "chain_sum,countdown,spell_backward", "--number", "4", "--set", "chain_sum.max_terms=2"]
+    result = prepared("reasoning-gym", *tasks, "--output", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    rows = rows_of(tmp_path)
+    assert len(rows) == 12
+    for row in rows:
+        truth = row["reward_model"]["ground_truth"]
+        answer = row["extra_info"]["solution"]
+        right = asyncio.run(compute_score(row["data_source"], f"I think <answer>{answer}</answer>", truth))
+        wrong = asyncio.run(compute_score(row["data_source"], "<answer>?</answer>", truth))
+        assert (right["score"], right["outcome"]) == (1.0, "pass")
+        assert wrong["score"] < 0.1 and wrong["outcome"] == "fail"
+        assert asyncio.run(compute_score(row["data_source"], answer, truth))["acc"] == 1.0
+    assert {len(json.loads(row["reward_model"]["ground_truth"])["config"]) for row in rows} == {0, 1}
+    with pytest.raises(ValueError, match="is no puzzle: make the data with"):
+        Puzzle.from_ground_truth("72", problem_id=1)
+    result = prepared("reasoning-gym", "--tasks", "chain_sums", "--output", str(tmp_path))
+    assert result.returncode == 2 and "no task chain_sums in reasoning-gym: choose from" in result.stderr
+
+
+@pytest.mark.parametrize("task", FORGED)
+def test_forged_answers_get_what_a_wrong_one_gets(task: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    file = tmp_path / "ran"
+    entry = reasoning_gym.create_dataset(task, seed=0, size=1)[0]
+    truth = json.dumps({"task": task, "config": {}, "entry": entry})
+    puzzle = Puzzle.from_ground_truth(truth, problem_id=task)
+    limits = Limits(test_s=1.0)
+    wrong = puzzle.score("<answer>0</answer>", limits)
+    assert wrong.score is not None and wrong.score < 0.1
+    for text in (
+        FORGED[task].format(file=file),
+        f"open({str(file)!r}, 'w')",
+        "9**9**9**9",
+        "[" * 5000,
+        "1" * (1 << 20),
+    ):
+        result = puzzle.score(f"<answer>{text}</answer>", limits)
+        assert result.score is not None and result.score <= max(wrong.score, 0.05), (text[:40], result)
+    assert puzzle.score(f"<answer>{entry['answer']}</answer>", limits).score == 1.0
+    assert not file.exists()
