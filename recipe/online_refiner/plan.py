@@ -52,9 +52,10 @@ class Plan:
         }
         if blocks.hosts_refiner:
             placement = blocks.refiner.placement + (", streaming" if blocks.streams else "")
+            template = "+".join([blocks.refiner.template, *blocks.refiner.context])
             lines["refiner"] = (
                 f"{blocks.refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas, "
-                f"{placement}, context {self.max_model_len} tokens, template {blocks.refiner.template}"
+                f"{placement}, context {self.max_model_len} tokens, template {template}"
             )
         if blocks.refines:
             lines["a step"] += f", as many refinements of at most {blocks.refiner.max_new_tokens} tokens"
