@@ -140,6 +140,7 @@ def test_the_plan_of_servers_of_their_own(config: DictConfig) -> None:
     rollout.nnodes, rollout.n_gpus_per_node, rollout.checkpoint_engine.backend = 1, 2, "nccl"
     config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size = 2, 1
     config.trainer.v1.separate_async.parameter_sync_step = 2
+    config.actor_rollout_ref.actor.fsdp_config.reshard_after_forward = True
     config.refiner.placement, config.refiner.n_gpus_per_node = "dedicated", 1
     blocks = schema.load(config)
     tokenizer, num_prompts = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path), 4
