@@ -9,29 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reward.judge import JudgeLostError, UnjudgeableError, ask
-from reward.judge.allowed import MODULES
+from reward.judge.fault_texts import FAULT_TEXTS
 from reward.limits import Limits
 from reward.sandbox.jail.values import arguments_text
 
 _MAX_DEPTH = 200  # of values: the steps that carry them take several of the interpreter's 1,000 frames a level
-_FAULTS = {
-    "refused": "{}, which test code may not: it may import "
-    f"{', '.join(MODULES)}, and starts no threads or processes, handles no signals and opens no files",
-    "nameless": "names no function that the answer could define: set fn_name",
-    "vacuous": "passes whatever the answer returns: let it assert something of the answer (HumanEval's wants a last "
-    "line check(candidate)), or leave the test out",
-    "swallowing": "passes an answer that always raises, as all tests do: let them check outside of `try` and `except`, "
-    "or leave the problem out",
-    "careless": "passes, as all tests do, an answer that {} whatever it is asked: let them compare whole values with "
-    "those that are right, or leave the problem out",
-    "untried": "cannot, with the others, be tried with answers that solve nothing ({}): let it do less before it calls "
-    "the answer, set limits.judge_s higher, or leave the problem out",
-    "uncallable": "calls the answer with what cannot be handed to it ({}): give plain values, or leave the problem out",
-    "unusable": "{}: only plain values come back from a call, so leave the problem out",
-    "broken": "fails before it calls the answer ({}), so that no answer passes: mend it, or leave the test out",
-    "undefined": "uses {}, which it does not define, so that an answer could: import that",
-    "crash": "ends the process that runs it ({}): leave out what crashes",
-}
 
 
 class UncallableError(ValueError):
@@ -163,13 +145,13 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
         if kind == "swallowing" and num_swallowing < len(tests):
             continue
         error_kind = UncallableError if kind in ("uncallable", "unusable") else ValueError
-        raise error_kind(f"{where}: test_code {index} {_FAULTS[kind].format(cause)}")
+        raise error_kind(f"{where}: test_code {index} {FAULT_TEXTS[kind].format(cause)}")
     return tests
 
 
 @functools.lru_cache(maxsize=1 << 16)  # a problem is read anew for every answer
 def _faults_of_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> list[tuple[int, str, str]]:
-    """Index, kind (of `_FAULTS`) and cause of what makes tests useless; raises JudgeLostError."""
+    """Index, kind (of `FAULT_TEXTS`) and cause of what makes tests useless; raises JudgeLostError."""
     seconds = limits.judge_s / 2  # for what answers pass them all; the rest is for trials of each
     try:
         return ask("faults_of_tests", tests, fn_name, seconds, limits=limits).value

@@ -5,21 +5,21 @@ import contextlib
 import functools
 import itertools
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy, deepcopy
+from copy import deepcopy
 from time import process_time
 from typing import Any
 
 from reward.judge.assertions import TESTS_FILE
+from reward.judge.changes import CHANGES, Answer, changing
 from reward.judge.trials import Differing, EqualToAll, Trial
 
 _TRIAL_SHARE = 1 / 20  # of the seconds for all: what a trial may take at least, once it has called the answer
+_ENDLESS_SHARE = 1 / 100  # the same, of a test that has no end with some values
 _PASSING = 2.0  # how many times as long as a trial that has passed
 _MAX_RECORDED = 3  # values that tests compare with, tried as constants
 _MAY_BE_RIGHT = {"nan": r"(?i)\bnan\b|isnan", "inf": r"(?i)\binf\b|isinf", "-inf": r"(?i)\binf\b|isinf"}
 _MAX_TEXT = 60  # characters of a value in a message
-_CONTAINERS = (list, dict, set, bytearray, deque)
 _PLAIN: dict[str, Any] = {
     "an empty list": [],
     "an empty dict": {},
@@ -37,8 +37,6 @@ _PLAIN: dict[str, Any] = {
 _AFTER_A_CHANGE: tuple[Any, ...] = (0, "", 1, -1, True, None, [[]], "x")
 """Values that tests which empty or overwrite their arguments may expect."""
 
-Answer = Callable[..., Any]
-Change = Callable[[Any], bool]
 Tried = dict[int, list[Trial]]
 """By test: its trial with `EqualToAll`, then those with `Differing`, at least one if it has passed the first."""
 
@@ -74,6 +72,10 @@ class _Trials:
         self._tests, self._fn_name, self._tried = tests, fn_name, tried
         self._seconds, self._end = seconds, process_time() + seconds
         self._expected = functools.cache(self._expected_of)
+        self._order = list(range(len(tests)))
+        if len(tried) == len(tests):  # what fails soonest goes first
+            self._order.sort(key=lambda index: (not self._expected(index), tried[index][0].setup_s))
+        self.first = self._order[0]
 
     def run(self, answer: Answer, index: int) -> Trial:
         """Try one test.
@@ -81,9 +83,10 @@ class _Trials:
         Raises:
             UntriedError: there is no time for that.
         """
-        seconds = self._seconds * _TRIAL_SHARE
-        if index in self._tried and self._tried[index][0].has_passed:
-            seconds = max(seconds, _PASSING * self._tried[index][0].seconds)
+        tried = self._tried.get(index, [])
+        seconds = self._seconds * (_ENDLESS_SHARE if any(trial.is_late for trial in tried[1:]) else _TRIAL_SHARE)
+        if tried and tried[0].has_passed:
+            seconds = max(seconds, _PASSING * tried[0].seconds)
         left_s = self._end - process_time()
         trial = Trial(answer, self._tests[index], self._fn_name, seconds=seconds, setup_s=max(left_s, 0.0))
         if left_s <= 0 or trial.is_untried:
@@ -97,18 +100,18 @@ class _Trials:
             if self._tried[index][0].has_passed:
                 self._tried[index].append(self.run(lambda *_, **__: Differing(truth=True), index))
         setup_s = self._tried[index][0].setup_s
-        if setup_s * len(_PLAIN) > self._seconds and not self._expected(index):
+        if index == self.first and setup_s * len(_PLAIN) > self._seconds and not self._expected(index):
             raise UntriedError(f"{setup_s:.2g} CPU seconds before the first call")
         return self._tried[index][0]
 
     def all_with_equal(self) -> list[Trial]:
         """These trials of all tests."""
-        return [self.with_equal(index) for index in range(len(self._tests))]
+        return [self.with_equal(index) for index in self._order]
 
     def compared(self) -> list[list[Any]]:
         """For each call, what its value is compared with; calls whose values are not are left out."""
         found: list[list[Any]] = []
-        for index, trial in enumerate(self.all_with_equal()):
+        for index, trial in zip(self._order, self.all_with_equal(), strict=True):
             operands = [list(those) for those in trial.operands]
             for other in self._tried[index][1:]:  # of several that may be right, it sees all
                 for those, more in zip(operands, other.operands, strict=False):
@@ -130,7 +133,7 @@ class _Trials:
 
     def all_pass(self, answer: Answer, *constant: Any) -> bool:
         """Whether all tests pass the answer, which returns a constant if one is given."""
-        for index in range(len(self._tests)):
+        for index in self._order:
             expected = self.compares_with(index)
             if constant and expected and not _is_among(constant[0], expected):
                 return False
@@ -168,7 +171,7 @@ def _constants(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
     may_be_right = {name for name, pattern in _MAY_BE_RIGHT.items() if any(re.search(pattern, test) for test in tests)}
     for what, value in _PLAIN.items():
         # Functions that are handed what others return may make anything of a number: `poly(x, find_zero(x))`.
-        is_open = isinstance(value, (int, type(None))) and len(trials.with_equal(0).names) > 1
+        is_open = isinstance(value, (int, type(None))) and len(trials.with_equal(trials.first).names) > 1
         if what in may_be_right or is_open or not trials.all_pass(_returning(value), value):
             continue
         if not _is_right(value, trials):
@@ -186,7 +189,8 @@ def _is_right(value: Any, trials: _Trials) -> bool:
     is_other = not all(_is_among(value, operands) for operands in compared)
     if compared and not is_other:
         return True
-    if isinstance(value, (bool, type(None))) and not any(trial.looks_at_values for trial in with_equal):
+    is_one_object = value is None or (value is True and not trials.all_pass(_returning(1)))
+    if is_one_object and not any(trial.looks_at_values for trial in with_equal):
         return True  # they ask whether it is that very object
     if is_other and all(trial.has_passed for trial in with_equal):
         return False
@@ -194,16 +198,16 @@ def _is_right(value: Any, trials: _Trials) -> bool:
 
 
 def _changes(trials: _Trials) -> Iterator[str]:
-    for what, change in _CHANGES.items() if trials.with_equal(0).gives_containers else ():
+    for what, change in CHANGES.items() if trials.with_equal(trials.first).gives_containers else ():
         given: list[Any] = []
 
         def note(first: Any, given: list[Any] = given) -> Any:
             given.append(first)
             return EqualToAll()
 
-        trial = trials.run(_changing(change, note), 0)
-        plain = trials.with_equal(0)
-        if not given or (trials.compares_with(0) and _compare_alike(trial, plain)):
+        trial = trials.run(changing(change, note), trials.first)
+        plain = trials.with_equal(trials.first)
+        if not given or (trials.compares_with(trials.first) and _compare_alike(trial, plain)):
             continue  # nothing was changed, or the test does not see it
         recorded = [operands[0] for operands in trial.operands if operands][:_MAX_RECORDED]
         constants = recorded if recorded and trial.has_passed else [*recorded, *_AFTER_A_CHANGE]
@@ -213,9 +217,9 @@ def _changes(trials: _Trials) -> Iterator[str]:
                 returned.setdefault(repr(value)[:_MAX_TEXT], functools.partial(_copy_of, deepcopy(value)))
         for name, value_of in returned.items():
             if (
-                trials.all_pass(_changing(change, value_of))
-                and not trials.all_pass(_changing(change, value_of, in_copies=True))
-                and not trials.all_pass(_changing(change, lambda _: Differing(truth=False)))
+                trials.all_pass(changing(change, value_of))
+                and not trials.all_pass(changing(change, value_of, in_copies=True))
+                and not trials.all_pass(changing(change, lambda _: Differing(truth=False)))
             ):
                 yield f"{what} and returns {name}"
 
@@ -228,63 +232,3 @@ def _compare_alike(one: Trial, other: Trial) -> bool:
     return bool(one.operands and other.operands) and all(
         _is_among(operand, [same]) for operand, same in zip(one.operands[0], other.operands[0], strict=False)
     )
-
-
-def _changing(change: Change, value_of: Callable[[Any], Any], *, in_copies: bool = False) -> Answer:
-    """Change all arguments that can be, and return what `value_of` makes of the first of these."""
-
-    def answer(*positional: Any, **keywords: Any) -> Any:
-        given = [*positional, *keywords.values()]
-        given = [_copied(value) for value in given] if in_copies else given
-        changed = [value for value in given if change(value)]
-        return value_of(changed[0]) if changed else Differing(truth=False)
-
-    return answer
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a container, and of those in it."""
-    if type(value) in (list, tuple):
-        return type(value)(copy(item) if isinstance(item, _CONTAINERS) else item for item in value)
-    if isinstance(value, dict):
-        copied = copy(value)
-        for key, item in value.items():
-            copied[key] = copy(item) if isinstance(item, _CONTAINERS) else item
-        return copied
-    return copy(value) if isinstance(value, _CONTAINERS) else value
-
-
-def _empty(value: Any) -> bool:
-    if isinstance(value, _CONTAINERS):
-        value.clear()
-        return True
-    return False
-
-
-def _empty_items(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any([_empty(item) for item in value.values()])
-    return isinstance(value, (list, tuple, deque)) and any([_empty(item) for item in value])
-
-
-def _overwrite(value: Any) -> bool:
-    if isinstance(value, list) and value:
-        value[:] = [_instead(value[0])]
-        return True
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            value[key] = _instead(item)
-        return True
-    return False
-
-
-def _instead(item: Any) -> Any:
-    return "x" if isinstance(item, str) else 1
-
-
-_CHANGES: dict[str, Change] = {
-    "empties its arguments": _empty,
-    "empties what is in its arguments": _empty_items,
-    "overwrites its arguments": _overwrite,
-}
-"""By what they do: changes of one argument, if that can be changed so."""

@@ -158,6 +158,7 @@ class Trial:
         self.misused = ""  # what was done with the value that ended the test code
         self.has_passed = False
         self.is_untried = False  # its time was over before it called anything
+        self.is_late = False  # or after that
         self.looks_at_values = False  # it passes by what a call returned, or fails by its type
         self.failed: AssertionError | None = None
         started = process_time()
@@ -182,9 +183,10 @@ class Trial:
         elif str(error).startswith("a coroutine was expected"):  # asyncio looks at types
             self.misused = "awaits what it returns"
         self.looks_at_values = isinstance(error, (TypeError, AttributeError))
+        self.is_late = isinstance(error, _TooLongError) and self._called_at is not None
+        self.is_untried = isinstance(error, _TooLongError) and self._called_at is None
         if self._called_at is not None or self.has_passed:
             return
-        self.is_untried = isinstance(error, _TooLongError)
         if not isinstance(error, (_TooLongError, _MisusedError, MemoryError)):
             self.broken = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")[:_MAX_CAUSE]
 

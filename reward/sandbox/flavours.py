@@ -30,7 +30,7 @@ _NUMPY = f"{_FULL} numpy.fft numpy.lib.stride_tricks numpy.linalg numpy.ma numpy
 _IMPORT = re.compile(r"\b(?:import|from)(?:[ \t\f]|\\\r?\n)+((?:[\w. \t\f,]|\\\r?\n)+)")
 _IMPORTS_MORE = ("__import__", "import_module")
 _ENCODING = re.compile(r"code\([^)\n]{0,40}?['\"]([\w -]+)")
-_LEAN_ENCODINGS = ["ascii", "latin-1", "latin1", "utf-8", "utf8"]  # others are modules
+_LEAN_ENCODINGS = ("ascii", "latin-1", "latin1", "utf-8", "utf8")  # others are modules
 _NOT_LEAN = sys.stdlib_module_names - set(_LEAN.split())
 
 
