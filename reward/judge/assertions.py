@@ -21,10 +21,9 @@ from reward.judge.clocks import Clocks
 from reward.judge.closeness import make_empty_differ
 from reward.judge.containers import fill, numbered_arguments
 from reward.judge.protocol import Call
+from reward.judge.source import TESTS_FILE, compiled, parsed
 from reward.sandbox.jail.values import ERRORS, from_text
 
-TESTS_FILE = "tests.py"
-"""What test code is called in tracebacks."""
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
 # Of `typing`, for test code's own functions; no answer defines these.
@@ -129,9 +128,10 @@ def load_modules(tests: str | Sequence[str]) -> bool:
     for test_code in [tests] if isinstance(tests, str) else tests:
         if "import" in test_code or "pytest" in test_code:
             with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                imported = modules_imported(ast.parse(test_code))
+                imported = modules_imported(parsed(test_code))
                 names |= imported | (modules_used(test_code) & {"pytest"})
                 names |= {"numpy.testing"} if "numpy" in imported and "testing" in test_code else set()
+    parsed.cache_clear()  # this process stays, and its memory is that of all questions
     missing = sorted(names - sys.modules.keys())
     for name in missing:
         with contextlib.suppress(Exception):  # the test code will meet it again
@@ -145,7 +145,7 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
     sys.modules[module.__name__] = module  # where dataclasses look for what annotations name
     namespace = module.__dict__
     namespace.update({name: getattr(typing, name) for name in _NAMES_OF_TYPES.split()})
-    code, names, modules = _prepared(test_code, fn_name)
+    code, names, modules = prepared(test_code, fn_name)
     for name in names:
         namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
     namespace.update(modules)
@@ -155,9 +155,9 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
 
 
 @functools.lru_cache(maxsize=256)  # of the tests of a problem, each of which is tried often
-def _prepared(test_code: str, fn_name: str | None) -> tuple[CodeType, list[str], dict[str, Any]]:
+def prepared(test_code: str, fn_name: str | None) -> tuple[CodeType, list[str], dict[str, Any]]:
     """The test code compiled, the names that the answer is to define, and modules that it uses without import."""
-    tree = ast.parse(test_code)
+    tree = parsed(test_code)
     used = modules_used(test_code)
     names, modules = [], {}
     for name in names_of_the_answer(test_code, fn_name):
@@ -167,8 +167,7 @@ def _prepared(test_code: str, fn_name: str | None) -> tuple[CodeType, list[str],
             modules[name] = getattr(module, name, module) if is_class else module
         else:
             names.append(name)
-    # Whatever the interpreter's options are, assertions count.
-    return compile(tree, TESTS_FILE, "exec", dont_inherit=True, optimize=0), names, modules
+    return compiled(test_code), names, modules
 
 
 def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
@@ -179,7 +178,7 @@ def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
 
     Only the test code decides: an answer that defines `set` or `all` must not change what the assertions mean.
     """
-    tree = ast.parse(test_code)
+    tree = parsed(test_code)
     undefined = set(_undefined(test_code)) - {*builtins.__dict__, *_NAMES_OF_TYPES.split()}
     # `check(candidate)` names the answer's function as `check` names its parameter.
     if any(isinstance(node, ast.Name) and node.id == "candidate" for node in ast.walk(tree)):
@@ -202,7 +201,7 @@ def _undefined(test_code: str) -> frozenset[str]:
                 read.update([symbol.get_name()] if symbol.is_referenced() else [])
                 bound.update([symbol.get_name()] if symbol.is_assigned() or symbol.is_imported() else [])
         tables += table.get_children()
-    for node in ast.walk(ast.parse(test_code)):
+    for node in ast.walk(parsed(test_code)):
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             bound.update(_names_of_module(node.module or ""))
     return frozenset(read - bound)
@@ -228,7 +227,7 @@ def names_defined(tree: ast.Module) -> set[str]:
 def modules_used(test_code: str) -> set[str]:
     """Modules, of the standard library or `pytest`, that the test code takes attributes of without importing them."""
     undefined = _undefined(test_code) & {*sys.stdlib_module_names, "pytest"}
-    return {base for base, _ in _attributes(ast.parse(test_code))} & undefined
+    return {base for base, _ in _attributes(parsed(test_code))} & undefined
 
 
 def attributes_taken(tree: ast.Module, name: str) -> set[str]:

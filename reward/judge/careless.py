@@ -10,8 +10,8 @@ from copy import deepcopy
 from time import process_time
 from typing import Any
 
-from reward.judge.assertions import TESTS_FILE
 from reward.judge.changes import CHANGES, Answer, changing
+from reward.judge.source import TESTS_FILE, parsed
 from reward.judge.trials import Differing, EqualToAll, Trial
 
 _TRIAL_SHARE = 1 / 20  # of the seconds for all: what a trial may take at least, once it has called the answer
@@ -125,7 +125,7 @@ class _Trials:
         return self._expected(index)
 
     def _expected_of(self, index: int) -> list[Any]:
-        tree = ast.parse(self._tests[index])
+        tree = parsed(self._tests[index])
         for trial in self._tried[index][1:]:
             if trial.failed and len(trial.operands) == 1 == len(trial.operands[0]) and _is_plain(tree, trial.failed):
                 return trial.operands[0]

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from time import process_time
 
 from reward.judge.allowed import refused_use
-from reward.judge.assertions import TESTS_FILE, modules_used, names_defined, names_of_the_answer
+from reward.judge.assertions import modules_used, names_defined, names_of_the_answer
 from reward.judge.careless import Tried, UntriedError, careless_answer
+from reward.judge.source import compiled, parsed
 from reward.judge.trials import ENOUGH_S, Differing, EqualToAll, Trial, always_raise
 from reward.judge.unusable import unusable_use
 
@@ -69,10 +70,10 @@ def faults_together(
 
 def _fault_to_be_seen(test_code: str, fn_name: str | None) -> tuple[str, str] | None:
     try:
-        compile(test_code, TESTS_FILE, "exec", dont_inherit=True)
+        compiled(test_code)
     except (SyntaxError, ValueError) as error:  # what is none of a parser's business
         return "broken", str(error)
-    tree = ast.parse(test_code)
+    tree = parsed(test_code)
     names = set(names_of_the_answer(test_code, fn_name))
     modules = (names & modules_used(test_code)) - {fn_name}
     if use := refused_use(tree, names_defined(tree) | {fn_name or ""}, modules):
@@ -127,7 +128,7 @@ def _fault_when_tried(test_code: str, fn_name: str | None, trials: list[Trial]) 
 
 def _swallows_errors(test_code: str, fn_name: str | None, equal_to_all: "Trial") -> bool:
     """Whether test code that looks at what the answer returns passes one that always raises."""
-    if not any(isinstance(node, (ast.ExceptHandler, ast.withitem)) for node in ast.walk(ast.parse(test_code))):
+    if not any(isinstance(node, (ast.ExceptHandler, ast.withitem)) for node in ast.walk(parsed(test_code))):
         return False
     if not Trial(always_raise, test_code, fn_name).has_passed:
         return False
@@ -138,7 +139,7 @@ def _swallows_errors(test_code: str, fn_name: str | None, equal_to_all: "Trial")
 
 
 def _has_branches(test_code: str) -> bool:
-    tree = ast.parse(test_code)
+    tree = parsed(test_code)
     tests = [node.test for node in ast.walk(tree) if isinstance(node, ast.Assert)]
     all_hold = {id(test) for test in tests if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)}
     return any(

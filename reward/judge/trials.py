@@ -14,7 +14,7 @@ from time import process_time
 from types import FunctionType, MethodType
 from typing import Any
 
-from reward.judge.assertions import execute
+from reward.judge.assertions import execute, prepared
 from reward.sandbox.jail.values import CONTAINERS, arguments_text
 
 ENOUGH_S = 1.0
@@ -163,6 +163,8 @@ class Trial:
         self.failed: AssertionError | None = None
         started = process_time()
         try:
+            prepared(test_code, fn_name)  # once for all trials
+            started = process_time()
             with _ended_after(setup_s):
                 execute(test_code, fn_name, self.function)
             self.has_passed = True

@@ -51,7 +51,7 @@ def test_parquet_has_verl_schema(easy_data: Path) -> None:
             assert row["ability"] == "code"
             assert [message["role"] for message in row["prompt"]] == ["user"]
             assert row["reward_model"]["style"] == "rule"
-            assert row["extra_info"].keys() == {"problem_id", "family", "difficulty", "split", "index"}
+            assert row["extra_info"].keys() == {"problem_id", "family", "difficulty", "split", "solution", "index"}
             assert (row["extra_info"]["split"], row["extra_info"]["index"]) == (split, index)
 
 

@@ -11,8 +11,8 @@ PAIR = "a, b = {'id': 1, 'v': 5}, {'id': 2, 'v': 3}\nrows = [a, b]\n"
 @pytest.mark.parametrize(
     ("test", "body", "outcome"),
     [
-        ("assert f(rows) == a", "x.sort(key=lambda r: r['v'])\n    return x[-1]", "pass"),
-        ("assert f(rows) == a", "x.sort(key=lambda r: r['v'])\n    return x[0]", "fail"),
+        ("assert f(rows) == a and a['v'] == 5", "x.sort(key=lambda r: r['v'])\n    return x[-1]", "pass"),
+        ("assert f(rows) == a and a['v'] == 5", "x.sort(key=lambda r: r['v'])\n    return x[0]", "fail"),
         ("f(rows)\nassert rows == [b, a] and rows[0] is b and a['v'] == 5", "x.reverse()", "pass"),
         ("assert f(rows) is a\nassert rows == [b]", "return x.pop(0)", "pass"),
         ("before = rows[:]\nassert f(rows) is None and rows == before", "x.sort(key=lambda r: r['v'])", "fail"),

@@ -264,7 +264,12 @@ def test_calls_that_take_no_time_have_an_end() -> None:
 @pytest.mark.parametrize("hidden", ["try: f(1)\nexcept BaseException: pass", "try: f(1)\nexcept: pass"])
 def test_the_end_of_the_answer_cannot_be_hidden(hidden: str) -> None:
     answer = "import os\ndef f(x): return x if x else os._exit(0)"
-    assert score([hidden.replace("f(1)", "assert f(0) == 0") + "\nassert f(1) == 1"], answer, "f").outcome != "pass"
+    assert (
+        score(
+            [hidden.replace("f(1)", "assert f(0) == 0") + "\nassert f(1) == 1\nassert f(3) == 3"], answer, "f"
+        ).outcome
+        != "pass"
+    )
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,16 @@ def test_values_that_some_answer_can_return_are_accepted(test: str) -> None:
     assert Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=7).num_tests == 1
 
 
+def test_names_within_long_literals_are_seen() -> None:
+    rows = [[[n, -0.5, "x"], {n: (n,)}] for n in range(3_000)]
+    for name, what in (("isclose", "uses isclose"), ("eval", "uses eval")):
+        test = f"cases = {str(rows)[:-1]}, [[{name}]]]\nassert f(len(cases)) == cases"
+        with pytest.raises(ValueError, match=f"problem 7: test_code 0 {what}"):
+            Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=7)
+    test = f"cases = {rows}\nfor case in cases: assert f(case[0][0]) == case[0]"
+    assert Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=7).num_tests == 1
+
+
 @pytest.mark.parametrize(
     "test", ["assert all(case for case in ['f(1)'])", "def check(add):\n    assert add(1) == 3\ncheck(None)"]
 )
