@@ -21,18 +21,16 @@ browser() {
         echo "test: chromium could not be installed; the report's browser test is skipped"
     fi
 }
-# With a thread for each core tests that run beside each other would wait for each other, busily. Many wait for a time-out:
-# three at a time keep two cores busy.
+# Two tests at a time: with a thread for each core they would wait for each other, busily.
 together() {
-    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses 3 --dist loadgroup "$@" || [ $? = 5 ]
+    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses 2 "$@" || [ $? = 5 ] # 5: no test was chosen
 }
 alone() {
-    .venv/bin/pytest -v --durations=15 "$@" || [ $? = 5 ] # 5: no test was chosen
+    .venv/bin/pytest -v --durations=15 "$@" || [ $? = 5 ]
 }
 static() {
     .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/mypy
 }
-default="not gpu and not slow"
 unit() { # style and types beside the tests
     static &
     local checks=$! failed=0
@@ -40,18 +38,16 @@ unit() { # style and types beside the tests
     wait "$checks" || { failed=1; echo "test: style or types failed: see ruff's or mypy's lines above"; }
     return "$failed"
 }
-e2e() {
-    local failed=0
-    together -m "$default and not alone" tests/e2e "$@" || failed=1
+e2e() { # what may share the machine first, those of a file in one process
+    local failed=0 default="not gpu and not slow"
+    together --dist loadfile -m "$default and not alone" tests/e2e "$@" || failed=1
     alone -m "$default and alone" tests/e2e "$@" || failed=1
     return "$failed"
 }
-all() { # as both, but unit tests fill the cores while jobs start
-    static &
-    local checks=$! failed=()
-    together -m "$default and not alone" --durations=15 tests || failed+=("tests that run together")
-    alone -m "$default and alone" tests || failed+=("tests that run alone")
-    wait "$checks" || failed+=("style or types")
+all() {
+    local failed=()
+    unit || failed+=("style, types or unit tests")
+    e2e || failed+=("end-to-end tests")
     if [ ${#failed[@]} != 0 ]; then printf 'test: failed: %s (see above)\n' "${failed[@]}"; return 1; fi
 }
 slow() {

@@ -23,15 +23,6 @@ for _name, _value in ENVIRONMENT.items():
 settings.register_profile("any machine", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("any machine")
 
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests of a file, which share its fixtures, run in one process where several share the machine."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
-
-
 REPOSITORY = Path(__file__).parents[1]
 MARKER = "ONLINE_REFINER_TEST_RUN"
 

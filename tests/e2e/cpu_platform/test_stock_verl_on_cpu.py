@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.e2e
-@pytest.mark.xdist_group("stock")
+@pytest.mark.alone
 @pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_grpo_trains(num_workers: int, stock_on: Callable) -> None:
     """Each worker is an FSDP rank, and has a vLLM replica."""

@@ -18,7 +18,7 @@ from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import refinement_lines
 
 # Jobs that a fixture runs one after the other.
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("stock")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.alone]
 REPOSITORY = Path(__file__).parents[3]
 RAYS_AGENT = "Agent'"
 """How the names of Ray's own processes end that outlive a killed driver by a minute."""
