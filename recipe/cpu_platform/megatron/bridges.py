@@ -52,6 +52,7 @@ def _resume_torchs_adam(optimizer: Any) -> None:
     Reason: without Transformer Engine and Apex its Adam is torch's, whose state has a tensor "step" for each parameter.
     ``optimizer/distrib_optimizer.py:642`` (``state_dict``), which loading calls too, asserts that there is one step
     already; line 836 (``load_state_dict``) gives all parameters one and the same tensor, which each of them increments.
+    Line 940 copies into float32 parameters themselves, of which lower precisions have a second copy without gradient.
     """
     state_dict, load_state_dict = optimizer.state_dict, optimizer.load_state_dict
 
@@ -64,7 +65,8 @@ def _resume_torchs_adam(optimizer: Any) -> None:
         return state_dict(self)
 
     def with_own_steps(self: Any, loaded: dict[str, Any]) -> None:
-        load_state_dict(self, loaded)
+        with torch.no_grad():
+            load_state_dict(self, loaded)
         for state in self.optimizer.state.values():
             state["step"] = state["step"].clone()
 

@@ -62,7 +62,7 @@ def test_penalty_on_two_ranks_killed_resumed_and_exported(
     adam = "+actor_rollout_ref.actor.optim.override_optimizer_config={adam_beta1:0.9,adam_eps:1e6}"
     rollouts = ["skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={tmp_path}/rollouts"]
     rollouts += ["skip.rollout_tq.steps=[1,2,3,4]", "trainer.total_training_steps=4", "trainer.save_freq=1"]
-    settings = ["constraint.eta=0.05", *TWO_RANKS, adam, "actor_rollout_ref.actor.optim.lr=1e5", *rollouts]
+    settings = ["constraint.eta=0.05", *TWO_RANKS, adam, "actor_rollout_ref.actor.optim.lr=2e4", *rollouts]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
@@ -87,7 +87,7 @@ def test_penalty_on_two_ranks_killed_resumed_and_exported(
     expected, found = exported(whole, tmp_path / "exported_whole"), exported(killed, tmp_path / "exported_killed")
     initial = AutoModelForCausalLM.from_pretrained(two_part_llama, dtype=torch.float32).state_dict()
     assert expected.keys() == found.keys() == initial.keys()
-    assert max((expected[name] - initial[name]).abs().max() for name in initial) > 1e-2
+    assert max((expected[name] - initial[name]).abs().max() for name in initial) > 2e-3
     for name in initial:
         torch.testing.assert_close(found[name], expected[name], atol=1e-5, rtol=0)
 
