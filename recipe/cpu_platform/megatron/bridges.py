@@ -5,6 +5,7 @@
 
 import logging
 import warnings
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ def apply() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of apex and Transformer Engine, which are not there
         from megatron.core.models.gpt import gpt_layer_specs
+        from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
         from megatron.core.tensor_parallel import random
         from megatron.core.transformer import transformer_block
 
@@ -40,6 +42,35 @@ def apply() -> None:
     gpt_layer_specs.TESpecProvider, gpt_layer_specs.TENorm = layers.CpuSpecProvider, layers.Norm
     # transformer/transformer_block.py:69: a norm that refuses sequence parallelism.
     transformer_block.LayerNormImpl = layers.Norm
+    if DistributedOptimizer.state_dict.__module__ != __name__:
+        _resume_torchs_adam(DistributedOptimizer)
+
+
+def _resume_torchs_adam(optimizer: Any) -> None:
+    """Let a distributed optimizer load a checkpoint in a new process.
+
+    Reason: without Transformer Engine and Apex its Adam is torch's, whose state has a tensor "step" for each parameter.
+    ``optimizer/distrib_optimizer.py:642`` (``state_dict``), which loading calls too, asserts that there is one step
+    already; line 836 (``load_state_dict``) gives all parameters one and the same tensor, which each of them increments.
+    Line 940 copies into float32 parameters themselves, of which lower precisions have a second copy without gradient.
+    """
+    state_dict, load_state_dict = optimizer.state_dict, optimizer.load_state_dict
+
+    def with_steps(self: Any) -> dict[str, Any]:
+        state = self.optimizer.state
+        for parameter in (one for group in self.optimizer.param_groups for one in group["params"]):
+            if not state[parameter]:
+                zeros = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                state[parameter] = {"step": torch.tensor(0.0), **zeros}
+        return state_dict(self)
+
+    def with_own_steps(self: Any, loaded: dict[str, Any]) -> None:
+        with torch.no_grad():
+            load_state_dict(self, loaded)
+        for state in self.optimizer.state.values():
+            state["step"] = state["step"].clone()
+
+    optimizer.state_dict, optimizer.load_state_dict = with_steps, with_own_steps
 
 
 def _set_rng_state(new_state: torch.Tensor, device: object = None, graph_safe: bool = False) -> None:

@@ -21,12 +21,12 @@ TWO_RANKS = ["trainer.n_gpus_per_node=2", "actor_rollout_ref.actor.megatron.tens
 
 
 @pytest.fixture
-def command(letters_task: list[str], two_part_llama: Path, tmp_path: Path) -> Callable[..., list[str]]:
+def command(letters_task: list[str], two_part_llama: Path) -> Callable[..., list[str]]:
     """Return a function from overrides to a job's command line."""
 
     def command(*overrides: str) -> list[str]:
-        own = ["platform=cpu_megatron", f"run_dir={tmp_path}/run", f"actor_rollout_ref.model.path={two_part_llama}"]
-        own += ["actor_rollout_ref.actor.optim.lr=1e-3", "refiner.template=dialogue", "trainer.total_epochs=3"]
+        own = ["platform=cpu_megatron", f"actor_rollout_ref.model.path={two_part_llama}"]
+        own += ["refiner.template=dialogue", "trainer.total_epochs=3"]
         return ["-m", "recipe.online_refiner.main", *letters_task, *own, *overrides]
 
     return command
@@ -45,42 +45,57 @@ def steps_of(folder: Path, num_steps: int) -> list[dict[str, Any]]:
     return steps
 
 
+def exported(folder: Path, output: Path) -> dict[str, torch.Tensor]:
+    """Export a run's last checkpoint and return its parameters."""
+    command = [sys.executable, "scripts/export_checkpoint.py", str(folder / "run"), "--output", str(output)]
+    done = subprocess.run(command, cwd=REPOSITORY, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    AutoTokenizer.from_pretrained(output)
+    return AutoModelForCausalLM.from_pretrained(output, dtype=torch.float32).state_dict()
+
+
 def test_penalty_on_two_ranks_killed_resumed_and_exported(
     command: Callable, start_marked: Callable, two_part_llama: Path, tmp_path: Path
 ) -> None:
-    arguments = command("constraint.eta=0.05", *TWO_RANKS, "trainer.total_training_steps=4", "trainer.save_freq=1")
-    first = start_marked(arguments, cwd=tmp_path)
-    tracker = tmp_path / "run" / "checkpoints" / "latest_checkpointed_iteration.txt"
+    """It ends with the parameters of a run that nobody killed, on the same rollouts."""
+    # With so large an epsilon rounding noise stays small, which Adam would turn into steps of the learning rate.
+    adam = "+actor_rollout_ref.actor.optim.override_optimizer_config={adam_beta1:0.9,adam_eps:1e6}"
+    rollouts = ["skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={tmp_path}/rollouts"]
+    rollouts += ["skip.rollout_tq.steps=[1,2,3,4]", "trainer.total_training_steps=4", "trainer.save_freq=1"]
+    settings = ["constraint.eta=0.05", *TWO_RANKS, adam, "actor_rollout_ref.actor.optim.lr=2e4", *rollouts]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    job = start_marked(command(*settings, f"run_dir={whole}/run"), cwd=whole)
+    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    assert any(step["constraint/penalty"] < 0 for step in steps_of(whole, 4))
+
+    arguments = command(*settings, f"run_dir={killed}/run")
+    first = start_marked(arguments, cwd=killed)
+    tracker = killed / "run" / "checkpoints" / "latest_checkpointed_iteration.txt"
     first.wait_until(tracker.exists, 900)
     first.kill_all()
     killed_at = int(tracker.read_text())
     assert killed_at < 4, "the run ended before it was killed"
-
-    second = start_marked(arguments, cwd=tmp_path)
+    second = start_marked(arguments, cwd=killed)
     assert second.wait(900) == 0, second.output()[-6000:]
     assert second.survivors() == []
     assert f"setting global step to {killed_at}" in second.output()
-    steps = steps_of(tmp_path, 4)
-    assert any(step["constraint/penalty"] < 0 for step in steps)
+    steps_of(killed, 4)
 
-    folder = tmp_path / "exported"
-    export = [sys.executable, "scripts/export_checkpoint.py", str(tmp_path / "run"), "--output", str(folder)]
-    done = subprocess.run(export, cwd=REPOSITORY, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    AutoTokenizer.from_pretrained(folder)
-    trained, initial = (
-        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict()
-        for path in (folder, two_part_llama)
-    )
-    assert trained.keys() == initial.keys()
-    changes = {name: (trained[name] - initial[name]).abs().max().item() for name in trained}
-    assert all(0 < change < 4 * 2e-3 for change in changes.values()), "Adam changes a number by at most lr a step"
+    expected, found = exported(whole, tmp_path / "exported_whole"), exported(killed, tmp_path / "exported_killed")
+    initial = AutoModelForCausalLM.from_pretrained(two_part_llama, dtype=torch.float32).state_dict()
+    assert expected.keys() == found.keys() == initial.keys()
+    assert max((expected[name] - initial[name]).abs().max() for name in initial) > 2e-3
+    for name in initial:
+        torch.testing.assert_close(found[name], expected[name], atol=1e-5, rtol=0)
 
 
 def test_sft_on_two_ranks(command: Callable, start_marked: Callable, tmp_path: Path) -> None:
     arguments = command(
-        *("constraint.mode=sft", "constraint.eta=0.5", "constraint.cross_entropy_all_every=1"),
-        *(*TWO_RANKS, "trainer.total_training_steps=3"),
+        *("constraint.mode=sft", "constraint.eta=0.5", "constraint.cross_entropy_all_every=1", *TWO_RANKS),
+        *("actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=3", f"run_dir={tmp_path}/run"),
     )
     job = start_marked(arguments, cwd=tmp_path)
     assert job.wait(900) == 0, job.output()[-6000:]
@@ -97,7 +112,7 @@ def test_a_critic_on_two_pipeline_stages(command: Callable, start_marked: Callab
     arguments = command(
         *("algorithm.adv_estimator=gae", "constraint.eta=0.05", "constraint.mode=lagrangian"),
         *("trainer.n_gpus_per_node=2", *stages, "critic.ppo_micro_batch_size_per_gpu=4", "critic.optim.lr=1e-3"),
-        "trainer.total_training_steps=3",
+        *("actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=3", f"run_dir={tmp_path}/run"),
     )
     job = start_marked(arguments, cwd=tmp_path)
     assert job.wait(900) == 0, job.output()[-6000:]
