@@ -10,7 +10,7 @@ from copy import deepcopy
 from time import process_time
 from typing import Any
 
-from reward.judge.changes import CHANGES, Answer, changing
+from reward.judge.changes import CHANGES, Answer, Change, changing
 from reward.judge.source import TESTS_FILE, parsed
 from reward.judge.trials import Differing, EqualToAll, Trial
 
@@ -72,10 +72,10 @@ class _Trials:
         self._tests, self._fn_name, self._tried = tests, fn_name, tried
         self._seconds, self._end = seconds, process_time() + seconds
         self._expected = functools.cache(self._expected_of)
-        self._order = list(range(len(tests)))
+        self.order = list(range(len(tests)))
         if len(tried) == len(tests):  # what fails soonest goes first
-            self._order.sort(key=lambda index: (not self._expected(index), tried[index][0].setup_s))
-        self.first = self._order[0]
+            self.order.sort(key=lambda index: (not self._expected(index), tried[index][0].setup_s))
+        self.first = self.order[0]
 
     def run(self, answer: Answer, index: int) -> Trial:
         """Try one test.
@@ -106,12 +106,12 @@ class _Trials:
 
     def all_with_equal(self) -> list[Trial]:
         """These trials of all tests."""
-        return [self.with_equal(index) for index in self._order]
+        return [self.with_equal(index) for index in self.order]
 
     def compared(self) -> list[list[Any]]:
         """For each call, what its value is compared with; calls whose values are not are left out."""
         found: list[list[Any]] = []
-        for index, trial in zip(self._order, self.all_with_equal(), strict=True):
+        for index, trial in zip(self.order, self.all_with_equal(), strict=True):
             operands = [list(those) for those in trial.operands]
             for other in self._tried[index][1:]:  # of several that may be right, it sees all
                 for those, more in zip(operands, other.operands, strict=False):
@@ -133,7 +133,7 @@ class _Trials:
 
     def all_pass(self, answer: Answer, *constant: Any) -> bool:
         """Whether all tests pass the answer, which returns a constant if one is given."""
-        for index in self._order:
+        for index in self.order:
             expected = self.compares_with(index)
             if constant and expected and not _is_among(constant[0], expected):
                 return False
@@ -198,24 +198,11 @@ def _is_right(value: Any, trials: _Trials) -> bool:
 
 
 def _changes(trials: _Trials) -> Iterator[str]:
-    for what, change in CHANGES.items() if trials.with_equal(trials.first).gives_containers else ():
-        given: list[Any] = []
-
-        def note(first: Any, given: list[Any] = given) -> Any:
-            given.append(first)
-            return EqualToAll()
-
-        trial = trials.run(changing(change, note), trials.first)
-        plain = trials.with_equal(trials.first)
-        if not given or (trials.compares_with(trials.first) and _compare_alike(trial, plain)):
-            continue  # nothing was changed, or the test does not see it
-        recorded = [operands[0] for operands in trial.operands if operands][:_MAX_RECORDED]
-        constants = recorded if recorded and trial.has_passed else [*recorded, *_AFTER_A_CHANGE]
-        returned: dict[str, Callable[[Any], Any]] = {"the first": lambda first: first}
-        for value in constants:
-            with contextlib.suppress(Exception):  # test code's own objects may have no copy, or no text
-                returned.setdefault(repr(value)[:_MAX_TEXT], functools.partial(_copy_of, deepcopy(value)))
-        for name, value_of in returned.items():
+    for what, change in CHANGES.items():
+        seen = _first_that_sees(change, trials)
+        if seen is None:
+            continue
+        for name, value_of in _values_expected(seen).items():
             if (
                 trials.all_pass(changing(change, value_of))
                 and not trials.all_pass(changing(change, value_of, in_copies=True))
@@ -224,11 +211,43 @@ def _changes(trials: _Trials) -> Iterator[str]:
                 yield f"{what} and returns {name}"
 
 
+def _first_that_sees(change: Change, trials: _Trials) -> Trial | None:
+    """The trial, with values that equal all, of the first test for which it makes a difference, or may make one."""
+    for index in trials.order:
+        plain = trials.with_equal(index)
+        if not plain.gives_containers:
+            continue
+        changed: list[Any] = []
+
+        def note(first: Any, changed: list[Any] = changed) -> Any:
+            changed.append(first)
+            return EqualToAll()
+
+        trial = trials.run(changing(change, note), index)
+        if changed and not (trials.compares_with(index) and _compare_alike(trial, plain)):
+            return trial
+    return None
+
+
+def _values_expected(seen: Trial) -> dict[str, Callable[[Any], Any]]:
+    """What may pass where the test sees the change, by names: functions of the first argument that was changed."""
+    found: dict[str, Callable[[Any], Any]] = {}
+    for operands in filter(None, seen.operands):
+        with contextlib.suppress(Exception):  # test code's own objects may have no copy, or no text
+            found.setdefault(repr(operands[0])[:_MAX_TEXT], functools.partial(_copy_of, deepcopy(operands[0])))
+        if len(found) == _MAX_RECORDED:
+            break
+    if not (found and seen.has_passed):
+        found |= {repr(value): functools.partial(_copy_of, value) for value in _AFTER_A_CHANGE}
+    return {"the first": lambda first: first, **found}
+
+
 def _copy_of(value: Any, _: Any) -> Any:
     return deepcopy(value)
 
 
 def _compare_alike(one: Trial, other: Trial) -> bool:
-    return bool(one.operands and other.operands) and all(
-        _is_among(operand, [same]) for operand, same in zip(one.operands[0], other.operands[0], strict=False)
+    return len(one.operands) == len(other.operands) and all(
+        len(those) == len(same) and all(_is_among(value, [like]) for value, like in zip(those, same, strict=True))
+        for those, same in zip(one.operands, other.operands, strict=True)
     )

@@ -124,6 +124,9 @@ def test_a_constant_that_all_tests_pass_beside_what_they_ask_for_is_refused(chec
         (["a = [2, 9]\nassert abs(f(a) - math.prod(a)) < 1e-6"], "1"),
         (["a = [2, 9]\nassert f(a) == (a.index(max(a)) if a else -1)"], "-1"),
         (["a = [9, 2]\nassert f(a) == (a == sorted(a))"], "True"),
+        (["a = [1]\nassert f(a) == (a == sorted(a))", "a = [9, 2]\nassert f(a) == (a == sorted(a))"], "True"),
+        (["for a in ([1], [9, 2]): assert f(a) == (a == sorted(a))"], "True"),
+        (["a = [9, 2]\nassert f(a) == (a == sorted(a))", "assert f([]) == True"], "True"),
         (["a = [9, 2]\nassert f(a) is (sum(a) / len(a) if a else None)"], "None"),
         (["a = [9]\nassert f(a) == [s for n in range(len(a) + 1) for s in itertools.combinations(a, n)]"], r"\[\(\)\]"),
     ],
@@ -142,6 +145,7 @@ def test_tests_that_all_pass_what_empties_its_arguments_and_returns_a_constant_a
     ("test", "what"),
     [
         ("a = [3, 9, 2]\nassert f(a) == max(a)", "overwrites its arguments and returns 1"),
+        ("a = [3, 1]\nassert f(a, 0) == min(a)\nassert f(a, 1) == max(a)", "overwrites its arguments and returns 1"),
         ("a = ['b', 'cc']\nassert f(a) == max(a, key=len)", "overwrites its arguments and returns 'x'"),
         ("d = {'a': 3, 'b': 9}\nassert f(d) == max(d.values())", "overwrites its arguments and returns 1"),
         (
