@@ -21,40 +21,47 @@ browser() {
         echo "test: chromium could not be installed; the report's browser test is skipped"
     fi
 }
-# Two tests at a time: with a thread for each core they would wait for each other, busily.
+chosen="not slow and not gpu" failed=0
+run() { # and go on; 5: no test was chosen
+    "$@" || [ $? = 5 ] || failed=1
+}
+# Three tests at a time, since most wait more than they compute; those of a file in one process. With a thread for each
+# core they would wait for each other, busily.
 together() {
-    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses 2 "$@" || [ $? = 5 ] # 5: no test was chosen
+    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+        --durations=15 -m "$chosen and not alone" "$@"
 }
 alone() {
-    .venv/bin/pytest -v --durations=15 "$@" || [ $? = 5 ]
+    .venv/bin/pytest -v --durations=15 -m "$chosen and alone" "$@"
 }
 static() {
-    .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/mypy
+    .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/mypy && return
+    echo "test: style or types failed: see ruff's or mypy's lines above"
+    return 1
 }
-unit() { # style and types beside the tests
+unit() {
     static &
-    local checks=$! failed=0
-    together tests/unit "$@" || failed=1
-    wait "$checks" || { failed=1; echo "test: style or types failed: see ruff's or mypy's lines above"; }
-    return "$failed"
+    run together tests/unit "$@"
+    run wait $!
 }
-e2e() { # what may share the machine first, those of a file in one process
-    local failed=0 default="not gpu and not slow"
-    together --dist loadfile -m "$default and not alone" tests/e2e "$@" || failed=1
-    alone -m "$default and alone" tests/e2e "$@" || failed=1
-    return "$failed"
+e2e() {
+    run together tests/e2e "$@"
+    run alone tests/e2e "$@"
 }
-all() {
-    local failed=()
-    unit || failed+=("style, types or unit tests")
-    e2e || failed+=("end-to-end tests")
-    if [ ${#failed[@]} != 0 ]; then printf 'test: failed: %s (see above)\n' "${failed[@]}"; return 1; fi
+all() { # long tests first, style and types beside them
+    static &
+    local checks=$!
+    run together tests/e2e tests/unit
+    run wait $checks
+    run alone tests/e2e
 }
 slow() {
     browser
-    .venv/bin/pytest -v -m slow --durations=0 tests/e2e "$@"
+    chosen="slow and not gpu"
+    e2e "$@"
 }
 case $what in
     unit | e2e | slow | all) "$what" "$@" ;;
     *) echo "usage: bash scripts/test.sh [all|unit|e2e|slow] [pytest arguments, but not of all]" >&2; exit 2 ;;
 esac
+[ $failed = 0 ] || { echo "test: failed (see above)"; exit 1; }

@@ -1,6 +1,7 @@
 """The main job end to end: verl's own trainer, Ray, TransferQueue, FSDP2 and vLLM, on a tiny random model."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,8 +18,7 @@ from recipe.cpu_platform import ENVIRONMENT
 from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import refinement_lines
 
-# Jobs that a fixture runs one after the other.
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(1800)  # jobs that a fixture runs one after the other
 REPOSITORY = Path(__file__).parents[3]
 RAYS_AGENT = "Agent'"
 """How the names of Ray's own processes end that outlive a killed driver by a minute."""
@@ -94,6 +94,21 @@ class Resumed:
     killed_at: int
     output: str
     """Of the second start."""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_stock_verl_trains_without_a_gpu(num_workers: int, stock_on: Callable) -> None:
+    """Stock verl with the platform's variable and config group: each worker is an FSDP rank, and has a replica."""
+    steps = [row["data"] for row in rows(stock_on(num_workers).folder / "metrics.jsonl")]
+    assert [step["training/global_step"] for step in steps] == STEPS
+    for step in steps:
+        for name in ("actor/pg_loss", "actor/grad_norm", "critic/rewards/mean"):
+            assert math.isfinite(step[name]), (name, step[name])
+        assert step["actor/grad_norm"] > 0
+        # The second step's rollouts come from synced weights: stale or broken ones differ by tenths.
+        assert step["training/rollout_probs_diff_max"] < 1e-3, step
+        assert 0.1 < step["actor/perf/max_memory_allocated_gb"] < 10
 
 
 @pytest.fixture(scope="session")  # as long as what is looked at last

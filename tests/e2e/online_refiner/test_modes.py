@@ -19,7 +19,7 @@ from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import read_rows, refinement_lines
 
 # Jobs that a fixture runs one after the other.
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(1800)
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")
 NUM_STEPS = {"gae": 7, "grpo": 19, "dapo": 5}
 """Settings in each of the probe's cycles."""

@@ -21,7 +21,7 @@ from reward.limits import Limits
 from reward.problem import Problem
 from reward.sandbox import LocalSandbox, Program
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 
 
 def _module(name: str) -> Any:

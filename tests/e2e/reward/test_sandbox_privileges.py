@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 needs_setpriv = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv"
 )
@@ -152,7 +152,7 @@ def as_ordinary_user(tmp_path: Path, *, uid: int = 65534, max_processes: int | N
     interpreter = interpreter_for_everybody()
     if interpreter is None:
         pytest.skip("no interpreter that an ordinary user may start")
-    for folder in list(tmp_path.parents)[:2]:  # pytest makes its folders for one user
+    for folder in list(tmp_path.parents)[:3]:  # pytest makes its folders, one of them by process, for one user
         os.chmod(folder, folder.stat().st_mode | 0o011)
     limit = [] if max_processes is None else ["prlimit", f"--nproc={max_processes}"]
     return ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", *limit, interpreter]
