@@ -28,7 +28,7 @@ from matplotlib import pyplot  # noqa: E402
 
 ALWAYS = (
     *("actor_rollout_ref.actor.optim.lr=0", "trainer.save_freq=-1", "trainer.val_before_train=false"),
-    *("trainer.test_freq=-1", "refiner.num_kl_rollouts=0", "trainer.resume_mode=disable", "trainer.logger=[console]"),
+    *("trainer.test_freq=-1", "measure.num_kl_rollouts=0", "trainer.resume_mode=disable", "trainer.logger=[console]"),
 )
 TASK = (
     *("experiment=quickstart", "console=log"),

@@ -14,13 +14,14 @@ import json
 import statistics
 import sys
 from pathlib import Path
+from typing import get_args
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch  # noqa: E402
 
 from recipe.lab.worlds import ascend, constraint, expected_update, make_world  # noqa: E402
-from recipe.online_refiner.blocks import ALIGNMENTS, ConstraintConfig  # noqa: E402
+from recipe.online_refiner.blocks import Alignment, ConstraintConfig  # noqa: E402
 
 MODES = {
     "lagrangian": constraint("lagrangian"),
@@ -49,7 +50,8 @@ def cosines(seed: int) -> dict[str, float]:
     world, found = make_world(seed), {}
     parameters = world.parameters.clone().requires_grad_()
     truths = {
-        name: torch.autograd.grad(-world.divergence(parameters, name), parameters)[0].flatten() for name in ALIGNMENTS
+        name: torch.autograd.grad(-world.divergence(parameters, name), parameters)[0].flatten()
+        for name in get_args(Alignment)
     }
     for name, mode in MODES.items():
         update = expected_update(world, parameters, mode, eta=1.0, is_rewarded=False).flatten()

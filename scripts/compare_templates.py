@@ -69,7 +69,7 @@ async def compare(arguments: argparse.Namespace) -> None:
         for way in arguments.ways:
             template, *context = way.split("+")
             settings: dict[str, Any] = {"template": template, "context": context}
-            refined = await bench.refine(groups, {**settings, "max_new_tokens": arguments.max_new_tokens})
+            refined = await bench.refine(groups, {**settings, "response_length": arguments.max_new_tokens})
             cells = []
             for name, holds in OUTCOMES.items():
                 values = np.array([float(holds(*pair)) for pair in zip(wrong, refined, strict=True)])

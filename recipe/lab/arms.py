@@ -31,7 +31,7 @@ ARMS = {
     ),
     "penalty": dynamic("penalty"),
     "sft": dynamic("sft"),
-    "penalty_no_filter": dynamic("penalty", ETA, "constraint.filter=false", "refiner.skip_reward_at_least=null"),
+    "penalty_no_filter": dynamic("penalty", ETA, "constraint.reward_gate=false", "refiner.skip_reward_at_least=null"),
     "penalty_diff": dynamic("penalty", ETA, "constraint.alignment=diff"),
     "penalty_eta_x10": dynamic("penalty", 10 * ETA),
     "penalty_eta_x0.1": dynamic("penalty", 0.1 * ETA),

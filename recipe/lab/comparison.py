@@ -8,14 +8,11 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from recipe.lab.worlds import constraint
-from recipe.online_refiner import schema
 from recipe.online_refiner.refine import Refiner
 from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.config import RefinerConfig
@@ -107,11 +104,7 @@ class Bench:
 
     async def refine(self, groups: Sequence[list[Rollout]], settings: Mapping[str, Any]) -> list[Refinement]:
         """Refine the wrong answers of groups, with these keys of the block ``refiner``; in order."""
-        file = Path(schema.__file__).parent / "config" / "refinement" / "online.yaml"
-        defaults = OmegaConf.to_container(OmegaConf.load(file).refiner, resolve=False)
-        values: Any = {**defaults, "model_path": "", "skip_reward_at_least": 1.0, **settings}  # type: ignore[dict-item]
-        config = RefinerConfig(**values)
-        config.validate()
+        config = RefinerConfig(**{"model_path": "", "skip_reward_at_least": 1.0, **settings})
         limits = config.limits(self.max_response_tokens)
 
         async def score(rollout: Rollout, ids: list[int]) -> float:

@@ -8,16 +8,13 @@ import itertools
 import random
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from recipe.online_refiner import schema
 from recipe.online_refiner.alignment import ALIGNMENTS, counterparts, known_weights
 from recipe.online_refiner.blocks import ConstraintConfig
 from recipe.online_refiner.constraint import accepts, charge
@@ -47,8 +44,7 @@ STATE_OF = torch.tensor([[STATES.index(r[: min(t, len(r) - 1)]) for t in range(M
 
 def constraint(mode: str, **settings: object) -> ConstraintConfig:
     """Return the block ``constraint`` with its defaults but for the mode and some keys."""
-    file = Path(schema.__file__).parent / "config" / "refinement" / "online.yaml"
-    return ConstraintConfig(**{**OmegaConf.select(OmegaConf.load(file), "constraint"), "mode": mode, **settings})
+    return ConstraintConfig(**{"mode": mode, **settings})  # type: ignore[arg-type]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,7 @@ def advice(steps: Iterable[dict[str, Any]]) -> list[str]:
     if not refined:
         return []
     share = sum(step["refiner/failed/truncated"] for step in refined) / sum(s["refiner/num_attempted"] for s in refined)
-    line = f"refinements cut by refiner.max_new_tokens: {share:.0%}"
+    line = f"refinements cut by refiner.response_length: {share:.0%}"
     if share > MAX_TRUNCATED:
         line += (
             ". They are lost: raise it (it may exceed data.max_response_length), or choose a refiner.template that "

@@ -1,22 +1,21 @@
-"""The typed ``constraint`` block, and what follows from both blocks. Needs neither torch nor verl."""
+"""The typed blocks ``constraint``, ``measure`` and ``records``, and what follows from all. Needs no torch, no verl."""
 
-from dataclasses import dataclass
+import dataclasses
+from typing import Annotated, Literal
 
-import fsspec
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
-from refiner_worker.config import RefinerConfig
+from refiner_worker.config import BLOCK, NotNegative, RefinerConfig, from_key
 
-MODES = ("none", "penalty", "sft", "lagrangian")
-ALIGNMENTS = ("position", "diff")
-CREDITS = (
-    *("return_to_go", "whole", "in_reward", "centred", "divergence", "exonerate"),
-    *("routed", "silent", "members"),
-)
-TOKEN_WEIGHTS = ("uniform", "edited", "charged", "chord", "dft", "shaped")
-PAIR_WEIGHTS = ("failure_rate", "advantage")
-SFT_NORMALISERS = ("accepted", "batch")
-DIVERGENCE_PER = ("token", "rollout")
-ETA_SCHEDULES = ("constant", "linear", "cosine", "adaptive")
+Mode = Literal["none", "penalty", "sft", "lagrangian"]
+Alignment = Literal["position", "diff"]
+Credit = Literal[
+    "return_to_go", "whole", "in_reward", "centred", "divergence", "exonerate", "routed", "silent", "members"
+]
+TokenWeights = Literal["uniform", "edited", "charged", "chord", "dft", "shaped"]
+EtaSchedule = Literal["constant", "linear", "cosine", "adaptive"]
+Number = Annotated[float, Field(ge=0)]
 
 OF_MODE = {
     "none": {},
@@ -62,57 +61,50 @@ NO_CREDIT = {
 }
 """Credits that do not work with a critic, and why."""
 
-CHOICES: dict[str, tuple[str | None, ...]] = {
-    **{"mode": MODES, "alignment": ALIGNMENTS, "eta_schedule": ETA_SCHEDULES, "divergence_per": DIVERGENCE_PER},
-    **{"credit": (*CREDITS, None), "token_weights": (*TOKEN_WEIGHTS, None)},
-    **{"sft_normaliser": (*SFT_NORMALISERS, None), "pair_weights": (*PAIR_WEIGHTS, None)},
-}
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, config=BLOCK)
 class ConstraintConfig:
-    """How accepted refinements act on the policy. Defaults stand in ``config/refinement/online.yaml``."""
+    """How accepted refinements act on the policy."""
 
-    mode: str
+    mode: Mode = "penalty"
     """``none``: verl's own step, nothing is refined. ``penalty``: Eq. 6 as a token-level penalty in the advantages.
     ``sft``: the cross-entropy of accepted refinements in the actor's loss. ``lagrangian``: both, as the two terms of
     the gradient of -eta E[D]."""
-    eta: float
-    """Weight of the constraint, >= 0; 0 gives verl's own numbers. With a schedule, its value in the first step."""
-    eta_schedule: str
+    eta: Number = 1e-3
+    """Weight of the constraint, >= 0; 0 gives verl's own numbers. With a schedule, its value in the first step.
+    The default is that of the paper's Appendix B; its tables say 1e-2 and 1e-4."""
+    eta_schedule: EtaSchedule = "constant"
     """``constant``; ``linear`` or ``cosine`` towards 0 after the last step; ``adaptive``: D <= delta (Eq. 5)."""
-    delta: float | None
+    delta: float | None = None
     """Bound on D for ``adaptive``, in nats, > 0: on the metric that ``divergence_per`` says."""
-    divergence_per: str
+    divergence_per: Literal["token", "rollout"] = "token"
     """``token``: ``delta`` bounds ``constraint/divergence_per_token``. ``rollout``: it bounds
     ``constraint/divergence``, which an empty answer satisfies as well."""
-    eta_rate: float
+    eta_rate: float = 0.1
     """Largest relative change of an ``adaptive`` eta in one step, > 0."""
-    margin: float
+    margin: Number = 0.0
     """A refinement is accepted if its reward is higher than the response's by more than this, >= 0."""
-    filter: bool
+    reward_gate: bool = True
     """Reward gate of Eq. 6; ``false`` lets every refinement through (the paper's ablation, Fig. 7)."""
-    alignment: str
+    alignment: Alignment = "position"
     """Which token of a' a token of a is charged for: ``position`` (Eq. 6) or ``diff`` (only what the edit took out)."""
-    credit: str | None
+    credit: Credit | None = None
     """Which tokens of a the penalty charges, and before or after the group's normalisation (``credit.py``); null is
     ``return_to_go``, in mode ``lagrangian`` ``whole``."""
-    token_weights: str | None
+    token_weights: TokenWeights | None = None
     """Weights of the tokens of a' in the cross-entropy: ``uniform``, ``edited``, ``charged``, ``chord``, ``dft``
     or ``shaped`` (``loss.py``); null is ``uniform``, in mode ``lagrangian`` ``charged``."""
-    sft_normaliser: str | None
+    sft_normaliser: Literal["accepted", "batch"] | None = None
     """What the cross-entropy is divided by: ``accepted`` tokens, or as the policy's loss (``batch``), so that it fades
     as acceptance does; null is ``accepted``, in mode ``lagrangian`` ``batch``."""
-    pair_weights: str | None
+    pair_weights: Literal["failure_rate", "advantage"] | None = None
     """What eta is multiplied by for each pair. ``failure_rate``: the share of the group's responses that do not have
     ``refiner.skip_reward_at_least``. ``advantage``: the refinement's as a member of the group (LUFFY). Null: 1."""
-    rescue_dead_groups: bool
+    rescue_dead_groups: bool = False
     """Keep a group whose rewards are all equal where a refinement is better, also under DAPO's filter: its advantages
     are 0, and it has the cross-entropy alone. For modes with one."""
-    kept_weight: float
+    kept_weight: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Weight of tokens that a' shares with a for ``edited``, 0 to 1; edited tokens weigh 1."""
-    cross_entropy_all_every: int
-    """Measure the cross-entropy over all refinements, not only accepted ones, every so many steps; 0: never."""
 
     def chosen(self, key: str) -> str | None:
         """Return ``credit``, ``token_weights`` or ``sft_normaliser``; None if the mode has no such part."""
@@ -129,66 +121,37 @@ class ConstraintConfig:
         """Whether the loss has the cross-entropy of accepted refinements."""
         return self.chosen("token_weights") is not None
 
-    def validate(self) -> None:
-        """Check the block on its own.
 
-        Raises:
-            ValueError: Naming the key and what to set.
-        """
-        for key, known in CHOICES.items():
-            if getattr(self, key) not in known:
-                names = ", ".join(name or "null" for name in known)
-                raise ValueError(f"constraint.{key}={getattr(self, key)} does not exist; set one of: {names}")
-        for key in ("eta", "margin", "cross_entropy_all_every"):
-            if getattr(self, key) < 0:
-                raise ValueError(f"constraint.{key}={getattr(self, key)}: set 0 or more")
-        if self.rescue_dead_groups and not self.imitates:
-            raise ValueError(
-                f"constraint.rescue_dead_groups=true with constraint.mode={self.mode}: such a group has the "
-                "cross-entropy of its refinements alone; set constraint.mode=sft or lagrangian"
-            )
-        if not 0 <= self.kept_weight <= 1:
-            raise ValueError(f"constraint.kept_weight={self.kept_weight}: set 0 to 1")
-        if self.eta_schedule == "adaptive" and not (self.delta and self.delta > 0 and self.eta > 0 < self.eta_rate):
-            raise ValueError(
-                "constraint.eta_schedule=adaptive needs constraint.delta (nats), constraint.eta and "
-                f"constraint.eta_rate above 0; they are {self.delta}, {self.eta} and {self.eta_rate}"
-            )
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, config=BLOCK)
 class RecordsConfig:
     """What is written of rollouts and refinements, for reports (``records.py``)."""
 
-    path: str
+    path: str = from_key("run_dir") + "/refinements"
     """Folder, on a file system that all nodes see, or the URL of one that fsspec knows (``s3://...``)."""
-    max_rollouts_per_step: int | None
+    max_rollouts_per_step: NotNegative | None = None
     """At most so many of a step, those with an accepted refinement first; null is all, 0 none."""
 
-    def validate(self) -> None:
-        """Check the block on its own.
 
-        Raises:
-            ValueError: Naming the key and what to set.
-        """
-        if self.max_rollouts_per_step is not None and self.max_rollouts_per_step < 0:
-            raise ValueError(
-                f"records.max_rollouts_per_step={self.max_rollouts_per_step}: set 0 or more, or null for all"
-            )
-        if "://" in self.path:
-            protocol = self.path.partition("://")[0]
-            try:
-                fsspec.get_filesystem_class(protocol)
-            except (ValueError, ImportError) as error:
-                raise ValueError(f"records.path={self.path}: {error}") from error
+@dataclass(slots=True, kw_only=True, config=BLOCK)
+class MeasureConfig:
+    """What is measured beside what a step needs."""
+
+    num_kl_rollouts: NotNegative | None = None
+    """Responses a step, at most, on which KL(pi_theta || pi_0) is measured with the refiner; 0: none. Null: 64, but
+    none where ``constraint.mode=none``, so that such a run has no second model.
+    Where verl has a reference worker (static KL), its log-probs of all responses are used instead; with placement
+    ``shared`` the actor's without its adapter."""
+    cross_entropy_all_every: NotNegative = 10
+    """Measure the cross-entropy over all refinements, not only accepted ones, every so many steps; 0: never."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclasses.dataclass(slots=True, kw_only=True)
 class RefinementConfig:
     """The blocks of this extension."""
 
     refiner: RefinerConfig
     constraint: ConstraintConfig
+    measure: MeasureConfig
     records: RecordsConfig
     has_reference_worker: bool
     """Whether verl computes the reference's log-probs itself (static KL in reward or loss)."""
@@ -212,7 +175,7 @@ class RefinementConfig:
     def num_kl_rollouts(self) -> int:
         """Responses a step, at most, on which the KL to the reference is measured."""
         default = DEFAULT_KL_ROLLOUTS if self.refines else 0
-        return default if self.refiner.num_kl_rollouts is None else self.refiner.num_kl_rollouts
+        return default if self.measure.num_kl_rollouts is None else self.measure.num_kl_rollouts
 
     @property
     def measures_kl(self) -> bool:

@@ -1,27 +1,42 @@
-"""docs/configuration.md, from the fields of the config's blocks: `python -m recipe.online_refiner.configuration`."""
+"""What is written from the blocks' fields and the rules: `python -m recipe.online_refiner.configuration`.
 
-import ast
-import inspect
-import textwrap
+``config/refinement/online.yaml`` has the fields' defaults for Hydra, ``docs/configuration.md`` their meaning.
+"""
+
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from recipe.online_refiner import blocks
-from refiner_worker import config
+from pydantic.dataclasses import is_pydantic_dataclass
+
+from recipe.online_refiner import blocks, rules
+from refiner_worker.config import RefinerConfig
 
 DEFAULTS = Path(__file__).parent / "config" / "refinement" / "online.yaml"
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 BLOCKS = {
+    "refiner": RefinerConfig,
     "constraint": blocks.ConstraintConfig,
-    "refiner": config.RefinerConfig,
+    "measure": blocks.MeasureConfig,
     "records": blocks.RecordsConfig,
 }
+YAML = """\
+# @package _global_
+# What this extension adds to a config of verl's. Written by `python -m recipe.online_refiner.configuration` from the
+# fields in refiner_worker/config.py and recipe/online_refiner/blocks.py. In a recipe of your own:
+#   defaults: [ppo_trainer, refinement: online, _self_]
+#   hydra.searchpath: [pkg://verl.trainer.config, pkg://recipe.online_refiner.config]
+#   run_ppo(config, task_runner_class=recipe.online_refiner.task_runner.OnlineRefinerTaskRunner)
+run_dir: runs/${trainer.project_name}/${trainer.experiment_name}
+"""
 HEAD = """\
 # Every key of this extension
 
 For whom the eight keys of the README are not enough. Written by `python -m recipe.online_refiner.configuration` from
-the doc strings of [blocks.py](../recipe/online_refiner/blocks.py) and
-[refiner_worker/config.py](../refiner_worker/config.py), and the defaults of
-[online.yaml](../recipe/online_refiner/config/refinement/online.yaml); a test says when it is stale.
+the fields in [refiner_worker/config.py](../refiner_worker/config.py) and
+[blocks.py](../recipe/online_refiner/blocks.py), as is
+[online.yaml](../recipe/online_refiner/config/refinement/online.yaml); a test says when they are stale.
 
 All other keys are verl's own, and any can be set behind a preset. `dry_run=true` checks a config with its models and
 data, prints who runs where, and exits; a mistake is one line that says what to set, before Ray starts. What the keys of
@@ -38,41 +53,44 @@ data, prints who runs where, and exits; a mistake is one line that says what to 
 | `console` | `log`: verl's output; `progress`: a bar, a line for each step, and a summary | `log` |
 | `dry_run` | check, print the plan and exit | false |
 """
+RULES_HEAD = """\
+## What is checked
+
+Every rule of [the list](../recipe/online_refiner/rules/__init__.py), before Ray starts.
+
+| needs | rule |
+|---|---|
+"""
 
 
-def meanings(block: type) -> dict[str, str]:
-    """Return the sentence of each field of a dataclass: the string that stands below it."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(block))).body
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            assert isinstance(field.target, ast.Name)
-            found[field.target.id] = " ".join(str(text.value.value).split()).replace("``", "`").replace("|", r"\|")
-    return found
+def fields_of(block: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield name, default as YAML, and meaning of each field."""
+    assert is_pydantic_dataclass(block)
+    for name, field in block.__pydantic_fields__.items():
+        value = field.get_default(call_default_factory=True)
+        text = value if isinstance(value, str) else json.dumps(value)
+        meaning = " ".join((field.description or "").split())
+        yield name, text.replace('"', ""), meaning.replace("``", "`").replace("|", r"\|")
 
 
-def defaults() -> dict[str, dict[str, str]]:
-    """Return the default of each key as it is written, and what is said behind it."""
-    found: dict[str, dict[str, str]] = {}
-    for line in DEFAULTS.read_text(encoding="utf-8").splitlines():
-        if line[:1].isalpha() and line.endswith(":"):
-            found[line[:-1]] = current = {}
-        elif line.startswith("  "):
-            key, _, value = line.strip().partition(": ")
-            value, _, comment = value.partition(" # ")
-            current[key] = f"`{value}`" + (f" ({comment})" if comment else "")
-    return found
-
-
-def page() -> str:
-    """Return the page."""
-    parts = [HEAD]
-    for name, block in BLOCKS.items():
-        rows = [f"| `{name}.{key}` | {text} | {defaults()[name][key]} |" for key, text in meanings(block).items()]
-        parts.append("\n".join([f"## `{name}`", "", "| key | meaning | default |", "|---|---|---|", *rows, ""]))
+def defaults() -> str:
+    """Return ``online.yaml``."""
+    parts = [YAML]
+    for block, fields in BLOCKS.items():
+        parts.append("\n".join([f"{block}:", *(f"  {name}: {default}" for name, default, _ in fields_of(fields)), ""]))
     return "\n".join(parts)
 
 
+def page() -> str:
+    """Return ``configuration.md``."""
+    parts = [HEAD]
+    for block, fields in BLOCKS.items():
+        rows = [f"| `{block}.{name}` | {meaning} | `{default}` |" for name, default, meaning in fields_of(fields)]
+        parts.append("\n".join([f"## `{block}`", "", "| key | meaning | default |", "|---|---|---|", *rows, ""]))
+    checked = [f"| {needs} | {(one.__doc__ or '').strip()} |\n" for needs, kind in rules.RULES.items() for one in kind]
+    return "\n".join([*parts, RULES_HEAD + "".join(checked).replace("``", "`")])
+
+
 if __name__ == "__main__":
+    DEFAULTS.write_text(defaults(), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")

@@ -20,6 +20,17 @@ from recipe.cpu_platform import ENVIRONMENT, check_environment
 from recipe.cpu_platform.launch import enter
 from recipe.online_refiner import schema
 from recipe.online_refiner.console import CONSOLES
+from recipe.online_refiner.rules import check
+from recipe.online_refiner.rules.run import Run
+
+
+def refuse_old_names() -> None:
+    """Say the new name of a key of an earlier release, where Hydra would only say that there is none."""
+    for argument in sys.argv[1:]:
+        name = argument.lstrip("+~").partition("=")[0]
+        if new := schema.RENAMED.get(name):
+            print(f"error: {name} is called {new} now", file=sys.stderr)
+            raise SystemExit(2)
 
 
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
@@ -68,6 +79,7 @@ def prepare(config: DictConfig) -> str:
     if "://" not in config.records.path:
         config.records.path = str(Path(config.records.path).expanduser().absolute())
     blocks = schema.load(config)
+    run = Run(config=config, blocks=blocks)
     # They import torch and verl, which takes seconds: only after the config itself is right. verl warns of each engine
     # that is not installed, and of a critic that no critic-free estimator has.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.|recipe\.")
@@ -75,14 +87,18 @@ def prepare(config: DictConfig) -> str:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    from recipe.online_refiner.checks import check
+    from recipe.online_refiner.files import Files
     from recipe.online_refiner.plan import make_plan
 
     gc.enable()
-    tokenizer, num_prompts = check(config, blocks)
+    run.files = Files(config, blocks)
+    check(run, "machine")
+    check(run, "files")
     with contextlib.redirect_stdout(sys.stderr):  # it prints that all is well
         validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    return make_plan(config, blocks, tokenizer=tokenizer).describe(config, blocks, num_prompts)
+    run.plan = make_plan(config, blocks, tokenizer=run.files.tokenizer)
+    check(run, "sizes")
+    return run.plan.describe(config, blocks, run.files.num_prompts)
 
 
 def train(config: DictConfig) -> None:
@@ -97,4 +113,5 @@ def train(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    refuse_old_names()
     main()

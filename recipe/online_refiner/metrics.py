@@ -53,7 +53,7 @@ MEANING = {
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILED},
     "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none, and in "
-    "steps that constraint.cross_entropy_all_every leaves out",
+    "steps that measure.cross_entropy_all_every leaves out",
     "constraint/cross_entropy_accepted": "the same over accepted refinements; 0 if none. Mode sft computes this and "
     "the divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
     "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts",

@@ -20,11 +20,19 @@ class Plan:
 
     max_model_len: int
     """Context length of the refiner, in tokens."""
+    least_model_len: int
+    """What holds a prompt and a response."""
+    max_positions: int
+    """What the reference model can read."""
     refiner_model: DictConfig
     """verl's model block for its replicas."""
     refiner_rollout: DictConfig
     """verl's rollout block for them."""
+    replica_size: int
+    """GPUs of one."""
     num_replicas: int
+    refiner_gpus: int
+    """GPUs that they may take."""
     num_gpus: int
     """Training GPUs."""
 
@@ -58,7 +66,7 @@ class Plan:
                 f"{placement}, context {self.max_model_len} tokens, template {template}"
             )
         if blocks.refines:
-            lines["a step"] += f", as many refinements of at most {blocks.refiner.max_new_tokens} tokens"
+            lines["a step"] += f", as many refinements of at most {blocks.refiner.response_length} tokens"
         return "\n".join(f"{name:<14} {text}" for name, text in lines.items())
 
 
@@ -66,7 +74,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     """Derive the refiner's sizes; the tokenizer is the actor's and the refiner's.
 
     Raises:
-        ValueError: If the sizes do not go together; it names the key and what to set.
+        ValueError: If the reference model or its engine's settings cannot be read.
     """
     refiner = blocks.refiner
     model = model_config(config, refiner)
@@ -75,36 +83,20 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)
     spare = engine_of(refiner.rollout.get("name", config.actor_rollout_ref.rollout.name)).num_spare_tokens
-    needed = prompt.max_tokens(*lengths) + refiner.max_new_tokens + spare
+    needed = prompt.max_tokens(*lengths) + refiner.response_length + spare
     max_model_len = refiner.max_model_len or min(needed, max_positions)
-    smallest = sum(lengths) + 1 + spare
-    if not smallest <= max_model_len <= max_positions:
-        raise ValueError(
-            f"refiner.max_model_len={max_model_len} must be between {smallest} (prompt and response) and "
-            f"{max_positions} (what the reference model can read); leave it null to derive it"
-        )
-    own_context = config.actor_rollout_ref.rollout.max_model_len
-    if refiner.placement == "shared" and own_context and own_context < max_model_len:
-        raise ValueError(
-            f"actor_rollout_ref.rollout.max_model_len={own_context} is less than a refiner prompt with its answer, "
-            f"{max_model_len} tokens; raise it: with refiner.placement=shared its servers refine as well"
-        )
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
-    num_own, size = refiner.nnodes * (refiner.n_gpus_per_node or 0), replica_size(rollout)
-    where = f"{num_own} GPUs of its own" if num_own else f"{num_gpus} training GPUs"
-    num_fit = (num_own or num_gpus) // size
-    if num_fit < (refiner.num_replicas or 1):
-        raise ValueError(
-            f"refiner.num_replicas={refiner.num_replicas or 1} replicas of {size} GPUs do not fit on "
-            f"{where}; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
-        )
-    _check_alignment(size, refiner.n_gpus_per_node or config.trainer.n_gpus_per_node, num_own or num_gpus)
+    refiner_gpus = refiner.nnodes * (refiner.n_gpus_per_node or 0) or num_gpus
     return Plan(
         max_model_len=max_model_len,
+        least_model_len=sum(lengths) + 1 + spare,
+        max_positions=max_positions,
         refiner_model=model,
         refiner_rollout=rollout,
-        num_replicas=refiner.num_replicas or num_fit,
+        replica_size=replica_size(rollout),
+        num_replicas=refiner.num_replicas or refiner_gpus // replica_size(rollout),
+        refiner_gpus=refiner_gpus,
         num_gpus=num_gpus,
     )
 
@@ -130,12 +122,3 @@ def _max_positions(model: DictConfig) -> int:
     except (OSError, ValueError, AssertionError, AttributeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"refiner.model_path={model.path}: {reason}") from error
-
-
-def _check_alignment(size: int, gpus_per_node: int, num_gpus: int) -> None:
-    """Replicas take equal parts of a node, or whole nodes, and leave none over: verl slices its pools so."""
-    if (gpus_per_node % size and size % gpus_per_node) or num_gpus % size:
-        raise ValueError(
-            f"refiner replicas of {size} GPUs do not align with {num_gpus} GPUs on nodes of {gpus_per_node}; set "
-            "refiner.rollout.tensor_model_parallel_size to a divisor or a multiple of the GPUs of a node"
-        )

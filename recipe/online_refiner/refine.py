@@ -77,10 +77,10 @@ class Refiner:
         num_kept = await self._on_thread(self._num_kept, rollout) if self.config.block else 0
         told = await self._on_thread(self._told, rollout, rollouts)
         prompt_ids = await self._on_thread(self._encode, rollout, num_kept, told)
-        if len(prompt_ids) - num_kept + self.config.max_new_tokens > self.max_model_len:
+        if len(prompt_ids) - num_kept + self.config.response_length > self.max_model_len:
             return Refinement(verdict="too_long")
         candidates: list[Refinement] = []
-        while len(candidates) < self.config.num_candidates:
+        while len(candidates) < self.config.n:
             candidates.append(await self._candidate(rollout, prompt_ids, num_kept))
             if self.config.is_maximal(candidates[-1].reward):
                 break
@@ -101,7 +101,7 @@ class Refiner:
 
     async def _attempt(self, rollout: Rollout, prompt_ids: list[int], result: Refinement) -> None:
         kept = rollout.turn_ids[: result.num_kept_tokens]
-        num_left = self._max_new_tokens(rollout) - len(kept)
+        num_left = self._most_tokens(rollout) - len(kept)
         try:
             generated = await self.client.generate(prompt_ids, self.prompt.stop, num_left)
         except RefinerRequestError as error:
@@ -127,7 +127,7 @@ class Refiner:
         return result
 
     def _num_kept(self, rollout: Rollout) -> int:
-        return num_kept_tokens(self.config, rollout, self.prompt.tokenizer, self._max_new_tokens(rollout))
+        return num_kept_tokens(self.config, rollout, self.prompt.tokenizer, self._most_tokens(rollout))
 
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
         """Return what of ``refiner.context`` there is to tell; of the group, those who had the same session so far."""
@@ -152,9 +152,9 @@ class Refiner:
         sources = [self.prompt.tokenizer.encode(text, add_special_tokens=False) for text in texts]
         return num_copied(refinement.token_ids, sources, [rollout.prompt_ids, rollout.response_ids])
 
-    def _max_new_tokens(self, rollout: Rollout) -> int:
+    def _most_tokens(self, rollout: Rollout) -> int:
         """Return the longest refinement: a session ends where verl would cut it."""
-        longest = self.config.max_new_tokens
+        longest = self.config.response_length
         return min(longest, self.max_response_tokens - rollout.start) if rollout.start else longest
 
     def _parse(self, generated: list[int], rollout: Rollout, kept: list[int]) -> Answer:

@@ -96,7 +96,7 @@ class RefineWorker:
             found |= {rollout.key: one for rollout, one in zip(group, answers, strict=True)}
         refinements = [found[rollout.key] for rollout in rollouts]
         outcomes = [
-            outcome_of(rollout, refinement, lets_all_through=not constraint.filter)
+            outcome_of(rollout, refinement, lets_all_through=not constraint.reward_gate)
             for rollout, refinement in zip(rollouts, refinements, strict=True)
         ]
         for outcome in outcomes:

@@ -108,7 +108,7 @@ class Stages:
         return [record for _, records in parts for record in records or []]
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
-        """Get log pi_0 of at most ``refiner.num_kl_rollouts`` responses, drawn by the step."""
+        """Get log pi_0 of at most ``measure.num_kl_rollouts`` responses, drawn by the step."""
         rows = drawn(batch, state.rows, state.share(self._blocks.num_kl_rollouts), state.step)
         answers = self._workers.each("measure_kl", queue.rows_of(batch, rows), client, attempts=2)
         known = {key for _, keys in answers for key in keys or []}
@@ -121,7 +121,7 @@ class Stages:
         In mode ``sft`` the update's own forward pass computes it, and this is done where a metric or eta needs it only.
         """
         constraint = self._blocks.constraint
-        every = constraint.cross_entropy_all_every
+        every = self._blocks.measure.cross_entropy_all_every
         is_due = every > 0 and (state.step - 1) % every == 0
         is_needed = constraint.penalises or constraint.eta_schedule == "adaptive"
         outcomes = state.outcomes.items()

@@ -35,6 +35,8 @@ from recipe.online_refiner.hosting import Hosting
 from recipe.online_refiner.metrics import draft_metrics, of_step
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.records import Records
+from recipe.online_refiner.rules import check
+from recipe.online_refiner.rules.run import Run
 from recipe.online_refiner.run_dir import RunDir, read_rows
 from recipe.online_refiner.sample_log import log_samples
 from recipe.online_refiner.schema import load
@@ -93,7 +95,9 @@ class OnlineRefinerTrainer(PPOTrainer):
         for role in self.role_worker_mapping.keys() & ACTOR_ROLES:
             self.role_worker_mapping[role] = ray.remote(RefinerActorWorker)
         if self.blocks.hosts_refiner:
-            self.plan = make_plan(self.config, self.blocks, tokenizer=self.tokenizer)
+            run = Run(config=self.config, blocks=self.blocks)
+            self.plan = run.plan = make_plan(self.config, self.blocks, tokenizer=self.tokenizer)
+            check(run, "sizes")  # a recipe of one's own may not have checked before
             self.hosting = Hosting(self.config, self.blocks, self.plan)
             self.resource_pool_manager: ResourcePoolManager = self.hosting.begin(self.resource_pool_manager)
 

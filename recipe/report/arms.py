@@ -15,7 +15,7 @@ LABEL = re.compile(r"[.](project|experiment)_name$")
 IRRELEVANT = {
     *("run_dir", "dry_run", "console", "trainer.default_local_dir", "trainer.logger"),
     *("trainer.resume_mode", "trainer.resume_from_path"),
-    *("refiner.num_kl_rollouts", "constraint.cross_entropy_all_every"),
+    *("measure.num_kl_rollouts", "measure.cross_entropy_all_every"),
 }
 """Settings beside the seeds in which the runs of one arm may differ; experiment names, in a number at the end."""
 SEED_SUFFIX = re.compile(r"[-_./ ](seed|run|s)[-_=]?\d+$")

@@ -1,6 +1,6 @@
 """Links, keys and commands of README and docs are real."""
 
-import dataclasses
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -9,12 +9,22 @@ import pytest
 import yaml
 
 from recipe.online_refiner import configuration
+from recipe.online_refiner.rules import (
+    RULES,
+    of_blocks,
+    of_files,
+    of_machine,
+    of_megatron,
+    of_sizes,
+    of_trainers,
+    of_verl,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("examples/**/*.md")])
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 BLOCKS = yaml.safe_load((REPOSITORY / "recipe/online_refiner/config/refinement/online.yaml").read_text())
-KEY = re.compile(r"\b(refiner|constraint|records)\.((?!(?:md|py|json)\b)[a-z_]+)\b")
+KEY = re.compile(r"\b(refiner|constraint|measure|records)\.((?!(?:md|py|json)\b)[a-z_]+)\b")
 
 
 def anchor(heading: str) -> str:
@@ -61,11 +71,27 @@ def test_commands_name_files_and_modules_that_exist(page: Path) -> None:
                     assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page.name}: {line}"
 
 
-def test_the_page_of_keys_is_that_of_the_fields() -> None:
-    assert configuration.PAGE.read_text() == configuration.page(), "run python -m recipe.online_refiner.configuration"
+def test_defaults_and_page_are_those_of_the_fields() -> None:
+    command = "run python -m recipe.online_refiner.configuration"
+    assert configuration.DEFAULTS.read_text() == configuration.defaults(), command
+    assert configuration.PAGE.read_text() == configuration.page(), command
     for name, block in configuration.BLOCKS.items():
-        fields = [field.name for field in dataclasses.fields(block)]
-        assert list(configuration.meanings(block)) == fields == list(BLOCKS[name]), "each field has its sentence"
+        fields = list(configuration.fields_of(block))
+        assert [key for key, _, _ in fields] == list(BLOCKS[name])
+        assert all(meaning for _, _, meaning in fields), "each field has its sentence"
+    assert all(one.__doc__ for kind in RULES.values() for one in kind), "each rule has one"
+
+
+def test_every_rule_is_in_the_list() -> None:
+    listed = [rule for kind in RULES.values() for rule in kind]
+    modules = (of_blocks, of_verl, of_trainers, of_megatron, of_machine, of_files, of_sizes)
+    there = {
+        function
+        for module in modules
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
+    }
+    assert len(listed) == len(set(listed)) and set(listed) == there
 
 
 def test_every_page_is_in_the_index() -> None:

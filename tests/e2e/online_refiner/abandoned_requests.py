@@ -26,7 +26,7 @@ async def give_up(client: RefinerClient, prompts: list[list[int]]) -> int:
 
     server = next(iter(client.servers.values()))
     await server.__ray_call__.remote(count_aborts)
-    requests = [asyncio.create_task(client.generate(prompt, [], client.config.max_new_tokens)) for prompt in prompts]
+    requests = [asyncio.create_task(client.generate(prompt, [], client.config.response_length)) for prompt in prompts]
     await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
     for request in requests:
         request.cancel()
@@ -42,7 +42,7 @@ async def abandon(client: RefinerClient, engine: psutil.Process, prompts: list[l
     @ray.remote
     class Caller:
         async def ask(self, client: RefinerClient) -> None:
-            await asyncio.gather(*(client.generate(prompt, [], client.config.max_new_tokens) for prompt in prompts))
+            await asyncio.gather(*(client.generate(prompt, [], client.config.response_length) for prompt in prompts))
 
     server = next(iter(client.servers.values()))
     clients = {name: dataclasses.replace(client, caller=name, _slots={}) for name in ("dead", "alive")}

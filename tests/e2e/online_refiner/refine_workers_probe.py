@@ -209,7 +209,7 @@ def main() -> None:
     overrides = [
         *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={out}.run", "refiner.template=dialogue"),
         *(f"data.train_batch_size={NUM_GROUPS}", f"actor_rollout_ref.rollout.n={GROUP_SIZE}"),
-        *("refiner.num_kl_rollouts=3", "refiner.block=line", "refiner.block_choice=uncertainty"),
+        *("measure.num_kl_rollouts=3", "refiner.block=line", "refiner.block_choice=uncertainty"),
         "refiner.context=[feedback,solution]",
     ]
     with initialize_config_module("recipe.online_refiner.config", version_base=None):

@@ -40,7 +40,7 @@ OVERRIDES = (
     "refiner.temperature=0",
     "refiner.skip_reward_at_least=1.0",
     "refiner.draft=ngram",
-    "constraint.filter=false",
+    "constraint.reward_gate=false",
     "+actor_rollout_ref.model.override_config.max_position_embeddings=1024",
     "actor_rollout_ref.model.use_shm=true",
     "actor_rollout_ref.rollout.quantization=fp8",
@@ -107,7 +107,7 @@ def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[i
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     ids = torch.tensor([refiner._encode(rollout)])
     with torch.no_grad():
-        output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.max_new_tokens)
+        output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.response_length)
     return refiner._parse(output[0, ids.shape[1] :].tolist(), rollout, []).token_ids
 
 
@@ -149,7 +149,7 @@ def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[
 
 def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinement]) -> dict[str, Any]:
     """Refine one response of each group, four times."""
-    changes = {"num_candidates": 4, "temperature": 1.0, "max_refinements_per_group": 1, "skip_reward_at_least": None}
+    changes = {"n": 4, "temperature": 1.0, "max_refinements_per_group": 1, "skip_reward_at_least": None}
     config = dataclasses.replace(refiner.config, **changes)
     client = dataclasses.replace(refiner.client, config=config)
     drawn: dict[tuple[int, int], list[float]] = {}

@@ -27,7 +27,7 @@ def test_the_asynchronous_trainer_refines(
         [
             *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
             *("trainer.v1.trainer_mode=colocate_async", *PLACEMENTS[placement]),
-            *("refiner.template=dialogue", "constraint.eta=0.1", "constraint.cross_entropy_all_every=1"),
+            *("refiner.template=dialogue", "constraint.eta=0.1", "measure.cross_entropy_all_every=1"),
             *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
         ],
         cwd=tmp_path,

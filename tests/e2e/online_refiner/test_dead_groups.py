@@ -24,10 +24,10 @@ def command(letters_job: list[str], tmp_path: Path) -> list[str]:
     return [
         *("-m", "recipe.online_refiner.main", "platform=cpu", *letters_job),
         *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"),
-        *("refiner.template=dialogue", "refiner.num_kl_rollouts=0", "constraint.mode=lagrangian", "constraint.eta=1"),
+        *("refiner.template=dialogue", "measure.num_kl_rollouts=0", "constraint.mode=lagrangian", "constraint.eta=1"),
         *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
         *("actor_rollout_ref.rollout.temperature=2", f"reward.custom_reward_function.path={reward}"),
-        *("actor_rollout_ref.actor.optim.lr=0.5", "constraint.cross_entropy_all_every=1"),
+        *("actor_rollout_ref.actor.optim.lr=0.5", "measure.cross_entropy_all_every=1"),
         *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=99", "trainer.save_freq=-1"),
     ]
 

@@ -42,7 +42,7 @@ def test_a_reward_model_scores_responses_and_refinements(
             *(f"actor_rollout_ref.model.path={tiny_llama}", f"reward.reward_model.model_path={reward_model}"),
             *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}"),
             f"reward.reward_model.enable_resource_pool={on_its_own_pool}",
-            *("data.max_prompt_length=64", "data.max_response_length=16", "constraint.cross_entropy_all_every=1"),
+            *("data.max_prompt_length=64", "data.max_response_length=16", "measure.cross_entropy_all_every=1"),
         ],
         cwd=tmp_path,
     )

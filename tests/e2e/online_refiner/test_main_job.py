@@ -166,7 +166,7 @@ def test_nothing_is_left_of_the_killed_run(resumed: Resumed) -> None:
 def test_mode_none_is_verl(stock_on: Callable, start_marked: Callable, tmp_path: Path) -> None:
     """On one worker, without a refiner, and exported; also when the worker dies in the middle of a step."""
     stock, run_dir = stock_on(1), tmp_path / "run"
-    command = ours(run_dir, "constraint.mode=none", "refiner.num_kl_rollouts=0", *stock.job)
+    command = ours(run_dir, "constraint.mode=none", "measure.num_kl_rollouts=0", *stock.job)
     job = start_marked(command, cwd=tmp_path)
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
     job.wait_until(tracker.exists, 600)

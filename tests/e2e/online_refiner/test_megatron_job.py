@@ -94,7 +94,7 @@ def test_penalty_on_two_ranks_killed_resumed_and_exported(
 
 def test_sft_on_two_ranks(command: Callable, start_marked: Callable, tmp_path: Path) -> None:
     arguments = command(
-        *("constraint.mode=sft", "constraint.eta=0.5", "constraint.cross_entropy_all_every=1", *TWO_RANKS),
+        *("constraint.mode=sft", "constraint.eta=0.5", "measure.cross_entropy_all_every=1", *TWO_RANKS),
         *("actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=3", f"run_dir={tmp_path}/run"),
     )
     job = start_marked(arguments, cwd=tmp_path)

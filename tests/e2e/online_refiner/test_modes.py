@@ -65,7 +65,7 @@ def train(start_marked: Callable, letters_job: list[str], tmp_path_factory: pyte
         metrics = folder / "run" / "metrics.jsonl"
         settings = [
             *("platform=cpu", f"run_dir={folder}/run", *letters_job, *overrides, f"constraint.eta={ETA}"),
-            *("constraint.cross_entropy_all_every=2", "refiner.template=dialogue", "trainer.n_gpus_per_node=2"),
+            *("measure.cross_entropy_all_every=2", "refiner.template=dialogue", "trainer.n_gpus_per_node=2"),
             *(f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=99", "trainer.save_freq=-1"),
             *("actor_rollout_ref.actor.fsdp_config.model_dtype=fp32", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
         ]

@@ -77,7 +77,7 @@ def test_a_refined_row_begins_with_the_responses_own_ids_up_to_the_block(found: 
     blocks, answer = found["blocks"], found["answer"]
     assert blocks["refined"] == [blocks["turn"][:3] + answer] * 8, "the line before the one of low probability"
     assert blocks["prompt"].endswith("<refined>\nab\n")
-    assert blocks["max_tokens"] == 512 - 3, "max_new_tokens is the length of a'"
+    assert blocks["max_tokens"] == 512 - 3, "response_length is that of a'"
     assert blocks["kept"] == [3] * 8
     assert blocks["metrics"] == {"refine": 8 * len(answer), "refine_kept": 24}
     feedback = "No vowel in it. <|im_end|>?"  # a lone surrogate has no bytes

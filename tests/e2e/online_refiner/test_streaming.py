@@ -30,7 +30,7 @@ def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[s
             *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"),
             *("refiner.template=dialogue", "refiner.max_refinements_per_group=3", "constraint.eta=0.1"),
             *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
-            *("constraint.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=1e-3"),
+            *("measure.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=1e-3"),
             *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
         ],
         cwd=tmp_path,

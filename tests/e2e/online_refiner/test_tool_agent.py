@@ -80,7 +80,7 @@ def trained(
         *(f"data.max_response_length={MAX_RESPONSE}", "actor_rollout_ref.rollout.max_model_len=256"),
         *("reward.reward_manager.source=importlib", "reward.reward_manager.name=RecordingRewardManager"),
         f"reward.reward_manager.module.path={HERE / 'recording_reward_manager.py'}",
-        *("refiner.template=dialogue", f"constraint.eta={ETA}", "constraint.cross_entropy_all_every=1"),
+        *("refiner.template=dialogue", f"constraint.eta={ETA}", "measure.cross_entropy_all_every=1"),
         *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
         *("actor_rollout_ref.actor.fsdp_config.model_dtype=fp32", "actor_rollout_ref.actor.optim.lr=1e-3"),
         *PLACEMENTS[request.param],

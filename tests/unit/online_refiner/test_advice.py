@@ -12,7 +12,7 @@ def step(attempted: int, truncated: int, copied: float = 0.0) -> dict[str, float
 @pytest.mark.parametrize(("truncated", "is_much"), [(2, False), (3, True)])
 def test_truncated_refinements_are_told_of(truncated: int, is_much: bool) -> None:
     (line,) = advice([step(8, 0), step(0, 0), step(2, truncated)])
-    assert f"refiner.max_new_tokens: {truncated / 10:.0%}" in line
+    assert f"refiner.response_length: {truncated / 10:.0%}" in line
     assert ("raise it" in line) is is_much
 
 

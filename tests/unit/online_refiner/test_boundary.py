@@ -2,26 +2,23 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from recipe.online_refiner.boundary import CHOICES, SEPARATORS, block_starts, num_kept_tokens, token_at, token_offsets
 from recipe.online_refiner.rollout import Rollout
-from refiner_worker.config import CHOICES as KNOWN
 from refiner_worker.config import RefinerConfig
 
 PROGRAM = "\ndef f(x):\n    y = x\n\n    return y + é\n\n\nprint(f(1))\n\n"
 EOS = 2
 
 
-def blockwise(block: str = "line", block_choice: str = "random") -> Any:
-    keys = {"block": block, "block_choice": block_choice}
-    return OmegaConf.merge(OmegaConf.structured(RefinerConfig), keys)
+def blockwise(block: str = "line", block_choice: str = "random") -> RefinerConfig:
+    return RefinerConfig(**{"block": block, "block_choice": block_choice})
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +166,9 @@ def test_a_random_block_is_the_same_wherever_it_is_drawn(tokenizer: Any) -> None
 
 
 def test_every_choice_is_known_to_the_config() -> None:
-    assert KNOWN["block_choice"] == tuple(CHOICES) and KNOWN["block"] == (*SEPARATORS, None)
+    known = get_type_hints(RefinerConfig)
+    assert get_args(known["block_choice"]) == tuple(CHOICES)
+    assert get_args(get_args(known["block"])[0]) == tuple(SEPARATORS)
 
 
 @pytest.mark.parametrize(

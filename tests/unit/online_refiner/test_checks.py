@@ -7,37 +7,31 @@ from typing import Any
 
 import pandas
 import pytest
+from checked_run import checked, error_of
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
 from recipe.online_refiner import schema
-from recipe.online_refiner.checks import check
 from recipe.online_refiner.plan import make_plan
+from recipe.online_refiner.rules import check
+from recipe.online_refiner.rules.run import Run
 from refiner_worker.prompts import RefinerPrompt
 
 GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
 
 
-def error_of(config: DictConfig) -> str:
-    with pytest.raises(ValueError) as error:
-        check(config, schema.load(config))
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -> None:
-    blocks = schema.load(config)
-    tokenizer, num_prompts = check(config, blocks)
-    plan = make_plan(config, blocks, tokenizer=tokenizer)
+    run = checked(config)
+    blocks, plan = run.blocks, run.plan
     limits = blocks.refiner.limits(16)
-    needed = RefinerPrompt(blocks.refiner.template_path(), tokenizer, {}, limits).max_tokens(64, 16) + 16
+    needed = RefinerPrompt(blocks.refiner.template_path(), run.files.tokenizer, {}, limits).max_tokens(64, 16) + 16
     assert plan.max_model_len == needed <= 2048
     assert plan.refiner_rollout.load_format == "auto" and plan.refiner_rollout.max_model_len == needed
-    text = plan.describe(config, blocks, num_prompts)
+    text = plan.describe(config, blocks, run.files.num_prompts)
     assert "colocated" in text and f"context {needed} tokens" in text
     assert "4 prompts, 2 a step" in text
     config.data.train_max_samples = 3
-    assert check(config, blocks)[1] == 3
+    assert checked(config).files.num_prompts == 3
 
 
 def test_a_dataset_class_of_the_users_reads_its_files_itself(config: DictConfig, tmp_path: Path) -> None:
@@ -53,7 +47,7 @@ def test_a_dataset_class_of_the_users_reads_its_files_itself(config: DictConfig,
     config.data.train_files = config.data.val_files = f"{tmp_path}/prompts.txt"
     assert "prompts.txt is empty or cannot be read" in error_of(config)
     OmegaConf.update(config, "data.custom_cls", {"path": f"{tmp_path}/own.py", "name": "Lines"})
-    assert check(config, schema.load(config))[1] == 5
+    assert checked(config).files.num_prompts == 5
 
 
 def test_a_missing_model_folder(config: DictConfig, tmp_path: Path) -> None:
@@ -135,7 +129,7 @@ def test_more_pools_than_the_machine_has_gpus(
     config: DictConfig, overrides: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("recipe.online_refiner.checks.read_ray_address", lambda _: None)
+    monkeypatch.setattr("recipe.online_refiner.files.read_ray_address", lambda _: None)
     for name, value in overrides.items():
         OmegaConf.update(config, name, value)
     message = error_of(config)
@@ -149,8 +143,8 @@ def test_images_that_the_refiner_would_not_see(config: DictConfig, tmp_path: Pat
     pandas.read_parquet(path).assign(images="a.png").to_parquet(tmp_path / "seen.parquet")
     config.data.train_files = str(tmp_path / "seen.parquet")
     assert "data.train_files: its images would not reach the refiner" in error_of(config)
-    config.constraint.mode, config.refiner.num_kl_rollouts = "none", 0
-    check(config, schema.load(config))
+    config.constraint.mode, config.measure.num_kl_rollouts = "none", 0
+    checked(config)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +163,7 @@ def test_final_answers(
     config.data.train_files = config.data.val_files = f"{tmp_path}/math.parquet"
     config.reward.custom_reward_function.path = reward
     if message is None:
-        check(config, schema.load(config))
+        checked(config)
     else:
         assert message in error_of(config)
 
@@ -177,33 +171,24 @@ def test_final_answers(
 def test_replicas_that_would_lie_across_nodes(config: DictConfig) -> None:
     config.refiner.placement, config.refiner.n_gpus_per_node, config.refiner.nnodes = "dedicated", 2, 3
     config.refiner.rollout = {"tensor_model_parallel_size": 3}
-    blocks = schema.load(config)
+    run = Run(config=config, blocks=schema.load(config))
+    run.plan = make_plan(config, run.blocks, tokenizer=AutoTokenizer.from_pretrained(run.blocks.refiner.model_path))
     with pytest.raises(ValueError, match="refiner replicas of 3 GPUs do not align with 6 GPUs on nodes of 2"):
-        make_plan(config, blocks, tokenizer=AutoTokenizer.from_pretrained(blocks.refiner.model_path))
+        check(run, "sizes")
 
 
 @pytest.mark.parametrize("length", [80, 100_000])
 def test_a_context_that_cannot_be(config: DictConfig, length: int) -> None:
     config.refiner.max_model_len = length
-    blocks = schema.load(config)
-    tokenizer, num_prompts = check(config, blocks)
-    with pytest.raises(ValueError, match=f"refiner.max_model_len={length} must be between 81"):
-        make_plan(config, blocks, tokenizer=tokenizer)
+    assert f"refiner.max_model_len={length} must be between 81" in error_of(config)
 
 
 def test_more_replicas_than_fit(config: DictConfig) -> None:
     config.refiner.num_replicas = 2
-    blocks = schema.load(config)
-    tokenizer, num_prompts = check(config, blocks)
-    with pytest.raises(ValueError, match="do not fit on 1 training GPUs"):
-        make_plan(config, blocks, tokenizer=tokenizer)
+    assert "do not fit on 1 training GPUs" in error_of(config)
 
 
 def test_an_unknown_engine_setting_of_the_refiner(config: DictConfig) -> None:
     config.refiner.rollout = {"gpu_memory": 0.5}
-    blocks = schema.load(config)
-    tokenizer, num_prompts = check(config, blocks)
-    with pytest.raises(
-        ValueError, match="refiner.rollout has keys that verl's rollout block does not know: gpu_memory"
-    ):
-        make_plan(config, blocks, tokenizer=tokenizer)
+    found = error_of(config)
+    assert "refiner.rollout has keys that verl's rollout block does not know: gpu_memory" in found

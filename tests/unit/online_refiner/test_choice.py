@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
-from recipe.online_refiner import schema
 from recipe.online_refiner.blocks import ConstraintConfig
 from recipe.online_refiner.refine import Refiner, choose
 from recipe.online_refiner.refine_worker import outcome_of, token_weights
@@ -19,13 +16,12 @@ from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.config import TEMPLATES, RefinerConfig
 from refiner_worker.prompts import RefinerPrompt
 
-DEFAULTS = yaml.safe_load((Path(schema.__file__).parent / "config" / "refinement" / "online.yaml").read_text())
-VALUES = {**DEFAULTS["refiner"], "model_path": "m", "max_new_tokens": 8, "skip_reward_at_least": 1.0}
+VALUES = {"model_path": "m", "response_length": 8, "skip_reward_at_least": 1.0}
 REWARDS = [0.5, -1.0, 1.0, -0.3]
 
 
 def config(**changes: object) -> RefinerConfig:
-    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RefinerConfig), {**VALUES, **changes}))
+    return RefinerConfig(**{**VALUES, **changes})
 
 
 def rollouts(step: int = 1) -> list[Rollout]:
@@ -118,11 +114,11 @@ def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
         )
         for n, (text, reward) in texts.items()
     ]
-    wanted = config(context=["feedback", "sibling", "solution"], max_new_tokens=32)
+    wanted = config(context=["feedback", "sibling", "solution"], response_length=32)
     client = Asked([*tokenizer.encode("the best of all"), end])
     refiner = Refiner(
         config=wanted,
-        constraint=ConstraintConfig(**DEFAULTS["constraint"]),
+        constraint=ConstraintConfig(),
         client=client,
         prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer, {}, wanted.limits(32)),
         score=half,
@@ -142,7 +138,7 @@ def refined(tokenizer: Any, members: list[Rollout], **changes: object) -> list[A
     """Refine a group without a refiner: whatever would be sent fails."""
     refiner = Refiner(
         config=config(**({"use_solved_sibling": True, "groups": "unsolved"} | changes)),
-        constraint=ConstraintConfig(**{**DEFAULTS["constraint"], "margin": 0.25}),
+        constraint=ConstraintConfig(margin=0.25),
         client=None,
         prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer),
         score=None,
@@ -208,7 +204,7 @@ def test_weights_of_pairs_reach_the_tokens() -> None:
     outcomes = [outcome_of(*pair, lets_all_through=False) for pair in zip(members, refinements, strict=True)]
 
     def weights(**changes: object) -> list[list[float]]:
-        constraint = ConstraintConfig(**{**DEFAULTS["constraint"], "mode": "sft", **changes})
+        constraint = ConstraintConfig(**{"mode": "sft", **changes})
         return token_weights(constraint, config(), members, outcomes, refinements)
 
     assert weights() == [[1, 1, 1], [], [1, 1], []]

@@ -43,7 +43,7 @@ def test_the_separate_trainer_without_a_refiner_needs_no_place_for_it(config: Di
     colocated = ("refiner.placement=colocated", "refiner.n_gpus_per_node=null")
     schema.load(changed(config, *SEPARATE, *colocated, "constraint.mode=none"))
     with pytest.raises(ValueError, match="set refiner.placement=dedicated"):
-        schema.load(changed(config, "refiner.num_kl_rollouts=8"))
+        schema.load(changed(config, "measure.num_kl_rollouts=8"))
 
 
 def test_policy_and_refiner_on_sglang(config: DictConfig) -> None:

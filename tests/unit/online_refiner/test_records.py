@@ -231,6 +231,6 @@ def test_the_summary_shows_the_table_and_a_diff(tmp_path: Path) -> None:
     print_summary(Console(file=output, width=120), run_dir)
     text = output.getvalue()
     assert "-0.250" in text and "reward -0.30 -> +1.00" in text
-    assert "- 3" in text and "+ 4" in text and "refinements cut by refiner.max_new_tokens: 25%" in text
+    assert "- 3" in text and "+ 4" in text and "refinements cut by refiner.response_length: 25%" in text
     step = json.loads(run_dir.metrics.read_text())
     assert step_line(step, 8).startswith("step  1/8  reward -0.250")

@@ -4,6 +4,7 @@ import copy
 import functools
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -40,7 +41,7 @@ def test_defaults() -> None:
     loaded = schema.load(composed())
     assert loaded.refines and loaded.hosts_refiner
     assert loaded.refiner.model_path == "model"
-    assert loaded.refiner.max_new_tokens == 512  # data.max_response_length
+    assert loaded.refiner.response_length == 512  # data.max_response_length
     assert (loaded.constraint.mode, loaded.constraint.eta) == ("penalty", 1e-3)
 
 
@@ -59,57 +60,55 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("+refiner.modle_path=x", "unknown key refiner.modle_path"),
         ("+constraint.eat=1", "unknown key constraint.eat"),
         ("~refiner.top_p", "missing key refiner.top_p"),
-        ("constraint.eta=-1", "constraint.eta=-1"),
-        ("constraint.eta=much", "constraint: Value 'much'"),
+        ("+constraint.filter=false", "constraint.filter is called constraint.reward_gate now"),
+        ("constraint.eta=-1", "constraint.eta=-1: Input should be greater than or equal to 0"),
+        ("constraint.eta=much", "constraint.eta=much: Input should be a valid number"),
         ("constraint.margin=-0.1", "constraint.margin=-0.1"),
-        ("constraint.mode=punish", "constraint.mode=punish does not exist; set one of: none, penalty, sft, lagrangian"),
+        ("constraint.mode=punish", "constraint.mode=punish: Input should be 'none', 'penalty', 'sft' or 'lagrangian'"),
         ("constraint.rescue_dead_groups=true", "cross-entropy of its refinements alone; set constraint.mode=sft"),
-        ("constraint.credit=x", "constraint.credit=x does not exist; set one of: return_to_go, whole, in_reward"),
-        ("constraint.sft_normaliser=x", "constraint.sft_normaliser=x does not exist; set one of: accepted, batch"),
-        ("constraint.divergence_per=x", "constraint.divergence_per=x does not exist; set one of: token, rollout"),
+        ("constraint.credit=x", "constraint.credit=x: Input should be 'return_to_go', 'whole', "),
+        ("constraint.sft_normaliser=x", "constraint.sft_normaliser=x: Input should be 'accepted' or 'batch', or null"),
+        ("constraint.divergence_per=x", "constraint.divergence_per=x: Input should be 'token' or 'rollout'"),
         ("constraint.credit=centred", "compares siblings; set actor_rollout_ref.rollout.n to 2 or more"),
-        ("refiner.placement=moon", "refiner.placement=moon does not exist"),
+        ("refiner.placement=moon", "refiner.placement=moon: Input should be 'colocated', 'dedicated' or 'shared'"),
         ("refiner.placement=dedicated", "set how many GPUs of its own the refiner has"),
         ("refiner.n_gpus_per_node=2", "is for refiner.placement=dedicated; set that, or null"),
         ("refiner.streaming=true", "the refiner sleeps during rollout; set refiner.placement=dedicated"),
         ("refiner.num_replicas=0", "refiner.num_replicas=0"),
-        ("refiner.max_new_tokens=0", "refiner.max_new_tokens=0"),
+        ("refiner.response_length=0", "refiner.response_length=0"),
         ("refiner.temperature=-1", "refiner.temperature=-1"),
         ("refiner.top_p=0", "refiner.top_p=0"),
-        ("refiner.max_refinements_per_group=-1", "refiner.max_refinements_per_group=-1: set 0 or more, or null"),
+        ("refiner.max_refinements_per_group=-1", "_group=-1: Input should be greater than or equal to 0, or null"),
         ("refiner.imitate_solved=true", "refiner.imitate_solved=true: say which reward is maximal"),
-        ("constraint.pair_weights=x", "constraint.pair_weights=x does not exist; set one of: failure_rate, advantage"),
+        ("constraint.pair_weights=x", "constraint.pair_weights=x: Input should be 'failure_rate' or 'advantage', or"),
         ("constraint.pair_weights=failure_rate", "say which reward is no failure, set refiner.skip_reward_at_least"),
         ("constraint.pair_weights=advantage", "constraint.credit=return_to_go: the response would be charged by its"),
-        ("refiner.group_choice=x", "refiner.group_choice=x does not exist; set one of: lowest, random"),
-        ("refiner.block=word", "refiner.block=word does not exist; set one of: line, sentence, paragraph, or null"),
-        ("refiner.block_choice=x", "refiner.block_choice=x does not exist; set one of: first_failure, uncert"),
-        ("refiner.num_candidates=2", "refiner.num_candidates=2: more than 1 needs refiner.temperature"),
-        ("refiner.draft=x", "refiner.draft=x does not exist; set one of: ngram, suffix, or null"),
-        ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: set 1 or more"),
-        ("refiner.max_requests_in_flight=0", "refiner.max_requests_in_flight=0: set 1 to 450"),
-        ("refiner.max_requests_in_flight=451", "refiner.max_requests_in_flight=451: set 1 to 450"),
+        ("refiner.group_choice=x", "refiner.group_choice=x: Input should be 'lowest' or 'random'"),
+        ("refiner.block=word", "refiner.block=word: Input should be 'line', 'sentence' or 'paragraph', or null"),
+        ("refiner.block_choice=x", "refiner.block_choice=x: Input should be 'first_failure', 'uncertainty' or"),
+        ("refiner.n=2", "refiner.n=2: more than 1 needs refiner.temperature"),
+        ("refiner.draft=x", "refiner.draft=x: Input should be 'ngram' or 'suffix', or null"),
+        ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: Input should be greater than or equal to 1"),
+        ("refiner.max_requests_in_flight=0", "refiner.max_requests_in_flight=0: Input should be greater than or"),
+        ("refiner.max_requests_in_flight=451", "_in_flight=451: Input should be less than or equal to 450"),
         ("actor_rollout_ref.rollout.name=trtllm", "run on vllm or sglang, not trtllm: set +refiner.rollout.name=vllm"),
-        ("actor_rollout_ref.rollout.temperature=0.7", "set refiner.num_kl_rollouts=0, or the temperature to 1"),
+        ("actor_rollout_ref.rollout.temperature=0.7", "set measure.num_kl_rollouts=0, or the temperature to 1"),
         ("+distillation.enabled=true", "distillation.enabled=true has a loss of its own"),
-        ("refiner.on_replica_death=pray", "refiner.on_replica_death=pray does not exist; set one of: restart"),
+        ("refiner.on_replica_death=pray", "refiner.on_replica_death=pray: Input should be 'restart', 'continue' or"),
         ("refiner.request_timeout_s=0", "refiner.request_timeout_s=0"),
         ("refiner.restart_timeout_s=0", "refiner.restart_timeout_s=0"),
-        ("refiner.context=[hints]", "refiner.context=['hints']: hints is none of feedback, sibling, solution"),
+        ("refiner.context=[hints]", "refiner.context.0=hints: Input should be 'feedback', 'sibling' or 'solution'"),
         ("refiner.template=none", "refiner.template=none: no such file; set one of apps, apps_paper, dialogue"),
-        ("constraint.alignment=x", "constraint.alignment=x does not exist; set one of: position, diff"),
-        (
-            "constraint.token_weights=x",
-            "constraint.token_weights=x does not exist; set one of: uniform, edited, charged",
-        ),
-        ("constraint.eta_schedule=x", "constraint.eta_schedule=x does not exist; set one of: constant, linear"),
+        ("constraint.alignment=x", "constraint.alignment=x: Input should be 'position' or 'diff'"),
+        ("constraint.token_weights=x", "token_weights=x: Input should be 'uniform', 'edited', 'charged'"),
+        ("constraint.eta_schedule=x", "constraint.eta_schedule=x: Input should be 'constant', 'linear'"),
         ("constraint.eta_schedule=adaptive", "constraint.eta_schedule=adaptive needs constraint.delta"),
-        ("constraint.kept_weight=2", "constraint.kept_weight=2.0: set 0 to 1"),
+        ("constraint.kept_weight=2", "constraint.kept_weight=2: Input should be less than or equal to 1"),
         ("actor_rollout_ref.model.mtp.enable=true", "mtp.enable=true: set it to false"),
-        ("refiner.num_workers=0", "refiner.num_workers=0: set 1 or more, or null"),
-        ("records.max_rollouts_per_step=-1", "records.max_rollouts_per_step=-1: set 0 or more"),
+        ("refiner.num_workers=0", "refiner.num_workers=0: Input should be greater than or equal to 1, or null"),
+        ("records.max_rollouts_per_step=-1", "records.max_rollouts_per_step=-1: Input should be greater than"),
         ("records.path=s4://bucket/run", "records.path=s4://bucket/run: "),
-        ("constraint.cross_entropy_all_every=-1", "constraint.cross_entropy_all_every=-1: set 0 or more"),
+        ("measure.cross_entropy_all_every=-1", "measure.cross_entropy_all_every=-1: Input should be greater than"),
         ("algorithm.adv_estimator=gdpo", "does not work with algorithm.adv_estimator=gdpo: it normalises several"),
         ("reward.reward_model.enable=true", "lower their sum to 0.95, or give the reward model GPUs of its own"),
         ("trainer.v1.trainer_mode=moon", "not been tried with it; set one of: sync, colocate_async, separate_async"),
@@ -142,7 +141,7 @@ def test_a_foreign_recipe_takes_the_config_group(tmp_path: Path) -> None:
 def test_a_policy_on_another_engine_with_a_refiner_on_vllm() -> None:
     other = "actor_rollout_ref.rollout.name=trtllm"
     assert schema.load(composed(other, "refiner.rollout={name: vllm}")).hosts_refiner
-    assert not schema.load(composed(other, "constraint.mode=none", "refiner.num_kl_rollouts=0")).hosts_refiner
+    assert not schema.load(composed(other, "constraint.mode=none", "measure.num_kl_rollouts=0")).hosts_refiner
 
 
 def test_a_choice_by_uncertainty_needs_the_rollouts_log_probs() -> None:
@@ -156,7 +155,7 @@ def test_a_choice_by_uncertainty_needs_the_rollouts_log_probs() -> None:
 
 
 def test_another_temperature_without_the_kl() -> None:
-    schema.load(composed("actor_rollout_ref.rollout.temperature=0.7", "refiner.num_kl_rollouts=0"))
+    schema.load(composed("actor_rollout_ref.rollout.temperature=0.7", "measure.num_kl_rollouts=0"))
 
 
 def test_routes_are_not_recorded_for_refinements() -> None:
@@ -175,7 +174,7 @@ def test_agent_loops_of_several_turns_are_refined() -> None:
 
 def test_a_shared_refiner_needs_a_lora_even_to_measure_the_kl() -> None:
     with pytest.raises(ValueError, match="refiner.placement=shared needs a LoRA policy"):
-        schema.load(composed("refiner.placement=shared", "constraint.mode=none", "refiner.num_kl_rollouts=8"))
+        schema.load(composed("refiner.placement=shared", "constraint.mode=none", "measure.num_kl_rollouts=8"))
     schema.load(composed("refiner.placement=shared", "constraint.mode=none"))
 
 
@@ -189,14 +188,14 @@ def test_a_shared_refiner_needs_servers_that_are_plain(setting: str) -> None:
 
 def test_mode_none_hosts_a_refiner_only_if_asked_to_track_the_kl() -> None:
     assert not schema.load(composed("constraint.mode=none")).hosts_refiner
-    tracked = ("constraint.mode=none", "refiner.num_kl_rollouts=8")
+    tracked = ("constraint.mode=none", "measure.num_kl_rollouts=8")
     assert schema.load(composed(*tracked)).hosts_refiner
     assert not schema.load(composed(*tracked, "algorithm.use_kl_in_reward=true")).hosts_refiner
 
 
 def test_the_kl_is_measured_on_64_responses_by_default() -> None:
     assert schema.load(composed()).num_kl_rollouts == 64
-    assert schema.load(composed("refiner.num_kl_rollouts=9999")).num_kl_rollouts == 9999
+    assert schema.load(composed("measure.num_kl_rollouts=9999")).num_kl_rollouts == 9999
 
 
 def test_other_modes_take_any_estimator() -> None:
@@ -240,12 +239,12 @@ def test_every_estimator_of_verl_is_decided() -> None:
 def test_choices_are_implemented() -> None:
     from recipe.online_refiner import alignment, credit, eta, loss
 
-    assert tuple(alignment.ALIGNMENTS) == blocks.ALIGNMENTS
-    assert tuple(loss.TOKEN_WEIGHTS) == blocks.TOKEN_WEIGHTS
-    assert tuple(credit.CREDITS) == blocks.CREDITS
+    assert tuple(alignment.ALIGNMENTS) == get_args(blocks.Alignment)
+    assert tuple(loss.TOKEN_WEIGHTS) == get_args(blocks.TokenWeights)
+    assert tuple(credit.CREDITS) == get_args(blocks.Credit)
     assert {name for name, one in credit.CREDITS.items() if one.rewards is None} == set(blocks.NO_CREDIT)
-    assert tuple(blocks.OF_MODE) == blocks.MODES
-    assert tuple(eta.SCHEDULES) == blocks.ETA_SCHEDULES
+    assert tuple(blocks.OF_MODE) == get_args(blocks.Mode)
+    assert tuple(eta.SCHEDULES) == get_args(blocks.EtaSchedule)
 
 
 def test_sft_needs_a_fixed_scale_of_the_policy_loss() -> None:
@@ -292,7 +291,7 @@ def test_a_reward_model_beside_a_refiner_that_leaves_it_room(overrides: tuple[st
 def test_streaming_needs_rewards_and_workers_during_the_rollout(override: str, message: str) -> None:
     dedicated = ("refiner.placement=dedicated", "refiner.n_gpus_per_node=2")
     assert schema.load(composed(*dedicated)).streams
-    assert not schema.load(composed(*dedicated, "constraint.mode=none", "refiner.num_kl_rollouts=8")).streams
+    assert not schema.load(composed(*dedicated, "constraint.mode=none", "measure.num_kl_rollouts=8")).streams
     with pytest.raises(ValueError, match=re.escape(message)):
         schema.load(composed(*dedicated, override))
     assert not schema.load(composed(*dedicated, override, "refiner.streaming=false")).streams

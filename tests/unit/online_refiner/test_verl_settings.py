@@ -9,6 +9,7 @@ from pathlib import Path
 import fsspec
 import pandas
 import pytest
+from checked_run import checked, error_of
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 from verl.utils import hdfs_io
@@ -16,7 +17,6 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from recipe.online_refiner import schema
-from recipe.online_refiner.checks import check
 from recipe.online_refiner.plan import make_plan
 
 
@@ -28,7 +28,7 @@ def test_data_of_every_kind_that_verl_reads(config: DictConfig, tmp_path: Path) 
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
     for path in ("memory://bucket/good.parquet", f"file://{good}", f"{tmp_path}/g*.parquet", f"{tmp_path}/good.jsonl"):
         config.data.train_files = path
-        assert check(config, schema.load(config))[1] == 4
+        assert checked(config).files.num_prompts == 4
         assert len(RLHFDataset(path, tokenizer, config.data)) == 4
 
 
@@ -49,14 +49,11 @@ def test_models_and_data_on_hdfs(config: DictConfig, hdfs: Path, tiny_llama: Pat
     OmegaConf.update(config, "data.cache_dir", str(tmp_path / "cache"), force_add=True)
     config.data.train_files = config.data.val_files = "hdfs://good.parquet"
     config.actor_rollout_ref.model.path = "hdfs://models/tiny"
-    blocks = schema.load(config)
-    tokenizer, num_prompts = check(config, blocks)
-    assert num_prompts == 4
-    plan = make_plan(config, blocks, tokenizer=tokenizer)
-    assert plan.refiner_model.path == "hdfs://models/tiny"
+    run = checked(config)
+    assert run.files.num_prompts == 4
+    assert run.plan.refiner_model.path == "hdfs://models/tiny"
     config.actor_rollout_ref.model.path = "hdfs://models/none"
-    with pytest.raises(ValueError, match="no tokenizer there"):
-        check(config, schema.load(config))
+    assert "no tokenizer there" in error_of(config)
 
 
 def test_the_refiner_reads_its_model_as_the_actor_does(config: DictConfig, tiny_llama: Path, tmp_path: Path) -> None:
@@ -68,8 +65,7 @@ def test_the_refiner_reads_its_model_as_the_actor_does(config: DictConfig, tiny_
     needed = make_plan(config, blocks, tokenizer=tokenizer).max_model_len
 
     model.hf_config_path, model.use_shm, config.refiner.max_model_len = str(tmp_path), True, 513
-    with pytest.raises(ValueError, match="and 512 "):
-        make_plan(config, schema.load(config), tokenizer=tokenizer)
+    assert make_plan(config, schema.load(config), tokenizer=tokenizer).max_positions == 512
     OmegaConf.update(model, "override_config", {"max_position_embeddings": needed - 1}, force_add=True)
     plan = make_plan(config, blocks, tokenizer=tokenizer)
     assert plan.max_model_len == needed - 1
@@ -112,25 +108,23 @@ def test_a_tokenizer_and_a_chat_template_apart_from_the_model(
         str(tiny_llama),
         "{{ messages[0].content }}",
     )
-    blocks = schema.load(config)
-    tokenizer, num_prompts = check(config, blocks)
-    assert tokenizer.chat_template == model.custom_chat_template
-    plan = make_plan(config, blocks, tokenizer=tokenizer)
+    run = checked(config)
+    assert run.files.tokenizer.chat_template == model.custom_chat_template
+    plan = run.plan
     assert (plan.refiner_model.path, plan.refiner_model.tokenizer_path) == (str(bare), str(tiny_llama))
 
 
 def test_replicas_on_sglang(config: DictConfig) -> None:
     config.actor_rollout_ref.rollout.name = "sglang"
     config.actor_rollout_ref.model.tokenizer_path = config.actor_rollout_ref.model.path
-    blocks = schema.load(config)
-    tokenizer, num_prompts = check(config, blocks)
+    run = checked(config)
     on_vllm, config.actor_rollout_ref.rollout.name = config.copy(), "sglang"
     on_vllm.actor_rollout_ref.rollout.name = "vllm"
-    plan = make_plan(config, blocks, tokenizer=tokenizer)
+    plan = run.plan
     assert not plan.refiner_rollout.skip_tokenizer_init, "stop strings need one"
     assert plan.refiner_rollout.engine_kwargs.sglang.tokenizer_path == config.actor_rollout_ref.model.path
-    assert plan.max_model_len == make_plan(on_vllm, blocks, tokenizer=tokenizer).max_model_len + 1
-    text = plan.describe(config, blocks, num_prompts)
+    assert plan.max_model_len == checked(on_vllm).plan.max_model_len + 1
+    text = plan.describe(config, run.blocks, run.files.num_prompts)
     assert "1 sglang replicas, colocated" in text and "1 sglang replicas, colocated, context" in text
 
 
@@ -146,5 +140,4 @@ def test_the_plan_of_servers_of_their_own(config: DictConfig) -> None:
     tokenizer, num_prompts = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path), 4
     text = make_plan(config, blocks, tokenizer=tokenizer).describe(config, blocks, num_prompts)
     assert "2 vllm replicas on 1 nodes of their own, beside 1 vllm replicas, colocated, weights by nccl after 2" in text
-    with pytest.raises(ValueError, match=r"needs 4 GPUs \(1 for training, 2 for the rollout, 1 for the refiner\)"):
-        check(config, blocks)
+    assert "needs 4 GPUs (1 for training, 2 for the rollout, 1 for the refiner)" in error_of(config)

@@ -1,0 +1,111 @@
+"""What models and data have to be. ``Files`` reads them, and says in the same way what cannot be read."""
+
+from importlib.util import find_spec
+
+from recipe.online_refiner.blocks import CRITIC_ESTIMATORS
+from recipe.online_refiner.rules.run import Run
+from refiner_worker.drafts import SUFFIX_PACKAGE
+
+_NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
+RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
+"""Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
+
+
+def models_are_there(run: Run) -> str | None:
+    """Every model that a run reads is a model folder, where it is a folder."""
+    config = run.config
+    paths = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
+    if run.blocks.hosts_refiner:
+        paths["refiner.model_path"] = run.blocks.refiner.model_path
+    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+        paths["critic.model.path"] = config.critic.model.path
+    if config.reward.reward_model.enable:
+        paths["reward.reward_model.model_path"] = config.reward.reward_model.model_path
+    missing = [f"{key}={path}" for key, path in paths.items() if not run.files.is_model(path)]
+    return f"{missing[0]}: no model folder there (config.json is missing)" if missing else None
+
+
+def tokenizer_writes_chats(run: Run) -> str | None:
+    """The policy's tokenizer has a chat template and an EOS token."""
+    model, tokenizer = run.config.actor_rollout_ref.model, run.files.tokenizer
+    name = "path" if model.tokenizer_path is None else "tokenizer_path"
+    if not tokenizer.chat_template:
+        what = "its tokenizer has no chat template; use an instruct model, or add one to it"
+    elif tokenizer.eos_token_id is None:
+        what = "its tokenizer has no EOS token; set eos_token in tokenizer_config.json"
+    else:
+        return None
+    return f"actor_rollout_ref.model.{name}={model[name]}: {what}"
+
+
+def refiner_has_the_policys_tokens(run: Run) -> str | None:
+    """The refiner's tokens are the policy's targets."""
+    if not run.blocks.hosts_refiner:
+        return None
+    actor, refiner = run.files.tokenizer, run.files.refiner_tokenizer
+    if actor.get_vocab() == refiner.get_vocab() and actor.eos_token_id == refiner.eos_token_id:
+        return None
+    return (
+        "refiner.model_path: its tokenizer differs from the actor's, but refined token ids are the policy's targets; "
+        "set a model of the same family, or leave refiner.model_path at the actor's"
+    )
+
+
+def suffix_drafts_are_installed(run: Run) -> str | None:
+    """Drafts by suffix trees have their package."""
+    if not run.blocks.hosts_refiner or run.blocks.refiner.draft != "suffix" or find_spec(SUFFIX_PACKAGE):
+        return None
+    return (
+        "refiner.draft=suffix needs the package arctic-inference on every node: pip install arctic-inference, or set "
+        "refiner.draft=ngram"
+    )
+
+
+def data_have_rows(run: Run) -> str | None:
+    """Neither data set is empty, and there are prompts for a step."""
+    data = run.config.data
+    for key, num_rows in run.files.num_rows.items():
+        if num_rows == 0:
+            return f"data.{key}: the data set is empty: {data[key]}"
+    if run.files.num_prompts >= data.train_batch_size:
+        return None
+    return (
+        f"data.train_files has {run.files.num_prompts} rows, less than one batch; lower data.train_batch_size="
+        f"{data.train_batch_size}, add data or raise data.train_max_samples"
+    )
+
+
+def prompts_are_text(run: Run) -> str | None:
+    """The refiner reads text."""
+    data = run.config.data
+    media = {data.get(name) for name in ("image_key", "video_key", "audio_key")}
+    for part in run.files.data("train_files") if run.blocks.hosts_refiner else ():
+        if found := sorted(media.intersection(part.column_names)):
+            return f"data.train_files: its {found[0]} would not reach the refiner, which reads text; drop the column"
+    return None
+
+
+def no_grader_runs_answers(run: Run) -> str | None:
+    """No grader of verl's evaluates what the model writes."""
+    if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:
+        return None
+    for key in run.files.num_rows:
+        for part in run.files.data(key):
+            sources = part.unique("data_source") if "data_source" in part.column_names else []
+            if found := sorted(RUN_BY_VERL.intersection(sources)):
+                return (
+                    f"data.{key}: verl's grader of {', '.join(found)} runs what the model writes as code; set "
+                    "reward.custom_reward_function.path=pkg://reward.math and "
+                    "reward.custom_reward_function.name=compute_score"
+                )
+    return None
+
+
+def problems_can_be_rewarded(run: Run) -> str | None:
+    """The reward functions of this project can use every ground truth."""
+    for key in run.files.num_rows:
+        try:
+            run.files.read_ground_truths(key)
+        except ValueError as error:
+            return f"data.{key}: {error}"
+    return None

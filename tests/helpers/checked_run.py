@@ -1,0 +1,29 @@
+"""A run's config checked with its files, as the main command does before it lets verl check its own."""
+
+import pytest
+from omegaconf import DictConfig
+
+from recipe.online_refiner import schema
+from recipe.online_refiner.files import Files
+from recipe.online_refiner.plan import make_plan
+from recipe.online_refiner.rules import check
+from recipe.online_refiner.rules.run import Run
+
+
+def checked(config: DictConfig) -> Run:
+    """Check a run by all rules."""
+    run = Run(config=config, blocks=schema.load(config))
+    run.files = Files(config, run.blocks)
+    check(run, "machine")
+    check(run, "files")
+    run.plan = make_plan(config, run.blocks, tokenizer=run.files.tokenizer)
+    check(run, "sizes")
+    return run
+
+
+def error_of(config: DictConfig) -> str:
+    """Return the line that says what is wrong."""
+    with pytest.raises(ValueError) as error:
+        checked(config)
+    assert "\n" not in str(error.value)
+    return str(error.value)
