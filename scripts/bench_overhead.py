@@ -19,12 +19,10 @@ from pathlib import Path
 
 import matplotlib
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from recipe.online_refiner.run_dir import read_rows  # noqa: E402
+from recipe.online_refiner.run_dir import read_rows
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
 ALWAYS = (
     *("actor_rollout_ref.actor.optim.lr=0", "trainer.save_freq=-1", "trainer.val_before_train=false"),

@@ -19,15 +19,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from recipe.mini_apps.generator import MiniProblem, generate  # noqa: E402
-from reward.apps import score_response  # noqa: E402
-from reward.limits import Limits  # noqa: E402
-from reward.problem import Problem  # noqa: E402
-from reward.sandbox import LocalSandbox, Program  # noqa: E402
+from recipe.mini_apps.generator import MiniProblem, generate
+from reward.apps import score_response
+from reward.limits import Limits
+from reward.problem import Problem
+from reward.sandbox import LocalSandbox, Program
 
 CODE = "a, b = map(int, input().split())\nprint(a + b)\n"
 STDIN, STDOUT = "3 4\n", "7\n"

@@ -20,10 +20,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from recipe.cpu_platform import ENVIRONMENT  # noqa: E402
-from recipe.cpu_platform.launch import enter  # noqa: E402
+from recipe.cpu_platform import ENVIRONMENT
+from recipe.cpu_platform.launch import enter
 
 LIMIT = 1e-5
 SIZES = {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 260}

@@ -13,15 +13,12 @@ import argparse
 import json
 import statistics
 import sys
-from pathlib import Path
 from typing import get_args
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+import torch
 
-import torch  # noqa: E402
-
-from recipe.lab.worlds import ascend, constraint, expected_update, make_world  # noqa: E402
-from recipe.online_refiner.blocks import Alignment, ConstraintConfig  # noqa: E402
+from recipe.lab.worlds import ascend, constraint, expected_update, make_world
+from recipe.online_refiner.blocks import Alignment, ConstraintConfig
 
 MODES = {
     "lagrangian": constraint("lagrangian"),

@@ -13,10 +13,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from reward.limits import Limits  # noqa: E402
-from reward.sandbox import LocalSandbox, Program, arguments_text  # noqa: E402
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program, arguments_text
 
 LIMITS = Limits(test_s=20.0, memory_bytes=256 << 20)
 PROGRAMS = [  # with the status that each must end with

@@ -24,15 +24,6 @@ from recipe.online_refiner.rules import check
 from recipe.online_refiner.rules.run import Run
 
 
-def refuse_old_names() -> None:
-    """Say the new name of a key of an earlier release, where Hydra would only say that there is none."""
-    for argument in sys.argv[1:]:
-        name = argument.lstrip("+~").partition("=")[0]
-        if new := schema.RENAMED.get(name):
-            print(f"error: {name} is called {new} now", file=sys.stderr)
-            raise SystemExit(2)
-
-
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
 def main(config: DictConfig) -> None:
     """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
@@ -51,6 +42,16 @@ def main(config: DictConfig) -> None:
         return
     with CONSOLES[config.console](config):
         train(config)
+
+
+def command() -> None:
+    """Run ``main``; the name of an earlier release's key is answered by its new one, which Hydra does not know."""
+    for argument in sys.argv[1:]:
+        name = argument.lstrip("+~").partition("=")[0]
+        if new := schema.RENAMED.get(name):
+            print(f"error: {name} is called {new} now", file=sys.stderr)
+            raise SystemExit(2)
+    main()
 
 
 def _enter_cpu_platform(config: DictConfig) -> None:
@@ -113,5 +114,4 @@ def train(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    refuse_old_names()
-    main()
+    command()

@@ -10,19 +10,16 @@ improves wrong ones.
 import argparse
 import json
 import random
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import torch
+from datasets import Dataset
 
-import torch  # noqa: E402
-from datasets import Dataset  # noqa: E402
-
-from recipe.lab.base_model import Corpus, make_model, train  # noqa: E402
-from recipe.lab.problems import lab_problems  # noqa: E402
-from recipe.lab.rates import measure  # noqa: E402
-from refiner_worker.config import TEMPLATES  # noqa: E402
+from recipe.lab.base_model import Corpus, make_model, train
+from recipe.lab.problems import lab_problems
+from recipe.lab.rates import measure
+from refiner_worker.config import TEMPLATES
 
 
 def main() -> None:

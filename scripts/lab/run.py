@@ -17,11 +17,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from recipe.lab.arms import ALGORITHMS, ARMS
+from recipe.online_refiner.run_dir import read_rows
 
-from recipe.lab.arms import ALGORITHMS, ARMS  # noqa: E402
-from recipe.online_refiner.run_dir import read_rows  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 NUM_STEPS, NUM_QUICK_STEPS = 20, 6
 SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")

@@ -1,7 +1,7 @@
 """Small benchmarks, written for these tests, in the record formats of the real ones."""
 
 import gzip
-import importlib.util
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -194,10 +194,5 @@ def sandbox() -> Sandbox:
 
 @pytest.fixture(scope="session")
 def evaluate() -> ModuleType:
-    """Return scripts/evaluate.py as a module."""
-    script = Path(__file__).parents[3] / "scripts" / "evaluate.py"
-    spec = importlib.util.spec_from_file_location("evaluate_script", script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """Return the command's module."""
+    return importlib.import_module("recipe.evaluation.__main__")

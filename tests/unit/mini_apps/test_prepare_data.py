@@ -1,5 +1,5 @@
 import asyncio
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
@@ -12,23 +12,16 @@ import pytest
 from reward.score import load_problems, load_solutions
 from reward.verl_reward import compute_score, validate_rows
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "prepare_data.py"
-
 
 @pytest.fixture(scope="module")
 def prepare_data() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("prepare_data", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["prepare_data"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("recipe.data_preparation.__main__")
 
 
 @pytest.fixture(scope="module")
 def easy_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("data") / "new" / "folder"
-    command = [sys.executable, str(SCRIPT), "mini-apps", "--output", str(output), "--level", "easy"]
+    command = [sys.executable, "-m", "recipe.data_preparation", "mini-apps", "--output", str(output), "--level", "easy"]
     result = subprocess.run(
         [*command, "--problems-per-family", "2"], capture_output=True, text=True, cwd=output.parents[1]
     )
