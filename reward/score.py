@@ -22,8 +22,9 @@ from reward.json_lines import read_json_lines
 from reward.judge import JudgeLostError
 from reward.limits import Limits
 from reward.math import MathProblem
+from reward.options import add_sandbox_options, sandbox_config
 from reward.problem import Problem
-from reward.sandbox import SandboxConfig, shared_sandbox
+from reward.sandbox import shared_sandbox
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,13 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse_arguments(argv)
     try:
         limits = Limits(test_s=arguments.timeout)
-        config = SandboxConfig(
-            backend="remote" if arguments.sandbox_url else "local",
-            url=arguments.sandbox_url,
-            num_slots=arguments.workers,
-            allow_unsafe=arguments.allow_unsafe,
-        )
-        sandbox = shared_sandbox(config)
+        sandbox = shared_sandbox(sandbox_config(arguments))
         problems = load_problems(arguments.problems)
         solutions = load_solutions(arguments.solutions, problems)
     except (ValueError, OSError) as error:  # wrong input: one line for the user, no traceback
@@ -134,20 +129,8 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--problems", type=Path, required=True, help="JSON lines: problem_id, and input_output as in APPS or answer"
     )
     parser.add_argument("--solutions", type=Path, required=True, help="JSON lines: problem_id, response")
-    parser.add_argument("--workers", type=_positive_int, default=os.cpu_count() or 1, help="answers run at once")
-    parser.add_argument("--timeout", type=float, default=Limits().test_s, help="wall seconds of one test")
-    parser.add_argument("--sandbox-url", default="", help="run answers by the SandboxFusion service at this address")
-    parser.add_argument(
-        "--allow-unsafe", action="store_true", help="run answers even where the machine cannot isolate them"
-    )
+    add_sandbox_options(parser, test_s=Limits().test_s)
     return parser.parse_args(argv)
-
-
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
 
 
 if __name__ == "__main__":

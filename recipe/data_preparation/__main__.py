@@ -37,7 +37,7 @@ from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, generate
 from reward.verl_reward import validate_rows
 
 
-@dataclass(slots=True, kw_only=True, frozen=True)
+@dataclass(slots=True, frozen=True)
 class Subcommand:
     """One source of data."""
 
@@ -232,34 +232,14 @@ def _steps_lines(_: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
 _ANSWERS = {"problems.jsonl": _answer_lines, "solutions.jsonl": _steps_lines}
 SUBCOMMANDS: dict[str, Subcommand] = {
     "mini-apps": Subcommand(
-        summary="small problems generated here, for one machine: no download",
-        add_arguments=add_mini_apps_arguments,
-        prepare=prepare_mini_apps,
+        "small problems generated here, for one machine: no download", add_mini_apps_arguments, prepare_mini_apps
     ),
-    "apps": Subcommand(
-        summary="programming problems with tests, as in APPS",
-        add_arguments=add_source_arguments,
-        prepare=prepare_apps,
-    ),
-    "dialogue": Subcommand(
-        summary="dialogue prompts, to be rewarded by a model",
-        add_arguments=add_source_arguments,
-        prepare=prepare_dialogue,
-    ),
-    "gsm8k": Subcommand(
-        summary="word problems with a number as their answer, as in GSM8K",
-        add_arguments=add_gsm8k_arguments,
-        prepare=prepare_gsm8k,
-    ),
-    "math": Subcommand(
-        summary="mathematical problems with an answer in a box, as in MATH",
-        add_arguments=add_source_arguments,
-        prepare=prepare_math,
-    ),
+    "apps": Subcommand("programming problems with tests, as in APPS", add_source_arguments, prepare_apps),
+    "dialogue": Subcommand("dialogue prompts, to be rewarded by a model", add_source_arguments, prepare_dialogue),
+    "gsm8k": Subcommand("word problems with a number as their answer, as in GSM8K", add_gsm8k_arguments, prepare_gsm8k),
+    "math": Subcommand("mathematical problems with an answer in a box, as in MATH", add_source_arguments, prepare_math),
     "reasoning-gym": Subcommand(
-        summary="puzzles that the package reasoning-gym generates and scores",
-        add_arguments=add_puzzle_arguments,
-        prepare=prepare_puzzles,
+        "puzzles that the package reasoning-gym generates and scores", add_puzzle_arguments, prepare_puzzles
     ),
 }
 

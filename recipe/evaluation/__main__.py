@@ -16,7 +16,6 @@ pass@k is then null); 2 if the command line or the input is wrong.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -32,7 +31,8 @@ from recipe.evaluation.result_file import sample_rows, versions, write_result
 from recipe.evaluation.samples import Sample, read_samples
 from recipe.evaluation.scoring import Result, count_verdicts, limits_of, pass_at, score_samples
 from reward.apps import Verdict
-from reward.sandbox import SandboxConfig, shared_sandbox
+from reward.options import add_sandbox_options, positive_int, sandbox_config
+from reward.sandbox import shared_sandbox
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,14 +52,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """Get samples, run them, write and print the result; returns the exit status."""
     limits = limits_of(arguments.timeout)
     ks = wanted_ks(arguments.k)
-    sandbox = shared_sandbox(
-        SandboxConfig(
-            backend="remote" if arguments.sandbox_url else "local",
-            url=arguments.sandbox_url,
-            num_slots=arguments.workers,
-            allow_unsafe=arguments.allow_unsafe,
-        )
-    )
+    sandbox = shared_sandbox(sandbox_config(arguments))
     known = load_tasks(arguments.benchmark, arguments.data)
     tasks = known[: arguments.limit]
     samples, origin = samples_of(arguments, known, tasks, ks)
@@ -188,7 +181,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", help="hub id or file of the benchmark's records (default: the benchmark's hub id)")
     parser.add_argument("--output", type=Path, help="JSON file to write (default: a new one in runs/evaluation)")
     parser.add_argument("--k", default="1", help="which pass@k, as in 1,10 (default: 1)")
-    parser.add_argument("--limit", type=_positive_int, help="evaluate the first so many problems only")
+    parser.add_argument("--limit", type=positive_int, help="evaluate the first so many problems only")
     parser.add_argument("--partial", action="store_true", help="with --samples: leave out problems without samples")
     defaults = Sampling()
     parser.add_argument("--prompt", choices=PROMPTS, default="chat", help="see above (default: chat)")
@@ -197,20 +190,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=defaults.top_p)
     parser.add_argument("--max-new-tokens", type=int, default=defaults.max_new_tokens)
     parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--timeout", type=float, default=10.0, help="wall seconds of one test (default: 10)")
-    parser.add_argument("--workers", type=_positive_int, default=os.cpu_count() or 1, help="programs run at once")
-    parser.add_argument("--sandbox-url", default="", help="run programs by the SandboxFusion service at this address")
-    parser.add_argument(
-        "--allow-unsafe", action="store_true", help="run programs even where the machine cannot isolate them"
-    )
+    add_sandbox_options(parser, test_s=10.0)
     return parser.parse_args(argv)
-
-
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
 
 
 if __name__ == "__main__":
