@@ -37,7 +37,7 @@ CAP = "refiner.max_refinements_per_group=1"
 DRAFT = "refiner.draft=ngram"
 LORA = (
     *("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=16"),
-    "actor_rollout_ref.rollout.max_model_len=512",  # the rollout's servers read the refiner's prompt
+    "actor_rollout_ref.rollout.max_model_len=640",  # the rollout's servers read the refiner's prompt
 )
 ARMS = {
     "none": ("without a refiner", ("constraint.mode=none",)),

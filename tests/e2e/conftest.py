@@ -1,7 +1,8 @@
 """A small task for whole jobs (the tiny model is rewarded for small letters), and stock verl's runs of it."""
 
 import functools
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +60,13 @@ def letters_job(tiny_llama: Path, letters_task: list[str]) -> list[str]:
         *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=2e-2"),
         "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
     ]
+
+
+@pytest.fixture
+def own_ray() -> Iterator[dict[str, str]]:
+    """Yield what lets a cluster that is started here be found by nobody else: Ray's folder, with room for sockets."""
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield {"RAY_TMPDIR": folder}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

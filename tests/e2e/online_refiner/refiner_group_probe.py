@@ -105,7 +105,7 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
 def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[int]:
     """What the same weights write in Hugging Face, which drafts nothing."""
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    ids = torch.tensor([refiner._encode(rollout)])
+    ids = torch.tensor([refiner._encode(rollout, 0, refiner._told(rollout, [rollout]))])
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.response_length)
     return refiner._parse(output[0, ids.shape[1] :].tolist(), rollout, []).token_ids
@@ -259,7 +259,7 @@ def main() -> None:
 
     result["most_in_flight"], narrow = most_in_flight(refiner, batch, limit=6)
     result["same_in_turn"] = [a.token_ids == b.token_ids for a, b in zip(before, narrow, strict=True)]
-    prompts = [refiner._encode(rollout) for rollout in rollouts(tokenizer, 200)]
+    prompts = [refiner._encode(rollout, 0, refiner._told(rollout, [rollout])) for rollout in rollouts(tokenizer, 200)]
     result["num_given_up"] = asyncio.run(give_up(refiner.client, prompts))
     result.update(asyncio.run(abandon(refiner.client, engine_of(group), prompts[:100])))
     read = next(iter(refiner.client.servers.values())).__ray_call__.remote(lambda server: server.model_config)

@@ -32,7 +32,7 @@ def test_the_asynchronous_trainer_refines(
         ],
         cwd=tmp_path,
     )
-    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.wait(900) == 0, job.output()[-6000:]
     assert job.survivors() == []
 
     steps = list(read_rows(run_dir / "metrics.jsonl"))

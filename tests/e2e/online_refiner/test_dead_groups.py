@@ -39,7 +39,7 @@ def test_dead_groups_teach_what_the_refiner_can(command: list[str], start_marked
     run_dir = tmp_path / "rescued"
     started = time.monotonic()
     job = start_marked([*command, f"run_dir={run_dir}", "constraint.rescue_dead_groups=true"], cwd=tmp_path)
-    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.wait(900) == 0, job.output()[-6000:]
     patience_s = time.monotonic() - started
     steps = list(read_rows(run_dir / "metrics.jsonl"))
     assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))

@@ -18,7 +18,6 @@ from recipe.cpu_platform import ENVIRONMENT
 from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import refinement_lines
 
-pytestmark = pytest.mark.timeout(1800)  # jobs that a fixture runs one after the other
 REPOSITORY = Path(__file__).parents[3]
 RAYS_AGENT = "Agent'"
 """How the names of Ray's own processes end that outlive a killed driver by a minute."""
@@ -128,7 +127,7 @@ def resumed(stock_on: Callable, start_marked: Callable, tmp_path_factory: pytest
     assert killed_at != STEPS[-1], "the run ended before it was killed"
 
     second = start_marked(command, cwd=folder)
-    assert second.wait(600) == 0, second.output()[-6000:]
+    assert second.wait(900) == 0, second.output()[-6000:]
     assert second.survivors() == []
     return Resumed(stock=stock.folder, run_dir=run_dir, killed=first, killed_at=killed_at, output=second.output())
 
@@ -178,7 +177,7 @@ def test_mode_none_is_verl(stock_on: Callable, start_marked: Callable, tmp_path:
     killed_at = int(tracker.read_text())
 
     job = start_marked(command, cwd=tmp_path)
-    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.wait(900) == 0, job.output()[-6000:]
     assert job.survivors() == []
     assert_same_numbers(stock.folder, run_dir, killed_at)
     assert_same_parameters(stock.folder, run_dir)

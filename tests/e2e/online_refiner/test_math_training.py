@@ -40,7 +40,7 @@ def test_gsm8k_data_trains(letters_job: list[str], gsm8k: Path, start_marked: Ca
         *("refiner.skip_reward_at_least=1.0", f"trainer.total_training_steps={NUM_STEPS}", "trainer.save_freq=-1"),
     ]
     job = start_marked(command, cwd=tmp_path)
-    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.wait(900) == 0, job.output()[-6000:]
     steps = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
     assert len(steps) == NUM_STEPS
     assert all(0 < step["reward/mean"] < 1 for step in steps)

@@ -18,8 +18,6 @@ from transformers import AutoModelForCausalLM
 from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import read_rows, refinement_lines
 
-# Jobs that a fixture runs one after the other.
-pytestmark = pytest.mark.timeout(1800)
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")
 NUM_STEPS = {"gae": 7, "grpo": 19, "dapo": 5}
 """Settings in each of the probe's cycles."""
@@ -83,7 +81,7 @@ def train(start_marked: Callable, letters_job: list[str], tmp_path_factory: pyte
             # Its successor is a fork as well; then the process that they are forks of dies, which costs nothing.
             job.wait_until(lambda: len(list(read_rows(metrics))) >= NUM_BEFORE_DEATH + 2, 300)
             preloaded.kill()
-        assert job.wait(600) == 0, job.output()[-6000:]
+        assert job.wait(900) == 0, job.output()[-6000:]
         assert job.survivors() == []
         steps = range(1, num_steps + 1)
         return Trained(

@@ -56,12 +56,12 @@ def test_all_placements_give_the_same_refinements(
                     f"actor_rollout_ref.model.path={babbler}",
                     "actor_rollout_ref.actor.optim.lr=0",
                 ),
-                *("actor_rollout_ref.rollout.max_model_len=512", "data.shuffle=false"),
+                *("actor_rollout_ref.rollout.max_model_len=640", "data.shuffle=false"),
                 *("trainer.total_training_steps=2", "trainer.total_epochs=9", "trainer.save_freq=-1"),
             ],
             cwd=tmp_path,
         )
-        assert job.wait(400) == 0, job.output()[-6000:]
+        assert job.wait(900) == 0, job.output()[-6000:]
         rows = [json.loads(line) for line in refinement_lines(run_dir)]
         found[placement] = {str(row["prompt"]): tuple(row[name] for name in COMPARED) for row in rows}
         assert len(found[placement]) >= 8

@@ -12,9 +12,12 @@ PROBE = Path(__file__).with_name("refiner_group_probe.py")
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_restart_on_a_lost_node_has_an_end(start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> None:
+def test_a_restart_on_a_lost_node_has_an_end(
+    start_marked: Callable, tiny_llama: Path, own_ray: dict[str, str], tmp_path: Path
+) -> None:
     found = tmp_path / "found.json"
-    job = start_marked([str(PROBE.with_name("lost_node_probe.py")), str(tiny_llama), str(found)], cwd=tmp_path)
+    command = [str(PROBE.with_name("lost_node_probe.py")), str(tiny_llama), str(found)]
+    job = start_marked(command, environment=own_ray, cwd=tmp_path)
     assert job.wait(200) == 0, job.output()[-6000:]
     assert job.survivors() == []
     result = json.loads(found.read_text())
@@ -32,7 +35,7 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
         ["-m", "recipe.cpu_platform.launch", str(PROBE), str(tiny_llama), str(config), str(output)],
         cwd=tmp_path,
     )
-    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.wait(900) == 0, job.output()[-6000:]
     assert job.survivors() == []
     result = json.loads(output.read_text())
 

@@ -26,7 +26,7 @@ def test_the_rollouts_servers_refine(
     job = start_marked(
         [
             *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
-            *("refiner.placement=shared", "refiner.template=dialogue", "actor_rollout_ref.rollout.max_model_len=512"),
+            *("refiner.placement=shared", "refiner.template=dialogue", "actor_rollout_ref.rollout.max_model_len=640"),
             *("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=64"),
             *("actor_rollout_ref.actor.optim.lr=0.3", "constraint.eta=0.1"),
             *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.save_freq=-1"),
@@ -34,9 +34,9 @@ def test_the_rollouts_servers_refine(
         cwd=tmp_path,
     )
     engines = lambda: [one for one in job.descendants() if "VLLM::EngineCore" in " ".join(one.cmdline())]  # noqa: E731
-    job.wait_until((run_dir / "metrics.jsonl").exists, 400)
+    job.wait_until((run_dir / "metrics.jsonl").exists, 900)
     assert len(engines()) == 1, "one model is loaded, not two"
-    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.wait(900) == 0, job.output()[-6000:]
     assert job.survivors() == []
 
     steps = list(read_rows(run_dir / "metrics.jsonl"))

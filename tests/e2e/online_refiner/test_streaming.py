@@ -35,11 +35,11 @@ def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[s
         ],
         cwd=tmp_path,
     )
-    job.wait_until((run_dir / "metrics.jsonl").exists, 400)
+    job.wait_until((run_dir / "metrics.jsonl").exists, 900)
     replica = re.search(r"refiner replica 0: server process (\d+)", job.output())
     assert replica is not None
     psutil.Process(int(replica[1])).kill()
-    assert job.wait(400) == 0, job.output()[-6000:]
+    assert job.wait(900) == 0, job.output()[-6000:]
     assert job.survivors() == []
 
     steps = list(read_rows(run_dir / "metrics.jsonl"))

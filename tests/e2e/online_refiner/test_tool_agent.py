@@ -90,7 +90,7 @@ def trained(
         cwd=folder,
         environment={"OMP_NUM_THREADS": "1"},
     )
-    assert job.wait(600) == 0, job.output()[-6000:]
+    assert job.wait(900) == 0, job.output()[-6000:]
     assert job.survivors() == []
     requests: dict[tuple[str, int], list[Request]] = {}
     for file in sorted((folder / "run" / "requests").iterdir()):

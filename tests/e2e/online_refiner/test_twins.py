@@ -51,7 +51,7 @@ def test_every_twin_passes_the_checks(preset: str, tiny_llama: Path, data_of: Ca
     twin = TWINS.get(preset, "cpu_megatron" if preset.endswith("_megatron") else "cpu")
     if twin == "puzzles":
         pytest.importorskip("reasoning_gym", reason="the optional package reasoning-gym is not installed")
-    problems = data_of(twin)
+    problems = data_of(twin if twin in SOURCES else "cpu")
     config = composed(
         f"experiment={preset}",
         f"twin={twin}",

@@ -12,7 +12,9 @@ from recipe.online_refiner.run_dir import read_rows
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_each_node_hosts_a_replica(start_marked: Callable, letters_job: list[str], tmp_path: Path) -> None:
+def test_each_node_hosts_a_replica(
+    start_marked: Callable, letters_job: list[str], own_ray: dict[str, str], tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
     job = start_marked(
         [
@@ -20,9 +22,10 @@ def test_each_node_hosts_a_replica(start_marked: Callable, letters_job: list[str
             *("trainer.nnodes=2", "trainer.n_gpus_per_node=1", "refiner.template=dialogue", "refiner.draft=ngram"),
             *("trainer.total_training_steps=2", "trainer.save_freq=-1"),
         ],
+        environment=own_ray,
         cwd=tmp_path,
     )
-    assert job.wait(600) == 0, job.output()[-6000:]
+    assert job.wait(900) == 0, job.output()[-6000:]
     assert job.survivors() == []
 
     places = re.findall(r"refiner replica (\d): server process \d+ on node (\w+)", job.output())
