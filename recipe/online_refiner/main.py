@@ -83,7 +83,7 @@ def prepare(config: DictConfig) -> str:
     run = Run(config=config, blocks=blocks)
     # They import torch and verl, which takes seconds: only after the config itself is right. verl warns of each engine
     # that is not installed, and of a critic that no critic-free estimator has.
-    warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.|recipe\.")
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.|recipe\.|__main__")
     gc.disable()  # packages leave nothing to collect, and looking for it takes a tenth of their time
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
