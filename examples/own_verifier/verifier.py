@@ -1,0 +1,38 @@
+"""A reward of one's own: the response is a JSON object with the asked keys. What `feedback` says, the refiner reads."""
+
+import json
+
+
+def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: dict | None = None) -> dict:
+    """Return the share of the keys that are there, and in words what is wrong."""
+    wanted = ground_truth.split(",")
+    try:
+        found = json.loads(solution_str.strip().removeprefix("```json").removesuffix("```"))
+        missing = [key for key in wanted if key not in found]
+    except (ValueError, TypeError) as error:
+        return {"score": -1.0, "feedback": f"This is no JSON object: {error}"}
+    feedback = f"The keys {', '.join(missing)} are missing." if missing else ""
+    return {"score": 1 - len(missing) / len(wanted), "feedback": feedback}
+
+
+def write_data(file: str) -> None:
+    """Write prompts in verl's columns."""
+    import pandas
+
+    names = ["name", "age", "city", "colour", "price", "size"]
+    keys = [f"{one},{other}" for one in names for other in names if one != other]
+    rows = [
+        {
+            "data_source": "json_keys",
+            "prompt": [{"role": "user", "content": f"Write a JSON object with the keys {text}. Nothing else."}],
+            "reward_model": {"style": "rule", "ground_truth": text},
+        }
+        for text in keys
+    ]
+    pandas.DataFrame(rows).to_parquet(file)
+
+
+if __name__ == "__main__":
+    import sys
+
+    write_data(sys.argv[1])

@@ -1,0 +1,32 @@
+"""Each example's one command: its checks, and two steps of training."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = sorted(path.parent.name for path in (REPOSITORY / "examples").glob("*/run.sh"))
+
+
+def command(example: str, *overrides: str) -> str:
+    """Run an example and return what it printed."""
+    script = ["bash", f"examples/{example}/run.sh", *overrides]
+    done = subprocess.run(script, cwd=REPOSITORY, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_checks(example: str, tmp_path: Path) -> None:
+    plan = command(example, f"run_dir={tmp_path}", "dry_run=true")
+    assert f"run directory  {tmp_path}" in plan and "refiner" in plan
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_two_steps(example: str, tmp_path: Path) -> None:
+    command(example, f"run_dir={tmp_path}")
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
