@@ -32,7 +32,10 @@ def babbler(tiny_llama: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "babbler"
     torch.manual_seed(1)
     config = AutoConfig.from_pretrained(tiny_llama, initializer_range=0.2)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        model.lm_head.weight[config.eos_token_id] *= 2  # it comes to an end
+    model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(folder)
     return folder
 
@@ -69,7 +72,7 @@ def test_all_placements_give_the_same_refinements(
 
     expected = found["colocated"]
     assert len({row[COMPARED.index("verdict")] for row in expected.values()}) > 1
-    assert len({row[COMPARED.index("refined")] for row in expected.values()}) > 2
+    assert len({row[COMPARED.index("refined")] for row in expected.values()}) > 4
     for placement, refinements in found.items():
         both = refinements.keys() & expected.keys()
         assert len(both) >= 8, placement
