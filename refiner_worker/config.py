@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_FEEDBACK_TOKENS = 128
@@ -54,11 +54,11 @@ class RefinerConfig:
     It may be longer than a response. Default: the longest response."""
     max_model_len: int | None = None
     """Context length of the refiner, in tokens. Default: template + prompt + response + refinement."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Sampling temperature of the refiner; 0 is greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Nucleus sampling of the refiner, in (0, 1]."""
-    skip_reward_at_least: float | None = None
+    skip_reward_at_least: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Responses with this reward or more are not refined: a maximal reward cannot improve (APPS: 1.0)."""
     groups: Literal["all", "unsolved"] = "all"
     """Whose responses are refined: those of ``all`` groups, or of ``unsolved`` ones, in which no response has

@@ -15,7 +15,7 @@ Credit = Literal[
 ]
 TokenWeights = Literal["uniform", "edited", "charged", "chord", "dft", "shaped"]
 EtaSchedule = Literal["constant", "linear", "cosine", "adaptive"]
-Number = Annotated[float, Field(ge=0)]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 OF_MODE = {
     "none": {},
@@ -75,12 +75,12 @@ class ConstraintConfig:
     The default is that of the paper's Appendix B; its tables say 1e-2 and 1e-4."""
     eta_schedule: EtaSchedule = "constant"
     """``constant``; ``linear`` or ``cosine`` towards 0 after the last step; ``adaptive``: D <= delta (Eq. 5)."""
-    delta: float | None = None
+    delta: Number | None = None
     """Bound on D for ``adaptive``, in nats, > 0: on the metric that ``divergence_per`` says."""
     divergence_per: Literal["token", "rollout"] = "token"
     """``token``: ``delta`` bounds ``constraint/divergence_per_token``. ``rollout``: it bounds
     ``constraint/divergence``, which an empty answer satisfies as well."""
-    eta_rate: float = 0.1
+    eta_rate: Number = 0.1
     """Largest relative change of an ``adaptive`` eta in one step, > 0."""
     margin: Number = 0.0
     """A refinement is accepted if its reward is higher than the response's by more than this, >= 0."""
@@ -110,6 +110,11 @@ class ConstraintConfig:
         """Return ``credit``, ``token_weights`` or ``sft_normaliser``; None if the mode has no such part."""
         default = OF_MODE[self.mode].get(key)
         return default and (getattr(self, key) or default)
+
+    @property
+    def rescues(self) -> bool:
+        """Whether dead groups are kept; with eta = 0 nothing keeps what verl would not."""
+        return self.rescue_dead_groups and self.eta > 0
 
     @property
     def penalises(self) -> bool:

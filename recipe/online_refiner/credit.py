@@ -99,13 +99,13 @@ def return_to_go(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor
 
 def whole(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
     """Charge every token of the turn for all of its cost: a' depends on the whole of a, so each token had a part."""
-    return own - eta * data["cost"][:, None] * data["turn"]
+    return torch.where(data["turn"].bool(), own - eta * data["cost"][:, None], own)
 
 
 def at_end(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:
     """Take the cost from the reward of the turn's last token, where the task's reward is."""
     is_last = data["turn"] * (data["turn"].flip(-1).cumsum(-1).flip(-1) == 1)
-    return own - eta * data["cost"][:, None] * is_last
+    return torch.where(is_last.bool(), own - eta * data["cost"][:, None], own)
 
 
 def first_difference(data: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,6 +156,8 @@ class Credit(NamedTuple):
     """After a critic-free estimator; None: such an estimator sees the penalised reward, as a critic does."""
     rewards: Change | None
     """Before the estimator; None: not for a critic."""
+    charges: bool = True
+    """Whether costs are what responses pay (``constraint/penalty``)."""
 
 
 PAIR = ("responses", "old_log_probs", "refine_ids", "refine_mask", "refine_log_probs")
@@ -164,9 +166,9 @@ CREDITS: dict[str, Credit] = {
     "whole": Credit(in_full, (), whole, at_end),
     "in_reward": Credit(per_token, (), None, at_end),
     "centred": Credit(centred, (), whole, None),
-    "divergence": Credit(in_full, PAIR, divergence, None),
-    "exonerate": Credit(in_full, PAIR, exonerate, None),
-    "routed": Credit(in_full, (), nothing, None),
-    "silent": Credit(everyone, (), nothing, None),
-    "members": Credit(as_members, (), instead, None),
+    "divergence": Credit(in_full, PAIR, divergence, None, charges=False),
+    "exonerate": Credit(in_full, PAIR, exonerate, None, charges=False),
+    "routed": Credit(in_full, (), nothing, None, charges=False),
+    "silent": Credit(everyone, (), nothing, None, charges=False),
+    "members": Credit(as_members, (), instead, None, charges=False),
 }

@@ -58,6 +58,8 @@ class Adaptive(Eta):
         """Make the dual step."""
         assert self.config.delta is not None
         divergence = {"token": token, "rollout": rollout}[self.config.divergence_per]
+        if math.isnan(divergence):  # it says nothing
+            return
         violation = min(1.0, divergence / self.config.delta - 1)  # D >= 0, so never below -1
         value = self.value * math.exp(self.config.eta_rate * violation)
         self.value = min(max(value, self.config.eta / self.RANGE), self.config.eta * self.RANGE)

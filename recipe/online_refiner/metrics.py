@@ -60,7 +60,8 @@ MEANING = {
     "constraint/divergence_per_token": "the same of D divided by min(len a, len a')",
     "constraint/num_rescued_groups": "groups whose rewards are all equal and that have a used refinement, where "
     "constraint.rescue_dead_groups keeps them",
-    "constraint/penalty": "token penalty of Eq. 6, mean over response tokens of the batch (<= 0)",
+    "constraint/penalty": "-eta times what responses are charged (D of Eq. 6, or the credit's cost), per response "
+    "token of the batch",
     "constraint/eta": "weight of the constraint in this step",
     "actor/sft_cross_entropy": "modes sft and lagrangian: (weighted) cross-entropy in the loss, divided as "
     "constraint.sft_normaliser says (accepted: nats per token), mean over mini-batches with accepted refinements; 0 if "

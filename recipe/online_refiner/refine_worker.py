@@ -148,6 +148,11 @@ class RefineWorker:
             fields["refine_task_scores"] = data[field]
         await asyncio.to_thread(queue.write_padded, rows, **fields)
 
+    async def silence(self, rows: KVBatchMeta) -> None:
+        """Let some rows learn nothing from their rewards: A_t = 0, whatever an estimator made of equal ones."""
+        data = await asyncio.to_thread(queue.read_padded, rows, "advantages")
+        await asyncio.to_thread(queue.write_padded, rows, advantages=torch.zeros_like(data["advantages"]))
+
     async def restore_rewards(self, rows: KVBatchMeta) -> None:
         """Take the penalty out of token-level rewards again: metrics and dumps show those of the task."""
         data = await asyncio.to_thread(queue.read_padded, rows, "refine_task_scores")

@@ -148,8 +148,7 @@ class Stages:
             state.divergences = dict(zip(wanted, sums["refine_divergence"].tolist(), strict=True))
         state.members = [member_of(batch, state, row) for row in state.rows]
         if constraint.rescue_dead_groups:
-            refined = {group_of(batch.keys[row]) for row, one in outcomes if one.is_used}
-            state.metrics["constraint/num_rescued_groups"] = len(refined & dead_groups(state.members))
+            state.metrics["constraint/num_rescued_groups"] = len(self._rescued(state))
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
             self._eta.observe(token=state.divergence_per_token, rollout=state.divergence)
@@ -162,15 +161,28 @@ class Stages:
             state: With the rows that are charged.
             compute: verl's ``_compute_advantage``.
         """
-        constraint, members = self._blocks.constraint, state.members
+        rescued = self._rescued(state)
+        batch = self._charge(batch, state, compute, rescued)
+        rows = [row for row, one in zip(state.rows, state.members, strict=True) if one.group in rescued]
+        self._workers.each("silence", queue.rows_of(batch, rows), attempts=2)
+        return batch
+
+    def _rescued(self, state: StepState) -> set[str]:
+        """Return the dead groups that have a used refinement."""
+        if not self._blocks.constraint.rescue_dead_groups or state.eta == 0:
+            return set()
+        return dead_groups(state.members) & {one.group for one in state.members if one.refined_reward is not None}
+
+    def _charge(
+        self, batch: KVBatchMeta, state: StepState, compute: Callable[..., KVBatchMeta], rescued: set[str]
+    ) -> KVBatchMeta:
+        constraint = self._blocks.constraint
         name = constraint.chosen("credit")
         if name is None or state.eta == 0:
             return compute(batch, metrics=state.metrics)
-        if constraint.rescue_dead_groups:
-            dead = dead_groups(members)
-            members = [
-                one._replace(divergence=None, refined_reward=None) if one.group in dead else one for one in members
-            ]
+        members = [
+            one._replace(divergence=None, refined_reward=None) if one.group in rescued else one for one in state.members
+        ]
         credit, is_solved = CREDITS[name], self._blocks.refiner.is_maximal
         weights = weights_of_pairs(constraint.pair_weights if name != "members" else None, members, is_solved)
         etas = [state.eta * weight for weight in weights]
@@ -189,8 +201,8 @@ class Stages:
             batch = compute(batch, metrics=state.metrics)
             self._workers.each("penalise", charged, "advantages", *arguments)
         num_tokens = sum(batch.tags[row]["response_len"] for row in state.rows)
-        total = sum(eta * state.divergences.get(row, 0.0) for row, eta in zip(state.rows, etas, strict=True))
-        state.metrics["constraint/penalty"] = -total / num_tokens
+        if credit.charges:
+            state.metrics["constraint/penalty"] = -sum(cost * eta for cost, eta in costs.values()) / num_tokens
         return batch
 
     def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:

@@ -57,7 +57,7 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         super().__init__(config, *args, **kwargs)
         filter_groups = config.algorithm.filter_groups
         self.filter_metric = filter_groups.metric if filter_groups and filter_groups.enable else None
-        self.rescues = bool(config.constraint.rescue_dead_groups)
+        self.rescues = config.constraint.rescue_dead_groups and config.constraint.eta > 0
         self.groups: dict[str, Group] = {}
         self.refine_worker = RefineWorker(config, self.tokenizer, self.reward_loop_worker_handles, "")
 

@@ -103,7 +103,7 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         buffer = patches.look_often(super()._build_replay_buffer())
-        return patches.keep_refined(buffer) if self.blocks.constraint.rescue_dead_groups else buffer
+        return patches.keep_refined(buffer) if self.blocks.constraint.rescues else buffer
 
     def _setup(self) -> None:
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into

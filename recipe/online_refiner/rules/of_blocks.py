@@ -17,6 +17,30 @@ def adaptive_eta_has_a_bound(run: Run) -> str | None:
     )
 
 
+def credit_leaves_something_to_learn(run: Run) -> str | None:
+    """Credits that take advantages away come with the cross-entropy in their place."""
+    constraint = run.blocks.constraint
+    if constraint.mode != "penalty" or constraint.credit not in ("routed", "silent", "members"):
+        return None
+    return (
+        f"constraint.credit={constraint.credit} with constraint.mode=penalty takes advantages away and gives no loss "
+        "in their place; set constraint.mode=lagrangian"
+    )
+
+
+def keys_are_of_the_mode(run: Run) -> str | None:
+    """No key is set that the mode does not have."""
+    constraint = run.blocks.constraint
+    keys = [key for key in ("credit", "token_weights", "sft_normaliser") if getattr(constraint, key) is not None]
+    idle = [key for key in keys if constraint.mode != "none" and constraint.chosen(key) is None]
+    if not idle:
+        return None
+    return (
+        f"constraint.{idle[0]}={getattr(constraint, idle[0])} does nothing in constraint.mode={constraint.mode}; set "
+        "it to null, or another mode"
+    )
+
+
 def rescued_groups_have_a_loss(run: Run) -> str | None:
     """Dead groups are rescued in modes with a cross-entropy."""
     constraint = run.blocks.constraint

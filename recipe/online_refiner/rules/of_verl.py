@@ -50,8 +50,16 @@ def centred_credit_has_siblings(run: Run) -> str | None:
 
 def members_have_advantages_of_groups(run: Run) -> str | None:
     """Refinements as members of the group have GRPO's advantages."""
-    estimator = run.config.algorithm.adv_estimator
-    if run.blocks.constraint.chosen("credit") != "members" or estimator in GROUP_ESTIMATORS:
+    algorithm = run.config.algorithm
+    estimator = algorithm.adv_estimator
+    if run.blocks.constraint.chosen("credit") != "members":
+        return None
+    if algorithm.use_kl_in_reward or not algorithm.norm_adv_by_std_in_grpo:
+        return (
+            "constraint.credit=members normalises the task's rewards by the group's deviation; set "
+            "algorithm.use_kl_in_reward=false and algorithm.norm_adv_by_std_in_grpo=true"
+        )
+    if estimator in GROUP_ESTIMATORS:
         return None
     return (
         f"constraint.credit=members has GRPO's advantages, not those of algorithm.adv_estimator={estimator}; set one "
@@ -62,6 +70,11 @@ def members_have_advantages_of_groups(run: Run) -> str | None:
 def loss_has_a_fixed_scale(run: Run) -> str | None:
     """No refinement scales the policy's loss."""
     actor, constraint = run.config.actor_rollout_ref.actor, run.blocks.constraint
+    if constraint.imitates and actor.policy_loss.loss_mode == "geo_mean":
+        return (
+            f"constraint.mode={constraint.mode} with actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean: "
+            "refinements would count as rows of the policy's loss; set it to vanilla, or constraint.mode=penalty"
+        )
     is_fixed = actor.loss_agg_mode != "seq-mean-token-sum-norm" or actor.loss_scale_factor is not None
     if is_fixed or not constraint.imitates:
         return None
@@ -171,6 +184,25 @@ def rewards_are_there_when_streaming(run: Run) -> str | None:
         "a colocated reward model sleeps during the rollout, where refiner.placement=dedicated scores refinements; set "
         "refiner.streaming=false, or reward.reward_model.enable_resource_pool=true"
     )
+
+
+def dead_groups_are_those_of_the_reward(run: Run) -> str | None:
+    """Dead groups are those whose rewards are equal: for a critic there are none, and the filter looks at the same."""
+    algorithm = run.config.algorithm
+    if not run.blocks.constraint.rescue_dead_groups:
+        return None
+    if algorithm.adv_estimator in CRITIC_ESTIMATORS:
+        return (
+            f"constraint.rescue_dead_groups=true with algorithm.adv_estimator={algorithm.adv_estimator}: with a critic "
+            "a group of equal rewards is not dead; set it to false"
+        )
+    filters = algorithm.get("filter_groups")
+    if filters and filters.enable and filters.metric != "reward":
+        return (
+            f"constraint.rescue_dead_groups=true with algorithm.filter_groups.metric={filters.metric}: a group is dead "
+            "where its rewards are equal; set the metric to reward"
+        )
+    return None
 
 
 def rescue_comes_before_the_filter(run: Run) -> str | None:

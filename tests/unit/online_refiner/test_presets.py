@@ -115,6 +115,7 @@ def test_neighbours_go_with_every_preset_without_a_critic(neighbour: str) -> Non
         "constraint.pair_weights",
     }
     own |= {"constraint.sft_normaliser", "refiner.imitate_solved", "refiner.max_refinements_per_group"}
+    own |= {"run_dir", "records.path", "trainer.default_local_dir"}
     for preset in ("apps_dapo", "lab", "quickstart"):
         config = composed(f"experiment={preset}", f"neighbour={neighbour}")
         schema.load(config)

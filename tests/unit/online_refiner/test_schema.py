@@ -1,40 +1,16 @@
 """The blocks `refiner` and `constraint`: every mistake has one clear line, and every committed config composes."""
 
 import copy
-import functools
 import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
-import yaml
+from composed_main import base, composed
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from recipe.online_refiner import blocks, schema
-
-CONFIG = Path(schema.__file__).parent / "config"
-
-
-@functools.cache
-def base(engine: str | None = None) -> DictConfig:
-    with initialize_config_dir(str(CONFIG), version_base=None):
-        overrides = ["actor_rollout_ref.model.path=model", *([f"model_engine={engine}"] if engine else [])]
-        return compose("online_refiner", overrides=overrides)
-
-
-def composed(*overrides: str) -> DictConfig:
-    """Return the main config with overrides as Hydra would set them, without composing it anew (a second each)."""
-    config = copy.deepcopy(base())
-    OmegaConf.set_struct(config, False)
-    for override in overrides:
-        key, _, value = override.lstrip("+~").partition("=")
-        if override.startswith("~"):
-            block, _, name = key.rpartition(".")
-            del OmegaConf.select(config, block)[name]
-        else:
-            OmegaConf.update(config, key, yaml.safe_load(value))
-    return config
 
 
 def test_defaults() -> None:
@@ -211,7 +187,7 @@ def test_credits_that_change_advantages_do_not_work_with_a_critic(credit: str) -
         schema.load(composed(*overrides, "algorithm.adv_estimator=gae"))
 
 
-@pytest.mark.parametrize("setting", ["loss_agg_mode=seq-mean-token-mean", "policy_loss.loss_mode=geo_mean"])
+@pytest.mark.parametrize("setting", ["loss_agg_mode=seq-mean-token-mean", "policy_loss.loss_mode=sapo"])
 def test_both_terms_of_a_gradient_are_divided_alike(setting: str) -> None:
     override = f"actor_rollout_ref.actor.{setting}"
     with pytest.raises(ValueError, match="set actor_rollout_ref.actor.loss_agg_mode=token-mean"):
@@ -224,7 +200,7 @@ def test_what_a_mode_says_of_keys_that_are_null() -> None:
     keys = ("credit", "token_weights", "sft_normaliser")
     assert [chosen.chosen(key) for key in keys] == ["in_reward", "charged", "batch"]
     assert chosen.penalises and chosen.imitates
-    chosen = schema.load(composed("constraint.credit=in_reward", "constraint.mode=sft")).constraint
+    chosen = schema.load(composed("constraint.mode=sft")).constraint
     assert [chosen.chosen(key) for key in keys] == [None, "uniform", "accepted"]
     assert schema.load(composed()).constraint.chosen("credit") == "return_to_go"
 

@@ -1,0 +1,35 @@
+"""The main config with overrides, without composing it anew for each test (a second)."""
+
+import copy
+import functools
+from pathlib import Path
+
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from recipe.online_refiner import schema
+
+CONFIG = Path(schema.__file__).parent / "config"
+
+
+@functools.cache
+def base(engine: str | None = None) -> DictConfig:
+    """Compose it, for an engine."""
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        overrides = ["actor_rollout_ref.model.path=model", *([f"model_engine={engine}"] if engine else [])]
+        return compose("online_refiner", overrides=overrides)
+
+
+def composed(*overrides: str) -> DictConfig:
+    """Return it with overrides as Hydra would set them."""
+    config = copy.deepcopy(base())
+    OmegaConf.set_struct(config, False)
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        if override.startswith("~"):
+            block, _, name = key.rpartition(".")
+            del OmegaConf.select(config, block)[name]
+        else:
+            OmegaConf.update(config, key, yaml.safe_load(value))
+    return config

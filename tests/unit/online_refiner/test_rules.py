@@ -1,0 +1,46 @@
+"""Settings that would do nothing, or something else than they say, are refused; the same without the reason is not."""
+
+import pytest
+from composed_main import composed
+from hydra import compose, initialize_config_module
+
+from recipe.online_refiner import schema
+
+PENALTY, SFT, LAGRANGIAN = (f"constraint.mode={mode}" for mode in ("penalty", "sft", "lagrangian"))
+RESCUE = ("constraint.rescue_dead_groups=true", SFT, "refiner.placement=dedicated", "refiner.n_gpus_per_node=1")
+MEMBERS = (LAGRANGIAN, "constraint.credit=members")
+MAXIMUM = "refiner.skip_reward_at_least=1.0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "mistake", "message"),
+    [
+        ((LAGRANGIAN, "constraint.credit=silent"), PENALTY, "no loss in their place"),
+        (MEMBERS, PENALTY, "credit=members with constraint.mode=penalty takes advantages away"),
+        ((SFT,), "constraint.credit=divergence", "credit=divergence does nothing in constraint.mode=sft"),
+        ((), "constraint.sft_normaliser=batch", "batch does nothing in constraint.mode=penalty; set it to"),
+        ((SFT,), "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean", "would count as rows"),
+        (MEMBERS, "algorithm.use_kl_in_reward=true", "set algorithm.use_kl_in_reward=false"),
+        (MEMBERS, "algorithm.norm_adv_by_std_in_grpo=false", "and algorithm.norm_adv_by_std_in_grpo=true"),
+        (RESCUE, "algorithm.adv_estimator=gae", "with a critic a group of equal rewards is not dead"),
+        (RESCUE, "algorithm.filter_groups={enable: true, metric: acc}", "set the metric to reward"),
+        ((MAXIMUM,), "refiner.skip_reward_at_least=.nan", "least=nan: Input should be a finite number"),
+        ((), "constraint.eta=.inf", "constraint.eta=inf: Input should be a finite number"),
+        ((MAXIMUM, "refiner.imitate_solved=true", SFT), "refiner.skip_reward_at_least=null", "is maximal"),
+    ],
+)
+def test_what_one_setting_makes_wrong(settings: tuple[str, ...], mistake: str, message: str) -> None:
+    schema.load(composed(*settings))
+    with pytest.raises(ValueError) as error:
+        schema.load(composed(*settings, mistake))
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_neighbours_of_a_preset_have_folders_of_their_own() -> None:
+    with initialize_config_module("recipe.online_refiner.config", version_base=None):
+        runs = [
+            compose("online_refiner", overrides=["experiment=apps_dapo", f"neighbour={neighbour}"]).run_dir
+            for neighbour in ("luffy_like", "own_solved", "sd_zero_like", "srpo_like")
+        ]
+        runs.append(compose("online_refiner", overrides=["experiment=apps_dapo"]).run_dir)
+    assert len(set(runs)) == 5, runs
