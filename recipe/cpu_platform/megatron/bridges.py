@@ -51,10 +51,13 @@ def _resume_torchs_adam(optimizer: Any) -> None:
 
     Reason: without Transformer Engine and Apex its Adam is torch's, whose state has a tensor "step" for each parameter.
     ``optimizer/distrib_optimizer.py:642`` (``state_dict``), which loading calls too, asserts that there is one step
-    already; line 836 (``load_state_dict``) gives all parameters one and the same tensor, which each of them increments.
-    Line 940 copies into float32 parameters themselves, of which lower precisions have a second copy without gradient.
+    already; line 825 (``load_state_dict``) gives all parameters one and the same tensor, which each of them increments.
+    Line 940 copies into float32 parameters themselves, of which lower precisions have a second copy without gradient,
+    and copies a step as well: 0, the new process's own, with which Adam would take loaded moments for those of a first
+    step (``dp_reshardable``), or one that is not there (``fully_reshardable``). The step that was saved is set before.
     """
     state_dict, load_state_dict = optimizer.state_dict, optimizer.load_state_dict
+    set_states = optimizer._set_main_param_and_optimizer_states
 
     def with_steps(self: Any) -> dict[str, Any]:
         state = self.optimizer.state
@@ -70,7 +73,13 @@ def _resume_torchs_adam(optimizer: Any) -> None:
         for state in self.optimizer.state.values():
             state["step"] = state["step"].clone()
 
+    def all_but_the_step(self: Any, parameter: torch.nn.Parameter, tensors: dict[str, torch.Tensor]) -> None:
+        group, order = self.model_param_group_index_map[parameter]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+        set_states(self, parameter, {**tensors, "step": state["step"]})
+
     optimizer.state_dict, optimizer.load_state_dict = with_steps, with_own_steps
+    optimizer._set_main_param_and_optimizer_states = all_but_the_step
 
 
 def _set_rng_state(new_state: torch.Tensor, device: object = None, graph_safe: bool = False) -> None:

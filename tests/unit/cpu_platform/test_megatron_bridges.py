@@ -4,7 +4,7 @@ import ast
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -197,3 +197,61 @@ def test_a_distributed_optimizer_without_a_step_is_loaded_and_each_parameter_has
         one.grad = torch.ones(2)
     optimizer.optimizer.step()
     assert DistributedOptimizer.state_dict(optimizer)["optimizer"]["param_groups"][0]["step"] == 1
+
+
+@pytest.fixture
+def one_rank(layers: Any, tmp_path: Path) -> Iterator[None]:
+    from megatron.core import parallel_state
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    yield
+    parallel_state.destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+
+
+def trained(gradients: list[torch.Tensor]) -> tuple[torch.nn.Parameter, Any]:
+    """Return a parameter and its distributed optimizer, both after a step with each gradient."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.transformer import TransformerConfig
+
+    module = torch.nn.Linear(3, 2, bias=False)
+    torch.nn.init.ones_(module.weight)
+    config = TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=1)
+    model = DistributedDataParallel(config, DistributedDataParallelConfig(use_distributed_optimizer=True), module)
+    settings = OptimizerConfig(optimizer="adam", lr=0.1, use_distributed_optimizer=True, clip_grad=0.0)
+    optimizer = get_megatron_optimizer(settings, [model])
+    for gradient in gradients:
+        step(module.weight, optimizer, gradient)
+    return module.weight, optimizer
+
+
+def step(parameter: Any, optimizer: Any, gradient: torch.Tensor) -> None:
+    parameter.main_grad.copy_(gradient)
+    assert optimizer.step()[0]
+
+
+@pytest.mark.parametrize("sharding", ["dp_reshardable", "fully_reshardable"])  # the two that verl can save
+def test_an_optimizer_that_is_loaded_goes_on_as_the_one_that_was_saved(
+    one_rank: None, sharding: str, tmp_path: Path
+) -> None:
+    from megatron.core.dist_checkpointing import ShardedTensor
+    from verl.utils.megatron.dist_checkpointing import load_dist_checkpointing, save_dist_checkpointing
+
+    def state_of(parameter: torch.nn.Parameter, optimizer: Any, is_loading: bool) -> dict[str, Any]:
+        model = {"weight": ShardedTensor.from_rank_offsets("weight", parameter)}
+        metadata = {"distrib_optim_sharding_type": sharding, "distrib_optim_fully_reshardable_mem_efficient": False}
+        return {"optimizer": optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=metadata)}
+
+    first, second, third = torch.randn(3, 2, 3).unbind()
+    whole, optimizer = trained([first, second])
+    (tmp_path / "saved").mkdir()
+    save_dist_checkpointing(state_of(whole, optimizer, is_loading=False), str(tmp_path / "saved"))
+    step(whole, optimizer, third)
+
+    resumed, optimizer = trained([])
+    loaded = load_dist_checkpointing(state_of(resumed, optimizer, is_loading=True), str(tmp_path / "saved"))
+    optimizer.load_state_dict(loaded["optimizer"])
+    step(resumed, optimizer, third)
+    torch.testing.assert_close(resumed, whole, rtol=0, atol=0)
