@@ -55,7 +55,7 @@ class _Ending:
     __slots__ = ("control", "returncode", "seconds", "stopped_for")
 
     def __init__(self) -> None:
-        self.control = b""  # what it reported before the code under test ran: "ready", when, "compiled" or "compile_error"
+        self.control = b""  # reported before the code under test ran: "ready", when, "compiled" or "compile_error"
         self.stopped_for = (
             ""  # why it was killed: time, output, scratch, memory, threads, cancelled; empty: it ended by itself
         )
