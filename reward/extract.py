@@ -10,11 +10,27 @@ _RUN = re.compile(r"`{3,}|~{3,}")
 _BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+|>[ \t]*)*")
 _MAX_BEFORE_FENCE = 100  # characters; a fence behind more is one in the middle of a line
 _INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line behind an opening fence
-_BARE_INFO = re.compile(r"(?:py(?:thon)?[0-9.]*)?[ \t]*\r?\n", re.I)  # Python alone, or nothing
+_NAMES_OF_PYTHON = r"(?:i?py(?:thon)?|cpython|pypy)[0-9.]*"
+_BARE_INFO = re.compile(rf"(?:{_NAMES_OF_PYTHON})?[ \t]*\r?\n", re.I)  # Python alone, or nothing
 _BLANK_LINE = re.compile(r"[ \t\r]*(?:\n|\Z)")
 _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.-]*)")  # as in ```python title="x", ```{python} and ```{.python .numbered}
-_PYTHON = re.compile(r"py(?:thon)?(?:3[0-9.]*)?")
+_PYTHON = re.compile(_NAMES_OF_PYTHON)
 _UNNAMED = re.compile("")
+# Behind a line or before one, not in a program's text.
+_END_OF_THOUGHTS = re.compile(r"^[ \t]*</think(?:ing)?>|</think(?:ing)?>[ \t]*\r?$", re.M)
+_END_MARKS = (
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|return|>",
+    "<end_of_turn>",
+    "<｜end▁of▁sentence｜>",
+    "<eos>",
+    "</s>",
+)
 _TAB = 4  # columns
 _MAX_CLOSING_INDENTATION = 3  # columns more than the opening fence's
 _STATEMENTS_OF_CODE = (
@@ -34,8 +50,29 @@ def extract_code(response: str) -> str | None:
     The last Python block counts; without one the last block that names no language (a program's output, shown in a
     plain block after the program, must not replace it). Blocks in other languages and empty blocks do not count. An
     unterminated last fence reaches to the end. An answer without any fence is code only if all of it parses as Python
-    and it has a definition, an import, an assignment or a print: a bare word is no program.
+    and it has a definition, an import, an assignment or a print: a bare word is no program. What a model thought first
+    (up to `</think>`) is looked at only where there is no code behind it.
     """
+    response = _without_end_marks(response)
+    code = _last_code(response)
+    thoughts_end = max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
+    is_in_code = code is not None and _END_OF_THOUGHTS.search(code) is not None and _parsed(code) is not None
+    if thoughts_end and not is_in_code:
+        return _last_code(response[thoughts_end:]) or code
+    return code
+
+
+def _without_end_marks(response: str) -> str:
+    """The answer without the tokens that end a model's turn, where they were left in the text."""
+    kept, end = len(response), len(response.rstrip())
+    while mark := next((mark for mark in _END_MARKS if response.endswith(mark, 0, end)), ""):
+        kept = end = end - len(mark)
+        while end and response[end - 1].isspace():
+            end -= 1
+    return response[:kept]
+
+
+def _last_code(response: str) -> str | None:
     found = list(_fenced_blocks(response))
     blocks = [(_language(info), code) for info, code in found if code.strip()]
     for wanted in (_PYTHON, _UNNAMED):
@@ -159,12 +196,16 @@ def _width(before: str) -> int:
     return len(before.expandtabs(_TAB))
 
 
-def _looks_like_code(text: str) -> bool:
+def _parsed(text: str) -> ast.Module | None:
     try:
-        tree = ast.parse(text)
+        return ast.parse(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError):  # all of them mean that the answer is no program
-        return False
-    for node in ast.walk(tree):
+        return None
+
+
+def _looks_like_code(text: str) -> bool:
+    tree = _parsed(text)
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, _STATEMENTS_OF_CODE):
             return True
         if isinstance(node, ast.AnnAssign) and node.value is not None:  # without a value, prose: "Answer: x"

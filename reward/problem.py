@@ -12,6 +12,7 @@ from reward.judge import JudgeLostError, UnjudgeableError, ask
 from reward.judge.fault_texts import FAULT_TEXTS
 from reward.limits import Limits
 from reward.sandbox.jail.values import arguments_text
+from reward.solution_class import with_functions, without_class
 
 _MAX_DEPTH = 200  # of values: the steps that carry them take several of the interpreter's 1,000 frames a level
 
@@ -120,24 +121,27 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
 
 
 def _as_name(fn_name: object, where: str) -> str | None:
-    if fn_name is None or (isinstance(fn_name, str) and fn_name.isidentifier()):
-        return fn_name
+    if fn_name is None:
+        return None
+    if isinstance(fn_name, str) and without_class(fn_name).isidentifier():
+        return without_class(fn_name)
     raise ValueError(f"{where}: fn_name is {fn_name!r}: give a Python name, or leave it out for a stdin problem")
 
 
 def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Limits) -> list[str]:
     """Assertions that parse, at least one, none of which every answer passes."""
+    read: list[str] = []
     if not tests:
         raise ValueError(f"{where}: no tests: give at least one piece of test_code, or leave the problem out")
     for index, test in enumerate(tests):
         if not isinstance(test, str):
             raise ValueError(f"{where}: test_code {index} is {type(test).__name__}: give Python source")
         try:
-            ast.parse(test)
+            read.append(with_functions(test, ast.parse(test)))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ValueError(f"{where}: test_code {index} is no Python ({error}): give Python source") from error
     try:
-        faults = _faults_of_tests(tuple(tests), fn_name, limits)
+        faults = _faults_of_tests(tuple(read), fn_name, limits)
     except JudgeLostError as error:
         raise JudgeLostError(f"{where}: test_code could not be tried ({error})") from error
     num_swallowing = sum(kind == "swallowing" for _, kind, _ in faults)
@@ -146,7 +150,7 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
             continue
         error_kind = UncallableError if kind in ("uncallable", "unusable") else ValueError
         raise error_kind(f"{where}: test_code {index} {FAULT_TEXTS[kind].format(cause)}")
-    return tests
+    return read
 
 
 @functools.lru_cache(maxsize=1 << 16)  # a problem is read anew for every answer

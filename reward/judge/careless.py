@@ -10,7 +10,7 @@ from copy import deepcopy
 from time import process_time
 from typing import Any
 
-from reward.judge.changes import CHANGES, Answer, Change, changing
+from reward.judge.changes import CHANGES, FURTHER_CHANGES, Answer, Change, changing
 from reward.judge.source import TESTS_FILE, parsed
 from reward.judge.trials import Differing, EqualToAll, Trial
 
@@ -20,6 +20,7 @@ _PASSING = 2.0  # how many times as long as a trial that has passed
 _MAX_RECORDED = 3  # values that tests compare with, tried as constants
 _MAY_BE_RIGHT = {"nan": r"(?i)\bnan\b|isnan", "inf": r"(?i)\binf\b|isinf", "-inf": r"(?i)\binf\b|isinf"}
 _MAX_TEXT = 60  # characters of a value in a message
+_NAN = float("nan")
 _PLAIN: dict[str, Any] = {
     "an empty list": [],
     "an empty dict": {},
@@ -28,7 +29,7 @@ _PLAIN: dict[str, Any] = {
     "an empty text": "",
     "inf": float("inf"),
     "-inf": float("-inf"),
-    "nan": float("nan"),
+    "nan": _NAN,
     "a list of an empty list": [[]],
     "0": 0,
     "True": True,
@@ -62,7 +63,7 @@ def careless_answer(tests: Sequence[str], fn_name: str | None, seconds: float, t
         UntriedError: they were not enough.
     """
     trials = _Trials(tests, fn_name, seconds, tried)
-    return next(itertools.chain(_constants(trials, tests), _changes(trials)), "")
+    return next(itertools.chain(_constants(trials, tests), _shapes(trials, tests), _changes(trials)), "")
 
 
 class _Trials:
@@ -167,8 +168,12 @@ def _is_among(value: Any, operands: Iterable[Any]) -> bool:
     return False
 
 
+def _may_be_right(tests: Sequence[str]) -> set[str]:
+    return {name for name, pattern in _MAY_BE_RIGHT.items() if any(re.search(pattern, test) for test in tests)}
+
+
 def _constants(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
-    may_be_right = {name for name, pattern in _MAY_BE_RIGHT.items() if any(re.search(pattern, test) for test in tests)}
+    may_be_right = _may_be_right(tests)
     for what, value in _PLAIN.items():
         # Functions that are handed what others return may make anything of a number: `poly(x, find_zero(x))`.
         is_open = isinstance(value, (int, type(None))) and len(trials.with_equal(trials.first).names) > 1
@@ -180,6 +185,26 @@ def _constants(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
 
 def _returning(value: Any) -> Answer:
     return lambda *_, **__: deepcopy(value)
+
+
+def _shapes(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
+    """Lists as long as those that are given; what passes whatever is in them asks for no more than that."""
+    if "nan" in _may_be_right(tests) or not trials.all_pass(_shaped(lambda: _NAN), _NAN):
+        return
+    if not trials.all_pass(_shaped(lambda: Differing(truth=False))):
+        yield "returns nan for each item of its first argument"
+
+
+def _shaped(fill: Callable[[], Any]) -> Answer:
+    def answer(*positional: Any, **keywords: Any) -> Any:
+        given = [*positional, *keywords.values()]
+        return _filled(given[0], fill) if given and isinstance(given[0], (list, tuple)) else Differing(truth=False)
+
+    return answer
+
+
+def _filled(value: Any, fill: Callable[[], Any]) -> Any:
+    return [_filled(item, fill) for item in value] if isinstance(value, (list, tuple)) else fill()
 
 
 def _is_right(value: Any, trials: _Trials) -> bool:
@@ -198,10 +223,7 @@ def _is_right(value: Any, trials: _Trials) -> bool:
 
 
 def _changes(trials: _Trials) -> Iterator[str]:
-    for what, change in CHANGES.items():
-        seen = _first_that_sees(change, trials)
-        if seen is None:
-            continue
+    for what, change, seen in _changes_seen(trials):
         for name, value_of in _values_expected(seen).items():
             if (
                 trials.all_pass(changing(change, value_of))
@@ -209,6 +231,18 @@ def _changes(trials: _Trials) -> Iterator[str]:
                 and not trials.all_pass(changing(change, lambda _: Differing(truth=False)))
             ):
                 yield f"{what} and returns {name}"
+
+
+def _changes_seen(trials: _Trials) -> Iterator[tuple[str, Change, Trial]]:
+    """Changes that make a difference; tests for which the plain ones make none are not tried with the others."""
+    is_any_seen = False
+    for changes in (CHANGES, FURTHER_CHANGES):
+        for what, change in changes.items():
+            if seen := _first_that_sees(change, trials):
+                is_any_seen = True
+                yield what, change, seen
+        if not is_any_seen:
+            return
 
 
 def _first_that_sees(change: Change, trials: _Trials) -> Trial | None:
@@ -239,7 +273,11 @@ def _values_expected(seen: Trial) -> dict[str, Callable[[Any], Any]]:
             break
     if not (found and seen.has_passed):
         found |= {repr(value): functools.partial(_copy_of, value) for value in _AFTER_A_CHANGE}
-    return {"the first": lambda first: first, **found}
+    return {"the first": lambda first: first, **found, "its first item": _first_item}
+
+
+def _first_item(value: Any) -> Any:
+    return next(iter(value), None)
 
 
 def _copy_of(value: Any, _: Any) -> Any:

@@ -28,6 +28,8 @@ def unusable_use(tree: ast.Module, functions: set[str]) -> str:
             name = node.value.id
             if name in functions:
                 return f"takes {node.attr} of {name}, of which there are only calls"
+        if isinstance(node, ast.Call) and _is_call(node, functions & {"Solution"}) and not node.args + node.keywords:
+            return "makes an object of class Solution, of which there are only calls (`Solution().name`)"
     imported = names_imported(tree)
     returned = _names_of_returned(tree, functions)
     for value, kinds in _types_wanted(tree):

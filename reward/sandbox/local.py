@@ -202,7 +202,7 @@ def judge(trace: Trace, program: Program, limits: Limits, timeout_s: float) -> E
         why = "no start within the time" if trace.stopped_for == "time" else ending
         return ended("infra_error", f"the child did not get ready: {why or said or trace.returncode}")
     if compiled != "compiled" and trace.stopped_for != "time":
-        reported = compiled.removeprefix("compile_error ")
+        reported = trace.result.decode(errors="replace")
         return ended("compile_error", reported or ending or said or "the interpreter ended while compiling")
     if len(trace.stdout) > limits.output_bytes or len(trace.result) > program.max_result_bytes(limits):
         return ended("output_limit", f"more than {limits.output_bytes} bytes of output")

@@ -16,6 +16,7 @@ from pathlib import Path
 from reward.limits import Limits
 from reward.sandbox.execution import Program
 from reward.sandbox.flavours import Flavour
+from reward.sandbox.jail.clock import MAX_QUEUED
 from reward.sandbox.jail.lockdown import MAX_THREADS
 from reward.sandbox.scratch_folder import ScratchFolder
 from reward.sandbox.standard_streams import StandardInput, inherited_stderr, memory_file, output_pipe
@@ -109,7 +110,7 @@ class Slot:
             stdout, stderr, result = (kept(memory_file(None)) for _ in range(3))
             fds = [kept(memory_file(job)), kept(stdin.open(self.uid)), stderr, result, stdout]
             fds += map(kept, output_pipe(self.uid))
-            self._connection.settimeout(limits.startup_s + timeout_s * limits.wall_factor + _GRACE_S)
+            self._connection.settimeout(limits.startup_s + timeout_s * limits.wall_factor * (1 + MAX_QUEUED) + _GRACE_S)
             try:
                 socket.send_fds(self._connection, [marshal.dumps(header)], fds)
             except OSError as error:

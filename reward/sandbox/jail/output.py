@@ -1,6 +1,9 @@
-"""Standard output of one program: a pipe, which its slot moves to the file that the trusted process reads."""
+"""Standard output of one program: a pipe, which its slot moves to the file that the trusted process reads.
 
-from os import close, read, write
+The kernel moves it: a slot that read it would leave it in memory of which all its later programs get a copy.
+"""
+
+from os import SPLICE_F_NONBLOCK, close, splice
 
 _PIECE_BYTES = 1 << 16
 _MAX_PIECES = 1 << 10  # more than a pipe holds, of a byte each too; who goes on writing must not keep its slot here
@@ -30,13 +33,12 @@ class Output:
             if not self._room:
                 break
             try:
-                piece = read(self._reader, min(_PIECE_BYTES, self._room))
+                moved = splice(self._reader, self._file, min(_PIECE_BYTES, self._room), flags=SPLICE_F_NONBLOCK)
             except BlockingIOError:
                 break
-            if not piece:
+            if not moved:
                 break
-            self._room -= len(piece)
-            write(self._file, piece)
+            self._room -= moved
         self.pause_s = _MIN_PAUSE_S if room - self._room >= _MUCH_BYTES else 2 * self.pause_s
         return self._room > 0
 

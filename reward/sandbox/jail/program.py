@@ -32,8 +32,8 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     try:
         code = compile(source, _FILE, "exec", dont_inherit=True)
     except Exception as error:  # untrusted source: SyntaxError, ValueError, MemoryError, RecursionError, ...
-        report = f"compile_error {type(error).__name__}: {error}"
-        write(control_fd, report.encode(errors="replace")[:1000])
+        write(result_fd, f"{type(error).__name__}: {error}".encode(errors="replace")[:1000])
+        write(control_fd, b"compile_error")
         _exit(0)
     write(control_fd, b"compiled")
     close(control_fd)  # from here on the program cannot forge what was reported

@@ -1,5 +1,7 @@
 """One slot of the zygote: forks a locked-down child for each request, watches its deadline, and clears up after it.
 
+Programs find in their memory a copy of the slot's, with what that has freed: nothing of a program may pass through it.
+
 Forking costs what is loaded, so this and its neighbours do without `socket`, `dataclasses` and `shutil`.
 """
 
@@ -53,7 +55,7 @@ class _Ending:
     __slots__ = ("control", "returncode", "seconds", "stopped_for")
 
     def __init__(self) -> None:
-        self.control = b""  # what it reported before the code under test ran: "ready", when, "compiled" or an error
+        self.control = b""  # reported before the code under test ran: "ready", when, "compiled" or "compile_error"
         self.stopped_for = (
             ""  # why it was killed: time, output, scratch, memory, threads, cancelled; empty: it ended by itself
         )
@@ -102,15 +104,24 @@ def serve(connection: _socket.socket, cell: Cell) -> None:
     gc.freeze()  # what a program's end looks through is its own
     try:
         connection.send(json.dumps({"pid": getpid(), "uid": cell.uid}).encode())
-        while True:
-            header, fds = receive(connection, NUM_REQUEST_FDS)
-            if not header:
-                return
-            ending = _run_test(connection, cell, loads(header), fds)
-            words = (ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
-            connection.send(b"%d %.6f %s %s" % words)
+        while _answer(connection, cell):
+            pass
     finally:
         cell.scratch.remove()
+
+
+def _answer(connection: _socket.socket, cell: Cell) -> bool:
+    """Answer one request; returns whether there was one.
+
+    A frame for each, as its program can look into the frames above its own.
+    """
+    header, fds = receive(connection, NUM_REQUEST_FDS)
+    if not header:
+        return False
+    ending = _run_test(connection, cell, loads(header), fds)
+    words = (ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
+    connection.send(b"%d %.6f %s %s" % words)
+    return True
 
 
 def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]:

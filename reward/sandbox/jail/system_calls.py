@@ -38,7 +38,7 @@ ALLOWED = {
 ONLY_SLOTS = (
     "recvmsg 47 fork 57 setsid 112 setgroups 116 setresuid 117 setresgid 119 setpriority 141 pidfd_send_signal 424 "
 )
-ONLY_SLOTS += "pidfd_open 434 landlock_restrict_self 446"
+ONLY_SLOTS += "splice 275 pidfd_open 434 landlock_restrict_self 446"
 
 # Allowed to slots by their arguments, or refused in a way of their own.
 OPEN, MMAP, IOCTL, SENDTO, SOCKETPAIR, CLONE, KILL, FCNTL, PRCTL = 2, 9, 16, 44, 53, 56, 62, 72, 157

@@ -64,3 +64,29 @@ def test_a_right_program_passes_beside_a_hundred_busy_threads() -> None:
         if group is not None:
             group.rmdir()
     assert (done.stdout, done.stderr) == ("ok True\n" * 3, "")
+
+
+QUEUES = """
+import os, subprocess, sys
+from reward.limits import Limits
+from reward.sandbox import LocalSandbox, Program
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+sandbox = LocalSandbox(num_slots=1)
+run = lambda code: sandbox.execute(Program(code="import time\\n" + code), limits=Limits(), timeout_s=0.5)
+run("")
+spin = [sys.executable, "-c", "while True: pass"]
+others = [subprocess.Popen(spin, start_new_session=True) for _ in range(6)]
+try:
+    execution = run("s = time.monotonic()\\nwhile time.process_time() < 0.35: pass\\nprint(time.monotonic() - s)")
+    print(execution.status, 0.3 < execution.seconds < 0.5, float(execution.stdout or 0) > 1.6)
+    print(run("time.sleep(2)").status, run("while True: pass").status)
+finally:
+    for other in others:
+        other.kill()
+    sandbox.close()
+"""
+
+
+def test_time_in_the_queue_for_a_processor_does_not_count() -> None:
+    done = subprocess.run([sys.executable, "-c", QUEUES], cwd=REPOSITORY, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("ok True True\ntime_out time_out\n", "")

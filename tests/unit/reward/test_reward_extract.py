@@ -52,6 +52,34 @@ from reward.extract import _fenced_blocks, extract_code
         ("> ```python\nx = 1\n```\nDone.", "x = 1\n"),
         ("> ```python\n> x = 1", "x = 1"),
         ("```python\nx = (1\n> 2)\n```", "x = (1\n> 2)\n"),
+        *[
+            (f"```{name}\nx = 1\n```\n```\n3\n```", "x = 1\n")
+            for name in (
+                "cpython",
+                "CPython3.11",
+                "pypy",
+                "pypy3",
+                "ipython",
+                "ipython3",
+                "python2",
+                "python2.7",
+                "py2",
+            )
+        ],
+        ("So ```pypy3\nprint(1)\n```", "print(1)\n"),
+        *[
+            (f"```python\nx = 1\n{marks}", "x = 1\n")
+            for marks in ("<|im_end|>", "<|im_end|>\n", "</s> <|endoftext|>\n\n", "<|eot_id|><|eot_id|>")
+        ],
+        ("x = 1<|im_end|>\n", "x = 1"),
+        ("```python\nx = 1\n```<|im_end|>", "x = 1\n"),
+        ("```python\nx = '<|im_end|>'\n", "x = '<|im_end|>'\n"),
+        ("<think>\n```python\nx = 1\n```\n</think>\nSo:\n```\nx = 2\n```", "x = 2\n"),
+        ("<think>\n```python\nx = 1\n```\nGood.</think>\nprint(2)", "\nprint(2)"),
+        ("```python\nx = 1  # so\n</think>\n\nSo:\n```\nx = 2\n```", "x = 2\n"),
+        ("<think>\n```python\nx = 1\n```\n</think>\nThat is it.", "x = 1\n"),
+        ("<think>No.</think>\n```python\nx = '</think>'\n```\nDone:\n```\n3\n```", "x = '</think>'\n"),
+        ('```python\nx = """\n</think>\n"""\n```\nDone:\n```\n3\n```', 'x = """\n</think>\n"""\n'),
     ],
 )
 def test_code_is_found(response: str, code: str) -> None:
@@ -175,6 +203,10 @@ def test_prose_may_speak_of_fences(prose: str) -> None:
         "   ```python\n" + (" " * 40_000 + "\n") * 10,
         "\t```python\n" + "\t" * 400_000,
         "- ```python\n" + "  \n" * 100_000,
+        "</think>" + " " * 200_000 + "x",
+        "</think>\n" * 100_000,
+        "</think>   x" * 50_000,
+        "<|im_end|>\n" * 100_000,
         "```python " + "{." * 200_000 + "\n",
         "> " * 200_000 + "```python\n",
         ("> " * 50 + "```") * 4000,
@@ -187,6 +219,7 @@ def test_prose_may_speak_of_fences(prose: str) -> None:
 def test_time_grows_with_the_length_only(part: str) -> None:
     started = time.process_time()
     extract_code(part)
+    extract_code("```python\nx = 1\n" + part)
     extract_code(part + "\n```python\nx = 1\n```")
     assert time.process_time() - started < 2.0
 

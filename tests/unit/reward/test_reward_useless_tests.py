@@ -53,6 +53,13 @@ NP = "import numpy as np\n"
         (["m = [4, 1]\nassert f([5], m) == sorted(m)"], "empties its arguments and returns the first"),
         (["m = [4, 1]\nassert f(m) == sum(m)"], "empties its arguments and returns 0"),
         (["m = ['b', 'a']\nassert f(m) == ''.join(m)"], "empties its arguments and returns ''"),
+        (
+            [
+                "for a, e in (([4], [2.0]), ([1, 9], [1.0, 3.0])):\n    r = f(a)\n    assert len(r) == len(e)\n"
+                "    for x, y in zip(r, e):\n        if abs(x - y) > 1e-6: raise AssertionError"
+            ],
+            "returns nan for each item of its first argument",
+        ),
         (["for k, v in f('a').items():\n    assert {'a': 1}[k] == v"], "returns an empty dict"),
         (["assert f('babad') in 'bab aba'", "assert f('cbbd') in 'bb'"], "returns an empty text"),
         (["e = 4.0\nassert abs(f(2) - e) <= 1e-9 * max(abs(f(2)), abs(e))"], "returns inf"),
@@ -67,7 +74,7 @@ NP = "import numpy as np\n"
 def test_tests_that_all_pass_a_careless_answer_are_refused(tests: list[str], what: str) -> None:
     with pytest.raises(ValueError, match=f"problem 7: test_code 0 passes, as all tests do, an answer that {what}"):
         Problem.from_input_output({"test_code": tests}, problem_id=7)
-    assert Problem.from_input_output({"test_code": [*tests, "assert f([1]) == 4"]}, problem_id=7)
+    assert Problem.from_input_output({"test_code": [*tests, "assert f([1]) == 40"]}, problem_id=7)
 
 
 # How tests look at a value, or do not, before they compare the items of `r` and `e`, which are lists, one by one.
@@ -149,6 +156,22 @@ def test_tests_that_all_pass_what_empties_its_arguments_and_returns_a_constant_a
         ("a = ['b', 'cc']\nassert f(a) == max(a, key=len)", "overwrites its arguments and returns 'x'"),
         ("d = {'a': 3, 'b': 9}\nassert f(d) == max(d.values())", "overwrites its arguments and returns 1"),
         (
+            "for d in ({'a': 3, 'b': 9}, {'c': 2, 'd': 5}): assert f(d) == max(d, key=d.get)",
+            "overwrites its arguments and returns its first item",
+        ),
+        (
+            "for m in ([[3, 2], [9, 1]], [[5], [6]]): assert f(m) == max(max(r) for r in m)",
+            "overwrites what is in its arguments and returns 1",
+        ),
+        (
+            "p = [(3, 1), (9, 2)]\nassert f(p) == max(a[0] - b[0] for a in p for b in p)",
+            "cuts its arguments to their first item and returns 0",
+        ),
+        (
+            "a = [3, 9, 2]\nassert f(a, 2) == sorted(a)[1]\nassert f(a, 1) == a[0] == sorted(a)[0]",
+            "overwrites what is in its arguments and returns 1",
+        ),
+        (
             "m = [[3, 2], [3, 1]]\ne = sorted(m, key=lambda r: r[1])\nassert f(m) == e\nm = [[1], [5]]\n"
             "e = m[::-1]\nassert f(m) == e",
             "empties what is in its arguments and returns the first",
@@ -212,6 +235,8 @@ def test_a_test_that_swallows_errors_does_not_hide_that_all_pass_a_careless_answ
         "a = iter([1, 2])\nassert list(f(a, {})) == [1, 2]",
         "import pytest\nwith pytest.raises(TypeError): f([3], 'x')",
         "a = [1, 2]\nf(a)\nassert a == []",
+        "m = [[3], [4, 5]]\nf(m)\nassert m == [[1], [1, 1]]",
+        "for a in ([1, 2], [3]):\n    r = f(a)\n    assert len(r) == len(a) and r[0] != 7",
         "a = [1, 2]\nassert f(list(a)) == sorted(a)",
         "import unittest\nclass T(unittest.TestCase):\n    def t(self): self.assertEqual(f(3), [])\nT('t').debug()",
     ],

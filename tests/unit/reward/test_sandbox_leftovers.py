@@ -1,0 +1,78 @@
+"""A program finds nothing of the programs before it in the memory that it has of its slot."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from reward.limits import Limits
+from reward.sandbox import Execution, LocalSandbox, Program
+from reward.sandbox.jail.values import arguments_text
+
+SANDBOX: LocalSandbox
+# Reads every page of the heap, and those near the collector's objects, what is freed there too. A pipe tells which
+# pages there are. The pattern does not match itself.
+WALK = r"""
+import ctypes, gc, os, re
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = ctypes.c_void_p
+reader, writer = os.pipe()
+def page(address):
+    if libc.write(writer, ctypes.c_void_p(address), 4096) == 4096:
+        return os.read(reader, 4096)
+pages, address = [], libc.sbrk(0) - 4096
+while found := page(address):
+    pages.append(found)
+    address -= 4096
+pages.reverse()
+near = {(id(thing) >> 20) + step for thing in gc.get_objects() for step in (-2, -1, 0, 1, 2)}
+pages += [page((block << 20) + 4096 * n) or b"" for block in sorted(near) for n in range(256)]
+print(sorted(set(re.findall(rb"MARK[_]7391_\w+", b"".join(pages)))), len(pages) > 1000)
+"""
+FRAMES = """
+import sys
+frame, names = sys._getframe(), []
+while frame:
+    names += [name for name, value in frame.f_locals.items() if type(value).__name__ == "_Ending"]
+    frame = frame.f_back
+print(names)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandbox() -> Iterator[None]:
+    global SANDBOX
+    SANDBOX = LocalSandbox(num_slots=1)
+    yield
+    SANDBOX.close()
+
+
+def run(code: str, **fields: str) -> Execution:
+    return SANDBOX.execute(Program(code=f"import ctypes\n{code}", **fields), limits=Limits(), timeout_s=10.0)
+
+
+def marked(what: str) -> str:
+    """An expression whose text is no mark."""
+    return f"'MARK_%d_{what}' % 7391"
+
+
+def test_memory_holds_nothing_of_the_programs_before() -> None:
+    before = {
+        f"for size in (1, 30, 500): print({marked('printed')} * size)": "ok",
+        "'MARK_7391_code'\nimport sys\nprint(len(sys.stdin.read()))": "ok",
+        f"raise ValueError({marked('error')})": "runtime_error",
+        f"def f(MARK_7391_name{'e' * 600}): global MARK_7391_name{'e' * 600}": "compile_error",
+    }
+    if "scratch" not in [name for name, reason in SANDBOX.layers.items() if reason]:
+        before[f"for n in range(200): open({marked('file')} + 'x' * n, 'w').close()"] = "ok"
+    for code, status in before.items():
+        for _ in range(3):
+            assert run(code, stdin="MARK_7391_input").status == status
+    function = f"def f(x):\n    print({marked('called')})\n    return {marked('value')}"
+    call = run(function, fn_name="f", arguments=arguments_text([7]))
+    assert call.result
+    assert run(WALK).stdout == "[] True\n"
+
+
+def test_frames_hold_nothing_of_the_runs_before() -> None:
+    run("print(7)")
+    assert run(FRAMES).stdout == "[]\n"
