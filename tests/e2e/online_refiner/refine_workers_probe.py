@@ -23,7 +23,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from recipe.online_refiner import queue, schema
-from recipe.online_refiner.stages import Stages
+from recipe.online_refiner.stages import Stages, member_of
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
@@ -183,6 +183,25 @@ def keep_blocks(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[s
     }
 
 
+def rescue(stages: Stages, tokenizer: Any, client: RefinerClient) -> list[tuple[int, float]]:
+    """Keep groups of equal rewards, of which rounding has made advantages; return whose rewards differ, and |A|."""
+    batch = write_step(9, tokenizer)
+    state = refine(stages, batch, client, 9)
+    state.rewards[state.rows[0]] += 1.0
+    state.eta, state.members = 1.0, [member_of(batch, state, row) for row in state.rows]
+    constraint = stages._blocks.constraint
+    constraint.mode, constraint.rescue_dead_groups = "sft", True
+
+    def rounded(batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        shape = queue.read_padded(batch, "response_mask")["response_mask"].shape
+        queue.write_padded(batch, advantages=torch.full(shape, 0.056))
+        return batch
+
+    batch = stages.penalise(batch, state, rounded)
+    largest = queue.read_padded(batch, "advantages")["advantages"].abs().amax(-1).tolist()
+    return [(int(row < GROUP_SIZE), round(largest[row], 3)) for row in state.rows]
+
+
 def kill_one(stages: Stages, batch: KVBatchMeta, client: RefinerClient, pid: int) -> dict[str, Any]:
     """Refine a step while a worker waits for its answers, is killed, and the others get theirs."""
     replica = client.servers["one"]
@@ -251,6 +270,8 @@ def main() -> None:
     workers.finish()
     found["tool_output_last"] = sorted(outcome.verdict for outcome in state.outcomes.values())
     found["blocks"] = keep_blocks(stages, tokenizer, client)
+    workers.finish()
+    found["rescued"] = rescue(stages, tokenizer, client)
     workers.finish()
     found["refusals"] = refusals(stages, tokenizer, client)
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))

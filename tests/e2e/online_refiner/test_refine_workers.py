@@ -45,13 +45,17 @@ def test_log_pi_0_is_known_of_as_many_rows_as_asked(found: dict[str, Any]) -> No
     assert {value for row in found["log_probs"] for value in row} == {-0.5}
 
 
+def test_rescued_groups_learn_nothing_from_the_rounding_of_equal_rewards(found: dict[str, Any]) -> None:
+    assert sorted(map(tuple, found["rescued"])) == [(0, 0.0)] * 6 + [(1, 0.056)] * 2
+
+
 def test_groups_are_handed_out_whole(found: dict[str, Any]) -> None:
     assert found["groups_apart"] == 0
 
 
 def test_records_are_parts_by_step_and_worker(found: dict[str, Any]) -> None:
     steps = [name[:6] for name in found["files"]]
-    assert steps == [step for step in ("000001", "000002", "000003", "000004", "000008") for _ in range(2)]
+    assert steps == [step for step in ("000001", "000002", "000003", "000004", "000008", "000009") for _ in range(2)]
 
 
 def test_a_session_that_ends_with_the_output_of_a_tool_is_left_alone(found: dict[str, Any]) -> None:
