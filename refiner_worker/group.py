@@ -195,6 +195,7 @@ class RefinerGroup:
 
     async def _launch(self, rank: int) -> None:
         await self._replicas[rank].init_colocated(self._slices[rank])
+        await _is_dead(self._replicas[rank], self._rollout.name)  # an engine's processes are known from now on
 
     def _remove(self, rank: int) -> None:
         logger.warning("refiner replica %d died", rank)

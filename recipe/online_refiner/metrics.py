@@ -94,6 +94,9 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
     "refiner/reward_gain": lambda state: state.metrics["refiner/num_accepted"],
     "refiner/edit_distance": lambda state: sum(one.is_scored for one in state.outcomes.values()),
     "refiner/draft_acceptance": lambda state: state.metrics["refiner/drafted_tokens"],
+    "refiner/copied": lambda state: sum(
+        one.num_refined_tokens for one in state.outcomes.values() if one.num_copied_tokens is not None
+    ),
     "refiner/staleness_mean": lambda state: len(state.used),
     "constraint/cross_entropy_all": lambda state: state.metrics["tokens/refine_log_prob"],
     "constraint/cross_entropy_accepted": lambda state: sum(

@@ -163,8 +163,9 @@ class Stages:
         """
         rescued = self._rescued(state)
         batch = self._charge(batch, state, compute, rescued)
-        rows = [row for row, one in zip(state.rows, state.members, strict=True) if one.group in rescued]
-        self._workers.each("silence", queue.rows_of(batch, rows), attempts=2)
+        if rescued:
+            rows = [row for row, one in zip(state.rows, state.members, strict=True) if one.group in rescued]
+            self._workers.each("silence", queue.rows_of(batch, rows), attempts=2)
         return batch
 
     def _rescued(self, state: StepState) -> set[str]:

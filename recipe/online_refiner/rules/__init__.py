@@ -40,6 +40,7 @@ RULES: dict[Literal["config", "machine", "files", "sizes"], tuple[Rule, ...]] = 
         of_verl.routes_are_recorded,
         of_verl.loss_is_the_policys,
         of_verl.uncertainty_is_known,
+        of_trainers.separate_rollout_gets_the_policy,
         of_verl.rewards_are_there_when_streaming,
         of_trainers.agent_loops_have_one_manager,
         of_verl.dead_groups_are_those_of_the_reward,

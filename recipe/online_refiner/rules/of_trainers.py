@@ -68,6 +68,34 @@ def separate_refiner_streams(run: Run) -> str | None:
     )
 
 
+def separate_rollout_gets_the_policy(run: Run) -> str | None:
+    """What verl sends to servers of their own is the policy, and what it puts aside is not changed meanwhile."""
+    if not _is_separate(run):
+        return None
+    model, actor = run.config.actor_rollout_ref.model, run.config.actor_rollout_ref.actor
+    where = "trainer.v1.trainer_mode=separate_async with"
+    has_adapter = model.lora_rank > 0 or OmegaConf.select(model, "lora.rank", default=0) > 0
+    if has_adapter and not OmegaConf.select(model, "lora.merge"):
+        return (
+            f"{where} an adapter that is not merged: verl would send its base alone to the rollout's servers; set "
+            "actor_rollout_ref.model.lora.merge=true"
+        )
+    if actor.strategy == "megatron":
+        return f"{where} Megatron has not been tried; set model_engine=dp, or trainer.v1.trainer_mode=colocate_async"
+    num_parts = run.config.trainer.v1.separate_async.parameter_sync_step
+    if num_parts > 1 and run.config.trainer.device != "cpu" and actor.fsdp_config.param_offload:
+        return (
+            f"{where} actor_rollout_ref.actor.fsdp_config.param_offload=true: verl's copy of offloaded weights is no "
+            "copy, and updates between two syncs would be lost; set it to false"
+        )
+    if run.config.reward.reward_model.enable and not run.config.reward.reward_model.enable_resource_pool:
+        return (
+            f"{where} a colocated reward model, which has no turn of its own; set "
+            "reward.reward_model.enable_resource_pool=true"
+        )
+    return None
+
+
 def separate_trainer_has_what_verl_asserts(run: Run) -> str | None:
     """What verl's ``separate_async`` asserts after Ray's start."""
     if not _is_separate(run):

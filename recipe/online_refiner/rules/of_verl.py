@@ -14,6 +14,8 @@ GROUP_ESTIMATORS = ("grpo", "grpo_vectorized")
 """Those that a credit with GRPO's advantages may replace."""
 SEQUENCE_LOSSES = ("sapo", "geo_mean")
 """Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
+ROW_LOSSES = ("geo_mean", "bypass_mode")
+"""Policy losses of verl that count rows without tokens of the policy, or refuse a micro-batch of such rows."""
 
 
 def penalty_has_a_meaning(run: Run) -> str | None:
@@ -70,10 +72,11 @@ def members_have_advantages_of_groups(run: Run) -> str | None:
 def loss_has_a_fixed_scale(run: Run) -> str | None:
     """No refinement scales the policy's loss."""
     actor, constraint = run.config.actor_rollout_ref.actor, run.blocks.constraint
-    if constraint.imitates and actor.policy_loss.loss_mode == "geo_mean":
+    if constraint.imitates and actor.policy_loss.loss_mode in ROW_LOSSES:
         return (
-            f"constraint.mode={constraint.mode} with actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean: "
-            "refinements would count as rows of the policy's loss; set it to vanilla, or constraint.mode=penalty"
+            f"constraint.mode={constraint.mode} with actor_rollout_ref.actor.policy_loss.loss_mode="
+            f"{actor.policy_loss.loss_mode}: refinements would count as rows of the policy's loss; set it to vanilla, "
+            "or constraint.mode=penalty"
         )
     is_fixed = actor.loss_agg_mode != "seq-mean-token-sum-norm" or actor.loss_scale_factor is not None
     if is_fixed or not constraint.imitates:

@@ -1,8 +1,11 @@
 """Settings that would do nothing, or something else than they say, are refused; the same without the reason is not."""
 
+import copy
+
 import pytest
-from composed_main import composed
+from composed_main import base, composed
 from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 
 from recipe.online_refiner import schema
 
@@ -34,6 +37,38 @@ def test_what_one_setting_makes_wrong(settings: tuple[str, ...], mistake: str, m
     with pytest.raises(ValueError) as error:
         schema.load(composed(*settings, mistake))
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+SEPARATE = (
+    *("trainer.v1.trainer_mode=separate_async", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
+    *("data.train_batch_size=1024", "actor_rollout_ref.actor.ppo_mini_batch_size=256"),
+    *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=2"),
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+)
+REWARD_MODEL = "reward.reward_model.enable=true"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("actor_rollout_ref.model.lora_rank=8", "set actor_rollout_ref.model.lora.merge=true"),
+        ("actor_rollout_ref.actor.fsdp_config.param_offload=true", "updates between two syncs would be lost"),
+        (REWARD_MODEL, "set reward.reward_model.enable_resource_pool=true"),
+    ],
+)
+def test_what_servers_of_their_own_cannot_be_sent(mistake: str, message: str) -> None:
+    schema.load(composed(*SEPARATE))
+    with pytest.raises(ValueError) as error:
+        schema.load(composed(*SEPARATE, mistake))
+    assert message in str(error.value)
+
+
+def test_servers_of_their_own_are_not_tried_with_megatron() -> None:
+    config = copy.deepcopy(base("megatron"))
+    OmegaConf.set_struct(config, False)
+    config.merge_with_dotlist(list(SEPARATE))
+    with pytest.raises(ValueError, match="separate_async with Megatron has not been tried"):
+        schema.load(config)
 
 
 def test_neighbours_of_a_preset_have_folders_of_their_own() -> None:
