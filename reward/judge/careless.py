@@ -223,8 +223,8 @@ def _is_right(value: Any, trials: _Trials) -> bool:
 
 
 def _changes(trials: _Trials) -> Iterator[str]:
-    for what, change, seen in _changes_seen(trials):
-        for name, value_of in _values_expected(seen).items():
+    for what, change, values in _changes_seen(trials):
+        for name, value_of in values.items():
             if (
                 trials.all_pass(changing(change, value_of))
                 and not trials.all_pass(changing(change, value_of, in_copies=True))
@@ -233,20 +233,23 @@ def _changes(trials: _Trials) -> Iterator[str]:
                 yield f"{what} and returns {name}"
 
 
-def _changes_seen(trials: _Trials) -> Iterator[tuple[str, Change, Trial]]:
-    """Changes that make a difference; tests for which the plain ones make none are not tried with the others."""
+def _changes_seen(trials: _Trials) -> Iterator[tuple[str, Change, dict[str, Answer]]]:
+    """Changes that make a difference, and what may pass with them.
+
+    Tests for which the plain ones make none are not tried with the others, nor values that are right anyhow.
+    """
     is_any_seen = False
-    for changes in (CHANGES, FURTHER_CHANGES):
-        for what, change in changes.items():
-            if seen := _first_that_sees(change, trials):
-                is_any_seen = True
-                yield what, change, seen
-        if not is_any_seen:
-            return
+    for what, change in CHANGES.items():
+        if found := _first_that_sees(change, trials):
+            is_any_seen = True
+            yield what, change, _values_expected(found[0])
+    for what, change in FURTHER_CHANGES.items() if is_any_seen else ():
+        if found := _first_that_sees(change, trials):
+            yield what, change, _values_expected(*found)
 
 
-def _first_that_sees(change: Change, trials: _Trials) -> Trial | None:
-    """The trial, with values that equal all, of the first test for which it makes a difference, or may make one."""
+def _first_that_sees(change: Change, trials: _Trials) -> tuple[Trial, Trial] | None:
+    """The trials with it and without, of the first test for which it makes a difference, or may make one."""
     for index in trials.order:
         plain = trials.with_equal(index)
         if not plain.gives_containers:
@@ -259,19 +262,22 @@ def _first_that_sees(change: Change, trials: _Trials) -> Trial | None:
 
         trial = trials.run(changing(change, note), index)
         if changed and not (trials.compares_with(index) and _compare_alike(trial, plain)):
-            return trial
+            return trial, plain
     return None
 
 
-def _values_expected(seen: Trial) -> dict[str, Callable[[Any], Any]]:
-    """What may pass where the test sees the change, by names: functions of the first argument that was changed."""
-    found: dict[str, Callable[[Any], Any]] = {}
-    for operands in filter(None, seen.operands):
-        with contextlib.suppress(Exception):  # test code's own objects may have no copy, or no text
-            found.setdefault(repr(operands[0])[:_MAX_TEXT], functools.partial(_copy_of, deepcopy(operands[0])))
-        if len(found) == _MAX_RECORDED:
-            break
-    if not (found and seen.has_passed):
+def _values_expected(seen: Trial, plain: Trial | None = None) -> dict[str, Answer]:
+    """What may pass where the test sees the change, by names: functions of the first argument that was changed.
+
+    Not what is expected of the same call without the change, as `plain` shows, if that is given.
+    """
+    found: dict[str, Answer] = {}
+    expected = [] if plain is None else plain.operands[: len(seen.operands)]
+    for operands, others in itertools.zip_longest(seen.operands, expected, fillvalue=()):
+        if operands and len(found) < _MAX_RECORDED and not _is_among(operands[0], others):
+            with contextlib.suppress(Exception):  # test code's own objects may have no copy, or no text
+                found.setdefault(repr(operands[0])[:_MAX_TEXT], functools.partial(_copy_of, deepcopy(operands[0])))
+    if not (seen.has_passed and (found or any(expected))):
         found |= {repr(value): functools.partial(_copy_of, value) for value in _AFTER_A_CHANGE}
     return {"the first": lambda first: first, **found, "its first item": _first_item}
 
