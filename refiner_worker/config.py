@@ -6,14 +6,15 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from refiner_worker.drafts import Draft
+from refiner_worker.prompts import Told
+
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_FEEDBACK_TOKENS = 128
-Told = Literal["feedback", "sibling", "solution"]
-"""What a refiner may be told beside question, response and reward."""
 BLOCK: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
 """Of all blocks: a key that no field has is a mistake; the string below a field describes it."""
 
@@ -81,7 +82,7 @@ class RefinerConfig:
     that the policy wrote with the largest ``uncertainty`` (mean of -log p), or a ``random`` one."""
     n: Positive = 1
     """Refinements drawn of one response, of which the best is kept; the draws end early at ``skip_reward_at_least``."""
-    draft: Literal["ngram", "suffix"] | None = None
+    draft: Draft | None = None
     """Speculative decoding for the refiner alone: draft by ``ngram`` lookup in its prompt, or by ``suffix`` trees (with
     the package arctic-inference); null: none. Not with placement ``shared``, whose servers are the policy's."""
     num_draft_tokens: Positive = 8

@@ -4,9 +4,10 @@ The engine verifies a whole draft in one forward pass and keeps the tokens that 
 refinements stay those of pi_0. The policy's engines are left as they are.
 """
 
-from typing import Any
+from typing import Any, Literal, get_args
 
-DRAFTS = ("ngram", "suffix")
+Draft = Literal["ngram", "suffix"]
+DRAFTS = get_args(Draft)
 SUFFIX_PACKAGE = "arctic_inference"
 _DRAFTED, _ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from jinja2 import Environment, StrictUndefined, TemplateError, meta
 
 OPEN_TAG = "<refined>"
 CLOSE_TAG = "</refined>"
-TOLD = ("feedback", "sibling", "solution")
+Told = Literal["feedback", "sibling", "solution"]
+TOLD = get_args(Told)
 """What a template may be given beside question, response and reward; empty where there is none."""
 GAP = " ... "
 """Stands for the middle of a text that is too long."""
