@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from hypothesis import settings
 
 from recipe.cpu_platform import ENVIRONMENT
@@ -20,6 +21,7 @@ from recipe.cpu_platform import ENVIRONMENT
 for _name, _value in ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
+yaml.SafeLoader = yaml.CSafeLoader  # the same loader in C: composing the config is much of what unit tests do
 settings.register_profile("any machine", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("any machine")
 

@@ -20,6 +20,7 @@ from reward.judge.protocol import (
     ENDED_STATUS,
     MAX_MESSAGE_BYTES,
     MEMORY_STATUS,
+    READY,
     SECRET_BYTES,
     BrokenProtocolError,
     Call,
@@ -35,6 +36,7 @@ _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = str(Path(__file__).parents[2])
 _NUM_CORES = os.cpu_count() or 1
 _WALL_FACTOR = 6  # of the CPU seconds that a question may take; calls of the answer have limits of their own
+_START_S = 120.0  # wall seconds in which a judge must have started, and loaded what a question needs
 _MAX_CORE_S = 2.0  # wall seconds for which a question keeps others from a core
 # Return codes with which a question can end its judge; any other end says nothing about the question.
 _ENDS_BY_QUESTION: dict[int, str] = {
@@ -166,13 +168,15 @@ class Judge:
 
     def _converse(self, question: tuple, limits: Limits, on_call: Call | None) -> bytes:
         """Ask, make the calls that it wants made, and return its last message."""
-        words = question_message(self._secret, (self._number, *question))
+        words = b""
+        self._hand_over(question_message(self._secret, (self._number, *question)))
         wall_s = _WALL_FACTOR * limits.judge_s
         left_s = wall_s
         for num_calls in itertools.count(1):
             with _cores:  # not while a function of the answer runs, nor for one that only waits
                 asked = time.monotonic()
-                self._connection.send_bytes(words)
+                if words:
+                    self._connection.send_bytes(words)
                 self._connection.poll(min(_MAX_CORE_S, left_s))
             if not self._connection.poll(max(left_s - (time.monotonic() - asked), 0.0)):
                 self.close()
@@ -186,6 +190,16 @@ class Judge:
                 raise BrokenProtocolError("a call where there is nothing to call")
             words = result_message(self._secret, self._number, num_calls, *on_call(*call))
         raise AssertionError  # the count has no end
+
+    def _hand_over(self, question: bytes) -> None:
+        """Send a question, and wait until its time begins."""
+        self._connection.send_bytes(question)
+        with _cores:
+            self._connection.poll(_MAX_CORE_S)
+        if not self._connection.poll(_START_S):
+            raise BrokenProtocolError(f"no sign of life for {_START_S:.0f} seconds")
+        if self._connection.recv_bytes(MAX_MESSAGE_BYTES) != READY:
+            raise BrokenProtocolError("an answer before the question was begun")
 
     def close(self) -> None:
         """End it."""

@@ -17,6 +17,8 @@ MEMORY_STATUS = 114
 """Exit status of a judge whose memory did not do for a message."""
 ENDED_STATUS = 115
 """Exit status of a judge whose test code ended its own process."""
+READY = b"ready"
+"""What a judge says ahead of its work on a question, when all is loaded: from there on the time is the question's."""
 _QUESTION, _RESULT = b"?", b"="
 MAX_BODY_BYTES = 1 << 28
 MAX_MESSAGE_BYTES = MAX_BODY_BYTES + (1 << 12)

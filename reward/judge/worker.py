@@ -40,7 +40,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     _continue_in_child(trusted)
-    from reward.judge.protocol import read_question, reply_message
+    from reward.judge.protocol import READY, read_question, reply_message
 
     limits = _Limits()
     while True:
@@ -48,6 +48,7 @@ def main() -> None:
         if task in LOADERS and LOADERS[task](*arguments):
             gc.freeze()
             limits = _Limits()
+        connection.send_bytes(READY)
         limits.give(cpu_s, num_bytes)
         started = time.process_time()
         calls = _Calls(connection, secret, number)

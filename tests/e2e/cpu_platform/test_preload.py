@@ -11,7 +11,7 @@ import pytest
 
 from recipe.cpu_platform import ENVIRONMENT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 PROBE = str(Path(__file__).with_name("preload_probe.py"))
 LAUNCHER = ("-m", "recipe.cpu_platform.launch")
 

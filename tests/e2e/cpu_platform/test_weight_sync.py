@@ -34,9 +34,8 @@ def make_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(
-    "tied", [pytest.param(True, id="tied"), pytest.param(False, id="untied", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [pytest.param(True, id="tied"), pytest.param(False, id="untied")])
 def test_updated_engine_computes_with_the_new_weights(
     tied: bool, start_marked: Callable, make_model: Callable, tmp_path: Path
 ) -> None:

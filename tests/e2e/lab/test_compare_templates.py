@@ -15,6 +15,7 @@ async def score(data_source, solution_str, ground_truth, extra_info):
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_ways_are_compared_on_the_same_answers(
     start_marked: Callable, tiny_llama: Path, letter_prompts: Path, tmp_path: Path
 ) -> None:

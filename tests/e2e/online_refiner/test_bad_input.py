@@ -18,6 +18,7 @@ def overrides(tiny_llama: Path, letter_prompts: Path) -> list[str]:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow  # test_examples.py has one in the default set
 def test_dry_run_prints_the_plan_and_starts_nothing(
     start_marked: Callable, overrides: list[str], tmp_path: Path
 ) -> None:

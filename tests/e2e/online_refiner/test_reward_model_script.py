@@ -19,6 +19,7 @@ def train(model: Path, pairs: Path, output: Path, *options: str) -> subprocess.C
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_it_learns_to_rank_and_trains_only_the_layers_it_is_told_to(tiny_llama: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.jsonl"
     dialogue = "\n\nHuman: Say something about {n}.\n\nAssistant: {answer}"

@@ -11,7 +11,7 @@ import pytest
 
 from recipe.mini_apps.generator import generate
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone]
+pytestmark = pytest.mark.e2e
 REPOSITORY = Path(__file__).parents[3]
 NUM_PROCESSES = 3
 SCORER = """
@@ -74,7 +74,7 @@ def scores_of(process: subprocess.Popen) -> list:
     ("num_answers", "problems_per_family", "time_outs"),
     [
         (320, 1, slice(None, None, 3)),  # waiting for time-outs takes most of the time
-        pytest.param(10_000, 2, slice(None), marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+        pytest.param(10_000, 2, slice(None), marks=[pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(3600)]),
     ],
 )
 def test_no_verdict_differs_from_the_one_that_the_answer_gets_alone(

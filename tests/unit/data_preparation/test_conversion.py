@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from data_command import prepared
 
 from recipe.data_preparation.rows import Dropped, Screen, apps_row, dialogue_row
 from recipe.data_preparation.sources import read_records
@@ -51,11 +52,6 @@ def apps(tmp_path: Path) -> Path:
     write_problem(root, "0009", "A question of many words. " * 100, STDIN)
     write_problem(root, "0010", "A bad name.", {**CALL, "fn_name": "not a name"})
     return root.parent
-
-
-def prepared(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "scripts/prepare_data.py", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
 def test_apps_folders_with_every_fault(apps: Path, tiny_llama: Path, tmp_path: Path) -> None:

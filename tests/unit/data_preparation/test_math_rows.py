@@ -1,26 +1,19 @@
 """GSM8K, MATH and puzzles to verl's parquet: rows as verl's own examples have them, whose own answers get 1."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from data_command import prepared
 
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
 from recipe.data_preparation.rows import Dropped
 from recipe.data_preparation.word_problems import word_problems
 from reward import score
 
-REPOSITORY = Path(__file__).parents[3]
 COINS = {"question": "Ada has 3 coins and finds 4. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"}
 MATH = {"problem": "Solve $2x = 1$.", "solution": r"So $x = \boxed{\frac{1}{2}}$.", "level": "Level 1"}
-
-
-def prepared(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "scripts/prepare_data.py", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
 def rows_of(folder: Path) -> list[dict]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -34,6 +35,15 @@ def f(x):
 def forged(text: str) -> str:
     """An answer whose function writes the text where its value is expected."""
     return f"```python\n{_FORGE.format(text=text)}\n```"
+
+
+def test_the_time_in_which_a_judge_starts_is_not_the_questions() -> None:
+    judge = Judge()
+    os.kill(judge.pid, signal.SIGSTOP)  # its interpreter has not started yet
+    threading.Timer(2.0, os.kill, (judge.pid, signal.SIGCONT)).start()
+    limits = Limits(judge_s=0.2)  # six times as much of the wall clock
+    assert judge.ask("stdout_matches", "1", "1", limits=limits).value is True
+    judge.close()
 
 
 def test_a_question_over_its_time_ends_its_judge_only_and_is_not_waited_for_busily() -> None:
