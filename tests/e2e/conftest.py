@@ -1,6 +1,9 @@
 """A small task for whole jobs (the tiny model is rewarded for small letters), and stock verl's runs of it."""
 
 import functools
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from recipe.cpu_platform.preload import WARM_VARIABLE
+
+REPOSITORY = Path(__file__).parents[2]
 STOCK_VERL = [
     *("-m", "recipe.cpu_platform.launch", "-m", "verl.trainer.main_ppo"),
     *("hydra.searchpath=[pkg://recipe.cpu_platform.config]", "+platform=cpu", "trainer.logger=[console,file]"),
@@ -22,6 +28,15 @@ REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return sum(c.islower() for c in solution_str) / max(len(solution_str), 1)
 """
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the drivers of all jobs be forks of one process, where several tests run at a time."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        name = f"verl-cpu-warm-{os.getpid()}"
+        warm = subprocess.Popen([sys.executable, "-m", "recipe.cpu_platform.preload.warm", name], cwd=REPOSITORY)
+        config.add_cleanup(warm.kill)
+        os.environ[WARM_VARIABLE] = name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
