@@ -1,6 +1,7 @@
 """What a machine does in a second: estimates by GPU, or constants that were measured in a run."""
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -35,18 +36,18 @@ STAGE_S = 1.0
 class Constants:
     """Seconds of one replica, and tokens a second of one training GPU."""
 
-    origin: str
-    """Where they come from, in words."""
     rollout: Pace
     refiner: Pace
+    origin: str = ""
+    """Where they come from, in words."""
     rollout_width: float = 1.0
     """What a token of the policy's responses costs more than one of the refiner's (sampling, log-probs, an adapter)."""
     reward_s: float = 0.0
     stage_s: float = STAGE_S
     wake_s: float = 0.0
     """Of a colocated refiner, to wake and to sleep."""
-    train_tokens_per_s: float
-    score_tokens_per_s: float
+    train_tokens_per_s: float = math.inf
+    score_tokens_per_s: float = math.inf
     """Of log-probs."""
 
     def write(self, path: Path) -> None:

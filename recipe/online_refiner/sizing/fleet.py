@@ -215,7 +215,7 @@ def simulate(setting: Setting, groups: list[Group]) -> Played:
 
 
 def _interval(ends: list[float], batch: int) -> float:
-    """Return the seconds between two mini-batches, once the first is done."""
+    """Return the seconds between two mini-batches, between those in which the pipeline fills and empties."""
     num_batches = len(ends) // batch
-    first, last = ends[batch - 1], ends[num_batches * batch - 1]
-    return (last - first) / (num_batches - 1) if num_batches > 1 else last
+    first, last = (2, num_batches - 2) if num_batches > 4 else (1, num_batches)
+    return (ends[last * batch - 1] - ends[first * batch - 1]) / (last - first) if last > first else ends[-1]
