@@ -96,7 +96,7 @@ def size(
     *,
     sizes: tuple[int, int] = (1, 1),
     most: tuple[int, int] = (256, 256),
-    kv_tokens: tuple[float, float] = (math.inf, math.inf),
+    replicas: int | None = None,
     is_async: bool = False,
 ) -> Row:
     """Play a step; with a dedicated refiner on as few replicas as keep what it adds below ``MAX_EXPOSED``.
@@ -108,12 +108,12 @@ def size(
         gpus: That train and write; in ``separate_async`` as many train beside them.
         sizes: GPUs of a replica of the rollout, and of the refiner.
         most: Requests that run at once on a replica of each.
-        kv_tokens: What the KV cache of each holds.
+        replicas: Of the refiner; None: as many as fit, and of a dedicated one as few as are enough.
         is_async: Whether the trainer is ``separate_async``.
     """
     pools = [
-        Pool(num_replicas=max(1, gpus // sizes[0]), pace=pace, max_running=running, kv_tokens=tokens)
-        for pace, running, tokens in zip((constants.rollout, constants.refiner), most, kv_tokens, strict=True)
+        Pool(num_replicas=max(1, gpus // sizes[0]), pace=pace, max_running=running)
+        for pace, running in zip((constants.rollout, constants.refiner), most, strict=True)
     ]
     colocated = max(1, gpus // sizes[1])
     setting = Setting(
@@ -135,7 +135,9 @@ def size(
         without = max(played.rollout_s, learn_s) if is_async else played.rollout_s + learn_s
         return _row(played, without, gpus, placement, num_replicas, sizes[1])
 
-    return _fewest(row, colocated) if placement == "dedicated" else row(colocated)
+    if placement == "dedicated" and replicas is None:
+        return _fewest(row, colocated)
+    return row(replicas or colocated)
 
 
 def _fewest(row: Callable[[int], Row], most: int) -> Row:
