@@ -8,7 +8,16 @@ test.
 from collections.abc import Callable
 from typing import Literal
 
-from recipe.online_refiner.rules import of_blocks, of_files, of_machine, of_megatron, of_memory, of_sizes, of_trainers, of_verl
+from recipe.online_refiner.rules import (
+    of_blocks,
+    of_files,
+    of_machine,
+    of_megatron,
+    of_memory,
+    of_sizes,
+    of_trainers,
+    of_verl,
+)
 from recipe.online_refiner.rules.run import Run
 
 Rule = Callable[[Run], str | None]

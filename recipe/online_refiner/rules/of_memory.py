@@ -1,4 +1,4 @@
-"""What cannot fit into the memory that there is. Only what is sure refuses: estimates stand in the table of the plan."""
+"""What cannot fit into the memory that there is. Only what is sure refuses: estimates stand in the plan's table."""
 
 from recipe.online_refiner.rules.run import Run
 from recipe.online_refiner.sizing.moments import GIB, Footprint, Moment
@@ -23,8 +23,8 @@ def policy_reads_prompt_and_response(run: Run) -> str | None:
     if longest <= positions:
         return None
     return (
-        f"data.max_prompt_length + data.max_response_length = {longest} is more than the model reads, {positions} tokens; "
-        "lower data.max_response_length, or set actor_rollout_ref.model.override_config.max_position_embeddings"
+        f"data.max_prompt_length + data.max_response_length = {longest} is more than the model reads, {positions} "
+        "tokens; lower data.max_response_length, or set actor_rollout_ref.model.override_config.max_position_embeddings"
     )
 
 
@@ -49,8 +49,8 @@ def engines_hold_one_request(run: Run) -> str | None:
         if one.is_sure and num_tokens < one.max_model_len:
             key = "refiner.max_model_len" if one.name == "refiner" else f"{one.key}.max_model_len"
             return (
-                f"{key}: the {one.name}'s KV cache holds {num_tokens:.0f} tokens at most beside its weights, one request "
-                f"may have {one.max_model_len}; lower it, or raise {one.key}.gpu_memory_utilization or "
+                f"{key}: the {one.name}'s KV cache holds {num_tokens:.0f} tokens at most beside its weights, one "
+                f"request may have {one.max_model_len}; lower it, or raise {one.key}.gpu_memory_utilization or "
                 f"{one.key}.tensor_model_parallel_size"
             )
     return None
@@ -103,6 +103,4 @@ def _sentence(moment: Moment, limit: float) -> str:
     shown = ", ".join(f"{part.name} {part.size / GIB:.1f}" for part in parts)
     what = "node" if moment.where == "host" else moment.where
     keys = " or ".join(dict.fromkeys(part.key for part in parts[:2]))
-    return (
-        f"{moment.name} needs {moment.least / GIB:.1f} GiB of a {what} with {limit / GIB:.0f} ({shown}); set {keys}"
-    )
+    return f"{moment.name} needs {moment.least / GIB:.1f} GiB of a {what} with {limit / GIB:.0f} ({shown}); set {keys}"

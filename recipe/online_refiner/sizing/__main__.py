@@ -1,8 +1,8 @@
 """Play a step on fleets of several sizes: `python scripts/size_fleet.py --model PATH [--gpus 8 64 512]`.
 
-It says for every placement what refining adds to a step, and of a dedicated refiner how many replicas keep that below 5 %.
-Lengths are log-normal, or a run's own (`--run`). The last line is a JSON object. `--validate FOLDER` holds the simulation
-against runs (of scripts/bench_overhead.py): constants are fitted to some, and what refining adds is predicted for others.
+It says for every placement what refining adds to a step, and of a dedicated refiner how many replicas keep that below
+5 %. Lengths are log-normal, or a run's own (`--run`). The last line is a JSON object. `--validate FOLDER` holds the
+simulation against runs (of scripts/bench_overhead.py): constants are fitted to some, what others took is predicted.
 """
 
 import argparse
@@ -30,6 +30,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, nargs="+", default=[8, 64, 512], help="that train and write")
     parser.add_argument("--placement", nargs="+", choices=get_args(Placement), default=list(get_args(Placement)))
     parser.add_argument("--separate-async", action="store_true", help="the trainer; a dedicated refiner alone")
+    parser.add_argument("--warm-up", type=int, default=1, help="its num_warmup_batches")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs of a replica")
     parser.add_argument("--max-running", type=int, default=256, help="requests at once on a replica")
     parser.add_argument("--prompts-per-gpu", type=float, default=4.0, help="of a step")
@@ -84,9 +85,14 @@ def play(arguments: argparse.Namespace) -> dict[str, object]:
             run=read_run(arguments.run) if arguments.run else None,
         )
         for placement in ["dedicated"] if arguments.separate_async else arguments.placement:
-            most = (arguments.max_running, arguments.max_running)
             rows.append(
-                size(work, known, placement, gpus, sizes=given, most=most, is_async=arguments.separate_async)
+                size(
+                    *(work, known, placement, gpus),
+                    sizes=given,
+                    most=(arguments.max_running,) * 2,
+                    is_async=arguments.separate_async,
+                    warm_up=arguments.warm_up,
+                )
             )
     print(f"constants: {known.origin}\n{columns(rows)}")
     return {"constants": known.origin, "fleets": [asdict(row) for row in rows]}
@@ -98,8 +104,10 @@ def validate(arguments: argparse.Namespace) -> dict[str, object]:
     found, predictions = fitting.predict([read_run(folder) for folder in folders], arguments.fit)
     if arguments.output:
         found.write(arguments.output)
-    print(f"pass {found.refiner.pass_s:.4f} s, token {found.refiner.token_s:.5f} s, stage {found.stage_s:.2f} s, a token "
-          f"of a response costs {found.rollout_width:.2f}")
+    print(
+        f"pass {found.refiner.pass_s:.4f} s, token {found.refiner.token_s:.5f} s, stage {found.stage_s:.2f} s, a token "
+        f"of a response costs {found.rollout_width:.2f}"
+    )
     print(columns(predictions))
     errors = {one.name: one.error for one in predictions}
     for one in predictions:

@@ -91,9 +91,7 @@ def predict(runs: list[Run], fitted: list[str]) -> tuple[Constants, list[Predict
         raise ValueError(f"no run called {missing[0]}; there are: {', '.join(named)}")
     constants = fit([named[name] for name in fitted if _refines(named[name])])
     of_adapter = [named[name] for name in fitted if _has_adapter(named[name])]
-    with_adapter = (
-        replace(constants, rollout_width=width(of_adapter, constants.rollout)) if of_adapter else constants
-    )
+    with_adapter = replace(constants, rollout_width=width(of_adapter, constants.rollout)) if of_adapter else constants
     predictions = [
         Prediction(
             name=run.name,

@@ -47,9 +47,10 @@ class Setting:
     shares_cores: bool = False
     """Whether all replicas use the same processors, as on a machine without accelerators."""
     batch: int | None = None
-    """Of ``separate_async``: groups of a mini-batch. Prompts then follow each other without a pause."""
+    """Of ``separate_async``: groups of a mini-batch. Prompts then follow each other without a pause, three times as many
+    as are in flight, at least."""
     num_in_flight: int = 0
-    """Of ``separate_async``: groups that are being written at a time."""
+    """Of ``separate_async``: groups that are being written or refined at a time."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,9 +58,9 @@ class Played:
     """What a simulated step took, in seconds since its begin."""
 
     rollout_s: float
-    """To the last reward of a response."""
+    """To the last reward of a response; of ``separate_async`` from one mini-batch to the next, without a refiner."""
     exposed_s: float
-    """What refining adds. ``separate_async``: to a mini-batch, where the refiner is slower than the rollout."""
+    """What refining adds; of ``separate_async`` to the time from one mini-batch to the next."""
     hidden_s: float
     """Before the last reward, since the first refinement was begun."""
     refiner_busy: float
@@ -112,7 +113,7 @@ class _Play:
             self.owner[request] = (number, what)
             self._send("refiner" if what == "refined" and "refiner" in self.pools else "rollout", request, now)
         if not requests:
-            self.ends[what][number] = now
+            self._end(number, what, now)
 
     def _send(self, pool: str, request: Request, now: float) -> None:
         loads, replicas = self.loads[pool], self.pools[pool]
@@ -171,10 +172,14 @@ class _Play:
         self.missing[number] -= 1
         if self.missing[number]:
             return
+        self._end(number, what, now)
+
+    def _end(self, number: int, what: str, now: float) -> None:
         self.ends[what][number] = now
         if what == "refined":
+            if self.setting.batch:
+                self._begin_group(now)
             return
-        self._begin_group(now)
         waits = self.setting.placement == "colocated" or not self.setting.streams
         if not waits:
             self._refine([number], now)
@@ -191,8 +196,14 @@ class _Play:
         heapq.heappush(self.events, (time, next(self.counter), action))
 
 
-def simulate(setting: Setting, groups: list[Group]) -> Played:
-    """Play a step; no groups take no time, and without refinements nothing is exposed."""
+def simulate(setting: Setting, groups: list[Group], bare_s: float | None = None) -> Played:
+    """Play a step; no groups take no time, and without refinements nothing is exposed.
+
+    Args:
+        setting: Who does what.
+        groups: The requests.
+        bare_s: Of ``separate_async``: a mini-batch without refinements, if that was played before.
+    """
     play = _Play(setting, groups)
     play.run()
     rewarded, refined = sorted(play.ends["rewarded"].values()), sorted(play.ends["refined"].values())
@@ -200,22 +211,21 @@ def simulate(setting: Setting, groups: list[Group]) -> Played:
     end, exposed, hidden = last, 0.0, 0.0
     if play.begun:
         end = max(last, refined[-1])
-        exposed = end - last + setting.stage_s
-        hidden = max(0.0, last - min(play.begun))
-        if setting.batch:
-            exposed = max(0.0, _interval(refined, setting.batch) - _interval(rewarded, setting.batch))
+        exposed, hidden = end - last + setting.stage_s, max(0.0, last - min(play.begun))
+    rollout = last
+    if setting.batch:
+        rollout = _interval(refined, setting)
+        if play.begun:
+            bare = [Group(responses=group.responses, refinements=[]) for group in groups]
+            rollout, whole = simulate(setting, bare).rollout_s if bare_s is None else bare_s, rollout
+            exposed = max(0.0, whole - rollout)
     busy = play.busy_s / (end * setting.refiner.num_replicas) if end else 0.0
-    return Played(
-        rollout_s=_interval(rewarded, setting.batch) if setting.batch else last,
-        exposed_s=exposed,
-        hidden_s=hidden,
-        refiner_busy=busy,
-        num_requests=play.num_done,
-    )
+    return Played(rollout_s=rollout, exposed_s=exposed, hidden_s=hidden, refiner_busy=busy, num_requests=play.num_done)
 
 
-def _interval(ends: list[float], batch: int) -> float:
-    """Return the seconds between two mini-batches, between those in which the pipeline fills and empties."""
-    num_batches = len(ends) // batch
-    first, last = (2, num_batches - 2) if num_batches > 4 else (1, num_batches)
-    return (ends[last * batch - 1] - ends[first * batch - 1]) / (last - first) if last > first else ends[-1]
+def _interval(ends: list[float], setting: Setting) -> float:
+    """Return the seconds between two mini-batches, between those with which the pipeline fills and empties."""
+    batch = setting.batch or 1
+    skipped = -(-setting.num_in_flight // batch)
+    first, last = (one * batch - 1 for one in (skipped, len(ends) // batch - skipped))
+    return (ends[last] - ends[first]) * batch / (last - first)

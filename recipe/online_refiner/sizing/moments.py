@@ -200,7 +200,9 @@ class _Moments:
         for server in self.found.servers:
             if server.where == where and server.name != awake:
                 parts.append(
-                    Part(name=f"{server.name} asleep", size=ASLEEP, key=f"{server.key}.free_cache_engine", is_sure=False)
+                    Part(
+                        name=f"{server.name} asleep", size=ASLEEP, key=f"{server.key}.free_cache_engine", is_sure=False
+                    )
                     if server.sleeps
                     else self._awake(server)
                 )
@@ -209,8 +211,14 @@ class _Moments:
 
     def _awake(self, server: Server) -> Part:
         if self.found.gpu is None:
-            return Part(name=f"{server.name}'s weights", size=server.weights, key=f"{server.key}.tensor_model_parallel_size")
-        return Part(name=f"{server.name}'s engine", size=server.share * self.found.gpu, key=f"{server.key}.gpu_memory_utilization")
+            return Part(
+                name=f"{server.name}'s weights", size=server.weights, key=f"{server.key}.tensor_model_parallel_size"
+            )
+        return Part(
+            name=f"{server.name}'s engine",
+            size=server.share * self.found.gpu,
+            key=f"{server.key}.gpu_memory_utilization",
+        )
 
     def _states(self, what: str, but: str | None = None) -> list[Part]:
         return [
@@ -225,14 +233,17 @@ class _Moments:
         is_known = shape.is_known
         size_key = f"{own.key}.optimizer_offload, or more GPUs: trainer.nnodes"
         parts = [*self._states("resting", but=role), Part(name="parameters", size=own.parameters, key=size_key)]
-        block, names = config.actor_rollout_ref.actor, ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")
+        block = config.actor_rollout_ref.actor
+        names = ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")
         if role == "critic":
             block = config.critic
         elif not learns:
             block = config.actor_rollout_ref.rollout
             names = ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu")
         tokens = state.micro_tokens(block, names, self._longest(learns), own.shares)
-        prefix = {"critic": "critic", "actor": "actor_rollout_ref.actor" if learns else "actor_rollout_ref.rollout"}[role]
+        prefix = {"critic": "critic", "actor": "actor_rollout_ref.actor" if learns else "actor_rollout_ref.rollout"}[
+            role
+        ]
         key = f"{prefix}.{names[1] if block[names[0]] else names[2]}"
         adam = own.adam if learns or not own.offloads_adam else 0.0
         parts.append(Part(name="Adam", size=adam, key=size_key))
@@ -258,7 +269,9 @@ class _Moments:
 
     def _longest(self, learns: bool) -> int:
         data, refines = self.config.data, self.blocks.constraint.imitates if learns else self.blocks.refines
-        return int(data.max_prompt_length + max(data.max_response_length, self.blocks.refiner.response_length * refines))
+        return int(
+            data.max_prompt_length + max(data.max_response_length, self.blocks.refiner.response_length * refines)
+        )
 
     def _add_sync(self, beside: list[Part]) -> None:
         """Add the sync of weights: a bucket, the largest tensor put together, and the rollout's weights, no cache."""
@@ -271,13 +284,19 @@ class _Moments:
         parts = [*beside, Part(name="bucket", size=bucket, key=key)]
         parts.append(Part(name="parameters", size=own.parameters * own.offloads_parameters, key=own.key, is_sure=False))
         parts.append(Part(name="largest tensor", size=4.0 * shape.vocab * shape.hidden, key=key, is_sure=False))
-        parts.append(Part(name="rollout's weights", size=server.weights, key=f"{server.key}.tensor_model_parallel_size"))
+        parts.append(
+            Part(name="rollout's weights", size=server.weights, key=f"{server.key}.tensor_model_parallel_size")
+        )
         self._add("weight sync", parts, awake="rollout")
 
     def _add_host(self) -> None:
         config, blocks, per_node = self.config, self.blocks, self.config.trainer.n_gpus_per_node
         parts = [
-            Part(name=f"{name}'s state", size=one.on_host * per_node, key=f"{one.key}.param_offload and .optimizer_offload")
+            Part(
+                name=f"{name}'s state",
+                size=one.on_host * per_node,
+                key=f"{one.key}.param_offload and .optimizer_offload",
+            )
             for name, one in self.states.items()
         ]
         size = 4.0 * self.plan.policy_shape.num_parameters
@@ -286,7 +305,9 @@ class _Moments:
             parts.append(Part(name="reference", size=shared, key="actor_rollout_ref.actor.use_kl_loss", is_sure=False))
         refiner = self.found.server("refiner")
         if refiner is not None and refiner.sleeps:
-            parts.append(Part(name="refiner asleep", size=refiner.weights * per_node, key="refiner.placement=dedicated"))
+            parts.append(
+                Part(name="refiner asleep", size=refiner.weights * per_node, key="refiner.placement=dedicated")
+            )
         num_rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n * self._longest(False)
         rows = num_rows * ROW_BYTES / config.trainer.nnodes
         parts.append(Part(name="rows", size=rows, key="data.train_batch_size", is_sure=False))

@@ -20,8 +20,11 @@ class Pace:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
-    """Example: 100 tokens behind 500, drafts of which one in two passes is accepted: ``Request(prompt=500, answer=100,
-    gained=1.5, computed=3.0)`` takes 67 passes, each with 3 tokens of its own."""
+    """What one answer asks of a replica.
+
+    Example: ``Request(prompt=500, answer=100, gained=1.5, computed=3.0)`` takes 67 passes, each with a draft of two
+    tokens, of which one in two passes is accepted.
+    """
 
     prompt: int
     """Tokens before the answer."""

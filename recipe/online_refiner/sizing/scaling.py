@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recipe.online_refiner.sizing.constants import Constants
-from recipe.online_refiner.sizing.fleet import Group, Placement, Played, Pool, Setting, simulate
+from recipe.online_refiner.sizing.fleet import Group, Placement, Pool, Setting, simulate
 from recipe.online_refiner.sizing.measured import Run
 from recipe.online_refiner.sizing.replicas import Request
 
 MAX_EXPOSED = 0.05
 """Share of a step that refining may add."""
 TEMPLATE_TOKENS = 100
-NUM_BATCHES = 8
-"""Mini-batches of ``separate_async`` that are played."""
+NUM_ROUNDS = 4
+"""Of ``separate_async``: how often as many mini-batches are played as are in flight at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,7 @@ def size(
     most: tuple[int, int] = (256, 256),
     replicas: int | None = None,
     is_async: bool = False,
+    warm_up: int = 1,
 ) -> Row:
     """Play a step; with a dedicated refiner on as few replicas as keep what it adds below ``MAX_EXPOSED``.
 
@@ -110,6 +111,7 @@ def size(
         most: Requests that run at once on a replica of each.
         replicas: Of the refiner; None: as many as fit, and of a dedicated one as few as are enough.
         is_async: Whether the trainer is ``separate_async``.
+        warm_up: Its ``num_warmup_batches``: mini-batches in flight beside the one that is waited for.
     """
     pools = [
         Pool(num_replicas=max(1, gpus // sizes[0]), pace=pace, max_running=running)
@@ -123,17 +125,35 @@ def size(
         reward_s=constants.reward_s,
         stage_s=constants.stage_s + (constants.wake_s if placement == "colocated" else 0.0),
         batch=work.num_prompts if is_async else None,
-        num_in_flight=2 * work.num_prompts if is_async else 0,
+        num_in_flight=(1 + warm_up) * work.num_prompts if is_async else 0,
     )
-    num_batches = NUM_BATCHES if is_async else 1
+    num_batches = NUM_ROUNDS * (1 + warm_up) if is_async else 1
     groups = work.groups(work.num_prompts * num_batches, constants.rollout_width)
     num_tokens = sum(one.prompt + one.answer for group in groups for one in group.responses) / num_batches
     learn_s = num_tokens / gpus * (1 / constants.train_tokens_per_s + 1 / constants.score_tokens_per_s)
 
+    bare = [Group(responses=group.responses, refinements=[]) for group in groups]
+    bare_s = simulate(setting, bare).rollout_s if is_async else None
+
     def row(num_replicas: int) -> Row:
-        played = simulate(replace(setting, refiner=replace(setting.refiner, num_replicas=num_replicas)), groups)
+        there = replace(setting, refiner=replace(setting.refiner, num_replicas=num_replicas))
+        played = simulate(there, groups, bare_s)
+        whole = played.rollout_s + played.exposed_s
+        step_s = max(whole, learn_s) if is_async else whole + learn_s
         without = max(played.rollout_s, learn_s) if is_async else played.rollout_s + learn_s
-        return _row(played, without, gpus, placement, num_replicas, sizes[1])
+        share = 1 - without / step_s if step_s else 0.0
+        return Row(
+            gpus=gpus,
+            placement=placement,
+            refiner_replicas=0 if placement == "shared" else num_replicas,
+            refiner_gpus=num_replicas * sizes[1] if placement == "dedicated" else 0,
+            step_s=step_s,
+            rollout_s=played.rollout_s,
+            exposed_s=step_s - without,
+            exposed_share=share,
+            refiner_busy=played.refiner_busy,
+            is_enough=share < MAX_EXPOSED,
+        )
 
     if placement == "dedicated" and replicas is None:
         return _fewest(row, colocated)
@@ -154,25 +174,10 @@ def _fewest(row: Callable[[int], Row], most: int) -> Row:
     return best
 
 
-def _row(played: Played, without: float, gpus: int, placement: Placement, num_replicas: int, size: int) -> Row:
-    step_s = without + played.exposed_s
-    share = played.exposed_s / step_s if step_s else 0.0
-    return Row(
-        gpus=gpus,
-        placement=placement,
-        refiner_replicas=0 if placement == "shared" else num_replicas,
-        refiner_gpus=num_replicas * size if placement == "dedicated" else 0,
-        step_s=step_s,
-        rollout_s=played.rollout_s,
-        exposed_s=played.exposed_s,
-        exposed_share=share,
-        refiner_busy=played.refiner_busy,
-        is_enough=share < MAX_EXPOSED,
-    )
-
-
 def _copy(group: Group) -> Group:
-    return Group(responses=[replace(one) for one in group.responses], refinements=[replace(one) for one in group.refinements])
+    return Group(
+        responses=[replace(one) for one in group.responses], refinements=[replace(one) for one in group.refinements]
+    )
 
 
 def columns(rows: list[Any]) -> str:
@@ -184,4 +189,10 @@ def columns(rows: list[Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 100 else f"{value:.0f}" if isinstance(value, float) else str(value)
+    return (
+        f"{value:.3g}"
+        if isinstance(value, float) and abs(value) < 100
+        else f"{value:.0f}"
+        if isinstance(value, float)
+        else str(value)
+    )

@@ -79,7 +79,7 @@ def read(config: Mapping[str, Any]) -> Shape | None:
     dense += num_sparse * 3 * hidden * shared
     chosen = model.get("num_experts_per_tok") or 0
     return Shape(
-        is_known=model.get("model_type") in KNOWN,
+        is_known=model.get("model_type") in KNOWN and not _slides(model),
         num_layers=num_layers,
         hidden=hidden,
         num_heads=heads,
@@ -111,6 +111,12 @@ def _attention(model: Mapping[str, Any], hidden: int, heads: int, kv_heads: int,
     bias = width if model.get("attention_bias") or model.get("model_type") in ("qwen2", "qwen2_moe") else 0
     norms = 2 * hidden + (2 * head_dim if str(model.get("model_type")).startswith("qwen3") else 0)
     return hidden * width + bias + heads * head_dim * hidden + norms, 2 * kv_heads * head_dim
+
+
+def _slides(model: Mapping[str, Any]) -> bool:
+    """Tell whether attention looks at a window alone, or some layers have none: their cache is smaller."""
+    has_window = model.get("sliding_window") and model.get("use_sliding_window", True)
+    return bool(has_window or {"linear_attention", "sliding_attention"} & set(model.get("layer_types") or ()))
 
 
 def _num_sparse(model: Mapping[str, Any], num_layers: int) -> int:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -73,7 +72,7 @@ def fsdp(shape: Shape, role: DictConfig, settings: DictConfig, *, key: str, lora
 
 
 def megatron(shape: Shape, role: DictConfig, *, key: str, lora_rank: int, num_gpus: int) -> State:
-    """Return what Megatron keeps: bfloat16 weights, float32 gradients (verl's ``grad_reduce_in_fp32``), 12 bytes of Adam.
+    """Return what Megatron keeps: bfloat16 weights, float32 gradients (verl's ``grad_reduce_in_fp32``), 12 of Adam.
 
     The distributed optimizer divides the last among data-parallel ranks; experts have ranks of their own.
     """
@@ -109,8 +108,8 @@ def activations(shape: Shape, num_tokens: float, *, is_checkpointed: bool) -> fl
     """Return what a backward pass needs of the forward pass, in bfloat16, with flash attention.
 
     A layer keeps its input, both norms (with float32 copies), queries, keys, values, attention's result, and four times
-    the MLP's width (Korthikanti et al. 2022, equation 2, without the part that is quadratic in the length). Checkpointing
-    keeps the inputs alone, and one layer at a time as a whole.
+    the MLP's width (Korthikanti et al. 2022, equation 2, without what is quadratic in the length). Checkpointing keeps
+    the inputs alone, and one layer at a time as a whole.
     """
     heads = 2 * shape.num_heads * shape.head_dim + 2 * shape.num_kv_heads * shape.head_dim
     layer = num_tokens * (2 * (4 * shape.hidden + heads + 4 * shape.mlp) + 8 * shape.hidden)

@@ -11,7 +11,7 @@ from recipe.online_refiner.sizing.scaling import TEMPLATE_TOKENS, Workload, size
 
 
 def memory_table(found: Footprint) -> str:
-    """Return the moments, the worst first of those on each kind of GPU, and which key helps; nothing if none is known."""
+    """Return the moments, the worst first on each kind of GPU, and which key helps; nothing if none is known."""
     lines = []
     for where in dict.fromkeys(moment.where for moment in found.moments):
         moments = sorted((one for one in found.moments if one.where == where), key=lambda one: -one.size)
@@ -68,9 +68,7 @@ def seconds_line(config: DictConfig, blocks: RefinementConfig, plan: Any) -> str
     row = size(work, known, blocks.refiner.placement, writing, sizes=sizes, replicas=plan.num_replicas)
     tokens = work.num_prompts * rollout.n * (data.max_prompt_length + data.max_response_length)
     num_refined = work.num_prompts * min(rollout.n, rollout.n if cap is None else cap) * blocks.refines
-    train_s, score_s = (
-        tokens / plan.num_gpus / rate for rate in (known.train_tokens_per_s, known.score_tokens_per_s)
-    )
+    train_s, score_s = (tokens / plan.num_gpus / rate for rate in (known.train_tokens_per_s, known.score_tokens_per_s))
     return (
         f"seconds of a step whose responses are all at their longest ({known.origin}): rollout {row.rollout_s:.0f}, "
         f"refining adds {row.exposed_s:.0f}, log-probs {score_s:.0f}, update {train_s:.0f}\n"
