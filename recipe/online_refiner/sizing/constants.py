@@ -18,6 +18,7 @@ class Gpu:
     """Bytes a second from its memory."""
     host_bandwidth: float
     """Bytes a second from the host's."""
+    memory: float = 80 * 2**30
 
 
 GPUS = {
@@ -46,6 +47,8 @@ class Constants:
     stage_s: float = STAGE_S
     wake_s: float = 0.0
     """Of a colocated refiner, to wake and to sleep."""
+    kv_tokens: tuple[float, float] = (math.inf, math.inf)
+    """What the KV cache of a replica of the rollout holds, and of the refiner."""
     train_tokens_per_s: float = math.inf
     score_tokens_per_s: float = math.inf
     """Of log-probs."""
@@ -55,7 +58,9 @@ class Constants:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
 
-def of_gpu(name: str, policy: Shape, refiner: Shape, *, sizes: tuple[int, int] = (1, 1)) -> Constants:
+def of_gpu(
+    name: str, policy: Shape, refiner: Shape, *, sizes: tuple[int, int] = (1, 1), share: float = 0.5
+) -> Constants:
     """Return estimates for a GPU.
 
     Args:
@@ -63,6 +68,7 @@ def of_gpu(name: str, policy: Shape, refiner: Shape, *, sizes: tuple[int, int] =
         policy: The model that writes and learns.
         refiner: The one that refines.
         sizes: GPUs of a replica of each.
+        share: Of a GPU's memory that an engine takes.
     """
     gpu = GPUS[name]
     work = gpu.flops * TRAIN_SHARE / (2 * policy.num_active)
@@ -70,10 +76,15 @@ def of_gpu(name: str, policy: Shape, refiner: Shape, *, sizes: tuple[int, int] =
         origin=f"estimates for {name.upper()}",
         rollout=_pace(gpu, policy, sizes[0]),
         refiner=_pace(gpu, refiner, sizes[1]),
+        kv_tokens=(_kv_tokens(gpu, policy, sizes[0], share), _kv_tokens(gpu, refiner, sizes[1], share)),
         wake_s=2 * 2 * refiner.num_parameters / sizes[1] / gpu.host_bandwidth,
         train_tokens_per_s=work / 4,  # forward, backward (twice that), and the forward pass of checkpointing again
         score_tokens_per_s=work,
     )
+
+
+def _kv_tokens(gpu: Gpu, shape: Shape, size: int, share: float) -> float:
+    return max(0.0, share * gpu.memory - 2 * shape.num_parameters / size) / shape.kv_bytes(size)
 
 
 def _pace(gpu: Gpu, shape: Shape, size: int) -> Pace:
@@ -93,7 +104,7 @@ def read(path: str) -> Constants:
     try:
         values = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
         paces = {name: Pace(**values[name]) for name in ("rollout", "refiner")}
-        return Constants(**{**values, **paces})
+        return Constants(**{**values, **paces, "kv_tokens": tuple(values["kv_tokens"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
         names = ", ".join(GPUS)
         raise ValueError(f"sizing.constants={path}: {error}; set one of {names}, or a file of size_fleet") from error

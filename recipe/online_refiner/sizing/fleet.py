@@ -47,8 +47,8 @@ class Setting:
     shares_cores: bool = False
     """Whether all replicas use the same processors, as on a machine without accelerators."""
     batch: int | None = None
-    """Of ``separate_async``: groups of a mini-batch. Prompts then follow each other without a pause, three times as many
-    as are in flight, at least."""
+    """Of ``separate_async``: groups of a mini-batch. Prompts then follow each other without a pause, at least
+    three times as many as are in flight."""
     num_in_flight: int = 0
     """Of ``separate_async``: groups that are being written or refined at a time."""
 

@@ -1,6 +1,8 @@
 """Memory of one run by moment of a step: who is awake, who waits, on which GPU. Pure numbers of config and shapes."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,7 +21,7 @@ ROW_BYTES = 100
 """Of a token in the TransferQueue: ids, masks, positions, log-probs, advantages (estimate)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """Something that takes memory."""
 
@@ -30,6 +32,9 @@ class Part:
     """What makes it smaller."""
     is_sure: bool = True
     """Whether it is at least this; estimates only warn."""
+
+
+_guess = partial(Part, is_sure=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,9 +100,25 @@ class Footprint:
         return next((one for one in self.servers if one.name == name), None)
 
 
-def server(
-    name: str, key: str, shape: Shape, rollout: DictConfig, *, max_model_len: int, sleeps: bool, where: str
-) -> Server:
+def footprint(config: DictConfig, blocks: RefinementConfig, plan: Any) -> Footprint:
+    """Return a run's memory by moment; of a model whose config does not say how large it is, nothing."""
+    found = Footprint(gpu=plan.gpu_memory, host=plan.host_memory)
+    policy, rollout = plan.policy_shape, config.actor_rollout_ref.rollout
+    if policy is None:
+        return found
+    is_separate = config.trainer.v1.trainer_mode == "separate_async" and not config.actor_rollout_ref.hybrid_engine
+    where = "rollout GPU" if is_separate else "training GPU"
+    longest = rollout.max_model_len or policy.max_positions
+    found.servers.append(_server("rollout", "actor_rollout_ref.rollout", policy, rollout, longest, where))
+    if blocks.hosts_refiner and not blocks.is_shared and plan.refiner_shape is not None:
+        where = "refiner GPU" if blocks.refiner.is_dedicated else "training GPU"
+        own = (plan.refiner_shape, plan.refiner_rollout, plan.max_model_len)
+        found.servers.append(_server("refiner", "refiner.rollout", *own, where))
+    _Moments(config, blocks, plan, found).add()
+    return found
+
+
+def _server(name: str, key: str, shape: Shape, rollout: DictConfig, max_model_len: int, where: str) -> Server:
     """Return an engine's part: weights are cut by tensor and pipeline parallelism, experts by theirs as well."""
     tensor, pipeline = rollout.tensor_model_parallel_size, rollout.pipeline_model_parallel_size
     others = (shape.num_parameters - shape.experts) / (tensor * pipeline)
@@ -112,45 +133,9 @@ def server(
         kv_token=shape.kv_bytes(tensor, pipeline, size),
         max_model_len=max_model_len,
         is_sure=shape.is_known and rollout.name == "vllm" and not changed,
-        sleeps=sleeps,
+        sleeps=where == "training GPU" and can_sleep(rollout),
         where=where,
     )
-
-
-def footprint(config: DictConfig, blocks: RefinementConfig, plan: Any) -> Footprint:
-    """Return a run's memory by moment; of a model whose config does not say how large it is, nothing."""
-    found = Footprint(gpu=plan.gpu_memory, host=plan.host_memory)
-    policy, refiner = plan.policy_shape, plan.refiner_shape
-    if policy is None:
-        return found
-    rollout = config.actor_rollout_ref.rollout
-    is_separate = config.trainer.v1.trainer_mode == "separate_async" and not config.actor_rollout_ref.hybrid_engine
-    found.servers.append(
-        server(
-            "rollout",
-            "actor_rollout_ref.rollout",
-            policy,
-            rollout,
-            max_model_len=rollout.max_model_len or policy.max_positions,
-            sleeps=can_sleep(rollout) and not is_separate,
-            where="rollout GPU" if is_separate else "training GPU",
-        )
-    )
-    if blocks.hosts_refiner and not blocks.is_shared and refiner is not None:
-        own = plan.refiner_rollout
-        found.servers.append(
-            server(
-                "refiner",
-                "refiner.rollout",
-                refiner,
-                own,
-                max_model_len=plan.max_model_len,
-                sleeps=can_sleep(own) and not blocks.refiner.is_dedicated,
-                where="refiner GPU" if blocks.refiner.is_dedicated else "training GPU",
-            )
-        )
-    _Moments(config, blocks, plan, found).add()
-    return found
 
 
 @dataclass(slots=True)
@@ -164,27 +149,23 @@ class _Moments:
     def add(self) -> None:
         """Add every moment of the run."""
         self._read_states()
-        beside = self._states("resting")
-        training = [one for one in self.found.servers if one.where == "training GPU"]
         for role in self.states:
-            self._add("training" if role == "actor" else "training the critic", [*self._computing(role, True)])
+            self._add("training" if role == "actor" else "training the critic", self._computing(role, learns=True))
         if "actor" in self.states:
-            self._add("log-probs", self._computing("actor", False))
+            self._add("log-probs", self._computing("actor", learns=False))
         for server in self.found.servers:
-            on_training = server in training
-            parts = [*(beside if on_training else []), self._awake(server)]
+            parts = [*(self._resting() if server.where == "training GPU" else []), self._awake(server)]
             if server.name == "refiner" and self.blocks.measures_kl:
-                rows = self.plan.refiner_rollout.max_num_batched_tokens
-                size = 6 * self.plan.refiner_shape.vocab * rows
-                parts.append(Part(name="log pi_0", size=size, key="measure.num_kl_rollouts", is_sure=False))
+                num_logits = self.plan.refiner_shape.vocab * self.plan.refiner_rollout.max_num_batched_tokens
+                parts.append(_guess("log pi_0", 6 * num_logits, "measure.num_kl_rollouts"))
             self._add(f"{server.name} awake", parts, server.where, awake=server.name)
-        self._add_sync(beside)
+        self._add_sync()
         self._add_host()
 
     def _read_states(self) -> None:
-        config, actor = self.config, self.config.actor_rollout_ref.actor
-        roles = {"actor": (actor, "actor_rollout_ref.actor", config.actor_rollout_ref.model, "fsdp_config")}
-        if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+        config, actor = self.config, self.config.actor_rollout_ref
+        roles = {"actor": (actor.actor, "actor_rollout_ref.actor", actor.model, "fsdp_config")}
+        if config.algorithm.adv_estimator in CRITIC_ESTIMATORS and config.critic.model.path == actor.model.path:
             roles["critic"] = (config.critic, "critic", config.critic.model, "fsdp")
         for name, (role, key, model, block) in roles.items():
             rank = max(model.get("lora_rank", 0), OmegaConf.select(model, "lora.rank", default=0))
@@ -197,120 +178,99 @@ class _Moments:
 
     def _add(self, name: str, parts: list[Part], where: str = "training GPU", awake: str | None = None) -> None:
         """Add a moment, with what other engines of that GPU take meanwhile."""
-        for server in self.found.servers:
-            if server.where == where and server.name != awake:
-                parts.append(
-                    Part(
-                        name=f"{server.name} asleep", size=ASLEEP, key=f"{server.key}.free_cache_engine", is_sure=False
-                    )
-                    if server.sleeps
-                    else self._awake(server)
-                )
-        parts.append(Part(name="CUDA", size=ASLEEP, key="", is_sure=False))
-        self.found.moments.append(Moment(name=name, where=where, parts=[part for part in parts if part.size]))
+        others = [one for one in self.found.servers if one.where == where and one.name != awake]
+        for one in others:
+            asleep = _guess(f"{one.name} asleep", ASLEEP, f"{one.key}.free_cache_engine")
+            parts.append(asleep if one.sleeps else self._awake(one))
+        if where != "host":
+            parts.append(_guess("CUDA", ASLEEP, "trainer.nnodes"))
+        is_known = self.plan.policy_shape.is_known
+        parts = [replace(part, is_sure=part.is_sure and is_known) for part in parts if part.size]
+        self.found.moments.append(Moment(name=name, where=where, parts=parts))
 
-    def _awake(self, server: Server) -> Part:
+    def _awake(self, one: Server) -> Part:
         if self.found.gpu is None:
-            return Part(
-                name=f"{server.name}'s weights", size=server.weights, key=f"{server.key}.tensor_model_parallel_size"
-            )
-        return Part(
-            name=f"{server.name}'s engine",
-            size=server.share * self.found.gpu,
-            key=f"{server.key}.gpu_memory_utilization",
-        )
+            return Part(f"{one.name}'s weights", one.weights, f"{one.key}.tensor_model_parallel_size")
+        return Part(f"{one.name}'s engine", one.share * self.found.gpu, f"{one.key}.gpu_memory_utilization")
 
-    def _states(self, what: str, but: str | None = None) -> list[Part]:
+    def _resting(self, but: str | None = None) -> list[Part]:
+        """Return what those who train leave on a GPU while they do not compute."""
         return [
-            Part(name=f"{name}'s state", size=getattr(one, what), key=f"{one.key}.param_offload and .optimizer_offload")
+            Part(f"{name}'s state", one.resting, f"{one.key}.param_offload and .optimizer_offload")
             for name, one in self.states.items()
             if name != but
         ]
 
-    def _computing(self, role: str, learns: bool) -> list[Part]:
+    def _computing(self, role: str, *, learns: bool) -> list[Part]:
         """Return the parts of a pass of the actor or the critic, with what the other one leaves on the GPU."""
-        own, config, shape = self.states[role], self.config, self.plan.policy_shape
-        is_known = shape.is_known
-        size_key = f"{own.key}.optimizer_offload, or more GPUs: trainer.nnodes"
-        parts = [*self._states("resting", but=role), Part(name="parameters", size=own.parameters, key=size_key)]
-        block = config.actor_rollout_ref.actor
+        own, shape, actor = self.states[role], self.plan.policy_shape, self.config.actor_rollout_ref
+        block, prefix, model = actor.actor, "actor_rollout_ref.actor", actor.model
         names = ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")
         if role == "critic":
-            block = config.critic
+            block, prefix, model = self.config.critic, "critic", self.config.critic.model
         elif not learns:
-            block = config.actor_rollout_ref.rollout
+            block, prefix = actor.rollout, "actor_rollout_ref.rollout"
             names = ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu")
         tokens = state.micro_tokens(block, names, self._longest(learns), own.shares)
-        prefix = {"critic": "critic", "actor": "actor_rollout_ref.actor" if learns else "actor_rollout_ref.rollout"}[
-            role
-        ]
-        key = f"{prefix}.{names[1] if block[names[0]] else names[2]}"
-        adam = own.adam if learns or not own.offloads_adam else 0.0
-        parts.append(Part(name="Adam", size=adam, key=size_key))
-        parts.append(Part(name="gathered", size=own.gathered, key=f"{own.key}.reshard_after_forward", is_sure=False))
+        rows_key = f"{prefix}.{names[1] if block[names[0]] else names[2]}"
+        key = f"{own.key}.optimizer_offload, or more GPUs: trainer.nnodes"
+        parts = [*self._resting(but=role), Part("parameters", own.parameters, key)]
+        parts.append(_guess("gathered", own.gathered, f"{own.key}.reshard_after_forward"))
+        parts.append(Part("Adam", own.adam if learns or not own.offloads_adam else 0.0, key))
         if learns:
-            parts.append(Part(name="gradients", size=own.gradients, key=size_key))
-            model = config.critic.model if role == "critic" else config.actor_rollout_ref.model
             is_checkpointed = bool(model.enable_gradient_checkpointing)
-            if role == "actor" and own.key.endswith("megatron"):
+            if block.strategy == "megatron":
                 is_checkpointed = block.megatron.override_transformer_config.recompute_granularity == "full"
             size = state.activations(shape, tokens, is_checkpointed=is_checkpointed)
-            parts.append(Part(name="activations", size=size, key=key, is_sure=False))
-        if role == "actor" and not config.actor_rollout_ref.model.use_fused_kernels:
-            parts.append(Part(name="logits", size=self._logits(shape, tokens, learns), key=key, is_sure=False))
-        return parts if is_known else [Part(name=p.name, size=p.size, key=p.key, is_sure=False) for p in parts]
+            parts += [Part("gradients", own.gradients, key), _guess("activations", size, rows_key)]
+        if role == "actor" and not model.use_fused_kernels:
+            parts.append(_guess("logits", self._logits(tokens, learns), rows_key))
+        return parts
 
-    def _logits(self, shape: Shape, tokens: float, learns: bool) -> float:
+    def _logits(self, tokens: float, learns: bool) -> float:
         actor = self.config.actor_rollout_ref.actor
         with_entropy = not learns or actor.calculate_entropy or actor.entropy_coeff != 0
-        chunk = actor.entropy_from_logits_chunk_size if actor.entropy_from_logits_with_chunking else state.CHUNK
+        chunk = actor.entropy_from_logits_chunk_size if actor.entropy_from_logits_with_chunking else math.inf
         is_scaled = self.config.actor_rollout_ref.rollout.temperature != 1
-        return state.logits(shape, tokens, is_scaled=is_scaled, entropy_chunk=chunk if with_entropy else 0)
+        chunk = chunk if with_entropy else 0
+        return state.logits(self.plan.policy_shape, tokens, is_scaled=is_scaled, entropy_chunk=chunk)
 
     def _longest(self, learns: bool) -> int:
-        data, refines = self.config.data, self.blocks.constraint.imitates if learns else self.blocks.refines
-        return int(
-            data.max_prompt_length + max(data.max_response_length, self.blocks.refiner.response_length * refines)
-        )
+        """Return the tokens of the longest row; those of refinements are learned from in some modes only."""
+        data, blocks = self.config.data, self.blocks
+        refines = blocks.constraint.imitates if learns else blocks.refines
+        refined = blocks.refiner.response_length if refines else 0
+        return int(data.max_prompt_length + max(data.max_response_length, refined))
 
-    def _add_sync(self, beside: list[Part]) -> None:
+    def _add_sync(self) -> None:
         """Add the sync of weights: a bucket, the largest tensor put together, and the rollout's weights, no cache."""
-        rollout, server = self.config.actor_rollout_ref.rollout, self.found.servers[0]
-        if server.where != "training GPU" or "actor" not in self.states or not server.sleeps:
+        rollout, one, shape = self.config.actor_rollout_ref.rollout, self.found.servers[0], self.plan.policy_shape
+        if "actor" not in self.states or not one.sleeps:
             return
-        shape, own = self.plan.policy_shape, self.states["actor"]
-        bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes * float(1 << 20)
         key = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
-        parts = [*beside, Part(name="bucket", size=bucket, key=key)]
-        parts.append(Part(name="parameters", size=own.parameters * own.offloads_parameters, key=own.key, is_sure=False))
-        parts.append(Part(name="largest tensor", size=4.0 * shape.vocab * shape.hidden, key=key, is_sure=False))
-        parts.append(
-            Part(name="rollout's weights", size=server.weights, key=f"{server.key}.tensor_model_parallel_size")
-        )
+        bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes * float(1 << 20)
+        parts = [*self._resting(), _guess("bucket", bucket, key)]
+        parts.append(_guess("largest tensor", 4.0 * shape.vocab * shape.hidden, key))
+        parts.append(Part("rollout's weights", one.weights, f"{one.key}.tensor_model_parallel_size", one.is_sure))
         self._add("weight sync", parts, awake="rollout")
 
     def _add_host(self) -> None:
-        config, blocks, per_node = self.config, self.blocks, self.config.trainer.n_gpus_per_node
+        config, per_node = self.config, self.config.trainer.n_gpus_per_node
         parts = [
-            Part(
-                name=f"{name}'s state",
-                size=one.on_host * per_node,
-                key=f"{one.key}.param_offload and .optimizer_offload",
-            )
+            Part(f"{name}'s state", one.on_host * per_node, f"{one.key}.param_offload and .optimizer_offload")
             for name, one in self.states.items()
         ]
-        size = 4.0 * self.plan.policy_shape.num_parameters
-        if blocks.has_reference_worker:  # verl keeps it on the host between its passes
-            shared = size / self.plan.num_gpus * per_node
-            parts.append(Part(name="reference", size=shared, key="actor_rollout_ref.actor.use_kl_loss", is_sure=False))
+        if self.blocks.has_reference_worker:  # verl keeps it on the host between its passes
+            shared = 4.0 * self.plan.policy_shape.num_parameters / self.plan.num_gpus * per_node
+            parts.append(_guess("reference", shared, "actor_rollout_ref.actor.use_kl_loss"))
         refiner = self.found.server("refiner")
         if refiner is not None and refiner.sleeps:
-            parts.append(
-                Part(name="refiner asleep", size=refiner.weights * per_node, key="refiner.placement=dedicated")
-            )
-        num_rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n * self._longest(False)
-        rows = num_rows * ROW_BYTES / config.trainer.nnodes
-        parts.append(Part(name="rows", size=rows, key="data.train_batch_size", is_sure=False))
+            parts.append(Part("refiner asleep", refiner.weights * per_node, "refiner.placement", refiner.is_sure))
+        num_rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
+        rows = num_rows * self._longest(learns=False) * ROW_BYTES / config.trainer.nnodes
         processes = PROCESS * per_node * (1 + len(self.found.servers))
-        parts.append(Part(name="processes", size=processes, key="trainer.n_gpus_per_node", is_sure=False))
-        self.found.moments.append(Moment(name="host memory", where="host", parts=[part for part in parts if part.size]))
+        parts += [
+            _guess("rows", rows, "data.train_batch_size"),
+            _guess("processes", processes, "trainer.n_gpus_per_node"),
+        ]
+        self._add("host memory", parts, "host")

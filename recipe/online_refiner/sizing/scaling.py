@@ -114,8 +114,8 @@ def size(
         warm_up: Its ``num_warmup_batches``: mini-batches in flight beside the one that is waited for.
     """
     pools = [
-        Pool(num_replicas=max(1, gpus // sizes[0]), pace=pace, max_running=running)
-        for pace, running in zip((constants.rollout, constants.refiner), most, strict=True)
+        Pool(num_replicas=max(1, gpus // sizes[0]), pace=pace, max_running=running, kv_tokens=tokens)
+        for pace, running, tokens in zip((constants.rollout, constants.refiner), most, constants.kv_tokens, strict=True)
     ]
     colocated = max(1, gpus // sizes[1])
     setting = Setting(

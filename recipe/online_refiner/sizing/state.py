@@ -1,6 +1,5 @@
 """What verl's training engines keep on a GPU, and what a micro-batch adds. Bytes of one GPU."""
 
-import math
 from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
@@ -56,7 +55,7 @@ def fsdp(shape: Shape, role: DictConfig, settings: DictConfig, *, key: str, lora
     if 0 < settings.fsdp_size < num_gpus:
         num_shards = settings.fsdp_size
     trained = _adapters(shape, lora_rank) if lora_rank else shape.num_parameters
-    is_adam = "adam" in role.optim.optimizer.lower() and "8bit" not in role.optim.optimizer.lower()
+    is_adam = role.optim.optimizer in ("Adam", "AdamW")
     is_sharded = settings.reshard_after_forward
     is_on_host = bool(settings.offload_policy)
     return State(
@@ -141,7 +140,3 @@ def micro_tokens(block: DictConfig, names: tuple[str, str, str], length: int, sh
     """
     is_dynamic, budget, rows = (block[name] for name in names)
     return max(budget, length / shares) if is_dynamic else (rows or 1) * length / shares
-
-
-CHUNK = math.inf
-"""Of the entropy where all its rows are held."""

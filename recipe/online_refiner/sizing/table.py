@@ -51,7 +51,11 @@ def seconds_line(config: DictConfig, blocks: RefinementConfig, plan: Any) -> str
     sizes = (rollout.tensor_model_parallel_size * rollout.pipeline_model_parallel_size, plan.replica_size)
     name = blocks.sizing.constants
     shapes = plan.policy_shape, plan.refiner_shape
-    known = constants.of_gpu(name, *shapes, sizes=sizes) if name in constants.GPUS else constants.read(name)
+    known = (
+        constants.of_gpu(name, *shapes, sizes=sizes, share=rollout.gpu_memory_utilization)
+        if name in constants.GPUS
+        else constants.read(name)
+    )
     cap = blocks.refiner.max_refinements_per_group
     work = Workload(
         num_prompts=data.train_batch_size,
@@ -64,8 +68,12 @@ def seconds_line(config: DictConfig, blocks: RefinementConfig, plan: Any) -> str
         cap=cap,
     )
     is_async = config.trainer.v1.trainer_mode == "separate_async"
+    trainer = {"is_async": is_async, "warm_up": config.trainer.v1.separate_async.num_warmup_batches}
+    most = (rollout.max_num_seqs, min(rollout.max_num_seqs, blocks.refiner.max_requests_in_flight))
     writing = rollout.nnodes * rollout.n_gpus_per_node if is_async else plan.num_gpus
-    row = size(work, known, blocks.refiner.placement, writing, sizes=sizes, replicas=plan.num_replicas)
+    row = size(
+        work, known, blocks.refiner.placement, writing, sizes=sizes, most=most, replicas=plan.num_replicas, **trainer
+    )
     tokens = work.num_prompts * rollout.n * (data.max_prompt_length + data.max_response_length)
     num_refined = work.num_prompts * min(rollout.n, rollout.n if cap is None else cap) * blocks.refines
     train_s, score_s = (tokens / plan.num_gpus / rate for rate in (known.train_tokens_per_s, known.score_tokens_per_s))
