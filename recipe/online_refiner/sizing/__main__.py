@@ -94,7 +94,7 @@ def play(arguments: argparse.Namespace) -> dict[str, object]:
                     warm_up=arguments.warm_up,
                 )
             )
-    print(f"constants: {known.origin}\n{columns(rows)}")
+    print(f"constants: {known.origin}\n{columns([asdict(row) for row in rows])}")
     return {"constants": known.origin, "fleets": [asdict(row) for row in rows]}
 
 
@@ -105,15 +105,16 @@ def validate(arguments: argparse.Namespace) -> dict[str, object]:
     if arguments.output:
         found.write(arguments.output)
     print(
-        f"pass {found.refiner.pass_s:.4f} s, token {found.refiner.token_s:.5f} s, stage {found.stage_s:.2f} s, a token "
-        f"of a response costs {found.rollout_width:.2f}"
+        f"a pass {found.refiner.pass_s:.4f} s, a token {found.refiner.token_s:.5f} s, the stage {found.stage_s:.2f} s; "
+        f"a response's token costs {found.rollout_width:.2f}"
     )
-    print(columns(predictions))
-    errors = {one.name: one.error for one in predictions}
-    for one in predictions:
-        print(f"{one.name}: {one.error:+.0%}" + (" (fitted)" if one.is_fitted else ""))
-    of_others = [abs(one.error) for one in predictions if not one.is_fitted and one.measured_s]
-    return {"errors": errors, "worst": max(of_others, default=None), "num_predicted": len(of_others)}
+    print(columns([{**asdict(one), "error": f"{one.error:+.0%}"} for one in predictions]))
+    errors = [abs(one.error) for one in predictions if not one.is_fitted and one.measured_s]
+    return {
+        "errors": {one.name: one.error for one in predictions},
+        "worst": max(errors, default=None),
+        "num_predicted": len(errors),
+    }
 
 
 def _shape(path: Path) -> shapes.Shape:

@@ -180,19 +180,14 @@ def _copy(group: Group) -> Group:
     )
 
 
-def columns(rows: list[Any]) -> str:
-    """Return objects of one class as a table, a line each."""
-    names = list(type(rows[0]).__slots__)
-    texts = [names, *([_text(getattr(row, name)) for name in names] for row in rows)]
-    widths = [max(len(line[index]) for line in texts) for index in range(len(names))]
+def columns(rows: list[dict[str, Any]]) -> str:
+    """Return rows with the same names as a table, a line each."""
+    texts = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return "\n".join("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in texts)
 
 
 def _text(value: Any) -> str:
-    return (
-        f"{value:.3g}"
-        if isinstance(value, float) and abs(value) < 100
-        else f"{value:.0f}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return str(value)
