@@ -213,10 +213,14 @@ class _Moments:
             names = ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu")
         tokens = state.micro_tokens(block, names, self._longest(learns), own.shares)
         rows_key = f"{prefix}.{names[1] if block[names[0]] else names[2]}"
-        key = f"{own.key}.optimizer_offload, or more GPUs: trainer.nnodes"
+        whole = f"{own.key}.offload_policy=true (fsdp2)"
+        if block.get("strategy", actor.actor.strategy) == "megatron":
+            whole = f"{own.key}.tensor_model_parallel_size"
+        key = f"more GPUs (trainer.nnodes), actor_rollout_ref.model.lora_rank or {whole}"
         parts = [*self._resting(but=role), Part("parameters", own.parameters, key)]
         parts.append(_guess("gathered", own.gathered, f"{own.key}.reshard_after_forward"))
-        parts.append(Part("Adam", own.adam if learns or not own.offloads_adam else 0.0, key))
+        resting = 0.0 if own.offloads_adam else own.adam
+        parts.append(Part("Adam", own.adam, key) if learns else Part("Adam", resting, f"{own.key}.optimizer_offload"))
         if learns:
             is_checkpointed = bool(model.enable_gradient_checkpointing)
             if block.strategy == "megatron":

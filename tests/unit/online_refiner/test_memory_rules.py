@@ -57,14 +57,14 @@ def run_of_7b(
             "refiner.max_model_len: the refiner's KV cache holds",
         ),
         (
-            ("refiner.rollout={gpu_memory_utilization: 0.3}",),
+            ("refiner.rollout={gpu_memory_utilization: 0.6}",),
             f"{ROLLOUT}.free_cache_engine=false",
-            f"ask for 1.00 of a GPU; set {ROLLOUT}.free_cache_engine=true",
+            f"ask for 1.10 of a GPU; set {ROLLOUT}.free_cache_engine=true",
         ),
         (
             (f"{ROLLOUT}.tensor_model_parallel_size=1",),
             "trainer.n_gpus_per_node=1",
-            f"113.5 GiB of a training GPU with 80 (Adam 56.7, parameters 28.4, gradients 28.4); set {FSDP}",
+            "113.5 GiB of a training GPU with 80 (Adam 56.7, parameters 28.4, gradients 28.4); set more GPUs",
         ),
         (
             (f"{FSDP}.optimizer_offload=true", "trainer.n_gpus_per_node=2"),
@@ -85,7 +85,7 @@ def run_of_7b(
         (
             (f"{FSDP}.optimizer_offload=true", f"{FSDP}.param_offload=true"),
             "sizing.host_memory_gib=100",
-            "host memory needs 141.8 GiB of a node with 100 (actor's state 85.1, refiner asleep 56.7)",
+            "host memory needs 141.9 GiB of a node with 100 (actor's state 85.1, refiner asleep 56.7)",
         ),
     ],
 )
