@@ -84,11 +84,11 @@ RULES: dict[Literal["config", "machine", "files", "sizes"], tuple[Rule, ...]] = 
         of_files.problems_can_be_rewarded,
     ),
     "sizes": (
+        of_memory.policy_reads_prompt_and_response,
         of_sizes.refiner_reads_prompt_and_response,
         of_sizes.shared_servers_read_it_too,
         of_sizes.replicas_fit,
         of_sizes.replicas_align_with_nodes,
-        of_memory.policy_reads_prompt_and_response,
         of_memory.engines_awake_share_a_gpu,
         of_memory.engines_hold_their_weights,
         of_memory.engines_hold_one_request,
