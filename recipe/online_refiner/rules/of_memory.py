@@ -1,10 +1,7 @@
 """What cannot fit into the memory that there is. Only what is sure refuses: estimates stand in the plan's table."""
 
 from recipe.online_refiner.rules.run import Run
-from recipe.online_refiner.sizing.moments import GIB, Footprint, Moment
-
-NEARLY_ALL = 1.0
-"""Share of a GPU that engines which are awake together may ask for."""
+from recipe.online_refiner.sizing.moments import GIB, Footprint, Moment, Server
 
 
 def _footprint(run: Run) -> Footprint:
@@ -30,12 +27,11 @@ def policy_reads_prompt_and_response(run: Run) -> str | None:
 
 def engines_hold_their_weights(run: Run) -> str | None:
     """An engine's weights fit into its share of a GPU."""
-    found = _footprint(run)
-    for one in found.servers if found.gpu else ():
-        if one.is_sure and one.weights >= one.share * found.gpu:
+    for one, share in _shares(run):
+        if one.weights >= share:
             return (
-                f"the {one.name}'s weights take {one.weights / GIB:.1f} GiB a GPU, its share is "
-                f"{one.share * found.gpu / GIB:.1f} GiB ({one.key}.gpu_memory_utilization={one.share}); raise "
+                f"the {one.name}'s weights take {one.weights / GIB:.1f} GiB a GPU, its share is {share / GIB:.1f} GiB "
+                f"({one.key}.gpu_memory_utilization={one.share}); raise "
                 f"{one.key}.tensor_model_parallel_size or the share"
             )
     return None
@@ -43,10 +39,9 @@ def engines_hold_their_weights(run: Run) -> str | None:
 
 def engines_hold_one_request(run: Run) -> str | None:
     """An engine's KV cache holds one request at its longest."""
-    found = _footprint(run)
-    for one in found.servers if found.gpu else ():
-        num_tokens = (one.share * found.gpu - one.weights) / one.kv_token
-        if one.is_sure and num_tokens < one.max_model_len:
+    for one, share in _shares(run):
+        num_tokens = (share - one.weights) / one.kv_token
+        if num_tokens < one.max_model_len:
             key = "refiner.max_model_len" if one.name == "refiner" else f"{one.key}.max_model_len"
             return (
                 f"{key}: the {one.name}'s KV cache holds {num_tokens:.0f} tokens at most beside its weights, one "
@@ -56,12 +51,18 @@ def engines_hold_one_request(run: Run) -> str | None:
     return None
 
 
+def _shares(run: Run) -> list[tuple[Server, float]]:
+    """Return the engines whose sizes are sure, with the bytes that each takes of a GPU; none if that is not known."""
+    found = _footprint(run)
+    return [(one, one.share * found.gpu) for one in found.servers if one.is_sure] if found.gpu else []
+
+
 def engines_awake_share_a_gpu(run: Run) -> str | None:
     """Engines that never sleep have no more than one GPU between them."""
     found = _footprint(run)
     awake = [one for one in found.servers if one.where == "training GPU" and not one.sleeps]
     total = sum(one.share for one in awake)
-    if not found.gpu or len(awake) < 2 or total <= NEARLY_ALL:
+    if not found.gpu or len(awake) < 2 or total <= 1:
         return None
     return (
         f"the rollout's and the refiner's engines are awake at the same time and ask for {total:.2f} of a GPU; set "

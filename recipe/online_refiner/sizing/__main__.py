@@ -15,7 +15,7 @@ from typing import get_args
 from recipe.online_refiner.sizing import constants, fitting, shapes
 from recipe.online_refiner.sizing.fleet import Placement
 from recipe.online_refiner.sizing.measured import read_run
-from recipe.online_refiner.sizing.scaling import Workload, columns, size
+from recipe.online_refiner.sizing.scaling import Fleet, Workload, columns, size
 
 FITTED = ("paper", "cap", "lora_none")
 """Arms of bench_overhead that constants are fitted to."""
@@ -84,16 +84,17 @@ def play(arguments: argparse.Namespace) -> dict[str, object]:
             computed=1 + arguments.drafted,
             run=read_run(arguments.run) if arguments.run else None,
         )
-        for placement in ["dedicated"] if arguments.separate_async else arguments.placement:
-            rows.append(
-                size(
-                    *(work, known, placement, gpus),
-                    sizes=given,
-                    most=(arguments.max_running,) * 2,
-                    is_async=arguments.separate_async,
-                    warm_up=arguments.warm_up,
-                )
+        placements: list[Placement] = ["dedicated"] if arguments.separate_async else arguments.placement
+        for placement in placements:
+            fleet = Fleet(
+                gpus=gpus,
+                placement=placement,
+                sizes=given,
+                most=(arguments.max_running,) * 2,
+                is_async=arguments.separate_async,
+                warm_up=arguments.warm_up,
             )
+            rows.append(size(work, known, fleet))
     print(f"constants: {known.origin}\n{columns([asdict(row) for row in rows])}")
     return {"constants": known.origin, "fleets": [asdict(row) for row in rows]}
 

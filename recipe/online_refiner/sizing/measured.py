@@ -107,7 +107,8 @@ def _step(config: DictConfig, metrics: dict[str, Any], records: list[dict[str, A
         _share(requested, "refine_tokens", metrics["tokens/refine"], lambda row: row["refined"] or row["detail"])
         for row in requested:
             row["refine_prompt_tokens"] = round(metrics["tokens/refine_prompt"] / len(requested))
-    responses, refinements = defaultdict(list), defaultdict(list)
+    responses: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    refinements: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for row in records:
         group = group_of(row["key"])
         responses[group].append((row["prompt_tokens"], row["response_tokens"]))

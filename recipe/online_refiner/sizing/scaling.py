@@ -88,50 +88,59 @@ class Row:
     refinements alone take as long."""
 
 
-def size(
-    work: Workload,
-    constants: Constants,
-    placement: Placement,
-    gpus: int,
-    *,
-    sizes: tuple[int, int] = (1, 1),
-    most: tuple[int, int] = (256, 256),
-    replicas: int | None = None,
-    is_async: bool = False,
-    warm_up: int = 1,
-) -> Row:
-    """Play a step; with a dedicated refiner on as few replicas as keep what it adds below ``MAX_EXPOSED``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """GPUs, and who is on them."""
 
-    Args:
-        work: The requests.
-        constants: Of the machine.
-        placement: Of the refiner.
-        gpus: That train and write; in ``separate_async`` as many train beside them.
-        sizes: GPUs of a replica of the rollout, and of the refiner.
-        most: Requests that run at once on a replica of each.
-        replicas: Of the refiner; None: as many as fit, and of a dedicated one as few as are enough.
-        is_async: Whether the trainer is ``separate_async``.
-        warm_up: Its ``num_warmup_batches``: mini-batches in flight beside the one that is waited for.
-    """
-    pools = [
-        Pool(num_replicas=max(1, gpus // sizes[0]), pace=pace, max_running=running, kv_tokens=tokens)
-        for pace, running, tokens in zip((constants.rollout, constants.refiner), most, constants.kv_tokens, strict=True)
-    ]
-    colocated = max(1, gpus // sizes[1])
-    setting = Setting(
-        rollout=pools[0],
-        refiner=replace(pools[1], num_replicas=colocated),
-        placement=placement,
-        reward_s=constants.reward_s,
-        stage_s=constants.stage_s + (constants.wake_s if placement == "colocated" else 0.0),
-        batch=work.num_prompts if is_async else None,
-        num_in_flight=(1 + warm_up) * work.num_prompts if is_async else 0,
-    )
-    num_batches = NUM_ROUNDS * (1 + warm_up) if is_async else 1
+    gpus: int
+    """That train and write; in ``separate_async`` as many train beside them."""
+    placement: Placement
+    sizes: tuple[int, int] = (1, 1)
+    """GPUs of a replica of the rollout, and of the refiner."""
+    most: tuple[int, int] = (256, 256)
+    """Requests that run at once on a replica of each."""
+    replicas: int | None = None
+    """Of the refiner; None: as many as fit, and of a dedicated one as few as are enough."""
+    is_async: bool = False
+    """Whether the trainer is ``separate_async``."""
+    warm_up: int = 1
+    """Its ``num_warmup_batches``: mini-batches in flight beside the one that is waited for."""
+
+    @property
+    def num_refiners(self) -> int:
+        """Replicas of the refiner, at most."""
+        return self.replicas or max(1, self.gpus // self.sizes[1])
+
+    def setting(self, constants: Constants, batch: int) -> Setting:
+        """Return what is played, with mini-batches of so many groups."""
+        pools = [
+            Pool(num_replicas=number, pace=pace, max_running=running, kv_tokens=tokens)
+            for number, pace, running, tokens in zip(
+                (max(1, self.gpus // self.sizes[0]), self.num_refiners),
+                (constants.rollout, constants.refiner),
+                self.most,
+                constants.kv_tokens,
+                strict=True,
+            )
+        ]
+        return Setting(
+            rollout=pools[0],
+            refiner=pools[1],
+            placement=self.placement,
+            reward_s=constants.reward_s,
+            stage_s=constants.stage_s + (constants.wake_s if self.placement == "colocated" else 0.0),
+            batch=batch if self.is_async else None,
+            num_in_flight=(1 + self.warm_up) * batch if self.is_async else 0,
+        )
+
+
+def size(work: Workload, constants: Constants, fleet: Fleet) -> Row:
+    """Play a step; with a dedicated refiner on as few replicas as keep what it adds below ``MAX_EXPOSED``."""
+    setting, is_async = fleet.setting(constants, work.num_prompts), fleet.is_async
+    num_batches = NUM_ROUNDS * (1 + fleet.warm_up) if is_async else 1
     groups = work.groups(work.num_prompts * num_batches, constants.rollout_width)
     num_tokens = sum(one.prompt + one.answer for group in groups for one in group.responses) / num_batches
-    learn_s = num_tokens / gpus * (1 / constants.train_tokens_per_s + 1 / constants.score_tokens_per_s)
-
+    learn_s = num_tokens / fleet.gpus * (1 / constants.train_tokens_per_s + 1 / constants.score_tokens_per_s)
     bare = [Group(responses=group.responses, refinements=[]) for group in groups]
     bare_s = simulate(setting, bare).rollout_s if is_async else None
 
@@ -143,10 +152,10 @@ def size(
         without = max(played.rollout_s, learn_s) if is_async else played.rollout_s + learn_s
         share = 1 - without / step_s if step_s else 0.0
         return Row(
-            gpus=gpus,
-            placement=placement,
-            refiner_replicas=0 if placement == "shared" else num_replicas,
-            refiner_gpus=num_replicas * sizes[1] if placement == "dedicated" else 0,
+            gpus=fleet.gpus,
+            placement=fleet.placement,
+            refiner_replicas=0 if fleet.placement == "shared" else num_replicas,
+            refiner_gpus=num_replicas * fleet.sizes[1] if fleet.placement == "dedicated" else 0,
             step_s=step_s,
             rollout_s=played.rollout_s,
             exposed_s=step_s - without,
@@ -155,9 +164,8 @@ def size(
             is_enough=share < MAX_EXPOSED,
         )
 
-    if placement == "dedicated" and replicas is None:
-        return _fewest(row, colocated)
-    return row(replicas or colocated)
+    is_free = fleet.placement == "dedicated" and fleet.replicas is None
+    return _fewest(row, fleet.num_refiners) if is_free else row(fleet.num_refiners)
 
 
 def _fewest(row: Callable[[int], Row], most: int) -> Row:

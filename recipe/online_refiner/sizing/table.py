@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from recipe.online_refiner.blocks import RefinementConfig
 from recipe.online_refiner.sizing import constants
 from recipe.online_refiner.sizing.moments import GIB, Footprint, Moment
-from recipe.online_refiner.sizing.scaling import TEMPLATE_TOKENS, Workload, size
+from recipe.online_refiner.sizing.scaling import TEMPLATE_TOKENS, Fleet, Workload, size
 
 
 def memory_table(found: Footprint) -> str:
@@ -68,12 +68,16 @@ def seconds_line(config: DictConfig, blocks: RefinementConfig, plan: Any) -> str
         cap=cap,
     )
     is_async = config.trainer.v1.trainer_mode == "separate_async"
-    trainer = {"is_async": is_async, "warm_up": config.trainer.v1.separate_async.num_warmup_batches}
-    most = (rollout.max_num_seqs, min(rollout.max_num_seqs, blocks.refiner.max_requests_in_flight))
-    writing = rollout.nnodes * rollout.n_gpus_per_node if is_async else plan.num_gpus
-    row = size(
-        work, known, blocks.refiner.placement, writing, sizes=sizes, most=most, replicas=plan.num_replicas, **trainer
+    fleet = Fleet(
+        gpus=rollout.nnodes * rollout.n_gpus_per_node if is_async else plan.num_gpus,
+        placement=blocks.refiner.placement,
+        sizes=sizes,
+        most=(rollout.max_num_seqs, min(rollout.max_num_seqs, blocks.refiner.max_requests_in_flight)),
+        replicas=plan.num_replicas,
+        is_async=is_async,
+        warm_up=config.trainer.v1.separate_async.num_warmup_batches,
     )
+    row = size(work, known, fleet)
     tokens = work.num_prompts * rollout.n * (data.max_prompt_length + data.max_response_length)
     num_refined = work.num_prompts * min(rollout.n, rollout.n if cap is None else cap) * blocks.refines
     train_s, score_s = (tokens / plan.num_gpus / rate for rate in (known.train_tokens_per_s, known.score_tokens_per_s))

@@ -178,11 +178,12 @@ def test_the_fewest_replicas_that_are_enough(gpus: int) -> None:
     pace = Pace(pass_s=0.02, token_s=1e-4)
     known = constants.Constants(rollout=pace, refiner=pace, stage_s=0.1, train_tokens_per_s=1e4)
     work = scaling.Workload(num_prompts=4 * gpus, response=800, longest=2000, refined=0.5, gained=40.0, computed=8.0)
-    found = scaling.size(work, known, "dedicated", gpus)
+    found = scaling.size(work, known, scaling.Fleet(gpus=gpus, placement="dedicated"))
     assert found.is_enough and found.exposed_share < 0.05 and 1 < found.refiner_replicas < gpus
-    fewer = scaling.size(work, known, "dedicated", gpus, replicas=found.refiner_replicas // 2)
+    half = scaling.Fleet(gpus=gpus, placement="dedicated", replicas=found.refiner_replicas // 2)
+    fewer = scaling.size(work, known, half)
     assert not fewer.is_enough
-    shared = scaling.size(work, known, "shared", gpus)
+    shared = scaling.size(work, known, scaling.Fleet(gpus=gpus, placement="shared"))
     assert shared.refiner_gpus == 0 and shared.refiner_replicas == 0
 
 
