@@ -19,74 +19,70 @@ from recipe.online_refiner.sizing.replicas import Pace, Request
 REPOSITORY = Path(__file__).parents[3]
 
 
+GIVEN = {
+    "trainer": {"nnodes": 1, "n_gpus_per_node": 1, "device": "cpu"},
+    "data": {"train_batch_size": 2},
+    "actor_rollout_ref": {
+        "model": {"lora_rank": 0},
+        "rollout": {"n": 8, "tensor_model_parallel_size": 1, "max_num_seqs": 256},
+    },
+}
+Lengths = list[tuple[list[int], list[int]]]
+"""Of two groups: their responses' and their refinements'."""
+
+
 def write_run(folder: Path, placement: str, *, refined: int, pace: Pace, stage_s: float, drafts: float = 0.0) -> None:
-    """Write a run directory whose seconds are those of a machine with these constants: two steps of two groups."""
+    """Write a run directory whose seconds are those of a machine with these constants: four steps of two groups."""
     folder.mkdir(parents=True)
-    config = {
-        "trainer": {"nnodes": 1, "n_gpus_per_node": 1, "device": "cpu"},
-        "data": {"train_batch_size": 2},
-        "constraint": {"mode": "penalty" if refined else "none"},
-        "refiner": {"placement": placement, "streaming": None, "max_requests_in_flight": 256},
-        "actor_rollout_ref": {
-            "model": {"lora_rank": 0},
-            "rollout": {"n": 8, "tensor_model_parallel_size": 1, "max_num_seqs": 256},
-        },
-    }
+    refiner = {"placement": placement, "streaming": None, "max_requests_in_flight": 256}
+    config = {**GIVEN, "constraint": {"mode": "penalty" if refined else "none"}, "refiner": refiner}
     OmegaConf.save(OmegaConf.create(config), folder / "config.yaml")
     draw, lines, records = random.Random(refined), [], []
+    pool = Pool(num_replicas=1, pace=pace)
+    setting = Setting(rollout=pool, refiner=pool, placement=placement, stage_s=stage_s, shares_cores=True)  # type: ignore[arg-type]
     for step in (1, 2, 3, 4):
-        groups = [
+        lengths = [
             ([draw.randint(20, 48) for _ in range(8)], [draw.randint(20, 90) for _ in range(refined)]) for _ in "ab"
         ]
-        written = sum(sum(answers) for _, answers in groups)
-        gained, computed = 1 + drafts / 2, 1 + drafts
-        num_passes = max(1.0, written / gained)
-        played = simulate(
-            Setting(
-                rollout=Pool(num_replicas=1, pace=pace),
-                refiner=Pool(num_replicas=1, pace=pace),
-                placement=placement,  # type: ignore[arg-type]
-                stage_s=stage_s,
-                shares_cores=True,
-            ),
-            [
-                Group(
-                    responses=[Request(prompt=80, answer=one, computed=1.5) for one in answers],
-                    refinements=[Request(prompt=190, answer=one, gained=gained, computed=computed) for one in some],
-                )
-                for answers, some in groups
-            ],
-        )
-        lines.append(
-            {
-                **{
-                    "step": step,
-                    "prompt_length/mean": 80.0,
-                    "tokens/refine": written,
-                    "timing_s/gen": played.rollout_s,
-                },
-                **{"refiner/drafted_tokens": drafts * num_passes, "refiner/draft_acceptance": 0.5 if drafts else 0.0},
-                **{"refiner/exposed_s": played.exposed_s, "refiner/num_replicas": 1.0, "tokens/update_actor": 1000.0},
-                **{"timing_s/update_actor": 10.0, "tokens/rollout": sum(sum(answers) for answers, _ in groups)},
-                **{"response_length/mean": 34.0, "response_length/max": 48.0, "response_length/clip_ratio": 0.1},
-            }
-        )
-        for name, (answers, some) in zip("ab", groups, strict=True):
-            for index, one in enumerate(answers):
-                is_refined = index < len(some)
-                records.append(
-                    {
-                        **{"step": step, "key": f"{name}{step}_{index}_0", "response": "x" * one, "detail": ""},
-                        **{"verdict": "accepted" if is_refined else "not_chosen", "prompt_tokens": 80},
-                        **{"refined": "y" * some[index] if is_refined else None, "response_tokens": one},
-                        "refine_prompt_tokens": 190 if is_refined else 0,
-                        "refine_tokens": some[index] if is_refined else 0,
-                    }
-                )
+        lines.append(metrics_of(step, lengths, setting, drafts))
+        records += [row for name, one in zip("ab", lengths, strict=True) for row in records_of(step, name, *one)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if refined:
         (folder / "refinements").mkdir()
         (folder / "refinements/000001.w0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in records))
+
+
+def metrics_of(step: int, lengths: Lengths, setting: Setting, drafts: float) -> dict[str, float]:
+    gained, computed = 1 + drafts / 2, 1 + drafts
+    written = sum(sum(refined) for _, refined in lengths)
+    groups = [
+        Group(
+            responses=[Request(prompt=80, answer=one, computed=1.5) for one in answers],
+            refinements=[Request(prompt=190, answer=one, gained=gained, computed=computed) for one in refined],
+        )
+        for answers, refined in lengths
+    ]
+    played = simulate(setting, groups)
+    return {
+        **{"step": step, "prompt_length/mean": 80.0, "tokens/refine": written, "timing_s/gen": played.rollout_s},
+        **{"refiner/drafted_tokens": drafts * written / gained, "refiner/draft_acceptance": 0.5 if drafts else 0.0},
+        **{"refiner/exposed_s": played.exposed_s, "refiner/num_replicas": 1.0, "tokens/update_actor": 1000.0},
+        **{"timing_s/update_actor": 10.0, "tokens/rollout": sum(sum(answers) for answers, _ in lengths)},
+        **{"response_length/mean": 34.0, "response_length/max": 48.0, "response_length/clip_ratio": 0.1},
+    }
+
+
+def records_of(step: int, name: str, answers: list[int], refined: list[int]) -> list[dict[str, object]]:
+    """Return a group's records; its first responses are refined. A token is one character of the texts."""
+    return [
+        {
+            **{"step": step, "key": f"{name}{step}_{index}_0", "response": "x" * one, "detail": ""},
+            **{"verdict": "accepted" if written else "not_chosen", "prompt_tokens": 80, "response_tokens": one},
+            **{"refined": "y" * written if written else None, "refine_tokens": written},
+            "refine_prompt_tokens": 190 if written else 0,
+        }
+        for index, (one, written) in enumerate(zip(answers, refined + [0] * (8 - len(refined)), strict=True))
+    ]
 
 
 @pytest.fixture
