@@ -6,7 +6,7 @@ server run in its process, beside the event loop of its engine. Needs neither to
 
 import asyncio
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,14 @@ class Engine:
     """Of every request: the answer keeps the EOS token or the stop string that ended it."""
     num_spare_tokens: int = 0
     """Of the context length, what a request can never fill."""
+
+
+def can_sleep(rollout: Mapping[str, Any]) -> bool:
+    """Tell whether an engine with verl's block of settings frees its memory while it waits.
+
+    verl's own config does not have ``enable_sleep_mode``: its class adds it, true, when a server starts.
+    """
+    return bool(rollout["free_cache_engine"] and rollout.get("enable_sleep_mode", True))
 
 
 def _vllm_has_failed(server: Any) -> bool:

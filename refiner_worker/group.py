@@ -22,7 +22,7 @@ from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_cla
 from refiner_worker import drafts
 from refiner_worker.client import RefinerClient, is_dead
 from refiner_worker.config import RefinerConfig
-from refiner_worker.engines import engine_of
+from refiner_worker.engines import can_sleep, engine_of
 
 logger = logging.getLogger(__name__)
 
@@ -178,9 +178,7 @@ class RefinerGroup:
 
     @property
     def _sleeps(self) -> bool:
-        return bool(
-            not self._refiner.is_dedicated and self._rollout.free_cache_engine and self._rollout.enable_sleep_mode
-        )
+        return not self._refiner.is_dedicated and can_sleep(self._rollout)
 
     def _new_replica(self, rank: int) -> RolloutReplica:
         # A restarted replica needs a name of its own: Ray frees the dead one's only some time later.

@@ -150,6 +150,20 @@ class MeasureConfig:
     """Measure the cross-entropy over all refinements, not only accepted ones, every so many steps; 0: never."""
 
 
+@dataclass(slots=True, kw_only=True, config=BLOCK)
+class SizingConfig:
+    """The machine that a run is sized for: what ``dry_run=true`` says of memory and seconds (``docs/cluster.md``)."""
+
+    gpu_memory_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Memory of a GPU, in GiB: what cannot fit is refused. Null: this machine's; where it has none, nothing is said of
+    what fits."""
+    host_memory_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Memory of a node, in GiB. Null: not checked."""
+    constants: str = "h100"
+    """Where seconds come from: ``h100`` or ``a100`` (estimates), or a file that ``scripts/size_fleet.py --validate``
+    wrote."""
+
+
 @dataclasses.dataclass(slots=True, kw_only=True)
 class RefinementConfig:
     """The blocks of this extension."""
@@ -158,6 +172,7 @@ class RefinementConfig:
     constraint: ConstraintConfig
     measure: MeasureConfig
     records: RecordsConfig
+    sizing: SizingConfig
     has_reference_worker: bool
     """Whether verl computes the reference's log-probs itself (static KL in reward or loss)."""
 

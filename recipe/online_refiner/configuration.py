@@ -20,6 +20,7 @@ BLOCKS = {
     "constraint": blocks.ConstraintConfig,
     "measure": blocks.MeasureConfig,
     "records": blocks.RecordsConfig,
+    "sizing": blocks.SizingConfig,
 }
 YAML = """\
 # @package _global_

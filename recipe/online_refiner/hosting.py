@@ -10,6 +10,7 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from recipe.online_refiner.blocks import RefinementConfig
 from recipe.online_refiner.plan import Plan
+from refiner_worker.engines import can_sleep
 from refiner_worker.group import RefinerGroup
 
 OWN_POOL = "refiner_pool"
@@ -37,8 +38,7 @@ class Hosting:
         refiner = self._refiner
         if refiner.is_dedicated:
             pools.resource_pool_spec[OWN_POOL] = [refiner.n_gpus_per_node] * refiner.nnodes
-        rollout = self._plan.refiner_rollout
-        takes_turns = not refiner.is_dedicated and rollout.free_cache_engine and rollout.enable_sleep_mode
+        takes_turns = not refiner.is_dedicated and can_sleep(self._plan.refiner_rollout)
         self._pools = EarlyPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping)
         if not (self._is_shared or takes_turns):
             self._pools.create_resource_pool()

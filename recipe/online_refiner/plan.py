@@ -1,5 +1,7 @@
 """What a run will do, known before Ray starts: sizes, placement, steps."""
 
+import shutil
+import subprocess
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +11,9 @@ from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner import megatron
 from recipe.online_refiner.blocks import RefinementConfig
+from recipe.online_refiner.sizing import shapes
+from recipe.online_refiner.sizing.moments import GIB, Footprint, footprint
+from recipe.online_refiner.sizing.table import memory_table, seconds_line
 from refiner_worker.engines import engine_of
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
@@ -35,6 +40,17 @@ class Plan:
     """GPUs that they may take."""
     num_gpus: int
     """Training GPUs."""
+    policy_shape: shapes.Shape | None
+    """How large the policy is; None if its config does not say."""
+    refiner_shape: shapes.Shape | None
+    gpu_memory: float | None
+    """Bytes of a GPU; None: not known."""
+    host_memory: float | None
+    """Bytes of a node; None: not checked."""
+
+    def footprint(self, config: DictConfig, blocks: RefinementConfig) -> Footprint:
+        """Return the run's memory by moment of a step."""
+        return footprint(config, blocks, self)
 
     def describe(self, config: DictConfig, blocks: RefinementConfig, num_train_rows: int) -> str:
         """Return the plan as text: who runs where, sizes, steps, and what a step generates at most."""
@@ -67,7 +83,11 @@ class Plan:
             )
         if blocks.refines:
             lines["a step"] += f", as many refinements of at most {blocks.refiner.response_length} tokens"
-        return "\n".join(f"{name:<14} {text}" for name, text in lines.items())
+        text = "\n".join(f"{name:<14} {text}" for name, text in lines.items())
+        if trainer.device == "cpu" and self.gpu_memory is None:
+            return text
+        sizes = [memory_table(self.footprint(config, blocks)), seconds_line(config, blocks, self)]
+        return "\n\n".join([text, *filter(None, sizes)])
 
 
 def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -> Plan:
@@ -78,7 +98,11 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     """
     refiner = blocks.refiner
     model = model_config(config, refiner)
-    max_positions = _max_positions(model)
+    refiner_config = _hf_config(model, "refiner.model_path")
+    actor_config = refiner_config
+    if refiner.model_path != config.actor_rollout_ref.model.path:
+        actor_config = _hf_config(config.actor_rollout_ref.model, "actor_rollout_ref.model.path")
+    max_positions = get_max_position_embeddings(refiner_config)
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)
@@ -98,7 +122,22 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         num_replicas=refiner.num_replicas or refiner_gpus // replica_size(rollout),
         refiner_gpus=refiner_gpus,
         num_gpus=num_gpus,
+        policy_shape=shapes.read(actor_config.to_dict()),
+        refiner_shape=shapes.read(refiner_config.to_dict()),
+        gpu_memory=_gpu_memory(config, blocks),
+        host_memory=blocks.sizing.host_memory_gib and blocks.sizing.host_memory_gib * GIB,
     )
+
+
+def _gpu_memory(config: DictConfig, blocks: RefinementConfig) -> float | None:
+    """Return the bytes of a GPU: as the config says, or this machine's smallest, asked without a context on it."""
+    if blocks.sizing.gpu_memory_gib is not None:
+        return blocks.sizing.gpu_memory_gib * GIB
+    if config.trainer.device != "cuda" or shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]  # MiB, a line each
+    answer = subprocess.run(command, capture_output=True, text=True).stdout.split()
+    return min(map(float, answer)) * (1 << 20) if answer and all(line.isdigit() for line in answer) else None
 
 
 def _describe_rollout(config: DictConfig, num_training_gpus: int) -> str:
@@ -113,12 +152,18 @@ def _describe_rollout(config: DictConfig, num_training_gpus: int) -> str:
     return ", ".join([own, *([f"beside {colocated}"] if config.actor_rollout_ref.hybrid_engine else []), synced])
 
 
-def _max_positions(model: DictConfig) -> int:
-    """Return the longest context, in tokens, of a model whose config is read as verl's servers read it."""
+def _hf_config(model: DictConfig, key: str) -> Any:
+    """Return a model's config, read as verl's servers read it.
+
+    Raises:
+        ValueError: If it cannot be read, or does not say how long a context may be.
+    """
     names = [name for name in ("path", "trust_remote_code", "external_lib", *OF_THE_MODEL) if name in model]
-    settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(model, names))
+    settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(model, names), resolve=True)
     try:
-        return get_max_position_embeddings(HFModelConfig(**settings, load_tokenizer=False).hf_config)
+        found = HFModelConfig(**settings, load_tokenizer=False).hf_config
+        get_max_position_embeddings(found)
+        return found
     except (OSError, ValueError, AssertionError, AttributeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"refiner.model_path={model.path}: {reason}") from error
+        raise ValueError(f"{key}={model.path}: {reason}") from error

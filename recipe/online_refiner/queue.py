@@ -184,6 +184,10 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
                 "refined_reward": outcome.refined_reward if outcome.is_scored else None,
                 "verdict": outcome.verdict,
                 "kept_tokens": outcome.num_kept_tokens,
+                "prompt_tokens": len(prompt),
+                "response_tokens": len(response),
+                "refine_prompt_tokens": outcome.num_prompt_tokens,
+                "refine_tokens": outcome.num_generated_tokens,
                 "detail": outcome.detail,
             }
         )

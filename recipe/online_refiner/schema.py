@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from recipe.online_refiner.blocks import ConstraintConfig, MeasureConfig, RecordsConfig, RefinementConfig
+from recipe.online_refiner.blocks import ConstraintConfig, MeasureConfig, RecordsConfig, RefinementConfig, SizingConfig
 from recipe.online_refiner.rules import check
 from recipe.online_refiner.rules.run import Run
 from refiner_worker.config import RefinerConfig
@@ -38,6 +38,7 @@ def load(config: DictConfig) -> RefinementConfig:
         constraint=_read(config, "constraint", ConstraintConfig),
         measure=_read(config, "measure", MeasureConfig),
         records=_read(config, "records", RecordsConfig),
+        sizing=_read(config, "sizing", SizingConfig),
         has_reference_worker=bool(config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss),
     )
     check(Run(config=config, blocks=blocks), "config")

@@ -15,6 +15,7 @@ from recipe.online_refiner.rules import (
     of_files,
     of_machine,
     of_megatron,
+    of_memory,
     of_sizes,
     of_trainers,
     of_verl,
@@ -24,7 +25,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("examples/**/*.md")])
 LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
 BLOCKS = yaml.safe_load((REPOSITORY / "recipe/online_refiner/config/refinement/online.yaml").read_text())
-KEY = re.compile(r"\b(refiner|constraint|measure|records)\.((?!(?:md|py|json)\b)[a-z_]+)\b")
+KEY = re.compile(r"\b(refiner|constraint|measure|records|sizing)\.((?!(?:md|py|json)\b)[a-z_]+)\b")
 
 
 def anchor(heading: str) -> str:
@@ -84,7 +85,7 @@ def test_defaults_and_page_are_those_of_the_fields() -> None:
 
 def test_every_rule_is_in_the_list() -> None:
     listed = [rule for kind in RULES.values() for rule in kind]
-    modules = (of_blocks, of_verl, of_trainers, of_megatron, of_machine, of_files, of_sizes)
+    modules = (of_blocks, of_verl, of_trainers, of_megatron, of_machine, of_files, of_memory, of_sizes)
     there = {
         function
         for module in modules

@@ -8,7 +8,16 @@ test.
 from collections.abc import Callable
 from typing import Literal
 
-from recipe.online_refiner.rules import of_blocks, of_files, of_machine, of_megatron, of_sizes, of_trainers, of_verl
+from recipe.online_refiner.rules import (
+    of_blocks,
+    of_files,
+    of_machine,
+    of_megatron,
+    of_memory,
+    of_sizes,
+    of_trainers,
+    of_verl,
+)
 from recipe.online_refiner.rules.run import Run
 
 Rule = Callable[[Run], str | None]
@@ -75,10 +84,18 @@ RULES: dict[Literal["config", "machine", "files", "sizes"], tuple[Rule, ...]] = 
         of_files.problems_can_be_rewarded,
     ),
     "sizes": (
+        of_memory.policy_reads_prompt_and_response,
         of_sizes.refiner_reads_prompt_and_response,
         of_sizes.shared_servers_read_it_too,
         of_sizes.replicas_fit,
         of_sizes.replicas_align_with_nodes,
+        of_memory.engines_awake_share_a_gpu,
+        of_memory.engines_hold_their_weights,
+        of_memory.engines_hold_one_request,
+        of_memory.training_fits,
+        of_memory.rollout_fits_beside_training,
+        of_memory.refiner_fits_beside_training,
+        of_memory.nodes_hold_what_is_offloaded,
     ),
 }
 """By what they need: the config alone, the machine, files of models and data, or the refiner's sizes."""

@@ -87,6 +87,8 @@ def test_a_refined_row_begins_with_the_responses_own_ids_up_to_the_block(found: 
     feedback = "No vowel in it. <|im_end|>?"  # a lone surrogate has no bytes
     shown = {(row["refined"], row["kept_tokens"], row["verdict"], row["feedback"]) for row in blocks["records"]}
     assert shown == {("ab\nb", 3, "accepted", feedback)}
+    counts = {(row["response_tokens"], row["refine_tokens"]) for row in blocks["records"]}
+    assert counts == {(len(blocks["turn"]), len(answer))}
     assert f"said of it: {feedback}):\nab" in blocks["prompt"] and "\nA good reply:\n7\n" in blocks["prompt"]
     assert blocks["copied"] == [0] * 8
     assert blocks["first_errors"] == [5] * 8

@@ -1,0 +1,128 @@
+"""Sizes that cannot fit are refused before Ray starts, with the key to set; without the mistake they pass."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from checked_run import checked, error_of
+from composed_main import composed
+from omegaconf import DictConfig
+
+from refiner_worker.engines import can_sleep
+
+QWEN_7B = {
+    **{"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 28, "hidden_size": 3584},
+    **{"num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064},
+    **{"max_position_embeddings": 32768, "tie_word_embeddings": False},
+}
+ROLLOUT, FSDP = "actor_rollout_ref.rollout", "actor_rollout_ref.actor.fsdp_config"
+GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
+
+
+@pytest.fixture
+def run_of_7b(
+    tiny_llama: Path, tmp_path: Path, write: Callable, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., DictConfig]:
+    """Return what composes a run of a model with 7B parameters on a cluster of nodes with GPUs of 80 GiB."""
+    model = tmp_path / "model"
+    shutil.copytree(tiny_llama, model)
+    for weights in model.glob("*.safetensors"):
+        weights.unlink()
+    (model / "config.json").write_text(json.dumps(QWEN_7B))
+    data = write(tmp_path / "good.parquet", [GOOD] * 4)
+    monkeypatch.setenv("RAY_ADDRESS", "a cluster of GPUs")
+
+    def compose(*overrides: str) -> DictConfig:
+        return composed(
+            *(f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={data}"),
+            *("data.train_batch_size=4", "sizing.gpu_memory_gib=80", "data.max_response_length=2048"),
+            "reward.custom_reward_function.path=pkg://reward.verl_reward",
+            *overrides,
+        )
+
+    return compose
+
+
+@pytest.mark.parametrize(
+    ("settings", "mistake", "message"),
+    [
+        ((), f"{ROLLOUT}.gpu_memory_utilization=0.08", f"raise {ROLLOUT}.tensor_model_parallel_size or the share"),
+        ((), "refiner.rollout={gpu_memory_utilization: 0.08}", "raise refiner.rollout.tensor_model_parallel_size or"),
+        ((), f"{ROLLOUT}.gpu_memory_utilization=0.095", f"{ROLLOUT}.max_model_len: the rollout's KV cache holds"),
+        (
+            ("refiner.max_model_len=16384",),
+            "refiner.rollout={gpu_memory_utilization: 0.09}",
+            "refiner.max_model_len: the refiner's KV cache holds",
+        ),
+        (
+            ("refiner.rollout={gpu_memory_utilization: 0.6}",),
+            f"{ROLLOUT}.free_cache_engine=false",
+            f"ask for 1.10 of a GPU; set {ROLLOUT}.free_cache_engine=true",
+        ),
+        (
+            (f"{ROLLOUT}.tensor_model_parallel_size=1",),
+            "trainer.n_gpus_per_node=1",
+            "113.5 GiB of a training GPU with 80 (Adam 56.7, parameters 28.4, gradients 28.4); set more GPUs",
+        ),
+        (
+            (f"{FSDP}.optimizer_offload=true", "trainer.n_gpus_per_node=2"),
+            f"{FSDP}.optimizer_offload=false",
+            f"actor's state 42.6, rollout's engine 40.0); set {FSDP}.param_offload and .optimizer_offload or",
+        ),
+        (
+            ("trainer.n_gpus_per_node=4",),
+            "refiner.rollout={gpu_memory_utilization: 0.8}",
+            "set refiner.rollout.gpu_memory_utilization or",
+        ),
+        (
+            (),
+            "data.max_response_length=32768",
+            "is more than the model reads, 32768 tokens; lower data.max_response_length",
+        ),
+        ((), f"{ROLLOUT}.max_model_len=65536", f"{ROLLOUT}.max_model_len=65536 is more than the model reads, 32768"),
+        (
+            (f"{FSDP}.optimizer_offload=true", f"{FSDP}.param_offload=true"),
+            "sizing.host_memory_gib=100",
+            "host memory needs 141.9 GiB of a node with 100 (actor's state 85.1, refiner asleep 56.7)",
+        ),
+    ],
+)
+def test_what_cannot_fit(
+    run_of_7b: Callable[..., DictConfig], settings: tuple[str, ...], mistake: str, message: str
+) -> None:
+    checked(run_of_7b(*settings))
+    assert message in error_of(run_of_7b(*settings, mistake))
+
+
+@pytest.mark.parametrize("gpu", ["sizing.gpu_memory_gib=null", "sizing.gpu_memory_gib=200"])
+def test_nothing_is_refused_of_a_machine_that_is_not_known_or_large(
+    run_of_7b: Callable[..., DictConfig], gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    found = checked(run_of_7b(f"{ROLLOUT}.tensor_model_parallel_size=1", "trainer.n_gpus_per_node=1", gpu))
+    text = found.plan.describe(found.config, found.blocks, 4)
+    assert "memory of a training GPU, GiB" in text and "seconds of a step" in text
+
+
+def test_a_model_of_an_unknown_family_is_not_refused(run_of_7b: Callable[..., DictConfig]) -> None:
+    config = run_of_7b(f"{ROLLOUT}.tensor_model_parallel_size=1", "trainer.n_gpus_per_node=1")
+    assert "training needs" in error_of(config)
+    path = Path(config.actor_rollout_ref.model.path) / "config.json"
+    path.write_text(json.dumps(QWEN_7B | {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}))
+    found = checked(config)
+    assert "may not fit" in found.plan.describe(found.config, found.blocks, 4)
+
+
+def test_a_run_on_cpus_says_nothing_of_gpus(config: DictConfig) -> None:
+    found = checked(config)
+    assert "memory" not in found.plan.describe(found.config, found.blocks, 4)
+
+
+def test_engines_on_gpus_sleep_by_verls_default() -> None:
+    rollout = composed().actor_rollout_ref.rollout
+    assert "enable_sleep_mode" not in rollout and can_sleep(rollout)
+    rollout.free_cache_engine = False
+    assert not can_sleep(rollout)
+    assert not can_sleep({"free_cache_engine": True, "enable_sleep_mode": False})
