@@ -98,6 +98,7 @@ SKY = {
     "properties": {
         "name": {"type": "string"},
         "num_nodes": {"type": "integer", "minimum": 1},
+        "secrets": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
         "resources": {
             "type": "object",
             "additionalProperties": False,
@@ -157,6 +158,12 @@ def test_the_script_of_skypilot_is_shell() -> None:
     run = yaml.safe_load(TEXTS["sky.yaml"])["run"]
     assert shellcheck(run) == ""
     assert "SC2086" in shellcheck("ls $HOME/$name"), "it would tell"
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "sky.yaml"])
+def test_nodes_of_one_cluster_have_one_token(name: str) -> None:
+    text = TEXTS[name]
+    assert "RAY_AUTH_MODE=token" in text.partition("ray start")[0] and "RAY_AUTH_TOKEN" in text
 
 
 def test_kuberays_groups_have_what_the_entrypoint_asks_for() -> None:
