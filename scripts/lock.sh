@@ -10,14 +10,15 @@ compile() { # NAME ARGUMENT...; pins that the file has already stay
     local lock=$folder/$1.txt
     shift
     uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
-        ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} --override requirements/overrides.txt --extra dev "$@" \
+        ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} --override requirements/overrides.txt --extra dev --extra report "$@" \
         --output-file "$lock" pyproject.toml >/dev/null
     sed -i "/sys_platform == 'never'/d" "$lock"
 }
 compile_all() {
     compile cpu --extra cpu --override requirements/cpu-overrides.txt
     compile gpu --extra gpu --override requirements/gpu-overrides.txt
-    compile megatron --extra megatron --override requirements/gpu-overrides.txt --python-version 3.12
+    compile megatron --extra megatron --override requirements/gpu-overrides.txt \
+        --excludes requirements/gpu-excludes.txt --python-version 3.12
 }
 index_has_wheels() { # FILE of pins; on a GPU machine: Python 3.12, the C library of Ubuntu 22.04
     uv pip compile --quiet --no-header --no-deps --only-binary :all: --python-version 3.12 \
