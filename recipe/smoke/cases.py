@@ -56,8 +56,8 @@ TASK = (
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
     *("actor_rollout_ref.rollout.max_model_len=640", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
     "actor_rollout_ref.rollout.calculate_log_probs=true",
-    # The policy has to move so far that old weights in the rollout would be seen.
-    *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=2e-2"),
+    # The policy has to move so far that old weights in the rollout would be seen, and not to learn all in six steps.
+    *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=1e-2"),
     "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
     f"reward.custom_reward_function.path={reward.__file__}",
     *("refiner.template=dialogue", "constraint.eta=0.1", "measure.cross_entropy_all_every=1"),
