@@ -74,8 +74,10 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         max_model_len=max_model_len,
         calculate_log_probs=False,
         mtp=None,
-        disable_log_stats=refiner.draft is None,  # they are the only source of the drafts' acceptance
+        # They are the only source of the drafts' acceptance, and what Prometheus reads.
+        disable_log_stats=refiner.draft is None and not rollout.prometheus.enable,
     )
+    rollout.prometheus.served_model_name = "refiner"  # which tells its numbers from the policy's
     if config.actor_rollout_ref.model.tokenizer_path is not None:  # verl gives its engines none; ours stop at a string
         tokenizer = config.actor_rollout_ref.model.tokenizer_path
         OmegaConf.update(rollout, engine.tokenizer_key, tokenizer, force_add=True)
@@ -144,10 +146,9 @@ class RefinerGroup:
         """Return the process id of each replica's first server and Ray's id of its node."""
         return ray.get([replica.server_handle.__ray_call__.remote(_place) for replica in self._replicas.values()])
 
-    def new_draft_counts(self) -> tuple[int, int]:
-        """Return the tokens drafted and accepted by all replicas since the last call; a dead one has lost its own."""
-        counts = _run(*map(_new_draft_counts, self._replicas.values()))
-        return sum(drafted for drafted, _ in counts), sum(accepted for _, accepted in counts)
+    def new_draft_counts(self) -> list[int]:
+        """Return what all replicas have drafted since the last call; a dead one has lost its own."""
+        return drafts.add([0, 0], *_run(*map(_new_draft_counts, self._replicas.values())))
 
     def wake_up(self) -> int:
         """Make every replica ready to serve and return how many had to be started anew.
@@ -223,11 +224,11 @@ async def _is_dead(replica: RolloutReplica, engine: str) -> bool:
     return any(await asyncio.gather(*(is_dead(server, engine) for server in replica.servers)))
 
 
-async def _new_draft_counts(replica: RolloutReplica) -> tuple[int, int]:
+async def _new_draft_counts(replica: RolloutReplica) -> list[int]:
     try:
         return await replica.server_handle.__ray_call__.remote(drafts.new_counts)
     except RayError:
-        return 0, 0
+        return []
 
 
 async def _sleep(replica: RolloutReplica) -> None:

@@ -104,6 +104,9 @@ def summarise(name: str, steps: list[dict[str, float]]) -> Cost:
         return statistics.median(step[key] for step in steps)
 
     num_pairs = sum(step["refiner/num_accepted"] for step in steps)
+    acceptance = "refiner/spec_accept_rate"
+    if acceptance not in steps[0]:  # a run of an earlier release
+        acceptance = "refiner/draft_acceptance"
     num_tokens = sum(step["tokens/refine_prompt"] + step["tokens/refine"] for step in steps)
     return Cost(
         name=name,
@@ -114,7 +117,7 @@ def summarise(name: str, steps: list[dict[str, float]]) -> Cost:
         tokens_per_pair=num_tokens / num_pairs if num_pairs else float("inf"),
         attempted=sum(step["refiner/num_attempted"] for step in steps)
         / sum(step["refiner/num_rollouts"] for step in steps),
-        draft_acceptance=median("refiner/draft_acceptance"),
+        draft_acceptance=median(acceptance),
     )
 
 

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -16,6 +15,7 @@ import yaml
 from hypothesis import settings
 
 from recipe.cpu_platform import ENVIRONMENT
+from recipe.smoke.letters import save_llama, save_prompts
 
 # verl chooses its platform once, when it is first imported, whichever test does that.
 for _name, _value in ENVIRONMENT.items():
@@ -111,20 +111,7 @@ def start_marked() -> Iterator[Callable[..., Job]]:
 @pytest.fixture(scope="session")
 def letter_prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 16 prompts in verl's parquet layout, and return the file."""
-    import pandas
-
-    rows = [
-        {
-            "data_source": "letters",
-            "prompt": [{"role": "user", "content": f"Write {n} letters."}],
-            "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"index": n},
-        }
-        for n in range(16)
-    ]
-    file = tmp_path_factory.mktemp("data") / "train.parquet"
-    pandas.DataFrame(rows).to_parquet(file)
-    return file
+    return save_prompts(tmp_path_factory.mktemp("data") / "train.parquet")
 
 
 @pytest.fixture(scope="session")
@@ -134,54 +121,13 @@ def smollm2() -> Path:
     return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
-def write_bigrams(model: Any, tokenizer: Any) -> None:
-    """Make a Llama write a, b, c, d, z and stop, some letters in capitals: a response has an end and a reward.
-
-    Embeddings of the letters are orthogonal unit vectors, so a row of the LM head holds the logits of its token after
-    each letter (times 8, the final RMSNorm's factor for 64 dimensions).
-    """
-    import torch
-
-    letters = [tokenizer.convert_tokens_to_ids(token) for token in ("Ċ", *"abcdz", *"ABCDZ")]
-    start, lower, upper = letters[0], letters[1:6], letters[6:]
-    with torch.no_grad():
-        embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
-        embedding[:, : len(letters)] = 0
-        embedding /= embedding.norm(dim=1, keepdim=True).clamp(min=1e-6)  # the padding token has none
-        embedding[letters] = torch.eye(embedding.shape[1])[: len(letters)]
-        head *= 0.01
-        for layer in model.model.layers:
-            for part in (layer.self_attn.v_proj, layer.self_attn.o_proj, layer.mlp.up_proj, layer.mlp.down_proj):
-                part.weight *= 1e-2  # small outputs and small gradients: what is learned stays in the LM head
-        following = {start: 0, **{letter: rank % 5 + 1 for rank, letter in enumerate(letters[1:])}}
-        for column, letter in enumerate(letters):
-            if letter in (lower[4], upper[4]):
-                head[tokenizer.eos_token_id, column] = 12 / 8
-            else:
-                head[lower[following[letter]], column] = 10 / 8
-                head[upper[following[letter]], column] = 9.6 / 8
-                head[lower[4], column] += 8 / 8 if following[letter] < 4 else 0
-
-
-def save_letters_llama(folder: Path, **sizes: int) -> Path:
-    """Save a Llama that writes letters, with a byte-level tokenizer and a chat template, and return the folder."""
-    from recipe.backend_check.tiny_model import tiny_llama, tiny_tokenizer
-
-    tokenizer = tiny_tokenizer()
-    model = tiny_llama(tokenizer, **sizes)
-    write_bigrams(model, tokenizer)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a two-layer Llama."""
-    return save_letters_llama(tmp_path_factory.mktemp("tiny_llama"))
+    return save_llama(tmp_path_factory.mktemp("tiny_llama"))
 
 
 @pytest.fixture(scope="session")
 def two_part_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of one whose heads and vocabulary two tensor-parallel ranks can share."""
-    return save_letters_llama(tmp_path_factory.mktemp("two_part_llama"), num_key_value_heads=2, vocab_size=260)
+    return save_llama(tmp_path_factory.mktemp("two_part_llama"), num_key_value_heads=2, vocab_size=260)

@@ -17,6 +17,17 @@ OUTCOMES = ("pass", "fail", "compile_error", "runtime_error", "time_out", "memor
 MAX_EDIT_DISTANCES = 64
 """Of a step: one of two answers of 16k tokens takes 15 ms and more."""
 
+MOMENTS = {
+    "rollout": ("rollout", "when the step begins: its engines are awake"),
+    "asleep": ("rollout", "behind it: all engines sleep that can"),
+    "refine": ("refiner", "at the end of the refine stage: the refiner is awake"),
+    "refined": ("refiner", "behind that"),
+}
+"""When the memory of devices is looked at, of whose engines."""
+
+DRAFT_POSITIONS = range(1, 9)
+"""Tokens of a draft whose acceptance is told one by one: as many as it has by default."""
+
 MEANING = {
     "reward/mean": "task reward, mean over all responses; verl's critic/score/mean leaves out the groups that "
     "algorithm.filter_groups (metric: reward) took out of the step",
@@ -40,11 +51,13 @@ MEANING = {
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
     "refiner/edit_distance": f"token edit distance between a and a', mean over {MAX_EDIT_DISTANCES} scored refinements "
     "drawn by the step, or all if there are fewer; 0 if none",
-    "refiner/exposed_s": "seconds that refining adds to the step: timing_s/refine and, streaming, from the last reward "
-    "of the rollout to the last refinement",
+    "refiner/exposed_s": "seconds that refining adds to the step: timing_s/refine and timing_s/wait_refiner",
     "refiner/hidden_s": "streaming: seconds before that last reward since the first refinement was begun",
-    "refiner/drafted_tokens": "tokens drafted for the refiner by speculative decoding; 0 without refiner.draft",
-    "refiner/draft_acceptance": "share of them that the refiner accepted; 0 without drafts",
+    "refiner/num_drafts": "drafts that the refiner verified, each in one pass; 0 without refiner.draft, as these:",
+    "refiner/drafted_tokens": "tokens of these drafts",
+    "refiner/spec_accept_rate": "share of them that the refiner accepted",
+    "refiner/spec_accept_length": "tokens that a pass over a draft brought: the accepted ones, and one more",
+    **{f"refiner/spec_accept_at/{n}": f"share of the drafts whose token {n} was accepted" for n in DRAFT_POSITIONS},
     "refiner/num_replicas": "replicas of the refiner that were alive when the step asked them",
     "refiner/num_restarts": "replicas that had died and were started anew before the step",
     "refiner/staleness_mean": "used refinements: how many syncs of the rollout's weights lie between those that ended "
@@ -76,8 +89,14 @@ MEANING = {
     "tokens/kl_ref": "tokens that the reference model scored for kl_ref",
     "tokens/update_actor": "prompt and response tokens of the actor update",
     "timing_s/refine": "seconds of the refine stage: wake, generate, score, sleep",
+    "timing_s/wait_refiner": "streaming: seconds from the last reward of the rollout to the last refinement; a part of "
+    "timing_s/gen where the trainer waits for whole batches",
     "timing_s/refine_log_prob": "seconds of log pi_theta(a')",
     "timing_s/kl_ref": "seconds of the reference log-probs for kl_ref",
+    **{
+        f"memory_gb/{moment}": f"GiB in use on the fullest device of the {whose}, {when}; platform cpu: of the machine"
+        for moment, (whose, when) in MOMENTS.items()
+    },
 }
 """Every key is in every step's metrics, in every mode: what a mode does not do is 0."""
 
@@ -93,7 +112,11 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
     ),
     "refiner/reward_gain": lambda state: state.metrics["refiner/num_accepted"],
     "refiner/edit_distance": lambda state: sum(one.is_scored for one in state.outcomes.values()),
-    "refiner/draft_acceptance": lambda state: state.metrics["refiner/drafted_tokens"],
+    "refiner/spec_accept_rate": lambda state: state.metrics["refiner/drafted_tokens"],
+    **dict.fromkeys(
+        ["refiner/spec_accept_length", *(f"refiner/spec_accept_at/{position}" for position in DRAFT_POSITIONS)],
+        lambda state: state.metrics["refiner/num_drafts"],
+    ),
     "refiner/copied": lambda state: sum(
         one.num_refined_tokens for one in state.outcomes.values() if one.num_copied_tokens is not None
     ),
@@ -107,7 +130,7 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
     "kl_ref/k3": lambda state: state.metrics["tokens/kl_ref"],
 }
 """Metrics that are means, and of how many things in a mini-batch: a step's is the mean of those. Others are sums."""
-MAXIMA = ("refiner/staleness_max",)
+MAXIMA = ("refiner/staleness_max", *(f"memory_gb/{moment}" for moment in MOMENTS))
 
 
 def of_step(parts: list[StepState]) -> dict[str, float]:
@@ -176,7 +199,7 @@ def streaming_metrics(outcomes: list[Outcome]) -> dict[str, float]:
         return {}
     last_reward = max(one.started_at for one in outcomes)  # a group is begun when its last response is rewarded
     return {
-        "refiner/exposed_s": max(0.0, max(one.refined_at for one in attempted) - last_reward),
+        "timing_s/wait_refiner": max(0.0, max(one.refined_at for one in attempted) - last_reward),
         "refiner/hidden_s": max(0.0, last_reward - min(one.started_at for one in attempted)),
     }
 
@@ -192,11 +215,17 @@ def staleness_metrics(step: int, versions: list[int]) -> dict[str, float]:
     return {"refiner/staleness_mean": float(np.mean(staleness)), "refiner/staleness_max": max(staleness)}
 
 
-def draft_metrics(num_drafted: int, num_accepted: int) -> dict[str, float]:
-    """Summarise the refiner's speculative decoding."""
+def draft_metrics(num_drafts: int, num_tokens: int, *accepted: int) -> dict[str, float]:
+    """Summarise the refiner's speculative decoding from the counts of ``refiner_worker/drafts.py``."""
     return {
-        "refiner/drafted_tokens": num_drafted,
-        "refiner/draft_acceptance": num_accepted / max(1, num_drafted),
+        "refiner/num_drafts": num_drafts,
+        "refiner/drafted_tokens": num_tokens,
+        "refiner/spec_accept_rate": sum(accepted) / max(1, num_tokens),
+        "refiner/spec_accept_length": 1 + sum(accepted) / num_drafts if num_drafts else 0.0,
+        **{
+            f"refiner/spec_accept_at/{position}": count / max(1, num_drafts)
+            for position, count in zip(DRAFT_POSITIONS, accepted, strict=False)
+        },
     }
 
 

@@ -27,6 +27,7 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
+from verl.workers.rollout.utils import update_prometheus_config
 
 from recipe.online_refiner import patches, queue
 from recipe.online_refiner.advice import advice
@@ -44,6 +45,7 @@ from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.worker_group import RefineWorkers
 from recipe.online_refiner.workers import RefinerActorWorker
+from refiner_worker.memory import most_used_gb
 
 ACTOR_ROLES = {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef}
 NUM_RECORDED_PAIRS = 2
@@ -124,6 +126,22 @@ class OnlineRefinerTrainer(PPOTrainer):
         if not self.blocks.hosts_refiner:
             return
         self.group = self.hosting.finish(self.llm_server_manager.get_replicas())
+        self._tell_prometheus()
+
+    def _wake_refiner(self) -> int:
+        """Wake the refiner and return how many of its replicas had to be started anew."""
+        num_restarts = self.group.wake_up()
+        if num_restarts:
+            self._tell_prometheus()
+        return num_restarts
+
+    def _tell_prometheus(self) -> None:
+        """Let Prometheus read the refiner's servers beside the rollout's, of which verl has told it."""
+        rollout = self.config.actor_rollout_ref.rollout
+        if rollout.prometheus.enable and not self.blocks.is_shared:
+            managers = [self.llm_server_manager, getattr(self, "standalone_server_manager", None)]
+            addresses = [address for manager in managers if manager for address in manager.server_addresses]
+            update_prometheus_config(rollout.prometheus, [*addresses, *self.group.client().servers], rollout.name)
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train; a streaming run's workers know the refiner before a trainer that runs ahead sends them prompts."""
@@ -138,6 +156,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     def on_step_begin(self) -> None:
         """Begin a step; give a streaming run's workers the replicas that are alive."""
         self.step_started_at = time.monotonic()
+        self.rollout_gb = most_used_gb(self.llm_server_manager.server_handles)
         super().on_step_begin()
         self._hand_out_refiner()
 
@@ -159,7 +178,7 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _hand_out_refiner(self) -> None:
         if self.group is not None and self.blocks.streams:
-            self.num_restarts += self.group.wake_up()
+            self.num_restarts += self._wake_refiner()
             self.agent_loop_manager.set_refiner(self.group.client(), self.plan.max_model_len, self.blocks.constraint)
 
     @contextlib.contextmanager
@@ -184,6 +203,8 @@ class OnlineRefinerTrainer(PPOTrainer):
         batch = super()._balance_batch(batch, metrics=metrics, **kwargs)
         self.state.metrics = metrics
         self.stages.see_rollouts(batch, self.state, rollout_s=time.monotonic() - self.state.started_at)
+        asleep_gb = most_used_gb(self.llm_server_manager.server_handles)
+        self.state.metrics.update({"memory_gb/rollout": self.rollout_gb, "memory_gb/asleep": asleep_gb})
         if self.group is not None:
             self._use_refiner(batch)
         return batch
@@ -192,7 +213,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         """Do all that pi_0 does in a step; it is awake once."""
         state, ours = self.state, dict[str, float]()
         with marked_timer("refine", ours):
-            state.metrics["refiner/num_restarts"] = state.num_restarts if self.blocks.streams else self.group.wake_up()
+            state.metrics["refiner/num_restarts"] = state.num_restarts if self.blocks.streams else self._wake_refiner()
             client = self.group.client()
             state.metrics["refiner/num_replicas"] = len(client.servers)
             if self.blocks.refines:
@@ -201,11 +222,14 @@ class OnlineRefinerTrainer(PPOTrainer):
         with marked_timer("kl_ref", ours):
             if self.blocks.measures_kl:
                 self.stages.score_with_reference(batch, state, client)
+        state.metrics["memory_gb/refine"] = most_used_gb(client.servers.values())
         with marked_timer("refine", ours):
             self.group.sleep()
+        state.metrics["memory_gb/refined"] = most_used_gb(client.servers.values())
+        ours["wait_refiner"] = state.metrics["timing_s/wait_refiner"]
         add_seconds(self.timing_raw, ours)
         if self.blocks.refines:
-            state.metrics["refiner/exposed_s"] += ours["refine"]
+            state.metrics["refiner/exposed_s"] = ours["refine"] + ours["wait_refiner"]
             if not state.part:
                 log_samples(self.logger.logger, state, lambda rows: self.stages.records(batch, rows))
             if self.blocks.refiner.draft is not None:

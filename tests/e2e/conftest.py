@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from recipe.cpu_platform.preload import WARM_VARIABLE
+from recipe.smoke import reward
 
 REPOSITORY = Path(__file__).parents[2]
 STOCK_VERL = [
@@ -23,11 +24,6 @@ NUM_STEPS = 3
 NATIVE_CRASH = ["assert -11 == 0", r"\*\*\* SIGSEGV received", "Fatal Python error: Segmentation fault"]
 """Once in hundreds of runs gloo's own thread (``pt_gloo_runloop``) ends a rank in malloc. Such a test runs once more,
 and pytest's last line says so; any other failure counts at once."""
-
-REWARD = """
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    return sum(c.islower() for c in solution_str) / max(len(solution_str), 1)
-"""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,10 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def letters_task(letter_prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def letters_task(letter_prompts: Path) -> list[str]:
     """Return verl overrides of the task, but for model and optimizer: 4 prompts a step, 4 responses each."""
-    reward = tmp_path_factory.mktemp("reward") / "letters.py"
-    reward.write_text(REWARD)
     return [
         "algorithm.adv_estimator=grpo",
         *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}", "data.train_batch_size=4"),
@@ -60,7 +54,7 @@ def letters_task(letter_prompts: Path, tmp_path_factory: pytest.TempPathFactory)
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra]",
         *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"),
         *("actor_rollout_ref.rollout.max_model_len=128", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
-        f"reward.custom_reward_function.path={reward}",
+        f"reward.custom_reward_function.path={reward.__file__}",
         *("trainer.project_name=e2e", "trainer.experiment_name=letters"),
         *("trainer.val_before_train=False", "trainer.test_freq=-1"),
     ]

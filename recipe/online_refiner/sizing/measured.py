@@ -30,7 +30,7 @@ class Step:
     def groups(self, width: float) -> list[Group]:
         """Return requests for a simulation; a token of a response costs ``width``."""
         written, drafted = self.metrics["tokens/refine"], self.metrics["refiner/drafted_tokens"]
-        num_passes = max(1.0, written - drafted * self.metrics["refiner/draft_acceptance"])
+        num_passes = max(1.0, written - drafted * self.metrics["refiner/spec_accept_rate"])
         gained, computed = max(1.0, written / num_passes), 1 + drafted / num_passes
         return [
             Group(

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 from plain_advantages import ETA, GAMMA, LAMBDA, crossed, divergence, expected_advantages, groups_of
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM
 
 from recipe.online_refiner.metrics import MEANING
@@ -48,6 +49,8 @@ class Trained:
     """What a job in changing modes left."""
 
     output: str
+    events: Path
+    """TensorBoard's folder."""
     metrics: list[dict[str, Any]]
     records: list[dict[str, Any]]
     """What went into the advantages of each step and what came out."""
@@ -64,13 +67,14 @@ def train(start_marked: Callable, letters_job: list[str], tmp_path_factory: pyte
         settings = [
             *("platform=cpu", f"run_dir={folder}/run", *letters_job, *overrides, f"constraint.eta={ETA}"),
             *("measure.cross_entropy_all_every=2", "refiner.template=dialogue", "trainer.n_gpus_per_node=2"),
+            "trainer.logger=[console,tensorboard]",
             *(f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=99", "trainer.save_freq=-1"),
             *("actor_rollout_ref.actor.fsdp_config.model_dtype=fp32", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
         ]
         job = start_marked(
             ["-m", "recipe.cpu_platform.launch", str(PROBE), str(folder), cycles, *settings],
             cwd=folder,
-            environment={"OMP_NUM_THREADS": "1"},
+            environment={"OMP_NUM_THREADS": "1", "TENSORBOARD_DIR": f"{folder}/tensorboard"},
         )
         if kills_a_replica:
             job.wait_until(lambda: metrics.exists() and len(list(read_rows(metrics))) >= NUM_BEFORE_DEATH, 600)
@@ -86,6 +90,7 @@ def train(start_marked: Callable, letters_job: list[str], tmp_path_factory: pyte
         steps = range(1, num_steps + 1)
         return Trained(
             output=job.output(),
+            events=folder / "tensorboard",
             metrics=list(read_rows(metrics)),
             records=[torch.load(folder / f"{step}.pt", weights_only=False) for step in steps],
             refinements=list(map(json.loads, refinement_lines(folder / "run"))),
@@ -150,6 +155,18 @@ def test_a_replica_that_dies_is_started_again(gae_and_grpo: Trained) -> None:
 @pytest.mark.e2e
 def test_the_run_goes_on_without_the_process_that_its_workers_are_forks_of(gae_and_grpo: Trained) -> None:
     assert "The run goes on" in gae_and_grpo.output  # to its last step, as the other tests see
+
+
+@pytest.mark.e2e
+def test_trackers_get_every_number_of_every_step(gae_and_grpo: Trained) -> None:
+    events = EventAccumulator(str(gae_and_grpo.events), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    steps = {row["step"]: row for row in gae_and_grpo.metrics}
+    for name in MEANING:
+        tracked = {event.step: event.value for event in events.Scalars(name)}
+        assert tracked.keys() == steps.keys(), name
+        for step, value in tracked.items():
+            assert value == pytest.approx(steps[step][name], rel=1e-6) or steps[step][name] is None, (name, step)
+    assert "refiner/samples/text_summary" in events.Tags()["tensors"]
 
 
 @pytest.mark.e2e

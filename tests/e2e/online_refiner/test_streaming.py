@@ -10,13 +10,9 @@ import pytest
 
 from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import read_rows, refinement_lines
+from recipe.smoke.reward import compute_score
 
 NUM_STEPS = 4
-
-
-def reward_of(text: str) -> float:
-    """Return what the task's reward function gives (conftest.REWARD)."""
-    return sum(letter.islower() for letter in text) / max(len(text), 1)
 
 
 @pytest.mark.e2e
@@ -63,7 +59,7 @@ def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[s
             assert len(skipped) == len(members) - 3
             assert min(skipped) >= max(row["reward"] for row in members if row["verdict"] != "not_chosen")
     for row in rows:
-        assert row["reward"] == pytest.approx(reward_of(row["response"]))
+        assert row["reward"] == pytest.approx(compute_score("letters", row["response"], ""))
         if row["refined_reward"] is not None:
-            assert row["refined_reward"] == pytest.approx(reward_of(row["refined"]))
+            assert row["refined_reward"] == pytest.approx(compute_score("letters", row["refined"], ""))
             assert (row["verdict"] == "accepted") == (row["refined_reward"] > row["reward"])

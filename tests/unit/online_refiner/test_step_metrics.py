@@ -1,6 +1,7 @@
 """A step of several mini-batches: counts add up, means are weighted by what they are means of."""
 
 import math
+import re
 
 import pytest
 
@@ -61,6 +62,30 @@ def test_a_step_of_one_mini_batch_is_that_mini_batch() -> None:
 def test_how_far_weights_lie_behind() -> None:
     assert metrics.staleness_metrics(5, [4, 3, 2]) == {"refiner/staleness_mean": 1.0, "refiner/staleness_max": 2}
     assert set(metrics.staleness_metrics(5, []).values()) == {0}
+
+
+def test_drafts_are_told_position_by_position() -> None:
+    found = metrics.draft_metrics(4, 12, 4, 2, 0)  # four drafts of three tokens
+    assert {name: value for name, value in found.items() if value} == {
+        **{"refiner/num_drafts": 4, "refiner/drafted_tokens": 12, "refiner/spec_accept_rate": 0.5},
+        **{"refiner/spec_accept_length": 2.5, "refiner/spec_accept_at/1": 1.0, "refiner/spec_accept_at/2": 0.5},
+    }
+    assert set(metrics.draft_metrics(0, 0).values()) == {0}
+    assert metrics.draft_metrics(1, 20, *[1] * 20).keys() <= metrics.MEANING.keys(), "longer drafts have a rest"
+
+
+def test_drafts_and_memory_of_a_step() -> None:
+    first = part(1, {}, **{"refiner__num_drafts": 1, "refiner__spec_accept_length": 1.0, "memory_gb__refine": 3.0})
+    second = part(9, {}, **{"refiner__num_drafts": 3, "refiner__spec_accept_length": 3.0, "memory_gb__refine": 2.0})
+    step = metrics.of_step([first, second])
+    assert (step["refiner/spec_accept_length"], step["memory_gb/refine"]) == (2.5, 3.0)
+
+
+def test_every_tracker_takes_the_names() -> None:
+    """MLflow's pattern; and on disk each of its metrics is a file, so that no name may be another one's folder."""
+    names = set(metrics.MEANING)
+    assert all(re.fullmatch(r"[/\w.\- :]+", name) for name in names)
+    assert not [name for name in names if any(other.startswith(f"{name}/") for other in names)]
 
 
 def test_what_a_step_may_have_is_shared() -> None:

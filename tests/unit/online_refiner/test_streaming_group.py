@@ -34,6 +34,6 @@ def test_exposed_and_hidden_seconds() -> None:
 
     solved = refined(16.0, 16.0, "max_reward")
     overlapping = [refined(11.0, 14.0), refined(12.0, 13.0), refined(15.0, 18.5), solved]
-    assert streaming_metrics(overlapping) == {"refiner/exposed_s": 2.5, "refiner/hidden_s": 5.0}
-    assert streaming_metrics([refined(12.0, 13.0), solved]) == {"refiner/exposed_s": 0.0, "refiner/hidden_s": 4.0}
+    assert streaming_metrics(overlapping) == {"timing_s/wait_refiner": 2.5, "refiner/hidden_s": 5.0}
+    assert streaming_metrics([refined(12.0, 13.0), solved]) == {"timing_s/wait_refiner": 0.0, "refiner/hidden_s": 4.0}
     assert streaming_metrics([solved]) == {}

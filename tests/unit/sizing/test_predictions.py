@@ -65,7 +65,7 @@ def metrics_of(step: int, lengths: Lengths, setting: Setting, drafts: float) -> 
     played = simulate(setting, groups)
     return {
         **{"step": step, "prompt_length/mean": 80.0, "tokens/refine": written, "timing_s/gen": played.rollout_s},
-        **{"refiner/drafted_tokens": drafts * written / gained, "refiner/draft_acceptance": 0.5 if drafts else 0.0},
+        **{"refiner/drafted_tokens": drafts * written / gained, "refiner/spec_accept_rate": 0.5 if drafts else 0.0},
         **{"refiner/exposed_s": played.exposed_s, "refiner/num_replicas": 1.0, "tokens/update_actor": 1000.0},
         **{"timing_s/update_actor": 10.0, "tokens/rollout": sum(sum(answers) for answers, _ in lengths)},
         **{"response_length/mean": 34.0, "response_length/max": 48.0, "response_length/clip_ratio": 0.1},

@@ -1,0 +1,65 @@
+"""A task for whole jobs that a CPU trains in seconds: a Llama that writes letters, and prompts that ask for some."""
+
+from pathlib import Path
+from typing import Any
+
+NUM_PROMPTS = 16
+
+
+def save_prompts(file: Path) -> Path:
+    """Write prompts in verl's parquet layout, and return the file."""
+    import pandas
+
+    rows = [
+        {
+            "data_source": "letters",
+            "prompt": [{"role": "user", "content": f"Write {n} letters."}],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": n},
+        }
+        for n in range(NUM_PROMPTS)
+    ]
+    pandas.DataFrame(rows).to_parquet(file)
+    return file
+
+
+def save_llama(folder: Path, **sizes: int) -> Path:
+    """Save a Llama that writes letters, with a byte-level tokenizer and a chat template, and return the folder."""
+    from recipe.backend_check.tiny_model import tiny_llama, tiny_tokenizer
+
+    tokenizer = tiny_tokenizer()
+    model = tiny_llama(tokenizer, **sizes)
+    _write_bigrams(model, tokenizer)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _write_bigrams(model: Any, tokenizer: Any) -> None:
+    """Make a Llama write a, b, c, d, z and stop, some letters in capitals: a response has an end and a reward.
+
+    Embeddings of the letters are orthogonal unit vectors, so a row of the LM head holds the logits of its token after
+    each letter, divided by what the final RMSNorm multiplies with: the root of the number of dimensions.
+    """
+    import torch
+
+    letters = [tokenizer.convert_tokens_to_ids(token) for token in ("Ċ", *"abcdz", *"ABCDZ")]
+    start, lower, upper = letters[0], letters[1:6], letters[6:]
+    with torch.no_grad():
+        embedding, head = model.model.embed_tokens.weight, model.lm_head.weight
+        logit = embedding.shape[1] ** -0.5
+        embedding[:, : len(letters)] = 0
+        embedding /= embedding.norm(dim=1, keepdim=True).clamp(min=1e-6)  # the padding token has none
+        embedding[letters] = torch.eye(embedding.shape[1])[: len(letters)]
+        head *= 0.01
+        for layer in model.model.layers:
+            for part in (layer.self_attn.v_proj, layer.self_attn.o_proj, layer.mlp.up_proj, layer.mlp.down_proj):
+                part.weight *= 1e-2  # small outputs and small gradients: what is learned stays in the LM head
+        following = {start: 0, **{letter: rank % 5 + 1 for rank, letter in enumerate(letters[1:])}}
+        for column, letter in enumerate(letters):
+            if letter in (lower[4], upper[4]):
+                head[tokenizer.eos_token_id, column] = 12 * logit
+            else:
+                head[lower[following[letter]], column] = 10 * logit
+                head[upper[following[letter]], column] = 9.6 * logit
+                head[lower[4], column] += 8 * logit if following[letter] < 4 else 0
