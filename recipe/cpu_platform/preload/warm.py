@@ -1,7 +1,7 @@
 """For many jobs on one machine: their drivers, too, are forks of one process, which imports for all of them.
 
     python -m recipe.cpu_platform.preload.warm NAME &
-    VERL_CPU_WARM=NAME python -m recipe.online_refiner.main platform=cpu ...
+    VERL_CPU_WARM=NAME python -m recipe.cpu_platform.launch -m verl.trainer.main_ppo +platform=cpu ...
 
 The launcher hands its command over to the fork, and stands in for it to its end. That saves each job the imports of its
 driver and of its fork server. This process ends with the one that started it.

@@ -27,7 +27,8 @@ def run(tmp_path: Path, *arguments: str) -> list[Any]:
     (tmp_path / "job.py").write_text(SCRIPT)
     path = os.pathsep.join([str(Path(__file__).parents[3]), str(tmp_path)])
     environment = {**os.environ, "PYTHONPATH": path, "GIVEN": "mine", "RAY_ADDRESS": "nowhere"}
-    environment.pop("MISSING", None)
+    for name in ("MISSING", preload.WARM_VARIABLE):
+        environment.pop(name, None)
     done = subprocess.run(
         [sys.executable, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
