@@ -100,7 +100,7 @@ def score_response(
     limits = limits or Limits()
     sandbox = sandbox or shared_sandbox(SandboxConfig())
     try:
-        code = find_code(response, limits)
+        code = find_code(response, limits, problem.fn_name)
     except JudgeLostError as error:
         return score_from_verdicts([Verdict.INFRA_ERROR], num_tests=problem.num_tests, detail=str(error))
     if code is None:
@@ -133,14 +133,16 @@ def _first_error(response: str, code: str, detail: str) -> int | None:
     return min(len(response), start + sum(len(line) + 1 for line in lines_before))
 
 
-def find_code(response: str, limits: Limits) -> str | None:
+def find_code(response: str, limits: Limits, name: str | None = None) -> str | None:
     """The code of an answer (`reward.extract`), or None when it holds none that can be found within the limits.
+
+    Of several blocks the last that defines `name` counts, if the answer is to define one.
 
     Raises:
         JudgeLostError: no judge answered.
     """
     try:
-        return ask("extract_code", response, limits=limits).value
+        return ask("extract_code", response, name, limits=limits).value
     except UnjudgeableError:
         return None
 

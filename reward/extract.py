@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reward.definitions import defines, is_program, parsed
+
 _RUN = re.compile(r"`{3,}|~{3,}")
 # Indentation, and marks of list items and block quotes.
 _BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+|>[ \t]*)*")
@@ -44,21 +46,22 @@ _STATEMENTS_OF_CODE = (
 )
 
 
-def extract_code(response: str) -> str | None:
+def extract_code(response: str, name: str | None = None) -> str | None:
     """Find the code of an answer, or None when it holds none.
 
     The last Python block counts; without one the last block that names no language (a program's output, shown in a
-    plain block after the program, must not replace it). Blocks in other languages and empty blocks do not count. An
+    plain block after the program, must not replace it). Of these the last that defines `name` comes first, if the
+    answer is to define one. Blocks in other languages, of comments alone and of sessions (`>>>`) do not count. An
     unterminated last fence reaches to the end. An answer without any fence is code only if all of it parses as Python
     and it has a definition, an import, an assignment or a print: a bare word is no program. What a model thought first
     (up to `</think>`) is looked at only where there is no code behind it.
     """
     response = _without_end_marks(response)
-    code = _last_code(response)
+    code = _last_code(response, name)
     thoughts_end = max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
-    is_in_code = code is not None and _END_OF_THOUGHTS.search(code) is not None and _parsed(code) is not None
+    is_in_code = code is not None and _END_OF_THOUGHTS.search(code) is not None and parsed(code) is not None
     if thoughts_end and not is_in_code:
-        return _last_code(response[thoughts_end:]) or code
+        return _last_code(response[thoughts_end:], name) or code
     return code
 
 
@@ -72,13 +75,14 @@ def _without_end_marks(response: str) -> str:
     return response[:kept]
 
 
-def _last_code(response: str) -> str | None:
+def _last_code(response: str, name: str | None) -> str | None:
     found = list(_fenced_blocks(response))
-    blocks = [(_language(info), code) for info, code in found if code.strip()]
+    blocks = [(_language(info), code) for info, code in found if code.strip() and is_program(code)]
     for wanted in (_PYTHON, _UNNAMED):
         candidates = [code for language, code in blocks if wanted.fullmatch(language)]
         if candidates:
-            return candidates[-1]
+            defining = (code for code in reversed(candidates) if name and defines(code, name))
+            return next(defining, candidates[-1])
     if not found and "```" not in response and _looks_like_code(response):
         return response
     return None
@@ -196,15 +200,8 @@ def _width(before: str) -> int:
     return len(before.expandtabs(_TAB))
 
 
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):  # all of them mean that the answer is no program
-        return None
-
-
 def _looks_like_code(text: str) -> bool:
-    tree = _parsed(text)
+    tree = parsed(text)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, _STATEMENTS_OF_CODE):
             return True

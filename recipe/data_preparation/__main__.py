@@ -28,6 +28,7 @@ from typing import Any
 
 from recipe.data_preparation.arguments import add_reading_arguments, add_source_arguments, screen_of
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row
+from recipe.data_preparation.rereading import argument_read_again
 from recipe.data_preparation.rows import Row, apps_row, dialogue_row, solutions_of
 from recipe.data_preparation.sources import Record, read_records
 from recipe.data_preparation.word_problems import word_problems
@@ -199,9 +200,13 @@ def _convert(
     print(f"{card.summary()}; see {arguments.output / 'card.md'}")
 
 
-def _problem_lines(record: Record, row: Row, _: Card) -> Iterator[dict[str, Any]]:
+def _problem_lines(record: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
     problem_id = row["extra_info"]["problem_id"]
     starter = record.get("starter_code") or ""
+    tests = json.loads(row["reward_model"]["ground_truth"])
+    again = (argument_read_again(test, tests.get("fn_name")) for test in tests.get("test_code", ()))
+    if name := next(filter(None, again), ""):
+        card.rereading.append(f"{problem_id}: {name}")
     yield {
         "problem_id": problem_id,
         "question": record["question"],

@@ -31,6 +31,8 @@ class Card:
     """Ids of dropped records by reason, each with what is wrong."""
     faulty_solutions: list[str] = field(default_factory=list)
     """Reference solutions of kept records that do not compile, each with why: they are no reference."""
+    rereading: list[str] = field(default_factory=list)
+    """Kept problems whose tests read what an answer may have changed, each with the variable."""
     difficulty: Counter[str] = field(default_factory=Counter)
     num_prompt_tokens: list[int] = field(default_factory=list)
     """Of the kept rows, where a tokenizer was given."""
@@ -44,6 +46,9 @@ class Card:
         if self.faulty_solutions:
             names = (f"- {name}" for name in self.faulty_solutions)
             lines += ["", f"## Solutions that do not compile, left out: {len(self.faulty_solutions)}", *names]
+        if self.rereading:
+            head = f"## Tests that read arguments again, which answers may have changed: {len(self.rereading)}"
+            lines += ["", head, "Hand over copies (`f(list(a), t)`).", *(f"- {name}" for name in self.rereading)]
         if any(self.difficulty):
             lines += ["", "## Difficulty", *(f"- {name}: {n}" for name, n in sorted(self.difficulty.items()))]
         if self.num_prompt_tokens:
@@ -57,7 +62,8 @@ class Card:
         drops = ", ".join(f"{len(ids)} {reason}" for reason, ids in sorted(self.dropped.items())) or "none"
         kept = ", ".join(f"{self.kept[split]} {split}" for split in SPLITS)
         faulty = f"; {len(self.faulty_solutions)} solutions do not compile" if self.faulty_solutions else ""
-        return f"{self.num_read} records: {kept}; dropped: {drops}{faulty}"
+        rereading = f"; {len(self.rereading)} problems' tests read arguments again" if self.rereading else ""
+        return f"{self.num_read} records: {kept}; dropped: {drops}{faulty}{rereading}"
 
 
 class ParquetFile:

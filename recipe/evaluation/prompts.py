@@ -1,9 +1,9 @@
 """What a model is asked, and the program that its answer stands for.
 
 chat        the model's chat template around a request for the whole function in one ```python block. The program is the
-            last such block (`reward.extract`), behind what stands before the function in HumanEval's prompt: imports
-            and helper functions, which an answer need not repeat. Rows of training data
-            have a chat prompt of their own.
+            last such block that defines it (`reward.extract`), behind what stands before the function in HumanEval's
+            prompt: imports and helper functions, which an answer need not repeat. Rows of training data have a chat
+            prompt of their own.
 completion  the bare prompt, which the model continues until a stop sequence. The program is the prompt with that
             continuation. MBPP's prompt is a doc string of the task's text and assertions.
 """
@@ -54,7 +54,8 @@ def _chat_text(task: Task) -> str:
 def _chat_program(task: Task, answer: str) -> str | None:
     if isinstance(task.problem, Graded):
         return answer
-    code = find_code(answer, Limits())
+    name = task.problem.fn_name if task.problem else task.entry_point or None
+    code = find_code(answer, Limits(), name)
     return None if code is None else f"{task.preamble}{code}"
 
 

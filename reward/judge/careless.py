@@ -5,12 +5,13 @@ import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from time import process_time
 from typing import Any
 
 from reward.judge.changes import CHANGES, FURTHER_CHANGES, Answer, Change, changing
+from reward.judge.shapes import SHAPES
 from reward.judge.source import TESTS_FILE, parsed
 from reward.judge.trials import Differing, EqualToAll, Trial
 
@@ -188,23 +189,10 @@ def _returning(value: Any) -> Answer:
 
 
 def _shapes(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
-    """Lists as long as those that are given; what passes whatever is in them asks for no more than that."""
-    if "nan" in _may_be_right(tests) or not trials.all_pass(_shaped(lambda: _NAN), _NAN):
-        return
-    if not trials.all_pass(_shaped(lambda: Differing(truth=False))):
-        yield "returns nan for each item of its first argument"
-
-
-def _shaped(fill: Callable[[], Any]) -> Answer:
-    def answer(*positional: Any, **keywords: Any) -> Any:
-        given = [*positional, *keywords.values()]
-        return _filled(given[0], fill) if given and isinstance(given[0], (list, tuple)) else Differing(truth=False)
-
-    return answer
-
-
-def _filled(value: Any, fill: Callable[[], Any]) -> Any:
-    return [_filled(item, fill) for item in value] if isinstance(value, (list, tuple)) else fill()
+    """Values of nan alone; what passes whatever is in their shape asks for no more than that."""
+    for what, shaped in () if "nan" in _may_be_right(tests) else SHAPES.items():
+        if trials.all_pass(shaped(lambda: _NAN), _NAN) and not trials.all_pass(shaped(lambda: Differing(truth=False))):
+            yield f"returns {what.format('nan')}"
 
 
 def _is_right(value: Any, trials: _Trials) -> bool:

@@ -82,7 +82,10 @@ def as_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [as_json(item) for item in value]
     if isinstance(value, dict):
-        return {_key(key): as_json(item) for key, item in value.items()}
+        items = {_key(key): as_json(item) for key, item in value.items()}
+        if len(items) < len(value):
+            raise ValueError("two keys are one text in JSON")
+        return items
     raise ValueError(f"JSON has no {type(value).__name__}")
 
 

@@ -33,9 +33,9 @@ _MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 _AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, 0o2004000
 _CLOSE_RANGE_CLOEXEC = 4
 _PRIO_PROCESS = 0
-# F_DUPFD to F_SETLKW; F_OFD_GETLK to F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. No signal to others when a file is
-# ready, no larger pipe.
-_FCNTLS = (*range(8), 36, 37, 38, 1030, 1032)
+# F_DUPFD to F_SETFL, F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. No signal to others
+# when a file is ready, no larger pipe, no look at locks: others may have them on files of the library.
+_FCNTLS = (*range(5), 6, 7, 37, 38, 1030, 1032)
 # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 # PR_GET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME, PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS, PR_SET_VMA.

@@ -250,6 +250,12 @@ def _of_library(module: str, name: str) -> Callable[[list], Any]:
     return lambda parts: getattr(importlib.import_module(module), name)(*parts)
 
 
+def _fraction(parts: list) -> Any:
+    if not all(type(part) is int for part in parts):  # a text's exponent may take any time
+        raise TypeError("a fraction of other than integers")
+    return importlib.import_module("fractions").Fraction(*parts)
+
+
 _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "int": lambda digits: int(digits, 16),
     "tuple": tuple,
@@ -271,5 +277,6 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "items": lambda pairs: dict(pairs).items(),
     "error": _error,
     **{name: _of_library(module, name) for module, name in LIBRARY},
+    "Fraction": _fraction,
     "timezone": lambda parts: importlib.import_module("datetime").timezone(*parts[0]),
 }

@@ -195,6 +195,7 @@ def test_test_code_that_no_answer_can_pass_is_counted_and_named(tmp_path: Path) 
         "objects": ["root = Node(1)\nroot.left = Node(2)\nassert f(root) == 2"],
         "end": ["import os\nos._exit(0)"],
         "vacuous": ["f(3)"],
+        "again": ["for t in range(3, 30):\n    a = [1, t - 1]; i, j = f(a, t)\n    assert i != j and a[i] + a[j] == t"],
     }
     lines = [
         {"problem_id": name, "question": f"Do {name}.", "input_output": json.dumps({"test_code": code, "fn_name": "f"})}
@@ -202,11 +203,14 @@ def test_test_code_that_no_answer_can_pass_is_counted_and_named(tmp_path: Path) 
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = prepared("apps", str(file), "--output", str(tmp_path / "out"), "--val-fraction", "0")
-    assert result.stdout.startswith("5 records: 1 train, 0 val; dropped: 4 malformed tests"), result.stderr
+    assert result.stdout.startswith("6 records: 2 train, 0 val; dropped: 4 malformed tests; 1 problems' tests"), (
+        result.stderr
+    )
     card = (tmp_path / "out" / "card.md").read_text()
     assert "- types: problem types: test_code 1 calls the answer with what cannot be handed to it" in card
     assert "- objects: problem objects: test_code 0 calls the answer with" in card
     assert "- end: problem end: test_code 0 imports os" in card
-    (row,) = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert "which answers may have changed: 1\nHand over copies (`f(list(a), t)`).\n- again: a\n" in card
+    row, _ = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
     assert parse_ground_truth(row["reward_model"]["ground_truth"]).inputs == tests["good"]
     assert "Write a Python function" in row["prompt"][0]["content"]

@@ -175,13 +175,14 @@ def test_prompts_and_programs(load: Load, sandbox: Sandbox) -> None:
     answer = "Sure:\n```python\ndef scale(numbers, factor):\n    return [double(factor) * x for x in numbers]\n```"
     programs = [
         chat.program(scale, answer),  # with the prompt's helper
+        chat.program(scale, f"{answer}\nIts use:\n```python\nprint(scale([1], 2))\n```"),
         chat.program(scale, "I do not know."),
         completion.program(scale, "    return [2 * factor * x for x in numbers]"),
         completion.program(mbpp, "def total(values):\n    return sum(values)"),
     ]
-    tasks = [scale, scale, scale, mbpp]
+    tasks = [*[scale] * 4, mbpp]
     samples = [Sample(task=task, text="", program=code) for task, code in zip(tasks, programs, strict=True)]
-    assert verdicts(samples, sandbox) == ["passed", "compile_error", "passed", "passed"]
+    assert verdicts(samples, sandbox) == ["passed", "passed", "compile_error", "passed", "passed"]
     assert "\ndef " in completion.stops(scale) and "\ndef " not in completion.stops(mbpp)
     assert chat.stops(scale) == ()
 

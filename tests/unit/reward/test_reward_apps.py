@@ -168,3 +168,13 @@ def test_expected_output_is_not_in_the_child(stdin: str, outcome: str) -> None:
 def test_infra_error_has_no_score() -> None:
     result = score_response(SUM, fenced("print(1)"), Limits(startup_s=1e-6, infra_attempts=1))
     assert (result.outcome, result.score) == ("infra_error", None)
+
+
+@pytest.mark.parametrize("kind", [{"inputs": [[1, 2]], "outputs": [3]}, {"test_code": ["assert add(1, 2) == 3"]}])
+@pytest.mark.parametrize("use", ["print(add(1, 2))", "assert add(1, 2) == 3", ">>> add(1, 2)\n3", "# add(1, 2) is 3"])
+def test_an_answer_may_show_its_use(kind: dict, use: str) -> None:
+    problem = Problem.from_input_output({**kind, "fn_name": "add"}, problem_id="use")
+    right, wrong = (fenced(f"def add(a, b):\n    return a {sign} b") for sign in "+-")
+    assert score_response(problem, right + fenced(use)).score == 1.0
+    assert score_response(problem, right + wrong + fenced(use)).outcome == "fail"
+    assert score_response(problem, right + fenced("def add(a, b:\n    return")).outcome == "compile_error"

@@ -214,13 +214,17 @@ def test_prose_may_speak_of_fences(prose: str) -> None:
         "> " * 40 + "```python\n" + "> " * 200_000 + "\n",
         "> " * 40 + "```python\n" + "> " * 30 + " " * 200_000 + "\n",
         ">" * 80 + "```python\n" + " " * 200_000 + "\n",
+        "```python\n" + "#\n" * 200_000 + "```\n",
+        "```python\n" + " \n" * 200_000 + " " * 200_000,
+        "```python\nf(\n```\n" * 10_000,
+        "```python\n" + "f :" * 100_000 + "\nf(\n```\n```python\n1\n```",
     ],
 )
 def test_time_grows_with_the_length_only(part: str) -> None:
     started = time.process_time()
-    extract_code(part)
-    extract_code("```python\nx = 1\n" + part)
-    extract_code(part + "\n```python\nx = 1\n```")
+    extract_code(part, "f")
+    extract_code("```python\nx = 1\n" + part, "f")
+    extract_code(part + "\n```python\nx = 1\n```", "f")
     assert time.process_time() - started < 2.0
 
 

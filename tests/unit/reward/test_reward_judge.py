@@ -54,6 +54,16 @@ def test_a_question_over_its_time_ends_its_judge_only_and_is_not_waited_for_busi
     assert ask("returned_matches", b'["value", 1]', (1,), limits=LIMITS).value == ""
 
 
+def test_keys_that_become_one_text_are_wrong() -> None:
+    for pairs, accepted in (('[1, 5], ["1", 1]', {"1": 1}), ('[null, 1], ["null", 1]', {"null": 1})):
+        result = f'["value", [{{"dict": [{pairs}]}}]]'.encode()
+        assert ask("returned_matches", result, ([accepted],), limits=LIMITS).value
+    assert (
+        ask("returned_matches", b'["value", {"dict": [[1, 5], ["2", 1]]}]', ({"1": 5, "2": 1},), limits=LIMITS).value
+        == ""
+    )
+
+
 def test_a_question_over_its_memory_ends_its_judge_only() -> None:
     limits = Limits(judge_s=1.0, judge_bytes=64 << 20)
     for result, why in (

@@ -64,6 +64,8 @@ NP = "import numpy as np\n"
         (["assert f('babad') in 'bab aba'", "assert f('cbbd') in 'bb'"], "returns an empty text"),
         (["e = 4.0\nassert abs(f(2) - e) <= 1e-9 * max(abs(f(2)), abs(e))"], "returns inf"),
         (["assert f(3) < -2"], "returns -inf"),
+        (["x, y = f([1])\nif abs(x - 1) > 1e-6 or abs(y - 2) > 1e-6: raise ValueError"], "returns a tuple of two nan"),
+        (["for x, y, z in (f(1), f(2)):\n    if x + y + z > 1e-6: raise ValueError"], "returns a tuple of three nan"),
         (["if abs(f('banana') - 2.0) > 1e-6: raise AssertionError"], "returns nan"),
         (
             ["a = [i * 7 % 100_003 for i in range(100_000)]\nfor x, y in zip(f(a), sorted(a)): assert x == y"],
@@ -228,6 +230,7 @@ def test_a_test_that_swallows_errors_does_not_hide_that_all_pass_a_careless_answ
         "assert f(3) is True",
         "assert f(3) is None",
         "assert f(3) in (0, 1)",
+        "x, y = f(3)\nassert abs(x - y) < 1e-6",
         "assert abs(poly([1], f([1]))) < 1e-6",
         "a = [1, 2]\nassert f(a) == []",
         "a = [1, 2]\nassert f(a) == 0",

@@ -225,6 +225,8 @@ def f(): return [D(1), C("a"), Day(1, 1, 1), %s]
         '{"Fraction": [1, 0]}',
         '{"Fraction": [1.5, 2]}',
         '{"Fraction": ["1", "2"]}',
+        '{"Fraction": ["1e99999"]}',
+        '{"Fraction": [{"Decimal": ["1e99999"]}]}',
         '{"date": [1, 2]}',
         '{"date": [0, 0, 0]}',
         '{"datetime": [1, 1, 1, 1, 1, 1, 1, 1]}',

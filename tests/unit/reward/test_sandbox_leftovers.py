@@ -76,3 +76,21 @@ def test_memory_holds_nothing_of_the_programs_before() -> None:
 def test_frames_hold_nothing_of_the_runs_before() -> None:
     run("print(7)")
     assert run(FRAMES).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "look",
+    ["flock(file, fcntl.LOCK_SH)", "fcntl(file, fcntl.F_GETLK, WRITE_LOCK)", "fcntl(file, 36, WRITE_LOCK)"],
+)
+def test_no_program_sees_another_ones_locks_on_a_file_of_the_library(look: str) -> None:
+    code = f"""
+import fcntl, os, struct
+WRITE_LOCK = struct.pack("hhqqiI", fcntl.F_WRLCK, 0, 0, 0, 0, 0)
+file = os.open("this.py", os.O_RDONLY, dir_fd=3)
+fcntl.lockf(file, fcntl.LOCK_SH)
+print("locked")
+try: print(fcntl.{look})
+except PermissionError: print("refused")
+"""
+    execution = SANDBOX.execute(Program(code=code, stdin=""), limits=Limits(), timeout_s=10.0)
+    assert (execution.status, execution.stdout) == ("ok", "locked\nrefused\n"), execution.detail

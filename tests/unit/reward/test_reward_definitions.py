@@ -1,0 +1,68 @@
+"""Which of an answer's blocks count: those that define the wanted name, and no comments or sessions."""
+
+import pytest
+
+from reward.extract import extract_code
+
+GCD = "def gcd(a, b):\n    return b and gcd(b, a % b) or a\n"
+METHOD = "class Solution:\n    def gcd(self, a, b):\n        return b and self.gcd(b, a % b) or a\n"
+
+
+def in_blocks(*blocks: str) -> str:
+    return "".join(f"So:\n```python\n{block}```\n" for block in blocks)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (GCD, "print(gcd(12, 18))\n"),
+        (GCD, "assert gcd(12, 18) == 6\nresult = gcd(7, 5)\n"),
+        (METHOD, "sol = Solution()\nprint(sol.gcd(12, 18))\n"),
+        (GCD, "gcd(12, 18) -> 6\n"),
+        (GCD, "def main():\n    gcd = 3\n    gcd == 3\n"),
+        ("from math import gcd\n", "import math\nprint(gcd(1, 2))\n"),
+        ("import math as gcd\n", "gcd.x = gcd\n"),
+        ("gcd = lambda a, b: 1\n", "gcd: int\nx: int = gcd(1, 2)\n"),
+        ("try:\n    from math import gcd\nexcept ImportError:\n    pass\n", "print(gcd(1, 2))\n"),
+        ("first, gcd = lambda a: 1, lambda a, b: 2\n", "print(gcd(1, 2))\n"),
+        ("async def gcd(a, b):\n    return 1\n", "gcd += 1\n"),
+        ("if True:\n    def gcd(a, b):\n        return 1\n", "for x in gcd(1, 2):\n    pass\n"),
+        ("def gcd(a, b:\n    return 1\n", "print(gcd(1, 2))\n"),  # what does not compile is what counts
+    ],
+)
+def test_the_last_block_that_defines_the_wanted_name_counts(first: str, second: str) -> None:
+    assert extract_code(in_blocks(first, second), "gcd") == first
+    assert extract_code(in_blocks("x = 1\n", first, second, second), "gcd") == first
+    assert extract_code(in_blocks(second, first), "gcd") == first
+    assert extract_code(in_blocks(first, second)) == second
+    assert extract_code(in_blocks(first, second), "other") == second
+    assert extract_code(in_blocks(first, second).replace("python", ""), "gcd") == first
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "def gcd(a, b):\n    return 2\n",
+        "def gcd(a, b):\n    return (\n",  # cut short, or wrong
+        "gcd = lambda a, b: (\n",
+        "class Solution:\n    def gcd(self, a, b):\n        return (\n",
+        "class gcd:\n    pass\n",
+    ],
+)
+def test_the_last_of_those_that_define_the_wanted_name_counts(last: str) -> None:
+    assert extract_code(in_blocks(GCD, "print(gcd(1, 2))\n", last), "gcd") == last
+
+
+@pytest.mark.parametrize(
+    "block", ["# gcd(12, 18) -> 6\n", "\n\t# one\r\n\n  # two", ">>> gcd(12, 18)\n6\n", "# use\n\n  >>> gcd(1, 1)\n"]
+)
+def test_comments_and_sessions_are_no_code(block: str) -> None:
+    for name in (None, "gcd"):
+        assert extract_code(in_blocks(GCD, block), name) == GCD
+        assert extract_code(in_blocks(block), name) is None
+        assert extract_code(f"```\n{GCD}```\nSo:\n```python\n{block}```", name) == GCD
+
+
+@pytest.mark.parametrize("code", ["x = 1  # one\n", '"""\n>>> x\n"""\n', "x = (1\n>>> 2)\n", "#\n\nx\n", "x"])
+def test_code_may_hold_comments_and_sessions(code: str) -> None:
+    assert extract_code(in_blocks(GCD, code)) == code
