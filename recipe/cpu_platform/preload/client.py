@@ -106,7 +106,13 @@ def hand_over(name: str, arguments: list[str]) -> tuple[socket.socket, int]:
 
 
 def stand_in(connection: socket.socket, pidfd: int, *, ends_with_parent: bool = True) -> NoReturn:
-    """Forward signals to the worker and end as it ends, or with the parent of this process; that ends the worker."""
+    """Forward signals to the worker and end as it ends, or with the parent of this process; that ends the worker.
+
+    Args:
+        connection: What `hand_over` returned.
+        pidfd: As well.
+        ends_with_parent: False for a driver, whose parent is a shell that may end before it.
+    """
 
     def forward(number: int, _: object) -> None:
         with contextlib.suppress(ProcessLookupError):

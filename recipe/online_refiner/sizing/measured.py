@@ -81,7 +81,7 @@ def read_run(folder: Path) -> Run:
     """Read a run directory.
 
     Raises:
-        ValueError: If it has less than two steps.
+        ValueError: If it has less than two steps, or its records have no numbers of tokens.
     """
     metrics = list(read_rows(folder / "metrics.jsonl")) if (folder / "metrics.jsonl").exists() else []
     if len(metrics) < 2:
@@ -90,6 +90,8 @@ def read_run(folder: Path) -> Run:
     records: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for line in refinement_lines(folder):
         row = json.loads(line)
+        if "refine_tokens" not in row:
+            raise ValueError(f"{folder}: its records have no numbers of tokens: a run of an earlier release")
         records[row["step"]].append(row)
     steps = [_step(config, row, records[row["step"]]) for row in metrics[1:]]
     return Run(name=folder.name, config=config, steps=steps)
@@ -99,14 +101,6 @@ def _step(config: DictConfig, metrics: dict[str, Any], records: list[dict[str, A
     prompt = round(metrics["prompt_length/mean"])
     if not records:  # nothing was refined
         return Step(responses=_even(config, metrics, prompt), refinements=_none(config), metrics=metrics)
-    requested = [row for row in records if row["verdict"] not in NOT_REQUESTED]
-    if "refine_tokens" not in records[0]:  # written before they were recorded: texts say how tokens are shared
-        for row in records:
-            row |= {"refine_tokens": 0, "prompt_tokens": prompt}
-        _share(records, "response_tokens", metrics["tokens/rollout"], lambda row: row["response"])
-        _share(requested, "refine_tokens", metrics["tokens/refine"], lambda row: row["refined"] or row["detail"])
-        for row in requested:
-            row["refine_prompt_tokens"] = round(metrics["tokens/refine_prompt"] / len(requested))
     responses: dict[str, list[tuple[int, int]]] = defaultdict(list)
     refinements: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for row in records:
@@ -120,12 +114,6 @@ def _step(config: DictConfig, metrics: dict[str, Any], records: list[dict[str, A
     return Step(
         responses=list(responses.values()), refinements=[refinements[key] for key in responses], metrics=metrics
     )
-
-
-def _share(rows: list[dict[str, Any]], name: str, total: float, text: Any) -> None:
-    num_characters = max(1, sum(len(text(row)) for row in rows))
-    for row in rows:
-        row[name] = max(1, round(total * len(text(row)) / num_characters))
 
 
 def _even(config: DictConfig, metrics: dict[str, Any], prompt: int) -> list[list[tuple[int, int]]]:
