@@ -12,7 +12,7 @@ import pytest
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.cpu_platform.preload import WARM_VARIABLE
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # whole jobs show the deaths too: test_modes.py, test_main_job.py
 PROBE = str(Path(__file__).with_name("preload_probe.py"))
 LAUNCHER = ("-m", "recipe.cpu_platform.launch")
 
