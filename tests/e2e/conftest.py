@@ -26,6 +26,10 @@ NATIVE_CRASH = ["assert -11 == 0", r"\*\*\* SIGSEGV received", "Fatal Python err
 and pytest's last line says so; any other failure counts at once."""
 
 
+LONGEST = ("test_ray_job.py", "test_examples.py", "test_megatron_job.py", "test_placements.py", "test_two_nodes.py")
+"""Files that begin before all others: one that begins last has a core to itself, and the other idles."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let the drivers of all jobs be forks of one process, where several tests run at a time."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
@@ -36,11 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a test whose job crashed in native code run once more; those that wait for others' ends come last."""
+    """Let a test whose job crashed in native code run once more; long files come first, what waits for ends last."""
     for item in items:
         if item.get_closest_marker("e2e"):
             item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=NATIVE_CRASH))
-    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+    items.sort(key=lambda item: (item.get_closest_marker("last") is not None, item.path.name not in LONGEST))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ DRIVER: tuple[str, ...] = (
     "pandas",
     "peft",
     "torchdata.stateful_dataloader",
-    "vllm",
 )
 """Of the driver and of workers, without Ray: imported before the driver forks the fork server."""
 
