@@ -35,7 +35,6 @@ NEIGHBOURS = [
 CYCLES = {
     "gae": [*MODES, {"mode": "lagrangian"}, {"mode": "penalty", "credit": "in_reward"}],
     "grpo": [
-        *MODES,
         *({"mode": mode, "credit": credit} for credit in CREDITS for mode in ("penalty", "lagrangian")),
         *NEIGHBOURS,
     ],

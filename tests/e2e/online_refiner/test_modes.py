@@ -20,7 +20,7 @@ from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import read_rows, refinement_lines
 
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")
-NUM_STEPS = {"gae": 7, "grpo": 19, "dapo": 5}
+NUM_STEPS = {"gae": 7, "grpo": 14, "dapo": 5}
 """Settings in each of the probe's cycles."""
 NUM_BEFORE_DEATH = 2
 """Steps; in the next one no refinement is asked for, so that none is missing in a step that refines."""
@@ -122,9 +122,9 @@ def check_training(trained: Trained, tiny_llama: Path, *, num_epochs: int) -> No
 
 
 @pytest.mark.e2e
-def test_every_mode_trains_with_gae_and_grpo(gae_and_grpo: Trained, tiny_llama: Path) -> None:
+def test_every_mode_trains_with_gae_and_every_credit_with_grpo(gae_and_grpo: Trained, tiny_llama: Path) -> None:
     check_training(gae_and_grpo, tiny_llama, num_epochs=1)
-    assert [record["estimator"] for record in gae_and_grpo.records] == ["gae"] * 7 + ["grpo"] * 19
+    assert [record["estimator"] for record in gae_and_grpo.records] == ["gae"] * 7 + ["grpo"] * 14
     of_grpo = [record["settings"] for record in gae_and_grpo.records[NUM_STEPS["gae"] :]]
     for credit in ("whole", "in_reward", "centred", "divergence", "exonerate"):
         assert [one["mode"] for one in of_grpo if one["credit"] == credit] == ["penalty", "lagrangian"]
