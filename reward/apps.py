@@ -100,7 +100,7 @@ def score_response(
     limits = limits or Limits()
     sandbox = sandbox or shared_sandbox(SandboxConfig())
     try:
-        code = find_code(response, limits, problem.fn_name)
+        code = find_code(response, limits, problem)
     except JudgeLostError as error:
         return score_from_verdicts([Verdict.INFRA_ERROR], num_tests=problem.num_tests, detail=str(error))
     if code is None:
@@ -133,16 +133,19 @@ def _first_error(response: str, code: str, detail: str) -> int | None:
     return min(len(response), start + sum(len(line) + 1 for line in lines_before))
 
 
-def find_code(response: str, limits: Limits, name: str | None = None) -> str | None:
+def find_code(response: str, limits: Limits, tested: Problem | str = "") -> str | None:
     """The code of an answer (`reward.extract`), or None when it holds none that can be found within the limits.
 
-    Of several blocks the last that defines `name` counts, if the answer is to define one.
+    Of several blocks the last counts that defines what is tested, if that has a name: a problem's function, or another.
 
     Raises:
         JudgeLostError: no judge answered.
     """
     try:
-        return ask("extract_code", response, name, limits=limits).value
+        if isinstance(tested, Problem) and tested.kind == "test_code" and not tested.fn_name:
+            return ask("extract_tested", response, tested.inputs[0], limits=limits).value
+        name = tested.fn_name if isinstance(tested, Problem) else tested
+        return ask("extract_code", response, *filter(None, [name]), limits=limits).value
     except UnjudgeableError:
         return None
 

@@ -5,19 +5,21 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reward.definitions import defines, is_program, parsed
+from reward.definitions import defines, is_program, parsed, shows_values
 
 _RUN = re.compile(r"`{3,}|~{3,}")
 # Indentation, and marks of list items and block quotes.
 _BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+|>[ \t]*)*")
 _MAX_BEFORE_FENCE = 100  # characters; a fence behind more is one in the middle of a line
 _INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line behind an opening fence
-_NAMES_OF_PYTHON = r"(?:i?py(?:thon)?|cpython|pypy)[0-9.]*"
+_NAMES_OF_PYTHON = r"(?:i?py(?:thon)?|cpython|pypy|tool_code)[0-9.]*"
 _BARE_INFO = re.compile(rf"(?:{_NAMES_OF_PYTHON})?[ \t]*\r?\n", re.I)  # Python alone, or nothing
 _BLANK_LINE = re.compile(r"[ \t\r]*(?:\n|\Z)")
 _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.-]*)")  # as in ```python title="x", ```{python} and ```{.python .numbered}
 _PYTHON = re.compile(_NAMES_OF_PYTHON)
-_UNNAMED = re.compile("")
+_BYTE_ORDER_MARK = "\ufeff"
+_OPENING_TAG = re.compile(r"\s*(?:<(?:answer|code|solution|python|\|python_tag\|)>|\[PYTHON\])(?:[ \t]*\n)?")
+_CLOSING_TAGS = ("</answer>", "</code>", "</solution>", "</python>", "[/PYTHON]")
 # Behind a line or before one, not in a program's text.
 _END_OF_THOUGHTS = re.compile(r"^[ \t]*</think(?:ing)?>|</think(?:ing)?>[ \t]*\r?$", re.M)
 _END_MARKS = (
@@ -46,22 +48,23 @@ _STATEMENTS_OF_CODE = (
 )
 
 
-def extract_code(response: str, name: str | None = None) -> str | None:
+def extract_code(response: str, *names: str) -> str | None:
     """Find the code of an answer, or None when it holds none.
 
     The last Python block counts; without one the last block that names no language (a program's output, shown in a
-    plain block after the program, must not replace it). Of these the last that defines `name` comes first, if the
-    answer is to define one. Blocks in other languages, of comments alone and of sessions (`>>>`) do not count. An
-    unterminated last fence reaches to the end. An answer without any fence is code only if all of it parses as Python
-    and it has a definition, an import, an assignment or a print: a bare word is no program. What a model thought first
-    (up to `</think>`) is looked at only where there is no code behind it.
+    plain block after the program, must not replace it). Of these the last that defines one of `names` comes first, if
+    the answer is to define one, then those that do not show values alone. Blocks in other languages, of comments or
+    commands alone and of sessions (`>>>`) do not count. An unterminated last fence reaches to the end. Text before any
+    fence is code only if all of it parses as Python and it has a definition, an import, an assignment or a print: a
+    bare word is no program. What a model thought first (up to `</think>`) is looked at only where there is no code
+    behind it.
     """
     response = _without_end_marks(response)
-    code = _last_code(response, name)
+    code = _last_code(response, names)
     thoughts_end = max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
     is_in_code = code is not None and _END_OF_THOUGHTS.search(code) is not None and parsed(code) is not None
     if thoughts_end and not is_in_code:
-        return _last_code(response[thoughts_end:], name) or code
+        return _last_code(response[thoughts_end:], names) or code
     return code
 
 
@@ -75,17 +78,31 @@ def _without_end_marks(response: str) -> str:
     return response[:kept]
 
 
-def _last_code(response: str, name: str | None) -> str | None:
-    found = list(_fenced_blocks(response))
-    blocks = [(_language(info), code) for info, code in found if code.strip() and is_program(code)]
-    for wanted in (_PYTHON, _UNNAMED):
-        candidates = [code for language, code in blocks if wanted.fullmatch(language)]
-        if candidates:
-            defining = (code for code in reversed(candidates) if name and defines(code, name))
-            return next(defining, candidates[-1])
-    if not found and "```" not in response and _looks_like_code(response):
-        return response
-    return None
+def _last_code(response: str, names: tuple[str, ...]) -> str | None:
+    found = [(_language(info), code) for info, code in _fenced_blocks(response)]
+    blocks = [(language, code.removeprefix(_BYTE_ORDER_MARK)) for language, code in found if is_program(code)]
+    named = [code for language, code in blocks if _PYTHON.fullmatch(language)]
+    if named:
+        return _last_of(named, [code for code in named if not shows_values(code)], names)
+    outside = _without_tags(response.partition("```")[0])
+    if _looks_like_code(outside):  # in no fence, or in one that the prompt opened
+        return outside
+    unnamed = [code for language, code in blocks if not language]
+    return _last_of(unnamed, [code for code in unnamed if _looks_like_code(code)], names) if unnamed else None
+
+
+def _last_of(blocks: list[str], better: list[str], names: tuple[str, ...]) -> str:
+    defining = (code for code in reversed(blocks) if any(defines(code, name) for name in names))
+    return next(defining, (better or blocks)[-1])
+
+
+def _without_tags(text: str) -> str:
+    """The text without tags around it, as of `<answer>` or `[PYTHON]`."""
+    begin, end = _OPENING_TAG.match(text), len(text.rstrip())
+    for tag in _CLOSING_TAGS:
+        if text.endswith(tag, 0, end):
+            return text[begin.end() if begin else 0 : end - len(tag)]
+    return text[begin.end() :] if begin else text
 
 
 def _language(info: str) -> str:

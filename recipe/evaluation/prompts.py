@@ -54,8 +54,7 @@ def _chat_text(task: Task) -> str:
 def _chat_program(task: Task, answer: str) -> str | None:
     if isinstance(task.problem, Graded):
         return answer
-    name = task.problem.fn_name if task.problem else task.entry_point or None
-    code = find_code(answer, Limits(), name)
+    code = find_code(answer, Limits(), task.problem or task.entry_point or "")
     return None if code is None else f"{task.preamble}{code}"
 
 

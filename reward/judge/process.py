@@ -62,6 +62,7 @@ def _are_faults(value: Any) -> bool:
 # What a task's value is, see `reward.judge.tasks`.
 _IS_VALUE: dict[str, Callable[[Any], bool]] = {
     "extract_code": lambda value: value is None or isinstance(value, str),
+    "extract_tested": lambda value: value is None or isinstance(value, str),
     "stdout_matches": lambda value: isinstance(value, bool),
     "returned_matches": lambda value: isinstance(value, str),
     "returned_satisfies": lambda value: isinstance(value, str),

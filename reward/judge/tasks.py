@@ -7,7 +7,7 @@ from typing import Any
 from reward.compare import stdout_matches, value_matches
 from reward.extract import extract_code
 from reward.judge import math_answers, puzzles
-from reward.judge.assertions import load_modules, run_test_code
+from reward.judge.assertions import load_modules, modules_used, names_of_the_answer, run_test_code
 from reward.judge.faults import faults_of_tests, faults_together
 from reward.judge.protocol import Call
 from reward.sandbox.jail.values import from_text
@@ -19,6 +19,7 @@ def tasks(call: Call) -> dict[str, Callable[..., Any]]:
     """By name; `call` runs a function of the answer in the sandbox."""
     return {
         "extract_code": extract_code,
+        "extract_tested": extract_tested,
         "stdout_matches": stdout_matches,
         "returned_matches": returned_matches,
         "returned_satisfies": returned_satisfies,
@@ -41,6 +42,11 @@ LOADERS: dict[str, Callable[..., bool]] = {
 """Of tasks that a confined fork does: what loads before the fork, from the task's arguments, and whether it did."""
 GRADES = ("grade_math", "grade_puzzle")
 """Tasks that end as unreadable, where their fork ends before them."""
+
+
+def extract_tested(response: str, test_code: str) -> str | None:
+    """Find the code of an answer whose name only the test code says."""
+    return extract_code(response, *set(names_of_the_answer(test_code, None)) - modules_used(test_code))
 
 
 def _graded(grade: Callable[..., tuple[str, float, str]]) -> Callable[..., tuple[str, float, str]]:

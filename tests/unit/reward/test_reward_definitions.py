@@ -57,12 +57,51 @@ def test_the_last_of_those_that_define_the_wanted_name_counts(last: str) -> None
     "block", ["# gcd(12, 18) -> 6\n", "\n\t# one\r\n\n  # two", ">>> gcd(12, 18)\n6\n", "# use\n\n  >>> gcd(1, 1)\n"]
 )
 def test_comments_and_sessions_are_no_code(block: str) -> None:
-    for name in (None, "gcd"):
-        assert extract_code(in_blocks(GCD, block), name) == GCD
-        assert extract_code(in_blocks(block), name) is None
-        assert extract_code(f"```\n{GCD}```\nSo:\n```python\n{block}```", name) == GCD
+    for names in ((), ("gcd",)):
+        assert extract_code(in_blocks(GCD, block), *names) == GCD
+        assert extract_code(in_blocks(block), *names) is None
+        assert extract_code(f"```\n{GCD}```\nSo:\n```python\n{block}```", *names) == GCD
 
 
 @pytest.mark.parametrize("code", ["x = 1  # one\n", '"""\n>>> x\n"""\n', "x = (1\n>>> 2)\n", "#\n\nx\n", "x"])
 def test_code_may_hold_comments_and_sessions(code: str) -> None:
-    assert extract_code(in_blocks(GCD, code)) == code
+    assert extract_code(in_blocks(code)) == code
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from solution import gcd\nassert gcd(12, 18) == 6\n",
+        "import gcd\nprint(gcd.gcd(1, 2))\n",
+        "gcd = gcd(12, 18)\nprint(gcd)\n",
+        "def gcd(a, b): ...\n",
+        'async def gcd(a, b):\n    """Greatest."""\n    raise NotImplementedError("yet")\n',
+        "class Solution:\n    def gcd(self, a, b):\n        pass\n",
+    ],
+)
+def test_uses_and_stubs_define_nothing(use: str) -> None:
+    assert extract_code(in_blocks(GCD, use), "gcd") == GCD
+    assert extract_code(in_blocks(use), "gcd") == use
+    again = "gcd = lambda a, b: b and gcd(b, a % b) or a\n"
+    assert extract_code(in_blocks(GCD, use, again, use), "other", "gcd") == again
+
+
+@pytest.mark.parametrize("shown", ["3\n", "[1, 2]\n-1\n", "'YES'", "a - b"])
+def test_what_shows_values_is_taken_only_where_there_is_nothing_else(shown: str) -> None:
+    program = "a, b = map(int, input().split())\nprint(a - b)\n"
+    for blocks in (in_blocks(program, shown), in_blocks(program, shown).replace("python", "")):
+        assert extract_code(blocks) == program
+    assert extract_code(in_blocks(shown)) == shown
+
+
+@pytest.mark.parametrize("shown", ["1 2\n", "Hello, world!\n", "Case 1: 3\n"])
+def test_output_in_a_block_without_a_language_replaces_no_program(shown: str) -> None:
+    assert extract_code(f"```\n{GCD}```\nIt prints\n```\n{shown}```") == GCD
+    assert extract_code(in_blocks(GCD, shown)) == shown, "what is called Python may be a program with a mistake"
+
+
+@pytest.mark.parametrize("block", ["!pip install numpy\n", "# once\n%pip install numpy\n\n  $ ls\n"])
+def test_commands_are_no_code(block: str) -> None:
+    assert extract_code(in_blocks(GCD, block)) == GCD
+    assert extract_code(in_blocks(block)) is None
+    assert extract_code(in_blocks(f"{block}x = 1\n")) == f"{block}x = 1\n"
