@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reward import score
-from reward.judge.math_answers import find_answer
+from reward.judge.math_marks import find_answer
 from reward.limits import Limits
 from reward.math import MathProblem, compute_score
 
@@ -73,6 +73,26 @@ def test_answer_is_found(text: str, answer: str | None) -> None:
         ("B", ["(B)", r"\text{B}", "b"], ["(A)", "A, B"]),
         ("x^2 = -1", ["x^2 = -1"], ["1 = 2", "x = x + 1"]),
         ("12:30", ["12:30"], ["12:45"]),
+        (r"\frac{r}{R}", [r"\frac{r}{R}", r"r/R"], [r"\frac{R}{r}", "1"]),
+        ("A-a", ["-a+A"], ["a-A", "0"]),
+        ("2N", ["2N", "N+N"], ["2n"]),
+        (r"\pi", [r"\pi", r"\frac{2\pi}{2}"], [r"\Pi"]),
+        (r"\text{Yes}", ["yes", "YES", r"\text{yes}"], ["No"]),
+        ("Red", ["red"], ["dre"]),
+        ("5 Apples", ["5 apples"], ["6 apples"]),
+        ("2x", ["**2x**", "**x*2**", "2 x"], ["x**2", "x ** 2", "x **2", "**x**2**"]),
+        ("x^2+1", ["x**2 + 1", "1+x**2", "**x**2 + 1**"], ["2x+1", "x**3 + 1"]),
+        ("x^{n+1}", ["x**(n+1)", "x ** (n + 1)"], ["x**n+1"]),
+        ("8", ["2**3", "16*2**-1"], ["2**4", "6"]),
+        ("a - b", ["a-b", "-b+a"], ["b - a"]),
+        ("x-y-z", ["x - y - z"], ["x-y+z"]),
+        ("mn - n", ["n(m-1)"], ["n - mn"]),
+        ("A and C", ["A, C", "C and A"], ["A", "A and B"]),
+        ("well-known", ["Well-known"], ["known-well"]),
+        (r"1.6\times 10^{-19}", [r"1.6\times 10^{-19}", r"16\cdot 10^{-20}"], ["0", "0.0", r"9.1\times 10^{-31}"]),
+        ("0.0000001", [r"10^{-7}"], ["0.0000004", "0.0"]),
+        (r"\frac{1}{70}", ["0.014286"], ["0.0142", "0.0"]),
+        ("0", ["0.0"], ["0.1"]),
     ],
 )  # fmt: skip
 def test_comparison(answer: object, right: list[str], wrong: list[str]) -> None:
