@@ -13,6 +13,7 @@ process that calls this, nor run anywhere.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from reward.grading import Graded, ask_grade, require, reward
@@ -36,7 +37,10 @@ class MathProblem(Graded):
         require("math_verify", "math-verify[antlr4_9_3]")
         if isinstance(answer, bool) or not isinstance(answer, (str, int, float)) or not str(answer).strip():
             raise ValueError(f"problem {problem_id}: the expected answer is {answer!r}: give text or a number")
-        return cls(problem_id=str(problem_id), ground_truth=str(answer))
+        text = str(answer)
+        if isinstance(answer, float) and "e" in text:  # 1e-07 is no number in LaTeX
+            text = format(Decimal(text), "f")
+        return cls(problem_id=str(problem_id), ground_truth=text)
 
     def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
         """See `Graded.ask`."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from reward.judge.math_marks import MAX_ANSWER_CHARS, find_answer, find_marked
 from reward.judge.math_text import as_text, clean, is_same_text, is_words
+from reward.judge.math_units import unit_as_text
 from reward.judge.no_code import forbid_code
 
 MAX_DEPTH = 20  # of brackets: math-verify's time doubles with each
@@ -27,6 +28,8 @@ _WARM_UP = (
 )
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
 _SMALL_SHARE, _ROUNDED = 1e-4, 1e-5  # of a number by which another may differ; more than what rounding hides
+_ABOUT = 0.05  # of a number: what the sides of `\approx` may differ by
+_BASE = re.compile(r"\d_\{?(\d+)")
 _NONSENSE = ("1=2", "x=x+1")  # equations without a solution: all of them are equal, says math-verify
 
 
@@ -78,13 +81,15 @@ def grade_text(response: str, answer: str) -> tuple[str, float, str]:
 
 def grade_math(found: str, answer: str) -> tuple[str, float, str]:
     """Outcome (pass, fail), points, and the answer that `grade_text` found."""
-    is_right = is_equal(clean(found), _expected(answer))
+    is_right = is_equal(unit_as_text(clean(found)), _expected(answer))
     return "pass" if is_right else "fail", float(is_right), found
 
 
 def is_equal(found: str, expected: str) -> bool:
     """Whether math-verify finds two answers equal, which differ as text."""
     if is_words(as_text(expected)):  # to it a word is a product of letters, in any order
+        return False
+    if _is_of_other_base(found, expected) or _is_no_approximation(found, expected):
         return False
     gold, other = _read(expected), _read(found)
     if not gold or not other or not verify(gold, other) or _is_far(gold[0], other[0]):
@@ -94,12 +99,33 @@ def is_equal(found: str, expected: str) -> bool:
 
 def _is_far(gold: Any, found: Any) -> bool:
     """Whether two numbers are equal to math-verify because both are small: it rounds to six decimals."""
-    try:
-        numbers = [float(getattr(value, "rhs", value)) for value in (gold, found)]
-    except (TypeError, ValueError, OverflowError):  # a set, a formula, ...
+    numbers = _numbers(gold, found)
+    if not numbers or numbers[0] == 0:
         return False
-    difference = abs(numbers[0] - numbers[1])
-    return numbers[0] != 0 and _SMALL_SHARE * max(map(abs, numbers)) < difference < _ROUNDED
+    return _SMALL_SHARE * max(map(abs, numbers)) < abs(numbers[0] - numbers[1]) < _ROUNDED
+
+
+def _is_of_other_base(found: str, expected: str) -> bool:
+    """Whether numbers have unequal subscripts, which math-verify drops; without one a number is decimal."""
+    bases = set(_BASE.findall(found))
+    return bool(bases) and bases != set(_BASE.findall(expected) or ["10"])
+
+
+def _is_no_approximation(found: str, expected: str) -> bool:
+    r"""Whether two numbers said to be about equal are not: math-verify takes the first (`31 \approx 47`)."""
+    sides = found.split(r"\approx")
+    if len(sides) == 1 or r"\approx" in expected:
+        return False
+    numbers = _numbers(*(value for side in sides for value in _read(side)[:1]))
+    return bool(numbers) and max(numbers) - min(numbers) > _ABOUT * max(map(abs, numbers))
+
+
+def _numbers(*values: Any) -> list[float]:
+    """The values as numbers (of equations the right side), or nothing if one is none."""
+    try:
+        return [float(getattr(value, "rhs", value)) for value in values]
+    except (TypeError, ValueError, OverflowError):  # a set, a formula, ...
+        return []
 
 
 def _expected(answer: str) -> str:

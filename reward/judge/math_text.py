@@ -11,6 +11,10 @@ _POWER = re.compile(
     r"([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|\{[^{}]*\}|\((?:[^()]|\([^()]*\))*\)))"
 )
 _STARS = re.compile(r"^\s*\*\*|\*\*\s*$|\*\*(?=\s)|(?<=\s)\*\*")
+_SIGNS = {"\u2212": "-", "\u221e": r"\infty ", "\u00b0": r"^\circ ", "\u00b7": r"\cdot "}
+_ROOT = re.compile(r"\u221a(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\))(?![\w^.])")
+_DASH = re.compile(r"^\u2013 ?(?=[\d.\\])")
+_ABOUT = re.compile(r"^(?:approximately|\\approx|\u2248) ?(?=[\d.\\-])", re.I)
 _MATHS_MARKS = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]|`|\\(?:boxed|fbox)(?![a-zA-Z])")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _LETTER = r"[^\W\d_]"
@@ -25,7 +29,10 @@ _OPTION = re.compile(r"\(?[A-E]\)?")
 def clean(answer: str) -> str:
     """The answer without what marks it as mathematics, and without a full stop."""
     answer = _STARS.sub(" ", _POWER.sub(_as_exponent, _BOLD.sub(r" \1 ", answer)))
-    return " ".join(_MATHS_MARKS.sub(" ", answer).replace("\u2212", "-").split()).rstrip(".,;: ")
+    answer = _ROOT.sub(r"\\sqrt{\1}", _MATHS_MARKS.sub(" ", answer))
+    for sign, command in _SIGNS.items():
+        answer = answer.replace(sign, command)
+    return _DASH.sub("-", _ABOUT.sub("", " ".join(answer.split()))).rstrip(".,;: ")
 
 
 def _as_exponent(power: re.Match[str]) -> str:
