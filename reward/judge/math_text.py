@@ -9,6 +9,7 @@ _BOLD = re.compile(r"(?<![\w)}\]])\*\*(?=\S)([^*]+)(?<=\S)\*\*(?![\d({\\-])")
 _POWER = re.compile(
     r"(?<=[\w)}\]])(?: ?\*\*| \*\* |\*\* (?=\d))"
     r"([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|\{[^{}]*\}|\((?:[^()]|\([^()]*\))*\)))"
+    r"(?!\w| ?\*\*)"  # of several Python takes the last first: those are not read
 )
 _STARS = re.compile(r"^\s*\*\*|\*\*\s*$|\*\*(?=\s)|(?<=\s)\*\*")
 _SIGNS = {"\u2212": "-", "\u221e": r"\infty ", "\u00b0": r"^\circ ", "\u00b7": r"\cdot "}

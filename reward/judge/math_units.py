@@ -15,7 +15,8 @@ _NO_UNITS = """
     ninths tenth tenths eleventh twelfth twelfths zero one two three four five six seven eight nine ten eleven twelve
     thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty
     ninety not no never neither either but maybe perhaps possibly probably wrong incorrect false unless except
-    without instead rather versus than least most above below under between through until till from alpha beta gamma
+    tens if nothing unknown without instead rather versus than least most above below under between
+    through until till from alpha beta gamma
     delta epsilon theta lambda sigma omega
 """  # they change the number, take it back or go on to another one
 _LARGE = re.compile(r"(?:hundred|thousand|million|billion|trillion|percent)[a-z]*")
