@@ -59,16 +59,16 @@ def extract_code(response: str, *names: str) -> str | None:
     bare word is no program. What a model thought first (up to `</think>`) is looked at only where there is no code
     behind it.
     """
-    response = _without_end_marks(response)
+    response = without_end_marks(response)
     code = _last_code(response, names)
-    thoughts_end = max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
+    thoughts = end_of_thoughts(response)
     is_in_code = code is not None and _END_OF_THOUGHTS.search(code) is not None and parsed(code) is not None
-    if thoughts_end and not is_in_code:
-        return _last_code(response[thoughts_end:], names) or code
+    if thoughts and not is_in_code:
+        return _last_code(response[thoughts:], names) or code
     return code
 
 
-def _without_end_marks(response: str) -> str:
+def without_end_marks(response: str) -> str:
     """The answer without the tokens that end a model's turn, where they were left in the text."""
     kept, end = len(response), len(response.rstrip())
     while mark := next((mark for mark in _END_MARKS if response.endswith(mark, 0, end)), ""):
@@ -76,6 +76,11 @@ def _without_end_marks(response: str) -> str:
         while end and response[end - 1].isspace():
             end -= 1
     return response[:kept]
+
+
+def end_of_thoughts(response: str) -> int:
+    """Where a model's answer begins, behind what it thought first."""
+    return max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
 
 
 def _last_code(response: str, names: tuple[str, ...]) -> str | None:

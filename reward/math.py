@@ -7,12 +7,13 @@ reward.custom_reward_function.name=compute_score
 
 `reward_model.ground_truth` is the expected answer (`72`, `\frac{1}{2}`, `(3, \frac{\pi}{2})`), or a solution that gives
 it in a `\boxed{}` or behind `####`: verl's own GSM8K, MATH and DAPO data run as they are, whatever their `data_source`.
-The answer in a response is found as `reward.judge.math_answers.find_answer` says. Model text is never parsed in the
+The answer in a response is found as `reward.judge.math_marks.find_answer` says. Model text is never parsed in the
 process that calls this, nor run anywhere.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from reward.grading import Graded, ask_grade, require, reward
@@ -36,7 +37,10 @@ class MathProblem(Graded):
         require("math_verify", "math-verify[antlr4_9_3]")
         if isinstance(answer, bool) or not isinstance(answer, (str, int, float)) or not str(answer).strip():
             raise ValueError(f"problem {problem_id}: the expected answer is {answer!r}: give text or a number")
-        return cls(problem_id=str(problem_id), ground_truth=str(answer))
+        text = str(answer)
+        if isinstance(answer, float) and "e" in text:  # 1e-07 is no number in LaTeX
+            text = format(Decimal(text), "f")
+        return cls(problem_id=str(problem_id), ground_truth=text)
 
     def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
         """See `Graded.ask`."""

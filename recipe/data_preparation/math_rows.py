@@ -7,7 +7,7 @@ from typing import Any
 from recipe.data_preparation.rows import Dropped, Row
 from recipe.data_preparation.sources import Record
 from reward.grading import Graded
-from reward.judge.math_answers import find_marked
+from reward.judge.math_marks import find_marked
 from reward.math import MathProblem
 from reward.puzzle import Puzzle
 

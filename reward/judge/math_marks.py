@@ -1,0 +1,116 @@
+"""Where a text says its final answer."""
+
+import collections
+import re
+
+from reward.extract import end_of_thoughts, without_end_marks
+
+MAX_ANSWER_CHARS = 2000
+_BRACE = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)  # of a box, escaped, or any other
+_HASHES = re.compile(r"(?P<margin>^[ \t*]*)?(?<!#)####(?!#)[ \t]*(?P<line>[^\n]*)", re.M)
+_PREFIX = re.compile(r"[*_ \t]*(?:the |my )?(?:final )?answer(?:[*_ \t]+is\b|[*_ \t]*:)[*_ \t]*", re.I)
+_FORMULA = re.compile(r"[\d$\\]|^[*_ \t]*\(?[A-Za-z]\)?[*_. \t]*$")
+_PROSE = re.compile(r"[*_ \t]*(?:\(?[0-9A-Za-z]{1,3}[.)][*_ \t]+)?[A-Za-z]{2,}(?:[ \t:]|$)")
+_STATED = re.compile(
+    r"^[ \t]*(?:#{1,6}[ \t]*\**|\*\*)(?:the |my )?(?:final )?answer[*_: \t]*\n\s*"
+    r"(?=[*_]*(?:[\d\\$(\[{]|[+-](?!\s)|[A-Za-z]+[*_.]*[ \t]*$|[A-Za-z]\s*=))"
+    r"|\banswer(?:[*_ \t]+is|[*_ \t]*:|(?=\s+(?:\$|\\[(\[])))[\s:*]*",
+    re.I | re.M,
+)
+_OPEN, _CLOSE = "<answer>", "</answer>"
+_DISPLAY = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\$[^$\n]*\$|\\\([^\n]*?\\\)", re.DOTALL)
+_SENTENCE = re.compile(r"(?:(?!\.(?:\s|$))[^\n])*")
+_BETWEEN_BOXES = re.compile(r"(?:[\s$,;&]|\\[()\[\],;! ]|\\?q?quad|\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)*")
+
+
+def find_answer(text: str) -> str | None:
+    r"""The final answer in a response, or None.
+
+    What the model thought first (up to `</think>`) is looked at only where nothing is found behind it. The last mark
+    counts: a `\boxed{}`, what stands behind `####` in its line, or between `<answer>` and `</answer>`. Without any it
+    is what the last "answer is", "answer:" or heading "Answer" says, up to the end of its sentence; without that the
+    only formula of a text that has no numbers beside it; or else the whole text, if that is one line.
+    """
+    text = without_end_marks(text)
+    begin = end_of_thoughts(text)
+    return _find(text[begin:]) or (_find(text) if begin else None)
+
+
+def _find(text: str) -> str | None:
+    end = text.rfind(_CLOSE)
+    begin = text.rfind(_OPEN, 0, max(end, 0))
+    if begin >= 0 and find_marked(text[end:]) is None and not _STATED.search(text, end + len(_CLOSE)):
+        found = _find_unquoted(text[begin + len(_OPEN) : end])
+        if found is not None:
+            return found
+    return _find_unquoted(text)
+
+
+def _find_unquoted(text: str) -> str | None:
+    marked = find_marked(text)
+    if marked is not None:
+        return marked.strip() or None
+    stated = _last(_STATED, text)
+    if stated is None:
+        whole = text.strip()
+        if len(whole) > MAX_ANSWER_CHARS:
+            return None
+        formulas = _DISPLAY.findall(whole)
+        if len(formulas) == 1 and not any(map(str.isdigit, whole.replace(formulas[0], ""))):
+            return formulas[0]
+        return whole if whole and "\n" not in whole else None
+    shown = _DISPLAY.match(text, stated.end())
+    rest = _SENTENCE.match(text, shown.end() if shown else stated.end())
+    assert rest is not None  # it matches nothing, too
+    return f"{shown.group() if shown else ''}{rest.group()}".strip() or None
+
+
+def find_marked(text: str) -> str | None:
+    """What the last mark says; boxes with nothing but `,`, "and" or "or" between them say it together."""
+    boxes = list(_boxes(text))
+    hashes = _last_hashes(text)
+    if hashes is not None and (not boxes or hashes[0] > boxes[-1][0]):
+        return hashes[1]
+    if not boxes:
+        return None
+    if not boxes[-1][2].strip():
+        return ""
+    contents = [boxes[-1][2]]
+    for (_, end, content), (start, _, _) in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
+        if not _BETWEEN_BOXES.fullmatch(text, end, start):
+            break
+        contents.append(content)
+    return ", ".join(dict.fromkeys(reversed(contents)))
+
+
+def _last_hashes(text: str) -> tuple[int, str] | None:
+    """Where the last `####` stands that marks an answer and is no heading, and the answer."""
+    end = len(text.rstrip())
+    for hashes in reversed(list(_HASHES.finditer(text))):
+        line = hashes["line"]
+        prefix = _PREFIX.match(line)
+        line = line[prefix.end() :] if prefix else line
+        is_answer = hashes["margin"] is not None and _FORMULA.search(line) and not _PROSE.match(line)
+        if is_answer or hashes.end() >= end:
+            return hashes.start(), line
+    return None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(iter(collections.deque(pattern.finditer(text), maxlen=1)), None)
+
+
+def _boxes(text: str) -> list[tuple[int, int, str]]:
+    """Start, end and content of the outermost boxes that are closed."""
+    found: list[tuple[int, int, str]] = []
+    opened: list[re.Match[str]] = []
+    for brace in _BRACE.finditer(text):
+        if brace.group().endswith("{") and brace.group() != r"\{":
+            opened.append(brace)
+        elif brace.group() == "}" and opened:
+            box = opened.pop()
+            if box.group() != "{":
+                while found and found[-1][0] > box.start():
+                    found.pop()
+                found.append((box.start(), brace.end(), text[box.end() : brace.start()]))
+    return found
