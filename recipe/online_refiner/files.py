@@ -46,7 +46,12 @@ class Files:
 
     @cached_property
     def num_devices(self) -> int | None:
-        """GPUs of this machine, or cores for a run on CPUs; None where verl joins a cluster, which may have more."""
+        """GPUs of this machine, or cores for a run on CPUs; None where verl joins a cluster, which may have more.
+
+        None too for a dry run that says which GPUs it means: they are elsewhere.
+        """
+        if self._config.dry_run and self._config.sizing.gpu_memory_gib:
+            return None
         ray_init = self._config.ray_kwargs.ray_init
         if os.environ.get("RAY_ADDRESS") or ray_init.get("address") or read_ray_address(ray_init.get("_temp_dir")):
             return None

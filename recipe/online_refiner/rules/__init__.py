@@ -89,6 +89,7 @@ RULES: dict[Literal["config", "machine", "files", "sizes"], tuple[Rule, ...]] = 
         of_sizes.shared_servers_read_it_too,
         of_sizes.replicas_fit,
         of_sizes.replicas_align_with_nodes,
+        of_sizes.heads_are_cut_evenly,
         of_memory.engines_awake_share_a_gpu,
         of_memory.engines_hold_their_weights,
         of_memory.engines_hold_one_request,

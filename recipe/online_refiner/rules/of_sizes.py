@@ -25,6 +25,23 @@ def shared_servers_read_it_too(run: Run) -> str | None:
     )
 
 
+def heads_are_cut_evenly(run: Run) -> str | None:
+    """Tensor-parallel ranks have equally many attention heads, as vLLM and Megatron ask."""
+    actor, policy = run.config.actor_rollout_ref, run.plan.policy_shape
+    cut = [("actor_rollout_ref.rollout", actor.rollout, policy)]
+    if run.blocks.hosts_refiner:
+        cut.append(("refiner.rollout", run.plan.refiner_rollout, run.plan.refiner_shape))
+    if actor.actor.strategy == "megatron":
+        cut.append(("actor_rollout_ref.actor.megatron", actor.actor.megatron, policy))
+    for key, block, shape in cut:
+        if shape is not None and shape.num_heads % block.tensor_model_parallel_size:
+            return (
+                f"{key}.tensor_model_parallel_size={block.tensor_model_parallel_size} does not divide the model's "
+                f"{shape.num_heads} attention heads; set a divisor of them"
+            )
+    return None
+
+
 def replicas_fit(run: Run) -> str | None:
     """The replicas fit on the GPUs of their placement."""
     wanted = run.blocks.refiner.num_replicas or 1

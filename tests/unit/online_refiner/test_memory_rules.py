@@ -83,6 +83,16 @@ def run_of_7b(
         ),
         ((), f"{ROLLOUT}.max_model_len=65536", f"{ROLLOUT}.max_model_len=65536 is more than the model reads, 32768"),
         (
+            (),
+            f"{ROLLOUT}.tensor_model_parallel_size=8",
+            f"{ROLLOUT}.tensor_model_parallel_size=8 does not divide the model's 28 attention heads",
+        ),
+        (
+            (),
+            "refiner.rollout={tensor_model_parallel_size: 8}",
+            "refiner.rollout.tensor_model_parallel_size=8 does not divide the model's 28 attention heads",
+        ),
+        (
             (f"{FSDP}.optimizer_offload=true", f"{FSDP}.param_offload=true"),
             "sizing.host_memory_gib=100",
             "host memory needs 141.9 GiB of a node with 100 (actor's state 85.1, refiner asleep 56.7)",
@@ -113,6 +123,17 @@ def test_a_model_of_an_unknown_family_is_not_refused(run_of_7b: Callable[..., Di
     path.write_text(json.dumps(QWEN_7B | {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]}))
     found = checked(config)
     assert "may not fit" in found.plan.describe(found.config, found.blocks, 4)
+
+
+def test_a_dry_run_that_names_its_gpus_needs_none_here(
+    run_of_7b: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = run_of_7b("dry_run=true")
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert checked(config).plan.num_gpus == config.trainer.n_gpus_per_node
+    config.dry_run = False
+    assert "this machine has 0 GPUs" in error_of(config)
 
 
 def test_a_run_on_cpus_says_nothing_of_gpus(config: DictConfig) -> None:
