@@ -75,10 +75,11 @@ def weights_of_pairs(name: str | None, members: Sequence[Member], is_solved: Cal
     for group in by_group(members) if name else ():
         rewards = [members[index].reward for index in group]
         refined = [(index, value) for index in group if (value := members[index].refined_reward) is not None]
-        if name == "failure_rate":
-            found = [failure_rate(rewards, is_solved)] * len(refined)
+        if name == "failure_rate":  # of siblings too, to which a credit may give what it takes from others
+            found = dict.fromkeys(group, failure_rate(rewards, is_solved))
         else:
-            _, found = mixed_advantages(rewards, [value for _, value in refined])
-        for (index, _), weight in zip(refined, found, strict=True):
+            _, advantages = mixed_advantages(rewards, [value for _, value in refined])
+            found = dict(zip((index for index, _ in refined), advantages, strict=True))
+        for index, weight in found.items():
             weights[index] = weight
     return weights

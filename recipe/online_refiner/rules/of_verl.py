@@ -11,6 +11,8 @@ from refiner_worker.engines import ENGINES
 MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
 GROUP_ESTIMATORS = ("grpo", "grpo_vectorized")
+NO_GROUP_ESTIMATORS = ("reinforce_plus_plus", "remax")
+"""Whose baseline is not of the group: the whole batch, or a greedy response."""
 """Those that a credit with GRPO's advantages may replace."""
 SEQUENCE_LOSSES = ("sapo", "geo_mean")
 """Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
@@ -198,6 +200,11 @@ def dead_groups_are_those_of_the_reward(run: Run) -> str | None:
         return (
             f"constraint.rescue_dead_groups=true with algorithm.adv_estimator={algorithm.adv_estimator}: with a critic "
             "a group of equal rewards is not dead; set it to false"
+        )
+    if algorithm.adv_estimator in NO_GROUP_ESTIMATORS:
+        return (
+            f"constraint.rescue_dead_groups=true with algorithm.adv_estimator={algorithm.adv_estimator}: its "
+            "baseline is not the group's, so equal rewards teach something; set it to false, or the estimator to grpo"
         )
     filters = algorithm.get("filter_groups")
     if filters and filters.enable and filters.metric != "reward":

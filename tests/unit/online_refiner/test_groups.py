@@ -41,6 +41,6 @@ def test_weights_of_pairs_by_hand() -> None:
         *(Member("v", 1.0, None, 0), Member("v", 1.0, None, 0), Member("v", 0.1, None, 0)),
     ]
     assert weights_of_pairs(None, members, is_solved) == [1.0] * 6
-    assert weights_of_pairs("failure_rate", members, is_solved) == [1.0, 0.5, 1.0, 1.0, 1.0, 1.0]
+    assert weights_of_pairs("failure_rate", members, is_solved) == [1.0, 0.5, 1.0, 0.5, 0.5, 0.5]
     # In v: -0.6, 1, 1, 0.1 and 0.2 have mean 0.34 and deviation 0.677, so the better answer is still a bad one.
     assert weights_of_pairs("advantage", members, is_solved)[:2] == pytest.approx([1.155, -0.207], abs=1e-3)

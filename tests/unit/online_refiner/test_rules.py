@@ -26,6 +26,8 @@ MAXIMUM = "refiner.skip_reward_at_least=1.0"
         (MEMBERS, "algorithm.use_kl_in_reward=true", "set algorithm.use_kl_in_reward=false"),
         (MEMBERS, "algorithm.norm_adv_by_std_in_grpo=false", "and algorithm.norm_adv_by_std_in_grpo=true"),
         (RESCUE, "algorithm.adv_estimator=gae", "with a critic a group of equal rewards is not dead"),
+        (RESCUE, "algorithm.adv_estimator=reinforce_plus_plus", "its baseline is not the group's"),
+        (RESCUE, "algorithm.adv_estimator=remax", "its baseline is not the group's"),
         (RESCUE, "algorithm.filter_groups={enable: true, metric: acc}", "set the metric to reward"),
         ((MAXIMUM,), "refiner.skip_reward_at_least=.nan", "least=nan: Input should be a finite number"),
         ((), "constraint.eta=.inf", "constraint.eta=inf: Input should be a finite number"),
