@@ -1,7 +1,7 @@
 """From the refiner's output to a refined response a' as token ids, or the reason why there is none."""
 
 import os.path
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ class Answer:
     """
 
     token_ids: list[int]
-    """a', ended by the policy's EOS token; empty if failed."""
+    """a', ended as a is; empty if failed."""
     text: str
     """a' without special tokens; what was written, if failed."""
     failure: str | None
@@ -29,6 +29,7 @@ def parse_answer(
     response: str,
     kept: Sequence[int] = (),
     eos_token_id: int,
+    stop_token_ids: Collection[int] = (),
     tokenizer: Any,
     stop: str | None = None,
     keeps_stop: bool = False,
@@ -43,7 +44,8 @@ def parse_answer(
         token_ids: Generated ids, without the prompt, with the EOS token or the stop string that ended them.
         kept: What the answer was begun with; it stays as it is, and so does white space behind it.
         response: What was refined, a.
-        eos_token_id: The token that ends the policy's responses.
+        eos_token_id: The token that is to end it.
+        stop_token_ids: Tokens that end what is generated, beside the tokenizer's special ones.
         tokenizer: The tokenizer of both models.
         stop: The text at which the answer ends (an EOS token ends it as well).
         keeps_stop: Whether that text is part of it.
@@ -51,7 +53,7 @@ def parse_answer(
     Returns:
         The answer. Cut by the length limit, or without any text, it is failed.
     """
-    special = set(tokenizer.all_special_ids)
+    special = {*tokenizer.all_special_ids, *stop_token_ids}
     ids = list(token_ids)
     while ids and ids[-1] in special:
         ids.pop()

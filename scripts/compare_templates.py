@@ -48,11 +48,14 @@ async def compare(arguments: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
     from recipe.lab.comparison import OUTCOMES, Bench, Engine, interval
+    from refiner_worker.turn_end import read_turn_end
 
     module, _, function = arguments.reward.partition(":")
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     bench = Bench(
         engine=Engine(arguments.model, arguments.max_model_len, arguments.seed),
-        tokenizer=AutoTokenizer.from_pretrained(arguments.model),
+        tokenizer=tokenizer,
+        turn_end=read_turn_end(arguments.model, tokenizer),
         reward=getattr(importlib.import_module(module), function),
         max_response_tokens=arguments.max_response_tokens,
         max_model_len=arguments.max_model_len,

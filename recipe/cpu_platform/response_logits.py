@@ -12,6 +12,8 @@ Nothing of verl is replaced: ``model.external_lib`` of ``config/platform/cpu.yam
 the engine for the vendor of :class:`recipe.cpu_platform.platform.PlatformCPU`; without it the registry falls back to
 verl's own engine. Hugging Face's ``logits_to_keep`` selects the same positions in every row: where prompts differ in
 length it keeps twice as many as there are response tokens. A hook before the head takes exactly those.
+
+Responses to one prompt in one micro-batch are computed behind one copy of it (``shared_prompts.py``).
 """
 
 from collections.abc import Callable
@@ -25,6 +27,8 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits_with_chunking, logprobs_from_logits
 from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 from verl.workers.engine.fsdp.transformer_impl import _scale_logits_by_temperature
+
+from recipe.cpu_platform.shared_prompts import pack, understands
 
 MODEL_INPUTS = {"input_ids", "attention_mask", "position_ids"}
 """What verl hands to the model for padded text; more of it means images, fused kernels or packed sequences."""
@@ -90,6 +94,7 @@ class ResponseLogitsEngine(FSDPEngineWithLMHead):
         self._has_linear_head = isinstance(head, torch.nn.Linear)
         if self._has_linear_head:
             head.register_forward_pre_hook(self._take_positions)
+        self._understands_masks = understands(self.module.config)
 
     def _take_positions(self, head: torch.nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """Let the head see (1, N, hidden) of the (B, L, hidden) states, in the pass they were asked for."""
@@ -114,10 +119,16 @@ class ResponseLogitsEngine(FSDPEngineWithLMHead):
         model_inputs, output_args = super().prepare_model_inputs(micro_batch)
         self._head_positions = None
         if self._reads_responses_only(micro_batch, model_inputs, output_args):
-            self._head_positions = response_positions(
-                micro_batch["input_ids"].offsets().diff(), micro_batch["responses"].offsets().diff()
-            )
+            num_tokens = micro_batch["input_ids"].offsets().diff()
+            num_response = micro_batch["responses"].offsets().diff()
+            self._head_positions = response_positions(num_tokens, num_response)
             output_args["response_positions"] = self._head_positions
+            if self._understands_masks:
+                rows = list(micro_batch["input_ids"].unbind())
+                packed = pack(rows, num_response.tolist(), self.module.config.hidden_size)
+                if packed is not None:
+                    self._head_positions = packed.positions
+                    model_inputs = {name: getattr(packed, name) for name in MODEL_INPUTS}
         return model_inputs, output_args
 
     def prepare_model_outputs(

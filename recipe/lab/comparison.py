@@ -18,6 +18,7 @@ from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.turn_end import TurnEnd
 
 Reward = Callable[..., Awaitable[dict[str, Any]]]
 MAX_WAITING = 64
@@ -74,6 +75,7 @@ class Bench:
 
     engine: Engine
     tokenizer: Any
+    turn_end: TurnEnd
     reward: Reward
     max_response_tokens: int
     max_model_len: int
@@ -115,6 +117,7 @@ class Bench:
             constraint=constraint("penalty"),
             client=self.engine,  # type: ignore[arg-type]
             prompt=RefinerPrompt(config.template_path(), self.tokenizer, {}, limits),
+            turn_end=self.turn_end,
             score=score,
             max_model_len=self.max_model_len,
             max_response_tokens=self.max_response_tokens,

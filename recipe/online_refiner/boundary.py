@@ -28,9 +28,11 @@ def num_kept_tokens(config: RefinerConfig, rollout: Rollout, tokenizer: Any, lim
     assert config.block is not None
     offsets = token_offsets(rollout.turn_ids, tokenizer)
     characters = block_starts(decode(tokenizer, rollout.turn_ids), config.block)
-    starts = [start for start in dict.fromkeys(token_at(offsets, one) for one in characters) if start < max(1, limit)]
+    starts = list(dict.fromkeys(token_at(offsets, one) for one in characters))
+    ends = [*starts[1:], len(rollout.turn_ids)]
+    blocks = [range(start, end) for start, end in zip(starts, ends, strict=True) if start < max(1, limit)]
     failing = None if rollout.first_error is None else rollout.first_error - len(decode(tokenizer, rollout.earlier_ids))
-    return CHOICES[config.block_choice](rollout, starts, failing and token_at(offsets, max(0, failing)))
+    return CHOICES[config.block_choice](rollout, blocks, failing and token_at(offsets, max(0, failing)))
 
 
 def block_starts(text: str, block: str) -> list[int]:
@@ -66,28 +68,26 @@ def token_at(offsets: list[int], character: int) -> int:
     return bisect_left(offsets, offsets[bisect_right(offsets, character) - 1])
 
 
-def _first_failure(rollout: Rollout, starts: list[int], failing: int | None) -> int:
+def _first_failure(rollout: Rollout, blocks: list[range], failing: int | None) -> int:
     """The block in which the reward saw the response fail first; where it saw none, everything is written."""
-    return 0 if failing is None else starts[bisect_right(starts, failing) - 1]
+    return max(block.start for block in blocks if block.start <= (failing or 0))
 
 
-def _uncertainty(rollout: Rollout, starts: list[int], failing: int | None) -> int:
+def _uncertainty(rollout: Rollout, blocks: list[range], failing: int | None) -> int:
     """The block with the largest mean of -log p under the policy that wrote it."""
     log_probs = rollout.log_probs[rollout.start :]
-    ends = [*starts[1:], len(log_probs)]
-    mean = {start: sum(log_probs[start:end]) / (end - start) for start, end in zip(starts, ends, strict=True)}
-    return min(starts, key=mean.__getitem__)
+    return min(blocks, key=lambda block: sum(log_probs[n] for n in block) / len(block)).start
 
 
-def _random(rollout: Rollout, starts: list[int], failing: int | None) -> int:
+def _random(rollout: Rollout, blocks: list[range], failing: int | None) -> int:
     """Any block; by prompt, step and session alone, wherever that is asked."""
     seed = f"{rollout.prompt_ids} {rollout.request.get('global_steps')} {rollout.session}"
-    return random.Random(seed).choice(starts)
+    return random.Random(seed).choice(blocks).start
 
 
-CHOICES: dict[str, Callable[[Rollout, list[int], int | None], int]] = {
+CHOICES: dict[str, Callable[[Rollout, list[range], int | None], int]] = {
     "first_failure": _first_failure,
     "uncertainty": _uncertainty,
     "random": _random,
 }
-"""From a rollout, the tokens in which the blocks of its turn begin, and the one that fails, if known: a block."""
+"""From a rollout, the blocks of its turn (their tokens), and the token that fails, if known: where one begins."""

@@ -20,6 +20,7 @@ from refiner_worker.config import RefinerConfig
 from refiner_worker.copying import num_copied
 from refiner_worker.parsing import Answer, conversation, decode, parse_answer
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.turn_end import TurnEnd
 
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
 """Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
@@ -33,6 +34,7 @@ class Refiner:
     constraint: ConstraintConfig
     client: RefinerClient
     prompt: RefinerPrompt
+    turn_end: TurnEnd
     score: Score
     max_model_len: int
     """Context length of the refiner, in tokens."""
@@ -56,8 +58,7 @@ class Refiner:
 
     def _solves(self, rollout: Rollout) -> bool:
         """Tell whether a response may be the refinement of its siblings: it is maximal, and was not cut."""
-        ids = rollout.turn_ids
-        return self.config.is_maximal(rollout.reward) and ids[-1:] == [self.prompt.tokenizer.eos_token_id]
+        return self.config.is_maximal(rollout.reward) and self.turn_end.is_whole(rollout.turn_ids)
 
     async def _refine(
         self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool, solved: list[Rollout]
@@ -163,7 +164,8 @@ class Refiner:
             generated,
             response=decode(tokenizer, rollout.turn_ids),
             kept=kept,
-            eos_token_id=tokenizer.eos_token_id,
+            eos_token_id=self.turn_end.of(rollout.turn_ids),
+            stop_token_ids=self.turn_end.stops,
             tokenizer=tokenizer,
             stop=self.prompt.stop,
             keeps_stop=not self.prompt.uses_tags,

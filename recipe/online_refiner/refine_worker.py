@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from rapidfuzz.distance import Levenshtein
 from ray.actor import ActorHandle
 from transfer_queue import KVBatchMeta
+from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner import queue
 from recipe.online_refiner.alignment import known_weights
@@ -34,6 +35,7 @@ from recipe.online_refiner.sessions import refuse
 from refiner_worker.client import RefinerClient
 from refiner_worker.config import RefinerConfig
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.turn_end import read_turn_end
 
 MAX_DETAIL = 1000
 """Characters of what a failed attempt wrote, as far as it is kept."""
@@ -56,6 +58,9 @@ class RefineWorker:
         chat_settings = config.data.apply_chat_template_kwargs
         limits = self._config.limits(self._max_response_tokens)
         self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings, limits)
+        policy = config.actor_rollout_ref.model
+        folder = copy_to_local(policy.hf_config_path or policy.path, use_shm=policy.use_shm)  # where verl has put it
+        self._turn_end = read_turn_end(folder, tokenizer, chat_settings)
         self._score = RewardLoopScore(reward_workers)
         self._records = Records(config.records.path)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
@@ -82,6 +87,7 @@ class RefineWorker:
             constraint=constraint,
             client=client,
             prompt=self._prompt,
+            turn_end=self._turn_end,
             score=self._score,
             max_model_len=max_model_len,
             max_response_tokens=self._max_response_tokens,

@@ -30,6 +30,7 @@ from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.group import RefinerGroup
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.turn_end import read_turn_end
 
 OVERRIDES = (
     "platform=cpu",
@@ -243,6 +244,7 @@ def main() -> None:
         constraint=blocks.constraint,
         client=group.client(),
         prompt=RefinerPrompt(blocks.refiner.template_path(), tokenizer),
+        turn_end=read_turn_end(model_path, tokenizer),
         score=letters,
         max_model_len=plan.max_model_len,
         max_response_tokens=config.data.max_response_length,

@@ -79,7 +79,7 @@ def jagged(rows: list[torch.Tensor]) -> torch.Tensor:
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
-def batch(**settings: Any) -> Any:
+def batch(*, num_prompts: int = len(LENGTHS), **settings: Any) -> Any:
     """Draw rows that are the same in each call, as verl's trainer hands them to the engine of an actor."""
     generator = torch.Generator().manual_seed(1)
 
@@ -87,6 +87,7 @@ def batch(**settings: Any) -> Any:
         return torch.randint(0, VOCABULARY, (num_tokens,), generator=generator)
 
     prompts, responses = [draw(p) for p, _ in LENGTHS], [draw(r) for _, r in LENGTHS]
+    prompts = [prompts[n % num_prompts] for n in range(len(LENGTHS))]
     sequences = [torch.cat(row) for row in zip(prompts, responses, strict=True)]
     tensors = {
         **{"prompts": jagged(prompts), "responses": jagged(responses), "input_ids": jagged(sequences)},
@@ -169,6 +170,24 @@ def test_numbers_are_those_of_verls_engine(
         expected, found = (train(engine, data(), 0.1)["metrics"] for engine in (stock, ours))
         assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
     assert shapes == [(1, number) for number in NUM_RESPONSE_TOKENS] * 4
+    for name, value in parameters(stock).items():
+        torch.testing.assert_close(parameters(ours)[name], value, atol=1e-5, rtol=0, msg=name)
+
+
+def test_responses_to_one_prompt_are_computed_behind_it(models: dict[bool, Path]) -> None:
+    optimizer = {"optimizer": "SGD", "lr": 0.1}
+    stock, ours = (
+        build(cls, models[True], optimizer=optimizer) for cls in (FSDPEngineWithLMHead, ResponseLogitsEngine)
+    )
+    data = partial(batch, num_prompts=2, micro_batch_size_per_gpu=4, temperature=TEMPERATURES["by row"])
+    shapes = []
+    ours.module.get_input_embeddings().register_forward_hook(lambda *values: shapes.append(values[2].shape[:2]))
+    for _ in range(2):
+        values = [no_padding_2_padding(infer(engine, data())["log_probs"], data()) for engine in (stock, ours)]
+        torch.testing.assert_close(*values, atol=1e-6, rtol=1e-6)
+        expected, found = (train(engine, data())["metrics"] for engine in (stock, ours))
+        assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
+    assert shapes == [(2, 16)] * 4, "two prompts of 3 and 9 tokens, with responses of 5 and 4, 1 and 6"
     for name, value in parameters(stock).items():
         torch.testing.assert_close(parameters(ours)[name], value, atol=1e-5, rtol=0, msg=name)
 
@@ -269,11 +288,9 @@ def test_backward_pass_equals_autograds_in_the_memory_of_the_logits() -> None:
         found.sum().backward()
 
 
-def test_response_positions() -> None:
-    # Rows "p p r r r", "p", "p p p r": the positions before each r.
+def test_positions_before_each_token_of_the_responses() -> None:
     rows, places = response_positions(torch.tensor([5, 1, 4]), torch.tensor([3, 0, 1]))
-    assert rows.tolist() == [0, 0, 0, 2]
-    assert places.tolist() == [1, 2, 3, 2]
+    assert (rows.tolist(), places.tolist()) == ([0, 0, 0, 2], [1, 2, 3, 2])
 
 
 def test_registry_gives_the_engine_to_language_models_on_this_platform(monkeypatch: pytest.MonkeyPatch) -> None:

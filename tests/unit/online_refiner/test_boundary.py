@@ -151,8 +151,11 @@ def test_the_block_that_the_policy_was_least_sure_of(tokenizer: Any) -> None:
     one.log_probs = [{" a": -1.0, " b": -2.0, " c": -1.2}.get(text, -0.1) for text in texts]
     assert kept_text(blockwise(block_choice="uncertainty"), one, tokenizer) == "a a a\n", "means -0.55, -0.73, -0.65"
     assert kept_text(blockwise(block_choice="uncertainty"), one, tokenizer, limit=2) == ""
+    assert kept_text(blockwise(block_choice="uncertainty"), one, tokenizer, limit=5) == "a a a\n"
     one.log_probs[0] = -9.0
     assert kept_text(blockwise(block_choice="uncertainty"), one, tokenizer) == ""
+    one.log_probs = [{" a": -0.8, " b": -0.4, " c": -2.0}.get(text, -0.1) for text in texts]
+    assert kept_text(blockwise(block_choice="uncertainty"), one, tokenizer, limit=5) == "", "the last line is no part"
 
 
 def test_a_random_block_is_the_same_wherever_it_is_drawn(tokenizer: Any) -> None:

@@ -15,6 +15,7 @@ from recipe.online_refiner.refine_worker import outcome_of, token_weights
 from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.config import TEMPLATES, RefinerConfig
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.turn_end import TurnEnd
 
 VALUES = {"model_path": "m", "response_length": 8, "skip_reward_at_least": 1.0}
 REWARDS = [0.5, -1.0, 1.0, -0.3]
@@ -121,6 +122,7 @@ def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
         constraint=ConstraintConfig(),
         client=client,
         prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer, {}, wanted.limits(32)),
+        turn_end=TurnEnd(stops=frozenset({end}), written=end),
         score=half,
         max_model_len=2048,
         max_response_tokens=32,
@@ -134,13 +136,15 @@ def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
     assert [one.num_copied_tokens for one in found] == [copied, 0, copied, 0], "one has that text itself"
 
 
-def refined(tokenizer: Any, members: list[Rollout], **changes: object) -> list[Any]:
+def refined(tokenizer: Any, members: list[Rollout], *other_ends: int, **changes: object) -> list[Any]:
     """Refine a group without a refiner: whatever would be sent fails."""
+    end = tokenizer.eos_token_id
     refiner = Refiner(
         config=config(**({"use_solved_sibling": True, "groups": "unsolved"} | changes)),
         constraint=ConstraintConfig(margin=0.25),
         client=None,
         prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer),
+        turn_end=TurnEnd(stops=frozenset({end, *other_ends}), written=end),
         score=None,
         max_model_len=512,
         max_response_tokens=8,
@@ -162,6 +166,16 @@ def test_solved_siblings_are_the_refinements_of_the_others(tokenizer: Any) -> No
     }
     assert found[0].token_ids == [8, end] and found[0].reward == 1.0  # session 0 of the two that were not cut
     assert found[0].num_generated_tokens == 0
+
+
+def test_a_turn_may_end_in_any_token_that_engines_stop_at(tokenizer: Any) -> None:
+    other = tokenizer.pad_token_id
+    members = [
+        Rollout(key=f"u_{n}_0", messages=[], prompt_ids=[1], response_ids=ids, reward=reward, request={})
+        for n, (ids, reward) in enumerate([([7, other], 0.5), ([8, other], 1.0)])
+    ]
+    assert refined(tokenizer, members, other)[0].token_ids == [8, other]
+    assert refined(tokenizer, members, other, imitate_solved=True)[1].verdict == "own"
 
 
 def test_a_sibling_that_has_used_its_tools_otherwise_is_none(tokenizer: Any) -> None:
