@@ -21,6 +21,14 @@ browser() {
         echo "test: chromium could not be installed; the report's browser test is skipped"
     fi
 }
+# Puzzles are an optional package, of which one part needs a C compiler.
+puzzles() {
+    if .venv/bin/python -c "import reasoning_gym" 2>/dev/null; then return; fi
+    PATH="$PATH:$(python3 -m site --user-base)/bin"
+    if ! uv pip install --quiet --python .venv/bin/python --no-deps -r requirements/puzzles.txt 2>/dev/null; then
+        echo "test: reasoning-gym could not be installed; the tests of puzzles are skipped"
+    fi
+}
 chosen="not slow and not gpu" failed=0
 run() { # and go on; 5: no test was chosen
     "$@" || [ $? = 5 ] || failed=1
@@ -61,7 +69,7 @@ slow() {
     e2e "$@"
 }
 case $what in
-    unit | e2e | slow | all) "$what" "$@" ;;
+    unit | e2e | slow | all) puzzles; "$what" "$@" ;;
     *) echo "usage: bash scripts/test.sh [all|unit|e2e|slow] [pytest arguments, but not of all]" >&2; exit 2 ;;
 esac
 [ $failed = 0 ] || { echo "test: failed (see above)"; exit 1; }

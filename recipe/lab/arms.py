@@ -1,6 +1,10 @@
-"""The lab's arms: what is compared in the paper's figures and tables, as overrides of `experiment=lab`."""
+"""What the experiment compares: algorithms, and arms as overrides of `experiment=lab`, each with its weight."""
 
-ALGORITHMS = {
+from collections.abc import Callable, Mapping
+
+Overrides = tuple[str, ...]
+
+ALGORITHMS: dict[str, Overrides] = {
     "dapo": ("algorithm.adv_estimator=grpo",),
     "ppo": (
         *("algorithm.adv_estimator=gae", "algorithm.filter_groups.enable=false", "actor_rollout_ref.rollout.n=1"),
@@ -10,32 +14,60 @@ ALGORITHMS = {
 }
 """Name: its overrides. Both update on 64 responses a step in two mini-batches."""
 
-ETA = STATIC_KL = 0.1
 NONE = ("constraint.mode=none",)
 
 
-def dynamic(mode: str, eta: float = ETA, *more: str) -> tuple[str, ...]:
-    """Return the overrides of a dynamic constraint."""
-    return (f"constraint.mode={mode}", f"constraint.eta={eta}", *more)
+def kl_in_reward(weight: float) -> Overrides:
+    """Verl's static KL as a penalty on the reward."""
+    keys = ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=fixed")
+    return (*NONE, *keys, f"algorithm.kl_ctrl.kl_coef={weight}")
 
 
-ARMS = {
-    "none": NONE,
-    "kl_in_reward": (
-        *NONE,
-        *("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=fixed", f"algorithm.kl_ctrl.kl_coef={STATIC_KL}"),
-    ),
-    "kl_in_loss": (
-        *NONE,
-        *("actor_rollout_ref.actor.use_kl_loss=true", f"actor_rollout_ref.actor.kl_loss_coef={STATIC_KL}"),
-    ),
-    "penalty": dynamic("penalty"),
-    "sft": dynamic("sft"),
-    "penalty_no_filter": dynamic("penalty", ETA, "constraint.reward_gate=false", "refiner.skip_reward_at_least=null"),
-    "penalty_diff": dynamic("penalty", ETA, "constraint.alignment=diff"),
-    "penalty_eta_x10": dynamic("penalty", 10 * ETA),
-    "penalty_eta_x0.1": dynamic("penalty", 0.1 * ETA),
-    "sft_eta_x10": dynamic("sft", 10 * ETA),
-    "sft_eta_x0.1": dynamic("sft", 0.1 * ETA),
+def kl_in_loss(weight: float) -> Overrides:
+    """Verl's static KL in the actor's loss."""
+    return (*NONE, "actor_rollout_ref.actor.use_kl_loss=true", f"actor_rollout_ref.actor.kl_loss_coef={weight}")
+
+
+def dynamic(mode: str, *more: str) -> Callable[[float], Overrides]:
+    """A dynamic constraint, by eta."""
+    return lambda weight: (f"constraint.mode={mode}", f"constraint.eta={weight}", *more)
+
+
+FADING = "constraint.sft_normaliser=batch"
+WEIGHTS = (0.01, 0.03, 0.1, 0.3)
+"""Of static KL, to choose from."""
+ETAS = (0.03, 0.1, 0.3, 1.0)
+"""Of a dynamic constraint."""
+TUNED: dict[str, tuple[Callable[[float], Overrides], tuple[float, ...]]] = {
+    "kl_in_reward": (kl_in_reward, WEIGHTS),
+    "kl_in_loss": (kl_in_loss, WEIGHTS),
+    "penalty": (dynamic("penalty"), ETAS),
+    "penalty_divergence": (dynamic("penalty", "constraint.credit=divergence"), ETAS),
+    "sft": (dynamic("sft", FADING), ETAS),
+    "lagrangian": (dynamic("lagrangian", "constraint.credit=in_reward"), ETAS),
 }
-"""Name: its overrides. Without a constraint, verl's static KL, both dynamic modes, then ablations and the eta grid."""
+"""Name: its overrides by weight, and the weights that are tried: as many for each."""
+LIKE_SFT: dict[str, Overrides] = {
+    "sft_no_gate": ("constraint.reward_gate=false", "refiner.skip_reward_at_least=null"),
+    "sft_blocks": ("refiner.block=line",),
+    "sft_rescue": (
+        *("constraint.rescue_dead_groups=true", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
+        "ray_kwargs.ray_init.num_gpus=2",  # logical ones; refined before the filter looks
+    ),
+    "own_solved": ("refiner.imitate_solved=true", "refiner.max_refinements_per_group=0"),
+}
+"""Name: what it adds to `sft`, at its weight. The last one is a control: own solved responses, no refinements."""
+
+
+def arms(weights: Mapping[str, float]) -> dict[str, Overrides]:
+    """Return all arms, by the weights of `TUNED`.
+
+    Raises:
+        KeyError: If one has none.
+    """
+    tuned = {name: overrides(weights[name]) for name, (overrides, _) in TUNED.items()}
+    return {"none": NONE, **tuned, **{name: (*tuned["sft"], *more) for name, more in LIKE_SFT.items()}}
+
+
+UNTUNED = arms(dict.fromkeys(TUNED, 0.1))
+"""All arms before anything is known of their weights."""

@@ -1,8 +1,10 @@
-"""A small Llama that solves a part of the lab's problems and, asked as a refiner, corrects a good part of the rest.
+"""A small Llama that solves some of the lab's problems and, as a refiner, makes some answers better, some worse.
 
 It is trained on two kinds of text. As a policy it sees a question and an answer that is right in `SOLVED` of all cases
-only: it knows right answers and mistakes and draws among them. As a refiner it sees a question, an answer with its
-reward, and always the right answer. Prompts are those of RL: the chat template and the refiner's template.
+only: it knows right answers, each in many ways of writing it, and mistakes, and draws among them. As a refiner it sees
+a question, an answer with its reward, and what real refiners write (`REFINED`): all mended in the answer's own words,
+one mistake mended, the answer again, or one mistake more. Prompts are those of RL: the chat template and the refiner's
+template.
 """
 
 import random
@@ -14,17 +16,20 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
-from recipe.lab.mistakes import answer, spoil
+from recipe.lab.mistakes import answer, draw_mistakes, spoil
+from recipe.lab.variants import vary
 from recipe.mini_apps.generator import MiniProblem
 from refiner_worker.config import MAX_FEEDBACK_TOKENS
 from refiner_worker.prompts import RefinerPrompt
 from reward.apps import score_response
 from reward.problem import Problem
 
-SOLVED = 0.3
-"""Share of right answers among those that the policy is shown."""
-RIGHT_BEFORE_REFINING = 0.3
-"""Share of right answers among those that the refiner is shown: it learns to repeat them."""
+SOLVED = {"easy": 0.3, "medium": 0.04}
+"""Share of right answers among those that the policy is shown, by the problem's level."""
+RIGHT_BEFORE_REFINING = 0.2
+"""Share of right answers among those that the refiner is shown."""
+REFINED = {"mended": 30, "better": 20, "same": 18, "worse": 32}
+"""How often the refiner is shown to write what, in percent; a right answer stays the same or becomes worse."""
 VOCABULARY = 512
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -90,24 +95,33 @@ class Corpus:
     ) -> None:
         """Train the tokenizer on the problems."""
         self.problems, self.rng, self.feedback = problems, rng, feedback
-        self.tokenizer = make_tokenizer(f"{p.question}\n{answer(p.solution)}" for p in problems)
+        self.tokenizer = make_tokenizer(f"{p.question}\n{answer(vary(rng, p.solution))}" for p in problems)
         self.refiner_prompt = RefinerPrompt(template, self.tokenizer, {}, {"feedback": MAX_FEEDBACK_TOKENS})
 
     def draw(self) -> Example:
         """Return token ids and labels: the prompt is not learned, the answer and its end are."""
         problem, as_refiner = self.rng.choice(self.problems), self.rng.random() < 0.5
-        right = self.rng.random() < (RIGHT_BEFORE_REFINING if as_refiner else SOLVED)
-        program, reward = (problem.solution, 1.0) if right else spoil(self.rng, problem.solution)
+        right = self.rng.random() < (RIGHT_BEFORE_REFINING if as_refiner else SOLVED[problem.difficulty])
+        program = vary(self.rng, problem.solution)
+        steps = [(program, 1.0)] if right else draw_mistakes(self.rng, program)
+        program, reward = steps[-1]
         if as_refiner:
             told = {}
             if self.feedback and self.rng.random() < self.feedback:
                 told["feedback"] = score_response(tests_of(problem), answer(program)).feedback
             prompt = self.refiner_prompt.encode(messages(problem), answer(program), reward, told=told)
-            program = problem.solution
+            program = self._refined([text for text, _ in steps])
         else:
             prompt = prompt_ids(self.tokenizer, problem)
         target = [*self.tokenizer.encode(answer(program)), self.tokenizer.eos_token_id]
         return {"input_ids": prompt + target, "labels": [IGNORED] * len(prompt) + target}
+
+    def _refined(self, steps: list[str]) -> str:
+        """Return what a refiner writes to the last of some programs, each with one mistake more than the one before."""
+        way = self.rng.choices(list(REFINED), list(REFINED.values()))[0]
+        if way == "worse":
+            return spoil(self.rng, steps[-1])[0]
+        return {"mended": steps[0], "better": steps[-2:][0], "same": steps[-1]}[way]
 
 
 def tests_of(problem: MiniProblem) -> Problem:

@@ -1,4 +1,4 @@
-"""The lab's problems: easy mini_apps families with more values of their numbers; held-out ones differ in the values."""
+"""The lab's problems: mini_apps families with more values of their numbers; held-out ones differ in the values."""
 
 from dataclasses import dataclass, replace
 
@@ -10,6 +10,7 @@ VALUES = range(2, 40)
 FAMILY_NAMES = (
     *("add_constant", "multiply_constant", "linear", "remainder", "divisible", "power", "at_least", "weighted_sum"),
     *("sum_and_add", "read_and_add"),
+    *("sum_divisible", "digit_sum_times", "pair_difference"),  # hardly ever solved before training
 )
 NUM_PER_FAMILY = 36
 NUM_HELD_OUT_PER_FAMILY = 6
@@ -30,7 +31,7 @@ def widen(family: Family) -> Family:
 
 
 def lab_problems(seed: int = 0) -> LabProblems:
-    """Generate the lab's 360 problems, one in six of them held out; the same seed gives the same ones."""
+    """Generate the lab's 468 problems, one in six of them held out; the same seed gives the same ones."""
     problems = [
         generate_family(widen(family), seed, NUM_PER_FAMILY) for family in FAMILIES if family.name in FAMILY_NAMES
     ]

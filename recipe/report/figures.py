@@ -132,6 +132,33 @@ def spread_out(heights: list[float], gap: float) -> list[float]:
 
 
 @matplotlib.rc_context(STYLE)
+def profiles(values: Mapping[int, list[float]], names: list[str], title: str, unit: str) -> Figure:
+    """Draw which share of an arm's runs is above each value, a line an arm (a performance profile).
+
+    Args:
+        values: Of the runs of each arm, by its place in `names`.
+        names: Every arm's.
+        title: Of the figure.
+        unit: What the values are.
+    """
+    figure = Figure(figsize=(6.4, 3.1), layout="constrained")
+    figure.suptitle(title, x=0, ha="left", fontsize=11, weight="bold")
+    axes = figure.subplots()
+    lowest, highest = min(map(min, values.values())), max(map(max, values.values()))
+    margin = 0.05 * (highest - lowest) or 0.05
+    for arm, of_runs in values.items():
+        steps = [lowest - margin, *sorted(of_runs), highest + margin]
+        shares = [np.mean(np.array(of_runs) > threshold) for threshold in steps]
+        label = _clipped(names[arm], MAX_LABEL)
+        axes.step(steps, shares, where="post", color=colour(arm), dashes=_dashes(arm) or (None, None), label=label)
+    axes.set_xlim(lowest - margin, highest + margin)
+    axes.set_ylim(-0.02, 1.05)
+    axes.set_xlabel(unit, loc="right")
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    return figure
+
+
+@matplotlib.rc_context(STYLE)
 def stacked_bars(parts: list[dict[str, float]], names: list[str], title: str, unit: str) -> Figure:
     """Draw one stacked bar an arm; all arms have the same parts."""
     figure = Figure(figsize=(6.4, 1.45 + 0.28 * len(names)), layout="constrained")

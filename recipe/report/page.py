@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from recipe.report import figures, refinements, series, table, token_maps
 from recipe.report.arms import Arm, differences, seeds
+from recipe.report.comparison import compare
 from recipe.report.costs import Costs, costs
 from recipe.report.runs import Run, printable
 from recipe.report.series import Quantity
@@ -71,11 +72,14 @@ def write(report: Report, page: Path) -> list[Path]:
     }
     validations = [quantity for quantity in _validations(report) if quantity.slug in drawn]
     bars = _bars(report, measured := costs(report.arms))
+    compared, profiles = _compared(report)
     text = _render(
         **_head(report),
         curves=[_entry(quantity, drawn) for quantity in series.QUANTITIES if quantity.slug in drawn],
         unmeasured=[quantity.title for quantity in series.QUANTITIES if quantity.slug not in drawn],
         validations=[_entry(quantity, drawn) for quantity in validations],
+        compared=compared,
+        profiles=[{"title": name, "svg": Markup(figures.svg(figure, name))} for name, figure in profiles.items()],
         num_more_validations=len(series.validations(report.runs)) - len(_validations(report)),
         cost_figures=[{"title": name, "svg": Markup(figures.svg(figure, name))} for name, figure in bars.items()],
         cost_tables=[
@@ -94,7 +98,7 @@ def write(report: Report, page: Path) -> list[Path]:
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")
     best = sorted(maps, key=token_maps.gain, reverse=True)[:NUM_DRAWN_PAIRS]
-    drawn |= bars | {f"tokens_{place}": figures.token_map(pair) for place, pair in enumerate(best, 1)}
+    drawn |= bars | profiles | {f"tokens_{place}": figures.token_map(pair) for place, pair in enumerate(best, 1)}
     folder = page.with_name(f"{page.stem}_figures")
     images = _write_images(drawn, folder)
     table.write(report.arms, folder / CURVES)
@@ -127,6 +131,18 @@ def _curves(report: Report) -> tuple[dict[str, Any], dict[str, Figure]]:
             },
         }
     return numbers, drawn
+
+
+def _compared(report: Report) -> tuple[list[dict[str, Any]], dict[str, Figure]]:
+    """Return the comparisons of arms over their seeds, and a figure of each: of the reward and the first validation."""
+    tables, drawn = [], {}
+    for quantity in (series.REWARD, *_validations(report)[:1]):
+        if lines := compare(report.arms, quantity):
+            values = {line.place: line.values for line in lines}
+            names, title = [arm.name for arm in report.arms], f"{quantity.title}: share of runs above"
+            drawn[f"profile_{quantity.slug}"] = figures.profiles(values, names, title, f"final {quantity.unit}")
+            tables.append({"title": quantity.title, "lines": lines})
+    return tables, drawn
 
 
 def _rounded(value: float | None) -> float | None:

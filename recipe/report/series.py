@@ -69,6 +69,9 @@ IMPROVEMENT = Quantity(
 QUANTITIES = (
     REWARD,
     KL,
+    Quantity(metric="response_length/mean", title="Length of responses", unit="tokens"),
+    Quantity(metric="response_length/clip_ratio", title="Cut responses", unit="share of responses"),
+    Quantity(metric="actor/entropy", title="Entropy of the policy", unit="nats per token"),
     Quantity(
         metric="constraint/cross_entropy_all",
         title="Cross-entropy of all refinements",

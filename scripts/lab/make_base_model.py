@@ -3,8 +3,9 @@
     python scripts/lab/make_base_model.py [--output DIR] [--examples 24000]
 
 Writes a Hugging Face folder, the lab's problems in verl's schema (`train.parquet`, `val.parquet`: held out) and
-`rates.json`, which is also printed: how often the model solves problems, repeats right answers as their refiner, and
-improves wrong ones.
+`rates.json`, which is also printed: how often the model solves problems, what it does to answers as their refiner, and
+`is_real`: whether that is neither too good nor too bad for an experiment (`recipe/lab/rates.py`); if not, take another
+seed.
 """
 
 import argparse
@@ -50,11 +51,12 @@ def main() -> None:
     for name, split in (("train", problems.train), ("val", problems.held_out)):
         rows = [problem.to_verl_row(index) for index, problem in enumerate(split)]
         Dataset.from_list(rows).to_parquet(str(arguments.output / f"{name}.parquet"))
-    rates = {
-        "num_parameters": model.num_parameters(),
-        "train": asdict(measure(model, corpus.tokenizer, problems.train, template)),
-        "held_out": asdict(measure(model, corpus.tokenizer, problems.held_out, template)),
-    }
+    train_rates, held_out = (
+        measure(model, corpus.tokenizer, split, template, num_answers)
+        for split, num_answers in ((problems.train, 1), (problems.held_out, 8))
+    )
+    rates = {"num_parameters": model.num_parameters(), "train": asdict(train_rates), "held_out": asdict(held_out)}
+    rates["is_real"] = held_out.is_real
     (arguments.output / "rates.json").write_text(json.dumps(rates, indent=1))
     print(json.dumps(rates, indent=1))
 

@@ -1,15 +1,20 @@
-"""Run the lab's experiments, and report them.
+"""Run the lab's experiment, phase by phase, and report it.
 
-    python scripts/lab/run.py [--algorithms dapo] [--arms none penalty ...] [--seeds 1 2 3] [--parallel 1] [OVERRIDE...]
-    python scripts/lab/run.py --quick      # two arms, one seed, few steps
+    python scripts/lab/run.py calibrate     # which learning rate
+    python scripts/lab/run.py tune          # which weight, for each method
+    python scripts/lab/run.py final         # the comparison
+    python scripts/lab/run.py quick         # two arms, one seed, few steps: do all parts work
 
-Each is a run of the main job (`experiment=lab`) in its own folder. What is complete is not run again, what was cut off
-goes on from its last checkpoint, so the same command continues after any interruption. Overrides hold for every run;
-with others choose another `--output`. Ends with a report of these runs, and with status 1 if one of them failed.
+    [--only NAME ...] [--parallel 1] [--output FOLDER] [--protocol FILE] [OVERRIDE...]
+
+Each run is one of the main job (`experiment=lab`) in its own folder. What is complete is not run again, what was cut
+off goes on from its last checkpoint, so the same command continues after any interruption. A phase that is complete
+writes what it has chosen into the protocol (`recipe/lab/protocol.py`), which the next one reads. Overrides hold for
+every run; with others choose another `--output`. Ends with a report of the phase's runs, and with status 1 if one of
+them failed.
 """
 
 import argparse
-import itertools
 import os
 import subprocess
 import sys
@@ -17,14 +22,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from recipe.lab.arms import ALGORITHMS, ARMS
+from recipe.lab import protocol
+from recipe.lab.arms import UNTUNED, Overrides
 from recipe.online_refiner.run_dir import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-
-NUM_STEPS, NUM_QUICK_STEPS = 20, 6
-SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
-QUICK_ARMS = ["none", "penalty"]
+PROTOCOL = ROOT / "docs" / "results" / "protocol.yaml"
+NUM_QUICK_STEPS = 6
+QUICK_ARMS = ("none", "penalty")
 NUM_BASE_EXAMPLES, NUM_QUICK_BASE_EXAMPLES = 24_000, 8_000
 
 
@@ -58,35 +63,54 @@ def run(run_dir: Path, overrides: list[str], num_steps: int, environment: dict[s
     return done
 
 
+def choose(rules: protocol.Protocol, phase: str, folder: Path, path: Path) -> None:
+    """Complete the protocol by what a phase has found."""
+    found = {name: protocol.held_out(list(read_rows(folder / name / "metrics.jsonl"))) for name, _ in rules.runs(phase)}
+    if phase == "calibrate":
+        rules.learning_rate = rules.choose_learning_rate(found)
+        print(f"learning rate: {rules.learning_rate:g}")
+    elif phase == "tune":
+        rules.weights = rules.choose_weights(found)
+        print(f"weights: {rules.weights}")
+    protocol.write(rules, path)
+
+
 def main() -> int:
-    """Run what is missing, then write the report."""
+    """Run what is missing, choose, write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--algorithms", nargs="+", choices=list(ALGORITHMS), default=["dapo"])
-    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=NUM_STEPS)
+    parser.add_argument("phase", choices=["calibrate", "tune", "final", "quick"])
+    parser.add_argument("--only", nargs="+", default=[], help="runs whose names begin so")
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time; each takes about 9 GB of memory")
     parser.add_argument("--output", type=Path, help="folder (default: runs/lab, or runs/lab_quick)")
-    parser.add_argument("--quick", action="store_true", help="two arms, one seed, few steps")
+    parser.add_argument("--protocol", type=Path, default=PROTOCOL)
     arguments, overrides = parser.parse_known_args()
-    if arguments.quick:
-        arguments.arms, arguments.seeds, arguments.steps = QUICK_ARMS, [1], NUM_QUICK_STEPS
-    output = (arguments.output or Path("runs/lab_quick" if arguments.quick else "runs/lab")).absolute()
+    is_quick = arguments.phase == "quick"
+    output = (arguments.output or Path("runs/lab_quick" if is_quick else "runs/lab")).absolute()
+    rules = protocol.read(arguments.protocol)
+    runs: dict[str, Overrides] = {name: UNTUNED[name] for name in QUICK_ARMS}
+    if not is_quick:
+        try:
+            runs = dict(rules.runs(arguments.phase))
+        except ValueError as error:
+            parser.error(str(error))
+    num_steps = NUM_QUICK_STEPS if is_quick else rules.num_steps
     base = output / "base"
-    make_base_model(base, NUM_QUICK_BASE_EXAMPLES if arguments.quick else NUM_BASE_EXAMPLES)
+    make_base_model(base, NUM_QUICK_BASE_EXAMPLES if is_quick else NUM_BASE_EXAMPLES)
     overrides += [f"actor_rollout_ref.model.path={base}"]
     overrides += [f"data.{split}_files={base / split}.parquet" for split in ("train", "val")]
-    jobs: dict[Path, list[str]] = {}
-    for seed, algorithm, arm in itertools.product(arguments.seeds, arguments.algorithms, arguments.arms):
-        seeds = [f"{key}={seed}" for key in SEED_KEYS]
-        jobs[output / f"{algorithm}-{arm}-seed{seed}"] = [*ALGORITHMS[algorithm], *ARMS[arm], *seeds, *overrides]
+    folder = output / arguments.phase
+    wanted = [name for name in runs if name.startswith(tuple(arguments.only) or "")]
     # Threads that wait for a core spin: runs beside each other share the cores.
     num_threads = max(1, len(os.sched_getaffinity(0)) // arguments.parallel)
     environment = {"OMP_NUM_THREADS": str(num_threads), **os.environ}
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        done = list(pool.map(lambda run_dir: run(run_dir, jobs[run_dir], arguments.steps, environment), jobs))
-    report = [sys.executable, ROOT / "scripts" / "report.py", *jobs, "--output", output / "report.html"]
-    reported = subprocess.run(report).returncode == 0
+        done = list(
+            pool.map(lambda name: run(folder / name, [*runs[name], *overrides], num_steps, environment), wanted)
+        )
+    if all(done) and len(wanted) == len(runs) and not is_quick:
+        choose(rules, arguments.phase, folder, arguments.protocol)
+    report = [sys.executable, ROOT / "scripts" / "report.py", *(folder / name for name in wanted)]
+    reported = subprocess.run([*report, "--output", folder / "report.html"]).returncode == 0
     return 0 if reported and all(done) else 1
 
 

@@ -13,7 +13,7 @@ from recipe.online_refiner.sizing.replicas import Pace
 
 @dataclass(slots=True, kw_only=True)
 class Prediction:
-    """Of the seconds that refining adds to a run's step: medians over its steps."""
+    """Of the seconds that refining adds to a run's step: means over its steps, which are played one by one."""
 
     name: str
     measured_s: float
@@ -95,8 +95,8 @@ def predict(runs: list[Run], fitted: list[str]) -> tuple[Constants, list[Predict
     predictions = [
         Prediction(
             name=run.name,
-            measured_s=statistics.median(step.metrics["refiner/exposed_s"] for step in run.steps),
-            predicted_s=statistics.median(
+            measured_s=statistics.fmean(step.metrics["refiner/exposed_s"] for step in run.steps),
+            predicted_s=statistics.fmean(
                 played.exposed_s for played in run.play(with_adapter if _has_adapter(run) else constants)
             ),
             is_fitted=run.name in fitted,

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from recipe.lab.arms import TUNED
 from recipe.online_refiner.run_dir import read_rows
 
 REPOSITORY = Path(__file__).parents[3]
@@ -20,13 +22,17 @@ def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_p
     made = start_marked([str(SCRIPTS / "make_base_model.py"), "--output", str(base), *small], cwd=tmp_path)
     assert made.wait(200) == 0, made.output()[-6000:]
     rates = json.loads((base / "rates.json").read_text())
-    assert rates["held_out"]["num_problems"] == 60 and 0 <= rates["held_out"]["solved"] <= 1
+    assert rates["held_out"]["num_problems"] == 78 and 0 <= rates["held_out"]["solved"] <= 1
 
-    command = [str(SCRIPTS / "run.py"), "--arms", "sft", "--seeds", "1", "--steps", "3", "--output", str(base.parent)]
+    rules = tmp_path / "protocol.yaml"
+    settings = {"num_steps": 3, "outcome_steps": [3], "learning_rate": 1e-3, "weights": dict.fromkeys(TUNED, 0.1)}
+    rules.write_text(yaml.safe_dump(settings))
+    command = [str(SCRIPTS / "run.py"), "final", "--only", "dapo-sft-seed1", "--protocol", str(rules)]
+    command += ["--output", str(base.parent)]
     # A random model's rewards are all -1, of which the filter would leave nothing.
     command += ["algorithm.filter_groups.enable=false", "trainer.save_freq=1", "trainer.test_freq=-1"]
     first = start_marked(command, cwd=tmp_path)
-    run_dir = base.parent / "dapo-sft-seed1"
+    run_dir = base.parent / "final" / "dapo-sft-seed1"
     first.wait_until((run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").exists, 900)
     first.kill_all()
     num_done = len(list(read_rows(run_dir / "metrics.jsonl")))
@@ -38,7 +44,7 @@ def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_p
     assert "dapo-sft-seed1: done" in second.output()
     log = Path(f"{run_dir}.log").read_text()
     assert "setting global step to" in log, "it started from the beginning"
-    assert "dapo-sft-seed1" in (base.parent / "report.html").read_text()
+    assert "dapo-sft-seed1" in (run_dir.parent / "report.html").read_text()
 
     third = start_marked(command, cwd=tmp_path)
     assert third.wait(100) == 0, third.output()[-6000:]
@@ -49,10 +55,10 @@ def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_p
 def test_a_run_that_fails_names_its_own_log(start_marked: Callable, tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "rates.json").write_text("{}")  # and no model
-    command = [str(SCRIPTS / "run.py"), "--arms", "penalty_eta_x0.1", "--seeds", "7", "--output", str(tmp_path)]
+    command = [str(SCRIPTS / "run.py"), "calibrate", "--only", "lr0.001-seed101", "--output", str(tmp_path)]
     command.append("console=none")  # a mistake that is found before anything is imported
     job = start_marked(command, cwd=tmp_path)
     assert job.wait(200) == 1, job.output()
-    log = tmp_path / "dapo-penalty_eta_x0.1-seed7.log"
-    assert f"dapo-penalty_eta_x0.1-seed7: FAILED, see {log}" in job.output()
+    log = tmp_path / "calibrate" / "lr0.001-seed101.log"
+    assert f"lr0.001-seed101: FAILED, see {log}" in job.output()
     assert "error: console=none does not exist; set one of: " in log.read_text()

@@ -1,0 +1,74 @@
+"""The experiment's phases: which runs, and what is chosen from them."""
+
+from pathlib import Path
+
+import pytest
+
+from recipe.lab import protocol
+from recipe.lab.arms import TUNED
+from recipe.lab.protocol import HELD_OUT, Protocol
+
+
+def test_each_phase_needs_the_one_before() -> None:
+    rules = Protocol()
+    assert len(dict(rules.runs("calibrate"))) == len(rules.learning_rates) * len(rules.calibration_seeds)
+    for phase, missing in (("tune", "learning_rate: run calibrate"), ("final", "learning_rate: run calibrate")):
+        with pytest.raises(ValueError, match=missing):
+            dict(rules.runs(phase))
+    rules.learning_rate = 5e-4
+    assert len(dict(rules.runs("tune"))) == 2 * sum(len(weights) for _, weights in TUNED.values())
+    with pytest.raises(ValueError, match="no weights: run tune"):
+        dict(rules.runs("final"))
+    rules.weights = dict.fromkeys(TUNED, 0.3)
+    final = dict(rules.runs("final"))
+    assert len(final) == 11 * 6 + 4 * 4
+    assert "constraint.eta=0.3" in final["dapo-sft_blocks-seed6"]
+    for runs in (dict(rules.runs("tune")), final):
+        assert all("actor_rollout_ref.actor.optim.lr=0.0005" in overrides for overrides in runs.values())
+
+
+def test_no_seed_serves_twice() -> None:
+    rules = Protocol()
+    assert not set(rules.calibration_seeds) & set(rules.tuning_seeds)
+    assert not {*rules.calibration_seeds, *rules.tuning_seeds} & {*rules.seeds["dapo"], *rules.seeds["ppo"]}
+
+
+def test_methods_have_equal_budgets() -> None:
+    assert len({len(weights) for _, weights in TUNED.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("shares", "collapses"),
+    [([0.2, 0.5, 0.6, 0.46], False), ([0.2, 0.6, 0.44, 0.7], True), ([0.5, 0.3, 0.3, 0.3], True), ([0.1] * 4, False)],
+)
+def test_a_collapse_is_a_fall_from_the_maximum_so_far(shares: list[float], collapses: bool) -> None:
+    assert Protocol().collapses(dict(zip((0, 5, 10, 15), shares, strict=True))) == collapses
+
+
+def test_the_lowest_learning_rate_that_makes_a_run_collapse() -> None:
+    rules = Protocol(learning_rates=[1e-3, 5e-4], calibration_seeds=[7, 8])
+    good, bad = {10: 0.4, 15: 0.5, 20: 0.6}, {10: 0.5, 15: 0.3, 20: 0.6}
+    found = {"lr0.0005-seed7": good, "lr0.0005-seed8": good, "lr0.001-seed7": good, "lr0.001-seed8": bad}
+    assert rules.choose_learning_rate(found) == 1e-3
+    assert rules.choose_learning_rate({**found, "lr0.0005-seed8": bad}) == 5e-4
+    assert rules.choose_learning_rate(dict.fromkeys(found, good)) == 1e-3
+
+
+def test_the_best_weight_over_seeds_and_the_smaller_of_equals() -> None:
+    rules = Protocol(tuning_seeds=[7, 8], learning_rate=1e-3)
+    found = {name: {10: 0.5, 15: 0.5, 20: 0.5} for name, _ in rules.runs("tune")}
+    found |= {"sft-1-seed7": {10: 0.5, 15: 0.5, 20: 0.9}, "sft-0.3-seed8": {10: 0.5, 15: 0.5, 20: 0.8}}
+    chosen = rules.choose_weights(found)
+    assert chosen == {name: {"sft": 1.0}.get(name, min(weights)) for name, (_, weights) in TUNED.items()}
+
+
+def test_a_protocol_is_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "protocol.yaml"
+    assert protocol.read(path) == Protocol()
+    rules = Protocol(learning_rate=5e-4, weights=dict.fromkeys(TUNED, 0.1))
+    protocol.write(rules, path)
+    assert protocol.read(path) == rules
+
+
+def test_held_out_shares_of_the_steps_that_have_one() -> None:
+    assert protocol.held_out([{"step": 1}, {"step": 5, HELD_OUT: 0.25}]) == {5: 0.25}
