@@ -120,6 +120,22 @@ def test_the_tables_hold_the_numbers(write_run: Callable, refinement: Callable, 
     assert "These counts are of all 40 responses. The table below holds 8 of them" in words
 
 
+def test_arms_with_seeds_are_compared_and_others_are_not(write_run: Callable, tmp_path: Path) -> None:
+    def run(mode: str, seed: int, reward: float) -> Path:
+        settings = {"trainer": {"experiment_name": mode}, "data": {"seed": seed}}
+        return write_run(f"{mode}-{seed}", [reward] * 3, config=settings)
+
+    runs = [run("none", seed, 0.1 * seed) for seed in range(3)] + [
+        run("sft", seed, 0.5 + 0.1 * seed) for seed in range(3)
+    ]
+    text = report(runs, tmp_path / "page.html")
+    words = " ".join(re.sub(r"<[^>]*>", " ", text[text.index('id="comparison"') : text.index('id="costs"')]).split())
+    assert "P(above none)" in words and "none 3 0.100 (0.000 to 0.200) sft 3 0.600 (0.500 to 0.700)" in words
+    assert "1.00 (1.00 to 1.00) 0.100" in words, "two of the twenty ways to deal six values are as far apart"
+    assert (tmp_path / "page_figures" / "profile_reward_mean.png").exists()
+    assert 'id="comparison"' not in report([runs[0], *runs[3:]], tmp_path / "few.html")
+
+
 def test_a_run_that_is_still_going_and_one_without_refinements(
     write_run: Callable, refinement: Callable, tmp_path: Path
 ) -> None:
