@@ -108,7 +108,8 @@ class Corpus:
         if as_refiner:
             told = {}
             if self.feedback and self.rng.random() < self.feedback:
-                told["feedback"] = score_response(tests_of(problem), answer(program)).feedback
+                found = score_response(tests_of(problem), answer(program))
+                reward, told["feedback"] = found.score if found.score is not None else reward, found.feedback
             prompt = self.refiner_prompt.encode(messages(problem), answer(program), reward, told=told)
             program = self._refined([text for text, _ in steps])
         else:

@@ -11,6 +11,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from recipe.lab.base_model import messages, prompt_ids, tests_of
 from recipe.mini_apps.generator import MiniProblem
+from refiner_worker.config import MAX_FEEDBACK_TOKENS
 from refiner_worker.prompts import RefinerPrompt
 from reward.apps import ALL_PASSED_SCORE, score_response
 
@@ -52,14 +53,15 @@ def measure(
     problems = [problem for problem in problems for _ in range(num_answers)]
     prompts = [prompt_ids(tokenizer, problem) for problem in problems]
     answers = generate(model, tokenizer, prompts)
-    rewards = score(problems, answers)
-    refiner = RefinerPrompt(template, tokenizer)
+    scored = score(problems, answers)
+    rewards = [reward for reward, _ in scored]
+    refiner = RefinerPrompt(template, tokenizer, {}, {"feedback": MAX_FEEDBACK_TOKENS})
     prompts = [
-        refiner.encode(messages(problem), text, reward)
-        for problem, text, reward in zip(problems, answers, rewards, strict=True)
+        refiner.encode(messages(problem), text, reward, told={"feedback": feedback})
+        for problem, text, (reward, feedback) in zip(problems, answers, scored, strict=True)
     ]
     refined = generate(model, tokenizer, prompts)
-    refined_rewards = score(problems, refined)
+    refined_rewards = [reward for reward, _ in score(problems, refined)]
     rows = list(zip(problems, answers, refined, rewards, refined_rewards, strict=True))
     wrong = [row for row in rows if row[3] < ALL_PASSED_SCORE]
     return Rates(
@@ -110,18 +112,18 @@ def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompt
     return texts
 
 
-def score(problems: Sequence[MiniProblem], answers: Sequence[str]) -> list[float]:
-    """Return the APPS reward of every answer.
+def score(problems: Sequence[MiniProblem], answers: Sequence[str]) -> list[tuple[float, str]]:
+    """Return the APPS reward of every answer, and what it says of it.
 
     Raises:
         ValueError: If one could not be run.
     """
 
-    def reward(problem: MiniProblem, text: str) -> float:
+    def reward(problem: MiniProblem, text: str) -> tuple[float, str]:
         result = score_response(tests_of(problem), text)
         if result.score is None:
             raise ValueError(f"{problem.problem_id}: {result.detail}")
-        return result.score
+        return result.score, result.feedback
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         return list(pool.map(reward, problems, answers))

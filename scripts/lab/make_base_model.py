@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--feedback", type=float, default=0.0, help="share of refiner's examples that show feedback")
+    parser.add_argument("--feedback", type=float, default=0.8, help="share of refiner's examples that show feedback")
     arguments = parser.parse_args()
     problems = lab_problems(arguments.seed)
     torch.manual_seed(arguments.seed)

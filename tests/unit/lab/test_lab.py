@@ -41,7 +41,7 @@ def test_variants_are_right_and_many() -> None:
     rng = random.Random(0)
     problems = [problem for problem in lab_problems().held_out[::6] for _ in range(8)]
     programs = [vary(rng, problem.solution) for problem in problems]
-    assert set(score(problems, list(map(answer, programs)))) == {1.0}
+    assert {reward for reward, _ in score(problems, list(map(answer, programs)))} == {1.0}
     for start in range(0, len(programs), 8):
         assert len(set(programs[start : start + 8])) > 1, programs[start]
 
@@ -53,7 +53,8 @@ def test_mistakes_get_their_rewards(name: str) -> None:
     programs = [(problem, vary(rng, problem.solution)) for problem in problems]
     spoilt = [(problem, text) for problem, program in programs if (text := make(rng, program)) != program]
     assert len(spoilt) > 0.4 * len(programs), "not every mistake fits into every program"
-    scores = score([problem for problem, _ in spoilt], [answer(text) for _, text in spoilt])
+    scored = score([problem for problem, _ in spoilt], [answer(text) for _, text in spoilt])
+    scores = [one for one, _ in scored]
     if reward == -1:
         assert set(scores) == {-1}
     assert sum(one == reward for one in scores) > 0.6 * len(scores), "a test may be passed by chance"
