@@ -9,6 +9,8 @@ _BEFORE_CODE = re.compile(r"(?:[ \t\f]*(?:#[^\r\n]*)?[\r\n])*[ \t\f]*(?:#[^\r\n]
 _PROMPT = ">>>"
 _COMMANDS = ("!", "%", "$ ", "pip install ", "#")
 """What lines begin with that a shell or a notebook runs; comments may stand between them."""
+_READS = re.compile(r"\binput\s*\(|\bstdin\b(?!\s*=[^=])|\bfileinput\b|\b(?:open|read)\s*\(\s*0\b|/dev/(?:stdin|fd/0)")
+"""What reads standard input; `sys.stdin = ...` gives it another."""
 _MODULES = {*sys.stdlib_module_names, "numpy"}
 """Imports from elsewhere are of the answer itself: `from solution import f`."""
 
@@ -36,6 +38,11 @@ def shows_values(code: str) -> bool:
     if tree is None or not all(isinstance(statement, ast.Expr) for statement in tree.body):
         return False
     return not any(isinstance(node, ast.Call) for node in ast.walk(tree))
+
+
+def reads_input(code: str) -> bool:
+    """Whether it seems to read standard input."""
+    return _READS.search(code) is not None
 
 
 def defines(code: str, name: str) -> bool:

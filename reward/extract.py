@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reward.definitions import defines, is_program, parsed, shows_values
+from reward.definitions import defines, is_program, parsed, reads_input, shows_values
 
 _RUN = re.compile(r"`{3,}|~{3,}")
 # Indentation, and marks of list items and block quotes.
@@ -52,12 +52,12 @@ def extract_code(response: str, *names: str) -> str | None:
     """Find the code of an answer, or None when it holds none.
 
     The last Python block counts; without one the last block that names no language (a program's output, shown in a
-    plain block after the program, must not replace it). Of these the last that defines one of `names` comes first, if
-    the answer is to define one, then those that do not show values alone. Blocks in other languages, of comments or
-    commands alone and of sessions (`>>>`) do not count. An unterminated last fence reaches to the end. Text before any
-    fence is code only if all of it parses as Python and it has a definition, an import, an assignment or a print: a
-    bare word is no program. What a model thought first (up to `</think>`) is looked at only where there is no code
-    behind it.
+    plain block after the program, must not replace it). Of these the last that defines one of `names` comes first, or
+    if the answer is to define none, the last that reads standard input; then those that do not show values alone.
+    Blocks in other languages, of comments or commands alone and of sessions (`>>>`) do not count. An unterminated last
+    fence reaches to the end. Text before any fence is code only if all of it parses as Python and it has a definition,
+    an import, an assignment or a print: a bare word is no program. What a model thought first (up to `</think>`) is
+    looked at only where there is no code behind it.
     """
     response = without_end_marks(response)
     code = _last_code(response, names)
@@ -97,8 +97,10 @@ def _last_code(response: str, names: tuple[str, ...]) -> str | None:
 
 
 def _last_of(blocks: list[str], better: list[str], names: tuple[str, ...]) -> str:
-    defining = (code for code in reversed(blocks) if any(defines(code, name) for name in names))
-    return next(defining, (better or blocks)[-1])
+    def is_wanted(code: str) -> bool:
+        return any(defines(code, name) for name in names) if names else reads_input(code)
+
+    return next(filter(is_wanted, reversed(blocks)), (better or blocks)[-1])
 
 
 def _without_tags(text: str) -> str:

@@ -17,6 +17,14 @@ from typing import Any
 from reward.grading import Graded, ask_grade, require, reward
 from reward.limits import Limits
 
+FORGEABLE = {
+    "game_of_life_halting": "any text",
+    "complex_arithmetic": "nan",
+    "coin_flip": "0",
+    "gsm_symbolic": "the answer with another sign",
+}
+"""Tasks whose scorers (of 0.1.25) give full points to something wrong, and what that is."""
+
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Puzzle(Graded):
@@ -39,6 +47,11 @@ class Puzzle(Graded):
             raise ValueError(
                 f"problem {problem_id}: reward_model.ground_truth is no puzzle: make the data with "
                 "scripts/prepare_data.py reasoning-gym"
+            )
+        if what := FORGEABLE.get(fields["task"]):
+            raise ValueError(
+                f"problem {problem_id}: reasoning-gym's scorer of {fields['task']} gives full points to {what}: "
+                "leave that task out"
             )
         return cls(problem_id=str(problem_id), ground_truth=str(ground_truth))
 

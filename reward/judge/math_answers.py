@@ -11,7 +11,15 @@ import sys
 from typing import Any
 
 from reward.judge.math_marks import MAX_ANSWER_CHARS, find_answer, find_marked
-from reward.judge.math_text import as_text, clean, is_same_text, is_words
+from reward.judge.math_text import (
+    as_text,
+    clean,
+    is_compound,
+    is_same_compound,
+    is_same_text,
+    is_words,
+    without_modulus,
+)
 from reward.judge.math_units import unit_as_text
 from reward.judge.no_code import forbid_code
 
@@ -28,7 +36,8 @@ _WARM_UP = (
 )
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
 _SMALL_SHARE, _ROUNDED = 1e-4, 1e-5  # of a number by which another may differ; more than what rounding hides
-_ABOUT = 0.05  # of a number: what the sides of `\approx` may differ by
+_EQUAL = (r"\approx", "=")
+_ABOUT = 0.05  # of a number: what the sides of these may differ by
 _BASE = re.compile(r"\d_\{?(\d+)")
 _NONSENSE = ("1=2", "x=x+1")  # equations without a solution: all of them are equal, says math-verify
 
@@ -81,7 +90,8 @@ def grade_text(response: str, answer: str) -> tuple[str, float, str]:
 
 def grade_math(found: str, answer: str) -> tuple[str, float, str]:
     """Outcome (pass, fail), points, and the answer that `grade_text` found."""
-    is_right = is_equal(unit_as_text(clean(found)), _expected(answer))
+    expected = _expected(answer)
+    is_right = is_equal(unit_as_text(without_modulus(clean(found), expected)), expected)
     return "pass" if is_right else "fail", float(is_right), found
 
 
@@ -89,7 +99,9 @@ def is_equal(found: str, expected: str) -> bool:
     """Whether math-verify finds two answers equal, which differ as text."""
     if is_words(as_text(expected)):  # to it a word is a product of letters, in any order
         return False
-    if _is_of_other_base(found, expected) or _is_no_approximation(found, expected):
+    if is_compound(found) or is_compound(expected):
+        return is_same_compound(found, expected)
+    if _is_of_other_base(found, expected) or _has_unequal_sides(found, expected):
         return False
     gold, other = _read(expected), _read(found)
     if not gold or not other or not verify(gold, other) or _is_far(gold[0], other[0]):
@@ -111,12 +123,12 @@ def _is_of_other_base(found: str, expected: str) -> bool:
     return bool(bases) and bases != set(_BASE.findall(expected) or ["10"])
 
 
-def _is_no_approximation(found: str, expected: str) -> bool:
-    r"""Whether two numbers said to be about equal are not: math-verify takes the first (`31 \approx 47`)."""
-    sides = found.split(r"\approx")
-    if len(sides) == 1 or r"\approx" in expected:
+def _has_unequal_sides(found: str, expected: str) -> bool:
+    r"""Whether numbers said to be equal, or about equal, are not: math-verify takes one (`31 \approx 47`, `6 = 5`)."""
+    if any(sign in expected for sign in _EQUAL):
         return False
-    numbers = _numbers(*(value for side in sides for value in _read(side)[:1]))
+    sides = re.split("|".join(map(re.escape, _EQUAL)), found)
+    numbers = [number for side in sides[len(sides) == 1 :] for value in _read(side)[:1] for number in _numbers(value)]
     return bool(numbers) and max(numbers) - min(numbers) > _ABOUT * max(map(abs, numbers))
 
 

@@ -20,7 +20,9 @@ _STATED = re.compile(
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _DISPLAY = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\$[^$\n]*\$|\\\([^\n]*?\\\)", re.DOTALL)
 _SENTENCE = re.compile(r"(?:(?!\.(?:\s|$))[^\n])*")
-_BETWEEN_BOXES = re.compile(r"(?:[\s$,;&]|\\[()\[\],;! ]|\\?q?quad|\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)*")
+_BETWEEN_BOXES = re.compile(
+    r"(?:[\s$,;&]|\\[()\[\],;! ]|\\?q?quad|\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b|\b[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
+)
 
 
 def find_answer(text: str) -> str | None:
@@ -66,7 +68,7 @@ def _find_unquoted(text: str) -> str | None:
 
 
 def find_marked(text: str) -> str | None:
-    """What the last mark says; boxes with nothing but `,`, "and" or "or" between them say it together."""
+    """What the last mark says; boxes with nothing but `,`, "and", "or" or `x =` between them say it together."""
     boxes = list(_boxes(text))
     hashes = _last_hashes(text)
     if hashes is not None and (not boxes or hashes[0] > boxes[-1][0]):

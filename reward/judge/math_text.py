@@ -12,6 +12,10 @@ _POWER = re.compile(
     r"(?!\w| ?\*\*)"  # of several Python takes the last first: those are not read
 )
 _STARS = re.compile(r"^\s*\*\*|\*\*\s*$|\*\*(?=\s)|(?<=\s)\*\*")
+_SPACE_IN_NUMBER = re.compile(r"(?<=\d)\\[,;:! ](?=\d{3}(?!\d))")
+_SPACES_AROUND = re.compile(r"^(?:\s|\\[,;:! ]|~)+|(?:\s|\\[,;:! ]|~)+$")
+_STYLE = re.compile(r"\\(?:boldsymbol|bm|underline|displaystyle)(?![a-zA-Z])")
+_MODULO = re.compile(r"\s*\\p?mod\s*(?:\{[^{}]*\}|\d+)$")
 _SIGNS = {"\u2212": "-", "\u221e": r"\infty ", "\u00b0": r"^\circ ", "\u00b7": r"\cdot "}
 _ROOT = re.compile(r"\u221a(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\))(?![\w^.])")
 _DASH = re.compile(r"^\u2013 ?(?=[\d.\\])")
@@ -25,12 +29,19 @@ _CASELESS = re.compile(
     rf"(?<!\\)(?<!{_LETTER})(?:{_LETTER}{{4,}}|[A-Z](?=[a-z]?[aeiouy])[a-z]{{2}}|(?i:yes|no))(?!{_LETTER})"
 )
 _OPTION = re.compile(r"\(?[A-E]\)?")
+_LABEL = re.compile(r"\(([A-E])\) ?(?=\S)")  # of an option that is written out behind it
+_OPTIONS = re.compile(r"[A-H]{2,8}")
+_JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:]|\band\b")
+_LINKS = {"", "and", "or"}
+"""Words between answers that are read one by one."""
+_EXPONENT = re.compile(r"\s*\^\s*(?:\{[-+\d]+\}|\d)")
 
 
 def clean(answer: str) -> str:
     """The answer without what marks it as mathematics, and without a full stop."""
     answer = _STARS.sub(" ", _POWER.sub(_as_exponent, _BOLD.sub(r" \1 ", answer)))
-    answer = _ROOT.sub(r"\\sqrt{\1}", _MATHS_MARKS.sub(" ", answer))
+    answer = _ROOT.sub(r"\\sqrt{\1}", _MATHS_MARKS.sub(" ", _STYLE.sub(" ", answer)))
+    answer = _SPACES_AROUND.sub("", _SPACE_IN_NUMBER.sub("", answer)).replace("~", " ")
     for sign, command in _SIGNS.items():
         answer = answer.replace(sign, command)
     return _DASH.sub("-", _ABOUT.sub("", " ".join(answer.split()))).rstrip(".,;: ")
@@ -56,7 +67,34 @@ def is_same_text(found: str, expected: str) -> bool:
     texts = [as_text(found), as_text(expected)]
     if not all(texts):
         return False
-    if (_TEXT.fullmatch(expected) and expected.startswith(r"\text")) or _OPTION.fullmatch(texts[1]):
+    if _OPTION.fullmatch(texts[1]):
+        label = _LABEL.match(texts[0])
+        return (label[1] if label else texts[0].strip("()")).casefold() == texts[1].strip("()").casefold()
+    if _TEXT.fullmatch(expected) and expected.startswith(r"\text"):
         return texts[0].casefold() == texts[1].casefold()
+    if _OPTIONS.fullmatch(texts[1]):
+        return _JOINTS.sub("", texts[0]) == texts[1]
     folded = [_CASELESS.sub(lambda word: word.group().casefold(), text) for text in texts]
     return folded[0] == folded[1]
+
+
+def is_compound(answer: str) -> bool:
+    r"""Whether it goes on behind words: `2\text{ hours }30\text{ minutes}`, of which math-verify reads the 2 alone."""
+    before, *parts = _TEXT.split(answer)
+    for words, behind in zip(parts[::2], parts[1::2], strict=True):
+        goes_on = any(map(str.isdigit, words)) or any(map(str.isalnum, _EXPONENT.sub("", behind, count=1)))
+        if goes_on and any(map(str.isalnum, before)) and words.strip(" ,;").casefold() not in _LINKS:
+            return True
+        before += words + behind
+    return False
+
+
+def is_same_compound(found: str, expected: str) -> bool:
+    """Whether two answers of numbers and words are the same, but for what joins them."""
+    texts = [_JOINTS.sub("", _TEXT.sub(r" \1 ", answer)).casefold() for answer in (found, expected)]
+    return texts[0] == texts[1]
+
+
+def without_modulus(found: str, expected: str) -> str:
+    r"""An answer without a `\pmod{13}` that the expected one does not have."""
+    return found if "mod" in expected else _MODULO.sub("", found)

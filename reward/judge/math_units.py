@@ -3,12 +3,14 @@
 import re
 
 MAX_WORDS = 6
-_COUNTED = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?) ([A-Za-z]+(?:[ /-][A-Za-z]+)*)", re.ASCII)
+_COUNTED = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?) ([A-Za-z]+(?:[ /-][A-Za-z]+)*)(?:\^\{?[23]\}?)?", re.ASCII)
+_AS_TEXT = re.compile(r"^\\(?:text|mathrm)\{([^{}]*\d[^{}]*)\}$")
 _WORD = re.compile(r"(?=...)[a-z]+?[aeiou][a-z]*|[aeiou][a-z]{2,}s")  # no product of variables such as `abc` and `xyz`
 _SHORT = re.compile(r"of|in|cm|mm|km|kg|mg|lb|lbs|oz|ft|yd|mi|hr|hrs|mph|kmh|kph|ml|sq")
 _PER = {"h", "s"}
 _NO_UNITS = """
-    and or nor to over minus plus times divided multiplied squared cubed factorial choose mod modulo base point root
+    and or nor to over fewer short
+    minus plus times divided multiplied squared cubed factorial choose mod modulo base point root
     sqrt log exp sin cos tan cot negative remainder dozen dozens score gross pi percent infinity infinite half halves
     double doubled twice triple tripled thrice grand lakh lakhs crore crores mil kilo mega giga
     third thirds fourth fourths quarter quarters fifth fifths sixth sixths seventh sevenths eighth eighths ninth
@@ -25,6 +27,7 @@ _PER_CENT = re.compile(r"\bper[ -]cents?\b", re.I)
 
 def unit_as_text(answer: str) -> str:
     r"""`18 dollars` as `18 \text{ dollars}`, which math-verify reads as 18; any other answer as it is."""
+    answer = _AS_TEXT.sub(r"\1", answer)
     counted = _COUNTED.fullmatch(answer)
     if counted is None or _PER_CENT.search(answer):
         return answer

@@ -256,3 +256,15 @@ def test_ten_times_the_length_takes_some_ten_times_as_long() -> None:
 )
 def test_a_fence_that_was_left_open_does_not_take_the_answers(before: str) -> None:
     assert extract_code(f"{before}```python\nprint(3)\n```\n") == "print(3)\n"
+
+
+@pytest.mark.parametrize(
+    "behind",
+    ["The key step is\n```python\nprint(a + b)\n```", "Usage:\n```python\nsolve()\n```",
+     "To test:\n```python\nimport io, sys\nsys.stdin = io.StringIO('1 2')\nsolve()\n```"],
+)  # fmt: skip
+def test_the_last_block_that_reads_input_is_the_program(behind: str) -> None:
+    program = "def solve():\n    a, b = map(int, input().split())\n    print(a + b)\nsolve()\n"
+    assert extract_code(f"```python\n{program}```\n{behind}") == program
+    second = "import sys\nprint(sum(map(int, sys.stdin.read().split())))\n"
+    assert extract_code(f"```python\n{program}```\nShorter:\n```python\n{second}```\n{behind}") == second

@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from reward.judge.puzzles import grade_puzzle
 from reward.limits import Limits
-from reward.puzzle import Puzzle, compute_score
+from reward.puzzle import FORGEABLE, Puzzle, compute_score
 
 reasoning_gym = pytest.importorskip("reasoning_gym", reason="the optional package reasoning-gym is not installed")
 REPOSITORY = Path(__file__).parents[3]
@@ -74,3 +75,22 @@ def test_forged_answers_get_what_a_wrong_one_gets(task: str, tmp_path: Path) -> 
         assert result.score is not None and result.score <= max(wrong.score, 0.05), (text[:40], result)
     assert puzzle.score(f"<answer>{entry['answer']}</answer>", limits).score == 1.0
     assert not file.exists()
+
+
+@pytest.mark.parametrize("task", FORGEABLE)
+def test_tasks_whose_scorers_pass_what_is_wrong_are_refused(task: str, tmp_path: Path) -> None:
+    data = reasoning_gym.create_dataset(task, seed=3, size=4)
+    passed = 0
+    for entry in data:
+        wrong = (
+            f"-{entry['answer']}"
+            if task == "gsm_symbolic"
+            else {"game_of_life_halting": "no idea"}.get(task, FORGEABLE[task])
+        )
+        truth = json.dumps({"task": task, "config": {}, "entry": entry})
+        passed += wrong != entry["answer"] and grade_puzzle(truth, f"<answer>{wrong}</answer>")[0] == "pass"
+        with pytest.raises(ValueError, match=f"problem 7: reasoning-gym's scorer of {task} gives full points to "):
+            Puzzle.from_ground_truth(truth, problem_id=7)
+    assert passed > 2, "the library has mended it: take it out of the list"
+    result = prepared("reasoning-gym", "--tasks", task, "--number", "4", "--output", str(tmp_path))
+    assert result.returncode == 2 and f"scorer of {task} gives full points" in result.stderr
