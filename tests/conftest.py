@@ -84,9 +84,30 @@ class Job:
 
 
 @pytest.fixture(scope="session")
-def start_marked() -> Iterator[Callable[..., Job]]:
-    """Return a function that starts Python with arguments in a folder; what is left of it at the end is killed."""
+def started_jobs() -> Iterator[list[Job]]:
+    """Yield a list of all that was started; what is left of it at the end is killed."""
     jobs: list[Job] = []
+    yield jobs
+    for job in jobs:
+        job.kill_all()
+
+
+@pytest.fixture(autouse=True)
+def no_job_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kill what a test has started in its own folder and left, as one that fails does: others need the memory."""
+    if not {"start_marked", "tmp_path"} <= set(request.fixturenames):
+        yield
+        return
+    folder, jobs = request.getfixturevalue("tmp_path"), request.getfixturevalue("started_jobs")
+    yield
+    for job in jobs:
+        if job.log.is_relative_to(folder):
+            job.kill_all()
+
+
+@pytest.fixture(scope="session")
+def start_marked(started_jobs: list[Job]) -> Callable[..., Job]:
+    """Return a function that starts Python with arguments in a folder."""
 
     def start(arguments: list[str], *, cwd: Path, environment: dict[str, str] | None = None) -> Job:
         mark = uuid.uuid4().hex
@@ -100,12 +121,10 @@ def start_marked() -> Iterator[Callable[..., Job]]:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
             )
-        jobs.append(Job(process=process, mark=mark, log=log))
-        return jobs[-1]
+        started_jobs.append(Job(process=process, mark=mark, log=log))
+        return started_jobs[-1]
 
-    yield start
-    for job in jobs:
-        job.kill_all()
+    return start
 
 
 @pytest.fixture(scope="session")

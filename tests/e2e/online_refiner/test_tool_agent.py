@@ -86,7 +86,7 @@ def trained(
         *PLACEMENTS[request.param],
     ]
     job = start_marked(
-        ["-m", "recipe.cpu_platform.launch", str(HERE / "mode_cycle_probe.py"), str(folder), "grpo", *settings],
+        ["-m", "recipe.cpu_platform.launch", str(HERE / "mode_cycle_probe.py"), str(folder), "dapo", *settings],
         cwd=folder,
         environment={"OMP_NUM_THREADS": "1"},
     )
