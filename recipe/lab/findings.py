@@ -2,7 +2,7 @@
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,8 +94,8 @@ def _difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return first.mean(-1) - second.mean(-1)
 
 
-def _with_interval(statistic: object, *samples: Sequence[float], sign: str = "") -> str:
-    value, low, high = interval(statistic, *samples)  # type: ignore[arg-type]
+def _with_interval(statistic: Callable[..., np.ndarray], *samples: Sequence[float], sign: str = "") -> str:
+    value, low, high = interval(statistic, *samples)
     return f"{value:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})".replace("-", "−")
 
 

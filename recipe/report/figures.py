@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from recipe.report.series import Quantity, Stat
+from recipe.report.statistics import profile
 
 COLOURS = (
     *("#1d5fb8", "#c2410c", "#15803d", "#7c3aed", "#be123c", "#0e7490", "#854d0e", "#52525b", "#a21caf", "#4d7c0f"),
@@ -148,9 +149,15 @@ def profiles(values: Mapping[int, list[float]], names: list[str], title: str, un
     margin = 0.05 * (highest - lowest) or 0.05
     for arm, of_runs in values.items():
         steps = [lowest - margin, *sorted(of_runs), highest + margin]
-        shares = [np.mean(np.array(of_runs) > threshold) for threshold in steps]
         label = _clipped(names[arm], MAX_LABEL)
-        axes.step(steps, shares, where="post", color=colour(arm), dashes=_dashes(arm) or (None, None), label=label)
+        axes.step(
+            steps,
+            profile(of_runs, steps),
+            where="post",
+            color=colour(arm),
+            dashes=_dashes(arm) or (None, None),
+            label=label,
+        )
     axes.set_xlim(lowest - margin, highest + margin)
     axes.set_ylim(-0.02, 1.05)
     axes.set_xlabel(unit, loc="right")
