@@ -199,6 +199,8 @@ class Trial:
             if self._called_at is None:
                 self._called_at = process_time()
                 signal.setitimer(signal.ITIMER_VIRTUAL, self._seconds)
+            elif process_time() - self._called_at > self._seconds:  # the timer counts ticks, and misses some
+                raise _TooLongError
             self.names.add(name)
             self.gives_containers |= any(isinstance(given, CONTAINERS) for given in (*positional, *keywords.values()))
             if self._is_first:

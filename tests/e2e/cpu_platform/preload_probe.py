@@ -98,6 +98,9 @@ def deaths(worker_class: Any) -> dict[str, Any]:
     server.wait(20)
     found["goes_on_without_server"] = ray.get(orphan.facts.remote())["pid"] == pids[2]
     found["after_server"] = ray.get(worker_class.remote().facts.remote())
+    deadline = time.monotonic() + 60  # a process that was killed gives back its memory first
+    while any(psutil.pid_exists(pid) for pid in pids[:2]) and time.monotonic() < deadline:
+        time.sleep(0.1)
     found["is_over"] = not any(psutil.pid_exists(pid) for pid in pids[:2])
     return found
 

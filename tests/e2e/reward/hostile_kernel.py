@@ -17,7 +17,7 @@ ERROR, WRONG, TIME_OUT, OUTPUT_LIMIT = _escapes.ERROR, _escapes.WRONG, _escapes.
 _LEAVE = "import ctypes, hashlib, os, signal, threading, time\nleave = lambda: ctypes.CDLL(None).syscall(60, 0)\n"
 # The process lives on without its first thread, which is the one that the kernel tells of its parent's death.
 LEADERLESS = {
-    "spin": (_LEAVE + "threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()\nleave()", TIME_OUT),
+    "spin": (_LEAVE + "threading.Thread(target=lambda: all(True for _ in iter(int, 1))).start()\nleave()", TIME_OUT),
     "sleep": (_LEAVE + "threading.Thread(target=time.sleep, args=(99,)).start()\nleave()", TIME_OUT),
     "flood": (
         _LEAVE + "threading.Thread(target=lambda: [os.write(1, b'x' * 65536) for _ in iter(int, 1)]).start()\nleave()",
@@ -191,7 +191,7 @@ _SELF = {
         """
         import os, signal, threading, time
         signal.signal(signal.SIGCONT, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
-        for _ in range(4): threading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()
+        for _ in range(4): threading.Thread(target=lambda: all(True for _ in iter(int, 1))).start()
         while True: os.kill(os.getpid(), signal.SIGSTOP)
         """,
         TIME_OUT,

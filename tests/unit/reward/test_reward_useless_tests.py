@@ -2,6 +2,7 @@
 
 import pytest
 
+from reward.judge.trials import Trial
 from reward.limits import Limits
 from reward.problem import Problem
 
@@ -207,6 +208,12 @@ def test_tests_that_take_too_long_together_are_tried_for_careless_answers() -> N
     loops = [f"while f({n}) == 3: pass\nfor x, y in zip(f({n}), [1]): assert x == y" for n in range(4)]
     with pytest.raises(ValueError, match="an answer that returns an empty list"):
         Problem.from_input_output({"test_code": loops}, problem_id=7, limits=Limits(judge_s=1.0))
+
+
+def test_a_trial_ends_although_its_timer_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reward.judge.trials.signal.setitimer", lambda *_: None)  # as if it missed all ticks
+    trial = Trial(lambda *_: None, "n = 8\nwhile not f(n): n += 1", "f", seconds=0.05)
+    assert trial.is_late and not trial.has_passed and 0.05 <= trial.seconds < 1
 
 
 def test_a_test_that_swallows_errors_does_not_hide_that_all_pass_a_careless_answer() -> None:
