@@ -47,6 +47,10 @@ TUNED: dict[str, tuple[Callable[[float], Overrides], tuple[float, ...]]] = {
     "lagrangian": (dynamic("lagrangian", "constraint.credit=in_reward"), ETAS),
 }
 """Name: its overrides by weight, and the weights that are tried: as many for each."""
+STATIC = ("kl_in_reward", "kl_in_loss")
+"""Those of `TUNED` that are no dynamic constraint."""
+WITHOUT_CRITIC = ("penalty_divergence",)
+"""Those of `TUNED` that do not work with PPO."""
 LIKE_SFT: dict[str, Overrides] = {
     "sft_no_gate": ("constraint.reward_gate=false", "refiner.skip_reward_at_least=null"),
     "sft_blocks": ("refiner.block=line",),
@@ -60,13 +64,10 @@ LIKE_SFT: dict[str, Overrides] = {
 
 
 def arms(weights: Mapping[str, float]) -> dict[str, Overrides]:
-    """Return all arms, by the weights of `TUNED`.
-
-    Raises:
-        KeyError: If one has none.
-    """
-    tuned = {name: overrides(weights[name]) for name, (overrides, _) in TUNED.items()}
-    return {"none": NONE, **tuned, **{name: (*tuned["sft"], *more) for name, more in LIKE_SFT.items()}}
+    """Return all arms of which the weight is known, by the weights of `TUNED`."""
+    tuned = {name: TUNED[name][0](weight) for name, weight in weights.items()}
+    like_sft = {name: (*tuned["sft"], *more) for name, more in LIKE_SFT.items()} if "sft" in tuned else {}
+    return {"none": NONE, **tuned, **like_sft}
 
 
 UNTUNED = arms(dict.fromkeys(TUNED, 0.1))

@@ -1,73 +1,63 @@
 """From the committed metrics of the final runs and the protocol to every number of docs/results.md."""
 
-import csv
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from recipe.lab.protocol import HELD_OUT, Protocol
+from recipe.lab import metrics
+from recipe.lab.protocol import Protocol
 from recipe.report.statistics import holm, improvement, interquartile_mean, interval, permutation_p
 
 NUM_LAST = 5
+RUN = re.compile(r"(?P<algorithm>\w+?)-(?P<arm>\w+)-seed\d+")
+Steps = metrics.Steps
+
+
+def _mean(*names: str) -> Callable[[Steps], float | None]:
+    """Return what computes the mean over a run's last steps of a metric, or of its share of another one."""
+
+    def mean(steps: Steps) -> float | None:
+        values = [[step[name] for name in names] for step in steps if step.keys() >= set(names)]
+        quotients = [value[0] / value[1] if len(value) > 1 else value[0] for value in values]
+        return float(np.mean(quotients[-NUM_LAST:])) if quotients else None
+
+    return mean
+
+
 SIDE = {
-    "reward/mean": "reward",
-    "response_length/mean": "tokens an answer",
-    "kl_ref/k3": "KL",
-    "refiner/improvement_ratio": "accepted a rollout",
+    "reward": _mean("reward/mean"),
+    "not compiling": _mean("sandbox/outcome/compile_error", "refiner/num_rollouts"),
+    "tokens an answer": _mean("response_length/mean"),
+    "entropy": _mean("actor/entropy"),
+    "KL": _mean("kl_ref/k3"),
+    "accepted a rollout": _mean("refiner/improvement_ratio"),
 }
-"""What else is told of an arm, means over the last steps: column of the CSV, and of the table."""
+"""What else is told of an arm, means over the last steps."""
+Arms = Mapping[str, Sequence[Steps]]
 
 
-@dataclass(slots=True, kw_only=True)
-class LabRun:
-    """The metrics of one run, by step."""
-
-    arm: str
-    held_out: dict[int, float] = field(default_factory=dict)
-    side: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """All values of a column, in order."""
-
-
-def read(path: Path) -> list[LabRun]:
-    """Read what a report has written of the runs (`curves.csv`)."""
-    runs: dict[str, LabRun] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            run = runs.setdefault(row["run"], LabRun(arm=row["arm"]))
-            if row.get(HELD_OUT):
-                run.held_out[int(row["step"])] = float(row[HELD_OUT])
-            for name in SIDE:
-                if row.get(name):
-                    run.side[name].append(float(row[name]))
-    return list(runs.values())
-
-
-def tables(rules: Protocol, runs: Sequence[LabRun]) -> str:
-    """Return the page's tables in Markdown: for each algorithm its arms, then the contrasts."""
-    by_algorithm: dict[str, dict[str, list[LabRun]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        algorithm, _, arm = run.arm.partition("-")
-        by_algorithm[algorithm][arm].append(run)
+def tables(rules: Protocol, runs: Mapping[str, Steps]) -> str:
+    """Return the page's tables in Markdown, from the final runs by name: for each algorithm its arms, the contrasts."""
+    by_algorithm: dict[str, dict[str, list[Steps]]] = defaultdict(lambda: defaultdict(list))
+    for name, steps in runs.items():
+        if found := RUN.fullmatch(name):
+            by_algorithm[found["algorithm"]][found["arm"]].append(steps)
     parts = []
     for algorithm, arms in by_algorithm.items():
-        parts += [f"**{algorithm.upper()}**", _arms(rules, arms), _contrasts(rules, arms)]
+        outcomes = {name: [rules.outcome(rules.held_out_of(run)) for run in runs] for name, runs in arms.items()}
+        parts += [f"**{algorithm.upper()}**", _arms(rules, arms, outcomes), _contrasts(rules, outcomes)]
     return "\n\n".join(parts) + "\n"
 
 
-def _arms(rules: Protocol, arms: Mapping[str, Sequence[LabRun]]) -> str:
-    outcomes = {name: [rules.outcome(run.held_out) for run in runs] for name, runs in arms.items()}
-    rows = [["arm", "seeds", "outcome", "P(above `none`)", "lowest seed", "collapsed", *SIDE.values()]]
+def _arms(rules: Protocol, arms: Arms, outcomes: Mapping[str, list[float]]) -> str:
+    rows = [["arm", "seeds", "outcome", "P(above `none`)", "lowest seed", "collapsed", *SIDE]]
     for name, runs in arms.items():
-        better = (
-            ""
-            if name == "none" or "none" not in arms
-            else _with_interval(improvement, outcomes[name], outcomes["none"])
-        )
-        collapsed = sum(rules.collapses(run.held_out) for run in runs)
-        side = [[np.mean(run.side[column][-NUM_LAST:]) for run in runs if run.side[column]] for column in SIDE]
+        is_first = name == "none" or "none" not in arms
+        better = "" if is_first else _with_interval(improvement, outcomes[name], outcomes["none"])
+        collapsed = sum(rules.collapses(rules.held_out_of(run)) for run in runs)
+        side = [[value for run in runs if (value := mean(run)) is not None] for mean in SIDE.values()]
         rows.append(
             [
                 *(f"`{name}`", str(len(runs)), _with_interval(interquartile_mean, outcomes[name]), better),
@@ -78,9 +68,8 @@ def _arms(rules: Protocol, arms: Mapping[str, Sequence[LabRun]]) -> str:
     return _markdown(rows)
 
 
-def _contrasts(rules: Protocol, arms: Mapping[str, Sequence[LabRun]]) -> str:
-    pairs = {f"`{a}` − `{b}`": (a, b) for a, b in rules.contrasts if a in arms and b in arms}
-    outcomes = {name: [rules.outcome(run.held_out) for run in runs] for name, runs in arms.items()}
+def _contrasts(rules: Protocol, outcomes: Mapping[str, list[float]]) -> str:
+    pairs = {f"`{a}` − `{b}`": (a, b) for a, b in rules.contrasts or () if a in outcomes and b in outcomes}
     p_values = {title: permutation_p(outcomes[a], outcomes[b]) for title, (a, b) in pairs.items()}
     corrected = holm(p_values)
     rows = [["contrast", "difference of means", "p", "p, corrected"]]

@@ -1,17 +1,17 @@
 """What the experiment decides by: set before its final runs, in a file that stands in the history before them.
 
 Three phases: `calibrate` chooses the learning rate, `tune` the weights, both on seeds that are thrown away, `final`
-compares. The file is `docs/results/protocol.yaml`; a phase completes it for the next one.
+compares. The lab's file is `docs/results/lab.yaml`; a phase completes it for the next one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
 import yaml
 
-from recipe.lab.arms import ALGORITHMS, TUNED, Overrides, arms, kl_in_loss
+from recipe.lab.arms import ALGORITHMS, STATIC, TUNED, UNTUNED, WITHOUT_CRITIC, Overrides, arms, kl_in_loss
 
 SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
 HELD_OUT = "val-core/mini_apps/acc/mean@8"
@@ -22,11 +22,15 @@ HELD_OUT = "val-core/mini_apps/acc/mean@8"
 class Protocol:
     """The rules of one experiment. Null: not chosen yet."""
 
+    experiment: str = "lab"
+    """The preset that the overrides of a run are for."""
+    held_out: list[str] = field(default_factory=lambda: [HELD_OUT])
+    """Metrics whose mean is the held-out share."""
     num_steps: int = 20
     outcome_steps: list[int] = field(default_factory=lambda: [10, 15, 20])
-    """The outcome of a run is the mean of `HELD_OUT` at these steps."""
+    """The outcome of a run is its mean held-out share at these steps."""
     collapse: float = 0.15
-    """A run collapses if `HELD_OUT` falls by more than that from its maximum."""
+    """A run collapses if its held-out share falls by more than that from its maximum."""
     learning_rates: list[float] = field(default_factory=lambda: [2.5e-4, 5e-4, 1e-3, 2e-3])
     """Tried with verl's static KL at its default weight; the lowest that makes a run collapse is taken (the paper's
     A.1), or the highest if none does."""
@@ -34,15 +38,19 @@ class Protocol:
     calibration_seeds: list[int] = field(default_factory=lambda: [101, 102])
     learning_rate: float | None = None
     tuning_seeds: list[int] = field(default_factory=lambda: [111, 112])
+    tried: dict[str, list[float]] = field(
+        default_factory=lambda: {name: list(weights) for name, (_, weights) in TUNED.items()}
+    )
+    """Weights of each method, as many for every one."""
     weights: dict[str, float] | None = None
     """Of each method, the one with the best mean outcome of the tuning seeds; of equals the smaller one."""
     seeds: dict[str, list[int]] = field(default_factory=lambda: {"dapo": [1, 2, 3, 4, 5, 6], "ppo": [1, 2, 3, 4]})
-    ppo_arms: list[str] = field(default_factory=lambda: ["none", "kl_in_loss", "sft", "lagrangian"])
-    contrasts: list[list[str]] = field(
-        default_factory=lambda: [["sft", "kl_in_loss"], ["sft", "sft_no_gate"], ["sft", "none"]]
-    )
-    """Differences of mean outcomes that are tested, the p-values corrected together (Holm): dynamic - static KL, gate -
-    no gate, dynamic - none."""
+    arms: dict[str, list[str] | None] = field(default_factory=lambda: {"dapo": list(UNTUNED), "ppo": None})
+    """By algorithm. Not chosen yet: none, and by their outcome in tuning the best static KL and the two best dynamic
+    constraints."""
+    contrasts: list[list[str]] | None = None
+    """Differences of mean outcomes that are tested, the p-values corrected together (Holm): of the best dynamic
+    constraint and the best static KL in tuning, of sft with its gate and without, of the best dynamic one and none."""
 
     def runs(self, phase: str) -> Iterator[tuple[str, Overrides]]:
         """Yield the name and the overrides of each run of a phase, seed by seed.
@@ -59,23 +67,28 @@ class Protocol:
             raise ValueError("the protocol has no learning_rate: run calibrate first")
         if phase == "tune":
             for seed in self.tuning_seeds:
-                for name, (overrides, weights) in TUNED.items():
+                for name, weights in self.tried.items():
                     for weight in weights:
                         common = self._common("dapo", seed, self.learning_rate)
-                        yield f"{name}-{weight:g}-seed{seed}", (*overrides(weight), *common)
+                        yield f"{name}-{weight:g}-seed{seed}", (*TUNED[name][0](weight), *common)
             return
         if self.weights is None:
             raise ValueError("the protocol has no weights: run tune first")
         every = arms(self.weights)
         for algorithm, seeds in self.seeds.items():
             for seed in seeds:
-                for name in every if algorithm == "dapo" else self.ppo_arms:
+                for name in self.arms[algorithm] or ():
                     common = self._common(algorithm, seed, self.learning_rate)
                     yield f"{algorithm}-{name}-seed{seed}", (*every[name], *common)
 
     def _common(self, algorithm: str, seed: int, rate: float) -> Overrides:
         seeds = (f"{key}={seed}" for key in SEED_KEYS)
         return (*ALGORITHMS[algorithm], f"actor_rollout_ref.actor.optim.lr={rate}", *seeds)
+
+    def held_out_of(self, steps: Iterable[Mapping[str, float]]) -> dict[int, float]:
+        """Return a run's held-out share by step, from its metrics."""
+        found = ((int(row["step"]), [row.get(name) for name in self.held_out]) for row in steps)
+        return {step: fmean(shares) for step, shares in found if None not in shares}  # type: ignore[arg-type]
 
     def outcome(self, held_out: Mapping[int, float]) -> float:
         """Return the outcome of a run, from its held-out share by step."""
@@ -93,21 +106,21 @@ class Protocol:
                 return rate
         return max(self.learning_rates)
 
-    def choose_weights(self, found: Mapping[str, Mapping[int, float]]) -> dict[str, float]:
-        """Return the weights that the tuning's runs speak for."""
-
-        def mean(name: str, weight: float) -> float:
-            return fmean(self.outcome(found[f"{name}-{weight:g}-seed{seed}"]) for seed in self.tuning_seeds)
-
-        return {
-            name: max(sorted(weights), key=lambda weight, name=name: mean(name, weight))  # type: ignore[misc]
-            for name, (_, weights) in TUNED.items()
-        }
-
-
-def held_out(steps: Sequence[Mapping[str, float]]) -> dict[int, float]:
-    """Return a run's held-out share by step, from its metrics."""
-    return {int(row["step"]): row[HELD_OUT] for row in steps if row.get(HELD_OUT) is not None}
+    def learn_from_tuning(self, found: Mapping[str, Mapping[int, float]]) -> None:
+        """Choose weights, arms and contrasts by the tuning's runs, by their names."""
+        best: dict[str, tuple[float, float]] = {}  # outcome and weight
+        for name, weights in self.tried.items():
+            for weight in sorted(weights):
+                mean = fmean(self.outcome(found[f"{name}-{weight:g}-seed{seed}"]) for seed in self.tuning_seeds)
+                best[name] = max(best.get(name, (mean, weight)), (mean, weight), key=lambda those: those[0])
+        self.weights = {name: weight for name, (_, weight) in best.items()}
+        ranking = sorted(best, key=lambda name: -best[name][0])
+        static = next(name for name in ranking if name in STATIC)
+        dynamic = [name for name in ranking if name not in STATIC]
+        for algorithm, names in self.arms.items():
+            fitting = [name for name in dynamic if algorithm != "ppo" or name not in WITHOUT_CRITIC]
+            self.arms[algorithm] = names or ["none", static, *fitting[:2]]
+        self.contrasts = [[dynamic[0], static], ["sft", "sft_no_gate"], [dynamic[0], "none"]]
 
 
 def read(path: Path) -> Protocol:

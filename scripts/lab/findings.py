@@ -1,14 +1,12 @@
 """Print every number of docs/results.md, from the committed metrics and the protocol.
 
-    python scripts/lab/findings.py [docs/results/final.csv] [--protocol docs/results/protocol.yaml]
-
-The CSV is the `curves.csv` that a report of the final runs writes beside its page.
+python scripts/lab/findings.py [--protocol docs/results/lab.yaml]
 """
 
 import argparse
 from pathlib import Path
 
-from recipe.lab import findings, protocol
+from recipe.lab import findings, metrics, protocol
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "results"
 
@@ -16,10 +14,10 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "results"
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("metrics", type=Path, nargs="?", default=FOLDER / "final.csv")
-    parser.add_argument("--protocol", type=Path, default=FOLDER / "protocol.yaml")
+    parser.add_argument("--protocol", type=Path, default=FOLDER / "lab.yaml")
     arguments = parser.parse_args()
-    print(findings.tables(protocol.read(arguments.protocol), findings.read(arguments.metrics)))
+    rules = protocol.read(arguments.protocol)
+    print(findings.tables(rules, metrics.read(metrics.path_of(arguments.protocol, "final"))))
 
 
 if __name__ == "__main__":

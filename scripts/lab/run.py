@@ -7,11 +7,12 @@
 
     [--only NAME ...] [--parallel 1] [--output FOLDER] [--protocol FILE] [OVERRIDE...]
 
-Each run is one of the main job (`experiment=lab`) in its own folder. What is complete is not run again, what was cut
-off goes on from its last checkpoint, so the same command continues after any interruption. A phase that is complete
-writes what it has chosen into the protocol (`recipe/lab/protocol.py`), which the next one reads. Overrides hold for
-every run; with others choose another `--output`. Ends with a report of the phase's runs, and with status 1 if one of
-them failed.
+Each run is one of the main job, with the protocol's preset (`experiment=lab`), in its own folder. Its metrics are added
+to a file beside the protocol (`lab_final.csv`) when it is complete; what is there is not run again, what was cut off
+goes on from its last checkpoint, so the same command continues after any interruption. A phase that is complete writes
+what it has chosen into the protocol (`recipe/lab/protocol.py`), which the next one reads. Overrides hold for every run;
+with others choose another `--output` and `--protocol`. Ends with a report of the runs whose folders are there, and with
+status 1 if one failed.
 """
 
 import argparse
@@ -19,15 +20,15 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from recipe.lab import protocol
+from recipe.lab import metrics, protocol
 from recipe.lab.arms import UNTUNED, Overrides
 from recipe.online_refiner.run_dir import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-PROTOCOL = ROOT / "docs" / "results" / "protocol.yaml"
+PROTOCOL = ROOT / "docs" / "results" / "lab.yaml"
 NUM_QUICK_STEPS = 6
 QUICK_ARMS = ("none", "penalty")
 NUM_BASE_EXAMPLES, NUM_QUICK_BASE_EXAMPLES = 24_000, 8_000
@@ -42,8 +43,8 @@ def make_base_model(folder: Path, num_examples: int) -> None:
 
 def is_complete(run_dir: Path, num_steps: int) -> bool:
     """Tell whether a run has done all its steps."""
-    metrics = run_dir / "metrics.jsonl"
-    return metrics.exists() and sum(1 for _ in read_rows(metrics)) >= num_steps
+    path = run_dir / "metrics.jsonl"
+    return path.exists() and max((row["step"] for row in read_rows(path)), default=0) >= num_steps
 
 
 def run(run_dir: Path, overrides: list[str], num_steps: int, environment: dict[str, str]) -> bool:
@@ -53,7 +54,7 @@ def run(run_dir: Path, overrides: list[str], num_steps: int, environment: dict[s
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with Path(f"{run_dir}.log").open("a") as log:
-        command = [sys.executable, "-m", "recipe.online_refiner.main", "experiment=lab", *overrides]
+        command = [sys.executable, "-m", "recipe.online_refiner.main", *overrides]
         command += [f"run_dir={run_dir}", f"trainer.experiment_name={run_dir.name}"]
         command += [f"trainer.total_training_steps={num_steps}"]
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment)
@@ -63,14 +64,14 @@ def run(run_dir: Path, overrides: list[str], num_steps: int, environment: dict[s
     return done
 
 
-def choose(rules: protocol.Protocol, phase: str, folder: Path, path: Path) -> None:
+def choose(rules: protocol.Protocol, phase: str, path: Path) -> None:
     """Complete the protocol by what a phase has found."""
-    found = {name: protocol.held_out(list(read_rows(folder / name / "metrics.jsonl"))) for name, _ in rules.runs(phase)}
+    found = {name: rules.held_out_of(steps) for name, steps in metrics.read(metrics.path_of(path, phase)).items()}
     if phase == "calibrate":
         rules.learning_rate = rules.choose_learning_rate(found)
         print(f"learning rate: {rules.learning_rate:g}")
     elif phase == "tune":
-        rules.weights = rules.choose_weights(found)
+        rules.learn_from_tuning(found)
         print(f"weights: {rules.weights}")
     protocol.write(rules, path)
 
@@ -86,7 +87,8 @@ def main() -> int:
     arguments, overrides = parser.parse_known_args()
     is_quick = arguments.phase == "quick"
     output = (arguments.output or Path("runs/lab_quick" if is_quick else "runs/lab")).absolute()
-    rules = protocol.read(arguments.protocol)
+    path = output / "quick.yaml" if is_quick else arguments.protocol
+    rules = protocol.read(path)
     runs: dict[str, Overrides] = {name: UNTUNED[name] for name in QUICK_ARMS}
     if not is_quick:
         try:
@@ -94,24 +96,33 @@ def main() -> int:
         except ValueError as error:
             parser.error(str(error))
     num_steps = NUM_QUICK_STEPS if is_quick else rules.num_steps
-    base = output / "base"
-    make_base_model(base, NUM_QUICK_BASE_EXAMPLES if is_quick else NUM_BASE_EXAMPLES)
-    overrides += [f"actor_rollout_ref.model.path={base}"]
-    overrides += [f"data.{split}_files={base / split}.parquet" for split in ("train", "val")]
+    overrides.insert(0, f"experiment={rules.experiment}")
+    if rules.experiment == protocol.Protocol().experiment:
+        base = output / "base"
+        make_base_model(base, NUM_QUICK_BASE_EXAMPLES if is_quick else NUM_BASE_EXAMPLES)
+        overrides += [f"actor_rollout_ref.model.path={base}"]
+        overrides += [f"data.{split}_files={base / split}.parquet" for split in ("train", "val")]
     folder = output / arguments.phase
-    wanted = [name for name in runs if name.startswith(tuple(arguments.only) or "")]
+    collected = metrics.path_of(path, arguments.phase)
+    known = metrics.read(collected)
+    wanted = [name for name in runs if name.startswith(tuple(arguments.only) or "") and name not in known]
     # Threads that wait for a core spin: runs beside each other share the cores.
     num_threads = max(1, len(os.sched_getaffinity(0)) // arguments.parallel)
     environment = {"OMP_NUM_THREADS": str(num_threads), **os.environ}
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        done = list(
-            pool.map(lambda name: run(folder / name, [*runs[name], *overrides], num_steps, environment), wanted)
-        )
-    if all(done) and len(wanted) == len(runs) and not is_quick:
-        choose(rules, arguments.phase, folder, arguments.protocol)
-    report = [sys.executable, ROOT / "scripts" / "report.py", *(folder / name for name in wanted)]
-    reported = subprocess.run([*report, "--output", folder / "report.html"]).returncode == 0
-    return 0 if reported and all(done) else 1
+        jobs = {
+            pool.submit(run, folder / name, [*runs[name], *overrides], num_steps, environment): name for name in wanted
+        }
+        for job in as_completed(jobs):
+            if job.result():
+                metrics.add(collected, jobs[job], read_rows(folder / jobs[job] / "metrics.jsonl"), rules.held_out)
+    all_done = all(job.result() for job in jobs)
+    if not is_quick and metrics.read(collected).keys() >= runs.keys():
+        choose(rules, arguments.phase, path)
+    folders = [folder / name for name in runs if (folder / name).is_dir()]
+    report = [sys.executable, ROOT / "scripts" / "report.py", *folders, "--output", folder / "report.html"]
+    reported = not folders or subprocess.run(report).returncode == 0
+    return 0 if reported and all_done else 1
 
 
 if __name__ == "__main__":

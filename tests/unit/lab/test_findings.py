@@ -2,21 +2,20 @@
 
 from pathlib import Path
 
-from recipe.lab import findings
+from recipe.lab import findings, metrics
 from recipe.lab.protocol import HELD_OUT, Protocol
 
-HEADER = ["arm", "run", "seed", "step", "reward/mean", "response_length/mean", HELD_OUT]
 
-
-def written(path: Path, shares: dict[str, list[list[float]]]) -> Path:
-    lines = [",".join(HEADER)]
+def written(path: Path, shares: dict[str, list[list[float]]]) -> dict[str, metrics.Steps]:
+    """Write and read runs of three steps that measure, and one that does not."""
     for arm, runs in shares.items():
         for seed, values in enumerate(runs):
-            for step, value in zip((10, 15, 20), values, strict=True):
-                lines.append(f"{arm},{arm}-seed{seed},{seed},{step},{value},30,{value}")
-            lines.append(f"{arm},{arm}-seed{seed},{seed},21,,,")
-    path.write_text("\n".join(lines) + "\n")
-    return path
+            steps = [
+                {"step": step, HELD_OUT: value, "reward/mean": value, "response_length/mean": 30, "other": 1}
+                for step, value in zip((10, 15, 20), values, strict=True)
+            ]
+            metrics.add(path, f"{arm}-seed{seed}", [*steps, {"step": 21, "reward/mean": None}], [HELD_OUT])
+    return metrics.read(path)
 
 
 def test_arms_and_contrasts(tmp_path: Path) -> None:
@@ -25,7 +24,8 @@ def test_arms_and_contrasts(tmp_path: Path) -> None:
         "dapo-sft": [[0.6, 0.6, 0.6], [0.7, 0.7, 0.7]],
         "ppo-none": [[0.2, 0.2, 0.2]],
     }
-    text = findings.tables(Protocol(), findings.read(written(tmp_path / "final.csv", shares)))
+    rules = Protocol(contrasts=[["sft", "none"], ["sft", "sft_no_gate"]])
+    text = findings.tables(rules, written(tmp_path / "lab_final.csv", shares))
     assert "**DAPO**" in text and "**PPO**" in text
     none = next(line for line in text.splitlines() if line.startswith("| `none` | 2"))
     assert none.split(" | ")[2:6] == ["0.450 (0.400 to 0.500)", "", "0.400", "1 of 2"]
@@ -34,3 +34,5 @@ def test_arms_and_contrasts(tmp_path: Path) -> None:
     contrast = next(line for line in text.splitlines() if "`sft` − `none`" in line)
     assert "+0.200 (+0.100 to +0.300) | 0.333 | 0.333 |" in contrast
     assert "sft_no_gate" not in text, "an arm that has no runs"
+    assert metrics.read(tmp_path / "lab_final.csv")["ppo-none-seed0"][-1] == {"step": 21}
+    assert metrics.read(tmp_path / "none.csv") == {}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from recipe.lab import protocol
-from recipe.lab.arms import TUNED
+from recipe.lab.arms import TUNED, UNTUNED
 from recipe.lab.protocol import HELD_OUT, Protocol
 
 
@@ -20,6 +20,7 @@ def test_each_phase_needs_the_one_before() -> None:
     with pytest.raises(ValueError, match="no weights: run tune"):
         dict(rules.runs("final"))
     rules.weights = dict.fromkeys(TUNED, 0.3)
+    rules.arms["ppo"] = ["none", "kl_in_loss", "sft", "penalty"]
     final = dict(rules.runs("final"))
     assert len(final) == 11 * 6 + 4 * 4
     assert "constraint.eta=0.3" in final["dapo-sft_blocks-seed6"]
@@ -54,12 +55,27 @@ def test_the_lowest_learning_rate_that_makes_a_run_collapse() -> None:
     assert rules.choose_learning_rate(dict.fromkeys(found, good)) == 1e-3
 
 
-def test_the_best_weight_over_seeds_and_the_smaller_of_equals() -> None:
+def test_the_best_weights_and_methods_over_seeds_and_the_smaller_weight_of_equals() -> None:
     rules = Protocol(tuning_seeds=[7, 8], learning_rate=1e-3)
     found = {name: {10: 0.5, 15: 0.5, 20: 0.5} for name, _ in rules.runs("tune")}
-    found |= {"sft-1-seed7": {10: 0.5, 15: 0.5, 20: 0.9}, "sft-0.3-seed8": {10: 0.5, 15: 0.5, 20: 0.8}}
-    chosen = rules.choose_weights(found)
-    assert chosen == {name: {"sft": 1.0}.get(name, min(weights)) for name, (_, weights) in TUNED.items()}
+    found |= {"sft-1-seed7": {10: 0.5, 15: 0.5, 20: 0.7}, "sft-0.3-seed8": {10: 0.5, 15: 0.5, 20: 0.6}}
+    found |= {"lagrangian-0.1-seed7": {10: 0.5, 15: 0.5, 20: 1.0}, "kl_in_loss-0.3-seed7": {10: 0.5, 15: 0.6, 20: 0.5}}
+    found |= {"penalty_divergence-0.1-seed7": {10: 0.5, 15: 0.6, 20: 0.8}}  # the second best, but not with a critic
+    rules.learn_from_tuning(found)
+    best = {"sft": 1.0, "lagrangian": 0.1, "kl_in_loss": 0.3, "penalty_divergence": 0.1}
+    assert rules.weights == {name: best.get(name, min(weights)) for name, (_, weights) in TUNED.items()}
+    assert rules.arms == {"dapo": list(UNTUNED), "ppo": ["none", "kl_in_loss", "lagrangian", "sft"]}
+    assert rules.contrasts == [["lagrangian", "kl_in_loss"], ["sft", "sft_no_gate"], ["lagrangian", "none"]]
+    assert len(dict(rules.runs("final"))) == 11 * 6 + 4 * 4
+
+
+def test_another_task_tries_some_methods_only() -> None:
+    tried = {"kl_in_loss": [0.01, 0.1], "sft": [0.1, 1.0]}
+    rules = Protocol(learning_rate=1e-3, tried=tried, tuning_seeds=[7], seeds={"dapo": [1]}, arms={"dapo": None})
+    runs = dict(rules.runs("tune"))
+    assert list(runs) == ["kl_in_loss-0.01-seed7", "kl_in_loss-0.1-seed7", "sft-0.1-seed7", "sft-1-seed7"]
+    rules.learn_from_tuning({name: {10: 0.5, 15: 0.5, 20: 0.5} for name in runs})
+    assert list(dict(rules.runs("final"))) == ["dapo-none-seed1", "dapo-kl_in_loss-seed1", "dapo-sft-seed1"]
 
 
 def test_a_protocol_is_what_was_written(tmp_path: Path) -> None:
@@ -71,4 +87,6 @@ def test_a_protocol_is_what_was_written(tmp_path: Path) -> None:
 
 
 def test_held_out_shares_of_the_steps_that_have_one() -> None:
-    assert protocol.held_out([{"step": 1}, {"step": 5, HELD_OUT: 0.25}]) == {5: 0.25}
+    assert Protocol().held_out_of([{"step": 1}, {"step": 5, HELD_OUT: 0.25}]) == {5: 0.25}
+    two = Protocol(held_out=["a", "b"])
+    assert two.held_out_of([{"step": 5, "a": 0.25, "b": 0.75}, {"step": 6, "a": 0.5}]) == {5: 0.5}

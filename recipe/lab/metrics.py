@@ -1,0 +1,45 @@
+"""The metrics of a phase's runs, in one small file that is committed as they come: what the page is computed from."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Steps = list[dict[str, float]]
+"""What each step of a run measured, by the metrics' names, and its number as ``step``."""
+
+SIDE = (
+    *("reward/mean", "response_length/mean", "actor/entropy", "kl_ref/k3", "refiner/improvement_ratio"),
+    *("sandbox/outcome/compile_error", "refiner/num_rollouts", "timing_s/step"),
+)
+"""What is kept beside the held-out share."""
+
+
+def path_of(protocol: Path, phase: str) -> Path:
+    """Return where the metrics of a phase stand: beside its protocol."""
+    return protocol.with_name(f"{protocol.stem}_{phase}.csv")
+
+
+def read(path: Path) -> dict[str, Steps]:
+    """Return the runs in a file by their names; none if there is no file."""
+    runs: dict[str, Steps] = defaultdict(list)
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                runs[row.pop("run")].append({name: float(value) for name, value in row.items() if value})
+    return dict(runs)
+
+
+def add(path: Path, run: str, steps: Iterable[Mapping[str, Any]], held_out: Sequence[str]) -> None:
+    """Add a run to a file: the step, the held-out metrics and `SIDE`; what a step did not measure stays empty."""
+    names = ["step", *held_out, *SIDE]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        if is_new:
+            table.writerow(["run", *names])
+        for step in steps:
+            values = (step.get(name) for name in names)
+            table.writerow([run, *("" if value is None else f"{value:.6g}" for value in values)])
