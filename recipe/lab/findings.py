@@ -38,15 +38,25 @@ SIDE = {
 Arms = Mapping[str, Sequence[Steps]]
 
 
-def tables(rules: Protocol, runs: Mapping[str, Steps]) -> str:
-    """Return the page's tables in Markdown, from the final runs by name: for each algorithm its arms, the contrasts."""
-    by_algorithm: dict[str, dict[str, list[Steps]]] = defaultdict(lambda: defaultdict(list))
+def by_algorithm(runs: Mapping[str, Steps]) -> dict[str, dict[str, list[Steps]]]:
+    """Sort the final runs, by their names, into algorithms and arms."""
+    found: dict[str, dict[str, list[Steps]]] = defaultdict(lambda: defaultdict(list))
     for name, steps in runs.items():
-        if found := RUN.fullmatch(name):
-            by_algorithm[found["algorithm"]][found["arm"]].append(steps)
+        if parts := RUN.fullmatch(name):
+            found[parts["algorithm"]][parts["arm"]].append(steps)
+    return found
+
+
+def outcomes_of(rules: Protocol, arms: Arms) -> dict[str, list[float]]:
+    """Return the outcome of each run of each arm."""
+    return {name: [rules.outcome(rules.held_out_of(run)) for run in runs] for name, runs in arms.items()}
+
+
+def tables(rules: Protocol, runs: Mapping[str, Steps]) -> str:
+    """Return the page's tables in Markdown: for each algorithm its arms, then the contrasts."""
     parts = []
-    for algorithm, arms in by_algorithm.items():
-        outcomes = {name: [rules.outcome(rules.held_out_of(run)) for run in runs] for name, runs in arms.items()}
+    for algorithm, arms in by_algorithm(runs).items():
+        outcomes = outcomes_of(rules, arms)
         parts += [f"**{algorithm.upper()}**", _arms(rules, arms, outcomes), _contrasts(rules, outcomes)]
     return "\n\n".join(parts) + "\n"
 

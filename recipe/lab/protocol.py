@@ -45,6 +45,10 @@ class Protocol:
     weights: dict[str, float] | None = None
     """Of each method, the one with the best mean outcome of the tuning seeds; of equals the smaller one."""
     seeds: dict[str, list[int]] = field(default_factory=lambda: {"dapo": [1, 2, 3, 4, 5, 6], "ppo": [1, 2, 3, 4]})
+    few_seeds: dict[str, int] = field(
+        default_factory=lambda: {"penalty_divergence": 3, "sft_blocks": 3, "sft_rescue": 3}
+    )
+    """Arms beside the question, with so many of the seeds."""
     arms: dict[str, list[str] | None] = field(default_factory=lambda: {"dapo": list(UNTUNED), "ppo": None})
     """By algorithm. Not chosen yet: none, and by their outcome in tuning the best static KL and the two best dynamic
     constraints."""
@@ -76,10 +80,11 @@ class Protocol:
             raise ValueError("the protocol has no weights: run tune first")
         every = arms(self.weights)
         for algorithm, seeds in self.seeds.items():
-            for seed in seeds:
+            for place, seed in enumerate(seeds):
                 for name in self.arms[algorithm] or ():
-                    common = self._common(algorithm, seed, self.learning_rate)
-                    yield f"{algorithm}-{name}-seed{seed}", (*every[name], *common)
+                    if place < self.few_seeds.get(name, len(seeds)):
+                        common = self._common(algorithm, seed, self.learning_rate)
+                        yield f"{algorithm}-{name}-seed{seed}", (*every[name], *common)
 
     def _common(self, algorithm: str, seed: int, rate: float) -> Overrides:
         seeds = (f"{key}={seed}" for key in SEED_KEYS)

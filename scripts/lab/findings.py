@@ -6,18 +6,21 @@ python scripts/lab/findings.py [--protocol docs/results/lab.yaml]
 import argparse
 from pathlib import Path
 
-from recipe.lab import findings, metrics, protocol
+from recipe.lab import figure, findings, metrics, protocol
+from recipe.report.figures import png
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print the tables, draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--protocol", type=Path, default=FOLDER / "lab.yaml")
-    arguments = parser.parse_args()
-    rules = protocol.read(arguments.protocol)
-    print(findings.tables(rules, metrics.read(metrics.path_of(arguments.protocol, "final"))))
+    path = parser.parse_args().protocol
+    rules, runs = protocol.read(path), metrics.read(metrics.path_of(path, "final"))
+    print(findings.tables(rules, runs))
+    found = {name: findings.outcomes_of(rules, arms) for name, arms in findings.by_algorithm(runs).items()}
+    path.with_name(f"{path.stem}_outcomes.png").write_bytes(png(figure.outcomes(found)))
 
 
 if __name__ == "__main__":

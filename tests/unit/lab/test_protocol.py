@@ -22,8 +22,9 @@ def test_each_phase_needs_the_one_before() -> None:
     rules.weights = dict.fromkeys(TUNED, 0.3)
     rules.arms["ppo"] = ["none", "kl_in_loss", "sft", "penalty"]
     final = dict(rules.runs("final"))
-    assert len(final) == 11 * 6 + 4 * 4
-    assert "constraint.eta=0.3" in final["dapo-sft_blocks-seed6"]
+    assert len(final) == 11 * 6 - 3 * 3 + 4 * 4
+    assert "constraint.eta=0.3" in final["dapo-sft_no_gate-seed6"]
+    assert "dapo-sft_blocks-seed3" in final and "dapo-sft_blocks-seed4" not in final
     for runs in (dict(rules.runs("tune")), final):
         assert all("actor_rollout_ref.actor.optim.lr=0.0005" in overrides for overrides in runs.values())
 
@@ -66,7 +67,7 @@ def test_the_best_weights_and_methods_over_seeds_and_the_smaller_weight_of_equal
     assert rules.weights == {name: best.get(name, min(weights)) for name, (_, weights) in TUNED.items()}
     assert rules.arms == {"dapo": list(UNTUNED), "ppo": ["none", "kl_in_loss", "lagrangian", "sft"]}
     assert rules.contrasts == [["lagrangian", "kl_in_loss"], ["sft", "sft_no_gate"], ["lagrangian", "none"]]
-    assert len(dict(rules.runs("final"))) == 11 * 6 + 4 * 4
+    assert len(dict(rules.runs("final"))) == 11 * 6 - 3 * 3 + 4 * 4
 
 
 def test_another_task_tries_some_methods_only() -> None:
