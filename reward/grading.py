@@ -2,8 +2,9 @@
 
 import asyncio
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from reward.apps import Score
 from reward.judge import JudgeLostError, UnjudgeableError, ask
@@ -58,32 +59,60 @@ def require(package: str, install: str) -> None:
         raise ValueError(f"grading these answers needs the package {package} on every node: pip install {install}")
 
 
-async def reward(
-    problem: Callable[[], Graded], response: str, *, max_concurrency: int, limits: Limits
-) -> dict[str, float | int | str | None]:
-    """What verl is given for one response, without blocking its event loop.
+def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[dict[str, float | int | str | None]]]:
+    """Return verl's `compute_score` for one kind of problems.
 
-    Returns:
-        score (points), acc (1.0 if they are full), outcome, and feedback (one line for a refiner, or "").
-
-    Raises:
-        RuntimeError: no judge answered (infra_error): that must not become a reward.
+    Args:
+        problem_of: makes a problem of a ground truth and a `problem_id`, or raises ValueError.
     """
 
-    def score() -> tuple[str, Score]:
-        graded = problem()
-        return graded.problem_id, graded.score(response, limits)
+    async def compute_score(
+        data_source: str,
+        solution_str: str,
+        ground_truth: object,
+        extra_info: Mapping[str, Any] | None = None,
+        *,
+        max_concurrency: int = 4,
+        limits: Mapping[str, Any] | None = None,
+        reward_router_address: object = None,
+        reward_model_tokenizer: object = None,
+    ) -> dict[str, float | int | str | None]:
+        """Grade one response without blocking verl's event loop.
 
-    problem_id, result = await asyncio.get_running_loop().run_in_executor(thread_pool(max_concurrency), score)
-    if result.score is None:
-        raise RuntimeError(
-            f"problem {problem_id}: the answer could not be graded in {limits.infra_attempts} attempts "
-            f"({result.detail}): check free processes and memory of the reward workers, or lower max_concurrency"
-        )
-    feedback = _FEEDBACK.get(result.outcome, "").format(result.detail[:_MAX_FEEDBACK])
-    return {
-        "score": result.score,
-        "acc": float(result.outcome == "pass"),
-        "outcome": result.outcome,
-        "feedback": feedback,
-    }
+        Args:
+            data_source: the row's, used in errors only.
+            solution_str: the decoded response.
+            ground_truth: what the response is compared with.
+            extra_info: unused.
+            max_concurrency: responses graded at once by this process, each by a judge of some 70 MB.
+            limits: fields of `Limits` that differ from their defaults; a grade may take `test_s` and `judge_bytes`.
+            reward_router_address: given by verl when a reward model runs beside; unused.
+            reward_model_tokenizer: as above.
+
+        Returns:
+            score (points), acc (1.0 if they are full), outcome, and feedback (one line for a refiner, or "").
+
+        Raises:
+            ValueError: the ground truth is malformed.
+            RuntimeError: no judge answered (infra_error): that must not become a reward.
+        """
+        bounds = Limits(**dict(limits or {}))
+
+        def score() -> tuple[str, Score]:
+            problem = problem_of(ground_truth, problem_id=f"of {data_source or 'unnamed data source'}")
+            return problem.problem_id, problem.score(solution_str, bounds)
+
+        problem_id, result = await asyncio.get_running_loop().run_in_executor(thread_pool(max_concurrency), score)
+        if result.score is None:
+            raise RuntimeError(
+                f"problem {problem_id}: the answer could not be graded in {bounds.infra_attempts} attempts "
+                f"({result.detail}): check free processes and memory of the reward workers, or lower max_concurrency"
+            )
+        return {
+            "score": result.score,
+            "acc": float(result.outcome == "pass"),
+            "outcome": result.outcome,
+            "feedback": _FEEDBACK.get(result.outcome, "").format(result.detail[:_MAX_FEEDBACK]),
+        }
+
+    return compute_score

@@ -11,12 +11,10 @@ The answer in a response is found as `reward.judge.math_marks.find_answer` says.
 process that calls this, nor run anywhere.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
-from reward.grading import Graded, ask_grade, require, reward
+from reward.grading import Graded, ask_grade, require, verl_function
 from reward.limits import Limits
 
 
@@ -48,37 +46,4 @@ class MathProblem(Graded):
         return (outcome, points, found) if outcome else ask_grade("grade_math", found, self.ground_truth, limits=limits)
 
 
-async def compute_score(
-    data_source: str,
-    solution_str: str,
-    ground_truth: object,
-    extra_info: Mapping[str, Any] | None = None,
-    *,
-    max_concurrency: int = 4,
-    limits: Mapping[str, Any] | None = None,
-    reward_router_address: object = None,
-    reward_model_tokenizer: object = None,
-) -> dict[str, float | int | str | None]:
-    """Grade one response.
-
-    Args:
-        data_source: the row's, used in errors only.
-        solution_str: the decoded response.
-        ground_truth: the expected answer.
-        extra_info: unused.
-        max_concurrency: responses graded at once by this process, each by a judge of some 70 MB.
-        limits: fields of `Limits` that differ from their defaults; a grade may take `test_s` and `judge_bytes`.
-        reward_router_address: given by verl when a reward model runs beside; unused.
-        reward_model_tokenizer: as above.
-
-    Returns:
-        See `reward.grading.reward`, whose errors are this one's.
-
-    Raises:
-        ValueError: the expected answer is malformed.
-    """
-
-    def problem() -> MathProblem:
-        return MathProblem.from_answer(ground_truth, problem_id=f"of {data_source or 'unnamed data source'}")
-
-    return await reward(problem, solution_str, max_concurrency=max_concurrency, limits=Limits(**dict(limits or {})))
+compute_score = verl_function(MathProblem.from_answer)

@@ -10,11 +10,9 @@ response hold, or else all of it.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from reward.grading import Graded, ask_grade, require, reward
+from reward.grading import Graded, ask_grade, require, verl_function
 from reward.limits import Limits
 
 FORGEABLE = {
@@ -60,20 +58,4 @@ class Puzzle(Graded):
         return ask_grade("grade_puzzle", self.ground_truth, response, limits=limits)
 
 
-async def compute_score(
-    data_source: str,
-    solution_str: str,
-    ground_truth: str,
-    extra_info: Mapping[str, Any] | None = None,
-    *,
-    max_concurrency: int = 4,
-    limits: Mapping[str, Any] | None = None,
-    reward_router_address: object = None,
-    reward_model_tokenizer: object = None,
-) -> dict[str, float | int | str | None]:
-    """Grade one response; arguments, value and errors as `reward.math.compute_score`, with a puzzle's ground truth."""
-
-    def problem() -> Puzzle:
-        return Puzzle.from_ground_truth(ground_truth, problem_id=f"of {data_source or 'unnamed data source'}")
-
-    return await reward(problem, solution_str, max_concurrency=max_concurrency, limits=Limits(**dict(limits or {})))
+compute_score = verl_function(Puzzle.from_ground_truth)

@@ -6,6 +6,8 @@
 import importlib.util
 from pathlib import Path
 
+from hunt import HUNT
+
 _SPEC = importlib.util.spec_from_file_location("hostile_escapes", Path(__file__).with_name("hostile_escapes.py"))
 assert _SPEC is not None and _SPEC.loader is not None
 _escapes = importlib.util.module_from_spec(_SPEC)
@@ -111,33 +113,8 @@ STALLS = [
     ),
 ]
 
-# Prints the text it looks for if it finds it by the garbage collector, in a frame, the environment or an open file.
-# The pattern does not match itself.
-_HUNT = """
-import gc, os, re, sys
-found = []
-def look(value):
-    found.extend(re.findall('EXPECTED[-]7391', repr(value)[:20000]))
-for thing in gc.get_objects():
-    if isinstance(thing, (dict, list, tuple)):
-        look(thing)
-frame = sys._getframe()
-while frame:
-    look(dict(frame.f_locals))
-    look(dict(frame.f_globals))
-    frame = frame.f_back
-look([dict(os.environ), sys.argv])
-for fd in range(64):
-    for read in (lambda: os.pread(fd, 20000, 0), lambda: os.read(fd, 20000)):
-        try:
-            look(read())
-        except OSError:
-            pass
-print(found[0] if found else 'nothing')
-"""
-
 FORGERIES = [
-    Hostile(name="hunt", code=_HUNT, outcomes=WRONG),
+    Hostile(name="hunt", code=HUNT, outcomes=WRONG),
     Hostile(
         name="patched_comparator",
         code="import sys\nfor name, module in list(sys.modules.items()):\n"

@@ -1,6 +1,7 @@
 import time
 
 import pytest
+from hunt import HUNT
 
 from reward.apps import Verdict, score_from_verdicts, score_response
 from reward.limits import Limits
@@ -129,33 +130,6 @@ def test_infinite_loop_stops_at_the_first_test() -> None:
     result = score_response(SUM, fenced("while True: pass"), Limits(test_s=0.5))
     assert (result.score, result.detail) == (-0.6, "test 0: no end within 0.5 s")
     assert time.monotonic() - started < 5
-
-
-# Prints the text it looks for if it finds it by the garbage collector, in a frame, the environment or an open file.
-# The pattern does not match itself.
-HUNT = """
-import gc, os, re, sys
-found = []
-def look(value):
-    found.extend(re.findall('EXPECTED[-]7391', repr(value)[:20000]))
-for thing in gc.get_objects():
-    if isinstance(thing, (dict, list, tuple)):
-        look(thing)
-frame = sys._getframe()
-while frame:
-    look(dict(frame.f_locals))
-    look(dict(frame.f_globals))
-    frame = frame.f_back
-look([dict(os.environ), sys.argv])
-for fd in range(64):
-    for read in (lambda: os.pread(fd, 20000, 0), lambda: os.read(fd, 20000)):
-        try:
-            os.set_blocking(fd, False)
-            look(read())
-        except OSError:
-            pass
-print(found[0] if found else 'nothing')
-"""
 
 
 @pytest.mark.parametrize(("stdin", "outcome"), [("1", "fail"), ("EXPECTED-7391", "pass")])
