@@ -16,6 +16,8 @@ LENGTHS = [(3, 5, 3), (4, 2, 6), (2, 4, 4), (5, 3, 1), (3, 6, 2), (2, 3, 7), (6,
 IDENTICAL, PADDING = 2, 7
 TOOL_OUTPUT = {0: (1, 3), 5: (1, 2)}
 """Rows of two turns: where in the response the output of a tool begins, and where the second turn does."""
+KEPT = {0: 1, 6: 2}
+"""Rows whose a' was begun with so many tokens of the turn."""
 ACCEPTED = {
     "none": [0] * NUM_ROWS,
     "all": [1] * (NUM_ROWS - 1) + [0],
@@ -85,6 +87,8 @@ def rows_of(model: Any, accepted: str, token_weights: str | None) -> list[dict[s
         old += 0.3 * torch.randn(len(old), generator=generator)
         mask = [int(index != PADDING)] * num_response
         tool, start = TOOL_OUTPUT.get(index, (0, 0))
+        num_kept = KEPT.get(index, 0)
+        refined[:num_kept] = response[start : start + num_kept]
         mask[tool:start] = [0] * (start - tool)
         row = {
             **{"prompts": prompt, "responses": response, "input_ids": prompt + response},
@@ -93,7 +97,7 @@ def rows_of(model: Any, accepted: str, token_weights: str | None) -> list[dict[s
             "advantages": torch.randn(num_response, generator=generator).tolist(),
             "edited": torch.randint(0, 2, (num_refined,), generator=generator).tolist(),
             "refine_used": ACCEPTED[accepted][index],
-            "refine_start": start,
+            **{"refine_start": start, "refine_kept": num_kept},
         }
         rows.append({**row, "refine_weights": known_weights(row, token_weights)})
     return rows
@@ -101,8 +105,9 @@ def rows_of(model: Any, accepted: str, token_weights: str | None) -> list[dict[s
 
 def known_weights(row: dict[str, Any], token_weights: str | None) -> list[float]:
     """Return what is known of the tokens of a' before the update."""
+    weights = [1.0] * len(row["refine_ids"])
     if token_weights == "edited":
-        return [1.0 if edited else KEPT_WEIGHT for edited in row["edited"]]
-    if token_weights == "charged":
-        return [float(t < num_charged(row)) for t in range(len(row["refine_ids"]))]
-    return [1.0] * len(row["refine_ids"])
+        weights = [1.0 if edited else KEPT_WEIGHT for edited in row["edited"]]
+    elif token_weights == "charged":
+        weights = [float(t < num_charged(row)) for t in range(len(row["refine_ids"]))]
+    return [0.0] * row["refine_kept"] + weights[row["refine_kept"] :]

@@ -160,7 +160,9 @@ def _share(case: Case, share: int, num_shares: int) -> Any:
     tensors = {
         name: jagged([torch.tensor(row[name]) for row in rows]) for name in rows[0] if isinstance(rows[0][name], list)
     }
-    tensors |= {name: torch.tensor([row[name] for row in rows]) for name in ("refine_used", "refine_start")}
+    tensors |= {
+        name: torch.tensor([row[name] for row in rows]) for name in ("refine_used", "refine_start", "refine_kept")
+    }
     num_rows = len(case.rows)
     settings = {
         **{"calculate_entropy": False, "distillation_use_topk": False, "distillation_only": False, "temperature": 1.0},
@@ -177,7 +179,9 @@ def _charged(data: Any, refined: dict[str, Any], case: Case) -> torch.Tensor:
     columns = data.select("advantages", "response_mask").to_padded_tensor(0)
     turn = since(data["refine_start"], columns["response_mask"])
     charged = jagged([torch.tensor(row) for row in refined["refine_charged"]]).to_padded_tensor(0)
-    known = {"turn": turn, "refine_charged": charged, "cost": torch.tensor(refined["refine_divergence"])}
+    block = since(data["refine_start"] + data["refine_kept"], columns["response_mask"])
+    known = {"turn": turn, "block": block, "refine_charged": charged}
+    known["cost"] = torch.tensor(refined["refine_divergence"])
     assert case.credit is not None
     change = CREDITS[case.credit].advantages
     assert change is not None

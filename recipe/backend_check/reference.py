@@ -34,14 +34,20 @@ def refined_log_probs(model: Any, row: dict[str, Any]) -> list[float]:
 
 
 def advantages(model: Any, row: dict[str, Any], case: "Case") -> list[float]:
-    """Return the advantages of a row: its refined turn is charged for Eq. 6, from each token on or as a whole."""
+    """Return the advantages of a row: its refined turn is charged for Eq. 6, from each token on or as a whole.
+
+    What the refinement was begun with is not charged for itself, nor, from each token on, for anything.
+    """
     own = list(row["advantages"])
     if case.credit is None or not row["refine_used"]:
         return own
+    start, num_kept = row["refine_start"], row["refine_kept"]
     charged = refined_log_probs(model, row)[: num_charged(row)]
-    for t in range(row["refine_start"], len(own)):
-        first = t - row["refine_start"] if case.credit == "return_to_go" else 0
-        own[t] += case.eta * sum(charged[first:])
+    for t in range(start, len(own)):
+        if case.credit == "whole":
+            own[t] += case.eta * sum(charged[num_kept:])
+        elif t >= start + num_kept:
+            own[t] += case.eta * sum(charged[t - start :])
     return own
 
 
@@ -62,7 +68,7 @@ def loss(model: Any, case: "Case", of_rows: list[list[float]]) -> tuple[Tensor, 
             for t, log_prob in enumerate(answer_log_probs(model, context_of(row), row["refine_ids"])):
                 p = log_prob.detach().exp().item()
                 by_policy = {"chord": p * (1 - p), "dft": p, "shaped": 0.1 * p / (p + 0.1) ** 2}
-                weight = by_policy.get(case.token_weights, row["refine_weights"][t])
+                weight = by_policy.get(case.token_weights, 1.0) * row["refine_weights"][t]
                 crossed = crossed - weight * log_prob
                 num_refined += 1
     return policy / num_tokens, crossed / (num_tokens if case.normaliser == "batch" else max(1, num_refined))

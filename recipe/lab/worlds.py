@@ -17,7 +17,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from recipe.online_refiner.alignment import ALIGNMENTS, counterparts, known_weights
 from recipe.online_refiner.blocks import ConstraintConfig
-from recipe.online_refiner.constraint import accepts, charge
+from recipe.online_refiner.constraint import accepts, charge, since
 from recipe.online_refiner.credit import CREDITS
 from recipe.online_refiner.groups import Member
 from recipe.online_refiner.loss import refined_loss
@@ -55,6 +55,8 @@ class World:
     """-1 for the empty answer; otherwise -0.3 + 1.3 times the share of positions where the solution has this token."""
     refined: list[int]
     """For each response the index of its refinement: one mistake less, another response, or the same."""
+    kept: list[int]
+    """For each response how many of its tokens its refinement was begun with."""
     features: Tensor
     """(states, NUM_FEATURES)"""
     parameters: Tensor
@@ -73,9 +75,9 @@ class World:
     def divergence(self, parameters: Tensor, alignment: str = "position") -> Tensor:
         """Return E[D] of Eq. 6, with its whole gradient, by a plain sum."""
         log_probs, total = self.log_probs(parameters), torch.zeros(())
-        chances, accepted = log_probs.sum(-1).exp(), self.accepted
-        for response, chance, answer, keep in zip(RESPONSES, chances, self.refined, accepted, strict=True):
-            for counterpart in ALIGNMENTS[alignment](response, RESPONSES[answer]) if keep else []:
+        chances, rows = log_probs.sum(-1).exp(), zip(self.refined, self.kept, self.accepted, strict=True)
+        for response, chance, (answer, num_kept, keep) in zip(RESPONSES, chances, rows, strict=True):
+            for counterpart in ALIGNMENTS[alignment](response, RESPONSES[answer])[num_kept:] if keep else []:
                 if counterpart >= 0:
                     total = total - chance * log_probs[answer, counterpart]
         return total
@@ -97,18 +99,20 @@ def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2, block_
     """
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     solution = (*rng.choices(range(1, NUM_TOKENS), k=MAX_LENGTH - 1), EOS)
-    ended, refined = [response for response in RESPONSES if response[-1] == EOS], []
+    ended, refined, kept = [response for response in RESPONSES if response[-1] == EOS], [], []
     for response in RESPONSES:
-        draw, answer = rng.random(), response
+        draw, answer, num_kept = rng.random(), response, 0
         if draw < improves and len(response) > 1 and response != solution:
             padded = (*response, *[EOS] * (MAX_LENGTH - len(response)))
             place = next(t for t in range(MAX_LENGTH) if padded[t] != solution[t])
             rest = solution[place + 1 :] if block_wise else padded[place + 1 :]
             mended = (*padded[:place], solution[place], *rest)
             answer = (*itertools.takewhile(lambda token: token != EOS, mended[:-1]), EOS)
+            num_kept = place if block_wise else 0
         elif draw > 1 - worsens:
             answer = rng.choice(ended)
         refined.append(RESPONSES.index(answer))
+        kept.append(num_kept)
     right = (torch.tensor(solution) == IDS).float() * MASK
     rewards = [
         -1.0 if len(response) == 1 else -0.3 + 1.3 * share
@@ -117,6 +121,7 @@ def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2, block_
     return World(
         rewards=rewards,
         refined=refined,
+        kept=kept,
         features=torch.randn(len(STATES), NUM_FEATURES, generator=generator),
         parameters=torch.randn(NUM_FEATURES, NUM_TOKENS, generator=generator) / NUM_FEATURES**0.5,
     )
@@ -136,17 +141,19 @@ def advantages(
         [list(RESPONSES[index]) for index in world.refined],
         accepted,
         [0] * len(RESPONSES),
+        world.kept,
     )
     charged = charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
     members = [
-        Member("", reward, total if keep else None, min(len(response), len(RESPONSES[index])))
-        for reward, total, keep, response, index in zip(
-            world.rewards, (-charged.sum(-1)).tolist(), accepted, RESPONSES, world.refined, strict=True
+        Member("", reward, total if keep else None, min(len(response), len(RESPONSES[index])) - num_kept)
+        for reward, total, keep, response, index, num_kept in zip(
+            world.rewards, (-charged.sum(-1)).tolist(), accepted, RESPONSES, world.refined, world.kept, strict=True
         )
     ]
     is_last = MASK * (torch.arange(MAX_LENGTH) == LENGTHS[:, None] - 1)
     rewards = torch.tensor(world.rewards)[:, None] * is_last * is_rewarded
-    data = {"turn": MASK, "refine_charged": charged, "responses": IDS, "old_log_probs": log_probs}
+    block = since(torch.tensor(world.kept), MASK)
+    data = {"turn": MASK, "block": block, "refine_charged": charged, "responses": IDS, "old_log_probs": log_probs}
     data |= {"refine_ids": IDS[world.refined], "refine_mask": MASK[world.refined]}
     data |= {
         "refine_log_probs": log_probs[world.refined],
@@ -210,8 +217,8 @@ def _rows(
         return jagged([row[:length] for row, length in zip(column, LENGTHS, strict=True)])
 
     answers = [RESPONSES[index] for index in world.refined]
-    pairs = zip(RESPONSES, answers, chances, strict=True)
-    weights = [torch.tensor(known_weights(constraint, a, b)) * chance for a, b, chance in pairs]
+    pairs = zip(RESPONSES, answers, world.kept, chances, strict=True)
+    weights = [torch.tensor(known_weights(constraint, a, b, kept)) * chance for a, b, kept, chance in pairs]
     sequences = [torch.tensor([*PROMPT, *response]) for response in RESPONSES]
     return {
         **{"prompts": jagged([torch.tensor(PROMPT)] * len(RESPONSES)), "responses": of_rows(IDS)},

@@ -9,10 +9,10 @@ MAX_COPIED = 0.5
 
 def advice(steps: Iterable[dict[str, Any]]) -> list[str]:
     """Return lines on refinements that were cut, and on those that were copied, from the metrics of steps."""
-    refined = [step for step in steps if step["refiner/num_attempted"]]
+    refined = [step for step in steps if _num_asked(step)]
     if not refined:
         return []
-    share = sum(step["refiner/failed/truncated"] for step in refined) / sum(s["refiner/num_attempted"] for s in refined)
+    share = sum(step["refiner/failed/truncated"] for step in refined) / sum(map(_num_asked, refined))
     line = f"refinements cut by refiner.response_length: {share:.0%}"
     if share > MAX_TRUNCATED:
         line += (
@@ -20,6 +20,11 @@ def advice(steps: Iterable[dict[str, Any]]) -> list[str]:
             "asks for less or says where an answer ends ({% set stop = ... %})"
         )
     return [line, *filter(None, [copying(refined)])]
+
+
+def _num_asked(step: dict[str, Any]) -> float:
+    """Return how many rollouts were sent to the refiner."""
+    return step["refiner/num_attempted"] - step.get("refiner/num_from_siblings", 0)
 
 
 def copying(steps: Sequence[dict[str, Any]]) -> str:

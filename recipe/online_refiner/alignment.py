@@ -48,6 +48,7 @@ def counterparts(
     refinements: list[list[int]],
     accepted: list[bool],
     starts: list[int],
+    kept: list[int],
 ) -> torch.Tensor:
     """Align a batch: the input of :func:`recipe.online_refiner.constraint.charge`.
 
@@ -57,15 +58,16 @@ def counterparts(
         refinements: (B,) token ids of a'.
         accepted: (B,) whether the reward gate let the pair through.
         starts: (B,) where in the response the turn begins that was refined: a begins there.
+        kept: (B,) with how many tokens of a the refiner's answer was begun: they are not charged.
 
     Returns:
-        (B, longest response) int64; NONE in rows that were not accepted, before the turn, and in the padding.
+        (B, longest response) int64; NONE in rows that were not accepted, before what was refined, and in the padding.
     """
     pairs = torch.full((len(responses), max(map(len, responses))), NONE)
-    rows = zip(responses, refinements, accepted, starts, strict=True)
-    for row, (response, refined, keep, start) in enumerate(rows):
-        if keep:
-            pairs[row, start : len(response)] = torch.tensor(align(response[start:], refined))
+    rows = zip(responses, refinements, accepted, starts, kept, strict=True)
+    for row, (response, refined, is_accepted, start, num_kept) in enumerate(rows):
+        if is_accepted:
+            pairs[row, start + num_kept : len(response)] = torch.tensor(align(response[start:], refined)[num_kept:])
     return pairs
 
 
@@ -87,11 +89,17 @@ def times_charged(pairs: Sequence[int], num_refined: int) -> list[float]:
     return counts
 
 
-def known_weights(constraint: ConstraintConfig, response_ids: Sequence[int], refined_ids: Sequence[int]) -> list[float]:
-    """Return what ``constraint.token_weights`` says of the tokens of a' before the update, (len a',)."""
+def known_weights(
+    constraint: ConstraintConfig, response_ids: Sequence[int], refined_ids: Sequence[int], num_kept: int = 0
+) -> list[float]:
+    """Return what ``constraint.token_weights`` says of the tokens of a' before the update, (len a',).
+
+    Those that the refiner's answer was begun with weigh nothing: the policy wrote them.
+    """
     name = constraint.chosen("token_weights")
+    weights = [1.0] * len(refined_ids)
     if name == "edited":
-        return [1.0 if edited else constraint.kept_weight for edited in edited_tokens(response_ids, refined_ids)]
-    if name == "charged":
-        return times_charged(ALIGNMENTS[constraint.alignment](response_ids, refined_ids), len(refined_ids))
-    return [1.0] * len(refined_ids)
+        weights = [1.0 if edited else constraint.kept_weight for edited in edited_tokens(response_ids, refined_ids)]
+    elif name == "charged":
+        weights = times_charged(ALIGNMENTS[constraint.alignment](response_ids, refined_ids), len(refined_ids))
+    return [0.0] * num_kept + weights[num_kept:]

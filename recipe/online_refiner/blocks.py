@@ -81,7 +81,7 @@ class ConstraintConfig:
     """``token``: ``delta`` bounds ``constraint/divergence_per_token``. ``rollout``: it bounds
     ``constraint/divergence``, which an empty answer satisfies as well."""
     eta_rate: Number = 0.1
-    """Largest relative change of an ``adaptive`` eta in one step, > 0."""
+    """Largest relative change of an ``adaptive`` eta in one step (``separate_async``: one mini-batch), > 0."""
     margin: Number = 0.0
     """A refinement is accepted if its reward is higher than the response's by more than this, >= 0."""
     reward_gate: bool = True

@@ -24,7 +24,7 @@ def charge(*, refine_log_probs: Tensor, counterparts: Tensor, response_mask: Ten
     Args:
         refine_log_probs: (B, U) log-probs of a' under the policy before this step's updates, no gradient, in nats.
         counterparts: (B, T) int64, 0-based c(t) (``alignment.py``), -1 where nothing is charged: all of a row that the
-            reward gate rejected, what is beyond the shorter of a and a', padding.
+            reward gate rejected, what is beyond the shorter of a and a', what the refiner was made to keep, padding.
         response_mask: (B, T) 1 on tokens of a that the policy wrote, 0 on tool output and padding.
 
     Returns:

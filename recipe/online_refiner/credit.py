@@ -15,8 +15,9 @@ from recipe.online_refiner.groups import Member, by_group, mixed_advantages
 Costs = Callable[[Sequence[Member]], list[float | None]]
 """From a step's rollouts to a number for each, mostly a cost in nats; None where nothing changes."""
 Change = Callable[[Tensor, Mapping[str, Tensor], Tensor], Tensor]
-"""(own, data, eta) -> the new advantages or rewards: own (B, T); ``data`` has ``turn`` (B, T), 1 on the tokens of the
-turn that was refined, ``cost`` (B,), and the padded columns that the credit names; eta (B, 1), one for each pair."""
+"""(own, data, eta) -> the new advantages or rewards: own (B, T); ``data`` has ``turn`` and ``block`` (B, T), 1 on the
+tokens of the turn that was refined and of what of it was written anew, ``cost`` (B,), and the padded columns that the
+credit names; eta (B, 1), one for each pair."""
 
 MAX_GAP = 5.0
 """Nats that :func:`divergence` charges at most: the policy gives a'_t* 1/150 of the probability of a_t*."""
@@ -92,9 +93,9 @@ def return_to_go(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor
     """Add the penalty's return-to-go (gamma = 1): A_t = A_group + sum over k >= t of p_k.
 
     The outcome reward was normalised within its group before, so a penalty never changes the advantages of its
-    siblings. The paper's code base does the same for DAPO.
+    siblings. The paper's code base does the same for DAPO. Tokens that the refiner was made to keep answer for nothing.
     """
-    return own + token_penalty(data["refine_charged"], eta).flip(-1).cumsum(-1).flip(-1) * data["turn"]
+    return own + token_penalty(data["refine_charged"], eta).flip(-1).cumsum(-1).flip(-1) * data["block"]
 
 
 def whole(own: Tensor, data: Mapping[str, Tensor], eta: Tensor) -> Tensor:

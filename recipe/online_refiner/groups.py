@@ -15,9 +15,10 @@ class Member(NamedTuple):
     group: str
     reward: float
     divergence: float | None
-    """D of Eq. 6, in nats; None without a used refinement, or where D was not computed."""
+    """D of Eq. 6, in nats; None without a used refinement, of a solved response that is its own, and where D was not
+    computed."""
     num_tokens: int
-    """min(n, m): length of the shorter of a and a'; 0 without a refinement."""
+    """min(n, m): length of the shorter of a and a', less what a' was begun with; 0 without a used refinement."""
     refined_reward: float | None = None
     """r(s0, a'); None without a used refinement."""
 

@@ -40,7 +40,7 @@ MEANING = {
     "sandbox/restarts": "sandbox processes lost and started anew since the step before",
     **{f"sandbox/outcome/{outcome}": "rollouts by what became of their program" for outcome in OUTCOMES},
     "refiner/num_rollouts": "rollouts of the step, padding not counted",
-    "refiner/num_attempted": "rollouts sent to the refiner",
+    "refiner/num_attempted": "rollouts for which a refinement was sought",
     "refiner/num_accepted": "refinements that are better by the reward gate: the pairs of Eq. 6",
     "refiner/improvement_ratio": "accepted / all rollouts",
     "refiner/num_own": "solved responses that are imitated themselves (refiner.imitate_solved)",
@@ -71,7 +71,7 @@ MEANING = {
     "the divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
     "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts",
     "constraint/divergence_per_token": "the same of D divided by min(len a, len a')",
-    "constraint/num_rescued_groups": "groups whose rewards are all equal and that have a used refinement, where "
+    "constraint/num_rescued_groups": "groups whose rewards are all equal and that have a better refinement, where "
     "constraint.rescue_dead_groups keeps them",
     "constraint/penalty": "-eta times what responses are charged (D of Eq. 6, or the credit's cost), per response "
     "token of the batch",

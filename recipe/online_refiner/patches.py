@@ -52,7 +52,7 @@ def look_often(buffer: ReplayBuffer) -> ReplayBuffer:
 
 
 def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
-    """Let groups whose rewards are all equal pass DAPO's filter where a refinement of theirs is used.
+    """Let groups whose rewards are all equal pass DAPO's filter where a refinement of theirs is better.
 
     Reason: ``ReplayBuffer._dapo_filtered_keys`` evicts them, and no setting says which of them not.
     """
@@ -61,7 +61,7 @@ def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
     def filtered(partition_id: str) -> tuple[set[str], Counter]:
         groups, counts = find(partition_id)
         outcomes = ((group_of(key), outcome_of(tag)) for key, tag in buffer.partitions[partition_id].items())
-        kept = groups & {group for group, outcome in outcomes if outcome is not None and outcome.is_used}
+        kept = groups & {group for group, outcome in outcomes if outcome is not None and outcome.verdict == "accepted"}
         rewards = buffer._dapo_classification_cache[partition_id]
         return groups - kept, counts - Counter(rewards[group] for group in kept)
 

@@ -2,11 +2,11 @@
 
 What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
 lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_weights`` (what
-``constraint.token_weights`` says of the tokens of a') jagged float32 (B, u), ``refine_used`` and ``refine_start``
-(where the refined turn begins in the response) int64 (B,); a row without a refinement has u = 1 and masks 0. On some
-rows only, and read on those only:
-``refine_log_probs`` jagged float32 (B, u) and ``refine_charged`` jagged float32 (B, response length), by the actor;
-``kl_ref_log_prob`` jagged float32 (B, response length).
+``constraint.token_weights`` says of the tokens of a') jagged float32 (B, u), ``refine_used``, ``refine_start``
+(where the refined turn begins in the response) and ``refine_kept`` (how many of its tokens a' was begun with) int64
+(B,); a row without a refinement has u = 1 and masks 0. On some rows only, and read on those only, jagged float32:
+``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length), by the actor; (B, response length) also
+``refine_own``, what a column had before it was charged, and ``kl_ref_log_prob``.
 
 Source: ``verl/trainer/ppo/v1/agent_loop_tq.py`` writes the rows; ``tests/e2e/online_refiner/test_refine_workers.py``
 pins what is read of them.
@@ -129,8 +129,8 @@ def write_refinements(
     masks = [torch.full_like(row, bool(one.token_ids)) for row, one in zip(ids, refinements, strict=True)]
     known = [torch.tensor(one or [0.0] * len(row)) for row, one in zip(ids, weights, strict=True)]
     fields = {"refine_ids": jagged(ids), "refine_mask": jagged(masks), "refine_weights": jagged(known)}
-    fields["refine_used"] = torch.tensor([int(outcome.is_used) for outcome in outcomes])
-    fields["refine_start"] = torch.tensor([outcome.start for outcome in outcomes])
+    for name, number in (("used", "is_used"), ("start", "start"), ("kept", "num_kept_tokens")):
+        fields[f"refine_{name}"] = torch.tensor([int(getattr(outcome, number)) for outcome in outcomes])
     tq.kv_batch_put(
         keys=batch.keys,
         partition_id=batch.partition_id,
@@ -261,8 +261,8 @@ def read_rollouts(batch: KVBatchMeta, *, log_probs: bool = False) -> list[Rollou
 def read_rewards(batch: KVBatchMeta) -> list[tuple[float, dict[str, Any]]]:
     """Read the reward of every row, and what the reward function said beside it."""
     data = read(batch, "rm_scores", "extra_fields")
-    infos = map(_said, objects(data["extra_fields"]))
-    return [(row.sum().item(), info) for row, info in zip(data["rm_scores"].unbind(), infos, strict=True)]
+    rewards = (row.sum().item() for row in data["rm_scores"].unbind())
+    return list(zip(rewards, map(_said, objects(data["extra_fields"])), strict=True))
 
 
 def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:

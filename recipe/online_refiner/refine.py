@@ -111,8 +111,8 @@ class Refiner:
         result.num_generated_tokens = len(generated)
         answer = await self._on_thread(self._parse, generated, rollout, kept)
         result.text = answer.text
-        if answer.failure:
-            result.verdict = answer.failure
+        if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
+            result.verdict = answer.failure or "truncated"
             return
         try:
             reward = await self.score(rollout, rollout.earlier_ids + answer.token_ids)

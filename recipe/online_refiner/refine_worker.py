@@ -132,27 +132,30 @@ class RefineWorker:
             await asyncio.to_thread(queue.write_log_probs, known, list(found.values()))
         return known.keys
 
+    async def keep(self, rows: KVBatchMeta, field: str) -> None:
+        """Keep a column of some rows: what follows can be done again if a worker dies, and be undone."""
+        data = await asyncio.to_thread(queue.read_padded, rows, field)
+        await asyncio.to_thread(queue.write_padded, rows, refine_own=data[field])
+
     async def penalise(
         self, rows: KVBatchMeta, field: str, credit: str, costs: Mapping[str, tuple[float, float]]
     ) -> None:
         """Charge some rows for their divergence, in their token-level rewards or in their advantages.
 
         Args:
-            rows: With the columns that the credit names.
+            rows: With the columns that the credit names, and with the field as it was (:meth:`keep`).
             field: ``rm_scores`` or ``advantages``.
             credit: One of CREDITS.
             costs: What the credit says of the rows and the weight of the constraint there, by their keys.
         """
-        columns = (field, "response_mask", "refine_start", *CREDITS[credit].columns)
+        columns = ("refine_own", "response_mask", "refine_start", "refine_kept", *CREDITS[credit].columns)
         data = await asyncio.to_thread(queue.read_padded, rows, *columns)
         data["turn"] = since(data["refine_start"], data["response_mask"])
+        data["block"] = since(data["refine_start"] + data["refine_kept"], data["response_mask"])
         data["cost"], eta = torch.tensor([costs[key] for key in rows.keys]).unbind(-1)
         change = CREDITS[credit].rewards if field == "rm_scores" else CREDITS[credit].advantages
         assert change is not None, "the driver knows where a credit is charged"
-        fields = {field: change(data[field], data, eta[:, None])}
-        if field == "rm_scores":
-            fields["refine_task_scores"] = data[field]
-        await asyncio.to_thread(queue.write_padded, rows, **fields)
+        await asyncio.to_thread(queue.write_padded, rows, **{field: change(data["refine_own"], data, eta[:, None])})
 
     async def silence(self, rows: KVBatchMeta) -> None:
         """Let some rows learn nothing from their rewards: A_t = 0, whatever an estimator made of equal ones."""
@@ -161,8 +164,8 @@ class RefineWorker:
 
     async def restore_rewards(self, rows: KVBatchMeta) -> None:
         """Take the penalty out of token-level rewards again: metrics and dumps show those of the task."""
-        data = await asyncio.to_thread(queue.read_padded, rows, "refine_task_scores")
-        await asyncio.to_thread(queue.write_padded, rows, rm_scores=data["refine_task_scores"])
+        data = await asyncio.to_thread(queue.read_padded, rows, "refine_own")
+        await asyncio.to_thread(queue.write_padded, rows, rm_scores=data["refine_own"])
 
     async def edit_distances(self, rows: KVBatchMeta) -> list[int]:
         """Return the distances from the turns of some refined rows to their refinements, in tokens."""
@@ -196,10 +199,10 @@ def token_weights(
     ]
     weights = weights_of_pairs(constraint.pair_weights, members, config.is_maximal)
     return [
-        [weight * known for known in known_weights(constraint, rollout.turn_ids, refinement.token_ids)]
+        [weight * known for known in known_weights(constraint, rollout.turn_ids, one.token_ids, one.num_kept_tokens)]
         if outcome.is_used
         else []
-        for rollout, outcome, refinement, weight in zip(rollouts, outcomes, refinements, weights, strict=True)
+        for rollout, outcome, one, weight in zip(rollouts, outcomes, refinements, weights, strict=True)
     ]
 
 

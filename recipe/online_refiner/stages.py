@@ -138,7 +138,7 @@ class Stages:
                 multiple=rows_multiple(self._config.actor_rollout_ref.actor.get("megatron") or {}, size),
                 fields=[
                     *("prompts", "responses", "response_mask"),
-                    *("refine_start", "refine_ids", "refine_mask", "refine_used"),
+                    *("refine_start", "refine_kept", "refine_ids", "refine_mask", "refine_used"),
                 ],
             )
             rows.extra_info = {"temperature": rollout.temperature, "alignment": constraint.alignment}
@@ -169,10 +169,12 @@ class Stages:
         return batch
 
     def _rescued(self, state: StepState) -> set[str]:
-        """Return the dead groups that have a used refinement."""
+        """Return the dead groups that have a better refinement."""
         if not self._blocks.constraint.rescue_dead_groups or state.eta == 0:
             return set()
-        return dead_groups(state.members) & {one.group for one in state.members if one.refined_reward is not None}
+        better = {row for row, outcome in state.outcomes.items() if outcome.verdict == "accepted"}
+        members = zip(state.rows, state.members, strict=True)
+        return dead_groups(state.members) & {one.group for row, one in members if row in better}
 
     def _charge(
         self, batch: KVBatchMeta, state: StepState, compute: Callable[..., KVBatchMeta], rescued: set[str]
@@ -194,17 +196,20 @@ class Stages:
         charged = queue.rows_of(batch, list(costs))
         arguments = (name, {batch.keys[row]: cost for row, cost in costs.items()})
         if credit.advantages is None or self._config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
-            done = self._workers.each("penalise", charged, "rm_scores", *arguments)
+            self._penalise(charged, "rm_scores", *arguments)
             batch = compute(batch, metrics=state.metrics)
-            for part, _ in done:
-                self._workers.each("restore_rewards", part, attempts=2)
+            self._workers.each("restore_rewards", charged, attempts=2)
         else:
             batch = compute(batch, metrics=state.metrics)
-            self._workers.each("penalise", charged, "advantages", *arguments)
+            self._penalise(charged, "advantages", *arguments)
         num_tokens = sum(batch.tags[row]["response_len"] for row in state.rows)
         if credit.charges:
             state.metrics["constraint/penalty"] = -sum(cost * eta for cost, eta in costs.values()) / num_tokens
         return batch
+
+    def _penalise(self, charged: KVBatchMeta, field: str, *arguments: Any) -> None:
+        self._workers.each("keep", charged, field, attempts=2)
+        self._workers.each("penalise", charged, field, *arguments, attempts=2)
 
     def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
         """Tell the actor's workers what the mode adds to the loss."""
@@ -233,13 +238,16 @@ class Stages:
 def member_of(batch: KVBatchMeta, state: StepState, row: int) -> Member:
     """Return what the constraint knows of a rollout."""
     outcome = state.outcomes.get(row)
-    is_used = outcome is not None and outcome.is_used
+    group, reward = group_of(batch.keys[row]), state.rewards[row]
+    if outcome is None or not outcome.is_used:
+        return Member(group=group, reward=reward, divergence=None, num_tokens=0)
+    length = min(batch.tags[row]["response_len"] - outcome.start, outcome.num_refined_tokens)
     return Member(
-        group=group_of(batch.keys[row]),
-        reward=state.rewards[row],
-        divergence=state.divergences.get(row) if is_used else None,
-        num_tokens=min(batch.tags[row]["response_len"] - outcome.start, outcome.num_refined_tokens) if outcome else 0,
-        refined_reward=outcome.refined_reward if outcome and is_used else None,
+        group=group,
+        reward=reward,
+        divergence=state.divergences.get(row) if outcome.verdict != "own" else None,
+        num_tokens=length - outcome.num_kept_tokens,
+        refined_reward=outcome.refined_reward,
     )
 
 

@@ -49,6 +49,7 @@ def charges(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Tensor
         [row.tolist() for row in refined],
         data["refine_used"].bool().tolist(),
         data["refine_start"].tolist(),
+        data["refine_kept"].tolist(),
     )
     charged = charge(
         refine_log_probs=log_probs.to_padded_tensor(0.0).float(),
@@ -100,7 +101,7 @@ class RefinerActorWorker(DetachActorWorker):
 
         Args:
             data: B rows as in :func:`refined_sequences`, with ``response_mask`` (jagged, response length),
-                ``refine_used`` (B,) and the setting ``alignment``.
+                ``refine_used`` and ``refine_kept`` (B,), and the setting ``alignment``.
 
         Returns:
             ``refine_log_probs``, jagged (B, u); ``refine_charged``, jagged (B, response length), what Eq. 6 charges

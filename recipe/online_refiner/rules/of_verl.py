@@ -11,9 +11,9 @@ from refiner_worker.engines import ENGINES
 MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
 GROUP_ESTIMATORS = ("grpo", "grpo_vectorized")
-NO_GROUP_ESTIMATORS = ("reinforce_plus_plus", "remax")
-"""Whose baseline is not of the group: the whole batch, or a greedy response."""
 """Those that a credit with GRPO's advantages may replace."""
+NO_GROUP_ESTIMATORS = ("reinforce_plus_plus", "remax", "gdpo")
+"""Whose baseline is not the group's reward: that of the whole batch, of a greedy response, or of several rewards."""
 SEQUENCE_LOSSES = ("sapo", "geo_mean")
 """Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
 ROW_LOSSES = ("geo_mean", "bypass_mode")
@@ -201,6 +201,8 @@ def dead_groups_are_those_of_the_reward(run: Run) -> str | None:
             f"constraint.rescue_dead_groups=true with algorithm.adv_estimator={algorithm.adv_estimator}: with a critic "
             "a group of equal rewards is not dead; set it to false"
         )
+    if run.config.actor_rollout_ref.rollout.n == 1:
+        return "constraint.rescue_dead_groups=true with actor_rollout_ref.rollout.n=1: a group is of several; raise n"
     if algorithm.adv_estimator in NO_GROUP_ESTIMATORS:
         return (
             f"constraint.rescue_dead_groups=true with algorithm.adv_estimator={algorithm.adv_estimator}: its "
@@ -212,6 +214,11 @@ def dead_groups_are_those_of_the_reward(run: Run) -> str | None:
             f"constraint.rescue_dead_groups=true with algorithm.filter_groups.metric={filters.metric}: a group is dead "
             "where its rewards are equal; set the metric to reward"
         )
+    if algorithm.use_kl_in_reward:
+        return (
+            "constraint.rescue_dead_groups=true with algorithm.use_kl_in_reward=true: in a group of equal rewards the "
+            "KL would be silenced as well; use actor_rollout_ref.actor.use_kl_loss=true, or set it to false"
+        )
     return None
 
 
@@ -220,9 +227,14 @@ def rescue_comes_before_the_filter(run: Run) -> str | None:
     blocks, filters = run.blocks, OmegaConf.select(run.config, "algorithm.filter_groups.enable")
     if blocks.streams or not blocks.constraint.rescue_dead_groups or not filters:
         return None
+    how = (
+        "leave refiner.streaming null"
+        if blocks.refiner.is_dedicated
+        else "set refiner.placement to dedicated or shared"
+    )
     return (
         "constraint.rescue_dead_groups=true with algorithm.filter_groups.enable=true: what a group is kept for has to "
-        "be there before the filter looks; set refiner.placement to dedicated or shared"
+        f"be there before the filter looks; {how}"
     )
 
 

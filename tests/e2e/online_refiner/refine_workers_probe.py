@@ -16,21 +16,16 @@ from typing import Any
 import ray
 import torch
 import transfer_queue
+from agent_loop_rows import GROUP_SIZE, NUM_GROUPS, write_step
 from hydra import compose, initialize_config_module
 from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
-from verl.experimental.agent_loop import AgentLoopOutput
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from recipe.online_refiner import queue, schema
 from recipe.online_refiner.stages import Stages, member_of
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
-
-NUM_GROUPS, GROUP_SIZE = 4, 2
-COLUMNS = {"data_source": "letters", "reward_model": {"ground_truth": "7"}, "extra_info": {"index": 3}}
-FEEDBACK = "No vowel in it. <|im_end|>\ud800"
 
 
 @ray.remote
@@ -98,48 +93,6 @@ class Reward:
         return self.requests[0]
 
 
-def write_step(
-    step: int, tokenizer: Any, output_number: int = 0, text: str = "abc", unlikely: str = "", **changes: Any
-) -> KVBatchMeta:
-    """Write the rows of a step as verl's agent loop does, and one row of padding that copies the first.
-
-    Args:
-        step: Its number.
-        tokenizer: The policy's.
-        output_number: Of its session, the last part of the keys.
-        text: Of the responses.
-        unlikely: Letters of it that the policy gave a low probability.
-        changes: Fields that are unlike those of verl's own agent loops.
-    """
-    keys, rows = [], []
-    response_ids = [*tokenizer.encode(text), tokenizer.eos_token_id]
-    for number in range(NUM_GROUPS * GROUP_SIZE):
-        output = AgentLoopOutput(
-            prompt_ids=[5, 6],
-            response_ids=response_ids,
-            response_mask=[1] * len(response_ids),
-            response_logprobs=[-5.0 if tokenizer.decode([one]) in unlikely else -0.1 for one in response_ids],
-            reward_score=0.25,
-            num_turns=2,
-            metrics={"compute_score": 0.1},
-            extra_fields={
-                "from_loop": "x",
-                "reward_extra_info": {"acc": 1, "first_error": 5, "feedback": FEEDBACK},
-            },
-        )
-        uid = f"s{step}g{number // GROUP_SIZE}"
-        prompt = [{"role": "user", "content": "Write."}]
-        row = {**output.as_dict(), "raw_prompt": prompt, "uid": uid, "session_id": number % GROUP_SIZE, **COLUMNS}
-        row["loss_mask"], row["input_ids"] = row["response_mask"], torch.cat([row["prompts"], row["responses"]])
-        keys.append(f"{uid}_{number % GROUP_SIZE}_{output_number}")
-        rows.append({**row, "multi_modal_inputs": {}, "position_ids": torch.arange(len(row["input_ids"])), **changes})
-    length = len(rows[0]["responses"])
-    tags = [{"prompt_len": 2, "response_len": length, "seq_len": 2 + length, "max_global_steps": 0} for _ in keys]
-    keys, rows, tags = [*keys, "pad_0_0"], [*rows, rows[0]], [*tags, {**tags[0], "is_padding": True}]
-    transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
-    return KVBatchMeta(keys=keys, tags=tags, partition_id="train")
-
-
 def refine(stages: Stages, batch: KVBatchMeta, client: RefinerClient, step: int) -> StepState:
     """Run the stages of a step that the workers have a part in."""
     state = StepState(step=step)
@@ -200,6 +153,36 @@ def rescue(stages: Stages, tokenizer: Any, client: RefinerClient) -> list[tuple[
     batch = stages.penalise(batch, state, rounded)
     largest = queue.read_padded(batch, "advantages")["advantages"].abs().amax(-1).tolist()
     return [(int(row < GROUP_SIZE), round(largest[row], 3)) for row in state.rows]
+
+
+def charge_with_deaths(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, list[list[float]]]:
+    """Charge each response 2 before the estimator; a worker dies before that, and another one behind it."""
+    batch = write_step(10, tokenizer)
+    state = refine(stages, batch, client, 10)
+    stages._workers.finish()
+    rows = queue.rows_of(batch, state.rows)
+    state.eta, state.divergences = 1.0, dict.fromkeys(state.rows, 2.0)
+    state.members = [member_of(batch, state, row) for row in state.rows]
+    constraint = stages._blocks.constraint
+    constraint.mode, constraint.credit, constraint.rescue_dead_groups = "penalty", "whole", False
+    stages._config.algorithm.adv_estimator = "gae"
+    found = {}
+
+    def rewards() -> list[list[float]]:
+        return [row.tolist() for row in queue.read(rows, "rm_scores")["rm_scores"].unbind()]
+
+    def die() -> None:
+        worker = stages._workers.start()[0]
+        os.kill(ray.get(worker.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+
+    def estimate(batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        found["charged"] = rewards()
+        die()
+        return batch
+
+    die()
+    stages.penalise(batch, state, estimate)
+    return {**found, "restored": rewards()}
 
 
 def kill_one(stages: Stages, batch: KVBatchMeta, client: RefinerClient, pid: int) -> dict[str, Any]:
@@ -272,6 +255,8 @@ def main() -> None:
     found["blocks"] = keep_blocks(stages, tokenizer, client)
     workers.finish()
     found["rescued"] = rescue(stages, tokenizer, client)
+    workers.finish()
+    found["deaths"] = charge_with_deaths(stages, tokenizer, client)
     workers.finish()
     found["refusals"] = refusals(stages, tokenizer, client)
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))

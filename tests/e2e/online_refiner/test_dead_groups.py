@@ -8,10 +8,12 @@ import pytest
 
 from recipe.online_refiner.run_dir import read_rows
 
-NUM_STEPS = 8
+NUM_STEPS, NUM_RESPONSES = 8, 16
 SHOWN = ("reward/mean", "constraint/num_rescued_groups", "constraint/cross_entropy_accepted", "actor/grad_norm")
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    with open(__file__ + ".calls", "a") as calls:
+        calls.write("x")
     return float(solution_str == "abcdz")
 """
 
@@ -46,13 +48,17 @@ def test_dead_groups_teach_what_the_refiner_can(command: list[str], start_marked
     print([{name: step[name] for name in SHOWN} for step in steps])
     assert steps[0]["constraint/num_rescued_groups"] >= 3 and steps[0]["reward/mean"] < 0.1
     assert max(step["reward/mean"] for step in steps) > 0.3, "such large steps may overshoot afterwards"
-    assert steps[-1]["constraint/cross_entropy_accepted"] < steps[0]["constraint/cross_entropy_accepted"] / 2
+    crossed = [step["constraint/cross_entropy_accepted"] for step in steps]
+    assert min(crossed[1:]) < crossed[0] / 2
     for step in steps:
         if step["constraint/num_rescued_groups"] == 4:
             assert step["critic/advantages/max"] == step["critic/advantages/min"] == 0
 
+    calls = tmp_path / "exact.py.calls"
+    num_calls = calls.stat().st_size
     filtered = start_marked([*command, f"run_dir={tmp_path}/filtered"], cwd=tmp_path)
     end = time.monotonic() + patience_s
     filtered.wait_until(lambda: time.monotonic() > end, 2 * patience_s)
     assert not (tmp_path / "filtered" / "metrics.jsonl").exists()
     filtered.kill_all()
+    assert calls.stat().st_size - num_calls > 3 * NUM_RESPONSES, "batch after batch was written, and none was left"

@@ -49,13 +49,17 @@ def test_rescued_groups_learn_nothing_from_the_rounding_of_equal_rewards(found: 
     assert sorted(map(tuple, found["rescued"])) == [(0, 0.0)] * 6 + [(1, 0.056)] * 2
 
 
+def test_rewards_are_charged_and_restored_whichever_worker_dies(found: dict[str, Any]) -> None:
+    assert found["deaths"] == {"charged": [[0.0, 0.0, 0.0, -1.75]] * 8, "restored": [[0.0, 0.0, 0.0, 0.25]] * 8}
+
+
 def test_groups_are_handed_out_whole(found: dict[str, Any]) -> None:
     assert found["groups_apart"] == 0
 
 
 def test_records_are_parts_by_step_and_worker(found: dict[str, Any]) -> None:
     steps = [name[:6] for name in found["files"]]
-    assert steps == [step for step in ("000001", "000002", "000003", "000004", "000008", "000009") for _ in range(2)]
+    assert steps == sorted(2 * [f"{step:06}" for step in (1, 2, 3, 4, 8, 9, 10)])
 
 
 def test_a_session_that_ends_with_the_output_of_a_tool_is_left_alone(found: dict[str, Any]) -> None:

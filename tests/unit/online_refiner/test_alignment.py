@@ -5,7 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipe.online_refiner.alignment import ALIGNMENTS, NONE, counterparts, diff, edited_tokens, position
+from recipe.online_refiner.alignment import (
+    ALIGNMENTS,
+    NONE,
+    counterparts,
+    diff,
+    edited_tokens,
+    known_weights,
+    position,
+)
+from recipe.online_refiner.blocks import ConstraintConfig
 from recipe.online_refiner.constraint import charge, since
 from recipe.online_refiner.credit import return_to_go, token_penalty
 
@@ -57,8 +66,17 @@ def test_diff(response: list[int], refined: list[int], expected: list[int], edit
 
 
 def test_a_batch_is_padded_and_rejected_rows_are_left_out() -> None:
-    found = counterparts(position, [[1, 2, 3], [1], [1, 2]], [[5, 5], [5, 5], [5]], [True, False, True], [0] * 3)
+    accepted = [True, False, True]
+    found = counterparts(position, [[1, 2, 3], [1], [1, 2]], [[5, 5], [5, 5], [5]], accepted, [0] * 3, [0] * 3)
     assert found.tolist() == [[0, 1, N], [N, N, N], [0, N, N]]
+
+
+def test_what_the_refiner_was_made_to_keep_is_neither_charged_nor_imitated() -> None:
+    turn, refined = [1, 7, 7, EOS], [1, 8, EOS]
+    assert counterparts(position, [[9, *turn]], [refined], [True], [1], [1]).tolist() == [[N, N, 1, 2, N]]
+    for name in ("uniform", "edited", "charged"):
+        constraint = ConstraintConfig(mode="sft", token_weights=name)
+        assert known_weights(constraint, turn, refined, 1) == [0.0, *known_weights(constraint, turn, refined)[1:]]
 
 
 @given(response=TOKENS, refined=TOKENS)
@@ -76,7 +94,7 @@ def test_invariants_of_the_penalty(data: st.DataObject, alignment: str, eta: flo
     rows = data.draw(st.lists(st.tuples(TOKENS, TOKENS, TOKENS, st.booleans()), min_size=1, max_size=4))
     earlier, turns, refinements, accepted = (list(column) for column in zip(*rows, strict=True))
     responses, starts = [a + b for a, b in zip(earlier, turns, strict=True)], list(map(len, earlier))
-    pairs = counterparts(ALIGNMENTS[alignment], responses, refinements, accepted, starts)
+    pairs = counterparts(ALIGNMENTS[alignment], responses, refinements, accepted, starts, [0] * len(rows))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
     log_probs = -torch.rand(len(rows), max(map(len, refinements)), generator=generator) * 9
     mask = torch.tensor([[int(t < len(row)) for t in range(pairs.shape[1])] for row in responses])
@@ -89,7 +107,7 @@ def test_invariants_of_the_penalty(data: st.DataObject, alignment: str, eta: flo
     turn = since(torch.tensor(starts), mask)
     assert (penalty[turn == 0] == 0).all()
     before = torch.randn(mask.shape, generator=generator) * mask
-    after = return_to_go(before, {"refine_charged": charged, "turn": turn}, weight)
+    after = return_to_go(before, {"refine_charged": charged, "block": turn}, weight)
     for row, keep in enumerate(accepted):
         identical = turns[row] == refinements[row] and alignment == "diff"
         if not keep or identical:

@@ -29,6 +29,7 @@ COUNTERPARTS = counterparts(
     [[6] * 2, [6] * 4, [6] * 3, [6] * 3, [6]],
     ACCEPTED.tolist(),
     [0] * 5,
+    [0] * 5,
 )
 ETA = torch.tensor([[0.1]])
 
@@ -52,7 +53,7 @@ def test_penalised_advantages_by_hand() -> None:
     advantages = torch.tensor([[1.0, 1, 1], [-1, -1, 0], [0.5, 0.5, 0.5], [2, 0, 2], [0, 0, 0]])
     expected = torch.tensor([[0.7, 0.8, 1.0], [-1.075, -1.025, 0.0], [0.5, 0.5, 0.5], [1.8, 0.0, 1.9], [0.0, 0.0, 0.0]])
     before = advantages.clone()
-    result = return_to_go(advantages, {"refine_charged": charged(), "turn": RESPONSE_MASK}, ETA)
+    result = return_to_go(advantages, {"refine_charged": charged(), "block": RESPONSE_MASK}, ETA)
     torch.testing.assert_close(result, expected, atol=1e-6, rtol=0)
     assert torch.equal(advantages, before), "the estimator's tensor must not change in place"
 

@@ -22,14 +22,14 @@ D = -sum(LOG_PROBS)
 GROUP = [Member("u", -0.3, D, 4, 1.0), Member("u", -0.6, None, 3), Member("u", 1.0, None, 0)]
 
 
-def columns(costs: list[float]) -> dict[str, Tensor]:
-    pairs = counterparts(position, [RESPONSE], [REFINED], [True], [0])
+def columns(costs: list[float], num_kept: int = 0) -> dict[str, Tensor]:
+    pairs = counterparts(position, [RESPONSE], [REFINED], [True], [0], [num_kept])
     mask, log_probs = torch.ones(1, 4, dtype=torch.long), torch.tensor([LOG_PROBS])
     return {
         **{"turn": mask, "cost": torch.tensor(costs), "responses": torch.tensor([RESPONSE]), "refine_mask": mask},
         **{"refine_charged": charge(refine_log_probs=log_probs, counterparts=pairs, response_mask=mask)},
         **{"refine_ids": torch.tensor([REFINED]), "refine_log_probs": log_probs, "old_log_probs": torch.tensor([OLD])},
-        "refine_start": torch.tensor([0]),
+        **{"refine_start": torch.tensor([0]), "block": since(torch.tensor([num_kept]), mask)},
     }
 
 
@@ -99,6 +99,18 @@ def test_good_news_are_not_exonerated(log_prob: float) -> None:
     assert CREDITS["exonerate"].advantages(torch.full((1, 4), 0.5), columns([D]), ETA).tolist() == [[0.5] * 4]
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"), [("return_to_go", [-0.5, -0.694, -0.533, -0.511]), ("whole", [-0.694] * 4)]
+)
+def test_what_the_refiner_was_made_to_keep_is_not_charged(name: str, expected: list[float]) -> None:
+    """With `x` kept, D is that of the block behind it: 2.043 less the 0.105 of `x`."""
+    data = columns([D + LOG_PROBS[0]], num_kept=1)
+    assert data["refine_charged"].sum().item() == pytest.approx(-1.938, abs=1e-3)
+    change = CREDITS[name].advantages
+    assert change is not None
+    assert change(torch.full((1, 4), -0.5), data, ETA)[0].tolist() == pytest.approx(expected, abs=1e-3)
+
+
 TOKENS = st.lists(st.integers(3, 5), max_size=6).map(lambda ids: [*ids, EOS])
 ROWS = st.lists(st.tuples(TOKENS | st.just([]), TOKENS, TOKENS), min_size=1, max_size=4)
 
@@ -113,10 +125,13 @@ def drawn(rows: list[tuple[list[int], list[int], list[int]]], alignment: str = "
     responses, starts = [a + b for a, b in zip(earlier, turns, strict=True)], torch.tensor([len(a) for a in earlier])
     mask, generator = padded([[1] * len(row) for row in responses]), torch.Generator().manual_seed(len(rows))
     log_probs = -torch.rand(padded(refined).shape, generator=generator) * 9
-    pairs = counterparts(ALIGNMENTS[alignment], responses, refined, [True] * len(rows), starts.tolist())
+    pairs = counterparts(
+        ALIGNMENTS[alignment], responses, refined, [True] * len(rows), starts.tolist(), [0] * len(rows)
+    )
     charged = charge(refine_log_probs=log_probs, counterparts=pairs, response_mask=mask)
     return {
-        **{"turn": since(starts, mask), "refine_charged": charged, "cost": -charged.sum(-1), "refine_start": starts},
+        **{"turn": since(starts, mask), "block": since(starts, mask)},
+        **{"refine_charged": charged, "cost": -charged.sum(-1), "refine_start": starts},
         **{"responses": padded(responses), "refine_ids": padded(refined), "refine_log_probs": log_probs},
         "refine_mask": padded([[1] * len(row) for row in refined]),
         "old_log_probs": -torch.rand(mask.shape, generator=generator) * 9,

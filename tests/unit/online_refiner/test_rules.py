@@ -11,6 +11,8 @@ from recipe.online_refiner import schema
 
 PENALTY, SFT, LAGRANGIAN = (f"constraint.mode={mode}" for mode in ("penalty", "sft", "lagrangian"))
 RESCUE = ("constraint.rescue_dead_groups=true", SFT, "refiner.placement=dedicated", "refiner.n_gpus_per_node=1")
+RESCUE += ("actor_rollout_ref.rollout.n=2",)
+FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
 MEMBERS = (LAGRANGIAN, "constraint.credit=members")
 MAXIMUM = "refiner.skip_reward_at_least=1.0"
 
@@ -28,7 +30,11 @@ MAXIMUM = "refiner.skip_reward_at_least=1.0"
         (RESCUE, "algorithm.adv_estimator=gae", "with a critic a group of equal rewards is not dead"),
         (RESCUE, "algorithm.adv_estimator=reinforce_plus_plus", "its baseline is not the group's"),
         (RESCUE, "algorithm.adv_estimator=remax", "its baseline is not the group's"),
+        (RESCUE, "algorithm.adv_estimator=gdpo", "its baseline is not the group's"),
         (RESCUE, "algorithm.filter_groups={enable: true, metric: acc}", "set the metric to reward"),
+        (RESCUE, "algorithm.use_kl_in_reward=true", "KL would be silenced as well"),
+        (RESCUE, "actor_rollout_ref.rollout.n=1", "a group is of several; raise n"),
+        ((*RESCUE, FILTER), "refiner.streaming=false", "leave refiner.streaming null"),
         ((MAXIMUM,), "refiner.skip_reward_at_least=.nan", "least=nan: Input should be a finite number"),
         ((), "constraint.eta=.inf", "constraint.eta=inf: Input should be a finite number"),
         ((MAXIMUM, "refiner.imitate_solved=true", SFT), "refiner.skip_reward_at_least=null", "is maximal"),

@@ -28,6 +28,7 @@ def rows(**more: list) -> TensorDict:
         name: jagged([torch.tensor(row) for row in column]) for name, column in {**ROWS, "log_probs": LOG_PROBS}.items()
     }
     columns |= {"refine_start": torch.tensor([5, 0, 5, 0]), "refine_used": torch.tensor([1, 1, 0, 0])}
+    columns["refine_kept"] = torch.zeros(4, dtype=torch.long)
     return tu.get_tensordict(columns, {"temperature": 0.5, "alignment": "position", **more})
 
 
