@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+FENCE = "```"
+
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
@@ -51,7 +53,7 @@ def parse_answer(
         keeps_stop: Whether that text is part of it.
 
     Returns:
-        The answer. Cut by the length limit, or without any text, it is failed.
+        The answer. Cut by the length limit or at a fence that opens its program, or without any text, it is failed.
     """
     special = {*tokenizer.all_special_ids, *stop_token_ids}
     ids = list(token_ids)
@@ -69,7 +71,7 @@ def parse_answer(
     written = decode(tokenizer, ids)
     text = written
     if stop and stop in text:
-        text, ended = text.partition(stop)[0] + (stop if keeps_stop else ""), True
+        text, ended = _cut(text, stop, decode(tokenizer, list(kept))) if keeps_stop else (text.partition(stop)[0], True)
     kept_after = os.path.commonprefix([edge(response[::-1])[::-1], edge(text[::-1])[::-1]])
     text = text.strip()
     if not ended:
@@ -82,6 +84,12 @@ def parse_answer(
     tail = tokenizer.encode(rest, add_special_tokens=False) if rest else []
     answer = [*kept, *own, *tail]
     return Answer(token_ids=[*answer, eos_token_id], text=decode(tokenizer, answer) if kept else text, failure=None)
+
+
+def _cut(text: str, stop: str, kept: str) -> tuple[str, bool]:
+    """Return the text up to its stop, and whether it ends there: a bare fence behind no other one opens a block."""
+    text = text.partition(stop)[0]
+    return text + stop, stop.strip() != FENCE or FENCE in kept + text
 
 
 def edge(text: str) -> str:

@@ -8,9 +8,11 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
     wanted = ground_truth.split(",")
     try:
         found = json.loads(solution_str.strip().removeprefix("```json").removesuffix("```"))
-        missing = [key for key in wanted if key not in found]
-    except (ValueError, TypeError) as error:
+        if not isinstance(found, dict):  # the keys may be in a list or a text as well
+            raise TypeError(f"it is a {type(found).__name__}")
+    except (ValueError, TypeError, RecursionError) as error:  # the last of brackets in brackets, a thousand deep
         return {"score": -1.0, "feedback": f"This is no JSON object: {error}"}
+    missing = [key for key in wanted if key not in found]
     feedback = f"The keys {', '.join(missing)} are missing." if missing else ""
     return {"score": 1 - len(missing) / len(wanted), "feedback": feedback}
 

@@ -45,9 +45,15 @@ def main(config: DictConfig) -> None:
 
 
 def command() -> None:
-    """Run ``main``; the name of an earlier release's key is answered by its new one, which Hydra does not know."""
+    """Run ``main``; mistakes that Hydra has no good words for are answered here.
+
+    They are the name of an earlier release's key, and a value that begins with ``~``, which a shell left as it was.
+    """
     for argument in sys.argv[1:]:
-        name = argument.lstrip("+~").partition("=")[0]
+        name, _, value = argument.lstrip("+~").partition("=")
+        if value.startswith("~"):
+            print(f"error: {name}: no shell reads the ~ of {value} behind =; write $HOME", file=sys.stderr)
+            raise SystemExit(2)
         if new := schema.RENAMED.get(name):
             print(f"error: {name} is called {new} now", file=sys.stderr)
             raise SystemExit(2)

@@ -6,6 +6,7 @@ somewhere: here the answer is found first, and math-verify gets nothing else.
 
 import functools
 import itertools
+import math
 import re
 import sys
 from typing import Any
@@ -18,9 +19,10 @@ from reward.judge.math_text import (
     is_same_compound,
     is_same_text,
     is_words,
+    with_name_first,
     without_modulus,
 )
-from reward.judge.math_units import unit_as_text
+from reward.judge.math_units import has_other_factors, unit_as_text
 from reward.judge.no_code import forbid_code
 
 MAX_DEPTH = 20  # of brackets: math-verify's time doubles with each
@@ -36,8 +38,9 @@ _WARM_UP = (
 )
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
 _SMALL_SHARE, _ROUNDED = 1e-4, 1e-5  # of a number by which another may differ; more than what rounding hides
-_EQUAL = (r"\approx", "=")
-_ABOUT = 0.05  # of a number: what the sides of these may differ by
+_APPROX = r"\approx"
+_ABOUT = 0.05  # of a number: what the sides of this may differ by
+_SAME, _FLOAT = 1e-6, 1e-12  # what the sides of `=` may differ by, and the share of them that floats are exact to
 _BASE = re.compile(r"\d_\{?(\d+)")
 _NONSENSE = ("1=2", "x=x+1")  # equations without a solution: all of them are equal, says math-verify
 
@@ -91,7 +94,8 @@ def grade_text(response: str, answer: str) -> tuple[str, float, str]:
 def grade_math(found: str, answer: str) -> tuple[str, float, str]:
     """Outcome (pass, fail), points, and the answer that `grade_text` found."""
     expected = _expected(answer)
-    is_right = is_equal(unit_as_text(without_modulus(clean(found), expected)), expected)
+    given = with_name_first(without_modulus(clean(found), expected), expected)
+    is_right = is_equal(unit_as_text(given), expected)
     return "pass" if is_right else "fail", float(is_right), found
 
 
@@ -101,7 +105,7 @@ def is_equal(found: str, expected: str) -> bool:
         return False
     if is_compound(found) or is_compound(expected):
         return is_same_compound(found, expected)
-    if _is_of_other_base(found, expected) or _has_unequal_sides(found, expected):
+    if has_other_factors(found, expected) or _is_of_other_base(found, expected) or _has_unequal_sides(found, expected):
         return False
     gold, other = _read(expected), _read(found)
     if not gold or not other or not verify(gold, other) or _is_far(gold[0], other[0]):
@@ -125,10 +129,15 @@ def _is_of_other_base(found: str, expected: str) -> bool:
 
 def _has_unequal_sides(found: str, expected: str) -> bool:
     r"""Whether numbers said to be equal, or about equal, are not: math-verify takes one (`31 \approx 47`, `6 = 5`)."""
-    if any(sign in expected for sign in _EQUAL):
+    if _APPROX in expected or "=" in expected or not (_APPROX in found or "=" in found):
         return False
-    sides = re.split("|".join(map(re.escape, _EQUAL)), found)
-    numbers = [number for side in sides[len(sides) == 1 :] for value in _read(side)[:1] for number in _numbers(value)]
+    equal = [
+        [number for side in part.split("=") for value in _read(side)[:1] for number in _numbers(value)]
+        for part in found.split(_APPROX)
+    ]
+    if any(not math.isclose(some[0], one, rel_tol=_FLOAT, abs_tol=_SAME) for some in equal for one in some):
+        return True
+    numbers = [number for some in equal for number in some]
     return bool(numbers) and max(numbers) - min(numbers) > _ABOUT * max(map(abs, numbers))
 
 

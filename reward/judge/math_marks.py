@@ -19,6 +19,11 @@ _STATED = re.compile(
 )
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _DISPLAY = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\$[^$\n]*\$|\\\([^\n]*?\\\)", re.DOTALL)
+_CLAUSE = re.compile(r"[.!?;]\s|,\s+(?=(?:so|thus|hence|therefore|then)\b)", re.I)  # ends behind it
+_STATES = re.compile(r"[a-z\s,]*\b(?:is|are|equals|get|gets|gives|obtain)[\s:]*", re.I)
+_DENIES = re.compile(
+    r"\b(?:or|nor|not|no|never|none|neither|nothing|cannot|but|if|unless|either|maybe|perhaps|than|wrong|false)\b", re.I
+)
 _SENTENCE = re.compile(r"(?:(?!\.(?:\s|$))[^\n])*")
 _BETWEEN_BOXES = re.compile(
     r"(?:[\s$,;&]|\\[()\[\],;! ]|\\?q?quad|\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b|\b[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
@@ -31,7 +36,8 @@ def find_answer(text: str) -> str | None:
     What the model thought first (up to `</think>`) is looked at only where nothing is found behind it. The last mark
     counts: a `\boxed{}`, what stands behind `####` in its line, or between `<answer>` and `</answer>`. Without any it
     is what the last "answer is", "answer:" or heading "Answer" says, up to the end of its sentence; without that the
-    only formula of a text that has no numbers beside it; or else the whole text, if that is one line.
+    only formula of a text that has no numbers beside it, or of one line whose last words state it ("thus it is $4$.");
+    or else the whole text, if that is one line.
     """
     text = without_end_marks(text)
     begin = end_of_thoughts(text)
@@ -58,13 +64,23 @@ def _find_unquoted(text: str) -> str | None:
         if len(whole) > MAX_ANSWER_CHARS:
             return None
         formulas = _DISPLAY.findall(whole)
-        if len(formulas) == 1 and not any(map(str.isdigit, whole.replace(formulas[0], ""))):
+        if len(formulas) == 1 and _is_stated(formulas[0], whole):
             return formulas[0]
         return whole if whole and "\n" not in whole else None
     shown = _DISPLAY.match(text, stated.end())
     rest = _SENTENCE.match(text, shown.end() if shown else stated.end())
     assert rest is not None  # it matches nothing, too
     return f"{shown.group() if shown else ''}{rest.group()}".strip() or None
+
+
+def _is_stated(formula: str, whole: str) -> bool:
+    """Whether the only formula of a text is its answer: no number stands beside it, or its one line ends in it."""
+    if not any(map(str.isdigit, whole.replace(formula, ""))):
+        return True
+    before, _, behind = whole.rpartition(formula)
+    clause = _CLAUSE.split(before)[-1]
+    is_end = "\n" not in whole and behind in ("", ".")
+    return is_end and _STATES.fullmatch(clause) is not None and _DENIES.search(clause) is None
 
 
 def find_marked(text: str) -> str | None:

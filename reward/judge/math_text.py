@@ -34,6 +34,12 @@ _OPTIONS = re.compile(r"[A-H]{2,8}")
 _JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:]|\band\b")
 _LINKS = {"", "and", "or"}
 """Words between answers that are read one by one."""
+_NAME_BEHIND = re.compile(
+    r"(?P<value>[^<>]+?)\s*=\s*(?P<name>(?:[A-DF-HJ-Za-df-hj-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi))"
+    r"(?:_(?:\w|\{\w+\}))?)"  # e and i are numbers
+)
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+_RELATION = re.compile(r"\\(?:approx|neq?|leq?|geq?|lt|gt|in|sim|equiv)(?![a-zA-Z])")
 _EXPONENT = re.compile(r"\s*\^\s*(?:\{[-+\d]+\}|\d)")
 
 
@@ -98,3 +104,12 @@ def is_same_compound(found: str, expected: str) -> bool:
 def without_modulus(found: str, expected: str) -> str:
     r"""An answer without a `\pmod{13}` that the expected one does not have."""
     return found if "mod" in expected else _MODULO.sub("", found)
+
+
+def with_name_first(found: str, expected: str) -> str:
+    """`12 = a` as `a = 12`, which math-verify reads as 12, where no name or equation is asked for."""
+    ends = _NAME_BEHIND.fullmatch(found)
+    if ends is None or "=" in expected or ends["name"] in expected or _RELATION.search(found):
+        return found
+    is_value = not any(map(str.isalpha, _COMMAND.sub("", ends["value"])))
+    return f"{ends['name']} = {ends['value']}" if is_value else found

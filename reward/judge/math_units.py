@@ -22,6 +22,10 @@ _NO_UNITS = """
     delta epsilon theta lambda sigma omega
 """  # they change the number, take it back or go on to another one
 _LARGE = re.compile(r"(?:hundred|thousand|million|billion|trillion|percent)[a-z]*")
+_TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mbox)\s*\{([^{}]*)\}")
+_FACTOR = re.compile(
+    r"(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)[a-z]*|bn|gross|(?<!.)\s*k(?=\s|$)", re.I
+)
 _PER_CENT = re.compile(r"\bper[ -]cents?\b", re.I)
 
 
@@ -35,6 +39,20 @@ def unit_as_text(answer: str) -> str:
     if len(words) > MAX_WORDS or not all(map(_is_of_unit, words)):
         return answer
     return f"{counted.group(1)} \\text{{ {counted.group(2)}}}"
+
+
+def has_other_factors(found: str, expected: str) -> bool:
+    r"""Whether the text in one answer multiplies it and that in the other does not: `3\text{ dozen}` is not 3.
+
+    A `k` in the expected answer alone may be a unit, of temperature.
+    """
+    of_found, of_expected = _factors(found), _factors(expected)
+    return bool(of_found - of_expected or of_expected - of_found - {"k"})
+
+
+def _factors(answer: str) -> set[str]:
+    texts = _TEXT.findall(answer)
+    return {factor.strip().casefold().rstrip("s") for text in texts for factor in _FACTOR.findall(text)}
 
 
 def _is_of_unit(word: str) -> bool:

@@ -74,6 +74,7 @@ RULES: dict[Literal["config", "machine", "files", "sizes"], tuple[Rule, ...]] = 
         of_machine.machine_has_the_pools,
     ),
     "files": (
+        of_files.home_is_written_out,
         of_files.models_are_there,
         of_files.tokenizer_writes_chats,
         of_files.refiner_has_the_policys_tokens,

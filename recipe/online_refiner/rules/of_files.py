@@ -2,6 +2,8 @@
 
 from importlib.util import find_spec
 
+from omegaconf import ListConfig, OmegaConf
+
 from recipe.online_refiner.blocks import CRITIC_ESTIMATORS
 from recipe.online_refiner.rules.run import Run
 from refiner_worker.drafts import SUFFIX_PACKAGE
@@ -9,6 +11,17 @@ from refiner_worker.drafts import SUFFIX_PACKAGE
 _NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
 RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
 """Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
+
+
+def home_is_written_out(run: Run) -> str | None:
+    """Paths of models and data do not begin with ``~``, which a shell leaves behind ``=`` and no reader expands."""
+    data = () if OmegaConf.select(run.config, "data.custom_cls.path") else ("data.train_files", "data.val_files")
+    for key in ("actor_rollout_ref.model.path", "refiner.model_path", *data):  # a class of the user's reads its own
+        value = OmegaConf.select(run.config, key)
+        for path in value if isinstance(value, ListConfig) else [value]:
+            if str(path).startswith("~"):
+                return f"{key}: {path} begins with ~, which nothing reads there; write $HOME or the whole path"
+    return None
 
 
 def models_are_there(run: Run) -> str | None:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
 from recipe.online_refiner import schema
+from recipe.online_refiner.main import command
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.rules import check
 from recipe.online_refiner.rules.run import Run
@@ -111,6 +112,20 @@ def test_a_missing_data_file(config: DictConfig) -> None:
     assert "data.val_files: nowhere.parquet is empty or cannot be read: Unable to find" in error_of(config)
     config.data.val_files = None
     assert error_of(config) == "data.val_files: the data set is empty: None"
+
+
+@pytest.mark.parametrize("value", ["~/train.parquet", ["a.parquet", "~/train.parquet"]])
+def test_a_home_folder_that_no_shell_wrote_out(
+    config: DictConfig, value: str | list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.data.train_files = value
+    whole = "~/train.parquet begins with ~, which nothing reads there; write $HOME or the whole path"
+    assert error_of(config) == f"data.train_files: {whole}"
+    monkeypatch.setattr("sys.argv", ["main", "data.train_files=~/train.parquet"])  # Hydra has no words for it
+    with pytest.raises(SystemExit, match="2"):
+        command()
+    line = "error: data.train_files: no shell reads the ~ of ~/train.parquet behind =; write $HOME\n"
+    assert capsys.readouterr().err == line
 
 
 def test_more_workers_than_the_machine_has(config: DictConfig) -> None:

@@ -43,6 +43,9 @@ def test_the_answer_is_what_stands_before_the_end(
         ("Here:\n```py\nb\n```\nIt works", False, "Here:\n```py\nb\n```", None),
         ("```py\nb\n```", True, "```py\nb\n```", None),
         ("```py\nb\n", False, "```py\nb", "truncated"),
+        ("Here:\n```\n", False, "Here:\n```", "truncated"),  # it opens the block
+        ("\n```\nb", False, "```\nb", "truncated"),
+        ("```\nb\n```\n", False, "```\nb\n```", None),
     ],
 )
 def test_a_stop_that_is_part_of_the_answer_ends_it(
@@ -52,6 +55,13 @@ def test_a_stop_that_is_part_of_the_answer_ends_it(
     answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="\n```\n", keeps_stop=True)
     assert (answer.text, answer.failure) == (text, failure)
     assert answer.token_ids == ([] if failure else [*tokenizer.encode(text, add_special_tokens=False), EOS])
+
+
+def test_a_fence_that_closes_what_the_kept_part_opened_ends_the_answer(tokenizer: Any) -> None:
+    kept, ids = (tokenizer.encode(text, add_special_tokens=False) for text in ("```py\na\n", "b\n```\n"))
+    ends = {"eos_token_id": EOS, "tokenizer": tokenizer, "stop": "\n```\n", "keeps_stop": True}
+    assert parse_answer(ids, response="x", kept=kept, **ends).text == "```py\na\nb\n```"
+    assert parse_answer(ids, response="x", kept=kept[6:], **ends).failure == "truncated"
 
 
 def test_a_token_that_straddles_the_end_is_cut(tokenizer: Any) -> None:
