@@ -3,7 +3,9 @@
     export CHECKPOINT_STORE=s3://bucket/run PYTHONPATH=examples/cluster
     ... trainer.checkpoint_callback_class=upload.Upload
 
-It runs in the trainer's process and blocks it: run_dir must hold what all nodes have written.
+The trainer's process runs it, on any node of the cluster: both variables have to be set on each, where Ray is started
+(``export`` before ``ray start``, ``env`` of a pod) or in the ``runtime_env`` of a Ray Job, PYTHONPATH as a path that is
+there. It blocks the trainer: run_dir must hold what all nodes have written.
 """
 
 import os

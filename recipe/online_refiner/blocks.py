@@ -160,8 +160,8 @@ class SizingConfig:
     host_memory_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Memory of a node, in GiB. Null: not checked."""
     constants: str = "h100"
-    """Where seconds come from: ``h100`` or ``a100`` (estimates), or a file that ``scripts/size_fleet.py --validate``
-    wrote."""
+    """Where seconds come from: ``h100`` or ``a100`` (estimates, which ``gpu_memory_gib`` does not scale), or a file
+    that ``scripts/size_fleet.py --validate`` wrote."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -7,6 +7,8 @@ from recipe.smoke import reward
 
 NUM_STEPS = 3
 """Of a run: the first one's rollouts are of the initial weights, the others' of synced ones."""
+MIN_PROMPTS = 8
+"""Of a step; the least multiple of the training GPUs from there on is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,10 @@ class Case:
     def command(self, output: Path, *, platform: str, num_gpus: int) -> list[str]:
         """Return the overrides of the main job on so many GPUs of one node."""
         num_own = num_gpus // 2 if self.min_gpus > 1 else 0
-        placed = [f"trainer.n_gpus_per_node={num_gpus - num_own}"]
+        num_training = num_gpus - num_own
+        num_prompts = -(-MIN_PROMPTS // num_training) * num_training  # verl: each GPU has as many rows
+        batch = (f"data.train_batch_size={num_prompts}", f"actor_rollout_ref.actor.ppo_mini_batch_size={num_prompts}")
+        placed = [*batch, f"trainer.n_gpus_per_node={num_training}"]
         if num_own:
             placed.append(f"refiner.n_gpus_per_node={num_own}")
         if platform != "gpu":
@@ -50,12 +55,12 @@ class Case:
 
 
 TASK = (
-    *("algorithm.adv_estimator=grpo", "data.train_batch_size=8", "data.max_prompt_length=64"),
-    *("data.max_response_length=16", "data.dataloader_num_workers=0", "actor_rollout_ref.actor.ppo_mini_batch_size=8"),
+    *("algorithm.adv_estimator=grpo", "data.max_prompt_length=64"),
+    *("data.max_response_length=16", "data.dataloader_num_workers=0"),
     *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.n=4"),
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
     *("actor_rollout_ref.rollout.max_model_len=640", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
-    "actor_rollout_ref.rollout.calculate_log_probs=true",
+    *("actor_rollout_ref.rollout.calculate_log_probs=true", "actor_rollout_ref.rollout.tensor_model_parallel_size=1"),
     # The policy has to move so far that old weights in the rollout would be seen, and not to learn all in six steps.
     *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=1e-2"),
     "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",

@@ -1,14 +1,19 @@
 """The launch files say what this package and their schedulers know."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from ray.util.state.common import NodeState
+from ray.util.state.state_cli import AvailableFormat, output_with_format
 
 CLUSTER = Path(__file__).parents[2] / "examples" / "cluster"
 TEXTS = {path.name: path.read_text() for path in CLUSTER.iterdir() if path.is_file()}
@@ -181,3 +186,43 @@ def test_kuberays_groups_have_what_the_entrypoint_asks_for() -> None:
 @pytest.mark.parametrize("name", sorted(set(TEXTS) - {"Dockerfile", "upload.py"}))
 def test_each_starts_the_main_job(name: str) -> None:
     assert "python -m recipe.online_refiner.main" in TEXTS[name]
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "sky.yaml"])
+@pytest.mark.parametrize("num_nodes", [0, 1, 2, 300])
+def test_nodes_are_counted_in_what_ray_prints(name: str, num_nodes: int) -> None:
+    (command, pipe) = re.findall(r"(ray list nodes [^|]*) \| (.*?)\)\"", TEXTS[name])[0]
+    assert "--address" in command and "--filter state=ALIVE" in command and "--limit 10000" in command
+    nodes = [
+        {
+            "node_id": f"{index:056x}",
+            "node_ip": "10.0.0.1",
+            "state": "ALIVE",
+            "labels": {"ray.io/node-id": f"{index:x}"},
+        }
+        for index in range(num_nodes)
+    ]
+    printed = output_with_format(nodes, schema=NodeState, format=AvailableFormat.JSON)
+    assert "\n" not in printed.strip()
+    counted = subprocess.run(["bash", "-c", pipe], input=printed, text=True, capture_output=True).stdout
+    assert int(counted) == num_nodes
+
+
+@pytest.mark.parametrize("name", ["rayjob.yaml", "sky.yaml"])
+def test_data_are_on_the_file_system_of_all_nodes(name: str) -> None:
+    words = dict(re.findall(r"((?:data\.\w+_files|run_dir))=(\S+)", TEXTS[name]))
+    assert set(words) == {"data.train_files", "data.val_files", "run_dir"}
+    assert all(path.startswith("/shared/") for path in words.values())
+
+
+def test_the_image_has_a_tensordict_that_verl_takes() -> None:
+    (asked,) = (one for one in map(Requirement, requires("verl") or []) if one.name == "tensordict" and not one.marker)
+    (given,) = (Requirement(one) for one in re.findall(r'"(tensordict[^"]*)"', TEXTS["Dockerfile"]))
+    assert given.specifier == asked.specifier
+
+
+def test_the_image_has_nothing_that_git_leaves_out() -> None:
+    left_out = {line.removeprefix("**/") for line in (CLUSTER.parents[1] / ".dockerignore").read_text().splitlines()}
+    for line in (CLUSTER.parents[1] / ".gitignore").read_text().splitlines():
+        assert line.rstrip("/") in left_out, line
+    assert ".git" in left_out

@@ -15,10 +15,11 @@ from typing import get_args
 from recipe.online_refiner.sizing import constants, fitting, shapes
 from recipe.online_refiner.sizing.fleet import Placement
 from recipe.online_refiner.sizing.measured import read_run
-from recipe.online_refiner.sizing.scaling import Fleet, Workload, columns, size
+from recipe.online_refiner.sizing.scaling import ActorPasses, Fleet, Workload, columns, size
 
 FITTED = ("paper", "cap", "lora_none")
 """Arms of bench_overhead that constants are fitted to."""
+ACTOR_PASSES: dict[str, ActorPasses] = {"penalty": (True, False), "sft": (False, True), "lagrangian": (True, True)}
 
 
 def parse() -> argparse.Namespace:
@@ -42,6 +43,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sigma", type=float, default=0.7, help="of the logarithm of lengths")
     parser.add_argument("--refined", type=float, default=0.5, help="share of the responses that are refined")
     parser.add_argument("--cap", type=int, help="refined responses of a prompt, at most")
+    parser.add_argument("--mode", choices=list(ACTOR_PASSES), default="penalty", help="constraint.mode")
+    parser.add_argument("--used", type=float, default=1.0, help="share of the refinements that pass the reward gate")
     parser.add_argument("--drafted", type=float, default=0.0, help="tokens drafted in a pass (refiner.draft)")
     parser.add_argument("--accepted", type=float, default=0.0, help="share of them that is accepted")
     parser.add_argument("--validate", type=Path, metavar="FOLDER", help="of runs, each in a folder named by its arm")
@@ -82,6 +85,8 @@ def play(arguments: argparse.Namespace) -> dict[str, object]:
             **{name: getattr(arguments, name) for name in ("prompt", "response", "longest", "sigma", "refined", "cap")},
             gained=1 + arguments.drafted * arguments.accepted,
             computed=1 + arguments.drafted,
+            used=arguments.used,
+            actor_passes=ACTOR_PASSES[arguments.mode],
             run=read_run(arguments.run) if arguments.run else None,
         )
         placements: list[Placement] = ["dedicated"] if arguments.separate_async else arguments.placement
@@ -120,6 +125,10 @@ def validate(arguments: argparse.Namespace) -> dict[str, object]:
 
 def _shape(path: Path) -> shapes.Shape:
     file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(
+            f"{path}: no such folder with a config.json on this machine; set one, as `hf download` makes it"
+        )
     shape = shapes.read(json.loads(file.read_text(encoding="utf-8")))
     if shape is None:
         raise ValueError(f"{file}: it does not say how large the model is")

@@ -2,11 +2,13 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from recipe.online_refiner.sizing.replicas import Pace
 from recipe.online_refiner.sizing.shapes import Shape
+
+GIB = float(1 << 30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +20,7 @@ class Gpu:
     """Bytes a second from its memory."""
     host_bandwidth: float
     """Bytes a second from the host's."""
-    memory: float = 80 * 2**30
+    memory: float = 80 * GIB
 
 
 GPUS = {
@@ -59,7 +61,13 @@ class Constants:
 
 
 def of_gpu(
-    name: str, policy: Shape, refiner: Shape, *, sizes: tuple[int, int] = (1, 1), share: float = 0.5
+    name: str,
+    policy: Shape,
+    refiner: Shape,
+    *,
+    sizes: tuple[int, int] = (1, 1),
+    share: float = 0.5,
+    memory: float | None = None,
 ) -> Constants:
     """Return estimates for a GPU.
 
@@ -69,22 +77,34 @@ def of_gpu(
         refiner: The one that refines.
         sizes: GPUs of a replica of each.
         share: Of a GPU's memory that an engine takes.
+        memory: Of a GPU, in bytes, where it is not the data sheet's: of the cache alone, paces stay.
+
+    Raises:
+        ValueError: If a model leaves no KV cache; says what to raise.
     """
-    gpu = GPUS[name]
+    gpu = GPUS[name] if memory is None else replace(GPUS[name], memory=memory)
+    tokens = [_kv_tokens(gpu, *one, share) for one in (("rollout", policy, sizes[0]), ("refiner", refiner, sizes[1]))]
     work = gpu.flops * TRAIN_SHARE / (2 * policy.num_active)
     return Constants(
         origin=f"estimates for {name.upper()}",
         rollout=_pace(gpu, policy, sizes[0]),
         refiner=_pace(gpu, refiner, sizes[1]),
-        kv_tokens=(_kv_tokens(gpu, policy, sizes[0], share), _kv_tokens(gpu, refiner, sizes[1], share)),
+        kv_tokens=(tokens[0], tokens[1]),
         wake_s=2 * 2 * refiner.num_parameters / sizes[1] / gpu.host_bandwidth,
         train_tokens_per_s=work / 4,  # forward, backward (twice that), and the forward pass of checkpointing again
         score_tokens_per_s=work,
     )
 
 
-def _kv_tokens(gpu: Gpu, shape: Shape, size: int, share: float) -> float:
-    return max(0.0, share * gpu.memory - 2 * shape.num_parameters / size) / shape.kv_bytes(size)
+def _kv_tokens(gpu: Gpu, name: str, shape: Shape, size: int, share: float) -> float:
+    left = share * gpu.memory - 2 * shape.num_parameters / size
+    if left <= 0:
+        raise ValueError(
+            f"the {name}'s weights take {2 * shape.num_parameters / size / GIB:.1f} GiB a GPU, its engine has "
+            f"{share * gpu.memory / GIB:.1f} of {gpu.memory / GIB:.0f}; raise its tensor parallelism "
+            f"(--tensor-parallel, tensor_model_parallel_size), now {size}"
+        )
+    return left / shape.kv_bytes(size)
 
 
 def _pace(gpu: Gpu, shape: Shape, size: int) -> Pace:

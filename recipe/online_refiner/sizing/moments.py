@@ -260,10 +260,7 @@ class _Moments:
 
     def _add_host(self) -> None:
         config, per_node = self.config, self.config.trainer.n_gpus_per_node
-        parts = [
-            Part(f"{name}'s state", one.on_host * per_node, f"{one.key}.param_offload and .optimizer_offload")
-            for name, one in self.states.items()
-        ]
+        parts = [Part(f"{name}'s state", one.on_host * per_node, one.key_of_host) for name, one in self.states.items()]
         if self.blocks.has_reference_worker:  # verl keeps it on the host between its passes
             shared = 4.0 * self.plan.policy_shape.num_parameters / self.plan.num_gpus * per_node
             parts.append(_guess("reference", shared, "actor_rollout_ref.actor.use_kl_loss"))

@@ -14,6 +14,7 @@ from recipe.online_refiner.sizing.replicas import Request
 MAX_EXPOSED = 0.05
 """Share of a step that refining may add."""
 TEMPLATE_TOKENS = 100
+ActorPasses = tuple[bool, bool]
 NUM_ROUNDS = 4
 """Of ``separate_async``: how often as many mini-batches are played as are in flight at a time."""
 
@@ -35,6 +36,11 @@ class Workload:
     """Share of the responses that are refined."""
     cap: int | None = None
     """Refined responses of a prompt, at most."""
+    used: float = 1.0
+    """Share of the refinements that pass the reward gate: on these the actor works too."""
+    actor_passes: ActorPasses = (True, False)
+    """What it does with them: log pi(a') (modes ``penalty`` and ``lagrangian``), their cross-entropy in the update
+    (``sft`` and ``lagrangian``)."""
     gained: float = 1.0
     """Tokens that a refinement's pass writes, 1 without drafts; and computes."""
     computed: float = 1.0
@@ -81,6 +87,9 @@ class Row:
     step_s: float
     rollout_s: float
     exposed_s: float
+    """What is waited for because of the refiner."""
+    refined_s: float
+    """Of the update and of log-probs: what the actor does with refinements."""
     exposed_share: float
     refiner_busy: float
     is_enough: bool
@@ -141,6 +150,8 @@ def size(work: Workload, constants: Constants, fleet: Fleet) -> Row:
     groups = work.groups(work.num_prompts * num_batches, constants.rollout_width)
     num_tokens = sum(one.prompt + one.answer for group in groups for one in group.responses) / num_batches
     learn_s = num_tokens / fleet.gpus * (1 / constants.train_tokens_per_s + 1 / constants.score_tokens_per_s)
+    refined_s = _refined_s(work, groups, constants) / num_batches / fleet.gpus
+    learn_s += refined_s
     bare = [Group(responses=group.responses, refinements=[]) for group in groups]
     bare_s = simulate(setting, bare).rollout_s if is_async else None
 
@@ -159,6 +170,7 @@ def size(work: Workload, constants: Constants, fleet: Fleet) -> Row:
             step_s=step_s,
             rollout_s=played.rollout_s,
             exposed_s=step_s - without,
+            refined_s=refined_s,
             exposed_share=share,
             refiner_busy=played.refiner_busy,
             is_enough=share < MAX_EXPOSED,
@@ -166,6 +178,17 @@ def size(work: Workload, constants: Constants, fleet: Fleet) -> Row:
 
     is_free = fleet.placement == "dedicated" and fleet.replicas is None
     return _fewest(row, fleet.num_refiners) if is_free else row(fleet.num_refiners)
+
+
+def _refined_s(work: Workload, groups: list[Group], constants: Constants) -> float:
+    """Return the seconds of one GPU with a' behind its prompt, of the share that is used."""
+    scores, imitates = work.actor_passes
+    num_tokens = sum(
+        group.responses[0].prompt * len(group.refinements) + sum(one.answer for one in group.refinements)
+        for group in groups
+    )
+    pace_s = scores / constants.score_tokens_per_s + imitates / constants.train_tokens_per_s
+    return work.used * num_tokens * pace_s
 
 
 def _fewest(row: Callable[[int], Row], most: int) -> Row:

@@ -7,6 +7,8 @@ from omegaconf import DictConfig, OmegaConf
 from recipe.online_refiner.sizing.shapes import Shape
 
 NUM_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+OFFLOAD_FRACTION = 0.0
+"""Megatron's default of ``optimizer_offload_fraction``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,10 @@ class State:
     offloads_adam: bool = False
     shares: int = 1
     """GPUs that share a row's activations."""
+    lives_on_host: float = 0.0
+    """What never leaves host memory, of all the above nothing."""
+    host_key: str = ""
+    """Who keeps it there."""
 
     @property
     def resting(self) -> float:
@@ -33,15 +39,21 @@ class State:
 
     @property
     def on_host(self) -> float:
-        """What waits in host memory meanwhile."""
-        return self.parameters + self.adam - self.resting
+        """What is in host memory meanwhile."""
+        return self.lives_on_host + self.parameters + self.adam - self.resting
+
+    @property
+    def key_of_host(self) -> str:
+        """What leaves more of a node's memory."""
+        return self.host_key if self.lives_on_host else f"{self.key}.param_offload and .optimizer_offload"
 
 
 def fsdp(shape: Shape, role: DictConfig, settings: DictConfig, *, key: str, lora_rank: int, num_gpus: int) -> State:
     """Return what FSDP keeps (``verl/workers/engine/fsdp/transformer_impl.py``).
 
     Parameters have ``model_dtype``, by default float32, as gradients and both moments of Adam have; all are cut into
-    ``fsdp_size`` shares. Only adapters are trained where there are some.
+    ``fsdp_size`` shares. Only adapters are trained where there are some. ``offload_policy`` keeps all of it in host
+    memory, and verl then leaves its own offloading alone; it is read with strategy ``fsdp2`` only.
 
     Args:
         shape: The model.
@@ -57,12 +69,16 @@ def fsdp(shape: Shape, role: DictConfig, settings: DictConfig, *, key: str, lora
     trained = _adapters(shape, lora_rank) if lora_rank else shape.num_parameters
     is_adam = role.optim.optimizer in ("Adam", "AdamW")
     is_sharded = settings.reshard_after_forward
-    is_on_host = bool(settings.offload_policy)
+    is_on_host = role.strategy == "fsdp2" and bool(settings.offload_policy)
+    parameters, gradients = size * shape.num_parameters / num_shards, size * trained / num_shards
+    adam = 2 * gradients if is_adam else 0.0
     return State(
         key=key,
-        parameters=0.0 if is_on_host else size * shape.num_parameters / num_shards,
-        gradients=0.0 if is_on_host else size * trained / num_shards,
-        adam=0.0 if is_on_host or not is_adam else 2 * size * trained / num_shards,
+        parameters=0.0 if is_on_host else parameters,
+        gradients=0.0 if is_on_host else gradients,
+        adam=0.0 if is_on_host else adam,
+        lives_on_host=parameters + gradients + adam if is_on_host else 0.0,
+        host_key=f"{key}.offload_policy",
         gathered=2.0 * (2 * shape.block + shape.embeddings if is_sharded else shape.num_parameters),
         offloads_parameters=bool(settings.param_offload),
         offloads_adam=bool(settings.optimizer_offload),
@@ -73,7 +89,8 @@ def fsdp(shape: Shape, role: DictConfig, settings: DictConfig, *, key: str, lora
 def megatron(shape: Shape, role: DictConfig, *, key: str, lora_rank: int, num_gpus: int) -> State:
     """Return what Megatron keeps: bfloat16 weights, float32 gradients (verl's ``grad_reduce_in_fp32``), 12 of Adam.
 
-    The distributed optimizer divides the last among data-parallel ranks; experts have ranks of their own.
+    The distributed optimizer divides the last among data-parallel ranks; experts have ranks of their own. Of the last
+    ``optimizer_cpu_offload`` keeps a share in host memory (``megatron/core/optimizer/optimizer_config.py``).
     """
     engine = role.megatron
     tensor, pipeline = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
@@ -84,12 +101,15 @@ def megatron(shape: Shape, role: DictConfig, *, key: str, lora_rank: int, num_gp
     trained = _adapters(shape, lora_rank) / (tensor * pipeline) if lora_rank else dense + experts
     dense_ranks, expert_ranks = max(1, num_gpus // (tensor * pipeline)), max(1, num_gpus // (expert * pipeline))
     adam = 12 * (trained / dense_ranks if lora_rank else dense / dense_ranks + experts / expert_ranks)
-    is_on_host = OmegaConf.select(role, "optim.override_optimizer_config.optimizer_cpu_offload")
+    own = OmegaConf.select(role, "optim.override_optimizer_config") or {}
+    on_host = own.get("optimizer_offload_fraction", OFFLOAD_FRACTION) if own.get("optimizer_cpu_offload") else 0.0
     return State(
         key=key,
         parameters=2 * (dense + experts),
         gradients=4 * trained,
-        adam=0.0 if is_on_host else adam,
+        adam=(1 - on_host) * adam,
+        lives_on_host=on_host * adam,
+        host_key=f"{key.removesuffix('.megatron')}.optim.override_optimizer_config.optimizer_offload_fraction",
         offloads_parameters=bool(engine.param_offload),
         offloads_adam=bool(engine.optimizer_offload),
         shares=engine.context_parallel_size * tensor,

@@ -51,11 +51,13 @@ def seconds_line(config: DictConfig, blocks: RefinementConfig, plan: Any) -> str
     sizes = (rollout.tensor_model_parallel_size * rollout.pipeline_model_parallel_size, plan.replica_size)
     name = blocks.sizing.constants
     shapes = plan.policy_shape, plan.refiner_shape
-    known = (
-        constants.of_gpu(name, *shapes, sizes=sizes, share=rollout.gpu_memory_utilization)
-        if name in constants.GPUS
-        else constants.read(name)
-    )
+    settings = {"sizes": sizes, "share": rollout.gpu_memory_utilization, "memory": plan.gpu_memory}
+    try:
+        known = constants.of_gpu(name, *shapes, **settings) if name in constants.GPUS else constants.read(name)
+    except ValueError as error:
+        if name not in constants.GPUS:
+            raise
+        return f"seconds of a step are not known: {error}"  # whether it is refused is for the rules, which know more
     cap = blocks.refiner.max_refinements_per_group
     work = Workload(
         num_prompts=data.train_batch_size,
@@ -66,6 +68,7 @@ def seconds_line(config: DictConfig, blocks: RefinementConfig, plan: Any) -> str
         sigma=0.0,
         refined=float(blocks.refines),
         cap=cap,
+        actor_passes=(blocks.constraint.penalises, blocks.constraint.imitates),
     )
     is_async = config.trainer.v1.trainer_mode == "separate_async"
     fleet = Fleet(
@@ -83,7 +86,8 @@ def seconds_line(config: DictConfig, blocks: RefinementConfig, plan: Any) -> str
     train_s, score_s = (tokens / plan.num_gpus / rate for rate in (known.train_tokens_per_s, known.score_tokens_per_s))
     return (
         f"seconds of a step whose responses are all at their longest ({known.origin}): rollout {row.rollout_s:.0f}, "
-        f"refining adds {row.exposed_s:.0f}, log-probs {score_s:.0f}, update {train_s:.0f}\n"
+        f"refining adds {row.exposed_s:.0f}, log-probs {score_s:.0f}, update {train_s:.0f}, both of refinements "
+        f"{row.refined_s:.0f} (if all are accepted)\n"
         f"tokens: responses {work.num_prompts * rollout.n * data.max_response_length:,}, refinements "
         f"{num_refined * blocks.refiner.response_length:,} behind prompts of "
         f"{num_refined * (data.max_prompt_length + data.max_response_length + TEMPLATE_TOKENS):,}, update {tokens:,}; "

@@ -1,6 +1,7 @@
 """The simulation keeps what any step keeps: work, closed forms, and that more replicas are never slower."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,20 @@ def test_the_fewest_replicas_that_are_enough(gpus: int) -> None:
     assert not fewer.is_enough
     shared = scaling.size(work, known, scaling.Fleet(gpus=gpus, placement="shared"))
     assert shared.refiner_gpus == 0 and shared.refiner_replicas == 0
+
+
+@pytest.mark.parametrize(
+    ("passes", "seconds"), [((True, False), 0.01), ((False, True), 0.04), ((True, True), 0.05), ((False, False), 0.0)]
+)
+def test_the_actor_works_on_refinements_too(passes: tuple[bool, bool], seconds: float) -> None:
+    pace = Pace(pass_s=0.02, token_s=1e-4)
+    known = constants.Constants(rollout=pace, refiner=pace, train_tokens_per_s=25.0, score_tokens_per_s=100.0)
+    work = scaling.Workload(
+        num_prompts=4, group_size=8, prompt=50, response=100, longest=100, sigma=0.0, refined=1.0, cap=2
+    )
+    fleet = scaling.Fleet(gpus=2, placement="colocated")
+    none, used = (scaling.size(replace(work, used=share, actor_passes=passes), known, fleet) for share in (0.0, 0.25))
+    num_tokens = 4 * 2 * 0.25 * (50 + 100)  # a refinement is as long as its response, behind the prompt alone
+    assert none.refined_s == 0 and used.refined_s == pytest.approx(num_tokens * seconds / 2)
+    assert used.step_s - none.step_s == pytest.approx(used.refined_s)
+    assert used.exposed_s == pytest.approx(none.exposed_s), "the refiner is waited for as long"

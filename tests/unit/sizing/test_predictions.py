@@ -122,13 +122,14 @@ def test_mistakes_of_the_user_are_one_line(runs: Path) -> None:
         read_run(runs / "nowhere")
 
 
-def test_the_command(runs: Path) -> None:
-    def run(*arguments: str) -> tuple[int, list[str]]:
-        command = [sys.executable, "scripts/size_fleet.py", *arguments]
-        environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"}
-        answer = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-        return answer.returncode, (answer.stdout + answer.stderr).splitlines()
+def run(*arguments: str) -> tuple[int, list[str]]:
+    command = [sys.executable, "scripts/size_fleet.py", *arguments]
+    environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"}
+    answer = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    return answer.returncode, (answer.stdout + answer.stderr).splitlines()
 
+
+def test_the_command(runs: Path) -> None:
     code, lines = run("--validate", str(runs), "--fit", "paper", "cap", "--output", str(runs / "constants.json"))
     found = json.loads(lines[-1])
     assert code == 0 and found["num_predicted"] == 2 and found["worst"] < 0.02
@@ -139,3 +140,25 @@ def test_the_command(runs: Path) -> None:
     assert run("--gpus", "8")[1] == [
         "error: --model: set the folder of a model, or --constants to a file with measured ones"
     ]
+
+
+LLAMA_70B = {
+    **{"model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64},
+    **{"num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128256},
+}
+
+
+def test_a_model_that_leaves_no_cache_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
+    given = ("--model", str(tmp_path), "--gpus", "8", "--placement", "colocated")
+    assert run(*given) == (
+        2,
+        [
+            "error: the rollout's weights take 131.4 GiB a GPU, its engine has 40.0 of 80; raise its tensor "
+            "parallelism (--tensor-parallel, tensor_model_parallel_size), now 1"
+        ],
+    )
+    code, lines = run(*given, "--tensor-parallel", "8", "--mode", "sft", "--used", "0.5")
+    assert code == 0 and json.loads(lines[-1])["fleets"][0]["refined_s"] > 0
+    code, lines = run("--model", "Qwen2.5-7B")
+    assert code == 2 and "Qwen2.5-7B: no such folder with a config.json on this machine" in lines[0]

@@ -106,6 +106,34 @@ def test_megatron_on_eight_gpus() -> None:
     assert found.adam == pytest.approx(12 * (dense / 4 + experts / 2))
 
 
+@pytest.mark.parametrize(("strategy", "is_kept"), [("fsdp", False), ("fsdp2", True)])
+def test_what_offload_policy_keeps_in_host_memory(strategy: str, is_kept: bool) -> None:
+    actor = composed().actor_rollout_ref.actor
+    actor.strategy, actor.fsdp_config.offload_policy, actor.fsdp_config.param_offload = strategy, True, is_kept
+    found = state.fsdp(SHAPE, actor, actor.fsdp_config, key="k", lora_rank=0, num_gpus=8)
+    everything = 4 * 4 * NUM_PARAMETERS / 8  # weights, gradients, two moments
+    assert (found.on_host, found.resting) == ((everything, 0.0) if is_kept else (0.0, 3 * everything / 4))
+    assert found.gradients == (0 if is_kept else everything / 4)
+    assert found.key_of_host == ("k.offload_policy" if is_kept else "k.param_offload and .optimizer_offload")
+    run = footprint_of(
+        f"actor_rollout_ref.actor.strategy={strategy}", "actor_rollout_ref.actor.fsdp_config.offload_policy=true"
+    )
+    assert sizes(run, "host memory").get("actor's state", 0) == (8 * everything if is_kept else 0)
+
+
+@pytest.mark.parametrize(("fraction", "share"), [(None, 0.0), (0.25, 0.25), (1.0, 1.0)])
+def test_what_megatron_keeps_in_host_memory(fraction: float | None, share: float) -> None:
+    actor = base("megatron").actor_rollout_ref.actor.copy()
+    OmegaConf.set_readonly(actor, False)
+    OmegaConf.set_struct(actor, False)
+    settings = {"optimizer_cpu_offload": True, **({} if fraction is None else {"optimizer_offload_fraction": fraction})}
+    actor.optim.override_optimizer_config = settings
+    found = state.megatron(SHAPE, actor, key="k.megatron", lora_rank=0, num_gpus=8)
+    adam = 12 * NUM_PARAMETERS / 8
+    assert found.adam == pytest.approx((1 - share) * adam) and found.on_host == pytest.approx(share * adam)
+    assert not share or found.key_of_host == "k.optim.override_optimizer_config.optimizer_offload_fraction"
+
+
 def test_a_micro_batch() -> None:
     tokens = 2 * 5120
     assert state.logits(SHAPE, tokens, is_scaled=False, entropy_chunk=0) == 2 * 152064 * tokens
@@ -172,5 +200,15 @@ def test_what_dry_run_prints() -> None:
     assert "memory of a training GPU, GiB\n" in unknown and "of what there is" not in unknown
     line = seconds_line(*planned())
     assert "estimates for H100" in line and "responses 2,097,152, refinements 2,097,152" in line
+    assert "both of refinements" in line and "(if all are accepted)" in line
+    narrow = (
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.1",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+    )
+    assert seconds_line(*planned(*narrow)).startswith(
+        "seconds of a step are not known: the rollout's weights take 14.2"
+    )
+    larger = seconds_line(*planned(*narrow, gpu=160 * GIB))
+    assert "estimates for H100" in larger, "of the GPU that is meant"
     longer = seconds_line(*planned("sizing.constants=a100"))
     assert "estimates for A100" in longer

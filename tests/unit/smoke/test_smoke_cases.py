@@ -1,0 +1,39 @@
+"""Every case of the smoke test is a config that a node with its GPUs can run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from recipe.online_refiner import main, schema
+from recipe.smoke.cases import CASES
+from recipe.smoke.letters import NUM_PROMPTS, save_llama, save_prompts
+
+CONFIG = Path(schema.__file__).parent / "config"
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what the command writes before the first case."""
+    folder = tmp_path_factory.mktemp("smoke")
+    save_prompts(folder / "prompts.parquet")
+    save_llama(folder / "model", hidden_size=128, intermediate_size=256)
+    return folder
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2, 4, 6, 8])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_node_with_so_many_gpus_can_run_it(
+    case: Any, num_gpus: int, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if num_gpus < case.min_gpus:
+        pytest.skip("the command leaves it out and says so")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: num_gpus)
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        config = compose("online_refiner", overrides=case.command(output, platform="gpu", num_gpus=num_gpus))
+    assert f"{config.trainer.n_gpus_per_node} cuda workers" in main.prepare(config)
+    num_prompts = config.data.train_batch_size
+    assert num_prompts <= NUM_PROMPTS and num_prompts == config.actor_rollout_ref.actor.ppo_mini_batch_size
+    rows = num_prompts * config.actor_rollout_ref.rollout.n / config.trainer.n_gpus_per_node
+    assert rows % config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 0
