@@ -4,10 +4,10 @@
 """
 
 import importlib.util
+import runpy
 from pathlib import Path
 
-from hunt import HUNT
-
+HUNT = runpy.run_path(str(Path(__file__).parents[2] / "helpers" / "hunt.py"))["HUNT"]
 _SPEC = importlib.util.spec_from_file_location("hostile_escapes", Path(__file__).with_name("hostile_escapes.py"))
 assert _SPEC is not None and _SPEC.loader is not None
 _escapes = importlib.util.module_from_spec(_SPEC)
