@@ -126,9 +126,11 @@ def score_response(
 
 def _first_error(response: str, code: str, detail: str) -> int | None:
     """From the line of the program that a run's last words name; None too where indentation was taken from the code."""
-    place, start = PLACE.search(detail), response.rfind(code)
-    if place is None or start < 0:
+    place = PLACE.search(detail)
+    behind = response[::-1].find(code[::-1])  # in linear time, as `rfind` is not
+    if place is None or behind < 0:
         return None
+    start = len(response) - behind - len(code)
     lines_before = code.split("\n")[: max(0, int(place.group(1)) - 1)]
     return min(len(response), start + sum(len(line) + 1 for line in lines_before))
 

@@ -9,8 +9,11 @@ _BEFORE_CODE = re.compile(r"(?:[ \t\f]*(?:#[^\r\n]*)?[\r\n])*[ \t\f]*(?:#[^\r\n]
 _PROMPT = ">>>"
 _COMMANDS = ("!", "%", "$ ", "pip install ", "#")
 """What lines begin with that a shell or a notebook runs; comments may stand between them."""
-_READS = re.compile(r"\binput\s*\(|\bstdin\b(?!\s*=[^=])|\bfileinput\b|\b(?:open|read)\s*\(\s*0\b|/dev/(?:stdin|fd/0)")
-"""What reads standard input; `sys.stdin = ...` gives it another."""
+_READS = re.compile(
+    r"\binput\s*[(,)]|=\s*input\b|\bstdin\b(?!\s*=[^=])|\bfileinput\b|\b(?:open|read)\s*\(\s*0\b|/dev/(?:stdin|fd/0)"
+)
+"""What reads standard input, or names what does (`read = input`); `sys.stdin = ...` gives it another."""
+_COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.M)
 _MODULES = {*sys.stdlib_module_names, "numpy"}
 """Imports from elsewhere are of the answer itself: `from solution import f`."""
 
@@ -41,8 +44,8 @@ def shows_values(code: str) -> bool:
 
 
 def reads_input(code: str) -> bool:
-    """Whether it seems to read standard input."""
-    return _READS.search(code) is not None
+    """Whether it seems to read standard input; what a line of comment says of it does not count."""
+    return _READS.search(_COMMENT_LINE.sub("", code)) is not None
 
 
 def defines(code: str, name: str) -> bool:

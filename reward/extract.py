@@ -20,8 +20,10 @@ _PYTHON = re.compile(_NAMES_OF_PYTHON)
 _BYTE_ORDER_MARK = "\ufeff"
 _OPENING_TAG = re.compile(r"\s*(?:<(?:answer|code|solution|python|\|python_tag\|)>|\[PYTHON\])(?:[ \t]*\n)?")
 _CLOSING_TAGS = ("</answer>", "</code>", "</solution>", "</python>", "[/PYTHON]")
-# Behind a line or before one, not in a program's text.
-_END_OF_THOUGHTS = re.compile(r"^[ \t]*</think(?:ing)?>|</think(?:ing)?>[ \t]*\r?$", re.M)
+# Behind a line or before one, or before the tag of an answer; not in a program's text.
+_END_OF_THOUGHTS = re.compile(
+    r"^[ \t]*</think(?:ing)?>|</think(?:ing)?>(?:[ \t]*\r?$|(?=[ \t]*<(?:answer|code|solution|python)>))", re.M
+)
 _END_MARKS = (
     "<|im_end|>",
     "<|endoftext|>",

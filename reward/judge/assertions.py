@@ -54,7 +54,7 @@ def _run(test_code: str, fn_name: str | None, answer: "_Answer") -> tuple[str, s
             execute(test_code, fn_name, answer.function)
     # An assertion, what the test code does with a value of a type that is not right, or what it raises itself.
     except BaseException as error:
-        if error is answer.raised:
+        if error is answer.raised or any(error is one for one in answer.exits):
             return "ended", ""
         if isinstance(error, SystemExit):  # as an interpreter would end
             return ("wrong", f"the test code ended with exit status {error.code}") if error.code else ("passed", "")
@@ -78,6 +78,7 @@ class _Answer:
         self.clocks = Clocks()
         self.ending: tuple[str, str] | None = None  # what decides the test, whatever the test code makes of it
         self.raised: BaseException | None = None  # the last exception of the answer's own
+        self.exits: list[SystemExit] = []  # all that would end as a pass: test code may keep one, and raise it later
 
     def function(self, name: str) -> Callable[..., Any]:
         def call(*positional: Any, **keywords: Any) -> Any:
@@ -113,6 +114,8 @@ class _Answer:
         if status == "runtime_error" and kind == "raised" and isinstance(content, ERRORS):
             # One that ends loops would end those of the test code: `all(map(lambda c: f(*c) == 1, cases))`.
             self.raised = RuntimeError("StopIteration") if isinstance(content, StopIteration) else content
+            if isinstance(self.raised, SystemExit):
+                self.exits.append(self.raised)
             raise self.raised
         self.ending = ("wrong", "the returned value is not plain") if status == "ok" else ("ended", "")
         raise _AnswerEndedError

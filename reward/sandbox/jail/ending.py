@@ -19,10 +19,10 @@ def end(status: int) -> None:
     try:
         _attempt(_wait_for_threads)
         _attempt(atexit._run_exitfuncs)
-        is_flushed = _flush_standard_streams()
-        _attempt(_drop_program)
-        if not (_flush_standard_streams() and is_flushed):
+        if not _flush_standard_streams():
             status = 120
+        _attempt(_drop_program)
+        _flush_standard_streams()  # of a stream that was detached nothing can be asked any more
     finally:
         _exit(status)
 

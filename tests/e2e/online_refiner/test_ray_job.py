@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +78,12 @@ def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
 def submit(address: str, overrides: list[str], **environment: str) -> subprocess.CompletedProcess:
     command = ["bash", str(SCRIPT), *overrides]
     settings = {**os.environ, **ENVIRONMENT, "ADDRESS": address, **environment}
-    return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=900)
+    for _ in range(30):  # a cluster that has just begun may lack the agent that starts jobs, as Ray says
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=900)
+        if "No available agent to submit job, please try again" not in done.stderr:
+            break
+        time.sleep(2)
+    return done
 
 
 def ray_job(what: str, name: str, address: str) -> subprocess.CompletedProcess:

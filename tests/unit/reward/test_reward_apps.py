@@ -152,3 +152,12 @@ def test_an_answer_may_show_its_use(kind: dict, use: str) -> None:
     assert score_response(problem, right + fenced(use)).score == 1.0
     assert score_response(problem, right + wrong + fenced(use)).outcome == "fail"
     assert score_response(problem, right + fenced("def add(a, b:\n    return")).outcome == "compile_error"
+
+
+def test_the_first_error_is_found_in_time_that_grows_with_the_answer() -> None:
+    """A search from behind that looks at each place in turn takes 10 s here."""
+    spaces = 300_000
+    response = f"```python\n1/0{' ' * spaces}```\n{' ' * (900_000 - spaces)}"
+    started = time.process_time()
+    assert score_response(SUM, response).outcome == "runtime_error"
+    assert time.process_time() - started < 2

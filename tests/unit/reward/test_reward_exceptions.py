@@ -112,3 +112,25 @@ def test_a_value_too_deep_to_be_read_is_no_exception() -> None:
     test = "import pytest\nwith pytest.raises(Exception):\n    f(1)"
     deep = "def f(x):\n    a = []\n    for _ in range(3000):\n        a = [a]\n    return a"
     assert score([test], deep, "f").outcome == "fail"
+
+
+@pytest.mark.parametrize("keeps", ["failures.append(error)", "failures = failures or [error]"])
+@pytest.mark.parametrize("exits", ["raise SystemExit", "exit()"])
+def test_an_exit_that_test_code_keeps_and_raises_later_is_no_pass(keeps: str, exits: str) -> None:
+    test = f"""
+failures = []
+for x, y in [(1, 2), (5, 6), (7, 8)]:
+    try:
+        assert f(x) == y
+    except BaseException as error:
+        {keeps}
+if failures:
+    raise failures[0]
+"""
+    assert score([test], f"def f(x): {exits}", "f").outcome == "runtime_error"
+    assert score([test], "def f(x): return x + 1", "f").outcome == "pass"
+
+
+def test_an_exit_in_the_clean_up_does_not_hide_the_first_one() -> None:
+    test = "try:\n    assert f(1) == 2\nfinally:\n    try: f(0)\n    except BaseException: pass\nassert f(5) == 6\n"
+    assert score([test], "def f(x): exit()", "f").outcome == "runtime_error"

@@ -23,6 +23,7 @@ from reward.extract import _fenced_blocks, extract_code
         ("import sys", "import sys"),
         ("<answer>\nimport sys\n</answer>\n", "import sys\n"),
         ("<think>Hm.</think>\n<answer>import sys</answer>", "import sys"),
+        ("<think>Hm.</think> <answer>\nimport sys\n</answer>", "import sys\n"),
         ("[PYTHON]\nimport sys\n[/PYTHON]", "import sys\n"),
         ("<|python_tag|>import sys", "import sys"),
         ("import sys\n```\nThis imports.", "import sys\n"),  # the prompt opened the fence
@@ -261,10 +262,13 @@ def test_a_fence_that_was_left_open_does_not_take_the_answers(before: str) -> No
 @pytest.mark.parametrize(
     "behind",
     ["The key step is\n```python\nprint(a + b)\n```", "Usage:\n```python\nsolve()\n```",
+     "Without it:\n```python\n# instead of input(), of stdin: 1 2\nprint(solve(1, 2))\n```",
      "To test:\n```python\nimport io, sys\nsys.stdin = io.StringIO('1 2')\nsolve()\n```"],
 )  # fmt: skip
 def test_the_last_block_that_reads_input_is_the_program(behind: str) -> None:
     program = "def solve():\n    a, b = map(int, input().split())\n    print(a + b)\nsolve()\n"
     assert extract_code(f"```python\n{program}```\n{behind}") == program
+    named = "read = input\nprint(sum(map(int, read().split())))\n"
+    assert extract_code(f"```python\n{named}```\n{behind}") == named
     second = "import sys\nprint(sum(map(int, sys.stdin.read().split())))\n"
     assert extract_code(f"```python\n{program}```\nShorter:\n```python\n{second}```\n{behind}") == second

@@ -86,6 +86,9 @@ LEFT_UNWRITTEN = {
     "generator": "def f():\n    try: yield\n    finally: print('end')\ng = f()\nnext(g)",
     "del_raises": "class A:\n    def __del__(self): print(7), 1 / 0\na = A()",
     "thread": "import threading, time\nt = threading.Thread(target=lambda: (time.sleep(0.1), print(7)))\nt.start()",
+    "detached": "import sys, codecs\nsys.stdout = codecs.getwriter('utf-8')(sys.stdout.detach())\nprint(7)",
+    "wrapped_anew": "import sys, io\nsys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')\nprint(7)",
+    "detached_errors": "import sys, io\nsys.stderr = io.TextIOWrapper(sys.stderr.detach())\nprint(7)",
     "exit_after_swap": "import io, sys\nprint(7)\nsys.stdout = io.StringIO()\nraise SystemExit(0)",
 }
 
