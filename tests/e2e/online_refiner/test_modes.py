@@ -191,7 +191,7 @@ def check_step(row: dict[str, Any], record: dict[str, Any], num_epochs: int) -> 
     if settings["mode"] == "none":
         assert not record["refined"]
     for found, wanted in zip(record["advantages"], expected_advantages(record, pairs), strict=True):
-        # Rewards are float32, and a group's deviation, which divides what their rounding leaves, may be some hundredths.
+        # Rewards are float32, and what their rounding leaves is divided by a group's deviation, of some hundredths.
         assert found == pytest.approx(wanted, abs=1e-5, rel=1e-5), row["step"]
     assert row["critic/score/mean"] == pytest.approx(statistics.mean(map(sum, record["rm_scores"])), abs=1e-6)
     num_tokens = sum(map(len, record["responses"]))
