@@ -30,7 +30,7 @@ SIDE = {
     "reward": _mean("reward/mean"),
     "not compiling": _mean("sandbox/outcome/compile_error", "refiner/num_rollouts"),
     "tokens an answer": _mean("response_length/mean"),
-    "entropy": _mean("actor/entropy"),
+    "entropy": _mean("actor/entropy_loss"),
     "KL": _mean("kl_ref/k3"),
     "accepted a rollout": _mean("refiner/improvement_ratio"),
 }

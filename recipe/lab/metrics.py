@@ -10,7 +10,7 @@ Steps = list[dict[str, float]]
 """What each step of a run measured, by the metrics' names, and its number as ``step``."""
 
 SIDE = (
-    *("reward/mean", "response_length/mean", "actor/entropy", "kl_ref/k3", "refiner/improvement_ratio"),
+    *("reward/mean", "response_length/mean", "actor/entropy_loss", "kl_ref/k3", "refiner/improvement_ratio"),
     *("sandbox/outcome/compile_error", "refiner/num_rollouts", "timing_s/step"),
 )
 """What is kept beside the held-out share."""
