@@ -29,14 +29,14 @@ puzzles() {
         echo "test: reasoning-gym could not be installed; the tests of puzzles are skipped"
     fi
 }
-chosen="not slow and not gpu" failed=0
+chosen="not slow and not gpu" at_a_time=3 failed=0
 run() { # and go on; 5: no test was chosen
     "$@" || [ $? = 5 ] || failed=1
 }
-# Three tests at a time, since most wait more than they compute; those of a file in one process. With a thread for each
-# core they would wait for each other, busily.
+# Several tests at a time, since most wait more than they compute; those of a file in one process. With a thread for
+# each core they would wait for each other, busily.
 together() {
-    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses "$at_a_time" --dist loadfile --no-loadscope-reorder \
         --durations=15 -m "$chosen and not alone" "$@"
 }
 alone() {
@@ -65,7 +65,7 @@ all() { # long tests first, style and types beside them
 }
 slow() {
     browser
-    chosen="slow and not gpu"
+    chosen="slow and not gpu" at_a_time=2 # some need a third of 24 GB
     e2e "$@"
 }
 case $what in

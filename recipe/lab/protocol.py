@@ -14,8 +14,8 @@ import yaml
 from recipe.lab.arms import ALGORITHMS, STATIC, TUNED, UNTUNED, WITHOUT_CRITIC, Overrides, arms, kl_in_loss
 
 SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
-HELD_OUT = "val-core/mini_apps/acc/mean@8"
-"""Share of solved answers, 8 to each held-out problem, at temperature 1."""
+HELD_OUT = "val-core/mini_apps/acc/mean@4"
+"""Share of solved answers, 4 to each held-out problem, at temperature 1."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -125,7 +125,7 @@ def trained(start_marked: Callable, letters_job: list[str], tmp_path_factory: py
     job = [
         *(*letters_job, *SEPARATE, "trainer.save_freq=1", "trainer.total_epochs=99", "constraint.eta=0.1"),
         # At the task's own rate nothing is left to refine after a few steps.
-        *("measure.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=2e-3"),
+        *("measure.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=5e-4"),
         "refiner.temperature=1",  # refinements begin as responses do
     ]
     first = start_marked(ours(run_dir, *job, "trainer.total_training_steps=99"), cwd=folder)

@@ -14,12 +14,14 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 
 NODE = {"num_cpus": 8, "num_gpus": 1}
+ANY_PORT = {"dashboard_agent_listen_port": 0}
+"""Ray's fixed port may be another cluster's; without its agent a node takes no jobs."""
 
 
 @contextlib.contextmanager
 def two_nodes(*, takes_jobs: bool) -> Iterator[Cluster]:
     """Start the nodes, and end them."""
-    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": takes_jobs})
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, **ANY_PORT, "include_dashboard": takes_jobs})
     try:
         cluster.add_node(**NODE)
         yield cluster
