@@ -77,9 +77,10 @@ class RefinerConfig:
     block: Literal["line", "sentence", "paragraph"] | None = None
     """Refine block-wise: what stands before a ``line``, ``sentence`` or ``paragraph`` of the response is kept as the
     beginning of the refiner's own answer, which only goes on from there. Null: it writes everything."""
-    block_choice: Literal["first_failure", "uncertainty", "random"] = "first_failure"
+    block_choice: Literal["first_failure", "refiner", "uncertainty", "random"] = "first_failure"
     """Which block: the ``first_failure`` that the reward tells of (``first_error``; none told: all is written), the one
-    that the policy wrote with the largest ``uncertainty`` (mean of -log p), or a ``random`` one."""
+    in which the ``refiner`` would depart from the response itself (one more prefill), the one that the policy wrote
+    with the largest ``uncertainty`` (mean of -log p), or a ``random`` one."""
     n: Positive = 1
     """Refinements drawn of one response, of which the best is kept; the draws end early at ``skip_reward_at_least``."""
     draft: Draft | None = None
@@ -118,6 +119,11 @@ class RefinerConfig:
     def needs_log_probs(self) -> bool:
         """Whether the choice of a block reads those of the policy that wrote it."""
         return self.block is not None and self.block_choice == "uncertainty"
+
+    @property
+    def reads_responses(self) -> bool:
+        """Whether the choice of a block reads the refiner's own log-probs of the response."""
+        return self.block is not None and self.block_choice == "refiner"
 
     def is_maximal(self, reward: float | None) -> bool:
         """Tell whether a reward cannot improve."""

@@ -5,6 +5,7 @@ it begins stay exactly as they are, and the refiner writes from there on. At the
 """
 
 import functools
+import math
 import random
 import re
 from bisect import bisect_left, bisect_right
@@ -23,16 +24,23 @@ SEPARATORS = {
 """What stands before a block that is not the first, in a text without white space at its end; in linear time."""
 
 
-def num_kept_tokens(config: RefinerConfig, rollout: Rollout, tokenizer: Any, limit: int) -> int:
-    """Return how many token ids of a turn its refinement begins with: fewer than ``limit``, and never all."""
+def num_kept_tokens(
+    config: RefinerConfig, rollout: Rollout, tokenizer: Any, limit: int, departs_at: int | None = None
+) -> int:
+    """Return how many token ids of a turn its refinement begins with: fewer than ``limit``, and never all.
+
+    ``departs_at`` is the token at which the refiner departs from the turn, for a choice by the ``refiner``.
+    """
     assert config.block is not None
     offsets = token_offsets(rollout.turn_ids, tokenizer)
     characters = block_starts(decode(tokenizer, rollout.turn_ids), config.block)
     starts = list(dict.fromkeys(token_at(offsets, one) for one in characters))
     ends = [*starts[1:], len(rollout.turn_ids)]
     blocks = [range(start, end) for start, end in zip(starts, ends, strict=True) if start < max(1, limit)]
-    failing = None if rollout.first_error is None else rollout.first_error - len(decode(tokenizer, rollout.earlier_ids))
-    return CHOICES[config.block_choice](rollout, blocks, failing and token_at(offsets, max(0, failing)))
+    wrong_at = departs_at
+    if config.block_choice == "first_failure" and rollout.first_error is not None:
+        wrong_at = token_at(offsets, max(0, rollout.first_error - len(decode(tokenizer, rollout.earlier_ids))))
+    return CHOICES[config.block_choice](rollout, blocks, wrong_at or 0)
 
 
 def block_starts(text: str, block: str) -> list[int]:
@@ -68,26 +76,42 @@ def token_at(offsets: list[int], character: int) -> int:
     return bisect_left(offsets, offsets[bisect_right(offsets, character) - 1])
 
 
-def _first_failure(rollout: Rollout, blocks: list[range], failing: int | None) -> int:
-    """The block in which the reward saw the response fail first; where it saw none, everything is written."""
-    return max(block.start for block in blocks if block.start <= (failing or 0))
+def departure(rollout: Rollout, log_probs: list[float], temperature: float) -> int:
+    """Return at which token the refiner departs from a turn, from its log-probs of the turn's first ones.
+
+    Each is kept with the refiner's own probability of it, as speculative decoding keeps a draft: so the beginning is
+    one that the refiner would have written itself. At temperature 0 it is kept where it is more likely than not.
+    """
+    draw = _draws(rollout)
+    kept = (math.exp(log_prob) > (draw.random() if temperature else 0.5) for log_prob in log_probs)
+    return next((place for place, is_kept in enumerate(kept) if not is_kept), len(log_probs))
 
 
-def _uncertainty(rollout: Rollout, blocks: list[range], failing: int | None) -> int:
+def _draws(rollout: Rollout) -> random.Random:
+    """Return what draws for a rollout: by prompt, step and session alone, wherever that is asked."""
+    return random.Random(f"{rollout.prompt_ids} {rollout.request.get('global_steps')} {rollout.session}")
+
+
+def _wrong_place(rollout: Rollout, blocks: list[range], wrong_at: int) -> int:
+    """The block that holds the token; the first one, so that everything is written, where none is known."""
+    return max(block.start for block in blocks if block.start <= wrong_at)
+
+
+def _uncertainty(rollout: Rollout, blocks: list[range], wrong_at: int) -> int:
     """The block with the largest mean of -log p under the policy that wrote it."""
     log_probs = rollout.log_probs[rollout.start :]
     return min(blocks, key=lambda block: sum(log_probs[n] for n in block) / len(block)).start
 
 
-def _random(rollout: Rollout, blocks: list[range], failing: int | None) -> int:
-    """Any block; by prompt, step and session alone, wherever that is asked."""
-    seed = f"{rollout.prompt_ids} {rollout.request.get('global_steps')} {rollout.session}"
-    return random.Random(seed).choice(blocks).start
+def _random(rollout: Rollout, blocks: list[range], wrong_at: int) -> int:
+    """Any block."""
+    return _draws(rollout).choice(blocks).start
 
 
-CHOICES: dict[str, Callable[[Rollout, list[range], int | None], int]] = {
-    "first_failure": _first_failure,
+CHOICES: dict[str, Callable[[Rollout, list[range], int], int]] = {
+    "first_failure": _wrong_place,
+    "refiner": _wrong_place,
     "uncertainty": _uncertainty,
     "random": _random,
 }
-"""From a rollout, the blocks of its turn (their tokens), and the token that fails, if known: where one begins."""
+"""From a rollout, the blocks of its turn (their tokens), and the token that is wrong, if known: where one begins."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recipe.online_refiner.blocks import ConstraintConfig
-from recipe.online_refiner.boundary import num_kept_tokens
+from recipe.online_refiner.boundary import departure, num_kept_tokens
 from recipe.online_refiner.constraint import accepts
 from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.client import RefinerClient, RefinerRequestError
@@ -75,9 +75,8 @@ class Refiner:
             return self._gated(Refinement(verdict=""), rollout, sibling.turn_ids, sibling.reward)
         if not is_chosen:
             return Refinement(verdict="not_chosen")
-        num_kept = await self._on_thread(self._num_kept, rollout) if self.config.block else 0
         told = await self._on_thread(self._told, rollout, rollouts)
-        prompt_ids = await self._on_thread(self._encode, rollout, num_kept, told)
+        prompt_ids, num_kept = await self._begin(rollout, told)
         if len(prompt_ids) - num_kept + self.config.response_length > self.max_model_len:
             return Refinement(verdict="too_long")
         candidates: list[Refinement] = []
@@ -87,9 +86,27 @@ class Refiner:
                 break
         best = max(candidates, key=lambda one: float("-inf") if one.reward is None else one.reward)
         best.num_prompt_tokens = sum(one.num_prompt_tokens for one in candidates)
+        if self.config.reads_responses:
+            best.num_prompt_tokens += len(prompt_ids) - num_kept + len(rollout.turn_ids)
         best.num_generated_tokens = sum(one.num_generated_tokens for one in candidates)
         best.num_copied_tokens = await self._on_thread(self._num_copied, rollout, best, told)
         return best
+
+    async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int]:
+        """Return the prompt, and how many ids of the turn it ends with: the beginning of the refiner's answer."""
+        if self.config.block is None:
+            return await self._on_thread(self._encode, rollout, 0, told), 0
+        if not self.config.reads_responses:
+            num_kept = await self._on_thread(self._num_kept, rollout)
+            return await self._on_thread(self._encode, rollout, num_kept, told), num_kept
+        prompt_ids = await self._on_thread(self._encode, rollout, 0, told)
+        turn = rollout.turn_ids[: self._most_tokens(rollout)]
+        if len(prompt_ids) + len(turn) >= self.max_model_len:
+            return prompt_ids, 0
+        log_probs = await log_probs_in_time(self.client, prompt_ids, turn)
+        departs_at = departure(rollout, log_probs or [], self.config.temperature)
+        num_kept = await self._on_thread(self._num_kept, rollout, departs_at)
+        return prompt_ids + turn[:num_kept], num_kept
 
     async def _candidate(self, rollout: Rollout, prompt_ids: list[int], num_kept: int) -> Refinement:
         result = Refinement(verdict="timeout", num_prompt_tokens=len(prompt_ids), num_kept_tokens=num_kept)
@@ -127,8 +144,8 @@ class Refiner:
         result.verdict = "accepted" if is_better else "not_better"
         return result
 
-    def _num_kept(self, rollout: Rollout) -> int:
-        return num_kept_tokens(self.config, rollout, self.prompt.tokenizer, self._most_tokens(rollout))
+    def _num_kept(self, rollout: Rollout, departs_at: int | None = None) -> int:
+        return num_kept_tokens(self.config, rollout, self.prompt.tokenizer, self._most_tokens(rollout), departs_at)
 
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
         """Return what of ``refiner.context`` there is to tell; of the group, those who had the same session so far."""
@@ -194,9 +211,14 @@ def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
 
 async def reference_log_probs(client: RefinerClient, rollout: Rollout) -> list[float] | None:
     """Return log pi_0 of a response, (response length,); None if no replica answered in time."""
+    return await log_probs_in_time(client, rollout.prompt_ids, rollout.response_ids)
+
+
+async def log_probs_in_time(client: RefinerClient, prompt_ids: list[int], token_ids: list[int]) -> list[float] | None:
+    """Return log pi_0 of tokens after a prompt, (number of tokens,); None if no replica answered in time."""
     try:
         async with client.slot():
-            request = client.log_probs(rollout.prompt_ids, rollout.response_ids)
+            request = client.log_probs(prompt_ids, token_ids)
             return await asyncio.wait_for(request, client.config.request_timeout_s)
     except (RefinerRequestError, asyncio.TimeoutError):
         return None

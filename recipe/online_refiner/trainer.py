@@ -146,6 +146,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
         """Train; a streaming run's workers know the refiner before a trainer that runs ahead sends them prompts."""
         self.agent_loop_manager = agent_loop_manager
+        patches.notice_deaths(self.replay_buffer, getattr(agent_loop_manager, "agent_loop_workers", []))
         self._hand_out_refiner()
         super().fit(agent_loop_manager)
         if self.blocks.refines and self.run_dir.metrics.exists():

@@ -27,8 +27,7 @@ and pytest's last line says so; any other failure counts at once."""
 
 
 LONGEST = ("test_examples.py", "test_megatron_job.py", "test_placements.py")
-"""Files that begin before all others: one that begins last has a core to itself, and the other idles. Those that start
-a cluster of two nodes are none of them: beside the others they would need more than 24 GB of memory."""
+"""Files that begin before all others: one that begins last has a core to itself, and the other idles."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -155,9 +155,10 @@ class _Moments:
             self._add("log-probs", self._computing("actor", learns=False))
         for server in self.found.servers:
             parts = [*(self._resting() if server.where == "training GPU" else []), self._awake(server)]
-            if server.name == "refiner" and self.blocks.measures_kl:
+            reader = "measure.num_kl_rollouts" if self.blocks.measures_kl else "refiner.block_choice"
+            if server.name == "refiner" and (self.blocks.measures_kl or self.blocks.refiner.reads_responses):
                 num_logits = self.plan.refiner_shape.vocab * self.plan.refiner_rollout.max_num_batched_tokens
-                parts.append(_guess("log pi_0", 6 * num_logits, "measure.num_kl_rollouts"))
+                parts.append(_guess("log pi_0", 6 * num_logits, reader))
             self._add(f"{server.name} awake", parts, server.where, awake=server.name)
         self._add_sync()
         self._add_host()

@@ -18,10 +18,12 @@ import torch
 import transfer_queue
 from agent_loop_rows import GROUP_SIZE, NUM_GROUPS, write_step
 from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from recipe.online_refiner import queue, schema
+from recipe.online_refiner import patches, queue, schema
 from recipe.online_refiner.stages import Stages, member_of
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.worker_group import RefineWorkers
@@ -35,6 +37,7 @@ class Replica:
     def __init__(self, answer: list[int]) -> None:
         """Answer at once."""
         self._answer, self._waits = answer, False
+        self._unlikely: int | None = None
         self.last_request: tuple[list[int], int] = ([], 0)
         self.num_aborted: list[int] = []
         ids = SimpleNamespace(external_req_ids=set())
@@ -56,6 +59,10 @@ class Replica:
         """Answer at once, or not."""
         self._waits = waits
 
+    def would_not_write(self, token: int) -> None:
+        """Be sure of all tokens but one."""
+        self._unlikely = token
+
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]
     ) -> SimpleNamespace:
@@ -67,7 +74,9 @@ class Replica:
         while self._waits:
             await asyncio.sleep(0.05)
         if "prompt_logprobs" in sampling_params:
-            return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": [[-0.5]] * len(prompt_ids)})
+            sure, unsure = (-0.5, -0.5) if self._unlikely is None else (-1e-6, -20.0)
+            log_probs = [[unsure if one == self._unlikely else sure] for one in [*prompt_ids[1:], 0]]
+            return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": log_probs})
         self.last_request = (prompt_ids, sampling_params["max_tokens"])
         self.engine.output_processor.external_req_ids.discard(request_id)
         return SimpleNamespace(token_ids=self._answer, extra_fields={})
@@ -136,6 +145,20 @@ def keep_blocks(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[s
     }
 
 
+def keep_what_the_refiner_would_write(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, Any]:
+    """Refine responses of three lines, of which the refiner would not write the last one."""
+    ray.get(client.servers["one"].would_not_write.remote(tokenizer.encode("e", add_special_tokens=False)[0]))
+    batch = write_step(11, tokenizer, text="ab\ncd\ne")
+    state = refine(stages, batch, client, 11)
+    prompt_ids, _ = ray.get(client.servers["one"].request.remote())
+    outcomes = list(state.outcomes.values())
+    return {
+        "kept": [outcome.num_kept_tokens for outcome in outcomes],
+        "prompt": tokenizer.decode(prompt_ids),
+        "num_read": [outcome.num_prompt_tokens - 2 * len(prompt_ids) for outcome in outcomes],
+    }
+
+
 def rescue(stages: Stages, tokenizer: Any, client: RefinerClient) -> list[tuple[int, float]]:
     """Keep groups of equal rewards, of which rounding has made advantages; return whose rewards differ, and |A|."""
     batch = write_step(9, tokenizer)
@@ -183,6 +206,29 @@ def charge_with_deaths(stages: Stages, tokenizer: Any, client: RefinerClient) ->
     die()
     stages.penalise(batch, state, estimate)
     return {**found, "restored": rewards()}
+
+
+@ray.remote
+class Loop:
+    """A process of agent loops, which has begun rollouts."""
+
+    async def pid(self) -> int:
+        """Return its process."""
+        return os.getpid()
+
+
+def wait_for_rollouts_of_the_dead() -> str:
+    """Wait for rollouts that never come, as verl's trainer does; return how that ends."""
+    loops = [Loop.remote(), Loop.remote()]
+    pids = ray.get([loop.pid.remote() for loop in loops])
+    buffer = ReplayBuffer("sync", OmegaConf.create({}), None, "drop", OmegaConf.create({}), poll_interval=0.1)
+    patches.notice_deaths(buffer, loops)
+    threading.Timer(1, lambda: os.kill(pids[1], signal.SIGKILL)).start()
+    try:
+        buffer.sample(1, "nothing", 4)
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def kill_one(stages: Stages, batch: KVBatchMeta, client: RefinerClient, pid: int) -> dict[str, Any]:
@@ -258,6 +304,13 @@ def main() -> None:
     workers.finish()
     found["deaths"] = charge_with_deaths(stages, tokenizer, client)
     workers.finish()
+    config.refiner.block_choice = "refiner"
+    other_workers = RefineWorkers(config, tokenizer, [reward], 2)
+    found["written_by_the_refiner"] = keep_what_the_refiner_would_write(
+        Stages(config, schema.load(config), other_workers, total_training_steps=3), tokenizer, client
+    )
+    other_workers.finish()
+    found["dead_loop"] = wait_for_rollouts_of_the_dead()
     found["refusals"] = refusals(stages, tokenizer, client)
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))
     ray.shutdown()

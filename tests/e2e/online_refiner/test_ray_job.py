@@ -25,6 +25,7 @@ ENVIRONMENT = {
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.alone  # two nodes share no preloaded process: 17 GB
 def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
     start_marked: Callable, letters_job: list[str], own_ray: dict[str, str], tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -59,7 +59,7 @@ def test_groups_are_handed_out_whole(found: dict[str, Any]) -> None:
 
 def test_records_are_parts_by_step_and_worker(found: dict[str, Any]) -> None:
     steps = [name[:6] for name in found["files"]]
-    assert steps == sorted(2 * [f"{step:06}" for step in (1, 2, 3, 4, 8, 9, 10)])
+    assert steps == sorted(2 * [f"{step:06}" for step in (1, 2, 3, 4, 8, 9, 10, 11)])
 
 
 def test_a_session_that_ends_with_the_output_of_a_tool_is_left_alone(found: dict[str, Any]) -> None:
@@ -96,6 +96,14 @@ def test_a_refined_row_begins_with_the_responses_own_ids_up_to_the_block(found: 
     assert f"said of it: {feedback}):\nab" in blocks["prompt"] and "\nA good reply:\n7\n" in blocks["prompt"]
     assert blocks["copied"] == [0] * 8
     assert blocks["first_errors"] == [5] * 8
+    written = found["written_by_the_refiner"]
+    assert written["kept"] == [6] * 8, "all but the line that the refiner would not write"
+    assert written["prompt"].endswith("<refined>\nab\ncd\n") and "Repeat it verbatim where" in written["prompt"]
+    assert written["num_read"] == [len(blocks["turn"]) - 6] * 8, "what was kept has been read twice"
+
+
+def test_a_trainer_does_not_wait_for_rollouts_of_a_dead_process(found: dict[str, Any]) -> None:
+    assert "agent loops has died" in found["dead_loop"] and "goes on from the last checkpoint" in found["dead_loop"]
 
 
 def test_a_refinement_is_scored_by_verls_own_request(found: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from recipe.online_refiner.run_dir import read_rows
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.alone  # two nodes share no preloaded process: 17 GB
 def test_each_node_hosts_a_replica(
     start_marked: Callable, letters_job: list[str], own_ray: dict[str, str], tmp_path: Path
 ) -> None:

@@ -1,6 +1,8 @@
 """What of a turn is kept when it is refined block-wise."""
 
+import math
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -9,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from recipe.online_refiner.boundary import CHOICES, SEPARATORS, block_starts, num_kept_tokens, token_at, token_offsets
+from recipe.online_refiner.boundary import (
+    CHOICES,
+    SEPARATORS,
+    block_starts,
+    departure,
+    num_kept_tokens,
+    token_at,
+    token_offsets,
+)
 from recipe.online_refiner.rollout import Rollout
 from refiner_worker.config import RefinerConfig
 
@@ -166,6 +176,31 @@ def test_a_random_block_is_the_same_wherever_it_is_drawn(tokenizer: Any) -> None
     assert set(found.values()) == {0, 2, 4, 6}, "also the first: everything is written"
     assert all(drawn(*place) == number for place, number in found.items())
     assert len({tuple(found[session, step] for step in range(8)) for session in range(8)}) > 1
+
+
+def test_the_block_in_which_the_refiner_departs(tokenizer: Any) -> None:
+    one, config = rollout(tokenizer, "a b\nc d\ne f", first_error=0), blockwise(block_choice="refiner")
+    texts = [tokenizer.decode(one.turn_ids[: num_kept_tokens(config, one, tokenizer, 99, n)]) for n in range(10)]
+    assert texts == [""] * 3 + ["a b\n"] * 3 + ["a b\nc d\n"] * 4
+    assert num_kept_tokens(config, one, tokenizer, 99, None) == 0 == num_kept_tokens(config, one, tokenizer, 3, 9)
+
+
+def test_the_refiner_keeps_what_it_would_write_itself(tokenizer: Any) -> None:
+    """The place is drawn by its probabilities, and is the same wherever that is done."""
+    probabilities = [0.9, 0.5, 1.0, 0.25]
+    log_probs = [math.log(one) for one in probabilities]
+    members = [rollout(tokenizer, "a", session, step) for session in range(50) for step in range(80)]
+    places = [departure(one, log_probs, 1.0) for one in members]
+    assert places == [departure(one, log_probs, 0.7) for one in members]
+    expected = [0.1, 0.9 * 0.5, 0, 0.9 * 0.5 * 0.75, 0.9 * 0.5 * 0.25]
+    found = Counter(places)
+    assert [found[place] / len(places) for place in range(5)] == pytest.approx(expected, abs=0.03)
+
+
+def test_a_greedy_refiner_keeps_what_is_more_likely_than_not(tokenizer: Any) -> None:
+    one = rollout(tokenizer, "a")
+    for probabilities, place in (([], 0), ([0.6, 0.51, 0.49, 0.9], 2), ([0.4], 0), ([0.9, 0.8], 2)):
+        assert departure(one, [math.log(value) for value in probabilities], 0.0) == place
 
 
 def test_every_choice_is_known_to_the_config() -> None:

@@ -61,7 +61,10 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.pair_weights=advantage", "constraint.credit=return_to_go: the response would be charged by its"),
         ("refiner.group_choice=x", "refiner.group_choice=x: Input should be 'lowest' or 'random'"),
         ("refiner.block=word", "refiner.block=word: Input should be 'line', 'sentence' or 'paragraph', or null"),
-        ("refiner.block_choice=x", "refiner.block_choice=x: Input should be 'first_failure', 'uncertainty' or"),
+        (
+            "refiner.block_choice=x",
+            "refiner.block_choice=x: Input should be 'first_failure', 'refiner',",
+        ),
         ("refiner.n=2", "refiner.n=2: more than 1 needs refiner.temperature"),
         ("refiner.draft=x", "refiner.draft=x: Input should be 'ngram' or 'suffix', or null"),
         ("refiner.num_draft_tokens=0", "refiner.num_draft_tokens=0: Input should be greater than or equal to 1"),
