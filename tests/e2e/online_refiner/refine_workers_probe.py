@@ -10,15 +10,15 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import ray
 import torch
 import transfer_queue
+from agent_loop_actors import Loop, Replica, Reward
 from agent_loop_rows import GROUP_SIZE, NUM_GROUPS, write_step
 from hydra import compose, initialize_config_module
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
@@ -28,78 +28,6 @@ from recipe.online_refiner.stages import Stages, member_of
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
-
-
-@ray.remote
-class Replica:
-    """Answers with one letter, at once or when it may."""
-
-    def __init__(self, answer: list[int]) -> None:
-        """Answer at once."""
-        self._answer, self._waits = answer, False
-        self._unlikely: int | None = None
-        self.last_request: tuple[list[int], int] = ([], 0)
-        self.num_aborted: list[int] = []
-        ids = SimpleNamespace(external_req_ids=set())
-        # As vLLM's.
-        self.engine = SimpleNamespace(errored=False, output_processor=ids, output_handler=None, abort=self._abort)
-
-    async def _abort(self, ids: list[str]) -> None:
-        self.num_aborted.append(len(ids))
-
-    def request(self) -> tuple[list[int], int]:
-        """Return the last prompt, and how many tokens it asked for."""
-        return self.last_request
-
-    def aborts(self) -> list[int]:
-        """Return how many requests were aborted, each time."""
-        return self.num_aborted
-
-    def wait(self, waits: bool) -> None:
-        """Answer at once, or not."""
-        self._waits = waits
-
-    def would_not_write(self, token: int) -> None:
-        """Be sure of all tokens but one."""
-        self._unlikely = token
-
-    async def generate(
-        self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]
-    ) -> SimpleNamespace:
-        """Answer."""
-        import asyncio
-
-        self.engine.output_handler = asyncio.current_task()
-        self.engine.output_processor.external_req_ids.add(request_id)
-        while self._waits:
-            await asyncio.sleep(0.05)
-        if "prompt_logprobs" in sampling_params:
-            sure, unsure = (-0.5, -0.5) if self._unlikely is None else (-1e-6, -20.0)
-            log_probs = [[unsure if one == self._unlikely else sure] for one in [*prompt_ids[1:], 0]]
-            return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": log_probs})
-        self.last_request = (prompt_ids, sampling_params["max_tokens"])
-        self.engine.output_processor.external_req_ids.discard(request_id)
-        return SimpleNamespace(token_ids=self._answer, extra_fields={})
-
-
-@ray.remote
-class Reward:
-    """Prefers refinements, and keeps what it was asked."""
-
-    requests: list[dict[str, Any]]
-
-    def __init__(self) -> None:
-        """Nothing is asked yet."""
-        self.requests = []
-
-    async def compute_score(self, data: Any) -> dict[str, Any]:
-        """Score one response."""
-        self.requests.append({name: values[0] for name, values in data.non_tensor_batch.items()})
-        return {"reward_score": 1.0}
-
-    def first_request(self) -> dict[str, Any]:
-        """Return what was asked first."""
-        return self.requests[0]
 
 
 def refine(stages: Stages, batch: KVBatchMeta, client: RefinerClient, step: int) -> StepState:
@@ -145,11 +73,16 @@ def keep_blocks(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[s
     }
 
 
-def keep_what_the_refiner_would_write(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, Any]:
+def keep_what_the_refiner_would_write(
+    config: DictConfig, tokenizer: Any, client: RefinerClient, reward: Any
+) -> dict[str, Any]:
     """Refine responses of three lines, of which the refiner would not write the last one."""
+    workers = RefineWorkers(config, tokenizer, [reward], 2)
+    stages = Stages(config, schema.load(config), workers, total_training_steps=3)
     ray.get(client.servers["one"].would_not_write.remote(tokenizer.encode("e", add_special_tokens=False)[0]))
     batch = write_step(11, tokenizer, text="ab\ncd\ne")
     state = refine(stages, batch, client, 11)
+    workers.finish()
     prompt_ids, _ = ray.get(client.servers["one"].request.remote())
     outcomes = list(state.outcomes.values())
     return {
@@ -206,15 +139,6 @@ def charge_with_deaths(stages: Stages, tokenizer: Any, client: RefinerClient) ->
     die()
     stages.penalise(batch, state, estimate)
     return {**found, "restored": rewards()}
-
-
-@ray.remote
-class Loop:
-    """A process of agent loops, which has begun rollouts."""
-
-    async def pid(self) -> int:
-        """Return its process."""
-        return os.getpid()
 
 
 def wait_for_rollouts_of_the_dead() -> str:
@@ -305,11 +229,7 @@ def main() -> None:
     found["deaths"] = charge_with_deaths(stages, tokenizer, client)
     workers.finish()
     config.refiner.block_choice = "refiner"
-    other_workers = RefineWorkers(config, tokenizer, [reward], 2)
-    found["written_by_the_refiner"] = keep_what_the_refiner_would_write(
-        Stages(config, schema.load(config), other_workers, total_training_steps=3), tokenizer, client
-    )
-    other_workers.finish()
+    found["written_by_the_refiner"] = keep_what_the_refiner_would_write(config, tokenizer, client, reward)
     found["dead_loop"] = wait_for_rollouts_of_the_dead()
     found["refusals"] = refusals(stages, tokenizer, client)
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))
