@@ -74,9 +74,9 @@ class RefinerConfig:
     """Refine at most so many responses to one prompt; null: all, 0: none."""
     group_choice: Literal["lowest", "random"] = "lowest"
     """Which of them, if there are more: those with the ``lowest`` rewards, or ``random`` ones."""
-    block: Literal["line", "sentence", "paragraph"] | None = None
-    """Refine block-wise: what stands before a ``line``, ``sentence`` or ``paragraph`` of the response is kept as the
-    beginning of the refiner's own answer, which only goes on from there. Null: it writes everything."""
+    block: Literal["token", "line", "sentence", "paragraph"] | None = None
+    """Refine block-wise: what stands before a ``token``, ``line``, ``sentence`` or ``paragraph`` of the response is
+    kept as the beginning of the refiner's own answer, which only goes on from there. Null: it writes everything."""
     block_choice: Literal["first_failure", "refiner", "uncertainty", "random"] = "first_failure"
     """Which block: the ``first_failure`` that the reward tells of (``first_error``; none told: all is written), the one
     in which the ``refiner`` would depart from the response itself (one more prefill), the one that the policy wrote

@@ -1,7 +1,8 @@
 """Block-wise refinement: what of a turn is kept as the beginning of its refinement.
 
-A turn is a row of blocks: lines, sentences or paragraphs. One of them is chosen; the token ids before the one in which
-it begins stay exactly as they are, and the refiner writes from there on. At the first block, it writes everything.
+A turn is a row of blocks: tokens, lines, sentences or paragraphs. One of them is chosen; the token ids before the one
+in which it begins stay exactly as they are, and the refiner writes from there on. At the first block, it writes
+everything.
 """
 
 import functools
@@ -33,7 +34,9 @@ def num_kept_tokens(
     """
     assert config.block is not None
     offsets = token_offsets(rollout.turn_ids, tokenizer)
-    characters = block_starts(decode(tokenizer, rollout.turn_ids), config.block)
+    characters = offsets
+    if config.block != "token":
+        characters = block_starts(decode(tokenizer, rollout.turn_ids), config.block)
     starts = list(dict.fromkeys(token_at(offsets, one) for one in characters))
     ends = [*starts[1:], len(rollout.turn_ids)]
     blocks = [range(start, end) for start, end in zip(starts, ends, strict=True) if start < max(1, limit)]

@@ -185,6 +185,15 @@ def test_the_block_in_which_the_refiner_departs(tokenizer: Any) -> None:
     assert num_kept_tokens(config, one, tokenizer, 99, None) == 0 == num_kept_tokens(config, one, tokenizer, 3, 9)
 
 
+def test_a_block_of_one_token(tokenizer: Any) -> None:
+    """All ids before the token are kept, but for the parts of a character."""
+    one, config = rollout(tokenizer, "a b\nc日"), blockwise("token", "refiner")
+    kept = [num_kept_tokens(config, one, tokenizer, 99, n) for n in range(len(one.turn_ids) + 1)]
+    whole = len(tokenizer.encode("a b\nc", add_special_tokens=False))
+    assert kept == [*range(whole), *[whole] * (len(one.turn_ids) - 1 - whole), *[len(one.turn_ids) - 1] * 2]
+    assert len(one.turn_ids) - 1 - whole > 1, "the last letter is several tokens"
+
+
 def test_the_refiner_keeps_what_it_would_write_itself(tokenizer: Any) -> None:
     """The place is drawn by its probabilities, and is the same wherever that is done."""
     probabilities = [0.9, 0.5, 1.0, 0.25]
@@ -206,7 +215,7 @@ def test_a_greedy_refiner_keeps_what_is_more_likely_than_not(tokenizer: Any) -> 
 def test_every_choice_is_known_to_the_config() -> None:
     known = get_type_hints(RefinerConfig)
     assert get_args(known["block_choice"]) == tuple(CHOICES)
-    assert get_args(get_args(known["block"])[0]) == tuple(SEPARATORS)
+    assert get_args(get_args(known["block"])[0]) == ("token", *SEPARATORS)
 
 
 @pytest.mark.parametrize(

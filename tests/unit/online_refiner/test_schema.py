@@ -60,7 +60,7 @@ def test_the_main_config_composes(engine: str | None) -> None:
         ("constraint.pair_weights=failure_rate", "say which reward is no failure, set refiner.skip_reward_at_least"),
         ("constraint.pair_weights=advantage", "constraint.credit=return_to_go: the response would be charged by its"),
         ("refiner.group_choice=x", "refiner.group_choice=x: Input should be 'lowest' or 'random'"),
-        ("refiner.block=word", "refiner.block=word: Input should be 'line', 'sentence' or 'paragraph', or null"),
+        ("refiner.block=word", "refiner.block=word: Input should be 'token', 'line', 'sentence' or"),
         (
             "refiner.block_choice=x",
             "refiner.block_choice=x: Input should be 'first_failure', 'refiner',",
