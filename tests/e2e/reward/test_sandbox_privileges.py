@@ -192,8 +192,11 @@ print(count, flush=True)
 import os; os._exit(0)
 '''
 sandbox = LocalSandbox(num_slots=2)
-run = lambda code: sandbox.execute(Program(code=code), limits=Limits(infra_attempts=1), timeout_s=4)
+run = lambda code: sandbox.execute(Program(code=code), limits=limits, timeout_s=4)
+limits = Limits() # without the kernel's limit others may be refused until the flood is seen, and are tried again
 found = [run("import ctypes").status]
+if sandbox.layers["namespaces"] == "":
+    limits = Limits(infra_attempts=1)
 def drive():
     execution = run(flood)
     found.append([execution.status, execution.detail, int(execution.stdout or 0)])
