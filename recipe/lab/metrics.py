@@ -1,6 +1,7 @@
 """The metrics of a phase's runs, in one small file that is committed as they come: what the page is computed from."""
 
 import csv
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,11 +28,24 @@ def read(path: Path) -> dict[str, Steps]:
     if path.exists():
         with path.open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                runs[row.pop("run")].append({name: float(value) for name, value in row.items() if value})
+                run, _ = row.pop("run"), row.pop("base")
+                runs[run].append({name: float(value) for name, value in row.items() if value})
     return dict(runs)
 
 
-def add(path: Path, run: str, steps: Iterable[Mapping[str, Any]], held_out: Sequence[str]) -> None:
+def bases(path: Path) -> set[str]:
+    """Return the fingerprints of the base models that the runs in a file began with."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return {row["base"] for row in csv.DictReader(file)}
+
+
+def fingerprint(base: Path) -> str:
+    """Return what tells a folder's weights from those that another machine's arithmetic made by the same recipe."""
+    with (base / "model.safetensors").open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+
+
+def add(path: Path, run: str, steps: Iterable[Mapping[str, Any]], held_out: Sequence[str], base: str) -> None:
     """Add a run to a file: the step, the held-out metrics and `SIDE`; what a step did not measure stays empty."""
     names = ["step", *held_out, *SIDE]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +53,7 @@ def add(path: Path, run: str, steps: Iterable[Mapping[str, Any]], held_out: Sequ
     with path.open("a", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         if is_new:
-            table.writerow(["run", *names])
+            table.writerow(["run", "base", *names])
         for step in steps:
             values = (step.get(name) for name in names)
-            table.writerow([run, *("" if value is None else f"{value:.6g}" for value in values)])
+            table.writerow([run, base, *("" if value is None else f"{value:.6g}" for value in values)])

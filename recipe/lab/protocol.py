@@ -13,6 +13,8 @@ import yaml
 
 from recipe.lab.arms import ALGORITHMS, STATIC, TUNED, UNTUNED, WITHOUT_CRITIC, Overrides, arms, kl_in_loss
 
+NO_FIRST_VALIDATION = "trainer.val_before_train=false"
+"""Every run to be chosen from begins with the same policy."""
 SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
 HELD_OUT = "val-core/mini_apps/acc/mean@4"
 """Share of solved answers, 4 to each held-out problem, at temperature 1."""
@@ -65,7 +67,8 @@ class Protocol:
         if phase == "calibrate":
             for seed in self.calibration_seeds:
                 for rate in self.learning_rates:
-                    yield f"lr{rate:g}-seed{seed}", (*kl_in_loss(self.default_kl), *self._common("dapo", seed, rate))
+                    common = (*self._common("dapo", seed, rate), NO_FIRST_VALIDATION)
+                    yield f"lr{rate:g}-seed{seed}", (*kl_in_loss(self.default_kl), *common)
             return
         if self.learning_rate is None:
             raise ValueError("the protocol has no learning_rate: run calibrate first")
@@ -73,7 +76,7 @@ class Protocol:
             for seed in self.tuning_seeds:
                 for name, weights in self.tried.items():
                     for weight in weights:
-                        common = self._common("dapo", seed, self.learning_rate)
+                        common = (*self._common("dapo", seed, self.learning_rate), NO_FIRST_VALIDATION)
                         yield f"{name}-{weight:g}-seed{seed}", (*TUNED[name][0](weight), *common)
             return
         if self.weights is None:

@@ -17,7 +17,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--protocol", type=Path, default=FOLDER / "lab.yaml")
     path = parser.parse_args().protocol
-    rules, runs = protocol.read(path), metrics.read(metrics.path_of(path, "final"))
+    final = metrics.path_of(path, "final")
+    rules, runs = protocol.read(path), metrics.read(final)
+    print(f"{len(runs)} runs of {len(metrics.bases(final))} base model(s)\n")
     print(findings.tables(rules, runs))
     found = {name: findings.outcomes_of(rules, arms) for name, arms in findings.by_algorithm(runs).items()}
     path.with_name(f"{path.stem}_outcomes.png").write_bytes(png(figure.outcomes(found)))

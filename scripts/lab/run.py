@@ -97,9 +97,11 @@ def main() -> int:
             parser.error(str(error))
     num_steps = NUM_QUICK_STEPS if is_quick else rules.num_steps
     overrides.insert(0, f"experiment={rules.experiment}")
+    fingerprint = ""
     if rules.experiment == protocol.Protocol().experiment:
         base = output / "base"
         make_base_model(base, NUM_QUICK_BASE_EXAMPLES if is_quick else NUM_BASE_EXAMPLES)
+        fingerprint = metrics.fingerprint(base)
         overrides += [f"actor_rollout_ref.model.path={base}"]
         overrides += [f"data.{split}_files={base / split}.parquet" for split in ("train", "val")]
     folder = output / arguments.phase
@@ -115,7 +117,8 @@ def main() -> int:
         }
         for job in as_completed(jobs):
             if job.result():
-                metrics.add(collected, jobs[job], read_rows(folder / jobs[job] / "metrics.jsonl"), rules.held_out)
+                steps = read_rows(folder / jobs[job] / "metrics.jsonl")
+                metrics.add(collected, jobs[job], steps, rules.held_out, fingerprint)
     all_done = all(job.result() for job in jobs)
     if not is_quick and metrics.read(collected).keys() >= runs.keys():
         choose(rules, arguments.phase, path)

@@ -14,7 +14,9 @@ def written(path: Path, shares: dict[str, list[list[float]]]) -> dict[str, metri
                 {"step": step, HELD_OUT: value, "reward/mean": value, "response_length/mean": 30, "other": 1}
                 for step, value in zip((10, 15, 20), values, strict=True)
             ]
-            metrics.add(path, f"{arm}-seed{seed}", [*steps, {"step": 21, "reward/mean": None}], [HELD_OUT])
+            metrics.add(
+                path, f"{arm}-seed{seed}", [*steps, {"step": 21, "reward/mean": None}], [HELD_OUT], f"base{seed}"
+            )
     return metrics.read(path)
 
 
@@ -36,3 +38,12 @@ def test_arms_and_contrasts(tmp_path: Path) -> None:
     assert "sft_no_gate" not in text, "an arm that has no runs"
     assert metrics.read(tmp_path / "lab_final.csv")["ppo-none-seed0"][-1] == {"step": 21}
     assert metrics.read(tmp_path / "none.csv") == {}
+    assert metrics.bases(tmp_path / "lab_final.csv") == {"base0", "base1"}
+
+
+def test_a_base_is_known_by_its_weights(tmp_path: Path) -> None:
+    prints = []
+    for weights in (b"1", b"2", b"1"):
+        (tmp_path / "model.safetensors").write_bytes(weights)
+        prints.append(metrics.fingerprint(tmp_path))
+    assert prints[0] == prints[2] != prints[1]
