@@ -33,10 +33,13 @@ if ! flock --nonblock 9; then
     flock 9
     if is_ready; then exit 0; fi
 fi
+PATH="$PATH:$(python3 -m site --user-base || true)/bin" # where pip puts uv; status 1 in a virtual environment
 if ! command -v uv >/dev/null; then
     say "installing uv with pip"
-    python3 -m pip install --quiet --user uv 2>/dev/null || python3 -m pip install --quiet --break-system-packages uv
-    PATH="$PATH:$(python3 -m site --user-base)/bin"
+    if ! { python3 -m pip install --quiet --user uv 2>/dev/null || python3 -m pip install --quiet --break-system-packages uv; }; then
+        echo "setup: uv could not be installed: deactivate the virtual environment you are in, or install uv by hand" >&2
+        exit 2
+    fi
 fi
 if [ ! -x .venv/bin/python ]; then
     say "making .venv with Python ${PYTHON:-$default_python}"
