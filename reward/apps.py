@@ -5,13 +5,13 @@
 -0.3 + 1.3 * passed / total   otherwise: none passed -0.3, all passed 1.0
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from reward.feedback import PLACE, feedback
 from reward.judge import JudgeLostError, UnjudgeableError, ask
-from reward.kinds import KINDS, TestRun
+from reward.kinds import KINDS, Judging, TestRun
 from reward.limits import Limits
 from reward.problem import Problem
 from reward.sandbox import Execution, Sandbox, SandboxConfig, shared_sandbox
@@ -20,6 +20,8 @@ COMPILE_ERROR_SCORE = -1.0
 RUNTIME_ERROR_SCORE = -0.6
 NONE_PASSED_SCORE = -0.3
 ALL_PASSED_SCORE = 1.0
+
+_NUM_LARGE_OUTPUTS = 64  # so many times `limits.output_bytes` may wait for a judge, of all tests of an answer
 
 
 class Verdict(Enum):
@@ -87,7 +89,7 @@ def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: 
 def score_response(
     problem: Problem, response: str, limits: Limits | None = None, *, sandbox: Sandbox | None = None
 ) -> Score:
-    """Score one answer: find its code, run the tests one after the other, stop at the first error.
+    """Score one answer: find its code, run the tests one after the other, stop at the first error, judge them.
 
     Blocks for as long as the tests take, at most about `limits.solution_s`; safe to call from several threads.
 
@@ -152,44 +154,80 @@ def find_code(response: str, limits: Limits, tested: Problem | str = "") -> str 
         return None
 
 
-def run_tests(problem: Problem, code: str, limits: Limits, sandbox: Sandbox) -> Iterator[tuple[Verdict, str]]:
-    """Run a program's tests one after the other; the caller stops where it has seen enough.
+def run_tests(
+    problem: Problem, code: str, limits: Limits, sandbox: Sandbox, *, until_wrong: bool = False
+) -> Iterator[tuple[Verdict, str]]:
+    """Run a program's tests one after the other, up to one that ends in an error, and judge them then.
+
+    Nothing runs behind a judgement, so that no program can tell from what runs next, or when, that it was right before.
+
+    Args:
+        problem: a checked problem.
+        code: the program.
+        limits: all tests together have `solution_s`; those beyond count as `time_out`.
+        sandbox: where they run.
+        until_wrong: judge each as it ends, which costs less where the caller stops at the first that does not pass.
 
     Yields:
-        How each test ended, and one line on it for people (empty if it passed). All tests together have
-        `limits.solution_s`; those beyond count as `time_out`.
+        How each test ended, and one line on it for people (empty if it passed).
     """
-    left_s = limits.solution_s
-    for index in range(problem.num_tests):
-        is_right = False
-        if left_s <= 0:
-            execution = Execution(status="time_out", detail=f"no end of all tests within {limits.solution_s:.3g} s")
-        else:
-            execution, is_right = _run_test(
-                TestRun(
-                    problem=problem,
-                    index=index,
-                    code=code,
-                    sandbox=sandbox,
-                    limits=limits,
-                    timeout_s=min(limits.test_s, left_s),
-                )
-            )
-        left_s -= execution.seconds
-        verdict = _verdict(execution, is_right=is_right)
+    runs: Iterable[tuple[Execution, Judging]] = _run_until_error(problem, code, limits, sandbox)
+    seconds = 0.0
+    for execution, is_right in runs if until_wrong else list(runs):
+        passes = False
+        if seconds >= limits.solution_s:
+            execution = _late(limits)
+        elif execution.status == "ok":
+            try:
+                passes = is_right()
+            except (UnjudgeableError, JudgeLostError) as error:
+                execution = _unjudged(error)
+        verdict = Verdict(execution.status) if execution.status != "ok" else _VERDICTS[passes]
         yield verdict, execution.detail or ("wrong answer" if verdict is Verdict.WRONG else "")
+        seconds += execution.seconds
 
 
-def _run_test(run: TestRun) -> tuple[Execution, bool]:
-    try:
-        return KINDS[run.problem.kind](run)
-    except UnjudgeableError as error:
-        return Execution(status="output_limit", detail=f"what it gave cannot be judged: {error}"), False
-    except JudgeLostError as error:
-        return Execution(status="infra_error", detail=str(error)), False
+_VERDICTS = {True: Verdict.PASSED, False: Verdict.WRONG}
 
 
-def _verdict(execution: Execution, *, is_right: bool) -> Verdict:
-    if execution.status != "ok":
-        return Verdict(execution.status)
-    return Verdict.PASSED if is_right else Verdict.WRONG
+def _run_until_error(
+    problem: Problem, code: str, limits: Limits, sandbox: Sandbox
+) -> Iterator[tuple[Execution, Judging]]:
+    left_s = limits.solution_s
+    left_bytes = _NUM_LARGE_OUTPUTS * limits.output_bytes
+    for index in range(problem.num_tests):
+        execution, is_right = _late(limits), _is_never_right
+        if left_bytes < 0:
+            execution = Execution(status="output_limit", detail="more output of all tests than waits for a judge")
+        elif left_s > 0:
+            run = TestRun(
+                problem=problem,
+                index=index,
+                code=code,
+                sandbox=sandbox,
+                limits=limits,
+                timeout_s=min(limits.test_s, left_s),
+            )
+            try:
+                execution, is_right = KINDS[problem.kind](run)
+            except (UnjudgeableError, JudgeLostError) as error:
+                execution = _unjudged(error)
+        yield execution, is_right
+        if execution.status != "ok":
+            return
+        left_s -= execution.seconds
+        left_bytes -= len(execution.stdout) + len(execution.result)
+
+
+def _late(limits: Limits) -> Execution:
+    return Execution(status="time_out", detail=f"no end of all tests within {limits.solution_s:.3g} s")
+
+
+def _unjudged(error: UnjudgeableError | JudgeLostError) -> Execution:
+    if isinstance(error, JudgeLostError):
+        return Execution(status="infra_error", detail=str(error))
+    return Execution(status="output_limit", detail=f"what it gave cannot be judged: {error}")
+
+
+def _is_never_right() -> bool:
+    return False

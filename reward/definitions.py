@@ -1,6 +1,7 @@
 """What a block of code holds: nothing to run, a session's transcript, or what defines a name."""
 
 import ast
+import builtins
 import re
 import sys
 from collections.abc import Iterator
@@ -109,8 +110,17 @@ def _says_nothing(statement: ast.stmt) -> bool:
 
 
 def _names_read(value: ast.expr) -> set[str]:
-    """Names that an expression reads when it is evaluated: none of a lambda's body."""
+    """Names that an expression reads when it is evaluated, those of attributes too: none of a lambda's body."""
     nodes: list[ast.AST] = [value]
     for node in nodes:
         nodes += [] if isinstance(node, ast.Lambda) else ast.iter_child_nodes(node)
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute) and not _is_of_library(node)}
+
+
+def _is_of_library(value: ast.Attribute) -> bool:
+    """Whether it is what a known module or a built-in type has, as `math.gcd` and `str.upper`."""
+    owner: ast.AST = value
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    return isinstance(owner, ast.Name) and (owner.id in _MODULES or hasattr(builtins, owner.id))

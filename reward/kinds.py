@@ -1,10 +1,11 @@
-"""How one test of a problem is run and judged, by the kind of problem; expected outputs go to the judge alone.
+"""How one test of a problem is run, and judged later, by the kind of problem; expected outputs go to the judge alone.
 
 The judge's CPU seconds count as the test's: what is slow to judge uses up the answer's time.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from reward.judge import ask
 from reward.limits import Limits
@@ -28,31 +29,43 @@ class TestRun:
         return self.sandbox.execute(program, limits=self.limits, timeout_s=timeout_s or self.timeout_s)
 
 
-def run_stdin_test(run: TestRun) -> tuple[Execution, bool]:
-    """Run a program on standard input and compare its output; returns what it did, and whether that is right."""
+Judging = Callable[[], bool]
+"""Tells whether what a run gave is right, asked once and only if it ended well; adds to its seconds and its detail."""
+
+
+def run_stdin_test(run: TestRun) -> tuple[Execution, Judging]:
+    """Run a program on standard input; returns what it did, and what compares its output."""
     execution = run.execute(Program(code=run.code, stdin=run.problem.inputs[run.index]))
-    if execution.status != "ok":
-        return execution, False
-    expected = run.problem.outputs[run.index]
-    if execution.stdout.rstrip() == expected.rstrip():  # most right answers: no need to ask
-        return execution, True
-    reply = ask("stdout_matches", execution.stdout, expected, limits=run.limits)
+    expected = run.problem.outputs[run.index].rstrip()
+    execution.stdout = execution.stdout.rstrip()
+    if execution.stdout == expected:  # most right answers: no need to ask, nor to keep it
+        execution.stdout = ""
+        return execution, lambda: True
+    return execution, partial(_judge_stdout, execution, expected, run.limits)
+
+
+def _judge_stdout(execution: Execution, expected: str, limits: Limits) -> bool:
+    stdout, execution.stdout = execution.stdout, ""
+    reply = ask("stdout_matches", stdout, expected, limits=limits)
     execution.seconds += reply.seconds
-    return execution, reply.value
+    return reply.value
 
 
-def run_call_test(run: TestRun) -> tuple[Execution, bool]:
-    """Call a function and compare its value; returns as above."""
+def run_call_test(run: TestRun) -> tuple[Execution, Judging]:
+    """Call a function; returns what it did, and what compares its value."""
     return _run_call(run, "returned_matches", leetcode=run.problem.leetcode)
 
 
-def run_value_test(run: TestRun) -> tuple[Execution, bool]:
-    """Call a function and hand its value, of exact built-in types, to the test's judge; returns as above."""
+def run_value_test(run: TestRun) -> tuple[Execution, Judging]:
+    """Call a function; returns what it did, and what hands its value, of exact built-in types, to the test's judge."""
     return _run_call(run, "returned_satisfies", leetcode=False)
 
 
-def run_test_code(run: TestRun) -> tuple[Execution, bool]:
-    """Run a data set's assertions in the judge, which calls the answer's functions in the sandbox; returns as above."""
+def run_test_code(run: TestRun) -> tuple[Execution, Judging]:
+    """Run a data set's assertions in the judge, which calls the answer's functions in the sandbox; returns as above.
+
+    What is called next depends on what was returned before, so these are judged as they run.
+    """
     calls = _Calls(run)
     test_code = run.problem.inputs[run.index]
     judge_s = 0.0
@@ -66,10 +79,10 @@ def run_test_code(run: TestRun) -> tuple[Execution, bool]:
         calls.time_out()
     execution = calls.last if ending in ("ended", "late") else Execution(status="ok", detail=detail)
     execution.seconds = calls.seconds + judge_s
-    return execution, ending == "passed"
+    return execution, lambda: ending == "passed"
 
 
-KINDS: dict[str, Callable[[TestRun], tuple[Execution, bool]]] = {
+KINDS: dict[str, Callable[[TestRun], tuple[Execution, Judging]]] = {
     "stdin": run_stdin_test,
     "call": run_call_test,
     "value": run_value_test,
@@ -77,15 +90,19 @@ KINDS: dict[str, Callable[[TestRun], tuple[Execution, bool]]] = {
 }
 
 
-def _run_call(run: TestRun, task: str, *, leetcode: bool) -> tuple[Execution, bool]:
+def _run_call(run: TestRun, task: str, *, leetcode: bool) -> tuple[Execution, Judging]:
     arguments = arguments_text(run.problem.inputs[run.index])
     program = Program(code=run.code, fn_name=run.problem.fn_name, arguments=arguments, leetcode=leetcode)
     execution = run.execute(program)
-    if execution.status == "ok":
-        reply = ask(task, execution.result, run.problem.outputs[run.index], limits=run.limits)
-        execution.seconds += reply.seconds
-        execution.detail = reply.value
-    return execution, execution.status == "ok" and not execution.detail
+    return execution, partial(_judge_value, execution, task, run.problem.outputs[run.index], run.limits)
+
+
+def _judge_value(execution: Execution, task: str, expected: object, limits: Limits) -> bool:
+    result, execution.result = execution.result, b""
+    reply = ask(task, result, expected, limits=limits)
+    execution.seconds += reply.seconds
+    execution.detail = reply.value
+    return not execution.detail
 
 
 class _Calls:

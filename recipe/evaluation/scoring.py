@@ -113,7 +113,7 @@ def score_sample(sample: Sample, problem: Problem | Graded, limits: Limits, sand
     if sample.program is None:
         return result(Verdict.COMPILE_ERROR, 0, "no code found")
     suffix = called_suffix(sample.task.task_id, sample.task.entry_point) if sample.task.calls else ""
-    tests = run_tests(problem, sample.program + suffix, limits, sandbox)
+    tests = run_tests(problem, sample.program + suffix, limits, sandbox, until_wrong=True)
     for index, (verdict, seen) in enumerate(tests):
         if verdict is not Verdict.PASSED:
             return result(verdict, index, f"test {index}: {seen}")

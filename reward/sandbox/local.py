@@ -104,8 +104,11 @@ class LocalSandbox:
             slot.close()
             self._counts.add("restarts")
             raise
-        with self._lock:
-            self._idle[flavour, limits.scratch_bytes].append(slot)
+        if slot.is_spent:
+            slot.close()
+        else:
+            with self._lock:
+                self._idle[flavour, limits.scratch_bytes].append(slot)
         return trace
 
     def _start_s(self, flavour: str, limits: Limits) -> float:

@@ -78,6 +78,7 @@ class Slot:
             raise SlotLostError(f"a slot could not get ready: {hello['error']}")
         self.pid: int = hello["pid"]
         self.uid: int | None = hello["uid"]
+        self.is_spent = False  # its last program used the scratch directory: it ends, and runs no other
         try:
             self._pidfd: int | None = os.pidfd_open(self.pid)  # its number may be another's, once it has ended
         except ProcessLookupError as error:
@@ -115,10 +116,12 @@ class Slot:
                 socket.send_fds(self._connection, [marshal.dumps(header)], fds)
             except OSError as error:
                 raise SlotLostError(f"the slot is gone ({error})") from error
-            returncode, seconds, stopped_for, control = self._receive().decode(errors="replace").split(" ", 3)
-            words = _tail(stderr)
+            words = self._receive().decode(errors="replace").split(" ", 4)
+            is_spent, returncode, seconds, stopped_for, control = words
+            self.is_spent = is_spent == "1"
+            said = _tail(stderr)
             if stopped_for == "threads":  # where the kernel limits them, the program meets an exception
-                stopped_for, returncode, words = "", "1", f"RuntimeError: more than {MAX_THREADS} threads"
+                stopped_for, returncode, said = "", "1", f"RuntimeError: more than {MAX_THREADS} threads"
             return Trace(
                 control=control,
                 stopped_for=stopped_for,
@@ -126,16 +129,17 @@ class Slot:
                 seconds=float(seconds),
                 stdout=os.pread(stdout, limits.output_bytes + 1, 0),
                 result=os.pread(result, max_result_bytes + 1, 0),
-                stderr=words,
+                stderr=said,
             )
 
     def close(self) -> None:
-        """End the slot and the program that it may be running."""
+        """End the slot and the program that it may be running; one that is spent ends by itself and clears up."""
         self._connection.close()
         pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                if not self.is_spent:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
 
     def _receive(self) -> bytes:

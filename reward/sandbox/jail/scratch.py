@@ -51,6 +51,13 @@ class Scratch:
         elif uid is not None:
             os.chown(self.path, owner, group)
             os.chmod(self.path, mode)
+        os.utime(self.path, (0, 0))
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no program has listed it or made anything in it, of which its times and files' numbers tell."""
+        status = os.stat(self.path)
+        return status.st_atime_ns == status.st_mtime_ns == 0
 
     @property
     def rights(self) -> int:

@@ -33,6 +33,7 @@ _MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 _AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, 0o2004000
 _CLOSE_RANGE_CLOEXEC = 4
 _PRIO_PROCESS = 0
+_ADVICE_TO_PAGE_OUT = (20, 21)
 # F_DUPFD to F_SETFL, F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. No signal to others
 # when a file is ready, no larger pipe, no look at locks: others may have them on files of the library.
 _FCNTLS = (*range(5), 6, 7, 37, 38, 1030, 1032)
@@ -116,6 +117,10 @@ def _slot_program() -> bytes:
     stream = _load(1) + _instruction(_AND, ~_SOCK_FLAGS & 0xFFFFFFFF) + _if_one_of((_SOCK_STREAM,))
     ends[calls.SOCKETPAIR] = _load(0) + _if_one_of((_AF_UNIX,), hit=stream)
     ends[calls.SENDTO] = _load(4) + _if_one_of((0,), hit=_load(4, half=1) + _if_one_of((0,)))
+    # What of a file is in memory is no program's to see or to change: it would outlive the program.
+    ends[calls.FADVISE64] = _refused(0)  # advice, not taken
+    ends[calls.MADVISE] = _load(2) + _if_one_of(_ADVICE_TO_PAGE_OUT, hit=_refused(errno.EINVAL), miss=_ALLOWED)
+    ends[calls.PREADV2] = ends[calls.PWRITEV2] = _load(5) + _if_one_of((0,), miss=_refused(errno.EOPNOTSUPP))
     ends.update(dict.fromkeys((calls.KILL, calls.TGKILL, calls.PRLIMIT64), _ALLOWED))
     # The C library takes another way on these: clone, whose flags a filter can read; openat; writing.
     ends.update(dict.fromkeys((calls.CLONE3, calls.OPENAT2), _refused(errno.ENOSYS)))

@@ -111,7 +111,7 @@ def serve(connection: _socket.socket, cell: Cell) -> None:
 
 
 def _answer(connection: _socket.socket, cell: Cell) -> bool:
-    """Answer one request; returns whether there was one.
+    """Answer one request; returns whether there may be another: a scratch directory is for one program that uses it.
 
     A frame for each, as its program can look into the frames above its own.
     """
@@ -119,9 +119,10 @@ def _answer(connection: _socket.socket, cell: Cell) -> bool:
     if not header:
         return False
     ending = _run_test(connection, cell, loads(header), fds)
-    words = (ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
-    connection.send(b"%d %.6f %s %s" % words)
-    return True
+    is_spent = not cell.scratch.is_untouched
+    words = (is_spent, ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
+    connection.send(b"%d %d %.6f %s %s" % words)
+    return not is_spent
 
 
 def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]:

@@ -3,9 +3,11 @@ import time
 import pytest
 from hunt import HUNT
 
+from reward import kinds
 from reward.apps import Verdict, score_from_verdicts, score_response
 from reward.limits import Limits
 from reward.problem import Problem
+from reward.sandbox import LocalSandbox
 
 LIMITS = Limits(test_s=5.0)
 SUM = Problem.from_input_output(
@@ -161,3 +163,31 @@ def test_the_first_error_is_found_in_time_that_grows_with_the_answer() -> None:
     started = time.process_time()
     assert score_response(SUM, response).outcome == "runtime_error"
     assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("kind", ["stdin", "call"])
+def test_no_run_follows_a_judgement(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a program could learn by the time that passes until its next run whether it was right."""
+    order: list[str] = []
+    execute, asked = LocalSandbox.execute, kinds.ask
+    monkeypatch.setattr(LocalSandbox, "execute", lambda *a, **k: (order.append("run"), execute(*a, **k))[1])
+    monkeypatch.setattr(kinds, "ask", lambda *a, **k: (order.append("judge"), asked(*a, **k))[1])
+    problem, code = {"stdin": (SUM, "print(7)"), "call": (ADD, "def add(a, b): return 7")}[kind]
+    result = score_response(problem, fenced(code), LIMITS)
+    assert result.outcome == "fail" and result.num_passed == 1
+    assert order == ["run"] * problem.num_tests + ["judge"] * (problem.num_tests - (kind == "stdin"))
+
+
+def test_an_error_behind_a_wrong_output_decides_and_ends_the_runs() -> None:
+    code = "a = int(input())\nprint(1 / a)"  # wrong, wrong, an error, not run
+    result = score_response(SUM, fenced(code), LIMITS)
+    assert (result.outcome, result.num_passed, result.detail.partition(":")[0]) == ("runtime_error", 0, "test 2")
+
+
+def test_outputs_that_wait_for_a_judge_are_limited_together() -> None:
+    limits = Limits(output_bytes=1000)
+    many = Problem.from_input_output({"inputs": ["1\n"] * 80, "outputs": ["1\n"] * 80}, problem_id="many")
+    assert score_response(many, fenced("print('x' * 700)"), limits).outcome == "fail"
+    result = score_response(many, fenced("print('x' * 900)"), limits)
+    assert result.outcome == "output_limit" and "all tests" in result.detail
+    assert score_response(many, fenced("print(1, ' ' * 900)"), limits).outcome == "pass"

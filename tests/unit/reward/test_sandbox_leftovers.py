@@ -1,4 +1,4 @@
-"""A program finds nothing of the programs before it in the memory that it has of its slot."""
+"""A program finds nothing of the programs before it in its slot's memory and files, nor in the page cache."""
 
 from collections.abc import Iterator
 
@@ -94,3 +94,55 @@ except PermissionError: print("refused")
 """
     execution = SANDBOX.execute(Program(code=code, stdin=""), limits=Limits(), timeout_s=10.0)
     assert (execution.status, execution.stdout) == ("ok", "locked\nrefused\n"), execution.detail
+
+
+NUMBERS = """
+import os
+status = os.stat(".")
+open("probe", "w").close()
+print(os.stat("probe").st_ino, status.st_mtime_ns, status.st_atime_ns, status.st_size)
+"""
+
+
+@pytest.mark.parametrize(
+    "writer",
+    ["import os\nfor n in range(50): open('a', 'w').close(); os.unlink('a')", "import os; print(os.listdir())"],
+)
+def test_files_and_their_numbers_tell_nothing_of_the_runs_before(writer: str) -> None:
+    if "scratch" in [name for name, reason in SANDBOX.layers.items() if reason]:
+        pytest.skip("no file system of its own: the machine's numbers files")
+    first = run(NUMBERS).stdout
+    assert run(writer).status == "ok"
+    assert run(NUMBERS).stdout == first != ""
+
+
+def test_a_program_that_leaves_files_alone_leaves_its_slot_to_the_next() -> None:
+    slots = {run(f"{code}; import os; print(os.getppid())").stdout for code in ("import json", "1", "import re, ast")}
+    assert len(slots) == 1, "a start of a slot takes ten times as long as one of a program"
+    assert run("import os; os.listdir('.'); print(os.getppid())").stdout in slots
+    assert run("import os; print(os.getppid())").stdout not in slots
+
+
+def test_what_is_in_the_page_cache_cannot_be_seen_nor_changed() -> None:
+    code = """
+import mmap, os
+fd = os.open("f", os.O_RDWR | os.O_CREAT)
+os.write(fd, b"page")
+os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+print(os.preadv(fd, [bytearray(4)], 0), os.pwritev(fd, [b"1"], 0))
+memory = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_DONTNEED)
+for attempt in (
+    lambda: os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT),
+    lambda: os.pwritev(fd, [b"1"], 0, os.RWF_SYNC),
+    lambda: memory.madvise(20),
+    lambda: memory.madvise(21),
+):
+    try:
+        print("done", attempt())
+    except OSError as error:
+        print(error.errno)
+page, found = ctypes.c_void_p(id(fd) & ~4095), ctypes.create_string_buffer(9)
+print(ctypes.CDLL(None, use_errno=True).mincore(page, 4096, found), ctypes.get_errno())
+"""
+    assert run(code).stdout == "4 1\n95\n95\n22\n22\n-1 1\n"
