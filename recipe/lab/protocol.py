@@ -31,11 +31,13 @@ class Protocol:
     num_steps: int = 20
     outcome_steps: list[int] = field(default_factory=lambda: [10, 15, 20])
     """The outcome of a run is its mean held-out share at these steps."""
+    before: float = 0.18
+    """Held-out share of the base model (its rates.json)."""
     collapse: float = 0.15
-    """A run collapses if its held-out share falls by more than that from its maximum."""
-    learning_rates: list[float] = field(default_factory=lambda: [2.5e-4, 5e-4, 1e-3, 2e-3])
-    """Tried with verl's static KL at its default weight; the lowest that makes a run collapse is taken (the paper's
-    A.1), or the highest if none does."""
+    """A run collapses if its held-out share falls by more than that from its maximum, or ends below `before`."""
+    learning_rates: list[float] = field(default_factory=lambda: [2.5e-4, 5e-4, 1e-3])
+    """Tried with verl's static KL at its default weight. Taken is the lowest at which the policy begins to degenerate (the
+    paper's A.1): with a mean outcome that is by more than `collapse` below that of a lower rate; or the highest."""
     default_kl: float = 0.001
     calibration_seeds: list[int] = field(default_factory=lambda: [101, 102])
     learning_rate: float | None = None
@@ -104,14 +106,18 @@ class Protocol:
 
     def collapses(self, held_out: Mapping[int, float]) -> bool:
         """Tell whether a run collapses."""
-        shares = [held_out[step] for step in sorted(held_out)]
-        return any(max(shares[: place + 1]) - share > self.collapse for place, share in enumerate(shares))
+        shares = [self.before, *(held_out[step] for step in sorted(held_out))]
+        falls = (max(shares[: place + 1]) - share for place, share in enumerate(shares))
+        return max(falls) > self.collapse or shares[-1] < self.before
 
     def choose_learning_rate(self, found: Mapping[str, Mapping[int, float]]) -> float:
         """Return the learning rate that the calibration's runs speak for, by their names."""
+        best = 0.0
         for rate in sorted(self.learning_rates):
-            if any(self.collapses(found[f"lr{rate:g}-seed{seed}"]) for seed in self.calibration_seeds):
+            mean = fmean(self.outcome(found[f"lr{rate:g}-seed{seed}"]) for seed in self.calibration_seeds)
+            if best - mean > self.collapse:
                 return rate
+            best = max(best, mean)
         return max(self.learning_rates)
 
     def learn_from_tuning(self, found: Mapping[str, Mapping[int, float]]) -> None:

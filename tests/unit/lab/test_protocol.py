@@ -41,19 +41,30 @@ def test_methods_have_equal_budgets() -> None:
 
 @pytest.mark.parametrize(
     ("shares", "collapses"),
-    [([0.2, 0.5, 0.6, 0.46], False), ([0.2, 0.6, 0.44, 0.7], True), ([0.5, 0.3, 0.3, 0.3], True), ([0.1] * 4, False)],
+    [
+        ([0.2, 0.5, 0.6, 0.46], False),
+        ([0.2, 0.6, 0.44, 0.7], True),
+        ([0.5, 0.3, 0.3, 0.3], True),
+        ([0.1, 0.1, 0.1, 0.2], False),
+        ([0.2, 0.2, 0.2, 0.1], True),
+    ],
 )
-def test_a_collapse_is_a_fall_from_the_maximum_so_far(shares: list[float], collapses: bool) -> None:
+def test_a_collapse_is_a_fall_from_the_maximum_or_an_end_below_the_beginning(
+    shares: list[float], collapses: bool
+) -> None:
     assert Protocol().collapses(dict(zip((0, 5, 10, 15), shares, strict=True))) == collapses
 
 
-def test_the_lowest_learning_rate_that_makes_a_run_collapse() -> None:
-    rules = Protocol(learning_rates=[1e-3, 5e-4], calibration_seeds=[7, 8])
-    good, bad = {10: 0.4, 15: 0.5, 20: 0.6}, {10: 0.5, 15: 0.3, 20: 0.6}
-    found = {"lr0.0005-seed7": good, "lr0.0005-seed8": good, "lr0.001-seed7": good, "lr0.001-seed8": bad}
-    assert rules.choose_learning_rate(found) == 1e-3
-    assert rules.choose_learning_rate({**found, "lr0.0005-seed8": bad}) == 5e-4
-    assert rules.choose_learning_rate(dict.fromkeys(found, good)) == 1e-3
+def test_the_lowest_learning_rate_that_is_much_worse_than_a_lower_one() -> None:
+    rules = Protocol(learning_rates=[2e-3, 1e-3, 5e-4], calibration_seeds=[7, 8])
+    good, fair, bad = ({10: mean, 15: mean, 20: mean} for mean in (0.6, 0.5, 0.4))
+
+    def chosen(*means: dict[int, float]) -> float:
+        rates = zip((5e-4, 1e-3, 2e-3), means, strict=True)
+        return rules.choose_learning_rate({f"lr{rate:g}-seed{seed}": mean for rate, mean in rates for seed in (7, 8)})
+
+    assert chosen(good, bad, bad) == 1e-3 and chosen(good, fair, bad) == 2e-3
+    assert chosen(bad, good, good) == 2e-3, "none is too high"
 
 
 def test_the_best_weights_and_methods_over_seeds_and_the_smaller_weight_of_equals() -> None:
