@@ -36,8 +36,8 @@ class Protocol:
     collapse: float = 0.15
     """A run collapses if its held-out share falls by more than that from its maximum, or ends below `before`."""
     learning_rates: list[float] = field(default_factory=lambda: [2.5e-4, 5e-4, 1e-3])
-    """Tried with verl's static KL at its default weight. Taken is the lowest at which the policy begins to degenerate (the
-    paper's A.1): with a mean outcome that is by more than `collapse` below that of a lower rate; or the highest."""
+    """Tried with verl's static KL at its default weight. Taken is the lowest at which the policy begins to degenerate
+    (the paper's A.1): whose mean outcome is by more than `collapse` below that of a lower one; or the highest."""
     default_kl: float = 0.001
     calibration_seeds: list[int] = field(default_factory=lambda: [101, 102])
     learning_rate: float | None = None
