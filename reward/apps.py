@@ -8,6 +8,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from sys import getsizeof
 
 from reward.feedback import PLACE, feedback
 from reward.judge import JudgeLostError, UnjudgeableError, ask
@@ -216,7 +217,7 @@ def _run_until_error(
         if execution.status != "ok":
             return
         left_s -= execution.seconds
-        left_bytes -= len(execution.stdout) + len(execution.result)
+        left_bytes -= getsizeof(execution.stdout) + len(execution.result)
 
 
 def _late(limits: Limits) -> Execution:

@@ -11,9 +11,13 @@ _PROMPT = ">>>"
 _COMMANDS = ("!", "%", "$ ", "pip install ", "#")
 """What lines begin with that a shell or a notebook runs; comments may stand between them."""
 _READS = re.compile(
-    r"\binput\s*[(,)]|=\s*input\b|\bstdin\b(?!\s*=[^=])|\bfileinput\b|\b(?:open|read)\s*\(\s*0\b|/dev/(?:stdin|fd/0)"
+    r"\binput\s*[(,)]|=\s*input\b|\bimport\s+input\b|\bstdin\b(?!\s*=[^=]|\.write\b|\.close\b|[\"'])|\b__stdin__\b"
+    r"|\bfileinput\b|\b(?:f?d?open|read|FileIO|mmap)\s*\(\s*0\b|/dev/(?:stdin|fd/0)"
 )
 """What reads standard input, or names what does (`read = input`); `sys.stdin = ...` gives it another."""
+_GIVES_ANOTHER, _KEEPS = re.compile(r"\bstdin\s*=[^=]"), re.compile(r"=\s*(?:sys\s*\.\s*)?stdin\s*$", re.M)
+"""What a harness does around a program's function: `old = sys.stdin`, then `sys.stdin = ...`."""
+_WRITES = re.compile(r"\bprint\b|write|stdout")
 _COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.M)
 _MODULES = {*sys.stdlib_module_names, "numpy"}
 """Imports from elsewhere are of the answer itself: `from solution import f`."""
@@ -44,9 +48,11 @@ def shows_values(code: str) -> bool:
     return not any(isinstance(node, ast.Call) for node in ast.walk(tree))
 
 
-def reads_input(code: str) -> bool:
-    """Whether it seems to read standard input; what a line of comment says of it does not count."""
-    return _READS.search(_COMMENT_LINE.sub("", code)) is not None
+def is_filter(code: str) -> bool:
+    """Whether it seems to read standard input and to write; what a line of comment says of it does not count."""
+    code = _COMMENT_LINE.sub("", code)
+    reading = _KEEPS.sub("", code) if _GIVES_ANOTHER.search(code) else code
+    return _READS.search(reading) is not None and _WRITES.search(code) is not None
 
 
 def defines(code: str, name: str) -> bool:
@@ -61,7 +67,9 @@ def defines(code: str, name: str) -> bool:
     if tree is None:
         begins = rf"^[ \t]*(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+){name}\b|^{name}[ \t]*(?::[^=\n]*)?=(?!=)"
         return re.search(begins, code, re.M) is not None
-    return any(name in _names(node) for node in _statements(tree))
+    statements = list(_statements(tree))
+    known = _known_names(statements)
+    return any(name in _names(node, known) for node in statements)
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -74,7 +82,17 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
             nodes += [] if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else ast.iter_child_nodes(node)
 
 
-def _names(statement: ast.stmt) -> list[str]:
+def _known_names(statements: list[ast.stmt]) -> set[str]:
+    """Names that a block itself gives a meaning, and the library's: what has others belongs to another block."""
+    known = {*dir(builtins), *_MODULES}
+    for _ in range(2):  # a name may be used in front of the `try` that imports it, as statements are in order of depth
+        for statement in statements:
+            if not isinstance(statement, ast.Assign) or _names_read(statement.value) <= known:
+                known.update(_names(statement, known))
+    return known
+
+
+def _names(statement: ast.stmt, known: set[str]) -> list[str]:
     """What a statement defines."""
     match statement:
         case ast.FunctionDef(name=name, body=body) | ast.AsyncFunctionDef(name=name, body=body):
@@ -88,7 +106,7 @@ def _names(statement: ast.stmt) -> list[str]:
         case ast.Assign(targets=targets, value=value):
             nodes = (node for target in targets for node in ast.walk(target))
             stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-            read = _names_read(value)
+            read = _names_read(value) | _attributes_read(value, known)
             return [name for name in stored if name not in read]
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
             return [name]
@@ -110,17 +128,27 @@ def _says_nothing(statement: ast.stmt) -> bool:
 
 
 def _names_read(value: ast.expr) -> set[str]:
-    """Names that an expression reads when it is evaluated, those of attributes too: none of a lambda's body."""
+    """Names that an expression reads when it is evaluated: none of a lambda's body."""
+    return {node.id for node in _evaluated(value) if isinstance(node, ast.Name)}
+
+
+def _attributes_read(value: ast.expr, known: set[str]) -> set[str]:
+    """Attributes that it reads of what is not known, as of `Solution()` in another block."""
+    return {node.attr for node in _evaluated(value) if isinstance(node, ast.Attribute) and _owner(node) - known}
+
+
+def _evaluated(value: ast.expr) -> list[ast.AST]:
     nodes: list[ast.AST] = [value]
     for node in nodes:
         nodes += [] if isinstance(node, ast.Lambda) else ast.iter_child_nodes(node)
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute) and not _is_of_library(node)}
+    return nodes
 
 
-def _is_of_library(value: ast.Attribute) -> bool:
-    """Whether it is what a known module or a built-in type has, as `math.gcd` and `str.upper`."""
-    owner: ast.AST = value
-    while isinstance(owner, ast.Attribute):
-        owner = owner.value
-    return isinstance(owner, ast.Name) and (owner.id in _MODULES or hasattr(builtins, owner.id))
+def _owner(value: ast.expr) -> set[str]:
+    """The name that a chain of attributes, calls and items begins with; none where it begins with a value."""
+    match value:
+        case ast.Name(id=name):
+            return {name}
+        case ast.Attribute(value=owner) | ast.Call(func=owner) | ast.Subscript(value=owner):
+            return _owner(owner)
+    return set()

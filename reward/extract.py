@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reward.definitions import defines, is_program, parsed, reads_input, shows_values
+from reward.definitions import defines, is_filter, is_program, parsed, shows_values
 
 _RUN = re.compile(r"`{3,}|~{3,}")
 # Indentation, and marks of list items and block quotes.
@@ -100,7 +100,7 @@ def _last_code(response: str, names: tuple[str, ...]) -> str | None:
 
 def _last_of(blocks: list[str], better: list[str], names: tuple[str, ...]) -> str:
     def is_wanted(code: str) -> bool:
-        return any(defines(code, name) for name in names) if names else reads_input(code)
+        return any(defines(code, name) for name in names) if names else is_filter(code)
 
     return next(filter(is_wanted, reversed(blocks)), (better or blocks)[-1])
 

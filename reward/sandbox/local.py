@@ -148,14 +148,15 @@ class LocalSandbox:
     def _drop(self, zygote: Zygote) -> None:
         """Forget a zygote that does not answer; the next request starts another."""
         with self._lock:
-            for flavour, known in list(self._zygotes.items()):
-                if known is zygote:
-                    del self._zygotes[flavour]
-                    for (own_flavour, _), slots in self._idle.items():
-                        while own_flavour == flavour and slots:
-                            slots.pop().close()
-                    self._counts.add("restarts")
-        zygote.close()
+            flavours = [flavour for flavour, known in self._zygotes.items() if known is zygote]
+            for flavour in flavours:
+                del self._zygotes[flavour]
+                for (own_flavour, _), slots in self._idle.items():
+                    while own_flavour == flavour and slots:
+                        slots.pop().close()
+                self._counts.add("restarts")
+        if flavours:  # else another thread has found it lost, too, and closes it
+            zygote.close()
 
 
 def check_isolation(layers: dict[str, str], *, allow_unsafe: bool) -> None:

@@ -34,6 +34,7 @@ _AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, 0o2004000
 _CLOSE_RANGE_CLOEXEC = 4
 _PRIO_PROCESS = 0
 _ADVICE_TO_PAGE_OUT = (20, 21)
+_FIRST_CPU_CLOCK, _CLOCK_OF_THREAD = 0x80000000, 0x4
 # F_DUPFD to F_SETFL, F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. No signal to others
 # when a file is ready, no larger pipe, no look at locks: others may have them on files of the library.
 _FCNTLS = (*range(5), 6, 7, 37, 38, 1030, 1032)
@@ -144,6 +145,10 @@ def _own_program() -> bytes:
     # `os.nice(0)`, or to be even nicer.
     ends[calls.SETPRIORITY] = _load(0) + _if_one_of((_PRIO_PROCESS,), hit=_load(1) + _if_one_of((_OWN_PID, 0)))
     ends[calls.PRLIMIT64] = _load(0) + _if_one_of((_OWN_PID, 0))
+    # Clocks by number and of own threads: that of another process, as of a judge, would tell what it does.
+    clock = _load(0) + _instruction(_JUMP_AT_LEAST, _FIRST_CPU_CLOCK, 1) + _ALLOWED
+    clock += _instruction(_JUMP_ANY_BIT, _CLOCK_OF_THREAD, 1) + _refused(errno.EINVAL) + _ALLOWED
+    ends.update(dict.fromkeys((calls.CLOCK_GETTIME, calls.CLOCK_GETRES, calls.CLOCK_NANOSLEEP), clock))
     return _instruction(_LOAD, _OFFSET_NUMBER) + _by_number(ends, otherwise=_ALLOWED)
 
 

@@ -263,7 +263,11 @@ def test_a_fence_that_was_left_open_does_not_take_the_answers(before: str) -> No
     "behind",
     ["The key step is\n```python\nprint(a + b)\n```", "Usage:\n```python\nsolve()\n```",
      "Without it:\n```python\n# instead of input(), of stdin: 1 2\nprint(solve(1, 2))\n```",
-     "To test:\n```python\nimport io, sys\nsys.stdin = io.StringIO('1 2')\nsolve()\n```"],
+     "To test:\n```python\nimport io, sys\nsys.stdin = io.StringIO('1 2')\nsolve()\n```",
+     "```python\nold = sys.stdin\nsys.stdin = io.StringIO('1 2')\nprint(solve())\nsys.stdin = old\n```",
+     "```python\nwith patch('sys.stdin', io.StringIO('1 2')):\n    print(solve())\n```",
+     "```python\np = Popen(['python', 'a.py'], stdin=PIPE)\np.stdin.write('1 2')\np.stdin.close()\n```",
+     "Faster:\n```python\nimport sys\ninput = sys.stdin.readline\n```"],
 )  # fmt: skip
 def test_the_last_block_that_reads_input_is_the_program(behind: str) -> None:
     program = "def solve():\n    a, b = map(int, input().split())\n    print(a + b)\nsolve()\n"
@@ -272,3 +276,14 @@ def test_the_last_block_that_reads_input_is_the_program(behind: str) -> None:
     assert extract_code(f"```python\n{named}```\n{behind}") == named
     second = "import sys\nprint(sum(map(int, sys.stdin.read().split())))\n"
     assert extract_code(f"```python\n{program}```\nShorter:\n```python\n{second}```\n{behind}") == second
+
+
+@pytest.mark.parametrize(
+    "reading",
+    ["import os\nf = os.fdopen(0)", "from builtins import input as read", "import sys\nf = sys.__stdin__",
+     "import io\nf = io.FileIO(0)", "import mmap\nf = mmap.mmap(0, 0)",
+     "import sys\nif local: sys.stdin = open('in')\ninput()"],
+)  # fmt: skip
+def test_reading_has_many_forms(reading: str) -> None:
+    program = f"{reading}\nprint(7)\n"
+    assert extract_code(f"```python\ninput()\nprint(0)\n```\nCorrected:\n```python\n{program}```\n") == program

@@ -146,3 +146,18 @@ page, found = ctypes.c_void_p(id(fd) & ~4095), ctypes.create_string_buffer(9)
 print(ctypes.CDLL(None, use_errno=True).mincore(page, 4096, found), ctypes.get_errno())
 """
     assert run(code).stdout == "4 1\n95\n95\n22\n22\n-1 1\n"
+
+
+def test_clocks_of_other_processes_cannot_be_read() -> None:
+    code = """
+import os, threading, time
+print([time.clock_gettime(clock) >= 0 for clock in range(8)], time.process_time() > 0, time.thread_time() > 0)
+print(time.clock_gettime(time.pthread_getcpuclockid(threading.get_ident())) > 0, time.clock_getres(1) > 0)
+for ask in (time.clock_gettime, time.clock_getres):
+    try:
+        print("seen", ask((~os.getppid() << 3) | 2))
+    except OSError as error:
+        print(error.errno)
+"""
+    everything = "[True, True, True, True, True, True, True, True]"
+    assert run(code).stdout == f"{everything} True True\nTrue True\n22\n22\n"

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -154,6 +155,17 @@ def test_lost_slots_and_zygotes_are_replaced(victims: Callable[[LocalSandbox], l
         os.kill(pid, signal.SIGKILL)
     # Slots end a moment after their zygote; whichever a run meets, it succeeds.
     wait_for(lambda: run("print(1)").stdout == "1\n" and SANDBOX.metrics().get("restarts", 0) > restarts)
+
+
+def test_a_lost_zygote_is_closed_once() -> None:
+    """Whatever has its descriptors' numbers by then is not the sandbox's."""
+    with contextlib.closing(LocalSandbox(num_slots=2)) as sandbox:
+        zygote = sandbox._zygotes["lean"]
+        sandbox._drop(zygote)  # by the thread that finds it lost first
+        others = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+        sandbox._drop(zygote)
+        for fd in others:
+            os.close(fd)
 
 
 def test_closing_a_slot_ends_it_and_no_process_that_has_its_number_now() -> None:
