@@ -183,12 +183,10 @@ def run_tests(
                 passes = is_right()
             except (UnjudgeableError, JudgeLostError) as error:
                 execution = _unjudged(error)
-        verdict = Verdict(execution.status) if execution.status != "ok" else _VERDICTS[passes]
+        is_error = execution.status != "ok"
+        verdict = Verdict(execution.status) if is_error else Verdict.PASSED if passes else Verdict.WRONG
         yield verdict, execution.detail or ("wrong answer" if verdict is Verdict.WRONG else "")
         seconds += execution.seconds
-
-
-_VERDICTS = {True: Verdict.PASSED, False: Verdict.WRONG}
 
 
 def _run_until_error(

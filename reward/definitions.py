@@ -134,7 +134,17 @@ def _names_read(value: ast.expr) -> set[str]:
 
 def _attributes_read(value: ast.expr, known: set[str]) -> set[str]:
     """Attributes that it reads of what is not known, as of `Solution()` in another block."""
-    return {node.attr for node in _evaluated(value) if isinstance(node, ast.Attribute) and _owner(node) - known}
+    owners: dict[ast.AST, str] = {}  # the names that chains of attributes, calls and items begin with
+    read = set()
+    for node in reversed(_evaluated(value)):  # what a chain begins with stands behind it
+        match node:
+            case ast.Name(id=name):
+                owners[node] = name
+            case ast.Attribute(value=owner) | ast.Call(func=owner) | ast.Subscript(value=owner) if owner in owners:
+                owners[node] = owners[owner]
+                if isinstance(node, ast.Attribute) and owners[node] not in known:
+                    read.add(node.attr)
+    return read
 
 
 def _evaluated(value: ast.expr) -> list[ast.AST]:
@@ -142,13 +152,3 @@ def _evaluated(value: ast.expr) -> list[ast.AST]:
     for node in nodes:
         nodes += [] if isinstance(node, ast.Lambda) else ast.iter_child_nodes(node)
     return nodes
-
-
-def _owner(value: ast.expr) -> set[str]:
-    """The name that a chain of attributes, calls and items begins with; none where it begins with a value."""
-    match value:
-        case ast.Name(id=name):
-            return {name}
-        case ast.Attribute(value=owner) | ast.Call(func=owner) | ast.Subscript(value=owner):
-            return _owner(owner)
-    return set()
