@@ -5,15 +5,16 @@ import contextlib
 import functools
 import itertools
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from time import process_time
 from typing import Any
 
 from reward.judge.changes import CHANGES, FURTHER_CHANGES, Answer, Change, changing
-from reward.judge.shapes import SHAPES
+from reward.judge.shapes import NAN, SHAPES
 from reward.judge.source import TESTS_FILE, parsed
-from reward.judge.trials import Differing, EqualToAll, Trial
+from reward.judge.trials import Differing, EqualToAll, Trial, always_raise
 
 _TRIAL_SHARE = 1 / 20  # of the seconds for all: what a trial may take at least, once it has called the answer
 _ENDLESS_SHARE = 1 / 100  # the same, of a test that has no end with some values
@@ -21,16 +22,20 @@ _PASSING = 2.0  # how many times as long as a trial that has passed
 _MAX_RECORDED = 3  # values that tests compare with, tried as constants
 _MAY_BE_RIGHT = {"nan": r"(?i)\bnan\b|isnan", "inf": r"(?i)\binf\b|isinf", "-inf": r"(?i)\binf\b|isinf"}
 _MAX_TEXT = 60  # characters of a value in a message
-_NAN = float("nan")
+_EMPTY_ITERATOR = (_ for _ in ())
 _PLAIN: dict[str, Any] = {
     "an empty list": [],
     "an empty dict": {},
     "an empty tuple": (),
     "an empty set": set(),
+    "an empty frozenset": frozenset(),
+    "an empty deque": deque(),
     "an empty text": "",
+    "empty bytes": b"",
+    "an empty iterator": _EMPTY_ITERATOR,
     "inf": float("inf"),
     "-inf": float("-inf"),
-    "nan": _NAN,
+    "nan": NAN,
     "a list of an empty list": [[]],
     "0": 0,
     "True": True,
@@ -74,6 +79,7 @@ class _Trials:
         self._tests, self._fn_name, self._tried = tests, fn_name, tried
         self._seconds, self._end = seconds, process_time() + seconds
         self._expected = functools.cache(self._expected_of)
+        self._expects_error = functools.cache(lambda index: self.run(always_raise, index).has_passed)
         self.order = list(range(len(tests)))
         if len(tried) == len(tests):  # what fails soonest goes first
             self.order.sort(key=lambda index: (not self._expected(index), tried[index][0].setup_s))
@@ -134,14 +140,20 @@ class _Trials:
         return []
 
     def all_pass(self, answer: Answer, *constant: Any) -> bool:
-        """Whether all tests pass the answer, which returns a constant if one is given."""
+        """Whether all tests pass the answer, which returns a constant if one is given.
+
+        Those that only expect an error do not tell: any answer may check its arguments first.
+        """
+        num_passed = 0
         for index in self.order:
             expected = self.compares_with(index)
             if constant and expected and not _is_among(constant[0], expected):
                 return False
-            if not self.run(answer, index).has_passed:
+            has_passed = self.run(answer, index).has_passed
+            if not has_passed and not self._expects_error(index):
                 return False
-        return True
+            num_passed += has_passed
+        return num_passed > 0
 
 
 def _is_plain(tree: ast.Module, error: AssertionError) -> bool:
@@ -185,14 +197,18 @@ def _constants(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
 
 
 def _returning(value: Any) -> Answer:
+    if value is _EMPTY_ITERATOR:  # which has no copy
+        return lambda *_, **__: (_ for _ in ())
     return lambda *_, **__: deepcopy(value)
 
 
 def _shapes(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
-    """Values of nan alone; what passes whatever is in their shape asks for no more than that."""
-    for what, shaped in () if "nan" in _may_be_right(tests) else SHAPES.items():
-        if trials.all_pass(shaped(lambda: _NAN), _NAN) and not trials.all_pass(shaped(lambda: Differing(truth=False))):
-            yield f"returns {what.format('nan')}"
+    """Values of nan or empty lists alone; what passes whatever is in their shape asks for no more than that."""
+    for what, (shaped, fill) in SHAPES.items():
+        if fill() is NAN and "nan" in _may_be_right(tests):
+            continue
+        if trials.all_pass(shaped(fill), NAN) and not trials.all_pass(shaped(lambda: Differing(truth=False))):
+            yield f"returns {what}"
 
 
 def _is_right(value: Any, trials: _Trials) -> bool:

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_ASSERTIONS = "assert_allclose assert_almost_equal assert_array_almost_equal assert_array_equal"
-
 
 @functools.cache  # once in a process
 def make_empty_differ() -> None:
@@ -19,13 +17,17 @@ def make_empty_differ() -> None:
     numpy: Any = sys.modules["numpy"]
     numpy.allclose = _unless_empty(numpy.allclose, lambda _: False)
     numpy.isclose = _unless_empty(numpy.isclose, lambda other: numpy.full(numpy.shape(other), False)[()])
-    if testing := sys.modules.get("numpy.testing"):
-        for name in _ASSERTIONS.split():
-            setattr(testing, name, _unless_empty(getattr(testing, name), _fail))
+    numpy.array_equiv = _unless_empty(numpy.array_equiv, lambda _: False)
+    testing: Any = sys.modules.get("numpy.testing")
+    if testing:
+        testing.assert_array_almost_equal_nulp = _unless_empty(testing.assert_array_almost_equal_nulp, _fail)
+        # What the others compare by; its arguments begin with a function.
+        shared = testing.assert_array_equal.__globals__
+        shared["assert_array_compare"] = _unless_empty(shared["assert_array_compare"], _fail, at=1)
 
 
-def _unless_empty(compare: Callable[..., Any], instead: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A comparison of its first two arguments; `instead` is given the one that is not empty."""
+def _unless_empty(compare: Callable[..., Any], instead: Callable[[Any], Any], at: int = 0) -> Callable[..., Any]:
+    """A comparison of two of its arguments, from this place on; `instead` is given the one that is not empty."""
     numpy = sys.modules["numpy"]
     signature = inspect.signature(compare)
 
@@ -33,7 +35,7 @@ def _unless_empty(compare: Callable[..., Any], instead: Callable[[Any], Any]) ->
     def compare_items(*positional: Any, **keywords: Any) -> Any:
         result = compare(*positional, **keywords)
         if result is None or numpy.all(result):
-            first, second, *_ = signature.bind(*positional, **keywords).arguments.values()
+            first, second, *_ = list(signature.bind(*positional, **keywords).arguments.values())[at:]
             num_first, num_second = numpy.size(first), numpy.size(second)
             if (num_first == 0) != (num_second == 0):
                 return instead(second if num_first == 0 else first)

@@ -30,6 +30,8 @@ CHECKS = [
         f"{NP}np.testing.{name}(f(3.5), 0.5)\nnp.testing.{name}(0.25, f(1.25))"
         for name in ("assert_allclose", "assert_almost_equal", "assert_array_almost_equal", "assert_array_equal")
     ),
+    f"{NP}np.testing.assert_equal(np.array(f(3.5)), 0.5)\nassert np.array_equiv(f(1.25), 0.25)",
+    f"{NP}np.testing.assert_array_almost_equal_nulp(np.array(f(3.5)), np.array(0.5))",
     "from numpy.testing import assert_allclose\nassert_allclose(f(3.5), desired=0.5)",
 ]
 
@@ -58,6 +60,9 @@ def test_what_is_empty_is_close_to_no_number(test: str, value: str, outcome: str
         ("not np.allclose(f(3), 1)", "pass"),
         ("np.testing.assert_allclose(f(2), 0) is None", "pass"),
         ("np.testing.assert_array_equal(f(0), []) is None", "pass"),
+        ("np.testing.assert_equal([f(1), f(2)], [[0], [0, 0]]) is None", "pass"),
+        ("np.testing.assert_equal({'a': np.array(f(0))}, {'a': []}) is None", "pass"),
+        ("np.array_equiv(f(2), 0)", "pass"),
     ],
 )
 def test_other_shapes_are_stretched_as_by_numpy(check: str, outcome: str) -> None:
