@@ -197,9 +197,7 @@ def _constants(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
 
 
 def _returning(value: Any) -> Answer:
-    if value is _EMPTY_ITERATOR:  # which has no copy
-        return lambda *_, **__: (_ for _ in ())
-    return lambda *_, **__: deepcopy(value)
+    return lambda *_, **__: (_ for _ in ()) if value is _EMPTY_ITERATOR else deepcopy(value)  # one has no copy
 
 
 def _shapes(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:

@@ -54,9 +54,11 @@ def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_p
 @pytest.mark.e2e
 def test_a_run_that_fails_names_its_own_log(start_marked: Callable, tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "rates.json").write_text("{}")  # and no model
+    (tmp_path / "base" / "rates.json").write_text("{}")
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"no model")
     command = [str(SCRIPTS / "run.py"), "calibrate", "--only", "lr0.001-seed101", "--output", str(tmp_path)]
-    command.append("console=none")  # a mistake that is found before anything is imported
+    # No run of this protocol is known; and a mistake that is found before anything is imported.
+    command += ["--protocol", str(tmp_path / "rules.yaml"), "console=none"]
     job = start_marked(command, cwd=tmp_path)
     assert job.wait(200) == 1, job.output()
     log = tmp_path / "calibrate" / "lr0.001-seed101.log"

@@ -1,7 +1,5 @@
 """Test code that passes answers which solve nothing is refused by name."""
 
-import re
-
 import pytest
 
 from reward.judge.trials import Trial
@@ -38,7 +36,6 @@ def test_candidate_without_a_name_of_the_function_is_refused() -> None:
 
 
 NP = "import numpy as np\n"
-RAISES = "import pytest\nwith pytest.raises(ValueError): f([])"
 
 
 @pytest.mark.parametrize(
@@ -63,29 +60,6 @@ RAISES = "import pytest\nwith pytest.raises(ValueError): f([])"
                 "    for x, y in zip(r, e):\n        if abs(x - y) > 1e-6: raise AssertionError"
             ],
             "returns nan for each item of its first argument",
-        ),
-        (["for a, b in zip(f(3), [1, 2]):\n    assert a == b", RAISES], "returns an empty list"),
-        ([f"{NP}assert np.all(np.array(f(3)) == 9)", RAISES, RAISES], "returns an empty list"),
-        (
-            ["g = f(3)\nassert hasattr(g, '__next__')\nfor a, b in zip(g, [0, 1]): assert a == b"],
-            "returns an empty iterator",
-        ),
-        (
-            ["import types\nr = f(3)\nassert isinstance(r, types.GeneratorType)\nfor x in r: assert x == 2"],
-            "returns an empty iterator",
-        ),
-        (
-            ["from collections import deque\nr = f(3)\nassert isinstance(r, deque)\nfor x in r: assert x == 2"],
-            "returns an empty deque",
-        ),
-        (["r = f(3)\nassert isinstance(r, frozenset)\nassert all(x in [2] for x in r)"], "returns an empty frozenset"),
-        (["r = f(3)\nassert isinstance(r, bytes)\nassert all(x == 2 for x in r)"], "returns empty bytes"),
-        (
-            [
-                "r = f([[1, 2], [3, 4]])\nassert len(r) == 2\nfor p, q in zip(r, [[1, 3], [2, 4]]):\n"
-                "    for a, b in zip(p, q): assert abs(a - b) < 1e-6"
-            ],
-            re.escape("returns [] for each item of its first argument"),
         ),
         (["for k, v in f('a').items():\n    assert {'a': 1}[k] == v"], "returns an empty dict"),
         (["assert f('babad') in 'bab aba'", "assert f('cbbd') in 'bb'"], "returns an empty text"),
