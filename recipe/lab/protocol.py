@@ -13,8 +13,6 @@ import yaml
 
 from recipe.lab.arms import ALGORITHMS, STATIC, TUNED, UNTUNED, WITHOUT_CRITIC, Overrides, arms, kl_in_loss
 
-NO_FIRST_VALIDATION = "trainer.val_before_train=false"
-"""Every run to be chosen from begins with the same policy."""
 SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
 HELD_OUT = "val-core/mini_apps/acc/mean@4"
 """Share of solved answers, 4 to each held-out problem, at temperature 1."""
@@ -69,7 +67,7 @@ class Protocol:
         if phase == "calibrate":
             for seed in self.calibration_seeds:
                 for rate in self.learning_rates:
-                    common = (*self._common("dapo", seed, rate), NO_FIRST_VALIDATION)
+                    common = self._common("dapo", seed, rate)
                     yield f"lr{rate:g}-seed{seed}", (*kl_in_loss(self.default_kl), *common)
             return
         if self.learning_rate is None:
@@ -78,7 +76,7 @@ class Protocol:
             for seed in self.tuning_seeds:
                 for name, weights in self.tried.items():
                     for weight in weights:
-                        common = (*self._common("dapo", seed, self.learning_rate), NO_FIRST_VALIDATION)
+                        common = self._common("dapo", seed, self.learning_rate)
                         yield f"{name}-{weight:g}-seed{seed}", (*TUNED[name][0](weight), *common)
             return
         if self.weights is None:
