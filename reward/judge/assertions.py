@@ -9,6 +9,7 @@ import builtins
 import contextlib
 import functools
 import importlib
+import re
 import symtable
 import sys
 import typing
@@ -22,10 +23,12 @@ from reward.judge.closeness import make_empty_differ
 from reward.judge.containers import fill, numbered_arguments
 from reward.judge.protocol import Call
 from reward.judge.source import TESTS_FILE, compiled, parsed
-from reward.sandbox.jail.values import ERRORS, from_text
+from reward.sandbox.jail.values import ERRORS, NanError, from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
+_NAMES_NAN = re.compile(r"(?i)(?<![a-z])nan|isnan")
+"""Other test code means numbers where it compares: `if abs(f(3) - 2.5) > 1e-6: raise` says nothing of nan."""
 # Of `typing`, for test code's own functions; no answer defines these.
 _NAMES_OF_TYPES = """
     Any Callable DefaultDict Deque Dict FrozenSet Generator Iterable Iterator List Mapping Optional Sequence Set Tuple
@@ -43,7 +46,7 @@ def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str,
         test_code: Python source.
         fn_name: the function that the test code calls `candidate`.
     """
-    answer = _Answer(call)
+    answer = _Answer(call, with_nan=bool(_NAMES_NAN.search(test_code)))
     seen = _run(test_code, fn_name, answer)
     return answer.ending or seen  # the test code may have hidden it
 
@@ -73,8 +76,8 @@ class _AnswerEndedError(BaseException):
 class _Answer:
     """The answer as the test code sees it."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    def __init__(self, call: Call, *, with_nan: bool) -> None:
+        self._call, self._with_nan = call, with_nan
         self.clocks = Clocks()
         self.ending: tuple[str, str] | None = None  # what decides the test, whatever the test code makes of it
         self.raised: BaseException | None = None  # the last exception of the answer's own
@@ -96,12 +99,17 @@ class _Answer:
         self.clocks.advance(seconds)
         try:
             kind, content, *changed = (
-                from_text(text, containers.__getitem__, self._read_on)
+                from_text(
+                    text, containers.__getitem__, self._read_on, with_nan=self._with_nan or status == "runtime_error"
+                )
                 if status in ("ok", "runtime_error")
                 else ("", None)
             )
             for changes in changed:
                 fill(containers, changes)
+        except NanError:
+            self.ending = ("wrong", "nan, of which the tests know nothing")
+            raise _AnswerEndedError from None
         except (
             ValueError,
             TypeError,

@@ -12,7 +12,7 @@ from time import process_time
 from typing import Any
 
 from reward.judge.changes import CHANGES, FURTHER_CHANGES, Answer, Change, changing
-from reward.judge.shapes import NAN, SHAPES
+from reward.judge.empty_lists import EMPTY_LISTS
 from reward.judge.source import TESTS_FILE, parsed
 from reward.judge.trials import Differing, EqualToAll, Trial, always_raise
 
@@ -20,9 +20,10 @@ _TRIAL_SHARE = 1 / 20  # of the seconds for all: what a trial may take at least,
 _ENDLESS_SHARE = 1 / 100  # the same, of a test that has no end with some values
 _PASSING = 2.0  # how many times as long as a trial that has passed
 _MAX_RECORDED = 3  # values that tests compare with, tried as constants
-_MAY_BE_RIGHT = {"nan": r"(?i)\bnan\b|isnan", "inf": r"(?i)\binf\b|isinf", "-inf": r"(?i)\binf\b|isinf"}
+_MAY_BE_RIGHT = {"the text nan": r"(?i)(?<![a-z])nan|isnan", "inf": r"(?i)\binf\b|isinf", "-inf": r"(?i)\binf\b|isinf"}
 _MAX_TEXT = 60  # characters of a value in a message
 _EMPTY_ITERATOR = (_ for _ in ())
+_EQUAL_TO_NOTHING = object()
 _PLAIN: dict[str, Any] = {
     "an empty list": [],
     "an empty dict": {},
@@ -35,7 +36,7 @@ _PLAIN: dict[str, Any] = {
     "an empty iterator": _EMPTY_ITERATOR,
     "inf": float("inf"),
     "-inf": float("-inf"),
-    "nan": NAN,
+    "the text nan": "nan",
     "a list of an empty list": [[]],
     "0": 0,
     "True": True,
@@ -69,7 +70,7 @@ def careless_answer(tests: Sequence[str], fn_name: str | None, seconds: float, t
         UntriedError: they were not enough.
     """
     trials = _Trials(tests, fn_name, seconds, tried)
-    return next(itertools.chain(_constants(trials, tests), _shapes(trials, tests), _changes(trials)), "")
+    return next(itertools.chain(_constants(trials, tests), _empty_lists(trials), _changes(trials)), "")
 
 
 class _Trials:
@@ -200,12 +201,11 @@ def _returning(value: Any) -> Answer:
     return lambda *_, **__: (_ for _ in ()) if value is _EMPTY_ITERATOR else deepcopy(value)  # one has no copy
 
 
-def _shapes(trials: _Trials, tests: Sequence[str]) -> Iterator[str]:
-    """Values of nan or empty lists alone; what passes whatever is in their shape asks for no more than that."""
-    for what, (shaped, fill) in SHAPES.items():
-        if fill() is NAN and "nan" in _may_be_right(tests):
-            continue
-        if trials.all_pass(shaped(fill), NAN) and not trials.all_pass(shaped(lambda: Differing(truth=False))):
+def _empty_lists(trials: _Trials) -> Iterator[str]:
+    """Lists of empty ones; what passes whatever is in their place asks for no more than their number."""
+    for what, of_fill in EMPTY_LISTS.items():
+        is_careless = trials.all_pass(of_fill(list), _EQUAL_TO_NOTHING)
+        if is_careless and not trials.all_pass(of_fill(lambda: Differing(truth=False))):
             yield f"returns {what}"
 
 

@@ -181,7 +181,7 @@ class Judge:
                 self._connection.poll(min(_MAX_CORE_S, left_s))
             if not self._connection.poll(max(left_s - (time.monotonic() - asked), 0.0)):
                 self.close()
-                raise UnjudgeableError(f"it takes more than {wall_s:.3g} seconds, most of which it waits")
+                raise UnjudgeableError(f"it takes more than {wall_s:.3g} seconds by the wall clock")
             left_s = max(left_s - (time.monotonic() - asked), 0.0)
             message = self._connection.recv_bytes(MAX_MESSAGE_BYTES)
             call = read_call(self._number, message)

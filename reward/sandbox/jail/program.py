@@ -126,7 +126,7 @@ def _show_error() -> int:
         if error.code is None:
             return 0
         if isinstance(error.code, int):
-            return error.code & 0xFF
+            return error.code & 0xFF if -(1 << 63) <= error.code < 1 << 63 else 255  # what is no C long
         with contextlib.suppress(BaseException):  # untrusted: its text
             print(error.code, file=sys.stderr)
         return 1

@@ -60,6 +60,10 @@ class Untold:
     """Stands for what no text can tell."""
 
 
+class NanError(Exception):
+    """A value is, or holds, what is not a number."""
+
+
 def to_text(value: Any) -> str:
     """The value as JSON text.
 
@@ -119,6 +123,8 @@ def from_text(
     text: str | bytes,
     known: Callable[[Any], Any] | None = None,
     read_on: Callable[[], NoReturn] | None = None,
+    *,
+    with_nan: bool = True,
 ) -> Any:
     """The value of which `to_text` gave the text; iterators give their items, then raise what ended them.
 
@@ -126,8 +132,10 @@ def from_text(
         text: untrusted.
         known: gives the objects that the text has by their numbers; LookupError, TypeError: it has no such number.
         read_on: called where an iterator that was left for its time is read to the end of its items.
+        with_nan: whether a value may be, or hold, what is not a number.
 
     Raises:
+        NanError: it may not, and does.
         ValueError: it is no such text.
         RecursionError: it is nested too deeply.
     """
@@ -138,11 +146,17 @@ def from_text(
             if kind == "iterator":
                 items, ending = content
                 return replayed(items, ending, read_on)
-            return known(content) if known is not None and kind == "known" else _FROM_CONTENT[kind](content)
+            value = known(content) if known is not None and kind == "known" else _FROM_CONTENT[kind](content)
         except (TypeError, LookupError, AttributeError, ArithmeticError, SystemError) as error:
             raise ValueError(f"not a value as text ({error})") from error
+        return checked(value) if kind in ("complex", "Decimal") else value
 
-    return json.loads(text, object_hook=from_object)
+    def checked(number: Any) -> Any:
+        if not with_nan and number != number:
+            raise NanError
+        return number
+
+    return json.loads(text, object_hook=from_object, parse_constant=lambda name: checked(float(name)))
 
 
 def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = None) -> str:

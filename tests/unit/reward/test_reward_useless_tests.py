@@ -44,7 +44,7 @@ NP = "import numpy as np\n"
         ([f"{NP}assert np.all(np.abs(np.array(f(3)) - 9.0) < 1e-6)"], "returns an empty list"),
         (["for a, b in zip(f(3), [1, 2]):\n    assert a == b"], "returns an empty list"),
         (["assert all(a == b for a, b in zip(f(2), [1, 4]))"], "returns an empty list"),
-        (["for x in (1, 2):\n    if abs(f(x) - 2 * x) > 1e-6:\n        raise AssertionError(x)"], "returns nan"),
+        (["for x in (1, 2):\n    if abs(float(f(x)) - 2 * x) > 1e-6: raise ValueError"], "returns the text nan"),
         (["a = [3, 1, 2]\nassert f(a) == sorted(a)"], "empties its arguments and returns the first"),
         (["a = [3, 1, 2]\nassert f(nums=a) == sorted(a)"], "empties its arguments and returns the first"),
         (["m = ['bb', 'a']\nassert f(m) == sorted(m, key=len)"], "empties its arguments and returns the first"),
@@ -54,20 +54,11 @@ NP = "import numpy as np\n"
         (["m = [4, 1]\nassert f([5], m) == sorted(m)"], "empties its arguments and returns the first"),
         (["m = [4, 1]\nassert f(m) == sum(m)"], "empties its arguments and returns 0"),
         (["m = ['b', 'a']\nassert f(m) == ''.join(m)"], "empties its arguments and returns ''"),
-        (
-            [
-                "for a, e in (([4], [2.0]), ([1, 9], [1.0, 3.0])):\n    r = f(a)\n    assert len(r) == len(e)\n"
-                "    for x, y in zip(r, e):\n        if abs(x - y) > 1e-6: raise AssertionError"
-            ],
-            "returns nan for each item of its first argument",
-        ),
         (["for k, v in f('a').items():\n    assert {'a': 1}[k] == v"], "returns an empty dict"),
         (["assert f('babad') in 'bab aba'", "assert f('cbbd') in 'bb'"], "returns an empty text"),
         (["e = 4.0\nassert abs(f(2) - e) <= 1e-9 * max(abs(f(2)), abs(e))"], "returns inf"),
         (["assert f(3) < -2"], "returns -inf"),
-        (["x, y = f([1])\nif abs(x - 1) > 1e-6 or abs(y - 2) > 1e-6: raise ValueError"], "returns a tuple of two nan"),
-        (["for x, y, z in (f(1), f(2)):\n    if x + y + z > 1e-6: raise ValueError"], "returns a tuple of three nan"),
-        (["if abs(f('banana') - 2.0) > 1e-6: raise AssertionError"], "returns nan"),
+        (["if abs(float(f('banana')) - 2.0) > 1e-6: raise AssertionError"], "returns the text nan"),
         (
             ["a = [i * 7 % 100_003 for i in range(100_000)]\nfor x, y in zip(f(a), sorted(a)): assert x == y"],
             "returns an empty list",
@@ -101,11 +92,6 @@ def test_a_look_at_the_type_or_an_early_end_does_not_hide_that_nothing_is_compar
         ("if r != e: assert all(abs(x - e) < 1e-6 for x in r)", "returns an empty list"),
         ("assert r == e or all(abs(x - y) < 1e-6 for x, y in zip(r, [e]))", "returns an empty list"),
         ("assert r == e or abs(r - e) <= 1e-6 * max(abs(r), abs(e))", "returns inf"),
-        ("if r != e and abs(r - e) > 1e-6: raise ValueError", "returns nan"),
-        (
-            "try:\n        bad = r != e and abs(r - e) > 1e-6\n    except TypeError: bad = True\n    assert not bad",
-            "returns nan",
-        ),
         ("if r: assert r == e", "returns an empty list"),
         ("if r is None: continue\n    assert r == e", "returns None"),
         ("if r is None: continue\n    assert abs(r - e) < 1e-6", "returns None"),
@@ -188,11 +174,11 @@ def test_tests_that_all_pass_what_overwrites_its_arguments_are_refused(test: str
 
 
 SETUP = "import hashlib\nfor _ in range({}): hashlib.sha256(b'x' * 50_000).digest()\n"
-NEAR = "for i, e in ((2, 4.0), (3, 9.0)):\n    if abs(f(i) - e) > 1e-6: raise AssertionError"
+NEAR = "for i, e in ((2, [4]), (3, [9])):\n    for x, y in zip(f(i), e): assert x == y"
 
 
 def test_slow_set_up_does_not_keep_careless_answers_from_being_tried() -> None:
-    with pytest.raises(ValueError, match="an answer that returns nan"):
+    with pytest.raises(ValueError, match="an answer that returns an empty list"):
         Problem.from_input_output({"test_code": [SETUP.format(2_000) + NEAR]}, problem_id=7)
 
 

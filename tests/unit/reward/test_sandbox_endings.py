@@ -110,6 +110,8 @@ def test_what_is_left_unwritten_is_written_as_by_an_interpreter(name: str) -> No
         ("import sys\nsys.stderr = 3\nexit(3)", 120),
         ("class A:\n    def __str__(self): 1 / 0\nraise SystemExit(A())", 1),
         ("import atexit\natexit.register(lambda: 1 / 0)\nexit(5)", 5),
+        ("exit(2**63)", 255),
+        ("exit(-(10**30))", 255),
     ],
 )
 def test_exit_status_is_that_of_an_interpreter(code: str, status: int) -> None:

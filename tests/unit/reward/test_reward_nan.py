@@ -1,0 +1,68 @@
+"""What is not a number passes no test code that does not name it, in whatever shape it comes."""
+
+import pytest
+
+from reward.apps import score_response
+from reward.problem import Problem
+
+SHAPE = "assert len(r) == len(e)\nfor a, b in zip(r, e):\n    if abs(a - b) > 1e-6: raise ValueError"
+ROWS = (
+    "assert len(r) == len(e)\nfor x, y in zip(r, e):\n"
+    "    assert len(x) == len(y) and not any(abs(a - b) > 1e-6 for a, b in zip(x, y))"
+)
+
+
+def outcome(test: str, body: str) -> tuple[str, str]:
+    """What becomes of an answer, and why."""
+    problem = Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=1)
+    code = f"from decimal import Decimal\nnan = float('nan')\ndef f(x, *more):\n    {body}\n"
+    score = score_response(problem, f"```python\n{code}```")
+    return score.outcome, score.detail
+
+
+@pytest.mark.parametrize(
+    ("test", "right", "wrong"),
+    [
+        ("if abs(f(3) - 2.5) > 1e-6: raise ValueError", "2.5", "nan"),
+        ("if abs(f(3) - 2.5) > 1e-6: raise ValueError", "2.5", "complex(nan, 0)"),
+        ("try:\n    assert not abs(f(3) - 4) > 1e-6\nexcept Exception: pass\nassert f(3)", "4", "nan"),
+        (f"r = f([1, 2, 5], 2)\ne = [1.5, 3.5]\n{SHAPE}", "[1.5, 3.5]", "[nan] * (len(x) - more[0] + 1)"),
+        (f"r = f([[1, 2]])\ne = [[1], [2]]\n{ROWS}", "[[1], [2]]", "[[nan] * len(x) for _ in x[0]]"),
+        (f"r = f(2, 3)\ne = [[0, 1, 4]] * 2\n{ROWS}", "[[0, 1, 4]] * 2", "[[nan] * more[0]] * x"),
+        ("r = f([1])\nif max(abs(r[k] - 1) for k in ('mean', 'max')) > 1e-6: raise ValueError",
+         "{'mean': 1, 'max': 1}", "{'mean': nan, 'max': nan}"),
+        ("import numpy as np\nr = np.array(f(3, 2))\nassert r.shape == (3, 2)\nassert not np.any(np.abs(r - 1) > 1e-9)",
+         "[[1, 1]] * 3", "[[nan] * 2] * 3"),
+        ("r = list(f(3))\nassert len(r) == 2\nif any(abs(y - 1) > 0 for y in r): raise ValueError",
+         "(1 for _ in '12')", "(nan for _ in '12')"),
+        ("assert f('banana') != 3", "2", "Decimal('nan')"),
+    ],
+)  # fmt: skip
+def test_nan_is_wrong_where_it_is_not_named(test: str, right: str, wrong: str) -> None:
+    assert outcome(test, f"return {right}")[0] == "pass"
+    assert outcome(test, f"return {wrong}") == ("fail", "test 0: nan, of which the tests know nothing")
+
+
+def test_nan_put_into_an_argument_is_wrong_too() -> None:
+    test = "a = [4.0]\nf(a)\nif abs(a[0] - 2) > 1e-6: raise ValueError"
+    assert outcome(test, "x[0] = 2.0")[0] == "pass"
+    assert outcome(test, "x[0] = nan")[0] == "fail"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "import math\nassert math.isnan(f(3))",
+        "from math import isnan\nassert isnan(f(3))",
+        "assert str(f(3)) == 'nan'",
+        "import numpy as np\nassert np.allclose(f(3), np.nan, equal_nan=True)",
+    ],
+)
+def test_nan_is_right_where_it_is_asked_for(test: str) -> None:
+    assert outcome(test, "return nan")[0] == "pass"
+    assert outcome(test, "return 1.0")[0] == "fail"
+
+
+def test_an_exception_may_hold_nan() -> None:
+    test = "import pytest\nwith pytest.raises(ValueError): f(3)\nassert f(4) == 1"
+    assert outcome(test, "if x == 3: raise ValueError(nan)\n    return 1")[0] == "pass"
