@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -50,6 +51,31 @@ def by_algorithm(runs: Mapping[str, Steps]) -> dict[str, dict[str, list[Steps]]]
 def outcomes_of(rules: Protocol, arms: Arms) -> dict[str, list[float]]:
     """Return the outcome of each run of each arm."""
     return {name: [rules.outcome(rules.held_out_of(run)) for run in runs] for name, runs in arms.items()}
+
+
+def page(rules: Protocol, path: Path) -> str:
+    """Return all that the page has of an experiment, from its protocol's file and the metrics beside that."""
+    is_done = {"calibrate": rules.learning_rate is not None, "tune": rules.weights is not None}
+    parts = [
+        chosen(rules, phase, metrics.read(metrics.path_of(path, phase))) for phase, is_one in is_done.items() if is_one
+    ]
+    if final := metrics.read(metrics.path_of(path, "final")):
+        parts.append(tables(rules, final))
+    return "\n\n".join(parts)
+
+
+def chosen(rules: Protocol, phase: str, runs: Mapping[str, Steps]) -> str:
+    """Return the table of what `calibrate` or `tune` tried: mean outcomes over its seeds, what was taken in bold."""
+    found = {name: rules.held_out_of(steps) for name, steps in runs.items()}
+    taken = {"learning rate": rules.learning_rate, **(rules.weights or {})}
+    trials = rules.trials(phase)
+    values = sorted({value for by_value in trials.values() for value in by_value})
+    rows = [[phase, *(f"{value:g}" for value in values)]]
+    for name, by_value in trials.items():
+        means = {value: f"{rules.mean_outcome(found, names):.3f}" for value, names in by_value.items()}
+        means |= {value: f"**{means[value]}**" for value in means.keys() & {taken.get(name)}}
+        rows.append([f"`{name}`", *(means.get(value, "") for value in values)])
+    return _markdown(rows)
 
 
 def tables(rules: Protocol, runs: Mapping[str, Steps]) -> str:

@@ -33,12 +33,6 @@ def read(path: Path) -> dict[str, Steps]:
     return dict(runs)
 
 
-def bases(path: Path) -> set[str]:
-    """Return the fingerprints of the base models that the runs in a file began with."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return {row["base"] for row in csv.DictReader(file)}
-
-
 def fingerprint(base: Path) -> str:
     """Return what tells a folder's weights from those that another machine's arithmetic made by the same recipe."""
     with (base / "model.safetensors").open("rb") as file:

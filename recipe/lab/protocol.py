@@ -93,6 +93,22 @@ class Protocol:
         seeds = (f"{key}={seed}" for key in SEED_KEYS)
         return (*ALGORITHMS[algorithm], f"actor_rollout_ref.actor.optim.lr={rate}", *seeds)
 
+    def trials(self, phase: str) -> dict[str, dict[float, list[str]]]:
+        """Return the names of the runs that `calibrate` or `tune` chooses by: for each choice, by the value tried."""
+        if phase == "calibrate":
+            seeds = self.calibration_seeds
+            return {
+                "learning rate": {rate: [f"lr{rate:g}-seed{seed}" for seed in seeds] for rate in self.learning_rates}
+            }
+        return {
+            name: {weight: [f"{name}-{weight:g}-seed{seed}" for seed in self.tuning_seeds] for weight in weights}
+            for name, weights in self.tried.items()
+        }
+
+    def mean_outcome(self, found: Mapping[str, Mapping[int, float]], names: Iterable[str]) -> float:
+        """Return the mean outcome of runs, from all runs' held-out shares."""
+        return fmean(self.outcome(found[name]) for name in names)
+
     def held_out_of(self, steps: Iterable[Mapping[str, float]]) -> dict[int, float]:
         """Return a run's held-out share by step, from its metrics."""
         found = ((int(row["step"]), [row.get(name) for name in self.held_out]) for row in steps)
@@ -111,8 +127,8 @@ class Protocol:
     def choose_learning_rate(self, found: Mapping[str, Mapping[int, float]]) -> float:
         """Return the learning rate that the calibration's runs speak for, by their names."""
         best = 0.0
-        for rate in sorted(self.learning_rates):
-            mean = fmean(self.outcome(found[f"lr{rate:g}-seed{seed}"]) for seed in self.calibration_seeds)
+        for rate, names in sorted(self.trials("calibrate")["learning rate"].items()):
+            mean = self.mean_outcome(found, names)
             if best - mean > self.collapse:
                 return rate
             best = max(best, mean)
@@ -121,17 +137,17 @@ class Protocol:
     def learn_from_tuning(self, found: Mapping[str, Mapping[int, float]]) -> None:
         """Choose weights, arms and contrasts by the tuning's runs, by their names."""
         best: dict[str, tuple[float, float]] = {}  # outcome and weight
-        for name, weights in self.tried.items():
-            for weight in sorted(weights):
-                mean = fmean(self.outcome(found[f"{name}-{weight:g}-seed{seed}"]) for seed in self.tuning_seeds)
+        for name, by_weight in self.trials("tune").items():
+            for weight, names in sorted(by_weight.items()):
+                mean = self.mean_outcome(found, names)
                 best[name] = max(best.get(name, (mean, weight)), (mean, weight), key=lambda those: those[0])
         self.weights = {name: weight for name, (_, weight) in best.items()}
         ranking = sorted(best, key=lambda name: -best[name][0])
         static = next(name for name in ranking if name in STATIC)
         dynamic = [name for name in ranking if name not in STATIC]
-        for algorithm, names in self.arms.items():
+        for algorithm, given in self.arms.items():
             fitting = [name for name in dynamic if algorithm != "ppo" or name not in WITHOUT_CRITIC]
-            self.arms[algorithm] = names or ["none", static, *fitting[:2]]
+            self.arms[algorithm] = given or ["none", static, *fitting[:2]]
         self.contrasts = [[dynamic[0], static], ["sft", "sft_no_gate"], [dynamic[0], "none"]]
 
 

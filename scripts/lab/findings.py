@@ -13,16 +13,15 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
 def main() -> None:
-    """Print the tables, draw the figure."""
+    """Print the tables; draw the figure, if there are final runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--protocol", type=Path, default=FOLDER / "lab.yaml")
     path = parser.parse_args().protocol
-    final = metrics.path_of(path, "final")
-    rules, runs = protocol.read(path), metrics.read(final)
-    print(f"{len(runs)} runs of {len(metrics.bases(final))} base model(s)\n")
-    print(findings.tables(rules, runs))
-    found = {name: findings.outcomes_of(rules, arms) for name, arms in findings.by_algorithm(runs).items()}
-    path.with_name(f"{path.stem}_outcomes.png").write_bytes(png(figure.outcomes(found)))
+    rules, runs = protocol.read(path), metrics.read(metrics.path_of(path, "final"))
+    print(findings.page(rules, path))
+    if runs:
+        found = {name: findings.outcomes_of(rules, arms) for name, arms in findings.by_algorithm(runs).items()}
+        path.with_name(f"{path.stem}_outcomes.png").write_bytes(png(figure.outcomes(found)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """The numbers of the page come from the committed metrics alone."""
 
+import csv
 from pathlib import Path
 
-from recipe.lab import findings, metrics
+import pytest
+
+from recipe.lab import findings, metrics, protocol
 from recipe.lab.protocol import HELD_OUT, Protocol
 
 
@@ -38,7 +41,6 @@ def test_arms_and_contrasts(tmp_path: Path) -> None:
     assert "sft_no_gate" not in text, "an arm that has no runs"
     assert metrics.read(tmp_path / "lab_final.csv")["ppo-none-seed0"][-1] == {"step": 21}
     assert metrics.read(tmp_path / "none.csv") == {}
-    assert metrics.bases(tmp_path / "lab_final.csv") == {"base0", "base1"}
 
 
 def test_a_base_is_known_by_its_weights(tmp_path: Path) -> None:
@@ -47,3 +49,39 @@ def test_a_base_is_known_by_its_weights(tmp_path: Path) -> None:
         (tmp_path / "model.safetensors").write_bytes(weights)
         prints.append(metrics.fingerprint(tmp_path))
     assert prints[0] == prints[2] != prints[1]
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+PROTOCOLS = sorted(DOCS.glob("results/*.yaml"))
+
+
+@pytest.mark.parametrize("path", PROTOCOLS, ids=lambda path: path.stem)
+def test_the_page_has_what_the_committed_metrics_give(path: Path) -> None:
+    page = (DOCS / "results.md").read_text().splitlines()
+    lines = findings.page(protocol.read(path), path).splitlines()
+    assert lines and [line for line in lines if line not in page] == []
+
+
+@pytest.mark.parametrize("path", PROTOCOLS, ids=lambda path: path.stem)
+def test_all_runs_began_with_one_base_model(path: Path) -> None:
+    bases: set[str] = set()
+    for file in path.parent.glob(f"{path.stem}_*.csv"):
+        with file.open(newline="") as rows:
+            bases |= {row["base"] for row in csv.DictReader(rows)}
+    assert len(bases) == 1
+
+
+def test_what_was_taken_of_what_was_tried(tmp_path: Path) -> None:
+    tried = {"kl_in_loss": [0.01, 0.1], "sft": [0.1, 1.0]}
+    rules = Protocol(learning_rate=1e-3, tried=tried, tuning_seeds=[7, 8])
+    shares = {f"{name}-{weight:g}": [weight, 0.5] for name, weights in tried.items() for weight in weights}
+    for name, values in shares.items():
+        for seed, value in zip((7, 8), values, strict=True):
+            steps = [{"step": step, HELD_OUT: value} for step in (10, 15, 20)]
+            metrics.add(tmp_path / "lab_tune.csv", f"{name}-seed{seed}", steps, [HELD_OUT], "base")
+    runs = metrics.read(tmp_path / "lab_tune.csv")
+    rules.learn_from_tuning({name: rules.held_out_of(steps) for name, steps in runs.items()})
+    assert findings.chosen(rules, "tune", runs).splitlines()[2:] == [
+        "| `kl_in_loss` | 0.255 | **0.300** |  |",
+        "| `sft` |  | 0.300 | **0.750** |",
+    ]
