@@ -9,13 +9,13 @@ from reward.sandbox.jail.values import CONTAINERS, Known, arguments_text
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def numbered_arguments(positional: tuple, keywords: dict[str, Any]) -> tuple[str, list[Any]]:
+def numbered_arguments(positional: tuple, keywords: dict[str, Any]) -> tuple[str, dict[int, Any]]:
     """Arguments as text, and the containers in them by the numbers that the answer's side gives them too.
 
     What stands there more than once is written once, and then by its number. Errors are those of `to_text`.
     """
     numbers: dict[int, int] = {}
-    containers: list[Any] = []
+    containers: dict[int, Any] = {}
 
     def number(value: Any) -> bool:
         """Number what is in a value; returns whether something has a number already."""
@@ -24,7 +24,7 @@ def numbered_arguments(positional: tuple, keywords: dict[str, Any]) -> tuple[str
         if id(value) in numbers:
             return True
         numbers[id(value)] = len(containers)
-        containers.append(value)
+        containers[len(containers)] = value
         return any([number(item) for item in _items(value)])
 
     values = [*positional, *keywords.values()]
@@ -35,7 +35,7 @@ def numbered_arguments(positional: tuple, keywords: dict[str, Any]) -> tuple[str
     return arguments_text(values[: len(positional)], dict(zip(keywords, rest, strict=True))), containers
 
 
-def fill(containers: list[Any], changes: list) -> None:
+def fill(containers: dict[int, Any], changes: list) -> None:
     """Make containers in place what the answer made of them; `changes` has pairs of a number and a new container.
 
     An item that a plain one at its place equals stays as it is: numpy's numbers come back as plain ones.

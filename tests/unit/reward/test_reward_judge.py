@@ -117,6 +117,12 @@ def test_forged_values_neither_pass_nor_raise(text: str, outcome: str, kind: str
     assert score_response(problem, "```python\ndef f(x): return x\n```", LIMITS).outcome == "pass"
 
 
+@pytest.mark.parametrize(("number", "outcome"), [("0", "pass"), ("-1", "fail"), ("1", "fail"), ("[]", "fail")])
+def test_a_container_of_the_arguments_is_known_by_its_number_alone(number: str, outcome: str) -> None:
+    problem = Problem.from_input_output({"test_code": ["assert f([1]) == [1]"], "fn_name": "f"}, problem_id=1)
+    assert score_response(problem, forged(f'["value", {{"known": {number}}}]'), LIMITS).outcome == outcome
+
+
 def test_what_test_code_does_with_a_value_is_within_the_limits() -> None:
     problem = Problem.from_input_output({"test_code": ["assert sorted(bytes(f(3))) == [1]"]}, problem_id=1)
     assert score_response(problem, forged(f'["value", {150 << 20}]'), LIMITS).outcome == "output_limit"
