@@ -147,9 +147,9 @@ def from_text(
                 items, ending = content
                 return replayed(items, ending, read_on)
             value = known(content) if known is not None and kind == "known" else _FROM_CONTENT[kind](content)
+            return checked(value) if kind in ("complex", "Decimal") else value
         except (TypeError, LookupError, AttributeError, ArithmeticError, SystemError) as error:
             raise ValueError(f"not a value as text ({error})") from error
-        return checked(value) if kind in ("complex", "Decimal") else value
 
     def checked(number: Any) -> Any:
         if not with_nan and number != number:

@@ -97,6 +97,7 @@ def test_what_is_slow_to_judge_uses_up_the_answers_time() -> None:
         ('["value", 2, 2, 3]', "fail"),
         ('["value", 1, [[7, [1]]]]', "fail"),
         ('["value", {"known": 7}]', "fail"),
+        ('["value", {"known": 0}, [[0, [{"known": 0}]]]]', "fail"),
         ('["raised", 3]', "fail"),
         ('{"value": true}', "fail"),
         ("[]", "fail"),

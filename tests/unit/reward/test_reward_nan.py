@@ -63,6 +63,12 @@ def test_nan_is_right_where_it_is_asked_for(test: str) -> None:
     assert outcome(test, "return 1.0")[0] == "fail"
 
 
+def test_a_signalling_nan_is_no_error_of_the_answers() -> None:
+    test = "import pytest\nwith pytest.raises(ArithmeticError): f(3)\nassert f(4) == 1"
+    assert outcome(test, "if x == 3: raise ZeroDivisionError\n    return 1")[0] == "pass"
+    assert outcome(test, "return Decimal('sNaN') if x == 3 else 1")[0] == "fail"
+
+
 def test_an_exception_may_hold_nan() -> None:
     test = "import pytest\nwith pytest.raises(ValueError): f(3)\nassert f(4) == 1"
     assert outcome(test, "if x == 3: raise ValueError(nan)\n    return 1")[0] == "pass"
