@@ -59,7 +59,8 @@ def page(rules: Protocol, path: Path) -> str:
     parts = [
         chosen(rules, phase, metrics.read(metrics.path_of(path, phase))) for phase, is_one in is_done.items() if is_one
     ]
-    if final := metrics.read(metrics.path_of(path, "final")):
+    final = metrics.read(metrics.path_of(path, "final"))
+    if is_done["tune"] and final.keys() >= dict(rules.runs("final")).keys():  # none is left out
         parts.append(tables(rules, final))
     return "\n\n".join(parts)
 
