@@ -17,9 +17,9 @@ prepare mini_apps_easy mini-apps --level easy
 if [ $# = 0 ]; then
     for file in recipe/online_refiner/config/experiment/*.yaml; do
         preset=$(basename "$file" .yaml)
-        # The lab has a model and data of its own (scripts/lab), reasoning-gym is an optional package.
+        # The lab has data of its own and is small itself (scripts/lab); reasoning-gym is an optional package.
         if [ "$preset" = reasoning_gym ] && ! "$python" -c "import reasoning_gym" 2>/dev/null; then continue; fi
-        if [ "$preset" != lab ]; then set -- "$@" "$preset"; fi
+        case $preset in lab*) ;; *) set -- "$@" "$preset" ;; esac
     done
 fi
 folder=runs/twins-$(date +%Y%m%d-%H%M%S)

@@ -1,4 +1,4 @@
-"""What the experiment compares: algorithms, and arms as overrides of `experiment=lab`, each with its weight."""
+"""What the experiment compares: algorithms, and arms as overrides of a preset, each with its weight."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,13 +6,14 @@ Overrides = tuple[str, ...]
 
 ALGORITHMS: dict[str, Overrides] = {
     "dapo": ("algorithm.adv_estimator=grpo",),
+    "grpo": ("algorithm.adv_estimator=grpo", "algorithm.filter_groups.enable=false"),
     "ppo": (
         *("algorithm.adv_estimator=gae", "algorithm.filter_groups.enable=false", "actor_rollout_ref.rollout.n=1"),
         *("data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32"),
         *("critic.ppo_mini_batch_size=32", "critic.optim.lr=1e-3"),
     ),
 }
-"""Name: its overrides. Both update on 64 responses a step in two mini-batches."""
+"""Name: its overrides. Those of the lab's first task update on 64 responses a step in two mini-batches."""
 
 NONE = ("constraint.mode=none",)
 

@@ -31,5 +31,5 @@ def outcomes(by_algorithm: Mapping[str, Mapping[str, Sequence[float]]]) -> Figur
         axes.set_ylim(len(arms) - 0.4, -0.6)
         axes.grid(axis="x")
         axes.grid(False, axis="y")
-    panels[-1].set_xlabel("outcome: share of held-out answers that are right", loc="right")
+    panels[-1].set_xlabel("outcome: mean on held-out problems", loc="right")
     return figure

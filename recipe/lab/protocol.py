@@ -67,7 +67,7 @@ class Protocol:
         if phase == "calibrate":
             for seed in self.calibration_seeds:
                 for rate in self.learning_rates:
-                    common = self._common("dapo", seed, rate)
+                    common = self._common(self._first_algorithm, seed, rate)
                     yield f"lr{rate:g}-seed{seed}", (*kl_in_loss(self.default_kl), *common)
             return
         if self.learning_rate is None:
@@ -76,7 +76,7 @@ class Protocol:
             for seed in self.tuning_seeds:
                 for name, weights in self.tried.items():
                     for weight in weights:
-                        common = self._common("dapo", seed, self.learning_rate)
+                        common = self._common(self._first_algorithm, seed, self.learning_rate)
                         yield f"{name}-{weight:g}-seed{seed}", (*TUNED[name][0](weight), *common)
             return
         if self.weights is None:
@@ -88,6 +88,11 @@ class Protocol:
                     if place < self.few_seeds.get(name, len(seeds)):
                         common = self._common(algorithm, seed, self.learning_rate)
                         yield f"{algorithm}-{name}-seed{seed}", (*every[name], *common)
+
+    @property
+    def _first_algorithm(self) -> str:
+        """The one that learning rate and weights are chosen with."""
+        return next(iter(self.seeds))
 
     def _common(self, algorithm: str, seed: int, rate: float) -> Overrides:
         seeds = (f"{key}={seed}" for key in SEED_KEYS)

@@ -15,7 +15,7 @@ from recipe.online_refiner import main, schema
 CONFIG = Path(schema.__file__).parent / "config"
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
 BASES = {"apps_dapo", "apps_ppo", "dialogue_ppo", "gsm8k_grpo"}  # the others change a few of their keys
-TWINS = {"gsm8k_grpo": "math", "math_dapo": "math", "reasoning_gym": "puzzles"}  # others: cpu
+TWINS = {"gsm8k_grpo": "math", "math_dapo": "math", "reasoning_gym": "puzzles", "lab_sums": "puzzles"}  # others: cpu
 SOURCES = {
     "cpu": ["mini-apps", "--level", "easy"],
     "math": ["gsm8k", "--generated", "50"],

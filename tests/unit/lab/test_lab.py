@@ -107,6 +107,6 @@ def test_every_arm_is_a_valid_config(algorithm: str) -> None:
         found[arm] = schema.load(config)
         check(Run(config=config, blocks=found[arm]), "config")
         texts.add(OmegaConf.to_yaml(config))
-        assert config.algorithm.adv_estimator == {"dapo": "grpo", "ppo": "gae"}[algorithm]
+        assert config.algorithm.adv_estimator == ("gae" if algorithm == "ppo" else "grpo")
     assert not found["none"].refines and found["sft"].refines
     assert len(texts) == len(found)

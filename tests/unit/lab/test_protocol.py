@@ -83,11 +83,12 @@ def test_the_best_weights_and_methods_over_seeds_and_the_smaller_weight_of_equal
 
 def test_another_task_tries_some_methods_only() -> None:
     tried = {"kl_in_loss": [0.01, 0.1], "sft": [0.1, 1.0]}
-    rules = Protocol(learning_rate=1e-3, tried=tried, tuning_seeds=[7], seeds={"dapo": [1]}, arms={"dapo": None})
+    rules = Protocol(learning_rate=1e-3, tried=tried, tuning_seeds=[7], seeds={"grpo": [1]}, arms={"grpo": None})
     runs = dict(rules.runs("tune"))
+    assert all("algorithm.filter_groups.enable=false" in overrides for overrides in runs.values())
     assert list(runs) == ["kl_in_loss-0.01-seed7", "kl_in_loss-0.1-seed7", "sft-0.1-seed7", "sft-1-seed7"]
     rules.learn_from_tuning({name: {10: 0.5, 15: 0.5, 20: 0.5} for name in runs})
-    assert list(dict(rules.runs("final"))) == ["dapo-none-seed1", "dapo-kl_in_loss-seed1", "dapo-sft-seed1"]
+    assert list(dict(rules.runs("final"))) == ["grpo-none-seed1", "grpo-kl_in_loss-seed1", "grpo-sft-seed1"]
 
 
 def test_a_protocol_is_what_was_written(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def flat(config: DictConfig) -> dict[str, Any]:
     ("preset", "on_megatron"), [*((preset, False) for preset in PRESETS), *((preset, True) for preset in BASES)]
 )
 def test_every_preset_composes(preset: str, on_megatron: bool) -> None:
-    is_for_cpus = preset in ("quickstart", "lab")
+    is_for_cpus = preset in ("quickstart", "lab", "lab_sums")
     override = "platform=cpu_megatron" if is_for_cpus else "model_engine=megatron"
     config = composed(f"experiment={preset}", *([override] if on_megatron else []))
     schema.load(config)
