@@ -144,7 +144,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerFast, problem: MiniProblem) -> list
 def train(
     corpus: Corpus, model: LlamaForCausalLM, folder: Path, *, num_examples: int, batch_size: int, learning_rate: float
 ) -> None:
-    """Train a model on examples of a corpus, each drawn once, and save it with its tokenizer."""
+    """Train a model on examples of a corpus, each drawn once; round it to bfloat16; save it with its tokenizer."""
 
     def collate(examples: list[Example]) -> dict[str, torch.Tensor]:
         length = max(len(example["input_ids"]) for example in examples)
@@ -176,5 +176,8 @@ def train(
         use_cpu=True,
     )
     Trainer(model=model, args=options, train_dataset=examples, data_collator=collate).train()
-    model.save_pretrained(folder)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.copy_(weights.bfloat16())
+    model.save_pretrained(folder, state_dict={name: value.bfloat16() for name, value in model.state_dict().items()})
     corpus.tokenizer.save_pretrained(folder)

@@ -1,5 +1,6 @@
 """From the committed metrics of the final runs and the protocol to every number of docs/results.md."""
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,6 +63,9 @@ def page(rules: Protocol, path: Path) -> str:
     parts = [
         chosen(rules, phase, metrics.read(metrics.path_of(path, phase))) for phase, is_one in is_done.items() if is_one
     ]
+    rates = path.with_name(f"{path.stem}_base") / "rates.json"
+    if rates.exists():
+        parts.append(of_base_model(json.loads(rates.read_text())["held_out"]))
     final = metrics.read(metrics.path_of(path, "final"))
     if is_done["tune"] and final.keys() >= dict(rules.runs("final")).keys():  # none is left out
         parts.append(tables(rules, final))
@@ -80,6 +84,13 @@ def chosen(rules: Protocol, phase: str, runs: Mapping[str, Steps]) -> str:
         means |= {value: f"**{means[value]}**" for value in means.keys() & {taken.get(name)}}
         rows.append([f"`{name}`", *(means.get(value, "") for value in values)])
     return _markdown(rows)
+
+
+def of_base_model(rates: Mapping[str, float]) -> str:
+    """Return the table of what a base model solves of the held-out problems, and of what it does to wrong answers."""
+    columns = {"solved": "right", "improved": "improves", "worsened": "worsens", "canonical": "the same text twice"}
+    values = [f"{100 * rates[name]:.0f} %" for name in columns]
+    return _markdown([["base model", *columns.values()], ["held-out", *values]])
 
 
 def tables(rules: Protocol, runs: Mapping[str, Steps]) -> str:

@@ -7,7 +7,8 @@
 
     [--only NAME ...] [--parallel 1] [--output FOLDER] [--protocol FILE] [OVERRIDE...]
 
-Each run is one of the main job, with the protocol's preset (`experiment=lab`), in its own folder. Its metrics are added
+Each run is one of the main job, with the protocol's preset (`experiment=lab`), in its own folder, from the base model
+beside the protocol (`lab_base`), or one that is made if there is none. Its metrics are added
 to a file beside the protocol (`lab_final.csv`) when it is complete; what is there is not run again, what was cut off
 goes on from its last checkpoint, so the same command continues after any interruption. A phase that is complete writes
 what it has chosen into the protocol (`recipe/lab/protocol.py`), which the next one reads. Overrides hold for every run;
@@ -99,8 +100,10 @@ def main() -> int:
     overrides.insert(0, f"experiment={rules.experiment}")
     fingerprint = ""
     if rules.experiment == protocol.Protocol().experiment:
-        base = output / "base"
-        make_base_model(base, NUM_QUICK_BASE_EXAMPLES if is_quick else NUM_BASE_EXAMPLES)
+        base = path.with_name(f"{path.stem}_base").absolute()
+        if not base.is_dir():
+            base = output / "base"
+            make_base_model(base, NUM_QUICK_BASE_EXAMPLES if is_quick else NUM_BASE_EXAMPLES)
         fingerprint = metrics.fingerprint(base)
         overrides += [f"actor_rollout_ref.model.path={base}"]
         overrides += [f"data.{split}_files={base / split}.parquet" for split in ("train", "val")]
