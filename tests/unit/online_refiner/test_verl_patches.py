@@ -6,9 +6,12 @@ from collections import Counter
 from dataclasses import asdict
 from types import SimpleNamespace
 
+import numpy as np
+import pytest
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.experimental.reward_loop import reward_loop
+from verl.trainer.ppo import metric_utils
 from verl.trainer.ppo.v1 import replay_buffer, trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -61,13 +64,32 @@ def test_verl_still_waits_for_rollouts_without_looking_after_who_makes_them() ->
     assert "ray" not in {name.split(".")[0] for name in vars(replay_buffer)}
 
 
-def test_applying_puts_it_where_verl_looks() -> None:
-    before = reward_loop.RewardLoopWorker
-    try:
-        patches.apply()
-        assert reward_loop.RewardLoopWorker is patches.RewardLoopWorker
-    finally:
-        reward_loop.RewardLoopWorker = before
+def test_applying_puts_it_where_verl_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {reward_loop: "RewardLoopWorker", metric_utils: "bootstrap_metric"}
+    for place, name in places.items():
+        monkeypatch.setattr(place, name, getattr(place, name))  # and back at the end
+    patches.apply()
+    assert all(getattr(place, name) is getattr(patches, name) for place, name in places.items())
+
+
+ANSWERS = {"score": [0.1, -0.3, 0.7, 1e9 + 0.1], "acc": [True, False, True, True], "tokens": [3, 1, 2, 7]}
+
+
+def test_a_validation_gives_verls_numbers_and_leaves_numpys_random_state_as_verl_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    infos = {name: values * 3 for name, values in ANSWERS.items()} | {"pred": list("abacbbcaabca")}
+    found = []
+    for function in (patches.one_at_a_time, patches.bootstrap_metric):
+        monkeypatch.setattr(metric_utils, "bootstrap_metric", function)
+        uids = [f"problem{index // 4}" for index in range(12)]
+        found.append((metric_utils.process_validation_metrics(["set"] * 12, uids, infos), np.random.random()))
+    assert found[0] == found[1]
+    assert {"best@4/mean", "worst@2/std", "maj@4/std"} <= found[0][0]["set"]["acc"].keys()
+
+
+def test_verl_still_draws_one_at_a_time() -> None:
+    assert "for boot_idx in range(n_bootstrap)" in inspect.getsource(patches.one_at_a_time)
 
 
 def test_groups_with_a_used_refinement_pass_dapos_filter() -> None:
