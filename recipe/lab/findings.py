@@ -17,13 +17,18 @@ RUN = re.compile(r"(?P<algorithm>\w+?)-(?P<arm>\w+)-seed\d+")
 Steps = metrics.Steps
 
 
-def _mean(*names: str) -> Callable[[Steps], float | None]:
-    """Return what computes the mean over a run's last steps of a metric, or of its share of another one."""
+def _mean(*names: str, if_any: bool = False) -> Callable[[Steps], float | None]:
+    """Return what computes the mean over a run's last steps of a metric, or of its share of another one.
+
+    Args:
+        names: The metric, and the other one.
+        if_any: None if all are 0: a stage that a mode leaves out reports that.
+    """
 
     def mean(steps: Steps) -> float | None:
         values = [[step[name] for name in names] for step in steps if step.keys() >= set(names)]
         quotients = [value[0] / value[1] if len(value) > 1 else value[0] for value in values]
-        return float(np.mean(quotients[-NUM_LAST:])) if quotients else None
+        return float(np.mean(quotients[-NUM_LAST:])) if any(quotients) or (quotients and not if_any) else None
 
     return mean
 
@@ -33,8 +38,8 @@ SIDE = {
     "not compiling": _mean("sandbox/outcome/compile_error", "refiner/num_rollouts"),
     "tokens an answer": _mean("response_length/mean"),
     "entropy": _mean("actor/entropy_loss"),
-    "KL": _mean("kl_ref/k3"),
-    "accepted a rollout": _mean("refiner/improvement_ratio"),
+    "KL": _mean("kl_ref/k3", if_any=True),
+    "accepted a rollout": _mean("refiner/improvement_ratio", if_any=True),
 }
 """What else is told of an arm, means over the last steps."""
 Arms = Mapping[str, Sequence[Steps]]
@@ -54,6 +59,11 @@ def outcomes_of(rules: Protocol, arms: Arms) -> dict[str, list[float]]:
     return {name: [rules.outcome(rules.held_out_of(run)) for run in runs] for name, runs in arms.items()}
 
 
+def outcomes_by_algorithm(rules: Protocol, runs: Mapping[str, Steps]) -> dict[str, dict[str, list[float]]]:
+    """Return the outcomes of the final runs by algorithm and arm."""
+    return {algorithm: outcomes_of(rules, arms) for algorithm, arms in by_algorithm(runs).items()}
+
+
 def page(rules: Protocol, path: Path) -> str:
     """Return all that the page has of an experiment, from its protocol's file and the metrics beside that."""
     is_done = {
@@ -68,8 +78,27 @@ def page(rules: Protocol, path: Path) -> str:
         parts.append(of_base_model(json.loads(rates.read_text())["held_out"]))
     final = metrics.read(metrics.path_of(path, "final"))
     if is_done["tune"] and final.keys() >= dict(rules.runs("final")).keys():  # none is left out
-        parts.append(tables(rules, final))
+        parts += [in_words(rules), tables(rules, final)]
     return "\n\n".join(parts)
+
+
+def in_words(rules: Protocol) -> str:
+    """Return what was fixed before the final runs."""
+    held_out = " and ".join(f"`{name}`" for name in rules.held_out)
+    steps = ", ".join(map(str, rules.outcome_steps))
+    contrasts = ", ".join(map(_title, rules.contrasts or ()))
+    before = f"{rules.before:g}, the base model's"
+    return f"""\
+- **Outcome** of a run: the mean of {held_out} at steps {steps}.
+- **Collapse**: a fall by more than {rules.collapse:g} from the highest so far, or an end below {before}.
+- **Contrasts** of mean outcomes: {contrasts}; p by permutation of runs, corrected for their number (Holm).
+- **In brackets**: 95 % intervals by bootstrap over the runs of each arm; **outcome**: interquartile mean over runs."""
+
+
+def preface(rules: Protocol, runs: Mapping[str, Steps], image: str) -> str:
+    """Return what opens the report of the final runs, in Markdown: the rules, an image beside it, the tables."""
+    share = f"{len(runs)} of {len(dict(rules.runs('final')))} runs are done."
+    return "\n\n".join(["## What was found", in_words(rules), share, f"![outcomes]({image})", tables(rules, runs)])
 
 
 def chosen(rules: Protocol, phase: str, runs: Mapping[str, Steps]) -> str:
@@ -113,14 +142,14 @@ def _arms(rules: Protocol, arms: Arms, outcomes: Mapping[str, list[float]]) -> s
             [
                 *(f"`{name}`", str(len(runs)), _with_interval(interquartile_mean, outcomes[name]), better),
                 *(f"{min(outcomes[name]):.3f}", f"{collapsed} of {len(runs)}"),
-                *(f"{np.mean(values):.3g}" if values else "" for values in side),
+                *(f"{np.mean(values):.3g}".replace("-", "−") if values else "" for values in side),
             ]
         )
     return _markdown(rows)
 
 
 def _contrasts(rules: Protocol, outcomes: Mapping[str, list[float]]) -> str:
-    pairs = {f"`{a}` − `{b}`": (a, b) for a, b in rules.contrasts or () if a in outcomes and b in outcomes}
+    pairs = {_title(pair): pair for pair in rules.contrasts or () if set(pair) <= outcomes.keys()}
     p_values = {title: permutation_p(outcomes[a], outcomes[b]) for title, (a, b) in pairs.items()}
     corrected = holm(p_values)
     rows = [["contrast", "difference of means", "p", "p, corrected"]]
@@ -128,6 +157,10 @@ def _contrasts(rules: Protocol, outcomes: Mapping[str, list[float]]) -> str:
         difference = _with_interval(_difference, outcomes[a], outcomes[b], sign="+")
         rows.append([title, difference, f"{p_values[title]:.3f}", f"{corrected[title]:.3f}"])
     return _markdown(rows)
+
+
+def _title(pair: Sequence[str]) -> str:
+    return f"`{pair[0]}` − `{pair[1]}`"
 
 
 def _difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -32,6 +32,7 @@ def parse() -> argparse.Namespace:
         "--arm", type=named_arm, action="append", default=[], metavar="NAME=DIR,DIR", help="these runs are one arm"
     )
     parser.add_argument("--output", type=Path, help=f"folder or .html file (default: report/{PAGE} in the first run)")
+    parser.add_argument("--preface", type=Path, metavar="FILE.md", help="Markdown to open the page with")
     parser.add_argument("--rows", type=int, default=3000, help="refinements in the table at most (default: 3000)")
     arguments = parser.parse_args()
     if not arguments.run_dirs and not arguments.arm:
@@ -58,7 +59,8 @@ def main() -> int:
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}; figures need: pip install 'verl-online-refiner[report]'") from error
 
-        write(Report(runs=runs, arms=arms, left_out=left_out, num_rows=arguments.rows), page)
+        preface = arguments.preface
+        write(Report(runs=runs, arms=arms, left_out=left_out, num_rows=arguments.rows, preface=preface), page)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

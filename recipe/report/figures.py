@@ -31,6 +31,8 @@ STYLE: Any = {
     **{"axes.edgecolor": "#8a8f98", "axes.labelcolor": "#4b5563", "xtick.color": "#4b5563", "ytick.color": "#4b5563"},
     **{"grid.color": "#e5e7eb", "axes.grid": True, "axes.grid.axis": "y", "lines.linewidth": 1.7, "text.color": "#111"},
 }
+MAX_BANDS = 6
+"""With more arms, the page shows the band of the one that is pointed at."""
 MAX_LABEL = 24
 TOKENS_A_LINE = 12
 MAX_TOKEN_LINES = 24
@@ -78,7 +80,8 @@ def panel(
         line: dict[str, Any] = {"color": colour(arm), "marker": "o" if len(places) < 20 else None, "markersize": 3.5}
         axes.plot(places, mean, dashes=_dashes(arm) or (None, None), gid=f"{quantity.slug}-arm-{arm}-line", **line)
         if spread.any():
-            band = axes.fill_between(places, mean - spread, mean + spread, alpha=0.15, lw=0, color=colour(arm))
+            alpha = 0.15 if len(curves) <= MAX_BANDS else 0.0
+            band = axes.fill_between(places, mean - spread, mean + spread, alpha=alpha, lw=0, color=colour(arm))
             band.set_gid(f"{quantity.slug}-arm-{arm}-band")
     unit = f"{quantity.unit}; running mean over {window} steps" if window > 1 else quantity.unit
     figure.text(0, 0.975, quantity.title, fontsize=11, weight="bold", va="top")

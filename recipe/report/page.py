@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from recipe.report import figures, refinements, series, table, token_maps
+from recipe.report import figures, preface, refinements, series, table, token_maps
 from recipe.report.arms import Arm, differences, seeds
 from recipe.report.comparison import compare
 from recipe.report.costs import Costs, costs
@@ -42,6 +42,8 @@ class Report:
     """A line on each folder that has nothing to show."""
     num_rows: int
     """Refinements in the table at most."""
+    preface: Path | None = None
+    """A file in Markdown to open the page with: what was asked, what was found."""
 
 
 def write(report: Report, page: Path) -> list[Path]:
@@ -75,6 +77,7 @@ def write(report: Report, page: Path) -> list[Path]:
     compared, profiles = _compared(report)
     text = _render(
         **_head(report),
+        preface=preface.html(report.preface) if report.preface else "",
         curves=[_entry(quantity, drawn) for quantity in series.QUANTITIES if quantity.slug in drawn],
         unmeasured=[quantity.title for quantity in series.QUANTITIES if quantity.slug not in drawn],
         validations=[_entry(quantity, drawn) for quantity in validations],
@@ -181,6 +184,7 @@ def _head(report: Report) -> dict[str, Any]:
         "num_steps": _span(lengths),
         "many_runs": len(report.runs) > len(report.arms),
         "window": series.smoothing(report.runs),
+        "max_bands": figures.MAX_BANDS,
         "differences": values,
         "colours": [figures.colour(place) for place in num_arms],
         "dashes": [figures.dash_array(place) for place in num_arms],

@@ -28,6 +28,8 @@ class Quantity:
     unit: str
     measured: Callable[[Row], bool] = lambda row: True
     """Whether a step measured it: metrics that were not are 0 in every step, and 0 would be wrong."""
+    otherwise: str = ""
+    """The metric that tells it where a step lacks the first one."""
     from_zero: bool = True
     """Whether the axis starts at 0: what cannot be negative is compared by its height."""
 
@@ -38,7 +40,7 @@ class Quantity:
 
     def value(self, row: Row) -> float | None:
         """Return the value of a step, if it has one."""
-        return finite(row.get(self.metric)) if self.measured(row) else None
+        return finite(row.get(self.metric, row.get(self.otherwise))) if self.measured(row) else None
 
 
 def _positive(metric: str) -> Callable[[Row], bool]:
@@ -71,7 +73,12 @@ QUANTITIES = (
     KL,
     Quantity(metric="response_length/mean", title="Length of responses", unit="tokens"),
     Quantity(metric="response_length/clip_ratio", title="Cut responses", unit="share of responses"),
-    Quantity(metric="actor/entropy", title="Entropy of the policy", unit="nats per token"),
+    Quantity(
+        metric="actor/entropy",
+        title="Entropy of the policy",
+        unit="nats per token",
+        otherwise="actor/entropy_loss",  # of the update, where the rollout's log-probs are taken for the old ones
+    ),
     Quantity(
         metric="constraint/cross_entropy_all",
         title="Cross-entropy of all refinements",
@@ -173,14 +180,14 @@ def over_all_steps(arm: Arm, quantity: Quantity) -> Stat | None:
 
 
 def validations(runs: list[Run]) -> list[Quantity]:
-    """Return the validation scores that verl holds for the main ones, of whatever data sets there are.
+    """Return the validation scores that verl holds for the main ones, of whatever data sets there are; means first.
 
     Their spreads over bootstrap samples (``best@N/std``: verl/trainer/ppo/metric_utils.py) are no scores.
     """
     names = {name for run in runs for row in run.metrics for name in row}
     return [
         Quantity(metric=name, title=name.removeprefix("val-core/"), unit="validation score", from_zero=False)
-        for name in sorted(names)
+        for name in sorted(names, key=lambda name: ("/mean@" not in name, name))
         if name.startswith("val-core/") and not name.endswith("/std")
     ]
 

@@ -20,8 +20,8 @@ def main() -> None:
     rules, runs = protocol.read(path), metrics.read(metrics.path_of(path, "final"))
     print(findings.page(rules, path))
     if runs:
-        found = {name: findings.outcomes_of(rules, arms) for name, arms in findings.by_algorithm(runs).items()}
-        path.with_name(f"{path.stem}_outcomes.png").write_bytes(png(figure.outcomes(found)))
+        drawn = figure.outcomes(findings.outcomes_by_algorithm(rules, runs))
+        path.with_name(f"{path.stem}_outcomes.png").write_bytes(png(drawn))
 
 
 if __name__ == "__main__":

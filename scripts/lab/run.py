@@ -21,12 +21,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from recipe.lab import metrics, protocol
+from recipe.lab import figure, findings, metrics, protocol
 from recipe.lab.arms import UNTUNED, Overrides
 from recipe.online_refiner.run_dir import read_rows
+from recipe.report.figures import png
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "docs" / "results" / "lab.yaml"
@@ -75,6 +77,15 @@ def choose(rules: protocol.Protocol, phase: str, path: Path) -> None:
         rules.learn_from_tuning(found)
         print(f"weights: {rules.weights}")
     protocol.write(rules, path)
+
+
+def write_findings(rules: protocol.Protocol, runs: Mapping[str, metrics.Steps], folder: Path) -> Path:
+    """Write what opens the report of the final runs, and its image beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, image = folder / "findings.md", folder / "outcomes.png"
+    path.write_text(findings.preface(rules, runs, image.name))
+    image.write_bytes(png(figure.outcomes(findings.outcomes_by_algorithm(rules, runs))))
+    return path
 
 
 def main() -> int:
@@ -127,6 +138,8 @@ def main() -> int:
         choose(rules, arguments.phase, path)
     folders = [folder / name for name in runs if (folder / name).is_dir()]
     report = [sys.executable, ROOT / "scripts" / "report.py", *folders, "--output", folder / "report.html"]
+    if arguments.phase == "final" and (final := metrics.read(collected)):
+        report += ["--preface", write_findings(rules, final, folder)]
     reported = not folders or subprocess.run(report).returncode == 0
     return 0 if reported and all_done else 1
 

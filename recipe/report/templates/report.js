@@ -35,7 +35,11 @@ function setUpLegend() {
     });
     const fade = (others) => {
       for (const mark of document.querySelectorAll('figure svg [id*="-arm-"]')) {
-        mark.classList.toggle("faded", others && !mark.id.includes(`-arm-${arm}-`));
+        const isPointed = mark.id.includes(`-arm-${arm}-`);
+        mark.classList.toggle("faded", others && !isPointed);
+        for (const path of mark.id.endsWith("-band") ? mark.querySelectorAll("*") : []) {
+          path.classList.toggle("pointed", others && isPointed);
+        }
       }
     };
     chip.addEventListener("pointerenter", () => fade(true));

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from recipe.lab import findings, metrics, protocol
+from recipe.lab.arms import TUNED
 from recipe.lab.protocol import HELD_OUT, Protocol
 
 
@@ -41,6 +42,31 @@ def test_arms_and_contrasts(tmp_path: Path) -> None:
     assert "sft_no_gate" not in text, "an arm that has no runs"
     assert metrics.read(tmp_path / "lab_final.csv")["ppo-none-seed0"][-1] == {"step": 21}
     assert metrics.read(tmp_path / "none.csv") == {}
+
+
+def test_what_a_mode_does_not_measure_is_left_open(tmp_path: Path) -> None:
+    side = {"dapo-none": (0.0, 0.0), "dapo-sft": (0.25, 0.0)}
+    for arm, values in side.items():
+        steps = [
+            {"step": step, HELD_OUT: 0.5, "kl_ref/k3": value, "response_length/mean": value}
+            for step, value in zip((10, 15, 20), (0.0, *values), strict=True)
+        ]
+        metrics.add(tmp_path / "lab_final.csv", f"{arm}-seed1", steps, [HELD_OUT], "base")
+    lines = findings.tables(Protocol(), metrics.read(tmp_path / "lab_final.csv")).splitlines()
+    columns = [column.strip() for column in lines[2].split("|")]
+    cells = [dict(zip(columns, map(str.strip, line.split("|")), strict=True)) for line in lines[4:6]]
+    assert [cell["KL"] for cell in cells] == ["", "0.0833"]
+    assert [cell["tokens an answer"] for cell in cells] == ["0", "0.0833"]
+
+
+def test_the_report_opens_with_the_rules_and_what_was_found(tmp_path: Path) -> None:
+    rules = Protocol(weights=dict.fromkeys(TUNED, 0.1), learning_rate=1e-3, contrasts=[["sft", "none"]], before=0.2)
+    runs = written(tmp_path / "lab_final.csv", {"dapo-none": [[0.5] * 3], "dapo-sft": [[0.6] * 3]})
+    text = findings.preface(rules, runs, "outcomes.png")
+    assert f"mean of `{HELD_OUT}` at steps 10, 15, 20" in text
+    assert "more than 0.15 from the highest so far, or an end below 0.2" in text
+    assert "mean outcomes: `sft` − `none`;" in text and "+0.100 (+0.100 to +0.100)" in text
+    assert "2 of 57 runs are done" in text and "](outcomes.png)" in text
 
 
 def test_a_base_is_known_by_its_weights(tmp_path: Path) -> None:

@@ -56,6 +56,19 @@ def test_the_zeros_of_a_mode_that_does_not_measure_are_no_values(
     assert bool(series.curve(arm(write_run("a", [0.0], metrics=metrics)), quantity, 1)) is is_measured
 
 
+def test_the_entropy_of_the_update_stands_in_for_that_of_the_stage_before(write_run: Callable) -> None:
+    entropy = next(quantity for quantity in series.QUANTITIES if quantity.metric == "actor/entropy")
+    values = [
+        series.final_of(read_run(write_run(name, [0.0], metrics=metrics)), entropy)
+        for name, metrics in {
+            "both": {"actor/entropy": 0.5, "actor/entropy_loss": 0.2},
+            "update": {"actor/entropy_loss": 0.2},
+            "none": {},
+        }.items()
+    ]
+    assert values == [0.5, 0.2, None]
+
+
 def test_a_final_value_is_the_mean_over_the_last_tenth_of_a_run_and_three_steps_at_least(write_run: Callable) -> None:
     short, long = write_run("a", [9.0, 9.0, 1.0, 2.0, 3.0]), write_run("b", [9.0] * 36 + [3.0, 3.0, 5.0, 5.0])
     assert series.final_of(read_run(short), series.REWARD) == 2.0
@@ -73,6 +86,9 @@ def test_long_curves_are_running_means_over_the_steps_before(write_run: Callable
 
 def test_validation_scores_are_found_by_their_name(write_run: Callable) -> None:
     others = {"val-core/apps/acc/best@2/std": 0.1, "val-aux/num_turns/mean": 2}
+    both = write_run("both", [0.0], metrics={"val-core/apps/acc/best@2/mean": 0.5, "val-core/b/acc/mean@2": 0.4})
+    means_first = ["val-core/b/acc/mean@2", "val-core/apps/acc/best@2/mean"]
+    assert [quantity.metric for quantity in series.validations([read_run(both)])] == means_first
     path = write_run("a", [0.0], metrics={"val-core/apps/acc/mean@1": 0.5, **others})
     found = series.validations([read_run(path)])
     assert [quantity.metric for quantity in found] == ["val-core/apps/acc/mean@1"]

@@ -190,3 +190,40 @@ def test_arms_may_be_named_on_the_command_line(write_run: Callable, tmp_path: Pa
     assert result.returncode == 0, result.stderr
     assert "<title>mine –" in (tmp_path / "page.html").read_text()
     assert command("--arm", "mine").returncode == 2
+
+
+def test_words_of_ones_own_open_the_page(write_run: Callable, tmp_path: Path) -> None:
+    run = write_run("a", [0.0, 1.0])
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG dot")
+    (tmp_path / "words.md").write_text(
+        "## Asked\n\n| arm | outcome |\n| --- | --- |\n| `sft` | 0.5 |\n\n![a dot](dot.png) <b>[x](javascript:x)</b>\n"
+    )
+    output = tmp_path / "page.html"
+    done = command(run, "--output", output, "--preface", tmp_path / "words.md")
+    assert done.returncode == 0, done.stderr
+    text = output.read_text(encoding="utf-8")
+    opening = text[text.index('<section id="preface">') : text.index('<section id="results">')]
+    assert "<h2>Asked</h2>" in opening and "<td><code>sft</code></td>" in opening
+    image = base64.b64encode(b"\x89PNG dot").decode()
+    assert f'<img src="data:image/png;base64,{image}" alt="a dot">' in opening
+    assert "&lt;b&gt;" in opening and 'href="javascript' not in opening
+    (tmp_path / "dot.png").unlink()
+    failed = command(run, "--output", output, "--preface", tmp_path / "words.md")
+    assert failed.returncode == 2 and "dot.png" in failed.stderr and "Traceback" not in failed.stderr
+    assert 'id="preface"' not in report([run], output)
+
+
+def test_many_arms_are_drawn_without_their_bands(write_run: Callable, tmp_path: Path) -> None:
+    def opacities(num_arms: int) -> set[str]:
+        runs = [
+            write_run(f"{num_arms}-{arm}-{seed}", [seed, arm], config={"trainer": {"experiment_name": f"{arm} arm"}})
+            for arm in range(num_arms)
+            for seed in (0.0, 1.0)
+        ]
+        svg = report(runs, tmp_path / "page.html")
+        bands = re.findall(r'<g id="reward_mean-arm-\d-band">(.*?)</g>', svg, re.DOTALL)
+        assert len(bands) == num_arms
+        return {opacity for band in bands for opacity in re.findall(r"fill-opacity: ([\d.]+)", band)}
+
+    assert opacities(6) == {"0.15"}
+    assert opacities(7) == {"0"}
