@@ -12,23 +12,24 @@ from recipe.lab import metrics
 from recipe.lab.protocol import Protocol
 from recipe.report.statistics import holm, improvement, interquartile_mean, interval, permutation_p
 
-NUM_LAST = 5
+FIRST, LAST = slice(5), slice(-5, None)
 RUN = re.compile(r"(?P<algorithm>\w+?)-(?P<arm>\w+)-seed\d+")
 Steps = metrics.Steps
 
 
-def _mean(*names: str, if_any: bool = False) -> Callable[[Steps], float | None]:
-    """Return what computes the mean over a run's last steps of a metric, or of its share of another one.
+def _mean(*names: str, at: slice = LAST, if_any: bool = False) -> Callable[[Steps], float | None]:
+    """Return what computes the mean over some steps of a run of a metric, or of its share of another one.
 
     Args:
         names: The metric, and the other one.
+        at: Which of the steps that have it.
         if_any: None if all are 0: a stage that a mode leaves out reports that.
     """
 
     def mean(steps: Steps) -> float | None:
         values = [[step[name] for name in names] for step in steps if step.keys() >= set(names)]
         quotients = [value[0] / value[1] if len(value) > 1 else value[0] for value in values]
-        return float(np.mean(quotients[-NUM_LAST:])) if any(quotients) or (quotients and not if_any) else None
+        return float(np.mean(quotients[at])) if any(quotients) or (quotients and not if_any) else None
 
     return mean
 
@@ -39,9 +40,10 @@ SIDE = {
     "tokens an answer": _mean("response_length/mean"),
     "entropy": _mean("actor/entropy_loss"),
     "KL": _mean("kl_ref/k3", if_any=True),
-    "accepted a rollout": _mean("refiner/improvement_ratio", if_any=True),
+    "accepted a rollout, first": _mean("refiner/improvement_ratio", at=FIRST, if_any=True),
+    "last": _mean("refiner/improvement_ratio", if_any=True),
 }
-"""What else is told of an arm, means over the last steps."""
+"""What else is told of an arm: means over the last five steps; of what is accepted, over the first five as well."""
 Arms = Mapping[str, Sequence[Steps]]
 
 
