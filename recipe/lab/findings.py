@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from recipe.lab import metrics
+from recipe.lab.arms import STATIC
 from recipe.lab.protocol import Protocol
 from recipe.report.statistics import holm, improvement, interquartile_mean, interval, permutation_p
 
@@ -40,11 +41,12 @@ SIDE = {
     "tokens an answer": _mean("response_length/mean"),
     "entropy": _mean("actor/entropy_loss"),
     "KL": _mean("kl_ref/k3", if_any=True),
-    "accepted a rollout, first": _mean("refiner/improvement_ratio", at=FIRST, if_any=True),
-    "last": _mean("refiner/improvement_ratio", if_any=True),
+    "accepted, first 5 steps": _mean("refiner/improvement_ratio", at=FIRST, if_any=True),
+    "accepted, last 5": _mean("refiner/improvement_ratio", if_any=True),
 }
 """What else is told of an arm: means over the last five steps; of what is accepted, over the first five as well."""
 Arms = Mapping[str, Sequence[Steps]]
+Trials = Mapping[str, Mapping[float, Sequence[str]]]
 
 
 def by_algorithm(runs: Mapping[str, Steps]) -> dict[str, dict[str, list[Steps]]]:
@@ -93,7 +95,7 @@ def in_words(rules: Protocol) -> str:
     return f"""\
 - **Outcome** of a run: the mean of {held_out} at steps {steps}.
 - **Collapse**: a fall by more than {rules.collapse:g} from the highest so far, or an end below {before}.
-- **Contrasts** of mean outcomes: {contrasts}; p by permutation of runs, corrected for their number (Holm).
+- **Contrasts** of mean outcomes: {contrasts}; p by permutation of runs, corrected (Holm) within an algorithm.
 - **In brackets**: 95 % intervals by bootstrap over the runs of each arm; **outcome**: interquartile mean over runs."""
 
 
@@ -104,7 +106,7 @@ def preface(rules: Protocol, runs: Mapping[str, Steps], image: str) -> str:
 
 
 def chosen(rules: Protocol, phase: str, runs: Mapping[str, Steps]) -> str:
-    """Return the table of what `calibrate` or `tune` tried: mean outcomes over its seeds, what was taken in bold."""
+    """Return what `calibrate` or `tune` tried: mean outcomes over its seeds, what was taken in bold; their spread."""
     found = {name: rules.held_out_of(steps) for name, steps in runs.items()}
     taken = {"learning rate": rules.learning_rate, **(rules.weights or {})}
     trials = rules.trials(phase)
@@ -114,7 +116,17 @@ def chosen(rules: Protocol, phase: str, runs: Mapping[str, Steps]) -> str:
         means = {value: f"{rules.mean_outcome(found, names):.3f}" for value, names in by_value.items()}
         means |= {value: f"**{means[value]}**" for value in means.keys() & {taken.get(name)}}
         rows.append([f"`{name}`", *(means.get(value, "") for value in values)])
-    return _markdown(rows)
+    return f"{_markdown(rows)}\n\n{_spread(rules, trials, found)}"
+
+
+def _spread(rules: Protocol, trials: Trials, found: Mapping[str, Mapping[int, float]]) -> str:
+    groups = [names for by_value in trials.values() for names in by_value.values()]
+    variances = [np.var([rules.outcome(found[name]) for name in names], ddof=1) for names in groups if len(names) > 1]
+    between = (
+        f"Runs with one value differ by {np.sqrt(np.mean(variances)):.3f} (standard deviation). " if variances else ""
+    )
+    collapsed = [f"`{name}`" for names in groups for name in names if rules.collapses(found[name])]
+    return f"{between}Collapsed: {', '.join(collapsed) or 'none'}."
 
 
 def of_base_model(rates: Mapping[str, float]) -> str:
@@ -125,26 +137,45 @@ def of_base_model(rates: Mapping[str, float]) -> str:
 
 
 def tables(rules: Protocol, runs: Mapping[str, Steps]) -> str:
-    """Return the page's tables in Markdown: for each algorithm its arms, then the contrasts."""
+    """Return the page's tables in Markdown: for each algorithm outcomes, contrasts, what else was measured."""
     parts = []
     for algorithm, arms in by_algorithm(runs).items():
         outcomes = outcomes_of(rules, arms)
-        parts += [f"**{algorithm.upper()}**", _arms(rules, arms, outcomes), _contrasts(rules, outcomes)]
+        title = f"**{algorithm.upper()}**"
+        parts += [title, _arms(rules, arms, outcomes), _contrasts(rules, outcomes), _side(rules, arms)]
     return "\n\n".join(parts) + "\n"
 
 
 def _arms(rules: Protocol, arms: Arms, outcomes: Mapping[str, list[float]]) -> str:
-    rows = [["arm", "seeds", "outcome", "P(above `none`)", "lowest seed", "collapsed", *SIDE]]
+    against = {pair[1] for pair in rules.contrasts or ()}
+    others = [name for name in ("none", *STATIC) if name in against & arms.keys()]
+    rows = [["arm", "seeds", "outcome", "lowest seed", "collapsed", *(f"P(above `{name}`)" for name in others)]]
     for name, runs in arms.items():
-        is_first = name == "none" or "none" not in arms
-        better = "" if is_first else _with_interval(improvement, outcomes[name], outcomes["none"])
         collapsed = sum(rules.collapses(rules.held_out_of(run)) for run in runs)
+        rows.append(
+            [
+                *(f"`{name}`", str(len(runs)), _with_interval(interquartile_mean, outcomes[name])),
+                *(f"{min(outcomes[name]):.3f}", f"{collapsed} of {len(runs)}"),
+                *(
+                    "" if name == other else _with_interval(improvement, outcomes[name], outcomes[other], digits=2)
+                    for other in others
+                ),
+            ]
+        )
+    return _markdown(rows)
+
+
+def _side(rules: Protocol, arms: Arms) -> str:
+    held_out = {name: [rules.held_out_of(run) for run in runs] for name, runs in arms.items()}
+    steps = list(next(iter(held_out.values()))[0])
+    rows = [["arm", *(f"step {step}" for step in steps), *SIDE]]
+    for name, runs in arms.items():
         side = [[value for run in runs if (value := mean(run)) is not None] for mean in SIDE.values()]
         rows.append(
             [
-                *(f"`{name}`", str(len(runs)), _with_interval(interquartile_mean, outcomes[name]), better),
-                *(f"{min(outcomes[name]):.3f}", f"{collapsed} of {len(runs)}"),
-                *(f"{np.mean(values):.3g}".replace("-", "−") if values else "" for values in side),
+                f"`{name}`",
+                *(f"{np.mean([shares[step] for shares in held_out[name]]):.3f}" for step in steps),
+                *(f"{np.mean(values):#.3g}".replace("-", "−") if values else "" for values in side),
             ]
         )
     return _markdown(rows)
@@ -169,9 +200,12 @@ def _difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return first.mean(-1) - second.mean(-1)
 
 
-def _with_interval(statistic: Callable[..., np.ndarray], *samples: Sequence[float], sign: str = "") -> str:
+def _with_interval(
+    statistic: Callable[..., np.ndarray], *samples: Sequence[float], sign: str = "", digits: int = 3
+) -> str:
     value, low, high = interval(statistic, *samples)
-    return f"{value:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})".replace("-", "−")
+    form = f"{sign}.{digits}f"
+    return f"{value:{form}} ({low:{form}} to {high:{form}})".replace("-", "−")
 
 
 def _markdown(rows: Iterable[Sequence[str]]) -> str:

@@ -10,6 +10,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
 
 from recipe.lab.arms import ALGORITHMS, LIKE_SFT, UNTUNED, WITHOUT_CRITIC
 from recipe.lab.base_model import IGNORED, REFINED, RIGHT_BEFORE_REFINING, Corpus, prompt_ids
@@ -93,10 +95,12 @@ def test_pairs_of_the_same_refinement() -> None:
     assert same_pairs([("a", "x"), ("b", "x")]) is None
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_arm_is_a_valid_config(algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("experiment", "algorithm"), [*(("lab", algorithm) for algorithm in ALGORITHMS), ("lab_sums", "grpo")]
+)
+def test_every_arm_is_a_valid_config(experiment: str, algorithm: str) -> None:
     with initialize_config_dir(CONFIG, version_base=None):
-        base = compose("online_refiner", overrides=["experiment=lab", *ALGORITHMS[algorithm]])  # takes a second
+        base = compose("online_refiner", overrides=[f"experiment={experiment}", *ALGORITHMS[algorithm]])
     parser, found, texts = OverridesParser.create(), {}, set()
     left_out = {*LIKE_SFT, *WITHOUT_CRITIC} if algorithm == "ppo" else set()
     every = {name: overrides for name, overrides in UNTUNED.items() if name not in left_out}
@@ -106,6 +110,7 @@ def test_every_arm_is_a_valid_config(algorithm: str) -> None:
             OmegaConf.update(config, override.key_or_group, override.value())
         found[arm] = schema.load(config)
         check(Run(config=config, blocks=found[arm]), "config")
+        validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
         texts.add(OmegaConf.to_yaml(config))
         assert config.algorithm.adv_estimator == ("gae" if algorithm == "ppo" else "grpo")
     assert not found["none"].refines and found["sft"].refines
