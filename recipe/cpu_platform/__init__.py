@@ -44,6 +44,8 @@ ENVIRONMENT: dict[str, str] = {
     "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
+    # It keeps them in the main arena only, and a worker of Ray computes in a thread.
+    "MALLOC_ARENA_MAX": "1",
 }
 """What must be in ``os.environ`` before the driver starts, unless the user has set it; its processes inherit it."""
 
