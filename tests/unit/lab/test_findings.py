@@ -29,6 +29,7 @@ def test_arms_and_contrasts(tmp_path: Path) -> None:
     shares = {
         "dapo-none": [[0.5, 0.4, 0.3], [0.5, 0.5, 0.5]],
         "dapo-sft": [[0.6, 0.6, 0.6], [0.7, 0.7, 0.7]],
+        "dapo-lagrangian": [[0.8] * 3, [0.9] * 3],
         "ppo-none": [[0.2, 0.2, 0.2]],
     }
     rules = Protocol(contrasts=[["sft", "none"], ["sft", "sft_no_gate"]])
@@ -41,6 +42,7 @@ def test_arms_and_contrasts(tmp_path: Path) -> None:
     assert "| `none` | 0.500 | 0.450 | 0.400 | 0.450 |  | 30.0 |" in text, "by step, then what else was measured"
     contrast = next(line for line in text.splitlines() if "`sft` − `none`" in line)
     assert "+0.200 (+0.100 to +0.300) | 0.333 | 0.333 |" in contrast
+    assert "| `lagrangian` − `none` | +0.400 (+0.300 to +0.500) | 0.333 | highest arm, seen afterwards |" in text
     assert "sft_no_gate" not in text, "an arm that has no runs"
     assert metrics.read(tmp_path / "lab_final.csv")["ppo-none-seed0"][-1] == {"step": 21}
     assert metrics.read(tmp_path / "none.csv") == {}
