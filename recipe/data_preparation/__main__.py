@@ -18,6 +18,7 @@ so that `python -m reward.score --problems problems.jsonl --solutions solutions.
 """
 
 import argparse
+import functools
 import json
 import sys
 from collections import Counter
@@ -159,6 +160,9 @@ def add_puzzle_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="TASK.KEY=JSON", help="a setting of a task, as in chain_sum.max_terms=2"
     )
+    parser.add_argument(
+        "--graded-by", choices=["puzzle", "math"], default="puzzle", help="reward.puzzle (default), or reward.math"
+    )
     add_reading_arguments(parser)
 
 
@@ -177,7 +181,8 @@ def prepare_puzzles(arguments: argparse.Namespace) -> None:
         except ValueError as error:
             raise ValueError(f"--set {setting}: give TASK.KEY=JSON, as in chain_sum.max_terms=2") from error
     records = puzzle_records(arguments.tasks.split(","), arguments.number, arguments.seed, configs)
-    _convert(arguments, puzzle_row, {}, name="reasoning_gym", records=records)
+    build = functools.partial(puzzle_row, graded_by=arguments.graded_by)
+    _convert(arguments, build, {}, name="reasoning_gym", records=records)
 
 
 def _convert(

@@ -61,8 +61,8 @@ def _row(record: Record, index: int, name: str, *, question: str, solution: str,
     }
 
 
-def puzzle_row(record: Record, index: int, name: str) -> Row:
-    """Build a row from what ``puzzle_records`` yields.
+def puzzle_row(record: Record, index: int, name: str, graded_by: str = "puzzle") -> Row:
+    """Build a row from what ``puzzle_records`` yields, for its own scorer or, with the question alone, for reward.math.
 
     Raises:
         Dropped: ``no JSON``, or ``answer not gradable``.
@@ -72,15 +72,20 @@ def puzzle_row(record: Record, index: int, name: str) -> Row:
         ground_truth = json.dumps({"task": task, "config": record["config"], "entry": entry})
     except (TypeError, ValueError) as error:
         raise Dropped("no JSON", str(error)) from error
-    problem_id = f"{task}/{index}"
-    puzzle = Puzzle.from_ground_truth(ground_truth, problem_id=problem_id)
-    _check_own_answer(puzzle, f"<answer>{entry['answer']}</answer>")
+    problem_id, answer = f"{task}/{index}", str(entry["answer"])
+    if graded_by == "math":
+        prompt, ground_truth = entry["question"], answer
+        _check_own_answer(MathProblem.from_answer(answer, problem_id=problem_id), f"\\boxed{{{answer}}}")
+    else:
+        prompt = f"{entry['question']}\n{PUZZLE_FORMAT}"
+        puzzle = Puzzle.from_ground_truth(ground_truth, problem_id=problem_id)
+        _check_own_answer(puzzle, f"<answer>{answer}</answer>")
     return {
         "data_source": f"{name}/{task}",
-        "prompt": [{"role": "user", "content": f"{entry['question']}\n{PUZZLE_FORMAT}"}],
+        "prompt": [{"role": "user", "content": prompt}],
         "ability": "reasoning",
         "reward_model": {"style": "rule", "ground_truth": ground_truth},
-        "extra_info": {"problem_id": problem_id, "difficulty": task, "index": index, "solution": str(entry["answer"])},
+        "extra_info": {"problem_id": problem_id, "difficulty": task, "index": index, "solution": answer},
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from reward import math
 from reward.judge.puzzles import grade_puzzle
 from reward.limits import Limits
 from reward.puzzle import FORGEABLE, Puzzle, compute_score
@@ -52,6 +53,18 @@ def test_puzzles_are_scored_by_their_own_scorers(tmp_path: Path) -> None:
         Puzzle.from_ground_truth("72", problem_id=1)
     result = prepared("reasoning-gym", "--tasks", "chain_sums", "--output", str(tmp_path))
     assert result.returncode == 2 and "no task chain_sums in reasoning-gym: choose from" in result.stderr
+
+
+def test_puzzles_with_a_plain_answer_can_be_graded_as_mathematics(tmp_path: Path) -> None:
+    tasks = ["--tasks", "chain_sum", "--number", "12", "--graded-by", "math", "--val-fraction", "0.5"]
+    result = prepared("reasoning-gym", *tasks, "--output", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    for row in rows_of(tmp_path):
+        question, truth = row["prompt"][0]["content"], row["reward_model"]["ground_truth"]
+        assert question.endswith("=") and truth == row["extra_info"]["solution"]
+        written = question.rpartition(":")[2].strip()
+        assert asyncio.run(math.compute_score(row["data_source"], f"{written} {truth}", truth))["score"] == 1.0
+        assert asyncio.run(math.compute_score(row["data_source"], f"{written} {truth}1", truth))["score"] == 0.0
 
 
 @pytest.mark.parametrize("task", FORGED)
