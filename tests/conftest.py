@@ -27,6 +27,8 @@ settings.load_profile("any machine")
 
 REPOSITORY = Path(__file__).parents[1]
 MARKER = "ONLINE_REFINER_TEST_RUN"
+RAYS_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Processes of Ray's own that outlive a killed driver by a minute."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,15 +44,13 @@ class Job:
         return self.log.read_text(errors="replace")
 
     def descendants(self) -> list[psutil.Process]:
-        """Return the processes that carry the mark."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARKER) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:  # ended between listing and reading, or owned by someone else
-                continue
-        return found
+        """Return the processes that carry the mark, each with its ``info``."""
+        return [
+            process
+            for process in psutil.process_iter(["pid", "ppid", "name", "status", "cmdline", "environ"])
+            if (process.info.pop("environ") or {}).get(MARKER) == self.mark
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+        ]
 
     def wait(self, timeout_s: float) -> int:
         """Wait for the end and return the exit code; a job that does not end fails the test."""
@@ -69,10 +69,15 @@ class Job:
                 pytest.fail(f"the job ended or hangs; the last output was:\n{self.output()[-6000:]}")
             time.sleep(0.1)
 
-    def survivors(self, timeout_s: float = 20) -> list[str]:
-        """Return the descendants that are alive some seconds after the end, in words."""
-        psutil.wait_procs(self.descendants(), timeout=timeout_s)
-        return [str(process) for process in self.descendants()]
+    def survivors(self, timeout_s: float = 20, *, agents: bool = True) -> list[str]:
+        """Return the descendants that are alive some seconds after the end, in words, with or without Ray's agents."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = [process.info for process in self.descendants()]
+            found = [info for info in found if agents or info["name"] not in RAYS_AGENTS]
+            if not found or time.monotonic() > deadline:
+                return ["{pid} of {ppid}, {name}, {status}: {cmdline}".format(**info) for info in found]
+            time.sleep(0.1)
 
     def kill_all(self) -> None:
         """End the job and every descendant at once, as a power cut would."""

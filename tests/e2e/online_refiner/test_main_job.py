@@ -19,8 +19,6 @@ from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_dir import refinement_lines
 
 REPOSITORY = Path(__file__).parents[3]
-RAYS_AGENT = "Agent'"
-"""How the names of Ray's own processes end that outlive a killed driver by a minute."""
 STEPS = [1, 2, 3]  # of stock verl's job
 
 
@@ -122,7 +120,7 @@ def resumed(stock_on: Callable, start_marked: Callable, tmp_path_factory: pytest
     first.wait_until(tracker.exists, 600)  # verl logs the step later: its line of metrics must be there all the same
     first.process.kill()  # the driver alone
     first.process.wait(20)
-    assert [one for one in first.survivors(10) if RAYS_AGENT not in one] == []
+    assert first.survivors(60, agents=False) == []
     killed_at = int(tracker.read_text())
     assert killed_at != STEPS[-1], "the run ended before it was killed"
 

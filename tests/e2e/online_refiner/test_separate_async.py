@@ -24,8 +24,6 @@ NUM_MINI_BATCHES = 2
 """Updates of a step, after which the rollout's servers get the weights."""
 NUM_ROLLOUTS = 16
 """Of a step."""
-RAYS_AGENT = "Agent'"
-"""How the names of Ray's own processes end that outlive a killed driver by a minute."""
 SEPARATE = [
     *("trainer.v1.trainer_mode=separate_async", f"trainer.v1.separate_async.parameter_sync_step={NUM_MINI_BATCHES}"),
     *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
@@ -137,7 +135,7 @@ def trained(start_marked: Callable, letters_job: list[str], tmp_path_factory: py
     first.wait_until(lambda: tracker.exists() and int(tracker.read_text() or 0) >= 6, 900)
     first.process.kill()  # the driver alone
     first.process.wait(20)
-    assert [one for one in first.survivors(10) if RAYS_AGENT not in one] == []
+    assert first.survivors(60, agents=False) == []
     killed_at = int(tracker.read_text())
 
     last = f"trainer.total_training_steps={killed_at + 6}"
