@@ -71,6 +71,7 @@ def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling)
         model=model,
         dtype="float32" if is_cpu else "auto",
         enforce_eager=is_cpu,
+        enable_chunked_prefill=not is_cpu,  # behind a part of a prompt vLLM turns a seed back, as only a GPU's can be
         max_model_len=_context_tokens(AutoConfig.from_pretrained(model), prompts, tasks, sampling),
         seed=sampling.seed,
     )

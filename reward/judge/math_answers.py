@@ -24,6 +24,7 @@ from reward.judge.math_text import (
 )
 from reward.judge.math_units import has_other_factors, unit_as_text
 from reward.judge.no_code import forbid_code
+from reward.judge.worked_out import is_left_undone
 
 MAX_DEPTH = 20  # of brackets: math-verify's time doubles with each
 _PER_CENT = re.compile(r"\s*(?:\\?%|per ?cent(?:age)?|pct)\s*$", re.I)
@@ -105,7 +106,9 @@ def is_equal(found: str, expected: str) -> bool:
         return False
     if is_compound(found) or is_compound(expected):
         return is_same_compound(found, expected)
-    if has_other_factors(found, expected) or _is_of_other_base(found, expected) or _has_unequal_sides(found, expected):
+    if is_left_undone(found, expected) or has_other_factors(found, expected):
+        return False
+    if _is_of_other_base(found, expected) or _has_unequal_sides(found, expected):
         return False
     gold, other = _read(expected), _read(found)
     if not gold or not other or not verify(gold, other) or _is_far(gold[0], other[0]):

@@ -41,3 +41,20 @@ def test_greedy_samples_are_the_same_twice(tiny_llama: Path, tmp_path: Path, sta
     assert first["sampling"]["temperature"] == 0.0
     example = first["prompt"]["example"]
     assert example.startswith("<|im_start|>user\n") and RECORDS[0]["prompt"].strip() in example
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_samples_are_drawn_for_more_prompts_than_fit_one_forward_pass(
+    tiny_llama: Path, tmp_path: Path, start_marked: Callable
+) -> None:
+    data, output = tmp_path / "HumanEval.jsonl", tmp_path / "out.json"
+    tasks = [{**RECORDS[0], "task_id": f"HumanEval/{index}"} for index in range(64)]
+    data.write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    script = str(Path(__file__).parents[3] / "scripts" / "evaluate.py")
+    options = ["--model", str(tiny_llama), "--output", str(output), "--max-new-tokens", "4"]
+    options += ["--num-samples", "4", "--temperature", "3"]
+    job = start_marked([script, "--benchmark", "humaneval", "--data", str(data), *options], cwd=tmp_path)
+    assert job.wait(300) == 0, job.output()[-6000:]
+    texts = [sample["text"] for sample in json.loads(output.read_text())["samples"]]
+    assert len(texts) == 256 and len(set(texts)) > 4

@@ -104,7 +104,7 @@ def test_answer_is_found(text: str, answer: str | None) -> None:
 @pytest.mark.parametrize(
     ("answer", "right", "wrong"),
     [
-        ("72", ["72", "72.0", "$72", "72.", r"\frac{144}{2}", "x = 72", "**72**", "72 cm"], ["7.2", "-72", "27"]),
+        ("72", ["72", "72.0", "$72", "72.", "x = 72", "**72**", "72 cm"], ["7.2", "-72", "27"]),
         (72, ["72"], ["73"]),
         ("Steps: 3 * 4 = 12\n#### 12", ["12"], ["3"]),
         (r"So it is $\boxed{\frac{1}{3}}$.", ["1/3", r"\dfrac13", r"\frac{2}{6}", "0.333333"], ["0.33", "3"]),
@@ -133,7 +133,7 @@ def test_answer_is_found(text: str, answer: str | None) -> None:
         ("2x", ["**2x**", "**x*2**", "2 x"], ["x**2", "x ** 2", "x **2", "**x**2**"]),
         ("x^2+1", ["x**2 + 1", "1+x**2", "**x**2 + 1**"], ["2x+1", "x**3 + 1"]),
         ("x^{n+1}", ["x**(n+1)", "x ** (n + 1)"], ["x**n+1"]),
-        ("8", ["2**3", "16*2**-1"], ["2**4", "6", "2**1**3"]),
+        ("2^3", ["2**3", "16*2**-1", "8"], ["2**4", "6", "2**1**3"]),
         ("a - b", ["a-b", "-b+a"], ["b - a"]),
         ("x-y-z", ["x - y - z"], ["x-y+z"]),
         ("mn - n", ["n(m-1)"], ["n - mn"]),
@@ -192,6 +192,53 @@ def test_answer_is_found(text: str, answer: str | None) -> None:
 def test_comparison(answer: object, right: list[str], wrong: list[str]) -> None:
     found = {text: points(answer, f"\\boxed{{{text}}}") for text in [*right, *wrong]}
     assert found == {**dict.fromkeys(right, 1.0), **dict.fromkeys(wrong, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        (
+            "8",
+            [
+                "2 + 6 = 8",
+                "8 = 2 + 6",
+                "x = 8",
+                "8.0",
+                r"8\text{ cm}^2",
+                r"8^\circ",
+                "8 dollars",
+                r"8\text{ m/s}",
+                "{8}",
+            ],
+            ["2 + 6", "2 + 6 =", "6 + 2 = 2 + 6", "x = 2 + 6", "10 - 2", "10 - (2)", "6 - -2", "2*4", r"2 \times 4"]
+            + [
+                "2(4)",
+                "(2)(4)",
+                "16/2",
+                r"\frac{16}{2}",
+                "2^3",
+                r"2^3 \text{ cm}",
+                r"\sqrt{64}",
+                "|-8|",
+                r"\log_2 256",
+            ],
+        ),
+        (r"8\text{ dollars}", ["8", "8 dollars"], ["2 + 6", r"10 - 2\text{ dollars}"]),
+        ("x = 8", ["8", "x = 8"], ["x = 2 + 6", "2 + 6"]),
+        ("6", ["6"], ["3!", r"\binom{4}{2}"]),
+        (r"\frac{1}{2}", ["0.5", "2/4", "50%"], [r"\sin 30^\circ", "1 - 1/2", r"\frac14 + \frac14", r"\frac{1/2}{1}"]),
+        ("5.5", ["11/2", r"5\frac{1}{2}", r"5\tfrac12"], [r"5 + \frac{1}{2}", r"\frac{1}{2} \cdot 11"]),
+        ("3000", [r"3 \times 10^3", r"3.0\cdot 10^{3}", r"3\,000"], [r"3 \times 1000", "3 * 10^2 * 10"]),
+        (r"-\frac{1}{2}", [r"\frac{1}{-2}", "-50%"], ["1/2 - 1"]),
+        ("50%", [r"\frac{50}{100}"], ["20% + 30%"]),
+        ("-2, 2", [r"\pm 2"], ["2"]),
+        (r"x \geq 5", [r"5 \leq x"], ["5"]),
+        (r"3\sqrt{2}", [r"\sqrt{18}", r"\sqrt{2} + \sqrt{8}"], [r"\sqrt{12}"]),
+        (r"2 \cdot 3^2", [r"3^2 \cdot 2", "18"], [r"2 \cdot 3"]),
+    ],
+)
+def test_a_number_must_be_worked_out(answer: str, right: list[str], wrong: list[str]) -> None:
+    test_comparison(answer, right, wrong)
 
 
 def test_reward_function_says_why() -> None:
