@@ -25,8 +25,8 @@ class Sampling:
         """Reject what cannot be drawn."""
         if self.num_samples < 1 or self.max_new_tokens < 1:
             raise ValueError("--num-samples and --max-new-tokens must be at least 1")
-        if not self.temperature >= 0 or not 0 < self.top_p <= 1:
-            raise ValueError("--temperature must be at least 0, and --top-p above 0 and at most 1")
+        if not 0 <= self.temperature <= 2 or not 0 < self.top_p <= 1:  # as vLLM wants it
+            raise ValueError("--temperature must be from 0 to 2, and --top-p above 0 and at most 1")
         if self.temperature == 0 and self.num_samples > 1:
             raise ValueError(
                 f"--num-samples {self.num_samples} of greedy sampling are all the same: set --temperature above 0"

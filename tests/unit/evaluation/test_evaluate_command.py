@@ -158,7 +158,8 @@ def test_options_of_a_model_are_checked_before_it_is_read(
         (["--num-samples", "2"], "set --temperature above 0"),
         (["--k", "10"], "pass@10 needs --num-samples 10 or more"),
         (["--max-new-tokens", "0"], "at least 1"),
-        (["--temperature", "-1"], "at least 0"),
+        (["--temperature", "-1"], "from 0 to 2"),
+        (["--temperature", "3"], "from 0 to 2"),
     ]:
         assert evaluate.main([*command, *options]) == 2
         assert message in capsys.readouterr().err
