@@ -104,7 +104,7 @@ HOSTILE = {**CODE, **SIZES, **TEXTS, **TRICKS}
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_answer_neither_runs_nor_hangs_nor_passes(name: str) -> None:
     problem = MathProblem.from_answer("4", problem_id=name)
-    assert problem.score("\\boxed{2+2}", LIMITS).outcome == "pass"  # and has its judge ready for mathematics
+    assert problem.score("\\boxed{2+2=4}", LIMITS).outcome == "pass"  # and has its judge ready for mathematics
     started, memory = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = problem.score(HOSTILE[name], LIMITS)
     seconds = time.monotonic() - started
