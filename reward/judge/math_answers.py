@@ -24,7 +24,7 @@ from reward.judge.math_text import (
 )
 from reward.judge.math_units import has_other_factors, unit_as_text
 from reward.judge.no_code import forbid_code
-from reward.judge.worked_out import is_left_undone
+from reward.judge.worked_out import is_number, is_worked_out
 
 MAX_DEPTH = 20  # of brackets: math-verify's time doubles with each
 _PER_CENT = re.compile(r"\s*(?:\\?%|per ?cent(?:age)?|pct)\s*$", re.I)
@@ -39,6 +39,7 @@ _WARM_UP = (
 )
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
 _SMALL_SHARE, _ROUNDED = 1e-4, 1e-5  # of a number by which another may differ; more than what rounding hides
+_SIDES = re.compile(r"=|\\(?:approx|equiv)(?![a-zA-Z])")
 _APPROX = r"\approx"
 _ABOUT = 0.05  # of a number: what the sides of this may differ by
 _SAME, _FLOAT = 1e-6, 1e-12  # what the sides of `=` may differ by, and the share of them that floats are exact to
@@ -106,14 +107,21 @@ def is_equal(found: str, expected: str) -> bool:
         return False
     if is_compound(found) or is_compound(expected):
         return is_same_compound(found, expected)
-    if is_left_undone(found, expected) or has_other_factors(found, expected):
+    if has_other_factors(found, expected) or _is_of_other_base(found, expected):
         return False
-    if _is_of_other_base(found, expected) or _has_unequal_sides(found, expected):
+    if _has_unequal_sides(found, expected):
         return False
     gold, other = _read(expected), _read(found)
     if not gold or not other or not verify(gold, other) or _is_far(gold[0], other[0]):
         return False
+    if is_number(gold[0]) and not _has_result(found):
+        return False
     return "=" not in expected or not any(verify(gold, _read(nonsense)) for nonsense in _NONSENSE)
+
+
+def _has_result(found: str) -> bool:
+    """Whether a side of an answer is a number, and no calculation of one."""
+    return any(is_worked_out(side, value) for side in _SIDES.split(found) for value in _read(side)[:1])
 
 
 def _is_far(gold: Any, found: Any) -> bool:

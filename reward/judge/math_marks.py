@@ -14,7 +14,8 @@ _PROSE = re.compile(r"[*_ \t]*(?:\(?[0-9A-Za-z]{1,3}[.)][*_ \t]+)?[A-Za-z]{2,}(?
 _STATED = re.compile(
     r"^[ \t]*(?:#{1,6}[ \t]*\**|\*\*)(?:the |my )?(?:final )?answer[*_: \t]*\n\s*"
     r"(?=[*_]*(?:[\d\\$(\[{]|[+-](?!\s)|[A-Za-z]+[*_.]*[ \t]*$|[A-Za-z]\s*=))"
-    r"|\banswer(?:[*_ \t]+is|[*_ \t]*:|(?=\s+(?:\$|\\[(\[])))[\s:*]*",
+    r"|\banswer(?:(?:[ \t](?:to|of|for)[ \t](?:[^\n.!?;]|\.(?=\d)){1,80}?)?[*_ \t]+is(?:\b|(?=n't))|[*_ \t]*:"
+    r"|(?=\s+(?:\$|\\[(\[])))[\s:*]*",
     re.I | re.M,
 )
 _OPEN, _CLOSE = "<answer>", "</answer>"
@@ -35,9 +36,9 @@ def find_answer(text: str) -> str | None:
 
     What the model thought first (up to `</think>`) is looked at only where nothing is found behind it. The last mark
     counts: a `\boxed{}`, what stands behind `####` in its line, or between `<answer>` and `</answer>`. Without any it
-    is what the last "answer is", "answer:" or heading "Answer" says, up to the end of its sentence; without that the
-    only formula of a text that has no numbers beside it, or of one line whose last words state it ("thus it is $4$.");
-    or else the whole text, if that is one line.
+    is what the last "answer is", "answer to ... is", "answer:" or heading "Answer" says, up to the end of its sentence;
+    without that the only formula of a text that has no numbers beside it, or of one line whose last words state it
+    ("thus it is $4$."); or else the whole text, if that is one line.
     """
     text = without_end_marks(text)
     begin = end_of_thoughts(text)

@@ -1,43 +1,52 @@
 r"""Is a number worked out? `2 + 6` is 8, but whoever repeats the question's sum has not answered it.
 
-math-verify takes both for equal, and a policy that is rewarded for it stops answering: it repeats.
+math-verify takes both for equal, and a policy that is rewarded for it stops answering: it repeats. What it has read is
+still a sum, a product, a power or a root; only quotients of whole numbers, doubled signs and numbers side by side (it
+reads `2 4` as 6) are gone from it, and for those the text is asked.
 """
 
 import re
+from typing import Any
 
-_SIDES = re.compile(r"=|\\approx(?![a-zA-Z])")
-_TEXT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mathit|mbox)\s*\{[^{}]*\}(?:\s*\^\s*(?:\{[-+\d]+\}|\d))?")
-_SCIENTIFIC = re.compile(r"(?:(?<!\d)|(?:\\times|\\cdot|\*|×)\s*)10\s*\^\s*(?:\{\s*[-+]?\d+\s*\}|\d)")
-_NO_PART = re.compile(r"\\(?:left|right|q?quad)(?![a-zA-Z])|\\[,;:! %$]|\^?\s*\{?\s*\\circ\}?(?![a-zA-Z])|[%\s]")
-_BRACES = re.compile("[{}]")
-_FRACTION = r"\\[cdt]?frac(?![a-zA-Z])"
-_WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
-_NAME = re.compile(r"\\?[a-zA-Z]+(?:_\w+)?")
-_NUMBER = re.compile(rf"[-+]?(?:(?P<whole>{_WHOLE}(?:\.0+)?)|(?:{_WHOLE})?(?:\.\d+|/\d+|{_FRACTION}\d+))")
-_QUOTIENT = re.compile(rf"{_FRACTION}|(?<=[\d)}}])/(?=[\d({{\\])")
-_UNDONE = re.compile(
-    r"[*×÷!|√]"  # factorials and magnitudes are calculations, too
-    r"|(?<=[\d)}])(?:[-+±](?=[-+\d.({\\])|\^|\((?=[-+\d.\\]))"
-    r"|\\(?!(?:[cdt]?frac|overline|l?dots|in)(?![a-zA-Z]))[a-zA-Z]+"
+_NOT_COUNTED = re.compile(  # texts with their exponents, and subscripts
+    r"\\(?:text|textrm|textbf|textit|mathrm|mathit|mathbf|mbox)\s*\{(?:[^{}]|\{[^{}]*\})*\}(?:\s*\^(?:\{[^{}]*\}|\d))?"
+    r"|_(?:\{\w*\}|\w)"
 )
+_SEPARATOR = re.compile(r"(?<=\d)(?:[\s{},]|\\[,;:! ])+(?=\d{3}(?!\d))")
+_DIGITS = re.compile(r"\d+")
 
 
-def is_left_undone(found: str, expected: str) -> bool:
-    r"""Whether the expected answer is a plain number, and the one that was found a calculation of it.
+def is_number(value: Any) -> bool:
+    """Whether what math-verify has read is one number: whole, decimal, a fraction, a share of 100, in powers of ten."""
+    return bool(_numbers(value))
 
-    `6 - 1 = 5` is worked out, for one side is. A fraction is a number, but `14/2` is none where 7 is expected; a
-    root, a power or a logarithm is none but where it is expected.
-    """
-    values = [_BRACES.sub("", _bare(side)) for side in _SIDES.split(expected)]
-    values = [value for value in values if not _NAME.fullmatch(value)]
-    numbers = [_NUMBER.fullmatch(value) for value in values]
-    if not numbers or not all(numbers):
+
+def is_worked_out(text: str, value: Any) -> bool:
+    """Whether it is one number, and its text no quotient that is a whole number, nor a sign of a sign."""
+    numbers = _numbers(value)
+    text = _NOT_COUNTED.sub("", text)
+    if not numbers or text.count("-") != sum(bool(number < 0) for number in numbers):
         return False
-    quotients = 0 if "%" not in expected and any(number and number["whole"] for number in numbers) else 1
-    sides = [_bare(side) for side in _SIDES.split(found) if any(map(str.isdigit, side))]
-    return bool(sides) and all(_UNDONE.search(side) or len(_QUOTIENT.findall(side)) > quotients for side in sides)
+    if not all(number.is_Integer for number in numbers):
+        return True
+    written = {int(digits) for digits in _DIGITS.findall(_SEPARATOR.sub("", text))}
+    return written - {1} == {abs(int(number)) for number in numbers} - {1}
 
 
-def _bare(side: str) -> str:
-    """Without texts, spaces, powers of ten, and signs for per cent and degrees."""
-    return _NO_PART.sub("", _SCIENTIFIC.sub("", _TEXT.sub("", side)))
+def _numbers(value: Any) -> list[Any]:
+    """The numbers that it is written with (-1, 3, 10 and 5 for `-3 * 10^5`); none if it is a calculation."""
+    from sympy import Equality, FiniteSet, Function, Integer, Mul, Number, Pow, Rational, Symbol, UnevaluatedExpr
+
+    if isinstance(value, FiniteSet) and len(value) == 1:
+        (value,) = value
+    if isinstance(value, Equality) and isinstance(value.lhs, (Symbol, Function)):
+        value = value.rhs
+    parts = Mul.make_args(value)
+    numbers = [part for part in parts if isinstance(part, Number)]
+    powers = [part for part in parts if isinstance(part, Pow) and part.base == 10 and isinstance(part.exp, Integer)]
+    shares = [part for part in parts if part == UnevaluatedExpr(Rational(1, 100))]
+    scales = len(powers) + len(shares)
+    num_signs = 1 if scales and numbers[0:1] == [-1] and len(numbers) > 1 else 0
+    if scales > 1 or len(numbers) - num_signs > 1 or len(numbers) + scales < len(parts):
+        return []
+    return [*numbers, *(number for power in powers for number in power.args)]
