@@ -114,14 +114,15 @@ def is_equal(found: str, expected: str) -> bool:
     gold, other = _read(expected), _read(found)
     if not gold or not other or not verify(gold, other) or _is_far(gold[0], other[0]):
         return False
-    if is_number(gold[0]) and not _has_result(found):
+    if is_number(gold[0]) and _has_result(expected, gold) and not _has_result(found, gold):
         return False
     return "=" not in expected or not any(verify(gold, _read(nonsense)) for nonsense in _NONSENSE)
 
 
-def _has_result(found: str) -> bool:
-    """Whether a side of an answer is a number, and no calculation of one."""
-    return any(is_worked_out(side, value) for side in _SIDES.split(found) for value in _read(side)[:1])
+def _has_result(answer: str, gold: list[Any]) -> bool:
+    """Whether a side of an answer is the expected number, and no calculation of it."""
+    sides = [(side, _read(side)[:1]) for side in _SIDES.split(answer)]
+    return any(value and is_worked_out(side, value[0]) and verify(gold, value) for side, value in sides)
 
 
 def _is_far(gold: Any, found: Any) -> bool:

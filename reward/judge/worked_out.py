@@ -2,7 +2,7 @@ r"""Is a number worked out? `2 + 6` is 8, but whoever repeats the question's sum
 
 math-verify takes both for equal, and a policy that is rewarded for it stops answering: it repeats. What it has read is
 still a sum, a product, a power or a root; only quotients of whole numbers, doubled signs and numbers side by side (it
-reads `2 4` as 6) are gone from it, and for those the text is asked.
+reads `2 4` as 6, and `(2)(1/4)` as 2.25) are gone from it, and for those the text is asked.
 """
 
 import re
@@ -12,8 +12,10 @@ _NOT_COUNTED = re.compile(  # texts with their exponents, and subscripts
     r"\\(?:text|textrm|textbf|textit|mathrm|mathit|mathbf|mbox)\s*\{(?:[^{}]|\{[^{}]*\})*\}(?:\s*\^(?:\{[^{}]*\}|\d))?"
     r"|_(?:\{\w*\}|\w)"
 )
-_SEPARATOR = re.compile(r"(?<=\d)(?:[\s{},]|\\[,;:! ])+(?=\d{3}(?!\d))")
+_SEPARATOR = re.compile(r"(?<=\d)(?:[\s{},']|\\[,;:! ])+(?=\d{3}(?!\d))")
 _DIGITS = re.compile(r"\d+")
+_QUOTIENT = re.compile(r"[/:]|\\[dtc]?frac|\\over(?![a-z])|\\div|\u00f7")
+_PRODUCT = re.compile(r"[\d)]\s*\(|\)\s*(?:\d|\\[dtc]?frac)|\\div|\u00f7")
 
 
 def is_number(value: Any) -> bool:
@@ -22,15 +24,15 @@ def is_number(value: Any) -> bool:
 
 
 def is_worked_out(text: str, value: Any) -> bool:
-    """Whether it is one number, and its text no quotient that is a whole number, nor a sign of a sign."""
+    """Whether it is one number, and its text no product, no whole quotient, and no sign of a sign."""
     numbers = _numbers(value)
     text = _NOT_COUNTED.sub("", text)
-    if not numbers or text.count("-") != sum(bool(number < 0) for number in numbers):
+    if not numbers or text.count("-") != sum(bool(number < 0) for number in numbers) or _PRODUCT.search(text):
         return False
     if not all(number.is_Integer for number in numbers):
         return True
     written = {int(digits) for digits in _DIGITS.findall(_SEPARATOR.sub("", text))}
-    return written - {1} == {abs(int(number)) for number in numbers} - {1}
+    return not _QUOTIENT.search(text) and written - {1} == {abs(int(number)) for number in numbers} - {1}
 
 
 def _numbers(value: Any) -> list[Any]:
@@ -42,7 +44,7 @@ def _numbers(value: Any) -> list[Any]:
     if isinstance(value, Equality) and isinstance(value.lhs, (Symbol, Function)):
         value = value.rhs
     parts = Mul.make_args(value)
-    numbers = [part for part in parts if isinstance(part, Number)]
+    numbers = [part for part in parts if isinstance(part, Number) and part.is_finite]
     powers = [part for part in parts if isinstance(part, Pow) and part.base == 10 and isinstance(part.exp, Integer)]
     shares = [part for part in parts if part == UnevaluatedExpr(Rational(1, 100))]
     scales = len(powers) + len(shares)
