@@ -24,7 +24,7 @@ from reward.judge.math_text import (
 )
 from reward.judge.math_units import has_other_factors, unit_as_text
 from reward.judge.no_code import forbid_code
-from reward.judge.worked_out import is_number, is_worked_out
+from reward.judge.worked_out import is_number, is_product, is_worked_out
 
 MAX_DEPTH = 20  # of brackets: math-verify's time doubles with each
 _PER_CENT = re.compile(r"\s*(?:\\?%|per ?cent(?:age)?|pct)\s*$", re.I)
@@ -37,6 +37,7 @@ _WARM_UP = (
     ("-5,000", r"10\%"),
     (r"2^{10}\cdot 3", r"\text{(A)}"),
 )
+_MIXED = re.compile(r"(?<![\d.,^_])(\d+)(?:[\s~]|\\[,;: ])+(\d{1,2})\s?/\s?([1-9]\d*)(?!\d|\.\d)")
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
 _SMALL_SHARE, _ROUNDED = 1e-4, 1e-5  # of a number by which another may differ; more than what rounding hides
 _SIDES = re.compile(r"=|\\(?:approx|equiv)(?![a-zA-Z])")
@@ -121,7 +122,7 @@ def is_equal(found: str, expected: str) -> bool:
 
 def _has_result(answer: str, gold: list[Any]) -> bool:
     """Whether a side of an answer is the expected number, and no calculation of it."""
-    sides = [(side, _read(side)[:1]) for side in _SIDES.split(answer)]
+    sides = ((side, _read(side)[:1]) for side in _SIDES.split(answer))
     return any(value and is_worked_out(side, value[0]) and verify(gold, value) for side, value in sides)
 
 
@@ -144,7 +145,13 @@ def _has_unequal_sides(found: str, expected: str) -> bool:
     if _APPROX in expected or "=" in expected or not (_APPROX in found or "=" in found):
         return False
     equal = [
-        [number for side in part.split("=") for value in _read(side)[:1] for number in _numbers(value)]
+        [
+            number
+            for side in part.split("=")
+            if not is_product(side)
+            for value in _read(side)[:1]
+            for number in _numbers(value)
+        ]
         for part in found.split(_APPROX)
     ]
     if any(not math.isclose(some[0], one, rel_tol=_FLOAT, abs_tol=_SAME) for some in equal for one in some):
@@ -181,7 +188,13 @@ def verify(gold: list[Any], found: list[Any]) -> bool:
 def _read(answer: str) -> list[Any]:
     import math_verify
 
+    answer = _MIXED.sub(_as_fraction, answer)
     share = _PER_CENT.search(answer)
-    latex = f"${answer[: share.start()]}$%" if share else f"${answer}$"
+    latex = f"${answer[: share.start()].rpartition('=')[2]}$%" if share else f"${answer}$"
     read = math_verify.parse(latex, (math_verify.LatexExtractionConfig(),), parsing_timeout=None)
     return [value for value in read if not isinstance(value, str)]
+
+
+def _as_fraction(mixed: re.Match[str]) -> str:
+    whole, numerator, denominator = map(int, mixed.groups())
+    return rf"\frac{{{whole * denominator + numerator}}}{{{denominator}}}"

@@ -12,7 +12,7 @@ _POWER = re.compile(
     r"(?!\w| ?\*\*)"  # of several Python takes the last first: those are not read
 )
 _STARS = re.compile(r"^\s*\*\*|\*\*\s*$|\*\*(?=\s)|(?<=\s)\*\*")
-_SPACE_IN_NUMBER = re.compile(r"(?<=\d)\\[,;:! ](?=\d{3}(?!\d))")
+_SPACE_IN_NUMBER = re.compile(r"(?<=\d)(?:\\[,;:! ]|\{,\}|,\\!)(?=\d{3}(?!\d))")
 _SPACES_AROUND = re.compile(r"^(?:\s|\\[,;:! ]|~)+|(?:\s|\\[,;:! ]|~)+$")
 _STYLE = re.compile(r"\\(?:boldsymbol|bm|underline|displaystyle)(?![a-zA-Z])")
 _MODULO = re.compile(r"\s*\\p?mod\s*(?:\{[^{}]*\}|\d+)$")
@@ -22,8 +22,7 @@ _DASH = re.compile(r"^\u2013 ?(?=[\d.\\])")
 _ABOUT = re.compile(r"^(?:approximately|\\approx|\u2248) ?(?=[\d.\\-])", re.I)
 _MATHS_MARKS = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]|`|\\(?:boxed|fbox)(?![a-zA-Z])")
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_NUMBER_IN_FONT = re.compile(_TEXT.pattern.replace("[^{}]*", r"\s*-?\d[\d.,]*\s*"))
-_MIXED = re.compile(r"(?<![\d.,^_])(\d+)(?:[ ~]|\\[,;: ])+(\d{1,2})/([1-9]\d*)(?![\d.])")
+_NUMBER_IN_FONT = re.compile(r"(?<![\d}])" + _TEXT.pattern.replace("[^{}]*", r"\s*-?\d[\d.,]*\s*"))
 _LETTER = r"[^\W\d_]"
 _WORDS = re.compile(rf"(?=.*{_LETTER}{{3}}){_LETTER}(?:{_LETTER}|[ '-]){{3,}}")
 _NO_WORDS = re.compile(rf"\s-|-\s|\b{_LETTER}-|-{_LETTER}\b|\b{_LETTER} (?:and|or) {_LETTER}\b")
@@ -49,7 +48,7 @@ def clean(answer: str) -> str:
     """The answer without what marks it as mathematics, and without a full stop."""
     answer = _STARS.sub(" ", _POWER.sub(_as_exponent, _BOLD.sub(r" \1 ", answer)))
     answer = _ROOT.sub(r"\\sqrt{\1}", _MATHS_MARKS.sub(" ", _STYLE.sub(" ", answer)))
-    answer = _MIXED.sub(r"\1\\frac{\2}{\3}", _NUMBER_IN_FONT.sub(r"\1", answer))
+    answer = _NUMBER_IN_FONT.sub(r"\1", answer)
     answer = _SPACES_AROUND.sub("", _SPACE_IN_NUMBER.sub("", answer)).replace("~", " ")
     for sign, command in _SIGNS.items():
         answer = answer.replace(sign, command)

@@ -14,8 +14,8 @@ _NOT_COUNTED = re.compile(  # texts with their exponents, and subscripts
 )
 _SEPARATOR = re.compile(r"(?<=\d)(?:[\s{},']|\\[,;:! ])+(?=\d{3}(?!\d))")
 _DIGITS = re.compile(r"\d+")
-_QUOTIENT = re.compile(r"[/:]|\\[dtc]?frac|\\over(?![a-z])|\\div|\u00f7")
-_PRODUCT = re.compile(r"[\d)]\s*\(|\)\s*(?:\d|\\[dtc]?frac)|\\div|\u00f7")
+_QUOTIENT = re.compile(r"[/:](?=[^A-Za-z]*\d)|\\[dtc]?frac|\\over(?![a-z])|\\div|\u00f7")
+_PRODUCT = re.compile(r"[\d)]\s*\((?!10\s*[\^)])|\)\s*(?:\d|\\[dtc]?frac)|\\div|\u00f7")
 
 
 def is_number(value: Any) -> bool:
@@ -23,11 +23,16 @@ def is_number(value: Any) -> bool:
     return bool(_numbers(value))
 
 
+def is_product(text: str) -> bool:
+    """Whether it multiplies by brackets, which math-verify may read as a sum, or divides by a sign."""
+    return _PRODUCT.search(text) is not None
+
+
 def is_worked_out(text: str, value: Any) -> bool:
     """Whether it is one number, and its text no product, no whole quotient, and no sign of a sign."""
     numbers = _numbers(value)
     text = _NOT_COUNTED.sub("", text)
-    if not numbers or text.count("-") != sum(bool(number < 0) for number in numbers) or _PRODUCT.search(text):
+    if not numbers or text.count("-") != sum(bool(number < 0) for number in numbers) or is_product(text):
         return False
     if not all(number.is_Integer for number in numbers):
         return True
