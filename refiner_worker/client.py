@@ -13,6 +13,9 @@ from refiner_worker.config import RefinerConfig
 from refiner_worker.engines import ENGINES
 
 PING_TIMEOUT_S = 30.0
+MAX_REQUESTS_IN_FLIGHT = 256
+"""Requests that may be under way at once, per replica; more wait. Ray lets a server have 1,000 calls at a time, and an
+asynchronous trainer's may be of two steps."""
 
 
 class RefinerRequestError(RuntimeError):
@@ -23,7 +26,7 @@ async def is_dead(server: ActorHandle, engine: str) -> bool:
     """Tell whether a server, or the engine behind it, is gone."""
     try:
         return await asyncio.wait_for(server.__ray_call__.remote(ENGINES[engine].has_failed), PING_TIMEOUT_S)
-    except (RayError, asyncio.TimeoutError):
+    except (TimeoutError, RayError):
         return True
 
 
@@ -43,7 +46,7 @@ class RefinerClient:
     method: str = "generate"
     """The server's method: it asks the engine for pi_0."""
     num_processes: int = 1
-    """Processes that hold a copy of this client and share ``max_requests_in_flight``."""
+    """Processes that hold a copy of this client and share MAX_REQUESTS_IN_FLIGHT."""
     caller: str = ""
     """Which of them this is: the beginning of its requests' ids."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
@@ -56,7 +59,7 @@ class RefinerClient:
         """
         loop = asyncio.get_running_loop()
         if loop not in self._slots:
-            num_slots = self.config.max_requests_in_flight * max(1, len(self.servers)) // self.num_processes
+            num_slots = MAX_REQUESTS_IN_FLIGHT * max(1, len(self.servers)) // self.num_processes
             self._slots = {loop: asyncio.Semaphore(max(1, num_slots))}
         return self._slots[loop]
 
@@ -69,7 +72,7 @@ class RefinerClient:
         params = {
             "max_tokens": max_new_tokens,
             "temperature": self.config.temperature,
-            "top_p": self.config.top_p,
+            "top_p": 1.0,
             "stop": stop,
             **ENGINES[self.engine].sampling,
         }
@@ -81,7 +84,9 @@ class RefinerClient:
         Raises:
             RefinerRequestError: If no replica could answer.
         """
-        output = await self._request(prompt_ids + response_ids, {"max_tokens": 1, "prompt_logprobs": 0})
+        # Greedy, as the refinements beside it: vLLM's drafts are verified differently in a batch that also samples.
+        params = {"max_tokens": 1, "prompt_logprobs": 0, "temperature": 0.0}
+        output = await self._request(prompt_ids + response_ids, params)
         # Entry t holds the log-prob of token t + 1: verl shifts them left by one.
         shifted = output.extra_fields["prompt_logprobs"]
         first = len(prompt_ids) - 1

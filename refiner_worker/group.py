@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from omegaconf import DictConfig, OmegaConf
@@ -25,6 +25,9 @@ from refiner_worker.config import RefinerConfig
 from refiner_worker.engines import can_sleep, engine_of
 
 logger = logging.getLogger(__name__)
+
+RESTART_TIMEOUT_S = 900.0
+"""Seconds that a dead replica may take to start anew: the GPUs of a lost node may never come back."""
 
 OF_THE_POLICY: dict[str, Any] = {
     "quantization": None,
@@ -102,6 +105,22 @@ def model_config(config: DictConfig, refiner: RefinerConfig) -> DictConfig:
 def replica_size(rollout: DictConfig) -> int:
     """Return the number of GPUs of one replica."""
     return int(rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size)
+
+
+class HostedRefiner(Protocol):
+    """What a placement of the refiner has to offer the trainer."""
+
+    def client(self) -> RefinerClient:
+        """Return a client of the replicas that are alive."""
+
+    def wake_up(self) -> int:
+        """Make it ready, and return how many replicas had to be started anew."""
+
+    def sleep(self) -> None:
+        """Give its memory back, if it takes turns with others."""
+
+    def new_draft_counts(self) -> list[int]:
+        """Return what drafts brought since the last call (``drafts.py``)."""
 
 
 class RefinerGroup:
@@ -204,11 +223,10 @@ class RefinerGroup:
 
     def _restart(self, rank: int) -> None:
         self._replicas[rank] = self._new_replica(rank)
-        limit_s = self._refiner.restart_timeout_s
         try:
-            _run_within(limit_s, self._launch(rank))
+            _run_within(RESTART_TIMEOUT_S, self._launch(rank))
         except (RayError, concurrent.futures.TimeoutError) as error:
-            why = str(error) or f"its GPUs or its server were not there within refiner.restart_timeout_s={limit_s:g}"
+            why = str(error) or f"its GPUs or its server were not there within {RESTART_TIMEOUT_S:g} s"
             raise RuntimeError(
                 f"refiner replica {rank} died and could not be started again ({why}). The last checkpoint is whole: "
                 "start the run again to resume from it, with refiner.on_replica_death=continue to go on without what "

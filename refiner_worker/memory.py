@@ -11,6 +11,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 MAX_ASKED = 8
+TIMEOUT_S = 30.0
 
 
 def most_used_gb(servers: Iterable[ActorHandle]) -> float:
@@ -21,8 +22,8 @@ def most_used_gb(servers: Iterable[ActorHandle]) -> float:
 
 def _answer(call: Any) -> float:
     try:
-        return float(ray.get(call))
-    except RayError:  # a dead one is found out, and started anew, where it is woken
+        return float(ray.get(call, timeout=TIMEOUT_S))
+    except (RayError, TimeoutError):  # a dead one is found out, and started anew, where it is woken
         return 0.0
 
 

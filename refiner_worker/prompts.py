@@ -19,11 +19,10 @@ class RefinerPrompt:
     """Renders refiner prompts.
 
     A template sees ``messages`` (the chat prompt, a list of role and content), ``question`` (its last user message),
-    ``response`` (text), ``reward`` (float), ``is_begun`` (whether the answer is begun with the beginning of the
-    response, which is kept), ``open_tag`` and ``close_tag``, and as far as ``refiner.context`` asks for it, else empty:
-    ``feedback`` (what the reward function says of the response), ``sibling`` (the best response of its group, if
-    that is better) and ``solution`` (the data set's). In a later turn of a session the prompt and the turns before are
-    one user message (``parsing.conversation``).
+    ``response`` (text), ``reward`` (float), ``open_tag`` and ``close_tag``. As far as ``refiner.context`` asks for
+    them, else empty, it sees ``feedback`` (what the reward function says of the response), ``sibling`` (the best
+    response of its group, if that is better) and ``solution`` (the data set's). In a later turn of a session the prompt
+    and the turns before are one user message (``parsing.conversation``).
 
     One that mentions the tags has its answer started for the refiner with the opening tag and read up to the closing
     one. One that has ``{% set stop = "..." %}`` has it end with that text, which is part of it, such as the closing
@@ -59,11 +58,11 @@ class RefinerPrompt:
             self.uses_tags = "close_tag" in used
             self.limits = {name: limit for name, limit in (limits or {}).items() if name in used}
             empty = [{"role": "user", "content": ""}]
-            tried = [self.encode(empty, "", -1.0, is_begun=one, told=dict.fromkeys(TOLD, " ")) for one in (False, True)]
-            stop = getattr(self._template.make_module(self._variables(empty, "", -1.0, False, {})), "stop", None)
+            tried = self.encode(empty, "", -1.0, told=dict.fromkeys(TOLD, " "))
+            stop = getattr(self._template.make_module(self._variables(empty, "", -1.0, {})), "stop", None)
         except TemplateError as error:
             raise ValueError(f"refiner.template: {path}: {error}") from error
-        self._num_overhead_tokens = max(map(len, tried))
+        self._num_overhead_tokens = len(tried)
         if stop is not None and not isinstance(stop, str):
             raise ValueError(f"refiner.template: {path}: stop is a {type(stop).__name__}; set one text")
         self.stop: str | None = CLOSE_TAG if self.uses_tags else stop
@@ -77,11 +76,10 @@ class RefinerPrompt:
         response: str,
         reward: float,
         *,
-        is_begun: bool = False,
         told: Mapping[str, str] | None = None,
     ) -> list[int]:
         """Return the token ids of one refiner prompt; control tokens that stand in its texts are text."""
-        content = self._template.render(self._variables(messages, response, reward, is_begun, told or {}))
+        content = self._template.render(self._variables(messages, response, reward, told or {}))
         begin = f"{OPEN_TAG}\n" if self.uses_tags else ""
         if not any(token in content for token in self._control_tokens):
             return self._ids(self._chat(content) + begin)
@@ -97,7 +95,7 @@ class RefinerPrompt:
         return self._num_overhead_tokens + int(1.02 * texts) + 8
 
     def _variables(
-        self, messages: list[dict[str, Any]], response: str, reward: float, is_begun: bool, told: Mapping[str, str]
+        self, messages: list[dict[str, Any]], response: str, reward: float, told: Mapping[str, str]
     ) -> dict[str, Any]:
         questions = [message["content"] for message in messages if message["role"] == "user"]
         return {
@@ -105,7 +103,6 @@ class RefinerPrompt:
             "question": questions[-1] if questions else "",
             "response": response,
             "reward": reward,
-            "is_begun": is_begun,
             "open_tag": OPEN_TAG,
             "close_tag": CLOSE_TAG,
             **{name: self._shorten(told.get(name, ""), self.limits.get(name, 0)) for name in TOLD},

@@ -71,3 +71,7 @@ class SharedRefiner:
 
     def sleep(self) -> None:
         """There is nothing to put to sleep."""
+
+    def new_draft_counts(self) -> list[int]:
+        """No drafts: the servers are the policy's."""
+        return [0, 0]

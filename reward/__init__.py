@@ -3,7 +3,8 @@
 Standard library only, so that a reward worker and the command line start in milliseconds.
 """
 
-from reward.apps import Score, Verdict, score_from_verdicts, score_response
+from reward.apps import Verdict, score_from_verdicts, score_response
+from reward.grading import Score
 from reward.limits import Limits
 from reward.problem import Problem
 

@@ -6,12 +6,16 @@
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
+from functools import partial
 from sys import getsizeof
 
-from reward.feedback import PLACE, feedback
+from reward.extract import extract_code
+from reward.feedback import feedback
+from reward.grading import Score
 from reward.judge import JudgeLostError, UnjudgeableError, ask
+from reward.judge.assertions import modules_used, names_of_the_answer
 from reward.kinds import KINDS, Judging, TestRun
 from reward.limits import Limits
 from reward.problem import Problem
@@ -40,19 +44,6 @@ class Verdict(Enum):
 
 # Verdicts of tests that ended early; all of them score as run-time errors do.
 RUNTIME_ERRORS = (Verdict.RUNTIME_ERROR, Verdict.TIME_OUT, Verdict.MEMORY_LIMIT, Verdict.OUTPUT_LIMIT)
-
-
-@dataclass(slots=True, kw_only=True, frozen=True)
-class Score:
-    """The reward of one answer, and why."""
-
-    score: float | None  # in [-1, 1]; None only for infra_error, which is no statement about the answer
-    outcome: str  # pass, fail, or the verdict of the first error
-    num_passed: int  # tests passed, counted until the first error
-    num_tests: int  # tests of the problem
-    detail: str = ""  # one line for people
-    first_error: int | None = None  # character of the answer at which the line begins that ended the program, if known
-    feedback: str = ""  # what its author may be told of it (`reward.feedback`)
 
 
 def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: str = "") -> Score:
@@ -120,22 +111,7 @@ def score_response(
             break
     score = score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
     passed = [verdict is Verdict.PASSED for verdict in verdicts]
-    return replace(
-        score,
-        first_error=_first_error(response, code, detail),
-        feedback=feedback(problem, score.outcome, passed, said, code),
-    )
-
-
-def _first_error(response: str, code: str, detail: str) -> int | None:
-    """From the line of the program that a run's last words name; None too where indentation was taken from the code."""
-    place = PLACE.search(detail)
-    behind = response[::-1].find(code[::-1])  # in linear time, as `rfind` is not
-    if place is None or behind < 0:
-        return None
-    start = len(response) - behind - len(code)
-    lines_before = code.split("\n")[: max(0, int(place.group(1)) - 1)]
-    return min(len(response), start + sum(len(line) + 1 for line in lines_before))
+    return replace(score, feedback=feedback(problem, score.outcome, passed, said, code))
 
 
 def find_code(response: str, limits: Limits, tested: Problem | str = "") -> str | None:
@@ -148,11 +124,16 @@ def find_code(response: str, limits: Limits, tested: Problem | str = "") -> str 
     """
     try:
         if isinstance(tested, Problem) and tested.kind == "test_code" and not tested.fn_name:
-            return ask("extract_tested", response, tested.inputs[0], limits=limits).value
+            return ask(partial(extract_tested, response, tested.inputs[0]), limits=limits).value
         name = tested.fn_name if isinstance(tested, Problem) else tested
-        return ask("extract_code", response, *filter(None, [name]), limits=limits).value
+        return ask(partial(extract_code, response, *filter(None, [name])), limits=limits).value
     except UnjudgeableError:
         return None
+
+
+def extract_tested(response: str, test_code: str) -> str | None:
+    """Find, in a judge, the code of an answer whose name only the test code says."""
+    return extract_code(response, *set(names_of_the_answer(test_code, None)) - modules_used(test_code))
 
 
 def run_tests(

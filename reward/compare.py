@@ -5,6 +5,8 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from reward.sandbox.jail.values import from_text
+
 # numpy.allclose's tolerances, which the APPS harness uses.
 REL_TOLERANCE = 1e-5
 ABS_TOLERANCE = 1e-8
@@ -28,6 +30,18 @@ def stdout_matches(actual: str, expected: str) -> bool:
     )
 
 
+def returned_matches(result: bytes, accepted: tuple[Any, ...]) -> str:
+    """Compare what a call returned with the JSON values accepted as right; returns "" or what is wrong."""
+    try:
+        outcome = from_text(result)
+        if not isinstance(outcome, list) or len(outcome) != 2 or outcome[0] != "value":
+            raise ValueError("no value")
+        value = _as_json(outcome[1])
+    except ValueError:
+        return "the returned value is not plain"
+    return "" if any(value_matches(value, expected) for expected in accepted) else "wrong answer"
+
+
 def value_matches(actual: Any, expected: Any) -> bool:
     """Compare a returned JSON value with the expected one, by Python's `==` and a tolerance for expected floats.
 
@@ -40,6 +54,29 @@ def value_matches(actual: Any, expected: Any) -> bool:
     if isinstance(expected, float) and isinstance(actual, (int, float)):
         return _close(actual, expected)
     return bool(actual == expected)
+
+
+def _as_json(value: Any) -> Any:
+    """The value as JSON has it, tuples as lists, keys as text; ValueError: JSON does not have it."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict):
+        items = {_key(key): _as_json(item) for key, item in value.items()}
+        if len(items) == len(value):  # else two keys are one text in JSON
+            return items
+    raise ValueError(f"JSON has no such {type(value).__name__}")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    if isinstance(key, (int, float)):
+        return repr(key)
+    raise ValueError(f"JSON has no key of type {type(key).__name__}")
 
 
 def _lines(text: str) -> list[str]:

@@ -1,11 +1,15 @@
-"""From a model's answer to the code in it, in time that grows with its length only."""
+"""From a model's answer to the code in it, in time that grows with its length only.
+
+markdown-it-py is not used: models also open a fence behind words, close one behind code and leave marks of quotes out,
+which CommonMark takes for text.
+"""
 
 import ast
+import builtins
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-from reward.definitions import defines, is_filter, is_program, parsed, shows_values
 
 _RUN = re.compile(r"`{3,}|~{3,}")
 # Indentation, and marks of list items and block quotes.
@@ -24,30 +28,26 @@ _CLOSING_TAGS = ("</answer>", "</code>", "</solution>", "</python>", "[/PYTHON]"
 _END_OF_THOUGHTS = re.compile(
     r"^[ \t]*</think(?:ing)?>|</think(?:ing)?>(?:[ \t]*\r?$|(?=[ \t]*<(?:answer|code|solution|python)>))", re.M
 )
-_END_MARKS = (
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end|>",
-    "<|return|>",
-    "<end_of_turn>",
-    "<｜end▁of▁sentence｜>",
-    "<eos>",
-    "</s>",
+_END_MARKS = ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>",
+              "<end_of_turn>", "<｜end▁of▁sentence｜>", "<eos>", "</s>")  # fmt: skip
+_BEFORE_CODE = re.compile(r"(?:[ \t\f]*(?:#[^\r\n]*)?[\r\n])*[ \t\f]*(?:#[^\r\n]*)?")
+_PROMPT = ">>>"
+_COMMANDS = ("!", "%", "$ ", "pip install ", "#")
+"""What lines begin with that a shell or a notebook runs; comments may stand between them."""
+_READS = re.compile(
+    r"\binput\s*[(,)]|=\s*input\b|\bimport\s+input\b|\bstdin\b(?!\s*=[^=]|\.write\b|\.close\b|[\"'])|\b__stdin__\b"
+    r"|\bfileinput\b|\b(?:f?d?open|read|FileIO|mmap)\s*\(\s*0\b|/dev/(?:stdin|fd/0)"
 )
+"""What reads standard input, or names what does (`read = input`); `sys.stdin = ...` gives it another."""
+_GIVES_ANOTHER, _KEEPS = re.compile(r"\bstdin\s*=[^=]"), re.compile(r"=\s*(?:sys\s*\.\s*)?stdin\s*$", re.M)
+"""What a harness does around a program's function: `old = sys.stdin`, then `sys.stdin = ...`."""
+_WRITES = re.compile(r"\bprint\b|write|stdout")
+_COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.M)
+_MODULES = {*sys.stdlib_module_names, "numpy"}
+"""Imports from elsewhere are of the answer itself: `from solution import f`."""
 _TAB = 4  # columns
 _MAX_CLOSING_INDENTATION = 3  # columns more than the opening fence's
-_STATEMENTS_OF_CODE = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.Import,
-    ast.ImportFrom,
-    ast.Assign,
-    ast.AugAssign,
-)
+_STATEMENTS_OF_CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
 
 
 def extract_code(response: str, *names: str) -> str | None:
@@ -229,10 +229,118 @@ def _width(before: str) -> int:
 def _looks_like_code(text: str) -> bool:
     tree = parsed(text)
     for node in ast.walk(tree) if tree else ():
-        if isinstance(node, _STATEMENTS_OF_CODE):
+        if isinstance(node, (*_STATEMENTS_OF_CODE, ast.AugAssign)):
             return True
         if isinstance(node, ast.AnnAssign) and node.value is not None:  # without a value, prose: "Answer: x"
             return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            return True
+    return False
+
+
+def parsed(text: str) -> ast.Module | None:
+    """Its tree, or None if it is no Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # all of them mean that the text is no program
+        return None
+
+
+def is_program(code: str) -> bool:
+    """Whether there is more in it than comments and commands, and it does not begin as a transcript (`>>> f(1)`)."""
+    before = _BEFORE_CODE.match(code)
+    start = before.end() if before else 0
+    if start == len(code) or code.startswith(_PROMPT, start):
+        return False
+    return not all(line.startswith(_COMMANDS) for line in map(str.lstrip, code.splitlines()) if line)
+
+
+def shows_values(code: str) -> bool:
+    """Whether it only shows values, as a program's output does: expressions that call nothing."""
+    tree = parsed(code)
+    if tree is None or not all(isinstance(statement, ast.Expr) for statement in tree.body):
+        return False
+    return not any(isinstance(node, ast.Call) for node in ast.walk(tree))
+
+
+def is_filter(code: str) -> bool:
+    """Whether it seems to read standard input and to write; what a line of comment says of it does not count."""
+    code = _COMMENT_LINE.sub("", code)
+    reading = _KEEPS.sub("", code) if _GIVES_ANOTHER.search(code) else code
+    return _READS.search(reading) is not None and _WRITES.search(code) is not None
+
+
+def defines(code: str, name: str) -> bool:
+    """Whether it gives the name a meaning: a definition, a class with a method of the name, an assignment, an import.
+
+    A function without a body, what is taken of the name itself or of another's attribute of that name (`f = s.f`), and
+    imports of the answer give none. Where it does not compile, as an answer that was cut short, a line that begins so
+    does.
+    """
+    if name not in code:
+        return False
+    tree = parsed(code)
+    if tree is None:
+        begins = rf"^[ \t]*(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+){name}\b|^{name}[ \t]*(?::[^=\n]*)?=(?!=)"
+        return re.search(begins, code, re.M) is not None
+    is_use = _is_use(tree)
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:  # also under `if`, `try` and the like, and in classes, but in no function
+        if name in _names(node, is_use=is_use):
+            return True
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.expr)):
+            nodes += ast.iter_child_nodes(node)
+    return False
+
+
+def _is_use(tree: ast.Module) -> bool:
+    """Whether a block has names or modules of another block, as `Solution()` or `import solution`."""
+    bound = {"self", *dir(builtins)}
+    read: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ctx):
+                (read if isinstance(ctx, ast.Load) else bound).add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                bound.add(name)
+            case ast.Import() | ast.ImportFrom():
+                bound.update(_names(node, is_use=False))
+    return not read <= bound
+
+
+def _names(node: ast.AST, *, is_use: bool) -> list[str]:
+    """What a statement defines; in a use of another block what is taken of it by its own name is none."""
+    match node:
+        case ast.FunctionDef(name=name, body=body) | ast.AsyncFunctionDef(name=name, body=body):
+            return [] if all(map(_says_nothing, body)) else [name]
+        case ast.ClassDef(name=name):
+            return [name]
+        case ast.ImportFrom(module=module, names=names):
+            return [alias.asname or alias.name for alias in names if _is_known(module or "")]
+        case ast.Import(names=names):
+            return [alias.asname or alias.name.partition(".")[0] for alias in names if _is_known(alias.name)]
+        case ast.Assign(targets=targets, value=value):
+            inner = [] if isinstance(value, ast.Lambda) else list(ast.walk(value))
+            read = {part.id for part in inner if isinstance(part, ast.Name)}
+            read |= {part.attr for part in inner if is_use and isinstance(part, ast.Attribute)}
+            stored = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            return [part.id for part in stored if isinstance(part.ctx, ast.Store) and part.id not in read]
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            return [name]
+    return []
+
+
+def _is_known(module: str) -> bool:
+    return module.partition(".")[0] in _MODULES
+
+
+def _says_nothing(statement: ast.stmt) -> bool:
+    """Whether it is what a function's body is left out with."""
+    match statement:
+        case ast.Pass() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Raise(exc=ast.Name(id="NotImplementedError") | ast.Call(func=ast.Name(id="NotImplementedError"))):
             return True
     return False

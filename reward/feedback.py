@@ -8,7 +8,7 @@ from reward.problem import Problem
 
 MAX_CHARACTERS = 200
 """Of an example's input, and of a line of the program."""
-PLACE = re.compile(r"\(solution\.py, line ([0-9]{1,9})\)$")  # as `sandbox.execution.last_words` says it
+_PLACE = re.compile(r"\(solution\.py, line ([0-9]{1,9})\)$")  # as `sandbox.execution.last_words` says it
 _WORDS = {
     "runtime_error": "ends in an error",
     "time_out": "does not end in time",
@@ -48,7 +48,7 @@ def feedback(problem: Problem, outcome: str, passed: Sequence[bool], said: str, 
 
 def _with_line(said: str, code: str) -> str:
     """Put the program's line in the place of its number, which an author would have to count."""
-    place, lines = PLACE.search(said), code.split("\n")
+    place, lines = _PLACE.search(said), code.split("\n")
     if place is None or not 0 < int(place.group(1)) <= len(lines):
         return said
     line = lines[int(place.group(1)) - 1].strip()

@@ -1,15 +1,15 @@
-"""Grades of answers that a judge reads without running anything: what mathematics and puzzles share."""
+"""What rewards share: their score, and for mathematics and puzzles how a judge grades what nothing runs."""
 
 import asyncio
+import functools
 import importlib.util
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reward.apps import Score
-from reward.judge import JudgeLostError, UnjudgeableError, ask
+from reward.judge import JudgeLostError, UnjudgeableError
 from reward.limits import Limits
-from reward.verl_reward import thread_pool
 
 _FEEDBACK = {
     "fail": "The final answer is wrong: {}",
@@ -20,8 +20,20 @@ _MAX_FEEDBACK = 300  # characters of what was found
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
+class Score:
+    """The reward of one answer, and why."""
+
+    score: float | None  # in [-1, 1]; None only for infra_error, which is no statement about the answer
+    outcome: str  # pass, fail, or the verdict of the first error
+    num_passed: int  # tests passed, counted until the first error
+    num_tests: int  # tests of the problem
+    detail: str = ""  # one line for people
+    feedback: str = ""  # what its author may be told of it (`reward.feedback`)
+
+
+@dataclass(slots=True, kw_only=True, frozen=True)
 class Graded:
-    """A problem whose answers are graded by a task of `reward.judge.tasks`."""
+    """A problem whose answers a judge grades, by `ask`."""
 
     problem_id: str  # names the problem in errors
     ground_truth: str  # what the task needs beside the response
@@ -47,16 +59,21 @@ class Graded:
         return Score(score=points, outcome=outcome, num_passed=int(outcome == "pass"), num_tests=1, detail=found)
 
 
-def ask_grade(task: str, *arguments: str, limits: Limits) -> tuple[str, float, str]:
-    """Have a judge do one of the tasks `grade_...` of `reward.judge.tasks`; errors as `reward.judge.ask`."""
-    outcome, points, found = ask(task, *arguments, limits=limits).value
-    return outcome, points, found
-
-
 def require(package: str, install: str) -> None:
     """Raise ValueError if a package is missing that judges import; says how to install it."""
     if importlib.util.find_spec(package) is None:
         raise ValueError(f"grading these answers needs the package {package} on every node: pip install {install}")
+
+
+def row_check(problem_of: Callable[..., Graded]) -> Callable[..., None]:
+    """Return `validate_row(row, *, limits=None)` for one kind of problems: ValueError where it cannot be graded."""
+
+    def validate_row(row: Mapping[str, Any], *, limits: Mapping[str, Any] | None = None) -> None:
+        Limits(**dict(limits or {}))
+        where = f"of {row.get('data_source') or 'unnamed data source'}"
+        problem_of(row["reward_model"]["ground_truth"], problem_id=where)
+
+    return validate_row
 
 
 def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[dict[str, float | int | str | None]]]:
@@ -79,22 +96,15 @@ def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[
     ) -> dict[str, float | int | str | None]:
         """Grade one response without blocking verl's event loop.
 
-        Args:
-            data_source: the row's, used in errors only.
-            solution_str: the decoded response.
-            ground_truth: what the response is compared with.
-            extra_info: unused.
-            max_concurrency: responses graded at once by this process, each by a judge of some 70 MB.
-            limits: fields of `Limits` that differ from their defaults; a grade may take `test_s` and `judge_bytes`.
-            reward_router_address: given by verl when a reward model runs beside; unused.
-            reward_model_tokenizer: as above.
+        Args as verl gives them, and by `reward_kwargs` `max_concurrency`, how many judges of some 70 MB grade at once,
+        and `limits`, fields of `Limits` that differ from their defaults.
 
         Returns:
             score (points), acc (1.0 if they are full), outcome, and feedback (one line for a refiner, or "").
 
         Raises:
             ValueError: the ground truth is malformed.
-            RuntimeError: no judge answered (infra_error): that must not become a reward.
+            RuntimeError: see `score_in_thread`.
         """
         bounds = Limits(**dict(limits or {}))
 
@@ -102,17 +112,36 @@ def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[
             problem = problem_of(ground_truth, problem_id=f"of {data_source or 'unnamed data source'}")
             return problem.problem_id, problem.score(solution_str, bounds)
 
-        problem_id, result = await asyncio.get_running_loop().run_in_executor(thread_pool(max_concurrency), score)
-        if result.score is None:
-            raise RuntimeError(
-                f"problem {problem_id}: the answer could not be graded in {bounds.infra_attempts} attempts "
-                f"({result.detail}): check free processes and memory of the reward workers, or lower max_concurrency"
-            )
-        return {
-            "score": result.score,
-            "acc": float(result.outcome == "pass"),
-            "outcome": result.outcome,
-            "feedback": _FEEDBACK.get(result.outcome, "").format(result.detail[:_MAX_FEEDBACK]),
-        }
+        result = await score_in_thread(score, bounds, max_concurrency)
+        told = _FEEDBACK.get(result.outcome, "").format(result.detail[:_MAX_FEEDBACK])
+        return {**said_of(result), "feedback": told}
 
     return compute_score
+
+
+def said_of(result: Score) -> dict[str, float | int | str | None]:
+    """What verl is told of any score."""
+    return {"score": result.score, "acc": float(result.outcome == "pass"), "outcome": result.outcome}
+
+
+async def score_in_thread(score: Callable[[], tuple[str, Score]], limits: Limits, max_concurrency: int) -> Score:
+    """Call what gives a problem's id and a score.
+
+    Raises:
+        ValueError: `max_concurrency` is below 1.
+        RuntimeError: no verdict came (infra_error): that must not become a reward. verl leaves the response out then.
+    """
+    problem_id, result = await asyncio.get_running_loop().run_in_executor(_thread_pool(max_concurrency), score)
+    if result.score is None:
+        raise RuntimeError(
+            f"problem {problem_id}: the answer could not be run in {limits.infra_attempts} attempts ({result.detail}): "
+            "check free processes, memory and disk of the reward workers, or lower max_concurrency"
+        )
+    return result
+
+
+@functools.lru_cache
+def _thread_pool(max_concurrency: int) -> ThreadPoolExecutor:
+    if max_concurrency < 1:
+        raise ValueError(f"max_concurrency is {max_concurrency}: set reward_kwargs.max_concurrency to at least 1")
+    return ThreadPoolExecutor(max_workers=max_concurrency, thread_name_prefix="reward")

@@ -3,11 +3,16 @@
 The judge's CPU seconds count as the test's: what is slow to judge uses up the answer's time.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+from reward.compare import returned_matches, stdout_matches
 from reward.judge import ask
+from reward.judge.assertions import load_modules
+from reward.judge.assertions import run_test_code as run_assertions
 from reward.limits import Limits
 from reward.problem import Problem
 from reward.sandbox import Execution, Program, Sandbox, arguments_text
@@ -46,19 +51,23 @@ def run_stdin_test(run: TestRun) -> tuple[Execution, Judging]:
 
 def _judge_stdout(execution: Execution, expected: str, limits: Limits) -> bool:
     stdout, execution.stdout = execution.stdout, ""
-    reply = ask("stdout_matches", stdout, expected, limits=limits)
+    reply = ask(partial(stdout_matches, stdout, expected), limits=limits)
     execution.seconds += reply.seconds
     return reply.value
 
 
 def run_call_test(run: TestRun) -> tuple[Execution, Judging]:
     """Call a function; returns what it did, and what compares its value."""
-    return _run_call(run, "returned_matches", leetcode=run.problem.leetcode)
-
-
-def run_value_test(run: TestRun) -> tuple[Execution, Judging]:
-    """Call a function; returns what it did, and what hands its value, of exact built-in types, to the test's judge."""
-    return _run_call(run, "returned_satisfies", leetcode=False)
+    problem = run.problem
+    arguments = arguments_text(problem.inputs[run.index])
+    execution = run.execute(
+        Program(code=run.code, fn_name=problem.fn_name, arguments=arguments, leetcode=problem.leetcode)
+    )
+    accepted = problem.outputs[run.index]
+    if execution.result in [f'["value", {json.dumps(value)}]'.encode() for value in accepted]:  # most right answers
+        execution.result = b""
+        return execution, lambda: True
+    return execution, partial(_judge_value, execution, accepted, run.limits)
 
 
 def run_test_code(run: TestRun) -> tuple[Execution, Judging]:
@@ -70,7 +79,8 @@ def run_test_code(run: TestRun) -> tuple[Execution, Judging]:
     test_code = run.problem.inputs[run.index]
     judge_s = 0.0
     for calls.is_hasty in (True, False):  # most tests take few items of an iterator, others all of a slow one
-        reply = ask("run_test_code", test_code, run.problem.fn_name, limits=run.limits, on_call=calls.call)
+        question = partial(run_assertions, test_code, run.problem.fn_name)
+        reply = ask(question, limits=run.limits, load=partial(load_modules, test_code), on_call=calls.call)
         judge_s += reply.seconds
         ending, detail = reply.value
         if ending != "late":
@@ -85,21 +95,13 @@ def run_test_code(run: TestRun) -> tuple[Execution, Judging]:
 KINDS: dict[str, Callable[[TestRun], tuple[Execution, Judging]]] = {
     "stdin": run_stdin_test,
     "call": run_call_test,
-    "value": run_value_test,
     "test_code": run_test_code,
 }
 
 
-def _run_call(run: TestRun, task: str, *, leetcode: bool) -> tuple[Execution, Judging]:
-    arguments = arguments_text(run.problem.inputs[run.index])
-    program = Program(code=run.code, fn_name=run.problem.fn_name, arguments=arguments, leetcode=leetcode)
-    execution = run.execute(program)
-    return execution, partial(_judge_value, execution, task, run.problem.outputs[run.index], run.limits)
-
-
-def _judge_value(execution: Execution, task: str, expected: object, limits: Limits) -> bool:
+def _judge_value(execution: Execution, accepted: tuple[Any, ...], limits: Limits) -> bool:
     result, execution.result = execution.result, b""
-    reply = ask(task, result, expected, limits=limits)
+    reply = ask(partial(returned_matches, result, accepted), limits=limits)
     execution.seconds += reply.seconds
     execution.detail = reply.value
     return not execution.detail

@@ -13,8 +13,11 @@ process that calls this, nor run anywhere.
 
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 
-from reward.grading import Graded, ask_grade, require, verl_function
+from reward.grading import Graded, require, row_check, verl_function
+from reward.judge import ask
+from reward.judge.math_answers import grade_math, grade_text, load
 from reward.limits import Limits
 
 
@@ -42,8 +45,11 @@ class MathProblem(Graded):
 
     def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
         """See `Graded.ask`."""
-        outcome, points, found = ask_grade("grade_text", response, self.ground_truth, limits=limits)
-        return (outcome, points, found) if outcome else ask_grade("grade_math", found, self.ground_truth, limits=limits)
+        grade = ask(partial(grade_text, response, self.ground_truth), limits=limits).value
+        if grade[0]:
+            return grade
+        return ask(partial(grade_math, grade[2], self.ground_truth), load=load, limits=limits).value
 
 
 compute_score = verl_function(MathProblem.from_answer)
+validate_row = row_check(MathProblem.from_answer)

@@ -9,16 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reward.judge import JudgeLostError, UnjudgeableError, ask
-from reward.judge.fault_texts import FAULT_TEXTS
+from reward.judge.assertions import USELESS, load_modules, passes_useless
 from reward.limits import Limits
 from reward.sandbox.jail.values import arguments_text
-from reward.solution_class import with_functions, without_class
 
 _MAX_DEPTH = 200  # of values: the steps that carry them take several of the interpreter's 1,000 frames a level
-
-
-class UncallableError(ValueError):
-    """Test code calls the answer with a value that has no form as text, or wants one of it: no answer can pass."""
+_DEEP = f"nested more than {_MAX_DEPTH} deep: give plainer values, or leave the problem out"
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -27,17 +23,15 @@ class Problem:
 
     Example: `Problem(problem_id="7", inputs=[[1, 2]], outputs=[3], fn_name="add")` is call-based: test 0 calls
     `add(1, 2)` and expects 3. With `fn_name=None` the inputs and outputs are standard input and output. With
-    `kind="test_code"` an input is assertions such as `assert add(1, 2) == 3`; with `kind="value"` the test calls
-    `add(1, 2)` and a function of the caller's, which `from_input_output` does not build, judges the returned value.
+    `kind="test_code"` an input is assertions such as `assert add(1, 2) == 3`.
     """
 
     problem_id: str  # names the problem in every error
-    inputs: list[Any]  # [num_tests] stdin: text; call, value: list of arguments; test_code: source of assertions
-    # [num_tests] stdin: text; call: tuple of the values accepted as right; test_code: None; value: judge, value -> bool
-    outputs: list[Any]
+    inputs: list[Any]  # [num_tests] stdin: text; call: list of arguments; test_code: source of assertions
+    outputs: list[Any]  # [num_tests] stdin: text; call: tuple of the values accepted as right; test_code: None
     kind: str = "stdin"  # a key of `kinds.KINDS`
     fn_name: str | None = (
-        None  # call, value: function to call, or with `leetcode` a method of class Solution; test_code: the `candidate`
+        None  # call: function to call, or with `leetcode` a method of class Solution; test_code: the `candidate`
     )
     leetcode: bool = True  # call, test_code: answers find names without import, and class Solution, as on LeetCode
     starter_code: str = ""  # what the question gives the solver to start from; not needed for scoring
@@ -71,7 +65,6 @@ class Problem:
             ValueError: no tests, unequal numbers of inputs and outputs, a malformed test, or one that every answer or
                 none can pass; it names the problem and what to fix. Such a problem cannot be scored, so check the
                 data before training.
-            UncallableError: a ValueError; test code hands the answer functions, types or objects.
             JudgeLostError: no judge could try the test code, by no fault of its own; it names the problem.
         """
         where = f"problem {problem_id}"
@@ -102,16 +95,25 @@ class Problem:
         accepted = _accepted_values(inputs, outputs)
         _check_returnable(accepted, where, limits)
         arguments = [_as_arguments(value, f"{where}: input {index}") for index, value in enumerate(inputs)]
-        _check_arguments(arguments, where)
+        for index, values in enumerate(arguments):
+            for value in values:
+                _check_value(value, f"{where}: input {index}")
         return problem(inputs=arguments, outputs=accepted, kind="call", examples=examples)
+
+
+def read_json(text: str, where: str) -> Any:
+    """The value in JSON text; ValueError, beginning with `where`: it is none, or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:  # some 1,000 deep in Python 3.11, later ones go deeper
+        raise ValueError(f"{where} is {_DEEP}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{where} is not JSON ({error}): give JSON text") from error
 
 
 def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if isinstance(input_output, str):
-        try:
-            input_output = json.loads(input_output)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where}: input_output is not JSON ({error}): give an object or its JSON text") from error
+        input_output = read_json(input_output, f"{where}: input_output")
     if not isinstance(input_output, Mapping):
         raise ValueError(f"{where}: input_output is not an object: give one with the keys inputs and outputs")
     for key in ("inputs", "outputs") if "test_code" not in input_output else ("test_code",):
@@ -123,61 +125,44 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
 def _as_name(fn_name: object, where: str) -> str | None:
     if fn_name is None:
         return None
-    if isinstance(fn_name, str) and without_class(fn_name).isidentifier():
-        return without_class(fn_name)
+    if isinstance(fn_name, str) and fn_name.isidentifier():
+        return fn_name
     raise ValueError(f"{where}: fn_name is {fn_name!r}: give a Python name, or leave it out for a stdin problem")
 
 
 def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Limits) -> list[str]:
-    """Assertions that parse, at least one, none of which every answer passes."""
-    read: list[str] = []
+    """Assertions that parse, at least one, which together pass no answer that solves nothing."""
     if not tests:
         raise ValueError(f"{where}: no tests: give at least one piece of test_code, or leave the problem out")
     for index, test in enumerate(tests):
         if not isinstance(test, str):
             raise ValueError(f"{where}: test_code {index} is {type(test).__name__}: give Python source")
         try:
-            read.append(with_functions(test, ast.parse(test)))
+            ast.parse(test)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ValueError(f"{where}: test_code {index} is no Python ({error}): give Python source") from error
     try:
-        faults = _faults_of_tests(tuple(read), fn_name, limits)
+        returned = _useless_answer_passed(tuple(tests), fn_name, limits)
     except JudgeLostError as error:
         raise JudgeLostError(f"{where}: test_code could not be tried ({error})") from error
-    num_swallowing = sum(kind == "swallowing" for _, kind, _ in faults)
-    for index, kind, cause in faults:
-        if kind == "swallowing" and num_swallowing < len(tests):
-            continue
-        error_kind = UncallableError if kind in ("uncallable", "unusable") else ValueError
-        raise error_kind(f"{where}: test_code {index} {FAULT_TEXTS[kind].format(cause)}")
-    return read
+    if returned:
+        raise ValueError(
+            f"{where}: test_code passes an answer that returns {returned} whatever it is asked: let it assert more of "
+            "the answer (HumanEval's wants a last line check(candidate)), or leave the problem out"
+        )
+    return tests
 
 
 @functools.lru_cache(maxsize=1 << 16)  # a problem is read anew for every answer
-def _faults_of_tests(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> list[tuple[int, str, str]]:
-    """Index, kind (of `FAULT_TEXTS`) and cause of what makes tests useless; raises JudgeLostError."""
-    seconds = limits.judge_s / 2  # for what answers pass them all; the rest is for trials of each
-    try:
-        return ask("faults_of_tests", tests, fn_name, seconds, limits=limits).value
-    except UnjudgeableError:  # with values that they are not made for they may run for ever
-        share = replace(limits, judge_s=limits.judge_s / len(tests))
-        faults = [
-            (index, *fault) for index, test in enumerate(tests) for fault in _faults_of_test(test, fn_name, share)
-        ]
-    if len(faults) == len(tests) or any(kind != "swallowing" for _, kind, _ in faults):
-        return faults
-    try:
-        return faults + ask("faults_together", tests, fn_name, seconds, limits=limits).value
-    except UnjudgeableError as error:
-        return [*faults, (0, "untried", str(error))]
-
-
-def _faults_of_test(test: str, fn_name: str | None, limits: Limits) -> list[tuple[str, str]]:
-    """Kind and cause of what makes a test useless alone; raises JudgeLostError."""
-    try:
-        return [(kind, cause) for _, kind, cause in ask("faults_of_tests", [test], fn_name, 0.0, limits=limits).value]
-    except UnjudgeableError as error:
-        return [("crash", str(error))] if error.is_crash else []
+def _useless_answer_passed(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> str:
+    """What the first of `USELESS` returns that passes all tests, or ""; raises JudgeLostError."""
+    share = replace(limits, judge_s=limits.judge_s / len(USELESS))
+    for returned in USELESS:
+        question = functools.partial(passes_useless, tests, fn_name, returned)
+        with contextlib.suppress(UnjudgeableError):  # on values that they are not made for tests may run for ever
+            if ask(question, limits=share, load=functools.partial(load_modules, "\n".join(tests))).value:
+                return returned
+    return ""
 
 
 def _check_printable(outputs: list[str], where: str, limits: Limits) -> None:
@@ -187,43 +172,33 @@ def _check_printable(outputs: list[str], where: str, limits: Limits) -> None:
             num_bytes = len(text.rstrip().encode())
         except UnicodeEncodeError as error:
             raise ValueError(f"{where}: output {index} cannot be printed ({error}): give Unicode text") from error
-        if num_bytes > limits.output_bytes:
-            raise ValueError(
-                f"{where}: output {index} has {num_bytes} bytes, but programs may print {limits.output_bytes}: "
-                "set limits.output_bytes (and limits.file_bytes) higher, or leave the problem out"
-            )
+        _check_size(num_bytes, f"{where}: output {index} has {num_bytes} bytes, but programs may print", limits)
 
 
-def _check_arguments(arguments: list[list[Any]], where: str) -> None:
-    """Refuse what no call can be given."""
-    for index, values in enumerate(arguments):
-        try:
-            arguments_text(values)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{where}: input {index} is no JSON value ({error}): give plain ones, less deep"
-            ) from error
-        for value in values:
-            _check_depth(value, f"{where}: input {index}")
-
-
-def _check_depth(value: Any, where: str) -> None:
-    """Refuse values nested deeper than any answer could be given or return them."""
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [item for outer in level for item in _items(outer)]
-        if not level:
-            return
-    if any(isinstance(item, (list, tuple, dict)) for item in level):
+def _check_size(num_bytes: int, said: str, limits: Limits) -> None:
+    if num_bytes > limits.output_bytes:
         raise ValueError(
-            f"{where} is nested more than {_MAX_DEPTH} deep: give plainer values, or leave the problem out"
+            f"{said} {limits.output_bytes}: set limits.output_bytes (and limits.file_bytes) higher, or leave the "
+            "problem out"
         )
 
 
-def _items(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, (list, tuple)) else []
+def _check_value(value: Any, where: str) -> str:
+    """The value as JSON text; refuse what no call can be given or return."""
+    try:
+        text = json.dumps(value)
+        arguments_text([value])
+    except RecursionError as error:
+        raise ValueError(f"{where} is {_DEEP}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where} is no JSON value ({error}): give plain ones") from error
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner = [list(item.values()) if isinstance(item, dict) else item for item in level]
+        level = [item for items in inner if isinstance(items, (list, tuple)) for item in items]
+    if any(isinstance(item, (list, tuple, dict)) for item in level):
+        raise ValueError(f"{where} is {_DEEP}")
+    return text
 
 
 def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limits) -> None:
@@ -234,19 +209,8 @@ def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limit
             "give at least one that does, or leave the problem out"
         )
     for index, values in enumerate(accepted):
-        try:
-            num_bytes = min(len(json.dumps(value)) for value in values)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{where}: output {index} is no JSON value ({error}): give plain ones, less deep"
-            ) from error
-        for value in values:
-            _check_depth(value, f"{where}: output {index}")
-        if num_bytes > limits.output_bytes:
-            raise ValueError(
-                f"{where}: output {index} takes {num_bytes} bytes, but calls may return {limits.output_bytes}: "
-                "set limits.output_bytes (and limits.file_bytes) higher, or leave the problem out"
-            )
+        num_bytes = min(len(_check_value(value, f"{where}: output {index}")) for value in values)
+        _check_size(num_bytes, f"{where}: output {index} takes {num_bytes} bytes, but calls may return", limits)
 
 
 def _as_text(value: object, where: str) -> str:
@@ -261,10 +225,7 @@ def _as_text(value: object, where: str) -> str:
 def _as_arguments(value: object, where: str) -> list[Any]:
     """Arguments of a call: a list, or JSON text with one argument a line."""
     if isinstance(value, str):
-        try:
-            value = [json.loads(line) for line in value.strip().split("\n")]
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where} is text but not one JSON value a line ({error}): give a list") from error
+        value = [read_json(line, f"{where}, of text with one JSON value a line,") for line in value.strip().split("\n")]
     if not isinstance(value, list):
         raise ValueError(f"{where} is {type(value).__name__}: give the list of the call's arguments")
     return [_with_int_keys(argument) for argument in value]

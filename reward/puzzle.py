@@ -11,8 +11,11 @@ response hold, or else all of it.
 
 import json
 from dataclasses import dataclass
+from functools import partial
 
-from reward.grading import Graded, ask_grade, require, verl_function
+from reward.grading import Graded, require, row_check, verl_function
+from reward.judge import ask
+from reward.judge.puzzles import grade_puzzle, load
 from reward.limits import Limits
 
 FORGEABLE = {
@@ -55,7 +58,9 @@ class Puzzle(Graded):
 
     def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
         """See `Graded.ask`."""
-        return ask_grade("grade_puzzle", self.ground_truth, response, limits=limits)
+        question = partial(grade_puzzle, self.ground_truth, response)
+        return ask(question, load=partial(load, self.ground_truth), limits=limits).value
 
 
 compute_score = verl_function(Puzzle.from_ground_truth)
+validate_row = row_check(Puzzle.from_ground_truth)

@@ -2,15 +2,17 @@
 
 A problem has `input_output` as in APPS, for programs, or the expected final answer of a mathematical one as `answer`.
 Prints one JSON object a line, in the order of the solutions. Exit status: 0; 1 if an answer could not be run
-(infra_error, score null) or a problem's test code not be tried; 2 if the input or the command line is wrong, or the
-scores cannot be written.
+(infra_error, score null) or a problem's test code not be tried; 2 if the input or the command line is wrong.
 """
 
 import argparse
+import gzip
+import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -18,13 +20,11 @@ from typing import Any
 
 from reward.apps import Score, score_response
 from reward.grading import Graded
-from reward.json_lines import read_json_lines
 from reward.judge import JudgeLostError
 from reward.limits import Limits
 from reward.math import MathProblem
-from reward.options import add_sandbox_options, sandbox_config
-from reward.problem import Problem
-from reward.sandbox import shared_sandbox
+from reward.problem import Problem, read_json
+from reward.sandbox import SandboxConfig, shared_sandbox
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,11 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for (problem_id, _), result in zip(solutions, pool.map(score, solutions), strict=True):
                 num_infra_errors += result.outcome == "infra_error"
                 print(json.dumps({"problem_id": problem_id, **asdict(result)}), flush=True)
-        except OSError as error:  # a full device, or a reader such as `head` that has gone
+        finally:  # also where the scores cannot be written
             pool.shutdown(cancel_futures=True)
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else what is left in it fails again at the end
-            print(f"error: the scores could not be written ({error})", file=sys.stderr)
-            return 2
     if num_infra_errors:
         print(f"error: {num_infra_errors} answers could not be run (outcome infra_error)", file=sys.stderr)
     return 1 if num_infra_errors else 0
@@ -73,7 +70,7 @@ def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
         OSError: the file cannot be read.
     """
     problems: dict[str, Problem | MathProblem] = {}
-    for where, row in _read_rows(path, ("problem_id",)):
+    for where, row in _read_rows(path, "problem_id"):
         key = str(row["problem_id"])
         if key in problems:
             raise ValueError(f"{where}: problem_id {key} occurs twice: give every problem its own id")
@@ -102,7 +99,7 @@ def load_solutions(path: Path, problems: Mapping[str, object]) -> list[tuple[Any
         OSError: the file cannot be read.
     """
     solutions = []
-    for where, row in _read_rows(path, ("problem_id", "response")):
+    for where, row in _read_rows(path, "problem_id", "response"):
         if str(row["problem_id"]) not in problems:
             raise ValueError(f"{where}: unknown problem_id {row['problem_id']!r}: no problem has it")
         if not isinstance(row["response"], str):
@@ -111,14 +108,35 @@ def load_solutions(path: Path, problems: Mapping[str, object]) -> list[tuple[Any
     return solutions
 
 
-def _read_rows(path: Path, keys: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    rows = []
+def _read_rows(path: Path, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for where, row in read_json_lines(path):
-        missing = [key for key in keys if key not in row]
-        if missing:
+        if missing := [key for key in keys if key not in row]:
             raise ValueError(f"{where}: no {' and no '.join(map(repr, missing))}: give the keys {', '.join(keys)}")
-        rows.append((where, row))
-    return rows
+        yield where, row
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (where, object) for every line that is not blank; a file that ends in ``.gz`` is unpacked.
+
+    Raises:
+        ValueError: If a line is no JSON object, or the file no text.
+        OSError: If the file cannot be read, or is no gzip file.
+    """
+    with path.open("rb") as file:
+        lines = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+        try:
+            for number, line in enumerate(io.TextIOWrapper(lines, encoding="utf-8"), start=1):
+                if line.strip():
+                    yield f"{path} line {number}", _object(line, f"{path} line {number}")
+        except (EOFError, UnicodeDecodeError, zlib.error) as error:
+            raise ValueError(f"{path}: {error}: give JSON lines in UTF-8, gzipped if the name ends in .gz") from error
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    value = read_json(line, where)
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: not an object: give one object a line")
+    return value
 
 
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -131,6 +149,34 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--solutions", type=Path, required=True, help="JSON lines: problem_id, response")
     add_sandbox_options(parser, test_s=Limits().test_s)
     return parser.parse_args(argv)
+
+
+def add_sandbox_options(parser: argparse.ArgumentParser, *, test_s: float) -> None:
+    """Add how long, how many at once and where programs run."""
+    parser.add_argument("--workers", type=positive_int, default=os.cpu_count() or 1, help="programs run at once")
+    parser.add_argument("--timeout", type=float, default=test_s, help="wall seconds of one test (default: %(default)s)")
+    parser.add_argument("--sandbox-url", default="", help="run programs by the SandboxFusion service at this address")
+    parser.add_argument(
+        "--allow-unsafe", action="store_true", help="run programs even where the machine cannot isolate them"
+    )
+
+
+def sandbox_config(arguments: argparse.Namespace) -> SandboxConfig:
+    """Return the sandbox that the options ask for."""
+    return SandboxConfig(
+        backend="remote" if arguments.sandbox_url else "local",
+        url=arguments.sandbox_url,
+        allow_unsafe=arguments.allow_unsafe,
+        num_slots=arguments.workers,
+    )
+
+
+def positive_int(text: str) -> int:
+    """Parse a number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
 
 
 if __name__ == "__main__":

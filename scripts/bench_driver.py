@@ -3,18 +3,19 @@
     python scripts/bench_driver.py [--responses 512] [--tokens 4096] [--workers 1]
 
 Real Ray, real TransferQueue, the real stages; an actor that repeats most of the response stands in for the refiner's
-vLLM, and another one for verl's reward workers. Runs the stages that touch every row: rewards, refine, log pi_0 for
-the KL, records. Ends with a line of JSON: CPU seconds of the driver, of all refine workers together and of the busiest,
-the driver's peak memory above what it had before, in MB, and the seconds of the stages.
+vLLM, others for verl's reward workers and for the policy. Runs the stages that touch every row: rewards, refine, log
+pi_0 for the KL, records, the penalty in the advantages. Ends with a line of JSON: CPU seconds of the driver, of all
+refine workers together and of the busiest, the driver's peak memory above what it had before, in MB, and the seconds of
+the stages.
 """
 
 import argparse
 import json
 import random
+import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,14 +26,16 @@ import ray
 import torch
 import transfer_queue
 from hydra import compose, initialize_config_module
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from recipe.online_refiner import schema
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.loss import jagged
+from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
-from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
 
 GROUP, CHUNK, NUM_PROMPT_TOKENS = 8, 64, 128
@@ -96,26 +99,29 @@ def write_rows(tokenizer: Any, first: int, num_tokens: int) -> list[str]:
     return keys
 
 
-class PeakMemory(threading.Thread):
-    """Watches this process's memory while it is entered; ``mb`` is the peak above the start."""
+@ray.remote
+def write_scores(keys: list[str], num_tokens: int) -> None:
+    """Put into the queue what the policy says of used refinements, and verl's advantages."""
+    transfer_queue.init()
+    column = jagged([torch.full((num_tokens,), -0.5)] * len(keys))
+    sums = torch.full((len(keys),), 0.5 * num_tokens)
+    fields = {"refine_charged": column, "advantages": column, "refine_nll": sums, "refine_divergence": sums}
+    transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=TensorDict(fields, batch_size=len(keys)))
 
-    def __enter__(self) -> "PeakMemory":
-        """Begin."""
-        self._process, self._done = psutil.Process(), threading.Event()
-        self._before = self.mb = self._process.memory_info().rss
-        self.start()
-        return self
 
-    def run(self) -> None:
-        """Watch."""
-        while not self._done.wait(0.02):
-            self.mb = max(self.mb, self._process.memory_info().rss)
+class Policy:
+    """Stands for the actor's worker group."""
 
-    def __exit__(self, *_: Any) -> None:
-        """End."""
-        self._done.set()
-        self.join()
-        self.mb = (self.mb - self._before) / 2**20
+    _dispatch_info = {"actor": [0]}
+
+    def __init__(self, num_tokens: int) -> None:
+        """Know how long responses are."""
+        self.num_tokens = num_tokens
+
+    def compute_refine_log_prob(self, rows: KVBatchMeta) -> None:
+        """Let another process write the scores."""
+        parts = [rows.keys[first : first + CHUNK] for first in range(0, len(rows.keys), CHUNK)]
+        ray.get([write_scores.remote(part, self.num_tokens) for part in parts])
 
 
 def cpu_s(pid: int) -> float:
@@ -126,7 +132,7 @@ def cpu_s(pid: int) -> float:
 
 def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[str, float]:
     """Run the stages once, warm, and return what they cost."""
-    blocks = schema.load(config)
+    blocks = load(config)
     echo, reward = Echo.options(max_concurrency=1000).remote(), Reward.options(max_concurrency=1000).remote()
     ray.get(echo.prepare.remote(tokenizer.eos_token_id))
     client = RefinerClient(servers={"echo": echo}, config=blocks.refiner)
@@ -144,18 +150,22 @@ def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[
     state = StepState(step=1)
     before = [cpu_s(pid) for pid in (psutil.Process().pid, *pids)]
     start = time.monotonic()
-    with PeakMemory() as memory:
-        stages.see_rollouts(batch, state, rollout_s=1.0)
-        stages.refine(batch, state, client, max_model_len=10**6)
-        stages.score_with_reference(batch, state, client)
-        workers.finish()
+    memory = psutil.Process().memory_info().rss
+    stages.see_rollouts(batch, state)
+    stages.refine(batch, state, client, max_model_len=10**6)
+    stages.score_with_reference(batch, state, client)
+    stages.score_with_actor(batch, state, Policy(arguments.tokens))
+    assert stages.charge_rewards(batch, state) is None
+    stages.charge_advantages(batch, state)
+    workers.finish()
+    peak_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - memory) / 2**20
     seconds = time.monotonic() - start
     driver, *own = (cpu_s(pid) - used for pid, used in zip((psutil.Process().pid, *pids), before, strict=True))
     assert state.metrics["refiner/num_attempted"] == arguments.responses, state.metrics
     return {
         "num_accepted": state.metrics["refiner/num_accepted"],
         "driver_cpu_s": round(driver, 2),
-        "driver_peak_mb": round(memory.mb, 1),
+        "driver_peak_mb": round(peak_mb, 1),
         "workers_cpu_s": round(sum(own), 2),
         "busiest_worker_cpu_s": round(max(own), 2),
         "stage_s": round(seconds, 2),
@@ -176,6 +186,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
             *("platform=cpu", f"actor_rollout_ref.model.path={found.stdout.strip()}", f"run_dir={folder}"),
+            "constraint.mode=penalty",
             *(f"data.max_response_length={arguments.tokens}", f"data.train_batch_size={arguments.responses // GROUP}"),
             *(f"actor_rollout_ref.rollout.n={GROUP}", f"refiner.num_workers={arguments.workers}"),
         ]

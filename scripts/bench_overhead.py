@@ -5,8 +5,8 @@
 Every arm is a run of the main job that differs in a few keys; overrides (a model, data, `platform=gpu`) hold for all.
 Without `experiment=` it is the quickstart's task in groups of 8, as in the paper; `scripts/quickstart.sh` has prepared
 its model and data. The learning rate is 0, so that every step of every arm samples from the same policy. The first step
-of an arm, in which engines warm up, is left out. Writes `overhead.md` (a table), `overhead.json` and `overhead.png`;
-arms whose run is already complete in the output folder are not run again.
+of an arm, in which engines warm up, is left out. Writes `overhead.md` (a table) and `overhead.json`; arms whose run is
+already complete in the output folder are not run again.
 """
 
 import argparse
@@ -17,14 +17,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-
-from recipe.online_refiner.run_dir import read_rows
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
+from recipe.online_refiner.run_files import read_rows
 
 ALWAYS = (
+    "constraint.mode=penalty",
     *("actor_rollout_ref.actor.optim.lr=0", "trainer.save_freq=-1", "trainer.val_before_train=false"),
     *("trainer.test_freq=-1", "measure.num_kl_rollouts=0", "trainer.resume_mode=disable", "trainer.logger=[console]"),
 )
@@ -41,7 +37,7 @@ LORA = (
 )
 ARMS = {
     "none": ("without a refiner", ("constraint.mode=none",)),
-    "paper": ("all responses, after the rollout", ("refiner.skip_reward_at_least=null",)),
+    "paper": ("penalty, all responses, after the rollout", ("refiner.skip_reward_at_least=null",)),
     "skip": ("+ solved responses are skipped", (SKIP,)),
     "cap": ("+ the worst response of each group only", (SKIP, CAP)),
     "draft": ("+ drafts by n-gram lookup", (SKIP, CAP, DRAFT)),
@@ -104,9 +100,6 @@ def summarise(name: str, steps: list[dict[str, float]]) -> Cost:
         return statistics.median(step[key] for step in steps)
 
     num_pairs = sum(step["refiner/num_accepted"] for step in steps)
-    acceptance = "refiner/spec_accept_rate"
-    if acceptance not in steps[0]:  # a run of an earlier release
-        acceptance = "refiner/draft_acceptance"
     num_tokens = sum(step["tokens/refine_prompt"] + step["tokens/refine"] for step in steps)
     return Cost(
         name=name,
@@ -117,7 +110,7 @@ def summarise(name: str, steps: list[dict[str, float]]) -> Cost:
         tokens_per_pair=num_tokens / num_pairs if num_pairs else float("inf"),
         attempted=sum(step["refiner/num_attempted"] for step in steps)
         / sum(step["refiner/num_rollouts"] for step in steps),
-        draft_acceptance=median(acceptance),
+        draft_acceptance=median("refiner/spec_accept_rate"),
     )
 
 
@@ -138,20 +131,6 @@ def table(costs: dict[str, Cost]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(costs: dict[str, Cost], path: Path) -> None:
-    """Bars of the seconds that refining adds to a step, and of those that it hides."""
-    shown = [cost for cost in costs.values() if cost.attempted]
-    figure, axes = pyplot.subplots(figsize=(8, 0.6 * len(shown) + 1.2), layout="constrained")
-    labels = [ARMS[cost.name][0] for cost in shown]
-    axes.barh(labels, [cost.exposed_s for cost in shown], label="exposed", color="#c44")
-    axes.barh(labels, [-cost.hidden_s for cost in shown], label="hidden behind the rollout", color="#8ac")
-    axes.invert_yaxis()
-    axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("seconds of refining a step")
-    axes.legend()
-    figure.savefig(path, dpi=120)
-
-
 def main() -> None:
     """Run the arms one after the other and write what they cost."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -170,7 +149,6 @@ def main() -> None:
     found = {name: {field: getattr(cost, field) for field in Cost.__slots__} for name, cost in costs.items()}
     (arguments.output / "overhead.json").write_text(json.dumps(found, indent=1))
     (arguments.output / "overhead.md").write_text(table(costs))
-    draw(costs, arguments.output / "overhead.png")
     print(table(costs))
 
 

@@ -18,24 +18,19 @@ from typing import get_args
 import torch
 
 from recipe.lab.worlds import ascend, constraint, expected_update, make_world
-from recipe.online_refiner.blocks import Alignment, ConstraintConfig
+from recipe.online_refiner.config.fields import Alignment, ConstraintConfig
 
 MODES = {
     "lagrangian": constraint("lagrangian"),
     "lagrangian_diff": constraint("lagrangian", alignment="diff"),
     "lagrangian_return_to_go": constraint("lagrangian", credit="return_to_go"),
     "lagrangian_accepted": constraint("lagrangian", sft_normaliser="accepted"),
-    "lagrangian_uniform": constraint("lagrangian", token_weights="uniform"),
     "penalty": constraint("penalty"),
-    "penalty_whole": constraint("penalty", credit="whole"),
     "sft": constraint("sft"),
 }
 """What is compared: the three modes, and `lagrangian` with one of its parts exchanged."""
-
-
 TRAPPED = {
-    **{name: constraint("penalty", credit=name) for name in ("return_to_go", "whole", "in_reward", "divergence")},
-    "exonerate": constraint("penalty", credit="exonerate"),
+    **{f"penalty_{name}": constraint("penalty", credit=name) for name in ("return_to_go", "in_reward")},
     "lagrangian": constraint("lagrangian"),
     "lagrangian_in_reward": constraint("lagrangian", credit="in_reward"),
     "sft_batch": constraint("sft", sft_normaliser="batch"),

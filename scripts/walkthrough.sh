@@ -6,8 +6,8 @@ cd "$(dirname "$0")/.."
 folder=runs/walkthrough-$(date +%Y%m%d-%H%M%S)
 bash scripts/quickstart.sh "run_dir=$folder/run" "$@"
 python=.venv/bin/python
-"$python" scripts/report.py "$folder/run" --output "$folder/report"
-"$python" scripts/export_checkpoint.py "$folder/run" --output "$folder/model"
+"$python" -m recipe.report "$folder/run" --output "$folder/report"
+"$python" -m recipe.evaluation.export "$folder/run" --output "$folder/model"
 for model in "$("$python" scripts/get_smollm2.py)" "$folder/model"; do
     "$python" scripts/evaluate.py --benchmark rows --data runs/data/mini_apps_easy/val.parquet --model "$model" \
         --output "$folder/$(basename "$model").json"

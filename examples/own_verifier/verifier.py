@@ -17,6 +17,13 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
     return {"score": 1 - len(missing) / len(wanted), "feedback": feedback}
 
 
+def validate_row(row: dict, *, limits: dict | None = None) -> None:
+    """Raise ValueError for a row that cannot be rewarded; called for every row before the run starts."""
+    text = row["reward_model"]["ground_truth"]
+    if not all(text.split(",")):
+        raise ValueError(f"ground_truth is {text!r}; write keys with commas between them")
+
+
 def write_data(file: str) -> None:
     """Write prompts in verl's columns."""
     import pandas

@@ -15,6 +15,15 @@ import psutil
 import torch
 
 
+def nothing(*_: Any, **__: Any) -> None:
+    """Do nothing: there is one device, its kernels have ended when they return, and PyTorch caches no CPU memory."""
+
+
+set_device = empty_cache = ipc_collect = reset_peak_memory_stats = set_per_process_memory_fraction = nothing
+manual_seed = manual_seed_all = torch.manual_seed
+set_rng_state = torch.set_rng_state
+
+
 def is_available() -> bool:
     """Return True: the CPU is always there."""
     return True
@@ -35,41 +44,17 @@ def get_device_name(device: Any = None) -> str:
     return platform.processor() or platform.machine()
 
 
-def set_device(device: Any) -> None:
-    """Do nothing: there is one device."""
-
-
-def empty_cache() -> None:
-    """Do nothing: PyTorch caches no CPU memory."""
-
-
-def ipc_collect() -> None:
-    """Do nothing: CPU tensors have no IPC handles that wait for collection."""
-
-
 def memory_allocated(device: Any = None) -> int:
-    """Return the resident set size of this process in bytes."""
+    """Return the resident set size of this process in bytes; nothing is reserved beyond it."""
     return psutil.Process().memory_info().rss
-
-
-def memory_reserved(device: Any = None) -> int:
-    """Return the resident set size of this process in bytes: nothing is reserved beyond it."""
-    return memory_allocated()
 
 
 def max_memory_allocated(device: Any = None) -> int:
     """Return the largest resident set size that this process has had, in bytes."""
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kilobytes * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def max_memory_reserved(device: Any = None) -> int:
-    """Return the largest resident set size that this process has had, in bytes."""
-    return max_memory_allocated()
-
-
-def reset_peak_memory_stats(device: Any = None) -> None:
-    """Do nothing: the kernel keeps the peak for the life of the process."""
+memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
@@ -78,28 +63,9 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     return memory.available, memory.total
 
 
-def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
-    """Do nothing: the operating system sets the limit of a process."""
-
-
 def get_rng_state(device: Any = None) -> torch.Tensor:
     """Return the state of the CPU generator."""
     return torch.get_rng_state()
-
-
-def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
-    """Restore the state of the CPU generator."""
-    torch.set_rng_state(new_state)
-
-
-def manual_seed(seed: int) -> None:
-    """Seed the CPU generator."""
-    torch.manual_seed(seed)
-
-
-def manual_seed_all(seed: int) -> None:
-    """Seed the CPU generator, which is the only one."""
-    torch.manual_seed(seed)
 
 
 def __getattr__(name: str) -> Any:

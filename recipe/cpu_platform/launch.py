@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import setproctitle
 
 from recipe.cpu_platform import ENVIRONMENT, preload
-from recipe.cpu_platform.preload import client
 from recipe.cpu_platform.preload.worker import Worker
 
 HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK"
@@ -42,22 +41,10 @@ def enter(environment: Mapping[str, str], *, preloads: bool = False) -> None:
 
 
 def main() -> None:
-    """Run a command, in a fork of the process that runs for many jobs if there is one."""
+    """Start the fork server and run the program; in a fork of the server, run what a stand-in asked for."""
     if not sys.argv[1:] or sys.argv[1:] == ["-m"]:
         sys.exit("usage: python -m recipe.cpu_platform.launch (-m MODULE | SCRIPT) [ARGUMENT...]")
     enter({**ENVIRONMENT, HOOK_VARIABLE: HOOK})
-    if name := os.environ.get(preload.WARM_VARIABLE):
-        try:
-            worker = client.hand_over(name, sys.argv[1:])
-        except OSError as error:
-            print(f"cpu_platform: the driver is not forked from the process {name} ({error})", file=sys.stderr)
-        else:
-            client.stand_in(*worker, ends_with_parent=False)
-    start()
-
-
-def start() -> None:
-    """Start the fork server and run the program; in a fork of the server, run what a stand-in asked for."""
     preload.is_tried = True
     worker = _preload()
     if worker is not None:

@@ -3,9 +3,8 @@
 Source: ``verl/plugin/platform/platform_base.py:PlatformBase`` of verl 0.9.1, whose methods these are.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import ModuleType
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from verl.plugin.platform.platform_base import PlatformBase
@@ -16,20 +15,17 @@ from recipe.cpu_platform import device
 class PlatformCPU(PlatformBase):
     """The host's processor. Several workers share it, each holding one logical Ray GPU."""
 
-    @property
-    def device_name(self) -> str:
-        """Device type string of torch."""
-        return "cpu"
-
-    @property
-    def vendor_name(self) -> str:
-        """Vendor under which :mod:`recipe.cpu_platform.response_logits` stands in verl's engine registry."""
-        return "generic"
-
-    @property
-    def device_module(self) -> ModuleType:
-        """Stand-in for ``torch.cuda``."""
-        return device
+    device_name: Any = "cpu"
+    vendor_name: Any = "generic"
+    """Vendor under which :mod:`recipe.cpu_platform.megatron.engine` stands in verl's engine registry."""
+    device_module: Any = device
+    """Stand-in for ``torch.cuda``."""
+    device_count: Any = staticmethod(device.device_count)
+    manual_seed: Any = staticmethod(torch.manual_seed)
+    manual_seed_all: Any = staticmethod(torch.manual_seed)
+    synchronize: Any = staticmethod(device.nothing)
+    set_device = set_allocator_settings = empty_cache = synchronize
+    profiler_start = profiler_stop = cudart = synchronize
 
     def is_available(self) -> bool:
         """Return True: the CPU is always there."""
@@ -43,30 +39,6 @@ class PlatformCPU(PlatformBase):
         """Return "cpu", not an index: in verl's ``tensor.to(get_device_id())`` a bare 0 means an accelerator."""
         return "cpu"
 
-    def device_count(self) -> int:
-        """Return 1: a process sees one CPU."""
-        return device.device_count()
-
-    def set_device(self, device_index: int) -> None:
-        """Do nothing: there is one device."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Do nothing: CPU kernels have finished when they return."""
-
-    def manual_seed(self, seed: int) -> None:
-        """Seed the CPU generator."""
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed the CPU generator, which is the only one."""
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        """Do nothing: the settings are those of the CUDA allocator."""
-
-    def empty_cache(self) -> None:
-        """Do nothing: PyTorch caches no CPU memory."""
-
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         """Return (None, None): a CPU has no compute capability."""
         return None, None
@@ -79,16 +51,9 @@ class PlatformCPU(PlatformBase):
         """Variable that Ray sets per worker: its logical GPUs are numbered like real ones."""
         return "CUDA_VISIBLE_DEVICES"
 
-    @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
-        """Yield at once: there is no device profiler."""
-        yield
-
-    def profiler_start(self) -> None:
-        """Do nothing: there is no device profiler."""
-
-    def profiler_stop(self) -> None:
-        """Do nothing: there is no device profiler."""
+    def nvtx_range(self, msg: str) -> Any:
+        """Return a context that does nothing: there is no device profiler."""
+        return nullcontext()
 
     def ray_resource_name(self) -> str:
         """Workers take Ray's "GPU" resource, of which ``ray.init(num_gpus=...)`` declares as many as needed."""
@@ -101,7 +66,3 @@ class PlatformCPU(PlatformBase):
     def is_ipc_supported(self) -> bool:
         """Return False, which makes verl send weights through shared memory."""
         return False
-
-    def cudart(self) -> None:
-        """Return None: there is no CUDA runtime."""
-        return None

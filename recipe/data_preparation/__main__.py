@@ -23,14 +23,11 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recipe.data_preparation.arguments import add_reading_arguments, add_source_arguments, screen_of
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row
-from recipe.data_preparation.rereading import argument_read_again
-from recipe.data_preparation.rows import Row, apps_row, dialogue_row, solutions_of
+from recipe.data_preparation.rows import Row, Screen, apps_row, dialogue_row, solutions_of
 from recipe.data_preparation.sources import Record, read_records
 from recipe.data_preparation.word_problems import word_problems
 from recipe.data_preparation.writer import Card, convert
@@ -39,30 +36,51 @@ from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, generate
 from reward.verl_reward import validate_rows
 
 
-@dataclass(slots=True, frozen=True)
-class Subcommand:
-    """One source of data."""
-
-    summary: str  # one line for --help
-    add_arguments: Callable[[argparse.ArgumentParser], None]  # the options beside --output
-    prepare: Callable[[argparse.Namespace], None]  # writes the files; ValueError for wrong options
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; exit status 0, or 2 if an option or the data is wrong."""
     parser = argparse.ArgumentParser(description="Write training data in verl's schema.")
     subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="SOURCE")
-    for name, subcommand in SUBCOMMANDS.items():
-        subparser = subparsers.add_parser(name, help=subcommand.summary, description=subcommand.summary)
+    for name, (summary, add_arguments, _) in SUBCOMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary, description=summary)
         subparser.add_argument("--output", type=Path, required=True, help="folder to write to; made if missing")
-        subcommand.add_arguments(subparser)
+        add_arguments(subparser)
     arguments = parser.parse_args(argv)
+    _, _, prepare = SUBCOMMANDS[arguments.subcommand]
     try:
-        SUBCOMMANDS[arguments.subcommand].prepare(arguments)
+        prepare(arguments)
     except (ValueError, OSError) as error:  # wrong options or data: one line for the user, no traceback
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of everything that is read from somewhere."""
+    parser.add_argument("source", help="hub id, file (json, jsonl, parquet), folder of such, or of APPS problems")
+    add_reading_arguments(parser)
+
+
+def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of how records become rows."""
+    parser.add_argument("--split", default="train", help="split of a hub data set (default: train)")
+    parser.add_argument("--config", help="configuration of a hub data set that has several")
+    parser.add_argument("--name", help="data_source of the rows (default: the subcommand)")
+    parser.add_argument("--val-fraction", type=float, default=0.05, help="share of rows in val.parquet")
+    parser.add_argument(
+        "--benchmarks", nargs="*", default=[], metavar="SOURCE", help="evaluation problems that must not be trained on"
+    )
+
+
+def screen_of(arguments: argparse.Namespace) -> Screen:
+    """Build the screen that the options ask for; ValueError for a wrong --val-fraction."""
+    if not 0 <= arguments.val_fraction < 1:
+        raise ValueError(f"--val-fraction {arguments.val_fraction}: give 0 or more and less than 1")
+    benchmarks = (
+        str(record.get("question") or record.get("problem") or record.get("prompt") or record.get("text") or "")
+        for source in arguments.benchmarks
+        for record in read_records(source, "test")
+    )
+    return Screen(filter(None, benchmarks))
 
 
 def add_mini_apps_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +106,9 @@ def prepare_mini_apps(arguments: argparse.Namespace) -> None:
     for split in ("train", "val"):
         rows = [p.to_verl_row(index) for index, p in enumerate(p for p in problems if p.split == split)]
         validate_rows(rows)
-        write_parquet(rows, output / f"{split}.parquet")
+        import datasets  # here: --help and wrong options need not wait seconds for it
+
+        datasets.Dataset.from_list(rows).to_parquet(str(output / f"{split}.parquet"))
     write_json_lines([problem.to_row() for problem in problems], output / "problems.jsonl")
     write_json_lines(
         [{"problem_id": p.problem_id, "response": f"```python\n{p.solution}```"} for p in problems],
@@ -98,13 +118,6 @@ def prepare_mini_apps(arguments: argparse.Namespace) -> None:
         num_families = len({p.family for p in problems if (p.split, p.difficulty) == (split, level)})
         print(f"{split:5} {level:6} {count:4} problems of {num_families} families")
     print(f"{len(problems)} problems written to {output}")
-
-
-def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
-    """Write rows as parquet, all of them."""
-    import datasets  # here: --help and wrong options need not wait seconds for it
-
-    datasets.Dataset.from_list(rows).to_parquet(str(path))
 
 
 def write_json_lines(rows: list[dict[str, Any]], path: Path) -> None:
@@ -208,10 +221,6 @@ def _convert(
 def _problem_lines(record: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
     problem_id = row["extra_info"]["problem_id"]
     starter = record.get("starter_code") or ""
-    tests = json.loads(row["reward_model"]["ground_truth"])
-    again = (argument_read_again(test, tests.get("fn_name")) for test in tests.get("test_code", ()))
-    if name := next(filter(None, again), ""):
-        card.rereading.append(f"{problem_id}: {name}")
     yield {
         "problem_id": problem_id,
         "question": record["question"],
@@ -240,17 +249,15 @@ def _steps_lines(_: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
 
 
 _ANSWERS = {"problems.jsonl": _answer_lines, "solutions.jsonl": _steps_lines}
+Subcommand = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]]
+"""One line for --help, what adds the options beside --output, and what writes the files."""
 SUBCOMMANDS: dict[str, Subcommand] = {
-    "mini-apps": Subcommand(
-        "small problems generated here, for one machine: no download", add_mini_apps_arguments, prepare_mini_apps
-    ),
-    "apps": Subcommand("programming problems with tests, as in APPS", add_source_arguments, prepare_apps),
-    "dialogue": Subcommand("dialogue prompts, to be rewarded by a model", add_source_arguments, prepare_dialogue),
-    "gsm8k": Subcommand("word problems with a number as their answer, as in GSM8K", add_gsm8k_arguments, prepare_gsm8k),
-    "math": Subcommand("mathematical problems with an answer in a box, as in MATH", add_source_arguments, prepare_math),
-    "reasoning-gym": Subcommand(
-        "puzzles that the package reasoning-gym generates and scores", add_puzzle_arguments, prepare_puzzles
-    ),
+    "mini-apps": ("small problems generated here, without a download", add_mini_apps_arguments, prepare_mini_apps),
+    "apps": ("programming problems with tests, as in APPS", add_source_arguments, prepare_apps),
+    "dialogue": ("dialogue prompts, to be rewarded by a model", add_source_arguments, prepare_dialogue),
+    "gsm8k": ("word problems with a number as their answer, as in GSM8K", add_gsm8k_arguments, prepare_gsm8k),
+    "math": ("mathematical problems with an answer in a box, as in MATH", add_source_arguments, prepare_math),
+    "reasoning-gym": ("puzzles that reasoning-gym generates and scores", add_puzzle_arguments, prepare_puzzles),
 }
 
 if __name__ == "__main__":

@@ -172,31 +172,26 @@ def words_of(text: str) -> list[str]:
 
 
 class Screen:
-    """Drops what stood in the data before, what overlaps with a benchmark, and what is too long.
+    """Drops what stood in the data before, and what overlaps with a benchmark.
+
+    Prompts that are too long are verl's to drop (``data.filter_overlong_prompts``).
 
     Args:
         benchmarks: Texts of evaluation problems.
-        tokenizer: Counts tokens after the chat template; None leaves lengths unchecked.
-        max_prompt_tokens: Longest prompt.
     """
 
     NGRAM = 13  # words in a row; the usual length for contamination checks since GPT-3 (arXiv 2005.14165, appendix C)
 
-    def __init__(self, benchmarks: Iterable[str], tokenizer: Any = None, max_prompt_tokens: int | None = None) -> None:
+    def __init__(self, benchmarks: Iterable[str]) -> None:
         """Index the benchmarks."""
         self.benchmark_ngrams = {ngram for text in benchmarks for ngram in self._ngrams(words_of(text))}
-        self.tokenizer = tokenizer
-        self.max_prompt_tokens = max_prompt_tokens
         self._seen: set[int] = set()
 
-    def check(self, row: Row) -> int | None:
+    def check(self, row: Row) -> None:
         """Check one row.
 
-        Returns:
-            Tokens of its prompt; None without a tokenizer.
-
         Raises:
-            Dropped: ``duplicate``, ``overlaps with a benchmark`` or ``too long``.
+            Dropped: ``duplicate`` or ``overlaps with a benchmark``.
         """
         words = words_of("\n".join(message["content"] for message in row["prompt"]))
         fingerprint = hash(tuple(words))
@@ -205,12 +200,6 @@ class Screen:
         self._seen.add(fingerprint)
         if not self.benchmark_ngrams.isdisjoint(self._ngrams(words)):
             raise Dropped("overlaps with a benchmark")
-        if self.tokenizer is None:
-            return None
-        num_tokens = len(self.tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True)["input_ids"])
-        if self.max_prompt_tokens is not None and num_tokens > self.max_prompt_tokens:
-            raise Dropped("too long", f"{num_tokens} tokens")
-        return num_tokens
 
     def _ngrams(self, words: list[str]) -> Iterator[int]:
         for start in range(max(1, len(words) - self.NGRAM + 1)):

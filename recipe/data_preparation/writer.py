@@ -31,11 +31,6 @@ class Card:
     """Ids of dropped records by reason, each with what is wrong."""
     faulty_solutions: list[str] = field(default_factory=list)
     """Reference solutions of kept records that do not compile, each with why: they are no reference."""
-    rereading: list[str] = field(default_factory=list)
-    """Kept problems whose tests read what an answer may have changed, each with the variable."""
-    difficulty: Counter[str] = field(default_factory=Counter)
-    num_prompt_tokens: list[int] = field(default_factory=list)
-    """Of the kept rows, where a tokenizer was given."""
 
     def text(self) -> str:
         """Return the card as Markdown."""
@@ -46,15 +41,6 @@ class Card:
         if self.faulty_solutions:
             names = (f"- {name}" for name in self.faulty_solutions)
             lines += ["", f"## Solutions that do not compile, left out: {len(self.faulty_solutions)}", *names]
-        if self.rereading:
-            head = f"## Tests that read arguments again, which answers may have changed: {len(self.rereading)}"
-            lines += ["", head, "Hand over copies (`f(list(a), t)`).", *(f"- {name}" for name in self.rereading)]
-        if any(self.difficulty):
-            lines += ["", "## Difficulty", *(f"- {name}: {n}" for name, n in sorted(self.difficulty.items()))]
-        if self.num_prompt_tokens:
-            ordered = sorted(self.num_prompt_tokens)
-            middle, longest = ordered[len(ordered) // 2], ordered[-1]
-            lines += ["", f"Prompt tokens after the chat template: median {middle}, longest {longest}."]
         return "\n".join(lines) + "\n"
 
     def summary(self) -> str:
@@ -62,8 +48,7 @@ class Card:
         drops = ", ".join(f"{len(ids)} {reason}" for reason, ids in sorted(self.dropped.items())) or "none"
         kept = ", ".join(f"{self.kept[split]} {split}" for split in SPLITS)
         faulty = f"; {len(self.faulty_solutions)} solutions do not compile" if self.faulty_solutions else ""
-        rereading = f"; {len(self.rereading)} problems' tests read arguments again" if self.rereading else ""
-        return f"{self.num_read} records: {kept}; dropped: {drops}{faulty}{rereading}"
+        return f"{self.num_read} records: {kept}; dropped: {drops}{faulty}"
 
 
 class ParquetFile:
@@ -125,7 +110,7 @@ def convert(
         records: The source.
         build: ``apps_row`` or ``dialogue_row``.
         name: ``data_source`` of the rows.
-        screen: What drops duplicates, overlaps and long prompts.
+        screen: What drops duplicates and overlaps.
         output: Folder; gets train.parquet, val.parquet, card.md and the extra files.
         val_fraction: Share of rows for val.parquet, chosen by a hash of the prompt: the same in every run.
         extra: JSON lines files by name, and what a kept record writes to them, and to the card.
@@ -145,7 +130,7 @@ def convert(
             card.num_read += 1
             try:
                 row = build(record, index, name)
-                num_tokens = screen.check(row)
+                screen.check(row)
             except Dropped as dropped:
                 where = f"{record.get('problem_id') or index}"
                 detail = str(dropped).partition(": ")[2]
@@ -155,9 +140,6 @@ def convert(
             split = "val" if place < val_fraction else "train"
             files[split].add(row)
             card.kept[split] += 1
-            card.difficulty[row["extra_info"].get("difficulty", "")] += 1
-            if num_tokens is not None:
-                card.num_prompt_tokens.append(num_tokens)
             for stream, lines in others.values():
                 stream.writelines(json.dumps(line) + "\n" for line in lines(record, row, card))
         if not card.kept:

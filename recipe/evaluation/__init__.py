@@ -1,1 +1,1 @@
-"""pass@k on HumanEval, HumanEval+, MBPP and MBPP+; ``scripts/evaluate.py`` is its command."""
+"""pass@k on HumanEval, MBPP, GSM8K, MATH-500 and prepared rows; ``scripts/evaluate.py`` is its command."""

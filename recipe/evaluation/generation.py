@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from recipe.cpu_platform import ENVIRONMENT
@@ -21,27 +21,8 @@ class Sampling:
     max_new_tokens: int = 768
     seed: int = 0  # of each task's first sample: the same seed draws the same answers
 
-    def __post_init__(self) -> None:
-        """Reject what cannot be drawn."""
-        if self.num_samples < 1 or self.max_new_tokens < 1:
-            raise ValueError("--num-samples and --max-new-tokens must be at least 1")
-        if not 0 <= self.temperature <= 2 or not 0 < self.top_p <= 1:  # as vLLM wants it
-            raise ValueError("--temperature must be from 0 to 2, and --top-p above 0 and at most 1")
-        if self.temperature == 0 and self.num_samples > 1:
-            raise ValueError(
-                f"--num-samples {self.num_samples} of greedy sampling are all the same: set --temperature above 0"
-            )
 
-
-@dataclass(slots=True, kw_only=True, frozen=True)
-class Generated:
-    """What a model gave."""
-
-    samples: list[Sample]  # [num_tasks * num_samples] in the order of the tasks
-    example_prompt: str  # of the first task, as the model got it
-
-
-def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling) -> Generated:
+def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling) -> tuple[list[Sample], str]:
     """Draw samples for every task.
 
     Args:
@@ -50,8 +31,11 @@ def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling)
         prompt: A key of :data:`recipe.evaluation.prompts.PROMPTS`.
         sampling: How.
 
+    Returns:
+        The samples in the order of the tasks, and the first task's prompt as the model got it.
+
     Raises:
-        ValueError: If the model has no chat template though one is needed, or a prompt does not fit.
+        ValueError: If the model has no chat template though one is needed, or vLLM cannot sample so.
         OSError: If the model cannot be read.
     """
     layout = PROMPTS[prompt]
@@ -61,40 +45,36 @@ def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling)
     from transformers import AutoConfig, AutoTokenizer
     from vllm import LLM, SamplingParams
 
+    settings = {**asdict(sampling), "n": sampling.num_samples, "max_tokens": sampling.max_new_tokens}
+    del settings["num_samples"], settings["max_new_tokens"]
+    try:
+        wanted = [SamplingParams(**settings, stop=list(layout.stops(task))) for task in tasks]
+    except Exception as error:  # of classes of vLLM's own, which are no ValueError
+        raise ValueError(f"vLLM: {error}") from None
     tokenizer = AutoTokenizer.from_pretrained(model)
     if layout.is_chat and not tokenizer.chat_template:
         raise ValueError(f"{model} has no chat template: set --prompt completion")
     texts = [_render(tokenizer, layout, task) for task in tasks]
     # A chat template writes the special tokens itself.
     prompts = [tokenizer(text, add_special_tokens=not layout.is_chat).input_ids for text in texts]
+    # The context that is needed, or all that the model has: answers then end earlier.
+    needed = max(map(len, prompts)) + sampling.max_new_tokens
+    config = AutoConfig.from_pretrained(model).get_text_config()
     engine = LLM(
         model=model,
         dtype="float32" if is_cpu else "auto",
         enforce_eager=is_cpu,
         enable_chunked_prefill=not is_cpu,  # behind a part of a prompt vLLM turns a seed back, as only a GPU's can be
-        max_model_len=_context_tokens(AutoConfig.from_pretrained(model), prompts, tasks, sampling),
+        max_model_len=min(needed, getattr(config, "max_position_embeddings", needed)),
         seed=sampling.seed,
     )
-    outputs = engine.generate(
-        [{"prompt_token_ids": tokens} for tokens in prompts],
-        [
-            SamplingParams(
-                n=sampling.num_samples,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                max_tokens=sampling.max_new_tokens,
-                stop=list(layout.stops(task)),
-                seed=sampling.seed,
-            )
-            for task in tasks
-        ],
-    )
+    outputs = engine.generate([{"prompt_token_ids": tokens} for tokens in prompts], wanted)
     samples = [
         Sample(task=task, text=answer.text, program=layout.program(task, answer.text))
         for task, output in zip(tasks, outputs, strict=True)
         for answer in output.outputs
     ]
-    return Generated(samples=samples, example_prompt=texts[0])
+    return samples, texts[0]
 
 
 def prepare_vllm() -> bool:
@@ -114,16 +94,3 @@ def _render(tokenizer: Any, layout: PromptFormat, task: Task) -> str:
         return layout.text(task)
     messages = list(task.messages) or [{"role": "user", "content": layout.text(task)}]
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-
-
-def _context_tokens(config: Any, prompts: list[list[int]], tasks: Sequence[Task], sampling: Sampling) -> int:
-    """The context that is needed, or all that the model has: answers then end earlier."""
-    longest = max(range(len(prompts)), key=lambda index: len(prompts[index]))
-    needed = len(prompts[longest]) + sampling.max_new_tokens
-    available = getattr(config.get_text_config(), "max_position_embeddings", None) or needed
-    if len(prompts[longest]) >= available:
-        raise ValueError(
-            f"the prompt of {tasks[longest].task_id} has {len(prompts[longest])} tokens, the model's context "
-            f"{available}: evaluate a model with a longer context"
-        )
-    return min(needed, available)

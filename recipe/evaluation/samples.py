@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipe.evaluation.benchmarks import Task, task_key
-from reward.json_lines import read_json_lines
+from reward.score import read_json_lines
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -24,7 +24,7 @@ PROGRAMS: dict[str, Callable[[Task, str], str]] = {
 """By the key that a line has beside ``task_id``: from its text to a program."""
 
 
-def read_samples(path: Path, known: Sequence[Task], wanted: Sequence[Task], *, is_partial: bool) -> list[Sample]:
+def read_samples(path: Path, known: Sequence[Task], wanted: Sequence[Task]) -> list[Sample]:
     """Return the samples of the wanted tasks, in the file's order.
 
     Args:
@@ -32,7 +32,6 @@ def read_samples(path: Path, known: Sequence[Task], wanted: Sequence[Task], *, i
             ..., "solution": "..."}``, a whole program; several for a task are several samples of it.
         known: All tasks of the benchmark; a sample of another one is an error.
         wanted: Those that are evaluated.
-        is_partial: Whether wanted tasks may lack samples.
 
     Raises:
         ValueError: If a line is malformed or of an unknown task, or wanted tasks have no sample.
@@ -56,9 +55,6 @@ def read_samples(path: Path, known: Sequence[Task], wanted: Sequence[Task], *, i
         if task.task_id in keys:
             samples.append(Sample(task=task, text=text, program=PROGRAMS[given[0]](task, text)))
     missing = sorted(keys - {sample.task.task_id for sample in samples})
-    if not samples or (missing and not is_partial):
-        raise ValueError(
-            f"{path}: no sample of {len(missing)} tasks ({', '.join(missing[:5])}{', ...' if missing[5:] else ''}): "
-            "give samples of every task, or leave them out of the score by --partial"
-        )
+    if missing:
+        raise ValueError(f"{path}: {len(missing)} tasks have no sample, such as {', '.join(missing[:5])}")
     return samples

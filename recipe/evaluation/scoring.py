@@ -1,23 +1,21 @@
-"""Runs samples in the sandbox: a sample passes when every test of its task does."""
+"""Runs samples in the sandbox: a sample passes when every test of its task does. And pass@k of the verdicts."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from recipe.evaluation.benchmarks import Task
-from recipe.evaluation.pass_at_k import mean_pass_at_k
-from recipe.evaluation.plus_tests import called_suffix, problem_of
 from recipe.evaluation.samples import Sample
 from reward.apps import Verdict, run_tests
 from reward.grading import Graded
 from reward.limits import Limits
-from reward.problem import Problem, UncallableError
+from reward.problem import Problem
 from reward.sandbox import Sandbox
 
 SOLUTION_S = 600.0  # wall seconds of all tests of one sample; the time of a single one is an option
 MEMORY_BYTES = 4 << 30  # as in evalplus
-REFERENCE_FACTOR = 4.0  # a test may always take so many times the reference solution's slowest call, as in evalplus
 _VERDICTS = {"pass": Verdict.PASSED, "infra_error": Verdict.INFRA_ERROR}  # of graded answers; others are wrong
 OUTPUT_BYTES = 64 << 20  # some tasks ask for values of megabytes
 
@@ -50,45 +48,18 @@ def limits_of(timeout_s: float) -> Limits:
 
 
 def score_samples(samples: Sequence[Sample], *, sandbox: Sandbox, limits: Limits, num_workers: int) -> list[Result]:
-    """Run every sample; `num_workers` tasks at a time, so that the expected values of few are in memory.
+    """Run every sample, `num_workers` at a time."""
 
-    Raises:
-        ValueError: If a reference solution fails, or a test passes whatever an answer does.
-        ReferenceNotRunError: If one could not be run.
-    """
-    places: dict[str, list[int]] = defaultdict(list)  # of a task's samples
-    for place, sample in enumerate(samples):
-        places[sample.task.task_id].append(place)
+    def score_one(sample: Sample) -> Result:
+        return score_sample(sample, problem_of(sample.task), sandbox=sandbox, limits=limits)
 
-    def score_task(group: list[int]) -> list[tuple[int, Result]]:
-        problem, own_limits = build_problem(samples[group[0]].task, limits, sandbox)
-        return [(place, score_sample(samples[place], problem, own_limits, sandbox)) for place in group]
-
-    results: dict[int, Result] = {}
     with ThreadPoolExecutor(max_workers=num_workers) as pool:
-        for scored in pool.map(score_task, places.values()):
-            results.update(scored)
-    return [results[place] for place in range(len(samples))]
+        return list(pool.map(score_one, samples))
 
 
-def build_problem(task: Task, limits: Limits, sandbox: Sandbox) -> tuple[Problem | Graded, Limits]:
-    """Return a task's tests in the form that the reward package runs, and its limits; errors as above."""
-    if task.problem is not None:
-        return task.problem, limits
-    if task.calls is not None:
-        problem, slowest_s = problem_of(task.task_id, task.calls, task.reference, sandbox)
-        return problem, replace(limits, test_s=max(limits.test_s, REFERENCE_FACTOR * slowest_s))
-    tests = {"test_code": list(task.test_code), "fn_name": task.entry_point}
-    try:
-        problem = Problem.from_input_output(tests, problem_id=task.task_id, limits=limits)
-        return replace(problem, leetcode=False), limits  # as the benchmarks' own harnesses
-    except UncallableError:  # no answer passes; the benchmark counts the task all the same
-        return unchecked_problem(task), limits
-
-
-def unchecked_problem(task: Task) -> Problem:
-    """Return a task's test code as it is."""
-    return Problem(
+def problem_of(task: Task) -> Problem | Graded:
+    """Return a task's tests as the reward package runs them; a benchmark's test code is taken as it is."""
+    return task.problem or Problem(
         problem_id=task.task_id,
         inputs=list(task.test_code),
         outputs=[None] * len(task.test_code),
@@ -98,7 +69,7 @@ def unchecked_problem(task: Task) -> Problem:
     )
 
 
-def score_sample(sample: Sample, problem: Problem | Graded, limits: Limits, sandbox: Sandbox) -> Result:
+def score_sample(sample: Sample, problem: Problem | Graded, *, sandbox: Sandbox, limits: Limits) -> Result:
     """Run one sample up to the first test that it does not pass."""
 
     def result(verdict: Verdict, num_passed: int, detail: str = "") -> Result:
@@ -112,8 +83,7 @@ def score_sample(sample: Sample, problem: Problem | Graded, limits: Limits, sand
         )
     if sample.program is None:
         return result(Verdict.COMPILE_ERROR, 0, "no code found")
-    suffix = called_suffix(sample.task.task_id, sample.task.entry_point) if sample.task.calls else ""
-    tests = run_tests(problem, sample.program + suffix, limits, sandbox, until_wrong=True)
+    tests = run_tests(problem, sample.program, limits, sandbox, until_wrong=True)
     for index, (verdict, seen) in enumerate(tests):
         if verdict is not Verdict.PASSED:
             return result(verdict, index, f"test {index}: {seen}")
@@ -133,4 +103,12 @@ def pass_at(results: Sequence[Result], ks: Sequence[int]) -> dict[int, float | N
     passed: dict[str, list[bool]] = defaultdict(list)
     for result in results:
         passed[result.sample.task.task_id].append(result.verdict is Verdict.PASSED)
-    return {k: mean_pass_at_k(((len(flags), sum(flags)) for flags in passed.values()), k) for k in ks}
+    return {k: math.fsum(pass_at_k(len(flags), sum(flags), k) for flags in passed.values()) / len(passed) for k in ks}
+
+
+def pass_at_k(num_samples: int, num_passed: int, k: int) -> float:
+    """Return the unbiased estimate 1 - C(n - c, k) / C(n, k) for c passed of n samples, k from 1 to n.
+
+    It is the share of the k-subsets of the n samples that hold a passed one, in exact integers until the division.
+    """
+    return 1.0 - math.comb(num_samples - num_passed, k) / math.comb(num_samples, k)

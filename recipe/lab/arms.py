@@ -43,18 +43,14 @@ TUNED: dict[str, tuple[Callable[[float], Overrides], tuple[float, ...]]] = {
     "kl_in_reward": (kl_in_reward, WEIGHTS),
     "kl_in_loss": (kl_in_loss, WEIGHTS),
     "penalty": (dynamic("penalty"), ETAS),
-    "penalty_divergence": (dynamic("penalty", "constraint.credit=divergence"), ETAS),
     "sft": (dynamic("sft", FADING), ETAS),
     "lagrangian": (dynamic("lagrangian", "constraint.credit=in_reward"), ETAS),
 }
 """Name: its overrides by weight, and the weights that are tried: as many for each."""
 STATIC = ("kl_in_reward", "kl_in_loss")
 """Those of `TUNED` that are no dynamic constraint."""
-WITHOUT_CRITIC = ("penalty_divergence",)
-"""Those of `TUNED` that do not work with PPO."""
 LIKE_SFT: dict[str, Overrides] = {
     "sft_no_gate": ("constraint.reward_gate=false", "refiner.skip_reward_at_least=null"),
-    "sft_blocks": ("refiner.block=line",),
     "sft_rescue": (
         *("constraint.rescue_dead_groups=true", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
         "ray_kwargs.ray_init.num_gpus=2",  # logical ones; refined before the filter looks
@@ -65,8 +61,11 @@ LIKE_SFT: dict[str, Overrides] = {
 
 
 def arms(weights: Mapping[str, float]) -> dict[str, Overrides]:
-    """Return all arms of which the weight is known, by the weights of `TUNED`."""
-    tuned = {name: TUNED[name][0](weight) for name, weight in weights.items()}
+    """Return all arms of which the weight is known.
+
+    The committed runs have two arms more, `penalty_divergence` and `sft_blocks`: their keys are gone.
+    """
+    tuned = {name: TUNED[name][0](weight) for name, weight in weights.items() if name in TUNED}
     like_sft = {name: (*tuned["sft"], *more) for name, more in LIKE_SFT.items()} if "sft" in tuned else {}
     return {"none": NONE, **tuned, **like_sft}
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from recipe.lab.worlds import constraint
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner
-from recipe.online_refiner.rollout import Refinement, Rollout
 from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
@@ -25,10 +24,10 @@ MAX_WAITING = 64
 """Requests under way at a time."""
 NUM_RESAMPLES = 2000
 OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
-    "improved": lambda old, new: new.is_scored and (new.reward or 0.0) > old.reward,
-    "worsened": lambda old, new: new.is_scored and (new.reward or 0.0) < old.reward,
+    "improved": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) > old.reward,
+    "worsened": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) < old.reward,
     "verbatim": lambda old, new: new.token_ids == old.turn_ids,
-    "truncated": lambda old, new: new.verdict == "truncated",
+    "truncated": lambda old, new: new.verdict is Verdict.TRUNCATED,
 }
 """What became of a wrong answer; with others, such as another answer of the same reward, they are all."""
 
@@ -114,7 +113,6 @@ class Bench:
 
         refiner = Refiner(
             config=config,
-            constraint=constraint("penalty"),
             client=self.engine,  # type: ignore[arg-type]
             prompt=RefinerPrompt(config.template_path(), self.tokenizer, {}, limits),
             turn_end=self.turn_end,
@@ -123,7 +121,7 @@ class Bench:
             max_response_tokens=self.max_response_tokens,
         )
         refined = [one for group in await asyncio.gather(*map(refiner.refine_group, groups)) for one in group]
-        return [one for one in refined if one.verdict != "max_reward"]
+        return [one for one in refined if one.verdict is not Verdict.MAX_REWARD]
 
     async def _reward(self, rollout: Rollout, ids: list[int]) -> dict[str, Any]:
         columns, text = rollout.request, decode(self.tokenizer, ids)

@@ -1,18 +1,27 @@
-"""From the committed metrics of the final runs and the protocol to every number of docs/results.md."""
+"""Every number of docs/results.md, from the committed metrics and the protocol.
+
+python -m recipe.lab.findings [docs/results/lab.yaml]    # prints the tables, draws the figure of the final runs
+"""
 
 import json
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
-from recipe.lab import metrics
+from recipe.lab import metrics, protocol
 from recipe.lab.arms import STATIC
 from recipe.lab.protocol import Protocol
-from recipe.report.statistics import holm, improvement, interquartile_mean, interval, permutation_p
+from recipe.lab.statistics import holm, improvement, interquartile_mean, interval, permutation_p
+from recipe.report.figures import COLOURS, STYLE, png
 
+ROW = 0.24
+"""Height of an arm's row in the figure, in inches."""
 FIRST, LAST = slice(5), slice(-5, None)
 RUN = re.compile(r"(?P<algorithm>\w+?)-(?P<arm>\w+)-seed\d+")
 Steps = metrics.Steps
@@ -82,29 +91,8 @@ def page(rules: Protocol, path: Path) -> str:
         parts.append(of_base_model(json.loads(rates.read_text())["held_out"]))
     final = metrics.read(metrics.path_of(path, "final"))
     if is_done["tune"] and final.keys() >= dict(rules.runs("final")).keys():  # none is left out
-        parts += [in_words(rules), tables(rules, final)]
+        parts.append(tables(rules, final))
     return "\n\n".join(parts)
-
-
-def in_words(rules: Protocol) -> str:
-    """Return what was fixed before the final runs."""
-    held_out = " and ".join(f"`{name}`" for name in rules.held_out)
-    steps = ", ".join(map(str, rules.outcome_steps))
-    contrasts = ", ".join(map(_title, rules.contrasts or ()))
-    before = f"{rules.before:g}, the base model's"
-    return f"""\
-- **Outcome** of a run: the mean of {held_out} at steps {steps}.
-- **Collapse**: a fall by more than {rules.collapse:g} from the highest so far, or an end below {before}.
-- **Contrasts** of mean outcomes: {contrasts}; p by permutation of runs, corrected (Holm) within an algorithm.
-- **Outcome of an arm**: interquartile mean: of the middle half of its runs. **P**: that one is above another arm's.
-- **In brackets**: 95 % intervals by bootstrap over runs; too narrow, for runs are few: six cover nine cases in ten,
-  three or four span the lowest to the highest. Where interval and p disagree, p decides."""
-
-
-def preface(rules: Protocol, runs: Mapping[str, Steps], image: str) -> str:
-    """Return what opens the report of the final runs, in Markdown: the rules, an image beside it, the tables."""
-    share = f"{len(runs)} of {len(dict(rules.runs('final')))} runs are done."
-    return "\n\n".join(["## What was found", in_words(rules), share, f"![outcomes]({image})", tables(rules, runs)])
 
 
 def chosen(rules: Protocol, phase: str, runs: Mapping[str, Steps]) -> str:
@@ -228,3 +216,39 @@ def _markdown(rows: Iterable[Sequence[str]]) -> str:
     header, *body = rows
     lines = [header, ["---"] * len(header), *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@matplotlib.rc_context(STYLE)
+def outcomes(by_algorithm: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """Draw a panel an algorithm and a row an arm: its runs as dots, their interquartile mean with its interval."""
+    heights = [len(arms) for arms in by_algorithm.values()]
+    figure = Figure(figsize=(6.4, 0.9 + sum(heights) * ROW + 0.45 * len(heights)), layout="constrained")
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    for axes, (algorithm, arms) in zip(panels, by_algorithm.items(), strict=True):
+        for row, (name, values) in enumerate(arms.items()):
+            middle, low, high = interval(interquartile_mean, values)
+            if name == "none":
+                axes.axvline(middle, color="#8a8f98", linewidth=0.8, linestyle="--")
+            axes.plot(values, [row] * len(values), "o", color=COLOURS[0], alpha=0.35, markersize=4, markeredgewidth=0)
+            axes.plot([low, high], [row, row], color=COLOURS[0], linewidth=2)
+            axes.plot(middle, row, "D", color=COLOURS[0], markersize=5)
+        axes.set_title(algorithm.upper())
+        axes.set_yticks(range(len(arms)), list(arms))
+        axes.set_ylim(len(arms) - 0.4, -0.6)
+        axes.grid(axis="x")
+        axes.grid(False, axis="y")
+    panels[-1].set_xlabel("outcome: mean on held-out problems", loc="right")
+    return figure
+
+
+def main() -> None:
+    """Print the tables; draw the figure, if there are final runs."""
+    path = Path((sys.argv[1:] or ["docs/results/lab.yaml"])[0])
+    rules, runs = protocol.read(path), metrics.read(metrics.path_of(path, "final"))
+    print(page(rules, path))
+    if runs:
+        path.with_name(f"{path.stem}_outcomes.png").write_bytes(png(outcomes(outcomes_by_algorithm(rules, runs))))
+
+
+if __name__ == "__main__":
+    main()

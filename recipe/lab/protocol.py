@@ -11,7 +11,7 @@ from statistics import fmean
 
 import yaml
 
-from recipe.lab.arms import ALGORITHMS, STATIC, TUNED, UNTUNED, WITHOUT_CRITIC, Overrides, arms, kl_in_loss
+from recipe.lab.arms import ALGORITHMS, STATIC, TUNED, UNTUNED, Overrides, arms, kl_in_loss
 
 SEED_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "actor_rollout_ref.actor.data_loader_seed")
 HELD_OUT = "val-core/mini_apps/acc/mean@4"
@@ -47,9 +47,7 @@ class Protocol:
     weights: dict[str, float] | None = None
     """Of each method, the one with the best mean outcome of the tuning seeds; of equals the smaller one."""
     seeds: dict[str, list[int]] = field(default_factory=lambda: {"dapo": [1, 2, 3, 4, 5, 6], "ppo": [1, 2, 3, 4]})
-    few_seeds: dict[str, int] = field(
-        default_factory=lambda: {"penalty_divergence": 3, "sft_blocks": 3, "sft_rescue": 3}
-    )
+    few_seeds: dict[str, int] = field(default_factory=lambda: {"sft_rescue": 3})
     """Arms beside the question, with so many of the seeds."""
     arms: dict[str, list[str] | None] = field(default_factory=lambda: {"dapo": list(UNTUNED), "ppo": None})
     """By algorithm. Not chosen yet: none, and by their outcome in tuning the best static KL and the two best dynamic
@@ -75,7 +73,7 @@ class Protocol:
         if phase == "tune":
             for seed in self.tuning_seeds:
                 for name, weights in self.tried.items():
-                    for weight in weights:
+                    for weight in weights if name in TUNED else ():
                         common = self._common(self._first_algorithm, seed, self.learning_rate)
                         yield f"{name}-{weight:g}-seed{seed}", (*TUNED[name][0](weight), *common)
             return
@@ -85,7 +83,7 @@ class Protocol:
         for algorithm, seeds in self.seeds.items():
             for place, seed in enumerate(seeds):
                 for name in self.arms[algorithm] or ():
-                    if place < self.few_seeds.get(name, len(seeds)):
+                    if name in every and place < self.few_seeds.get(name, len(seeds)):
                         common = self._common(algorithm, seed, self.learning_rate)
                         yield f"{algorithm}-{name}-seed{seed}", (*every[name], *common)
 
@@ -151,8 +149,7 @@ class Protocol:
         static = next(name for name in ranking if name in STATIC)
         dynamic = [name for name in ranking if name not in STATIC]
         for algorithm, given in self.arms.items():
-            fitting = [name for name in dynamic if algorithm != "ppo" or name not in WITHOUT_CRITIC]
-            self.arms[algorithm] = given or ["none", static, *fitting[:2]]
+            self.arms[algorithm] = given or ["none", static, *dynamic[:2]]
         self.contrasts = [[dynamic[0], static], ["sft", "sft_no_gate"], [dynamic[0], "none"]]
 
 

@@ -15,13 +15,19 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from recipe.online_refiner.alignment import ALIGNMENTS, counterparts, known_weights
-from recipe.online_refiner.blocks import ConstraintConfig
-from recipe.online_refiner.constraint import accepts, charge, since
-from recipe.online_refiner.credit import CREDITS
-from recipe.online_refiner.groups import Member
-from recipe.online_refiner.loss import refined_loss
-from recipe.online_refiner.refined_rows import append_refined_rows, jagged
+from recipe.online_refiner.config.fields import ConstraintConfig
+from recipe.online_refiner.constraint import (
+    ALIGNMENTS,
+    IN_ADVANTAGES,
+    IN_REWARDS,
+    NONE,
+    Charges,
+    accepts,
+    charge,
+    counterparts,
+    times_charged,
+)
+from recipe.online_refiner.loss import append_refined_rows, jagged, refined_loss
 
 EOS, NUM_TOKENS, MAX_LENGTH, NUM_FEATURES = 0, 4, 4, 12
 PROMPT = [1]
@@ -55,8 +61,6 @@ class World:
     """-1 for the empty answer; otherwise -0.3 + 1.3 times the share of positions where the solution has this token."""
     refined: list[int]
     """For each response the index of its refinement: one mistake less, another response, or the same."""
-    kept: list[int]
-    """For each response how many of its tokens its refinement was begun with."""
     features: Tensor
     """(states, NUM_FEATURES)"""
     parameters: Tensor
@@ -65,7 +69,7 @@ class World:
     @property
     def accepted(self) -> list[bool]:
         """The reward gate."""
-        return [accepts(self.rewards[one], own, 0.0) for one, own in zip(self.refined, self.rewards, strict=True)]
+        return [accepts(self.rewards[one], own) for one, own in zip(self.refined, self.rewards, strict=True)]
 
     def log_probs(self, parameters: Tensor) -> Tensor:
         """Return log pi(a_t | a_<t) of every response, (B, MAX_LENGTH), 0 behind its end."""
@@ -75,9 +79,9 @@ class World:
     def divergence(self, parameters: Tensor, alignment: str = "position") -> Tensor:
         """Return E[D] of Eq. 6, with its whole gradient, by a plain sum."""
         log_probs, total = self.log_probs(parameters), torch.zeros(())
-        chances, rows = log_probs.sum(-1).exp(), zip(self.refined, self.kept, self.accepted, strict=True)
-        for response, chance, (answer, num_kept, keep) in zip(RESPONSES, chances, rows, strict=True):
-            for counterpart in ALIGNMENTS[alignment](response, RESPONSES[answer])[num_kept:] if keep else []:
+        rows = zip(RESPONSES, log_probs.sum(-1).exp(), self.refined, self.accepted, strict=True)
+        for response, chance, answer, keep in rows:
+            for counterpart in ALIGNMENTS[alignment](response, RESPONSES[answer]) if keep else []:
                 if counterpart >= 0:
                     total = total - chance * log_probs[answer, counterpart]
         return total
@@ -86,33 +90,25 @@ class World:
         """Return E[r]."""
         return self.log_probs(parameters).sum(-1).exp() @ torch.tensor(self.rewards)
 
-    def length(self, parameters: Tensor) -> Tensor:
-        """Return the mean length of a response, in tokens."""
-        return self.log_probs(parameters).sum(-1).exp() @ LENGTHS.float()
 
-
-def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2, block_wise: bool = False) -> World:
+def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2) -> World:
     """Draw a world; its refiner mends one mistake or writes anything with these probabilities, else it repeats.
 
-    It can make nothing of the empty answer. Block-wise it keeps what stands before the first mistake, and all that it
-    then writes is right.
+    It can make nothing of the empty answer.
     """
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     solution = (*rng.choices(range(1, NUM_TOKENS), k=MAX_LENGTH - 1), EOS)
-    ended, refined, kept = [response for response in RESPONSES if response[-1] == EOS], [], []
+    ended, refined = [response for response in RESPONSES if response[-1] == EOS], []
     for response in RESPONSES:
-        draw, answer, num_kept = rng.random(), response, 0
+        draw, answer = rng.random(), response
         if draw < improves and len(response) > 1 and response != solution:
             padded = (*response, *[EOS] * (MAX_LENGTH - len(response)))
             place = next(t for t in range(MAX_LENGTH) if padded[t] != solution[t])
-            rest = solution[place + 1 :] if block_wise else padded[place + 1 :]
-            mended = (*padded[:place], solution[place], *rest)
+            mended = (*padded[:place], solution[place], *padded[place + 1 :])
             answer = (*itertools.takewhile(lambda token: token != EOS, mended[:-1]), EOS)
-            num_kept = place if block_wise else 0
         elif draw > 1 - worsens:
             answer = rng.choice(ended)
         refined.append(RESPONSES.index(answer))
-        kept.append(num_kept)
     right = (torch.tensor(solution) == IDS).float() * MASK
     rewards = [
         -1.0 if len(response) == 1 else -0.3 + 1.3 * share
@@ -121,7 +117,6 @@ def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2, block_
     return World(
         rewards=rewards,
         refined=refined,
-        kept=kept,
         features=torch.randn(len(STATES), NUM_FEATURES, generator=generator),
         parameters=torch.randn(NUM_FEATURES, NUM_TOKENS, generator=generator) / NUM_FEATURES**0.5,
     )
@@ -134,43 +129,25 @@ def advantages(
 
     The reward is normalised by its mean and deviation under the policy, as in one large group.
     """
-    accepted = world.accepted
-    pairs = counterparts(
-        ALIGNMENTS[constraint.alignment],
-        [list(response) for response in RESPONSES],
-        [list(RESPONSES[index]) for index in world.refined],
-        accepted,
-        [0] * len(RESPONSES),
-        world.kept,
-    )
+    pairs = torch.full_like(IDS, NONE)
+    for row, (response, index, keep) in enumerate(zip(RESPONSES, world.refined, world.accepted, strict=True)):
+        if keep:
+            pairs[row, : len(response)] = torch.tensor(counterparts(constraint.alignment, response, RESPONSES[index]))
     charged = charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
-    members = [
-        Member("", reward, total if keep else None, min(len(response), len(RESPONSES[index])) - num_kept)
-        for reward, total, keep, response, index, num_kept in zip(
-            world.rewards, (-charged.sum(-1)).tolist(), accepted, RESPONSES, world.refined, world.kept, strict=True
-        )
-    ]
+    credit, cost = constraint.acting_credit, -charged.sum(-1)
+    if credit == "in_reward":
+        cost = cost / torch.minimum(LENGTHS, LENGTHS[world.refined])
+    charges = Charges(charged=charged, cost=cost, turn=MASK, rewritten=MASK)
     is_last = MASK * (torch.arange(MAX_LENGTH) == LENGTHS[:, None] - 1)
     rewards = torch.tensor(world.rewards)[:, None] * is_last * is_rewarded
-    block = since(torch.tensor(world.kept), MASK)
-    data = {"turn": MASK, "block": block, "refine_charged": charged, "responses": IDS, "old_log_probs": log_probs}
-    data |= {"refine_ids": IDS[world.refined], "refine_mask": MASK[world.refined]}
-    data |= {
-        "refine_log_probs": log_probs[world.refined],
-        "refine_start": torch.zeros_like(LENGTHS),
-    }
-    name = constraint.chosen("credit")
-    credit, weight = CREDITS[name] if name else None, torch.full((len(RESPONSES), 1), eta)
-    if credit is not None:
-        data["cost"] = torch.tensor([cost or 0.0 for cost in credit.costs(members)])
-    if credit is not None and credit.advantages is None and credit.rewards is not None:
-        rewards = credit.rewards(rewards, data, weight)
+    if credit is not None and credit not in IN_ADVANTAGES:
+        rewards = IN_REWARDS[credit](rewards, charges, eta)
     totals, chances = rewards.sum(-1), log_probs.sum(-1).exp()
     own = totals[:, None] * MASK
     if is_rewarded:
         mean = chances @ totals
         own = ((totals - mean) / (chances @ (totals - mean) ** 2).sqrt())[:, None] * MASK
-    return credit.advantages(own, data, weight) if credit is not None and credit.advantages is not None else own
+    return IN_ADVANTAGES[credit](own, charges, eta) if credit in IN_ADVANTAGES else own
 
 
 def expected_update(
@@ -197,9 +174,8 @@ def expected_update(
     if constraint.imitates:
         used = [index for index, keep in zip(world.refined, world.accepted, strict=True) if keep]
         data, indices = append_refined_rows(data, len(used)), indices + used
-        weights, normaliser = constraint.chosen("token_weights"), constraint.chosen("sft_normaliser")
-        tu.assign_non_tensor(data, sft_eta=eta, sft_token_weights=weights, sft_normaliser=normaliser)
-        tu.assign_non_tensor(data, sft_num_tokens=int(LENGTHS[used].sum()))
+        tu.assign_non_tensor(data, refine_eta=eta, refine_normaliser=constraint.sft_normaliser)
+        tu.assign_non_tensor(data, refine_num_tokens=int(LENGTHS[used].sum()))
     # An engine's output at a position is of the token behind it.
     output = torch.cat([torch.cat([log_probs[n, : LENGTHS[n]], log_probs.new_zeros(1)]) for n in indices])
     actor = ActorConfig(
@@ -217,8 +193,12 @@ def _rows(
         return jagged([row[:length] for row, length in zip(column, LENGTHS, strict=True)])
 
     answers = [RESPONSES[index] for index in world.refined]
-    pairs = zip(RESPONSES, answers, world.kept, chances, strict=True)
-    weights = [torch.tensor(known_weights(constraint, a, b, kept)) * chance for a, b, kept, chance in pairs]
+    # In mode lagrangian a token of a' weighs as often as it is charged for, so that both terms are one gradient.
+    weights = [chance.repeat(len(answer)) for answer, chance in zip(answers, chances, strict=True)]
+    if constraint.mode == "lagrangian":
+        pairs = [counterparts(constraint.alignment, a, b) for a, b in zip(RESPONSES, answers, strict=True)]
+        of_pairs = zip(pairs, answers, weights, strict=True)
+        weights = [torch.tensor(times_charged(pair, len(b))) * weight for pair, b, weight in of_pairs]
     sequences = [torch.tensor([*PROMPT, *response]) for response in RESPONSES]
     return {
         **{"prompts": jagged([torch.tensor(PROMPT)] * len(RESPONSES)), "responses": of_rows(IDS)},

@@ -32,16 +32,10 @@ class Family:
     draw: Callable[[random.Random, Parameters], Any]  # one test input: list of arguments, or text of standard input
     values: dict[str, Sequence[Any]] = field(default_factory=dict)  # choices of every parameter
 
-    @property
-    def num_variants(self) -> int:
-        """How many problems the family can make."""
-        return len(list(itertools.product(*self.values.values())))
-
     def variants(self) -> list[Parameters]:
-        """Every combination of parameter values, in a fixed order."""
-        return [
-            dict(zip(self.values, combination, strict=True)) for combination in itertools.product(*self.values.values())
-        ]
+        """Every combination of parameter values, in a fixed order: as many problems as the family can make."""
+        every = itertools.product(*self.values.values())
+        return [dict(zip(self.values, combination, strict=True)) for combination in every]
 
 
 def fill(template: str, parameters: Parameters) -> str:

@@ -99,12 +99,9 @@ def generate(
     if problems_per_family < 1:
         raise ValueError(f"problems_per_family is {problems_per_family}: set it to at least 1")
     families = [family for family in FAMILIES if level in (None, family.level)]
-    for family in families:
-        if problems_per_family > family.num_variants:
-            raise ValueError(
-                f"problems_per_family is {problems_per_family}, but family {family.name} has "
-                f"{family.num_variants} variants: set it to at most {min(f.num_variants for f in families)}"
-            )
+    fewest = min(len(family.variants()) for family in families)
+    if problems_per_family > fewest:
+        raise ValueError(f"problems_per_family is {problems_per_family}: set it to at most {fewest}")
     return [problem for family in families for problem in generate_family(family, seed, problems_per_family)]
 
 

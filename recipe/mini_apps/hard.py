@@ -1,13 +1,16 @@
 """Families of the highest level: state, nested structure, or a small algorithm."""
 
+from functools import partial
+
 from recipe.mini_apps.draws import lines, numbers, word, words
 from recipe.mini_apps.family import Family
 
+call = partial(Family, level="hard", kind="call")
+stdin = partial(Family, level="hard", kind="stdin")
+
 FAMILIES = (
-    Family(
+    call(
         name="bounded_counter",
-        level="hard",
-        kind="call",
         question="A counter starts at 0. Write a function `count(moves)` that adds the moves one after the "
         "other; whenever the counter leaves the range 0 to $c it is set back to 0. Return the "
         "counter's last value.",
@@ -16,10 +19,8 @@ FAMILIES = (
         values={"c": range(10, 22)},
         draw=lambda rng, p: [numbers(rng, -4, 8, 4, 12)],
     ),
-    Family(
+    call(
         name="longest_run",
-        level="hard",
-        kind="call",
         question="Write a function `run(numbers)` that returns the length of the longest run of "
         "neighbouring numbers in which each differs from the one before it by at most $c. An empty "
         "list has length 0.",
@@ -29,10 +30,8 @@ FAMILIES = (
         values={"c": range(2, 14)},
         draw=lambda rng, p: [numbers(rng, 0, 25, 0, 14)],
     ),
-    Family(
+    call(
         name="two_numbers",
-        level="hard",
-        kind="call",
         question="Write a function `pairs(numbers)` that returns how many pairs of different positions hold numbers "
         "with a sum of $c.",
         solution="def pairs(numbers):\n    seen, count = {}, 0\n    for n in numbers:\n"
@@ -41,10 +40,8 @@ FAMILIES = (
         values={"c": range(5, 17)},
         draw=lambda rng, p: [numbers(rng, 0, p["c"], 4, 14)],
     ),
-    Family(
+    call(
         name="caesar",
-        level="hard",
-        kind="call",
         question="Write a function `shift(text)` that replaces every lower-case letter by the one $n places "
         "later in the alphabet (after z comes a) and leaves everything else as it is.",
         solution="def shift(text):\n    moved = ''\n    for ch in text:\n"
@@ -52,10 +49,8 @@ FAMILIES = (
         values={"n": range(2, 25)},
         draw=lambda rng, p: [" ".join(words(rng, 1, 3)).title() + "!"],
     ),
-    Family(
+    call(
         name="to_base",
-        level="hard",
-        kind="call",
         question="Write a function `digits(n)` that returns the digits of n in base $b as a list, the most "
         "significant first. digits(0) is [0].",
         solution="def digits(n):\n    found = [n % $b]\n    while n >= $b:\n        n //= $b\n"
@@ -63,10 +58,8 @@ FAMILIES = (
         values={"b": (2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16)},
         draw=lambda rng, p: [rng.choice((0, p["b"], rng.randint(1, 5000)))],
     ),
-    Family(
+    call(
         name="group_words",
-        level="hard",
-        kind="call",
         question="Write a function `lines(words)` that joins words by single blanks into lines of at most "
         "$n characters, each line taking as many words as fit, in order, and returns the list of "
         "lines. No word is longer than a line.",
@@ -76,10 +69,8 @@ FAMILIES = (
         values={"n": range(8, 26)},
         draw=lambda rng, p: [words(rng, 2, 9)],
     ),
-    Family(
+    call(
         name="climb",
-        level="hard",
-        kind="call",
         question="A stair has n steps; you climb 1 or $k steps at a time. Write a function `ways(n)` that "
         "returns in how many ways you can climb exactly n steps. ways(0) is 1.",
         solution="def ways(n):\n    counts = [1]\n    for i in range(1, n + 1):\n"
@@ -87,10 +78,8 @@ FAMILIES = (
         values={"k": range(2, 14)},
         draw=lambda rng, p: [rng.randint(0, 40)],
     ),
-    Family(
+    call(
         name="brackets",
-        level="hard",
-        kind="call",
         question="Write a function `balanced(text)` that returns True if every ( is closed by a ) after it, "
         "no ) comes without an open (, and they are never nested more than $n deep; else False. "
         "Other characters do not matter.",
@@ -103,10 +92,8 @@ FAMILIES = (
             )
         ],
     ),
-    Family(
+    call(
         name="merge_intervals",
-        level="hard",
-        kind="call",
         question="Write a function `merge(intervals)`: each interval is [start, end]. Intervals whose gap "
         "is at most $c become one. Return the merged intervals sorted by start.",
         solution="def merge(intervals):\n    merged = []\n    for start, end in sorted(intervals):\n"
@@ -115,10 +102,8 @@ FAMILIES = (
         values={"c": range(0, 12)},
         draw=lambda rng, p: [[[s, s + rng.randint(0, 9)] for s in numbers(rng, 0, 90, 2, 7)]],
     ),
-    Family(
+    call(
         name="matrix_sum",
-        level="hard",
-        kind="call",
         question="Write a function `ring(matrix)` that returns the sum of all numbers of the square matrix "
         "(a list of rows) whose row index plus column index (both from 0) is at least $c.",
         solution="def ring(matrix):\n"
@@ -126,10 +111,8 @@ FAMILIES = (
         values={"c": range(1, 13)},
         draw=lambda rng, p: [[[rng.randint(0, 9) for _ in range(7)] for _ in range(7)]],
     ),
-    Family(
+    stdin(
         name="read_queries",
-        level="hard",
-        kind="stdin",
         question="A stock starts at $c pieces. The first line holds n, then n lines follow, each `buy k` (adds k) or "
         "`sell k` (takes k, but is ignored if fewer than k are left). Print the stock after every line.",
         solution="stock = $c\nfor _ in range(int(input())):\n    action, k = input().split()\n    k = int(k)\n"
@@ -139,10 +122,8 @@ FAMILIES = (
             lambda n: lines(n, *[f"{rng.choice(('buy', 'sell'))} {rng.randint(1, 15)}" for _ in range(n)])
         )(rng.randint(2, 8)),
     ),
-    Family(
+    stdin(
         name="read_grid",
-        level="hard",
-        kind="stdin",
         question="The first line holds the number of rows; each row is a line of the characters . and #. "
         "Print the number of columns with at least $n #.",
         solution="rows = [input() for _ in range(int(input()))]\n"
@@ -152,10 +133,8 @@ FAMILIES = (
             lambda rows: lines(rows, *["".join(rng.choice(".##") for _ in range(9)) for _ in range(rows)])
         )(p["n"] + rng.randint(0, 3)),
     ),
-    Family(
+    stdin(
         name="read_table",
-        level="hard",
-        kind="stdin",
         question="Every line holds a name and a number, until the end of the input. Print the names whose "
         'numbers sum to at least $c in alphabetical order, one per line, or "none".',
         solution="import sys\nsums = {}\nfor line in sys.stdin:\n    name, value = line.split()\n"
@@ -166,10 +145,8 @@ FAMILIES = (
             *[f"{rng.choice(('ann', 'bob', 'cy'))} {rng.randint(1, 15)}" for _ in range(rng.randint(2, 7))]
         ),
     ),
-    Family(
+    call(
         name="run_length",
-        level="hard",
-        kind="call",
         split="val",
         question="Write a function `pack(text)` that replaces every run of $n or more equal letters by the "
         'run\'s length and the letter (20 letters "a" become "20a"); shorter runs stay.',
@@ -179,10 +156,8 @@ FAMILIES = (
         values={"n": range(2, 14)},
         draw=lambda rng, p: ["".join(ch * rng.choice((1, 2, p["n"], p["n"] + 1)) for ch in word(rng)[:3])],
     ),
-    Family(
+    call(
         name="collatz",
-        level="hard",
-        kind="call",
         split="val",
         question="Start from n; halve an even number, and replace an odd number x by 3x + $c, until the number is "
         "at most $m or 50 steps are done. "
@@ -192,10 +167,8 @@ FAMILIES = (
         values={"c": (1, 3, 5, 7), "m": (4, 9, 20)},
         draw=lambda rng, p: [rng.randint(1, 300)],
     ),
-    Family(
+    stdin(
         name="read_rounds",
-        level="hard",
-        kind="stdin",
         split="val",
         question="n players stand in a circle, numbered from 1. Starting the count at player 1, every "
         "${k}th player leaves until one is left. Read n and print the number of the last player.",

@@ -4,7 +4,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Where verl's configs are, for config/online_refiner.yaml: Hydra would import verl, and torch with it, to find them.
 if _verl := importlib.util.find_spec("verl"):

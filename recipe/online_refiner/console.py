@@ -19,8 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from recipe.online_refiner.advice import advice
-from recipe.online_refiner.run_dir import RunDir, read_rows, refinement_lines
+from recipe.online_refiner.metrics import advice
+from recipe.online_refiner.run_files import RunDir, read_rows, refinement_lines
 
 POLL_S = 1.0
 LOG_WIDTH = 120

@@ -1,17 +1,16 @@
 """Where pi_0 lives: the replicas that a run starts, and when it starts them."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 from omegaconf import DictConfig
 from verl.single_controller.ray import ResourcePoolManager
 from verl.utils.device import get_device_name
 from verl.workers.rollout.replica import RolloutReplica
 
-from recipe.online_refiner.blocks import RefinementConfig
+from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.plan import Plan
 from refiner_worker.engines import can_sleep
-from refiner_worker.group import RefinerGroup
+from refiner_worker.group import HostedRefiner, RefinerGroup
 
 OWN_POOL = "refiner_pool"
 
@@ -48,7 +47,7 @@ class Hosting:
             self._group = ThreadPoolExecutor(1, "refiner-start").submit(self._start)
         return self._pools
 
-    def finish(self, rollout_replicas: list[RolloutReplica]) -> Any:
+    def finish(self, rollout_replicas: list[RolloutReplica]) -> HostedRefiner:
         """Return the refiner when it serves: a :class:`RefinerGroup`, or what stands for it in placement ``shared``."""
         if self._is_shared:
             from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without

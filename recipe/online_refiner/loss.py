@@ -3,43 +3,34 @@
     L = L_policy + eta * CE
     CE = -(1 / N) * sum over accepted pairs and all tokens t of w_t * log pi_theta(a'_t | s0, a'_<t)
 
-With ``constraint.sft_normaliser=accepted`` N counts the tokens of accepted refinements in the whole mini-batch, over
-all data-parallel ranks; with ``batch`` it is what verl divides the policy's loss by (``loss_agg_mode``: token-mean
-divides by the tokens of all responses). w_t is ``constraint.token_weights``. The refinements are rows of the same
-forward pass (``refined_rows.py``).
+With ``constraint.sft_normaliser=batch`` N is what verl divides the policy's loss by (``loss_agg_mode``: token-mean
+divides by the tokens of all responses); with ``accepted`` it counts the tokens of accepted refinements in the whole
+mini-batch, over all data-parallel ranks. w_t is 1, in mode ``lagrangian`` the number of tokens of a that are charged
+for a'_t (``constraint.times_charged``).
+
+The refinements are rows of the actor's own forward and backward pass: (context, a') with an empty response mask, which
+verl's policy loss and its denominators do not see. No second pass is made, because Megatron's distributed optimizer
+finalises gradients once per pass.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from tensordict import TensorDict
+from tensordict.tensorclass import NonTensorData
 from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.utils.padding import no_padding_2_padding
 
 Loss = tuple[Tensor, dict[str, Any]]
 """What verl's losses return: the loss and its metrics."""
 
-SHAPE = 0.1
-"""gamma of ``shaped``, LUFFY's choice."""
-
-TOKEN_WEIGHTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "uniform": lambda probs, known: known,
-    # What the refiner wrote itself against what it repeated from the response (``constraint.kept_weight``).
-    "edited": lambda probs, known: known,
-    # As often as a token of the response is charged for it: the gradient of D of Eq. 6.
-    "charged": lambda probs, known: known,
-    # CHORD-phi (W. Zhang et al., arXiv 2508.11408): learn from tokens that the policy neither rules out nor is sure of.
-    "chord": lambda probs, known: known * (probs * (1 - probs)),
-    # DFT (Y. Wu et al., arXiv 2508.05629): the probability takes away the 1/p that the SFT gradient hides.
-    "dft": lambda probs, known: known * probs,
-    # LUFFY (J. Yan et al., arXiv 2504.14945): -f(p) with f(p) = p / (p + gamma) in place of -log p has this gradient.
-    "shaped": lambda probs, known: known * (SHAPE * probs / (probs + SHAPE) ** 2),
-}
-"""Weights w_t from (B, T) probabilities of the tokens under the current policy, without gradient, and (B, T) what was
-known of them before the update (``alignment.py``)."""
+ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
+"""Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
 
 
 def refined_loss(
@@ -50,8 +41,8 @@ def refined_loss(
     Args:
         verl_loss: The loss of the run, ``ppo_loss`` with the actor's config.
         model_output: The engine's, with ``log_probs``.
-        data: A micro-batch; with jagged ``sft_mask`` and ``sft_weights`` (B, response) and the settings ``sft_eta``,
-            ``sft_token_weights``, ``sft_normaliser`` and ``sft_num_tokens`` if rows ride along.
+        data: A micro-batch; with jagged ``refine_loss_mask`` and ``refine_weights`` (B, response) and the settings
+            ``refine_eta``, ``refine_normaliser`` and ``refine_num_tokens`` if rows ride along.
         dp_group: Data-parallel process group.
 
     Returns:
@@ -59,16 +50,94 @@ def refined_loss(
         over ranks, therefore the factor ``dp_size`` in it.
     """
     loss, metrics = verl_loss(model_output=model_output, data=data, dp_group=dp_group)
-    if "sft_mask" not in data:
+    if "refine_loss_mask" not in data:
         return loss, metrics
     log_probs = no_padding_2_padding(model_output["log_probs"], data)
-    padded = data.select("sft_mask", "sft_weights").to_padded_tensor(0)
-    weigh = TOKEN_WEIGHTS[data["sft_token_weights"]]
-    weights = weigh(log_probs.detach().exp(), padded["sft_weights"].to(log_probs.dtype))
+    padded = data.select("refine_loss_mask", "refine_weights").to_padded_tensor(0)
     config = verl_loss.keywords["config"]
     mode, sizes = config.loss_agg_mode, config.global_batch_info  # as verl's loss has just set them
-    if data["sft_normaliser"] == "accepted":
-        mode, sizes = "token-mean", {"dp_size": data["dp_size"], "batch_num_tokens": data["sft_num_tokens"]}
-    value = agg_loss(-weights * log_probs, padded["sft_mask"], mode, **sizes)
+    if data["refine_normaliser"] == "accepted":
+        mode, sizes = "token-mean", {"dp_size": data["dp_size"], "batch_num_tokens": data["refine_num_tokens"]}
+    weights = padded["refine_weights"].to(log_probs.dtype)
+    value = agg_loss(-weights * log_probs, padded["refine_loss_mask"], mode, **sizes)
     metrics["sft_cross_entropy"] = Metric(value=value.detach(), aggregation=AggregationType.SUM)
-    return loss + data["sft_eta"] * value, metrics
+    return loss + data["refine_eta"] * value, metrics
+
+
+def settings_of(data: TensorDict) -> dict[str, Any]:
+    """Return the batch-level settings of a TensorDict: what is no tensor and no list of one value a row."""
+    return {key: value.data for key, value in data.items() if isinstance(value, NonTensorData)}
+
+
+def jagged(rows: list[Tensor]) -> Tensor:
+    """Return rows of different lengths as one nested tensor."""
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+def contexts(data: TensorDict) -> list[Tensor]:
+    """Return what each refined turn of some rows answers: the prompt and, in a later turn, the session before it."""
+    rows = zip(data["prompts"].unbind(), data["responses"].unbind(), data["refine_start"].tolist(), strict=True)
+    return [torch.cat([prompt, response[:start]]) for prompt, response, start in rows]
+
+
+def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
+    """Append the accepted refinements of a mini-batch as rows, and empty rows up to a number.
+
+    Args:
+        data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_weights`` (both jagged),
+            ``refine_used`` and ``refine_start`` (B,).
+        num_rows: How many rows to append, at least as many as are accepted.
+
+    Returns:
+        B + num_rows rows with the fields that engines and loss read, ``refine_loss_mask`` and ``refine_weights``
+        (jagged, response length), and the same settings. Rows beyond the accepted ones have two tokens and masks of 0.
+    """
+    used = data["refine_used"].bool().tolist()
+    zeros = [name for name in ZEROS if name in data]
+    rows = {name: list(data[name].unbind()) for name in ("prompts", "responses", "input_ids", "position_ids", *zeros)}
+    rows["refine_loss_mask"] = [torch.zeros_like(row) for row in rows["responses"]]
+    rows["refine_weights"] = [row.float() for row in rows["refine_loss_mask"]]
+    refined = [
+        (context, ids, torch.ones_like(ids), weights)
+        for context, ids, weights, keep in zip(
+            contexts(data), data["refine_ids"].unbind(), data["refine_weights"].unbind(), used, strict=True
+        )
+        if keep
+    ]
+    token = rows["prompts"][0][:1]
+    nothing = (token, token, torch.zeros_like(token), torch.zeros_like(token).float())
+    for context, ids, mask, weights in refined + [nothing] * (num_rows - len(refined)):
+        rows["prompts"].append(context)
+        rows["responses"].append(ids)
+        rows["input_ids"].append(torch.cat([context, ids]))
+        rows["position_ids"].append(torch.arange(len(context) + len(ids), device=ids.device))
+        rows["refine_loss_mask"].append(mask)
+        rows["refine_weights"].append(weights)
+        for name in zeros:
+            rows[name].append(torch.zeros_like(ids, dtype=rows[name][0].dtype))
+    return tu.get_tensordict({name: jagged(values) for name, values in rows.items()}, settings_of(data))
+
+
+def with_refined_rows(data: TensorDict, *, dp_group: Any, multiple: int) -> TensorDict:
+    """Let the accepted refinements of a mini-batch ride along, the same number of rows on every data-parallel rank.
+
+    Args:
+        data: This rank's share of a mini-batch, as in :func:`append_refined_rows`.
+        dp_group: Data-parallel process group.
+        multiple: The number of rows is a multiple of it (:func:`recipe.online_refiner.megatron.rows_multiple`).
+
+    Returns:
+        The longer mini-batch with the setting ``refine_num_tokens``; ``data`` itself if no rank has one.
+    """
+    used = data["refine_used"].bool().cpu()
+    lengths = data["refine_ids"].offsets().diff().cpu()
+    num_rows = torch.tensor(int(used.sum()), device=get_device_id())
+    num_tokens = torch.tensor(int(lengths[used].sum()), device=get_device_id())
+    torch.distributed.all_reduce(num_rows, op=torch.distributed.ReduceOp.MAX, group=dp_group)
+    torch.distributed.all_reduce(num_tokens, op=torch.distributed.ReduceOp.SUM, group=dp_group)
+    if not num_tokens:
+        return data
+    num_all = -(-(len(data) + int(num_rows)) // multiple) * multiple
+    longer = append_refined_rows(data, num_all - len(data))
+    tu.assign_non_tensor(longer, refine_num_tokens=int(num_tokens))
+    return longer

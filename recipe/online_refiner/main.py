@@ -6,7 +6,6 @@ Compose the config, check it, run verl. ``dry_run=true`` stops after the checks 
 """
 
 import contextlib
-import gc
 import os
 import sys
 import warnings
@@ -16,12 +15,9 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.cpu_platform import ENVIRONMENT, check_environment
-from recipe.cpu_platform.launch import enter
-from recipe.online_refiner import schema
+from recipe.online_refiner.config.checks import Run, check, load
+from recipe.online_refiner.config.fields import GONE
 from recipe.online_refiner.console import CONSOLES
-from recipe.online_refiner.rules import check
-from recipe.online_refiner.rules.run import Run
 
 
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
@@ -30,7 +26,7 @@ def main(config: DictConfig) -> None:
     try:
         if config.console not in CONSOLES:
             raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
-        schema.load(config)  # before anything is imported
+        load(config)  # before anything is imported
         if "cpu_platform" in config:
             _enter_cpu_platform(config)
         plan = prepare(config)
@@ -47,15 +43,15 @@ def main(config: DictConfig) -> None:
 def command() -> None:
     """Run ``main``; mistakes that Hydra has no good words for are answered here.
 
-    They are the name of an earlier release's key, and a value that begins with ``~``, which a shell left as it was.
+    They are a key of an earlier release, and a value that begins with ``~``, which a shell left as it was.
     """
     for argument in sys.argv[1:]:
         name, _, value = argument.lstrip("+~").partition("=")
         if value.startswith("~"):
             print(f"error: {name}: no shell reads the ~ of {value} behind =; write $HOME", file=sys.stderr)
             raise SystemExit(2)
-        if new := schema.RENAMED.get(name):
-            print(f"error: {name} is called {new} now", file=sys.stderr)
+        if name in GONE:
+            print(f"error: {name} is gone: {GONE[name]}", file=sys.stderr)
             raise SystemExit(2)
     main()
 
@@ -65,6 +61,9 @@ def _enter_cpu_platform(config: DictConfig) -> None:
 
     The stages of a step take turns, so each process may use its share of all cores; Ray's default is one thread.
     """
+    from recipe.cpu_platform import ENVIRONMENT, check_environment
+    from recipe.cpu_platform.launch import enter
+
     num_threads = max(1, len(os.sched_getaffinity(0)) // max(1, config.trainer.n_gpus_per_node))
     environment = {**ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
     if config.dry_run:  # nothing is computed, and verl is not imported yet
@@ -85,19 +84,17 @@ def prepare(config: DictConfig) -> str:
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())
     if "://" not in config.records.path:
         config.records.path = str(Path(config.records.path).expanduser().absolute())
-    blocks = schema.load(config)
+    blocks = load(config)
     run = Run(config=config, blocks=blocks)
     # They import torch and verl, which takes seconds: only after the config itself is right. verl warns of each engine
     # that is not installed, and of a critic that no critic-free estimator has.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.|recipe\.|__main__")
-    gc.disable()  # packages leave nothing to collect, and looking for it takes a tenth of their time
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    from recipe.online_refiner.files import Files
+    from recipe.online_refiner.config.files import Files
     from recipe.online_refiner.plan import make_plan
 
-    gc.enable()
     run.files = Files(config, blocks)
     check(run, "machine")
     check(run, "files")

@@ -19,8 +19,8 @@ from verl.trainer.ppo import metric_utils
 from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from recipe.online_refiner.queue import outcome_of
-from recipe.online_refiner.rollout import group_of
+from recipe.online_refiner.pairs import group_of
+from recipe.online_refiner.rows import pair_of
 
 MIN_POLL_S = 0.1
 POLL_SHARE = 0.1
@@ -90,8 +90,8 @@ def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
 
     def filtered(partition_id: str) -> tuple[set[str], Counter]:
         groups, counts = find(partition_id)
-        outcomes = ((group_of(key), outcome_of(tag)) for key, tag in buffer.partitions[partition_id].items())
-        kept = groups & {group for group, outcome in outcomes if outcome is not None and outcome.verdict == "accepted"}
+        pairs = ((group_of(key), pair_of(tag)) for key, tag in buffer.partitions[partition_id].items())
+        kept = groups & {group for group, pair in pairs if pair is not None and pair.is_accepted}
         rewards = buffer._dapo_classification_cache[partition_id]
         return groups - kept, counts - Counter(rewards[group] for group in kept)
 

@@ -10,10 +10,9 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner import megatron
-from recipe.online_refiner.blocks import RefinementConfig
-from recipe.online_refiner.sizing import shapes
-from recipe.online_refiner.sizing.moments import GIB, Footprint, footprint
-from recipe.online_refiner.sizing.table import memory_table, seconds_line
+from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, RefinementConfig
+from recipe.sizing import shapes
+from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
 from refiner_worker.engines import engine_of
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
@@ -50,7 +49,23 @@ class Plan:
 
     def footprint(self, config: DictConfig, blocks: RefinementConfig) -> Footprint:
         """Return the run's memory by moment of a step."""
-        return footprint(config, blocks, self)
+        scored_by = "measure.num_kl_rollouts" if blocks.measures_kl else "refiner.keep_prefix"
+        known = Known(
+            gpu=self.gpu_memory,
+            host=self.host_memory,
+            num_gpus=self.num_gpus,
+            policy=self.policy_shape,
+            refiner=self.refiner_shape if blocks.hosts_refiner and not blocks.is_shared else None,
+            refiner_rollout=self.refiner_rollout,
+            refiner_model_len=self.max_model_len,
+            is_dedicated=blocks.refiner.is_dedicated,
+            scored_by=scored_by if blocks.measures_kl or blocks.refiner.keep_prefix else "",
+            scored_tokens=blocks.refiner.response_length if blocks.refines else 0,
+            learned_tokens=blocks.refiner.response_length if blocks.constraint.imitates else 0,
+            has_critic=config.algorithm.adv_estimator in CRITIC_ESTIMATORS,
+            has_reference=blocks.has_reference_worker,
+        )
+        return footprint(config, known)
 
     def describe(self, config: DictConfig, blocks: RefinementConfig, num_train_rows: int) -> str:
         """Return the plan as text: who runs where, sizes, steps, and what a step generates at most."""
@@ -67,7 +82,7 @@ class Plan:
             "policy": f"{actor.model.path}, {engine}, on {device}",
             "rollout": _describe_rollout(config, self.num_gpus),
             "refiner": "none",
-            "constraint": f"mode {blocks.constraint.mode}, eta {blocks.constraint.eta}",
+            "constraint": f"mode {blocks.constraint.mode}, eta {blocks.constraint.first_eta:g}",
             "advantages": config.algorithm.adv_estimator,
             "data": f"{num_train_rows} prompts, {data.train_batch_size} a step, {actor.rollout.n} responses each",
             "steps": f"{num_steps}",
@@ -86,8 +101,8 @@ class Plan:
         text = "\n".join(f"{name:<14} {text}" for name, text in lines.items())
         if trainer.device == "cpu" and self.gpu_memory is None:
             return text
-        sizes = [memory_table(self.footprint(config, blocks)), seconds_line(config, blocks, self)]
-        return "\n\n".join([text, *filter(None, sizes)])
+        sizes = table(self.footprint(config, blocks))
+        return f"{text}\n\n{sizes}" if sizes else text
 
 
 def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -> Plan:

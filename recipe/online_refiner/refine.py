@@ -5,16 +5,17 @@ group is complete; it knows neither of them nor the TransferQueue.
 """
 
 import asyncio
+import functools
+import itertools
+import math
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipe.online_refiner.blocks import ConstraintConfig
-from recipe.online_refiner.boundary import departure, num_kept_tokens
 from recipe.online_refiner.constraint import accepts
-from recipe.online_refiner.rollout import Refinement, Rollout
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.copying import num_copied
@@ -31,7 +32,6 @@ class Refiner:
     """Refines groups of rollouts. Holds no state between calls."""
 
     config: RefinerConfig
-    constraint: ConstraintConfig
     client: RefinerClient
     prompt: RefinerPrompt
     turn_end: TurnEnd
@@ -52,70 +52,45 @@ class Refiner:
             One for each rollout, in order.
         """
         chosen = choose(self.config, rollouts)
-        solved = [one for one in sorted(rollouts, key=lambda one: one.session) if self._solves(one)]
-        tasks = (self._refine(one, rollouts, n in chosen, solved) for n, one in enumerate(rollouts))
+        tasks = (self._refine(one, rollouts, n in chosen) for n, one in enumerate(rollouts))
         return list(await asyncio.gather(*tasks))
 
-    def _solves(self, rollout: Rollout) -> bool:
-        """Tell whether a response may be the refinement of its siblings: it is maximal, and was not cut."""
-        return self.config.is_maximal(rollout.reward) and self.turn_end.is_whole(rollout.turn_ids)
-
-    async def _refine(
-        self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool, solved: list[Rollout]
-    ) -> Refinement:
+    async def _refine(self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool) -> Refinement:
         if not rollout.turn_ids:
-            return Refinement(verdict="no_turn")
+            return Refinement(verdict=Verdict.NO_TURN)
         if self.config.is_maximal(rollout.reward):
-            if self.config.imitate_solved and self._solves(rollout):
-                return Refinement(verdict="own", token_ids=rollout.turn_ids, reward=rollout.reward)
-            return Refinement(verdict="max_reward")
-        siblings = [one for one in solved if one.earlier_ids == rollout.earlier_ids]
-        if self.config.use_solved_sibling and siblings:
-            sibling = siblings[rollout.session[0] % len(siblings)]
-            return self._gated(Refinement(verdict=""), rollout, sibling.turn_ids, sibling.reward)
+            if self.config.imitate_solved and self.turn_end.is_whole(rollout.turn_ids):
+                return Refinement(verdict=Verdict.OWN, token_ids=rollout.turn_ids, reward=rollout.reward)
+            return Refinement(verdict=Verdict.MAX_REWARD)
         if not is_chosen:
-            return Refinement(verdict="not_chosen")
+            return Refinement(verdict=Verdict.NOT_CHOSEN)
         told = await self._on_thread(self._told, rollout, rollouts)
-        prompt_ids, num_kept = await self._begin(rollout, told)
+        prompt_ids, num_kept, num_read = await self._begin(rollout, told)
         if len(prompt_ids) - num_kept + self.config.response_length > self.max_model_len:
-            return Refinement(verdict="too_long")
-        candidates: list[Refinement] = []
-        while len(candidates) < self.config.n:
-            candidates.append(await self._candidate(rollout, prompt_ids, num_kept))
-            if self.config.is_maximal(candidates[-1].reward):
-                break
-        best = max(candidates, key=lambda one: float("-inf") if one.reward is None else one.reward)
-        best.num_prompt_tokens = sum(one.num_prompt_tokens for one in candidates)
-        if self.config.reads_responses:
-            best.num_prompt_tokens += len(prompt_ids) - num_kept + len(rollout.turn_ids)
-        best.num_generated_tokens = sum(one.num_generated_tokens for one in candidates)
-        best.num_copied_tokens = await self._on_thread(self._num_copied, rollout, best, told)
-        return best
-
-    async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int]:
-        """Return the prompt, and how many ids of the turn it ends with: the beginning of the refiner's answer."""
-        if self.config.block is None:
-            return await self._on_thread(self._encode, rollout, 0, told), 0
-        if not self.config.reads_responses:
-            num_kept = await self._on_thread(self._num_kept, rollout)
-            return await self._on_thread(self._encode, rollout, num_kept, told), num_kept
-        prompt_ids = await self._on_thread(self._encode, rollout, 0, told)
-        turn = rollout.turn_ids[: self._most_tokens(rollout)]
-        if len(prompt_ids) + len(turn) >= self.max_model_len:
-            return prompt_ids, 0
-        log_probs = await log_probs_in_time(self.client, prompt_ids, turn)
-        departs_at = departure(rollout, log_probs or [], self.config.temperature)
-        num_kept = await self._on_thread(self._num_kept, rollout, departs_at)
-        return prompt_ids + turn[:num_kept], num_kept
-
-    async def _candidate(self, rollout: Rollout, prompt_ids: list[int], num_kept: int) -> Refinement:
-        result = Refinement(verdict="timeout", num_prompt_tokens=len(prompt_ids), num_kept_tokens=num_kept)
+            return Refinement(verdict=Verdict.TOO_LONG)
+        result = Refinement(verdict=Verdict.TIMEOUT, num_prompt_tokens=len(prompt_ids), num_kept_tokens=num_kept)
         try:
             async with self.client.slot():
                 await asyncio.wait_for(self._attempt(rollout, prompt_ids, result), self.config.request_timeout_s)
-        except asyncio.TimeoutError:  # not the built-in one before Python 3.11
-            result.verdict = "timeout"
+        except TimeoutError:  # what the reward has set meanwhile does not count
+            result.verdict = Verdict.TIMEOUT
+        result.num_prompt_tokens += num_read
+        result.num_copied_tokens = await self._on_thread(self._num_copied, rollout, result, told)
         return result
+
+    async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int, int]:
+        """Return the prompt, how many ids of the turn it ends with, and how many tokens were read to choose them.
+
+        What of the turn the prompt ends with is the beginning of the refiner's answer (``refiner.keep_prefix``).
+        """
+        prompt_ids = await self._on_thread(self._encode, rollout, told)
+        turn = rollout.turn_ids[: self._most_tokens(rollout)]
+        if not self.config.keep_prefix or len(prompt_ids) + len(turn) >= self.max_model_len:
+            return prompt_ids, 0, 0
+        log_probs = await log_probs_in_time(self.client, prompt_ids, turn)
+        whole = await self._on_thread(whole_characters, rollout.turn_ids, self.prompt.tokenizer)
+        num_kept = num_kept_tokens(rollout, log_probs or [], whole, self._most_tokens(rollout), self.config.temperature)
+        return prompt_ids + turn[:num_kept], num_kept, len(prompt_ids) + len(turn)
 
     async def _attempt(self, rollout: Rollout, prompt_ids: list[int], result: Refinement) -> None:
         kept = rollout.turn_ids[: result.num_kept_tokens]
@@ -123,29 +98,21 @@ class Refiner:
         try:
             generated = await self.client.generate(prompt_ids, self.prompt.stop, num_left)
         except RefinerRequestError as error:
-            result.verdict, result.text = "request", str(error)
+            result.verdict, result.text = Verdict.REQUEST, str(error)
             return
         result.num_generated_tokens = len(generated)
         answer = await self._on_thread(self._parse, generated, rollout, kept)
         result.text = answer.text
         if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
-            result.verdict = answer.failure or "truncated"
+            result.verdict = Verdict(answer.failure or Verdict.TRUNCATED)
             return
         try:
             reward = await self.score(rollout, rollout.earlier_ids + answer.token_ids)
         except Exception as error:  # a user's reward function on model-written text: it may raise anything
-            result.verdict, result.text = "reward", f"{type(error).__name__}: {error}"
+            result.verdict, result.text = Verdict.REWARD, f"{type(error).__name__}: {error}"
             return
-        self._gated(result, rollout, answer.token_ids, reward)
-
-    def _gated(self, result: Refinement, rollout: Rollout, token_ids: list[int], reward: float) -> Refinement:
-        result.token_ids, result.reward = token_ids, reward
-        is_better = accepts(reward, rollout.reward, self.constraint.margin)
-        result.verdict = "accepted" if is_better else "not_better"
-        return result
-
-    def _num_kept(self, rollout: Rollout, departs_at: int | None = None) -> int:
-        return num_kept_tokens(self.config, rollout, self.prompt.tokenizer, self._most_tokens(rollout), departs_at)
+        result.token_ids, result.reward = answer.token_ids, reward
+        result.verdict = Verdict.ACCEPTED if accepts(reward, rollout.reward) else Verdict.NOT_BETTER
 
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
         """Return what of ``refiner.context`` there is to tell; of the group, those who had the same session so far."""
@@ -157,15 +124,15 @@ class Refiner:
             told["sibling"] = decode(self.prompt.tokenizer, best.turn_ids) if best.reward > rollout.reward else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
-    def _encode(self, rollout: Rollout, num_kept: int, told: dict[str, str]) -> list[int]:
-        tokenizer, turn = self.prompt.tokenizer, rollout.turn_ids
+    def _encode(self, rollout: Rollout, told: dict[str, str]) -> list[int]:
+        tokenizer = self.prompt.tokenizer
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        response = decode(tokenizer, turn)
-        return self.prompt.encode(chat, response, rollout.reward, is_begun=num_kept > 0, told=told) + turn[:num_kept]
+        response = decode(tokenizer, rollout.turn_ids)
+        return self.prompt.encode(chat, response, rollout.reward, told=told)
 
     def _num_copied(self, rollout: Rollout, refinement: Refinement, told: dict[str, str]) -> int | None:
         texts = [text for name, text in told.items() if name in ("sibling", "solution")]
-        if not texts or not refinement.is_scored:
+        if not texts or not refinement.verdict.is_scored:
             return None
         sources = [self.prompt.tokenizer.encode(text, add_special_tokens=False) for text in texts]
         return num_copied(refinement.token_ids, sources, [rollout.prompt_ids, rollout.response_ids])
@@ -193,20 +160,55 @@ class Refiner:
 
 
 def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
-    """Return the positions of a group's rollouts to refine: at most ``max_refinements_per_group``, of a wanted group.
+    """Return the positions of a group's rollouts to refine.
 
-    The choice depends on prompt, step and sessions alone, not on who makes it or in which order responses came.
+    At most ``max_refinements_per_group``, lowest rewards first. The choice depends on rewards and sessions alone, not
+    on who makes it or in which order responses came.
     """
-    if config.groups == "unsolved" and any(config.is_maximal(one.reward) for one in rollouts):
-        return set()
     members = [n for n, one in enumerate(rollouts) if one.turn_ids and not config.is_maximal(one.reward)]
-    members.sort(key=lambda index: rollouts[index].session)
-    if config.group_choice == "random":
-        first = rollouts[0]
-        random.Random(f"{first.prompt_ids} {first.request.get('global_steps')}").shuffle(members)
-    else:
-        members.sort(key=lambda index: rollouts[index].reward)
+    members.sort(key=lambda index: (rollouts[index].reward, rollouts[index].session))
     return set(members[: config.max_refinements_per_group])
+
+
+def num_kept_tokens(rollout: Rollout, log_probs: list[float], whole: list[int], limit: int, temperature: float) -> int:
+    """Return how many token ids of a turn its refinement begins with: fewer than ``limit``, and never all.
+
+    Each token is kept with the refiner's own probability of it, as speculative decoding keeps a draft: so the beginning
+    is one that the refiner would have written itself. At temperature 0 a token is kept where it is more likely than
+    not. The draws depend on prompt, step and session alone, wherever that is asked.
+
+    Args:
+        rollout: Its last turn, a.
+        log_probs: log pi_0 of the turn's first tokens, behind the refiner's prompt.
+        whole: Where a new character begins in the turn (:func:`whole_characters`): nothing is cut within one.
+        limit: Longest refinement.
+        temperature: The refiner's.
+    """
+    draw = random.Random(f"{rollout.prompt_ids} {rollout.request.get('global_steps')} {rollout.session}")
+    kept = (math.exp(log_prob) > (draw.random() if temperature else 0.5) for log_prob in log_probs)
+    departs_at = sum(1 for _ in itertools.takewhile(bool, kept))
+    return max(start for start in whole if start <= departs_at and start < max(1, limit))
+
+
+def whole_characters(ids: list[int], tokenizer: Any) -> list[int]:
+    """Return the places in a text's tokens where a new character begins; always with 0.
+
+    Example: an emoji of four bytes may be four tokens, of which only the first place counts.
+    """
+    places, context, done = [], 0, 0
+    for end in range(1, len(ids) + 1):
+        if done == end - 1:
+            places.append(done)
+        known, text = _text(tokenizer, tuple(ids[context:done])), _text(tokenizer, tuple(ids[context:end]))
+        is_whole = len(text) > len(known) and not text.endswith("\N{REPLACEMENT CHARACTER}")
+        if is_whole or end - done == 4:  # no character has more bytes
+            context, done = done, end
+    return places
+
+
+@functools.lru_cache(maxsize=1 << 16)  # a text has few pairs of tokens, and other texts have the same ones
+def _text(tokenizer: Any, ids: tuple[int, ...]) -> str:
+    return decode(tokenizer, list(ids))
 
 
 async def reference_log_probs(client: RefinerClient, rollout: Rollout) -> list[float] | None:
@@ -220,5 +222,5 @@ async def log_probs_in_time(client: RefinerClient, prompt_ids: list[int], token_
         async with client.slot():
             request = client.log_probs(prompt_ids, token_ids)
             return await asyncio.wait_for(request, client.config.request_timeout_s)
-    except (RefinerRequestError, asyncio.TimeoutError):
+    except (TimeoutError, RefinerRequestError):
         return None

@@ -1,9 +1,7 @@
 """A few refinements of every step where verl logs the step's numbers: a table in W&B, text in TensorBoard."""
 
-from collections.abc import Callable
 from typing import Any
 
-from recipe.online_refiner.rollout import SKIPPED
 from recipe.online_refiner.step import StepState
 
 NUM_SAMPLES = 8
@@ -13,33 +11,30 @@ NAME = "refiner/samples"
 Sample = tuple[str, str, str, float, float | None, str]
 
 
-def log_samples(backends: dict[str, Any], state: StepState, read: Callable[[list[int]], list[dict[str, Any]]]) -> None:
+def choose_samples(state: StepState) -> list[int]:
+    """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
+    attempted = [row for row, pair in state.pairs.items() if pair.verdict.is_scored or pair.verdict.is_failure]
+    accepted = [row for row in attempted if state.pairs[row].is_accepted]
+    accepted.sort(key=lambda row: state.pairs[row].reward - state.pairs[row].refined_reward)
+    others = [row for row in attempted if not state.pairs[row].is_accepted]
+    return (accepted[: NUM_SAMPLES - min(len(others), NUM_SAMPLES // 2)] + others)[:NUM_SAMPLES]
+
+
+def log_samples(backends: dict[str, Any], step: int, records: list[dict[str, Any]]) -> None:
     """Write a step's samples to those of verl's logging backends that can show text.
 
     Args:
         backends: ``Tracking.logger`` of verl (``verl/utils/tracking.py``): backends by name.
-        state: A step whose rollouts are refined.
-        read: Returns the records of some rows.
+        step: The step.
+        records: Of the samples; none: nothing is written.
     """
-    rows = choose_samples(state)
-    if not rows or not {"wandb", "tensorboard"} & set(backends):
-        return
-    samples = [sample_of(record) for record in read(rows)]
-    if "wandb" in backends:
+    samples = [sample_of(record) for record in records]
+    if samples and "wandb" in backends:
         wandb = backends["wandb"]
         table = wandb.Table(columns=list(COLUMNS), data=[list(sample) for sample in samples])
-        wandb.log({NAME: table}, step=state.step)
-    if "tensorboard" in backends:
-        backends["tensorboard"].writer.add_text(NAME, "\n\n---\n\n".join(map(_markdown, samples)), state.step)
-
-
-def choose_samples(state: StepState) -> list[int]:
-    """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
-    attempted = [row for row, outcome in state.outcomes.items() if outcome.verdict not in SKIPPED]
-    accepted = [row for row in attempted if state.outcomes[row].verdict == "accepted"]
-    accepted.sort(key=lambda row: state.rewards[row] - state.outcomes[row].refined_reward)
-    others = [row for row in attempted if state.outcomes[row].verdict != "accepted"]
-    return (accepted[: NUM_SAMPLES - min(len(others), NUM_SAMPLES // 2)] + others)[:NUM_SAMPLES]
+        wandb.log({NAME: table}, step=step)
+    if samples and "tensorboard" in backends:
+        backends["tensorboard"].writer.add_text(NAME, "\n\n---\n\n".join(map(_markdown, samples)), step)
 
 
 def sample_of(record: dict[str, Any]) -> Sample:

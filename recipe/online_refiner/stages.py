@@ -2,27 +2,27 @@
 
 import logging
 import random
-from collections.abc import Callable
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
 from recipe.online_refiner import metrics as metric_names
-from recipe.online_refiner import queue
-from recipe.online_refiner.advice import copying
-from recipe.online_refiner.blocks import CRITIC_ESTIMATORS, RefinementConfig
-from recipe.online_refiner.constraint import kl_to_reference
-from recipe.online_refiner.credit import CREDITS
-from recipe.online_refiner.eta import SCHEDULES
-from recipe.online_refiner.groups import Member, dead_groups, weights_of_pairs
+from recipe.online_refiner import rows as queue
+from recipe.online_refiner.actor_worker import SCORED_COLUMNS
+from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, RefinementConfig
+from recipe.online_refiner.constraint import IN_ADVANTAGES, IN_REWARDS, Charges, make_eta, since
 from recipe.online_refiner.megatron import rows_multiple
-from recipe.online_refiner.records import choose
-from recipe.online_refiner.rollout import Outcome, group_of
+from recipe.online_refiner.pairs import Pair, Verdict, group_of
+from recipe.online_refiner.refine_actors import RefineWorkers
+from recipe.online_refiner.run_files import choose_records
+from recipe.online_refiner.sample_log import choose_samples
 from recipe.online_refiner.step import StepState
-from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
 
 logger = logging.getLogger(__name__)
@@ -31,30 +31,29 @@ ETA_FILE = "constraint.json"
 
 
 class Stages:
-    """The stages of a step; the workers hold the bulk data, schedules of eta count the run's steps."""
+    """The stages of a step. Texts stay with the workers; schedules of eta count the run's steps."""
 
     def __init__(
         self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers, total_training_steps: int
     ) -> None:
         """Start eta's schedule."""
         self._config, self._blocks, self._workers = config, blocks, workers
-        self._eta = SCHEDULES[blocks.constraint.eta_schedule](blocks.constraint, total_training_steps)
+        self._eta = make_eta(blocks.constraint, total_training_steps)
 
     def load(self, checkpoint: Path) -> None:
         """Go on with the state of a checkpoint's folder; one without such a state starts anew."""
         self._eta.load(checkpoint / ETA_FILE)
 
     def save(self, checkpoint: Path) -> None:
-        """Write the state into a checkpoint's folder, and wait for the records of the steps before it."""
+        """Write the state into a checkpoint's folder."""
         self._eta.save(checkpoint / ETA_FILE)
-        self._workers.finish()
 
-    def see_rollouts(self, batch: KVBatchMeta, state: StepState, rollout_s: float) -> None:
-        """Measure the rollouts; ``rollout_s`` are the seconds of the rollout stage."""
-        state.rows = queue.real_rows(batch)
-        rewards = queue.read_rewards(queue.rows_of(batch, state.rows))
-        state.rewards = {row: reward for row, (reward, _) in zip(state.rows, rewards, strict=True)}
-        by_key = {batch.keys[row]: reward for row, reward in state.rewards.items()}
+    def see_rollouts(self, batch: KVBatchMeta, state: StepState) -> None:
+        """Measure the rollouts, and begin a pair for each."""
+        rows = queue.real_rows(batch)
+        rewards = queue.read_rewards(queue.rows_of(batch, rows))
+        state.pairs = {row: Pair(reward=reward) for row, (reward, _) in zip(rows, rewards, strict=True)}
+        by_key = {batch.keys[row]: pair.reward for row, pair in state.pairs.items()}
         is_by_reward = OmegaConf.select(self._config, "algorithm.filter_groups.metric") == "reward"
         filtered = state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}) if is_by_reward else {}
         num_wanted = state.share(self._config.data.train_batch_size) * self._config.actor_rollout_ref.rollout.n
@@ -62,56 +61,49 @@ class Stages:
             {
                 **metric_names.zeros(),
                 **metric_names.reward_metrics(by_key, filtered),
-                **metric_names.sandbox_metrics([info for _, info in rewards], rollout_s),
-                "refiner/num_rollouts": len(state.rows),
-                "reward/num_lost": max(0, num_wanted - len(state.rows)),
-                "tokens/rollout": sum(batch.tags[row]["response_len"] for row in state.rows),
+                **metric_names.extra_metrics([said for _, said in rewards]),
+                "refiner/num_rollouts": len(rows),
+                "reward/num_lost": max(0, num_wanted - len(rows)),
+                "tokens/rollout": sum(batch.tags[row]["response_len"] for row in rows),
                 "tokens/update_actor": sum(tag["seq_len"] for tag in batch.tags),
             }
         )
 
     def refine(self, batch: KVBatchMeta, state: StepState, client: RefinerClient, max_model_len: int) -> None:
         """Refine what is not refined yet: all, or in a streaming run what came from a checkpoint or failed there."""
-        padding = set(range(len(batch))) - set(state.rows)
-        if padding:
-            queue.write_nothing(queue.rows_of(batch, sorted(padding)), "")
-        outcomes = {row: queue.outcome_of(batch.tags[row]) for row in state.rows}
-        missing = [row for row, outcome in outcomes.items() if outcome is None]
-        metrics = metric_names.streaming_metrics([one for one in outcomes.values() if one is not None])
-        arguments = (client, max_model_len, self._blocks.constraint)
-        found: dict[str, Outcome] = {}
-        for part, answer in self._workers.each("refine", queue.rows_of(batch, missing), *arguments):
-            if answer is None:  # its worker died
-                queue.write_nothing(part, "worker")
-                answer = [Outcome(verdict="worker")] * len(part.keys)
-            found |= dict(zip(part.keys, answer, strict=True))
-        state.outcomes = {row: outcome or found[batch.keys[row]] for row, outcome in outcomes.items()}
-        for row in missing:
-            batch.tags[row] = queue.with_outcome(batch.tags[row], state.outcomes[row])
-        scored = [row for row, outcome in state.outcomes.items() if outcome.is_scored]
-        max_distances = state.share(metric_names.MAX_EDIT_DISTANCES)
-        measured = queue.rows_of(batch, drawn(batch, scored, max_distances, state.step))
-        answers = self._workers.each("edit_distances", measured, attempts=2)
-        distances = [distance for _, part in answers for distance in part or []]
+        if padding := sorted(set(range(len(batch))) - set(state.pairs)):
+            queue.write_nothing(queue.rows_of(batch, padding), Verdict.NONE)
+        known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
+        missing = {batch.keys[row]: row for row in state.pairs if row not in known}
+        for part, pairs in self._workers.refine(queue.rows_of(batch, missing.values()), client, max_model_len):
+            if pairs is None:  # its worker died
+                queue.write_nothing(part, Verdict.WORKER)
+                pairs = [Pair(reward=state.pairs[missing[key]].reward, verdict=Verdict.WORKER) for key in part.keys]
+            for key, pair in zip(part.keys, pairs, strict=True):
+                state.pairs[missing[key]] = pair
+                batch.tags[missing[key]] = queue.with_pair(batch.tags[missing[key]], pair)
+        state.pairs.update(known)
         versions = [batch.tags[row]["max_global_steps"] for row in state.used]
-        state.metrics.update(metrics | metric_names.stage_metrics(state, distances))
-        state.metrics.update(metric_names.staleness_metrics(state.step, versions))
-        if warning := copying([state.metrics]):
+        state.metrics.update(
+            {
+                **metric_names.streaming_metrics(list(known.values())),
+                **metric_names.refine_metrics(state),
+                **metric_names.staleness_metrics(state.step, versions),
+            }
+        )
+        if warning := metric_names.copying([state.metrics]):
             logger.warning("step %d: %s", state.step, warning)
         most = self._blocks.records.max_rollouts_per_step
-        recorded = choose(state.outcomes, most if most is None else state.share(most), seed=state.step)
-        self._workers.record(state.step, state.part, queue.rows_of(batch, recorded))
-
-    def records(self, batch: KVBatchMeta, rows: list[int]) -> list[dict[str, Any]]:
-        """Return the records of a few rows, with their texts."""
-        parts = self._workers.each("records", queue.rows_of(batch, rows), attempts=2)
-        return [record for _, records in parts for record in records or []]
+        recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
+        samples = set() if state.part else {batch.keys[row] for row in choose_samples(state)}
+        self._workers.record(state.step, state.part, queue.rows_of(batch, recorded), samples)
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
         """Get log pi_0 of at most ``measure.num_kl_rollouts`` responses, drawn by the step."""
-        rows = drawn(batch, state.rows, state.share(self._blocks.num_kl_rollouts), state.step)
-        answers = self._workers.each("measure_kl", queue.rows_of(batch, rows), client, attempts=2)
-        known = {key for _, keys in answers for key in keys or []}
+        rows = sorted(state.pairs, key=batch.keys.__getitem__)
+        most = state.share(self._blocks.num_kl_rollouts)
+        rows = rows if len(rows) <= most else random.Random(state.step).sample(rows, most)
+        known = self._workers.measure_kl(queue.rows_of(batch, rows), client)
         state.kl_rows = [row for row in rows if batch.keys[row] in known]
         state.metrics["tokens/kl_ref"] = sum(batch.tags[row]["response_len"] for row in state.kl_rows)
 
@@ -124,8 +116,8 @@ class Stages:
         every = self._blocks.measure.cross_entropy_all_every
         is_due = every > 0 and (state.step - 1) % every == 0
         is_needed = constraint.penalises or constraint.eta_schedule == "adaptive"
-        outcomes = state.outcomes.items()
-        wanted = [row for row, one in outcomes if (one.is_scored if is_due else one.is_used and is_needed)]
+        pairs = state.pairs.items()
+        wanted = [row for row, pair in pairs if (pair.verdict.is_scored if is_due else pair.is_used and is_needed)]
         state.eta = self._eta.at(state.step)
         state.metrics["constraint/eta"] = state.eta
         if wanted:
@@ -136,90 +128,97 @@ class Stages:
                 wanted,
                 num_chunks=max(actor._dispatch_info["actor"]) + 1,  # as verl's _balance_batch counts ranks
                 multiple=rows_multiple(self._config.actor_rollout_ref.actor.get("megatron") or {}, size),
-                fields=[
-                    *("prompts", "responses", "response_mask"),
-                    *("refine_start", "refine_kept", "refine_ids", "refine_mask", "refine_used"),
-                ],
+                fields=SCORED_COLUMNS,
             )
-            rows.extra_info = {"temperature": rollout.temperature, "alignment": constraint.alignment}
+            rows.extra_info = {"temperature": rollout.temperature}
             actor.compute_refine_log_prob(rows)
             sums = queue.read(queue.rows_of(batch, wanted), "refine_nll", "refine_divergence")
-            state.nll = dict(zip(wanted, sums["refine_nll"].tolist(), strict=True))
-            state.divergences = dict(zip(wanted, sums["refine_divergence"].tolist(), strict=True))
-        state.members = [member_of(batch, state, row) for row in state.rows]
+            for row, nll, divergence in zip(
+                wanted, sums["refine_nll"].tolist(), sums["refine_divergence"].tolist(), strict=True
+            ):
+                state.pairs[row].nll, state.pairs[row].divergence = nll, divergence
         if constraint.rescue_dead_groups:
-            state.metrics["constraint/num_rescued_groups"] = len(self._rescued(state))
+            state.metrics["constraint/num_rescued_groups"] = len(self._rescued(batch, state))
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
-            self._eta.observe(token=state.divergence_per_token, rollout=state.divergence)
+            self._eta.observe(state.divergence_per_token)
 
-    def penalise(self, batch: KVBatchMeta, state: StepState, compute: Callable[..., KVBatchMeta]) -> KVBatchMeta:
-        """Compute advantages with the penalty: in the rewards if the estimator has to see it, else in its advantages.
+    def charge_rewards(self, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
+        """Put the penalty into the rewards, where the estimator has to see it; return them as they were, else None."""
+        credit = self._blocks.constraint.acting_credit
+        rows = self._paying_rows(batch, state)
+        if credit is None or not rows or not self._is_before_estimator(credit):
+            return None
+        some = queue.rows_of(batch, rows)
+        data = queue.read_padded(some, "rm_scores", "response_mask", "refine_charged")
+        charges = self._charges(data, state, rows)
+        queue.write_column(some, "rm_scores", IN_REWARDS[credit](data["rm_scores"], charges, state.eta))
+        return data["rm_scores"]
 
-        Args:
-            batch: The step's rows.
-            state: With the rows that are charged.
-            compute: verl's ``_compute_advantage``.
-        """
-        rescued = self._rescued(state)
-        batch = self._charge(batch, state, compute, rescued)
-        if rescued:
-            rows = [row for row, one in zip(state.rows, state.members, strict=True) if one.group in rescued]
-            self._workers.each("silence", queue.rows_of(batch, rows), attempts=2)
-        return batch
+    def restore_rewards(self, batch: KVBatchMeta, state: StepState, own: torch.Tensor | None) -> None:
+        """Take the penalty out of the rewards again: metrics and dumps show those of the task."""
+        if own is not None:
+            queue.write_column(queue.rows_of(batch, self._paying_rows(batch, state)), "rm_scores", own)
 
-    def _rescued(self, state: StepState) -> set[str]:
-        """Return the dead groups that have a better refinement."""
+    def charge_advantages(self, batch: KVBatchMeta, state: StepState) -> None:
+        """Add the penalty to the advantages of a critic-free estimator, behind its normalisation."""
+        credit = self._blocks.constraint.acting_credit
+        rows = self._paying_rows(batch, state)
+        if credit is not None and rows and not self._is_before_estimator(credit):
+            some = queue.rows_of(batch, rows)
+            data = queue.read_padded(some, "advantages", "response_mask", "refine_charged")
+            charges = self._charges(data, state, rows)
+            queue.write_column(some, "advantages", IN_ADVANTAGES[credit](data["advantages"], charges, state.eta))
+        rescued = self._rescued(batch, state)
+        if rows := [row for row in state.pairs if group_of(batch.keys[row]) in rescued]:
+            some = queue.rows_of(batch, rows)
+            own = queue.read_padded(some, "advantages")["advantages"]
+            queue.write_column(some, "advantages", torch.zeros_like(own))  # whatever an estimator made of equal rewards
+
+    def _is_before_estimator(self, credit: str) -> bool:
+        return self._config.algorithm.adv_estimator in CRITIC_ESTIMATORS or credit not in IN_ADVANTAGES
+
+    def _paying_rows(self, batch: KVBatchMeta, state: StepState) -> list[int]:
+        """Return the rows that pay for their divergence: none with eta = 0, which leaves verl's numbers alone."""
+        if state.eta == 0:
+            return []
+        rescued = self._rescued(batch, state)
+        return [row for row, one in state.pairs.items() if one.divergence and group_of(batch.keys[row]) not in rescued]
+
+    def _charges(self, data: TensorDict, state: StepState, rows: list[int]) -> Charges:
+        pairs = [state.pairs[row] for row in rows]
+        costs = [pair.divergence for pair in pairs]
+        if self._blocks.constraint.acting_credit == "in_reward":
+            costs = [pair.divergence_per_token for pair in pairs]
+        num_tokens = state.metrics["tokens/rollout"]
+        state.metrics["constraint/penalty"] = -sum(cost * state.eta for cost in costs) / num_tokens
+        start = torch.tensor([pair.start for pair in pairs])
+        kept = torch.tensor([pair.num_kept_tokens for pair in pairs])
+        return Charges(
+            charged=data["refine_charged"],
+            cost=torch.tensor(costs),
+            turn=since(start, data["response_mask"]),
+            rewritten=since(start + kept, data["response_mask"]),
+        )
+
+    def _rescued(self, batch: KVBatchMeta, state: StepState) -> set[str]:
+        """Return the dead groups, those of equal rewards, that have a better refinement."""
         if not self._blocks.constraint.rescue_dead_groups or state.eta == 0:
             return set()
-        better = {row for row, outcome in state.outcomes.items() if outcome.verdict == "accepted"}
-        members = zip(state.rows, state.members, strict=True)
-        return dead_groups(state.members) & {one.group for row, one in members if row in better}
-
-    def _charge(
-        self, batch: KVBatchMeta, state: StepState, compute: Callable[..., KVBatchMeta], rescued: set[str]
-    ) -> KVBatchMeta:
-        constraint = self._blocks.constraint
-        name = constraint.chosen("credit")
-        if name is None or state.eta == 0:
-            return compute(batch, metrics=state.metrics)
-        members = [
-            one._replace(divergence=None, refined_reward=None) if one.group in rescued else one for one in state.members
-        ]
-        credit, is_solved = CREDITS[name], self._blocks.refiner.is_maximal
-        weights = weights_of_pairs(constraint.pair_weights if name != "members" else None, members, is_solved)
-        etas = [state.eta * weight for weight in weights]
-        rows = zip(state.rows, credit.costs(members), etas, strict=True)
-        costs = {row: (cost, eta) for row, cost, eta in rows if cost is not None}
-        if not costs:
-            return compute(batch, metrics=state.metrics)
-        charged = queue.rows_of(batch, list(costs))
-        arguments = (name, {batch.keys[row]: cost for row, cost in costs.items()})
-        if credit.advantages is None or self._config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
-            self._penalise(charged, "rm_scores", *arguments)
-            batch = compute(batch, metrics=state.metrics)
-            self._workers.each("restore_rewards", charged, attempts=2)
-        else:
-            batch = compute(batch, metrics=state.metrics)
-            self._penalise(charged, "advantages", *arguments)
-        num_tokens = sum(batch.tags[row]["response_len"] for row in state.rows)
-        if credit.charges:
-            state.metrics["constraint/penalty"] = -sum(cost * eta for cost, eta in costs.values()) / num_tokens
-        return batch
-
-    def _penalise(self, charged: KVBatchMeta, field: str, *arguments: Any) -> None:
-        self._workers.each("keep", charged, field, attempts=2)
-        self._workers.each("penalise", charged, field, *arguments, attempts=2)
+        groups: dict[str, list[Pair]] = defaultdict(list)
+        for row, pair in state.pairs.items():
+            groups[group_of(batch.keys[row])].append(pair)
+        return {
+            name
+            for name, pairs in groups.items()
+            if len(pairs) > 1 and len({pair.reward for pair in pairs}) == 1 and any(pair.is_accepted for pair in pairs)
+        }
 
     def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
         """Tell the actor's workers what the mode adds to the loss."""
         constraint = self._blocks.constraint
         if constraint.imitates and state.eta > 0:
-            batch.extra_info.update(
-                sft_eta=state.eta,
-                sft_token_weights=constraint.chosen("token_weights"),
-                sft_normaliser=constraint.chosen("sft_normaliser"),
-            )
+            batch.extra_info.update(refine_eta=state.eta, refine_normaliser=constraint.sft_normaliser)
 
     def measure_kl(self, batch: KVBatchMeta, state: StepState) -> None:
         """Measure KL(pi_theta || pi_0) on the rows whose log pi_0 is known."""
@@ -230,28 +229,6 @@ class Stages:
         state.metrics["kl_ref/k3"] = float("nan")
         if rows:
             data = queue.read_padded(queue.rows_of(batch, rows), "old_log_probs", name, "response_mask")
-            state.metrics["kl_ref/k3"] = kl_to_reference(
+            state.metrics["kl_ref/k3"] = metric_names.kl_to_reference(
                 log_probs=data["old_log_probs"], ref_log_probs=data[name], response_mask=data["response_mask"]
             )
-
-
-def member_of(batch: KVBatchMeta, state: StepState, row: int) -> Member:
-    """Return what the constraint knows of a rollout."""
-    outcome = state.outcomes.get(row)
-    group, reward = group_of(batch.keys[row]), state.rewards[row]
-    if outcome is None or not outcome.is_used:
-        return Member(group=group, reward=reward, divergence=None, num_tokens=0)
-    length = min(batch.tags[row]["response_len"] - outcome.start, outcome.num_refined_tokens)
-    return Member(
-        group=group,
-        reward=reward,
-        divergence=state.divergences.get(row) if outcome.verdict != "own" else None,
-        num_tokens=length - outcome.num_kept_tokens,
-        refined_reward=outcome.refined_reward,
-    )
-
-
-def drawn(batch: KVBatchMeta, rows: list[int], max_rows: int, step: int) -> list[int]:
-    """Return at most so many rows, drawn by the step; the order of the batch does not matter."""
-    rows = sorted(rows, key=batch.keys.__getitem__)
-    return rows if len(rows) <= max_rows else random.Random(step).sample(rows, max_rows)

@@ -16,8 +16,8 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
-from recipe.online_refiner.blocks import ConstraintConfig
-from recipe.online_refiner.refine_worker import RefineWorker
+from recipe.online_refiner.config.fields import read_blocks
+from recipe.online_refiner.refine_actors import RefineWorker
 from refiner_worker.client import RefinerClient
 
 logger = logging.getLogger(__name__)
@@ -57,13 +57,13 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         super().__init__(config, *args, **kwargs)
         filter_groups = config.algorithm.filter_groups
         self.filter_metric = filter_groups.metric if filter_groups and filter_groups.enable else None
-        self.rescues = config.constraint.rescue_dead_groups and config.constraint.eta > 0
+        self.rescues = read_blocks(config).constraint.rescues
         self.groups: dict[str, Group] = {}
         self.refine_worker = RefineWorker(config, self.tokenizer, self.reward_loop_worker_handles, "")
 
-    def set_refiner(self, client: RefinerClient, max_model_len: int, constraint: ConstraintConfig) -> None:
+    def set_refiner(self, client: RefinerClient, max_model_len: int) -> None:
         """Refine with these replicas from now on."""
-        self.refiner = (client, max_model_len, constraint)
+        self.refiner = (client, max_model_len)
 
     async def _run_prompt(self, prompt: dict, sampling_params: dict, trajectory: dict, trace: bool = False) -> None:
         num_sessions = prompt.get("__rollout_n__", self.rollout_config.n)
@@ -107,8 +107,8 @@ class StreamingAgentLoopManager(AgentLoopManagerTQ):
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(StreamingWorker)
 
-    def set_refiner(self, client: RefinerClient, max_model_len: int, constraint: ConstraintConfig) -> None:
+    def set_refiner(self, client: RefinerClient, max_model_len: int) -> None:
         """Give every worker the replicas that are alive."""
         num_used = min(len(self.agent_loop_workers), self.config.data.train_batch_size)
         shared = replace(client, num_processes=num_used)
-        ray.get([worker.set_refiner.remote(shared, max_model_len, constraint) for worker in self.agent_loop_workers])
+        ray.get([worker.set_refiner.remote(shared, max_model_len) for worker in self.agent_loop_workers])

@@ -9,9 +9,8 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from recipe.online_refiner import patches
-from recipe.online_refiner.rules.of_trainers import MANAGER_KEY, STREAMING_MANAGER
-from recipe.online_refiner.run_dir import RunDir
-from recipe.online_refiner.schema import load
+from recipe.online_refiner.config.checks import MANAGER_KEY, STREAMING_MANAGER, load
+from recipe.online_refiner.run_files import RunDir
 from recipe.online_refiner.trainer import OnlineRefinerTrainer, RefinedLogProbs
 
 

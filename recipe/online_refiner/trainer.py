@@ -8,8 +8,8 @@ One step (stages of this extension in capitals; the rest is verl's own, untouche
         (or + eta * CROSS-ENTROPY of a', mode sft)
 
 ``_balance_batch`` is the hook: there the rollout engines sleep, rewards are known, and rows are padded and in order
-(``PPOTrainer._step_once``, verl/trainer/ppo/v1/trainer_base.py). The driver sees numbers: token ids, texts and
-log-probs stay with the refine workers and the actor.
+(``PPOTrainer._step_once``, verl/trainer/ppo/v1/trainer_base.py). Texts stay with the refine workers. The driver sees
+numbers, and where verl's own driver has all advantages it reads one more column beside them.
 """
 
 import contextlib
@@ -29,27 +29,22 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.utils import update_prometheus_config
 
-from recipe.online_refiner import patches, queue
-from recipe.online_refiner.advice import advice
-from recipe.online_refiner.blocks import RefinementConfig
+from recipe.online_refiner import patches
+from recipe.online_refiner.actor_worker import ActorWorker
+from recipe.online_refiner.config.checks import Run, check, load
+from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.hosting import Hosting
-from recipe.online_refiner.metrics import draft_metrics, of_step
-from recipe.online_refiner.plan import make_plan
-from recipe.online_refiner.records import Records
-from recipe.online_refiner.rules import check
-from recipe.online_refiner.rules.run import Run
-from recipe.online_refiner.run_dir import RunDir, read_rows
+from recipe.online_refiner.metrics import advice, draft_metrics, of_step
+from recipe.online_refiner.plan import Plan, make_plan
+from recipe.online_refiner.refine_actors import RefineWorkers
+from recipe.online_refiner.run_files import Records, RunDir, read_rows
 from recipe.online_refiner.sample_log import log_samples
-from recipe.online_refiner.schema import load
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
-from recipe.online_refiner.worker_group import RefineWorkers
-from recipe.online_refiner.workers import RefinerActorWorker
+from refiner_worker.group import HostedRefiner
 from refiner_worker.memory import most_used_gb
 
 ACTOR_ROLES = {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef}
-NUM_RECORDED_PAIRS = 2
-"""Used pairs of a step whose tokens are recorded with their log-probs."""
 
 
 class RefinedLogProbs(PPOTrainer):
@@ -86,8 +81,18 @@ class OnlineRefinerTrainer(PPOTrainer):
         """Read the blocks; models are loaded in ``init``."""
         self.blocks: RefinementConfig = load(config)
         self.run_dir = RunDir(config.run_dir)
-        self.group: Any = None  # RefinerGroup, or SharedRefiner
         self.num_restarts = 0
+        # Made in set-up, which verl's constructor does not do.
+        self.plan: Plan
+        self.hosting: Hosting
+        self.group: HostedRefiner
+        self.workers: RefineWorkers
+        self.stages: Stages
+        self.agent_loop_manager: AgentLoopManager | None = None
+        # Of the step that is under way.
+        self.parts: list[StepState] = []
+        self.state = StepState()
+        self.step_started_at, self.rollout_gb = 0.0, 0.0
         super().__init__(config)
 
     # ---- set-up
@@ -95,7 +100,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         for role in self.role_worker_mapping.keys() & ACTOR_ROLES:
-            self.role_worker_mapping[role] = ray.remote(RefinerActorWorker)
+            self.role_worker_mapping[role] = ray.remote(ActorWorker)
         if self.blocks.hosts_refiner:
             run = Run(config=self.config, blocks=self.blocks)
             self.plan = run.plan = make_plan(self.config, self.blocks, tokenizer=self.tokenizer)
@@ -163,7 +168,7 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """Do a step, which is one mini-batch, or in ``separate_async`` several, each with a state of its own."""
-        self.parts: list[StepState] = []
+        self.parts = []
         batch = super().step(metrics, timing_raw)
         metrics.update(of_step(self.parts))
         self.state.metrics = metrics
@@ -178,9 +183,10 @@ class OnlineRefinerTrainer(PPOTrainer):
         super().on_sample_begin()
 
     def _hand_out_refiner(self) -> None:
-        if self.group is not None and self.blocks.streams:
+        if self.blocks.streams:
             self.num_restarts += self._wake_refiner()
-            self.agent_loop_manager.set_refiner(self.group.client(), self.plan.max_model_len, self.blocks.constraint)
+            assert self.agent_loop_manager is not None, "fit has set it"
+            self.agent_loop_manager.set_refiner(self.group.client(), self.plan.max_model_len)
 
     @contextlib.contextmanager
     def _reward_model_awake(self) -> Iterator[None]:
@@ -197,16 +203,16 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _compute_reward_colocate(self, batch: KVBatchMeta, metrics: dict | None = None) -> KVBatchMeta:
         # verl's own sends the reward workers no column of the data set: a custom reward function ends with a KeyError.
         with self._reward_model_awake():
-            self.workers.each("reward", batch, attempts=2)
+            self.workers.reward(batch)
         return batch
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
         batch = super()._balance_batch(batch, metrics=metrics, **kwargs)
         self.state.metrics = metrics
-        self.stages.see_rollouts(batch, self.state, rollout_s=time.monotonic() - self.state.started_at)
+        self.stages.see_rollouts(batch, self.state)
         asleep_gb = most_used_gb(self.llm_server_manager.server_handles)
         self.state.metrics.update({"memory_gb/rollout": self.rollout_gb, "memory_gb/asleep": asleep_gb})
-        if self.group is not None:
+        if self.blocks.hosts_refiner:
             self._use_refiner(batch)
         return batch
 
@@ -231,15 +237,15 @@ class OnlineRefinerTrainer(PPOTrainer):
         add_seconds(self.timing_raw, ours)
         if self.blocks.refines:
             state.metrics["refiner/exposed_s"] = ours["refine"] + ours["wait_refiner"]
-            if not state.part:
-                log_samples(self.logger.logger, state, lambda rows: self.stages.records(batch, rows))
             if self.blocks.refiner.draft is not None:
                 state.metrics.update(draft_metrics(*self.group.new_draft_counts()))
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
-        batch = self.stages.penalise(batch, self.state, super()._compute_advantage)
+        own_rewards = self.stages.charge_rewards(batch, self.state)
+        batch = super()._compute_advantage(batch, metrics=metrics)
+        self.stages.restore_rewards(batch, self.state, own_rewards)
+        self.stages.charge_advantages(batch, self.state)
         self.stages.measure_kl(batch, self.state)
-        self._record_tokens(batch)
         return batch
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
@@ -247,12 +253,6 @@ class OnlineRefinerTrainer(PPOTrainer):
         return super()._update_actor(batch, metrics=metrics)
 
     # ---- records
-
-    def _record_tokens(self, batch: KVBatchMeta) -> None:
-        rows = [row for row, outcome in self.state.outcomes.items() if outcome.is_used and row in self.state.nll]
-        if rows:
-            chosen = queue.rows_of(batch, rows[: self.state.share(NUM_RECORDED_PAIRS)])
-            self.run_dir.append_tokens(self.global_steps, queue.read_token_pairs(chosen, self.tokenizer))
 
     def _checkpoint_folder(self, *, resumed: bool = False) -> Path:
         trainer = self.config.trainer
@@ -263,6 +263,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _save_checkpoint(self) -> None:
         # Both before verl names this checkpoint the latest: a run that is killed later on goes on behind it.
         self.stages.save(self._checkpoint_folder())
+        self._finish_records()
         timing_raw = {**self.timing_raw, "step": time.monotonic() - self.step_started_at}
         seconds = {f"timing_s/{stage}": value for stage, value in timing_raw.items()}
         self.run_dir.write_metrics(self.global_steps, {**self.state.metrics, **seconds})
@@ -271,7 +272,10 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
         self.run_dir.write_metrics(kwargs["global_steps"], metrics)
-        self.workers.finish()  # before verl clears the rows from the queue
+        self._finish_records()  # before verl clears the rows from the queue
+
+    def _finish_records(self) -> None:
+        log_samples(self.logger.logger, self.global_steps, self.workers.finish())
 
 
 def add_seconds(timing_raw: dict[str, float], ours: dict[str, float]) -> None:

@@ -1,1 +1,1 @@
-"""One self-contained page of curves, costs and refinements from run directories (``scripts/report.py``)."""
+"""One self-contained page of curves, costs and refinements from run directories (``python -m recipe.report``)."""

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +10,23 @@ import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from recipe.report import figures, preface, refinements, series, table, token_maps
+from recipe.report import figures, refinements, series
 from recipe.report.arms import Arm, differences, seeds
-from recipe.report.comparison import compare
-from recipe.report.costs import Costs, costs
 from recipe.report.runs import Run, printable
 from recipe.report.series import Quantity
 
 TEMPLATES = Path(__file__).parent / "templates"
-MAX_PAIRS = 60
-"""Pairs with their tokens on the page."""
-NUM_DRAWN_PAIRS = 4
-"""Of these, so many as PNG: those that gained most."""
 MAX_VALIDATIONS = 8
-CURVES = "curves.csv"
-MAX_TITLE_ARMS = 4
 
 
-@dataclass(slots=True, kw_only=True)
-class Report:
-    """What to report.
-
-    Example: ``Report(runs=[a, b], arms=[Arm(name="x", runs=[a, b])], left_out=[], num_rows=3000)``.
-    """
-
-    runs: list[Run]
-    arms: list[Arm]
-    """The same runs by arm."""
-    left_out: list[str]
-    """A line on each folder that has nothing to show."""
-    num_rows: int
-    """Refinements in the table at most."""
-    preface: Path | None = None
-    """A file in Markdown to open the page with: what was asked, what was found."""
-
-
-def write(report: Report, page: Path) -> list[Path]:
+def write(arms: list[Arm], page: Path, *, left_out: list[str], num_rows: int) -> list[Path]:
     """Write the page, and its figures into a folder beside it (``report.html``: ``report_figures``).
+
+    Args:
+        arms: At least one, each with its runs.
+        page: The HTML file.
+        left_out: A line on each folder that has nothing to show.
+        num_rows: Refinements in the table at most.
 
     Returns:
         The files, the page first.
@@ -55,165 +34,89 @@ def write(report: Report, page: Path) -> list[Path]:
     Raises:
         ValueError: If a file of a run is damaged.
     """
-    pairs = token_maps.choose(report.runs, MAX_PAIRS)
-    found = [
-        refinements.index(run, {(pair["step"], pair["key"]) for pair in members})
-        for run, members in zip(report.runs, pairs, strict=True)
-    ]
-    maps = token_maps.table(pairs, found)
-    chosen = refinements.choose(found, report.num_rows)
-    by_run = dict(zip((run.name for run in report.runs), found, strict=True))
-    verdicts = [refinements.counts([by_run[run.name] for run in arm.runs]) for arm in report.arms]
-    curves, drawn = _curves(report)
-    data: dict[str, Any] = {
-        **{"runs": [run.name for run in report.runs], "arms": [arm.name for arm in report.arms], "curves": curves},
-        "colours": [figures.colour(place) for place in range(len(report.arms))],
-        "verdicts": refinements.VERDICTS,
-        **{"ceLimit": figures.CE_LIMIT, "ceColours": figures.CE_COLOURS, "pairs": maps},
-        **refinements.table(report.runs, chosen),
-    }
-    validations = [quantity for quantity in _validations(report) if quantity.slug in drawn]
-    bars = _bars(report, measured := costs(report.arms))
-    compared, profiles = _compared(report)
+    runs = [run for arm in arms for run in arm.runs]
+    verdicts = [refinements.verdicts_of(run) for run in runs]
+    chosen = refinements.choose(verdicts, num_rows)
+    by_run = dict(zip((run.name for run in runs), verdicts, strict=True))
+    of_arms = [refinements.counts([by_run[run.name] for run in arm.runs]) for arm in arms]
+    drawn = _curves(arms, runs)
+    scores = series.validations(runs)[:MAX_VALIDATIONS]
     text = _render(
-        **_head(report),
-        preface=preface.html(report.preface) if report.preface else "",
+        **_head(arms, runs, left_out),
+        arms=[_summary(arm, scores) for arm in arms],
         curves=[_entry(quantity, drawn) for quantity in series.QUANTITIES if quantity.slug in drawn],
         unmeasured=[quantity.title for quantity in series.QUANTITIES if quantity.slug not in drawn],
-        validations=[_entry(quantity, drawn) for quantity in validations],
-        compared=compared,
-        profiles=[{"title": name, "svg": Markup(figures.svg(figure, name))} for name, figure in profiles.items()],
-        num_more_validations=len(series.validations(report.runs)) - len(_validations(report)),
-        cost_figures=[{"title": name, "svg": Markup(figures.svg(figure, name))} for name, figure in bars.items()],
-        cost_tables=[
-            ("Seconds a step", "{:,.1f}", [one.seconds for one in measured]),
-            ("Tokens a step", "{:,.0f}", [one.tokens for one in measured]),
-        ],
-        num_pairs=len(maps),
-        num_recorded_pairs=sum(run.num_rows("tokens") for run in report.runs),
-        verdicts=[(verdict, refinements.VERDICTS.get(verdict, "")) for verdict in refinements.counts(found)],
-        verdict_counts=verdicts,
-        num_refinements=sum(counted.total() for counted in verdicts),
-        num_shown=sum(len(lines) for lines in chosen),
-        arms=[_summary(arm, cost, validations) for arm, cost in zip(report.arms, measured, strict=True)],
-        data=_script_data(data),
+        validations=[_entry(quantity, drawn) for quantity in scores],
+        num_more_validations=len(series.validations(runs)) - len(scores),
+        verdicts=[verdict for verdict, _ in refinements.counts(verdicts).most_common()],
+        verdict_counts=of_arms,
+        num_refinements=sum(counted.total() for counted in of_arms),
+        num_shown=sum(map(len, chosen)),
+        data=_script_data({"runs": [run.name for run in runs], **refinements.table(runs, chosen)}),
     )
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")
-    best = sorted(maps, key=token_maps.gain, reverse=True)[:NUM_DRAWN_PAIRS]
-    drawn |= bars | profiles | {f"tokens_{place}": figures.token_map(pair) for place, pair in enumerate(best, 1)}
     folder = page.with_name(f"{page.stem}_figures")
-    images = _write_images(drawn, folder)
-    table.write(report.arms, folder / CURVES)
-    return [page, *images, folder / CURVES]
+    folder.mkdir(exist_ok=True)
+    for slug, figure in drawn.items():
+        (folder / f"{slug}.png").write_bytes(figures.png(figure))
+    return [page, *(folder / f"{slug}.png" for slug in drawn)]
 
 
-def _validations(report: Report) -> list[Quantity]:
-    return series.validations(report.runs)[:MAX_VALIDATIONS]
-
-
-def _curves(report: Report) -> tuple[dict[str, Any], dict[str, Figure]]:
-    """Return each curve's numbers with the place of its axes for the page's script, and its figure, by slug."""
-    window = series.smoothing(report.runs)
-    names = [arm.name for arm in report.arms]
-    steps = min(run.metrics[0]["step"] for run in report.runs), max(run.metrics[-1]["step"] for run in report.runs)
-    numbers, drawn = {}, {}
-    for quantity in [*series.QUANTITIES, *_validations(report)]:
-        smooth = 1 if quantity.metric.startswith("val-") else window
-        lines = {place: series.curve(arm, quantity, smooth) for place, arm in enumerate(report.arms)}
-        lines = {place: points for place, points in lines.items() if points}
-        if not lines:
-            continue
-        drawn[quantity.slug] = figure = figures.panel(quantity, lines, names=names, steps=steps, window=smooth)
-        axes = figure.axes[0]
-        numbers[quantity.slug] = {
-            **{"left": axes.get_position().x0, "right": axes.get_position().x1, "steps": axes.get_xlim()},
-            "lines": {
-                arm: [[step, _rounded(point.mean), _rounded(point.spread)] for step, point in points.items()]
-                for arm, points in lines.items()
-            },
-        }
-    return numbers, drawn
-
-
-def _compared(report: Report) -> tuple[list[dict[str, Any]], dict[str, Figure]]:
-    """Return the comparisons of arms over their seeds, and a figure of each: of the reward and the first validation."""
-    tables, drawn = [], {}
-    for quantity in (series.REWARD, *_validations(report)[:1]):
-        if lines := compare(report.arms, quantity):
-            values = {line.place: line.values for line in lines}
-            names, title = [arm.name for arm in report.arms], f"{quantity.title}: share of runs above"
-            drawn[f"profile_{quantity.slug}"] = figures.profiles(values, names, title, f"final {quantity.unit}")
-            tables.append({"title": quantity.title, "lines": lines})
-    return tables, drawn
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
-
-
-def _bars(report: Report, measured: list[Costs]) -> dict[str, Figure]:
-    names = [arm.name for arm in report.arms]
-    parts = {
-        "seconds": ([one.seconds for one in measured], "Time of a step"),
-        "tokens": ([one.tokens for one in measured], "Tokens of a step"),
-    }
-    return {
-        unit: figures.stacked_bars(values, names, title, unit) for unit, (values, title) in parts.items() if values[0]
-    }
+def _curves(arms: list[Arm], runs: list[Run]) -> dict[str, Figure]:
+    """Draw each quantity that any run measured, by slug."""
+    names, drawn = [arm.name for arm in arms], {}
+    for quantity in [*series.QUANTITIES, *series.validations(runs)[:MAX_VALIDATIONS]]:
+        lines = {place: points for place, arm in enumerate(arms) if (points := series.curve(arm, quantity))}
+        if lines:
+            drawn[quantity.slug] = figures.panel(quantity, lines, names)
+    return drawn
 
 
 def _entry(quantity: Quantity, drawn: dict[str, Figure]) -> dict[str, Any]:
-    svg = Markup(figures.svg(drawn[quantity.slug], quantity.slug))
-    return {"slug": quantity.slug, "title": quantity.title, "svg": svg}
+    return {"title": quantity.title, "svg": Markup(figures.svg(drawn[quantity.slug], quantity.slug))}
 
 
-def _head(report: Report) -> dict[str, Any]:
-    names = [arm.name for arm in report.arms]
-    more = len(names) - MAX_TITLE_ARMS
-    num_arms = range(len(names))
-    lengths = sorted({run.metrics[-1]["step"] for run in report.runs})
+def _head(arms: list[Arm], runs: list[Run], left_out: list[str]) -> dict[str, Any]:
+    names = [arm.name for arm in arms]
     values: dict[str, dict[str, list[str]]] = {}
-    for setting, by_arm in differences(report.arms).items():
+    for setting, by_arm in differences(arms).items():
         for name, value in zip(names, by_arm, strict=True):
             values.setdefault(setting, {}).setdefault(value, []).append(name)
-    places = {run.name: place for place, arm in enumerate(report.arms) for run in arm.runs}
+    places = {run.name: place for place, arm in enumerate(arms) for run in arm.runs}
     return {
-        "title": names[:MAX_TITLE_ARMS] + ([f"and {more} more"] if more > 0 else []),
-        "left_out": [printable(line) for line in report.left_out],
-        "num_steps": _span(lengths),
-        "many_runs": len(report.runs) > len(report.arms),
-        "window": series.smoothing(report.runs),
-        "max_bands": figures.MAX_BANDS,
+        "title": names,
+        "left_out": [printable(line) for line in left_out],
+        "num_steps": _span([run.metrics[-1]["step"] for run in runs]),
+        "many_runs": len(runs) > len(arms),
         "differences": values,
-        "colours": [figures.colour(place) for place in num_arms],
-        "dashes": [figures.dash_array(place) for place in num_arms],
-        "ce_limit": figures.CE_LIMIT,
+        "colours": [figures.colour(place) for place in range(len(arms))],
         "runs": [
             {
                 **{"name": run.name, "arm": places[run.name], "path": printable(str(run.path)), "seed": seeds(run)},
-                **{"num_steps": run.metrics[-1]["step"], "final": series.final_of(run, series.REWARD)},
+                **{"num_steps": run.metrics[-1]["step"], "final": series.final(run, series.REWARD)},
             }
-            for run in report.runs
+            for run in runs
         ],
     }
 
 
-def _summary(arm: Arm, cost: Costs, validations: list[Quantity]) -> dict[str, Any]:
-    firsts = [value for run in arm.runs if (value := series.REWARD.value(run.metrics[0])) is not None]
+def _summary(arm: Arm, scores: list[Quantity]) -> dict[str, Any]:
     return {
-        **{"name": arm.name, "num_runs": len(arm.runs), "hours": cost.hours},
-        "num_steps": _span(sorted({run.metrics[-1]["step"] for run in arm.runs})),
-        "validations": [series.last(arm, quantity) for quantity in validations],
-        **{"first": series.stat(firsts), "final": series.final(arm, series.REWARD)},
-        **{"kl": series.final(arm, series.KL), "cross_entropy": series.final(arm, series.CE_ACCEPTED)},
-        "improvement": series.over_all_steps(arm, series.IMPROVEMENT),
-        "seconds": sum(cost.seconds.values()),
+        **{"name": arm.name, "num_runs": len(arm.runs)},
+        "num_steps": _span([run.metrics[-1]["step"] for run in arm.runs]),
+        "validations": [series.over_runs(arm, quantity, series.last) for quantity in scores],
+        "final": series.over_runs(arm, series.REWARD, series.final),
+        "kl": series.over_runs(arm, series.KL, series.final),
+        "cross_entropy": series.over_runs(arm, series.CE_ACCEPTED, series.final),
+        "improvement": series.over_runs(arm, series.IMPROVEMENT, series.over_all_steps),
+        "seconds": series.over_runs(arm, series.SECONDS, series.over_all_steps),
     }
 
 
 def _span(values: list[int]) -> str:
-    return f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _render(**values: Any) -> str:
@@ -239,12 +142,3 @@ def _script_data(data: dict[str, Any]) -> Markup:
     """Return JSON that an HTML parser cannot take for the end of its element, or for a comment."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _write_images(drawn: dict[str, Figure], folder: Path) -> list[Path]:
-    folder.mkdir(exist_ok=True)
-    paths = []
-    for name, figure in drawn.items():
-        paths.append(folder / f"{name}.png")
-        paths[-1].write_bytes(figures.png(figure))
-    return paths

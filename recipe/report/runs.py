@@ -11,19 +11,13 @@ from typing import Any
 
 import yaml
 
-from recipe.online_refiner.run_dir import finished_lines, refinement_lines
+from recipe.online_refiner.run_files import finished_lines, refinement_lines
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """Control characters, what turns the direction of a line, what has no width, and halves of a character."""
-
-
-NEEDED = {
-    "metrics": {"step"},
-    "refinements": {"step", "key", "verdict", "prompt", "response", "refined", "reward", "refined_reward", "detail"},
-    "tokens": {"step", "key", "response", "refined"},
-}
-"""What a line of each kind has."""
+NEEDED = {"step", "key", "verdict", "prompt", "response", "refined", "reward", "refined_reward", "detail"}
+"""The keys of a record."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,38 +29,20 @@ class Run:
 
     path: Path
     name: str
-    """As the page calls it: the end of its path, long enough to be unlike the others'."""
+    """As the page calls it: its path below the folder that all runs have in common."""
     config: dict[str, Any]
     """Every setting by its dotted key; lists as JSON text."""
     metrics: list[dict[str, Any]]
     """One object a step, at least one."""
 
-    def rows(self, name: str, keep: set[int] | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a kind, or those on the lines to keep (from 0); none if the run has none.
+    def refinements(self) -> Iterator[dict[str, Any]]:
+        """Yield the records of the refine stage, in order; none if the run has none.
 
         Raises:
             ValueError: If a finished line is not what a run writes.
         """
-        for number, line in enumerate(self._lines(name)):
-            if keep is None or number in keep:
-                where = f"{self.path}, {name}, line {number + 1}"
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f"{where}: not JSON ({error})") from None
-                if not isinstance(row, dict) or not row.keys() >= NEEDED[name]:
-                    raise ValueError(f"{where}: not an object with {', '.join(sorted(NEEDED[name]))}")
-                yield row
-
-    def num_rows(self, name: str) -> int:
-        """Return how many objects of a kind there are."""
-        return sum(1 for _ in self._lines(name))
-
-    def _lines(self, name: str) -> Iterator[bytes]:
-        if name == "refinements":
-            return refinement_lines(self.path, self.config.get("records.path"))
-        path = self.path / f"{name}.jsonl"
-        return finished_lines(path) if path.exists() else iter(())
+        lines = refinement_lines(self.path, self.config.get("records.path"))
+        return _rows(f"{self.path}, refinements", lines, NEEDED)
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -81,16 +57,18 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
             runs.append(read_run(path))
         except ValueError as error:
             problems.append(str(error))
-    for run, name in zip(runs, _short_names([run.path for run in runs]), strict=True):
-        run.name = printable(name)
+    if len(runs) > 1:
+        common = os.path.commonpath([run.path.parent for run in runs])
+        for run in runs:
+            run.name = printable(os.path.relpath(run.path, common))
     return runs, problems
 
 
 def read_run(path: Path) -> Run:
-    """Read one run directory, its refinements and tokens not yet.
+    """Read one run directory; its refinements are not read yet.
 
     Raises:
-        ValueError: If it is none, if no step is finished yet, or if its files are damaged.
+        ValueError: If it is no run directory, if no step is finished yet, or if its files are damaged.
     """
     if not path.is_dir():
         raise ValueError(f"{path}: no such folder")
@@ -100,15 +78,17 @@ def read_run(path: Path) -> Run:
         config = yaml.load((path / "config.yaml").read_bytes(), YAML_LOADER)
     except yaml.YAMLError as error:
         raise ValueError(f"{path / 'config.yaml'}: not YAML ({' '.join(str(error).split())})") from None
+    file = path / "metrics.jsonl"
+    lines = finished_lines(file) if file.exists() else ()
     run = Run(path=path, name=printable(path.name), config=dict(_flat(config)), metrics=[])
-    run.metrics = list(run.rows("metrics"))
+    run.metrics = list(_rows(f"{path}, metrics", lines, {"step"}))
     if not run.metrics:
         raise ValueError(f"{path}: no step is finished yet")
     return run
 
 
 def printable(text: str) -> str:
-    """Return text that can be shown as it is: what cannot be seen or is no character becomes its number in brackets.
+    """Return text that can be shown: what cannot be seen or is no character becomes its number in brackets.
 
     Model-written text holds all of them; an escape character becomes ``⟨1B⟩``.
     """
@@ -116,8 +96,19 @@ def printable(text: str) -> str:
 
 
 def finite(value: Any) -> float | None:
-    """Return a number; None of what is none, or is infinite."""
+    """Return a number; None if it is no number, or infinite."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _rows(where: str, lines: Iterable[bytes], needed: set[str]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{where}, line {number}: not JSON ({error})") from None
+        if not isinstance(row, dict) or not row.keys() >= needed:
+            raise ValueError(f"{where}, line {number}: not an object with {', '.join(sorted(needed))}")
+        yield row
 
 
 def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -126,11 +117,3 @@ def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, json.dumps(node) if isinstance(node, list | dict) else node
-
-
-def _short_names(paths: list[Path]) -> list[str]:
-    for length in range(1, max((len(path.parts) for path in paths), default=0)):
-        names = ["/".join(path.parts[-length:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [str(path) for path in paths]

@@ -11,8 +11,6 @@ from recipe.report.runs import Run, finite
 FINAL_SHARE = 0.1
 MIN_FINAL_STEPS = 3
 """A final value is a run's mean over its last tenth of steps, and over 3 at least."""
-MAX_RAW_STEPS = 50
-"""A longer curve is drawn as a running mean."""
 Row = dict[str, Any]
 
 
@@ -27,11 +25,11 @@ class Quantity:
     title: str
     unit: str
     measured: Callable[[Row], bool] = lambda row: True
-    """Whether a step measured it: metrics that were not are 0 in every step, and 0 would be wrong."""
+    """Whether a step measured it: a metric that was not measured is 0, and 0 would be wrong."""
     otherwise: str = ""
-    """The metric that tells it where a step lacks the first one."""
+    """The metric that stands in where a step lacks the first one."""
     from_zero: bool = True
-    """Whether the axis starts at 0: what cannot be negative is compared by its height."""
+    """Whether the axis starts at 0."""
 
     @property
     def slug(self) -> str:
@@ -43,7 +41,7 @@ class Quantity:
         return finite(row.get(self.metric, row.get(self.otherwise))) if self.measured(row) else None
 
 
-def _positive(metric: str) -> Callable[[Row], bool]:
+def _if_any(metric: str) -> Callable[[Row], bool]:
     return lambda row: bool(row.get(metric))
 
 
@@ -60,92 +58,63 @@ CE_ACCEPTED = Quantity(
     metric="constraint/cross_entropy_accepted",
     title="Cross-entropy of accepted refinements",
     unit="nats per token",
-    measured=_positive("constraint/cross_entropy_accepted"),
+    measured=_if_any("constraint/cross_entropy_accepted"),
 )
 IMPROVEMENT = Quantity(
     metric="refiner/improvement_ratio",
     title="Improvement ratio",
     unit="accepted refinements / responses",
-    measured=_positive("refiner/num_attempted"),
+    measured=_if_any("refiner/num_attempted"),
 )
+SECONDS = Quantity(metric="timing_s/step", title="Time of a step", unit="s", measured=_if_any("timing_s/step"))
 QUANTITIES = (
     REWARD,
     KL,
     Quantity(metric="response_length/mean", title="Length of responses", unit="tokens"),
-    Quantity(metric="response_length/clip_ratio", title="Cut responses", unit="share of responses"),
     Quantity(
         metric="actor/entropy",
         title="Entropy of the policy",
         unit="nats per token",
-        otherwise="actor/entropy_loss",  # of the update, where the rollout's log-probs are taken for the old ones
-    ),
-    Quantity(
-        metric="constraint/cross_entropy_all",
-        title="Cross-entropy of all refinements",
-        unit="nats per token",
-        measured=_positive("constraint/cross_entropy_all"),
+        otherwise="actor/entropy_loss",  # measured by the update, where no stage before it computes log-probs
     ),
     CE_ACCEPTED,
     IMPROVEMENT,
-    Quantity(metric="reward/group_std", title="Reward spread within a group", unit="standard deviation of reward"),
-    Quantity(
-        metric="constraint/divergence",
-        title="Divergence D (Eq. 5)",
-        unit="nats per response",
-        measured=lambda row: row.get("constraint/divergence", 0) > 0 or row.get("refiner/num_accepted") == 0,
-    ),
     Quantity(
         metric="constraint/penalty",
         title="Constraint penalty",
         unit="reward per response token",
         from_zero=False,
-        measured=lambda row: bool(
-            row.get("constraint/eta") and (row.get("constraint/penalty") or not row.get("actor/sft_cross_entropy"))
-        ),
+        measured=_if_any("constraint/penalty"),
     ),
 )
+"""The curves of every page. All other metrics are in metrics.jsonl and in verl's loggers."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Stat:
     """A value over the runs of an arm.
 
-    Example: 0.1 and 0.3 are ``Stat(mean=0.2, spread=0.1414, low=0.1, high=0.3, num_runs=2)``.
+    Example: 0.1 and 0.3 are ``Stat(mean=0.2, spread=0.1414)``.
     """
 
     mean: float
     spread: float | None
     """Sample standard deviation (n - 1); None of a single run."""
-    low: float
-    high: float
-    num_runs: int
 
 
 def stat(values: list[float]) -> Stat | None:
     """Summarise one value a run; None of no values."""
     if not values:
         return None
-    return Stat(
-        mean=statistics.fmean(values),
-        spread=statistics.stdev(values) if len(values) > 1 else None,
-        low=min(values),
-        high=max(values),
-        num_runs=len(values),
-    )
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return Stat(mean=statistics.fmean(values), spread=spread)
 
 
-def running_mean(run: Run, quantity: Quantity, window: int) -> dict[int, float]:
-    """Return a run's curve by step: the mean of the values of the last `window` steps, where the step has one."""
-    values = {row["step"]: value for row in run.metrics if (value := quantity.value(row)) is not None}
-    return {
-        step: statistics.fmean(values[past] for past in range(step - window + 1, step + 1) if past in values)
-        for step in values
-    }
-
-
-def curve(arm: Arm, quantity: Quantity, window: int) -> dict[int, Stat]:
+def curve(arm: Arm, quantity: Quantity) -> dict[int, Stat]:
     """Return an arm's curve by step, over the runs that have a value there."""
-    curves = [running_mean(run, quantity, window) for run in arm.runs]
+    curves = [
+        {row["step"]: value for row in run.metrics if (value := quantity.value(row)) is not None} for run in arm.runs
+    ]
     points = {
         step: stat([values[step] for values in curves if step in values])
         for step in sorted({step for values in curves for step in values})
@@ -153,30 +122,30 @@ def curve(arm: Arm, quantity: Quantity, window: int) -> dict[int, Stat]:
     return {step: point for step, point in points.items() if point}
 
 
-def final(arm: Arm, quantity: Quantity) -> Stat | None:
-    """Return the final value over the runs of an arm."""
-    finals = (final_of(run, quantity) for run in arm.runs)
-    return stat([value for value in finals if value is not None])
-
-
-def final_of(run: Run, quantity: Quantity) -> float | None:
+def final(run: Run, quantity: Quantity) -> float | None:
     """Return a run's mean over its last steps; None if none of them measured it."""
     num_last = max(MIN_FINAL_STEPS, round(FINAL_SHARE * len(run.metrics)))
-    values = [value for row in run.metrics[-num_last:] if (value := quantity.value(row)) is not None]
+    return _mean(run.metrics[-num_last:], quantity)
+
+
+def last(run: Run, quantity: Quantity) -> float | None:
+    """Return the last value that a run measured."""
+    return next((value for row in reversed(run.metrics) if (value := quantity.value(row)) is not None), None)
+
+
+def over_all_steps(run: Run, quantity: Quantity) -> float | None:
+    """Return the mean over a run's steps that measured it."""
+    return _mean(run.metrics, quantity)
+
+
+def _mean(rows: list[Row], quantity: Quantity) -> float | None:
+    values = [value for row in rows if (value := quantity.value(row)) is not None]
     return statistics.fmean(values) if values else None
 
 
-def last(arm: Arm, quantity: Quantity) -> Stat | None:
-    """Return the last value that each run measured, over the runs of an arm."""
-    measured = ([value for row in run.metrics if (value := quantity.value(row)) is not None] for run in arm.runs)
-    return stat([values[-1] for values in measured if values])
-
-
-def over_all_steps(arm: Arm, quantity: Quantity) -> Stat | None:
-    """Return the mean over a run's steps, over the runs of an arm."""
-    rows = ([quantity.value(row) for row in run.metrics] for run in arm.runs)
-    means = ([value for value in values if value is not None] for values in rows)
-    return stat([statistics.fmean(values) for values in means if values])
+def over_runs(arm: Arm, quantity: Quantity, of_run: Callable[[Run, Quantity], float | None]) -> Stat | None:
+    """Summarise one of the three functions above over the runs of an arm."""
+    return stat([value for run in arm.runs if (value := of_run(run, quantity)) is not None])
 
 
 def validations(runs: list[Run]) -> list[Quantity]:
@@ -190,9 +159,3 @@ def validations(runs: list[Run]) -> list[Quantity]:
         for name in sorted(names, key=lambda name: ("/mean@" not in name, name))
         if name.startswith("val-core/") and not name.endswith("/std")
     ]
-
-
-def smoothing(runs: list[Run]) -> int:
-    """Return over how many steps curves are averaged to be readable: 1 up to 50 steps, then a fortieth of them."""
-    num_steps = max(len(run.metrics) for run in runs)
-    return 1 if num_steps <= MAX_RAW_STEPS else num_steps // 40

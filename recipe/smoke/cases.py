@@ -1,14 +1,34 @@
-"""The runs of the smoke test: the main job with a few keys changed. Needs neither torch nor verl."""
+"""The runs of the smoke test (the main job with a few keys changed), and what their metrics must be."""
 
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from recipe.smoke import reward
+from recipe.smoke import letters
 
+Steps = Sequence[dict[str, Any]]
+"""The metrics of a run's own steps."""
 NUM_STEPS = 3
 """Of a run: the first one's rollouts are of the initial weights, the others' of synced ones."""
 MIN_PROMPTS = 8
 """Of a step; the least multiple of the training GPUs from there on is taken."""
+TASK = (
+    *("algorithm.adv_estimator=grpo", "data.max_prompt_length=64"),
+    *("data.max_response_length=16", "data.dataloader_num_workers=0"),
+    *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.n=4"),
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+    *("actor_rollout_ref.rollout.max_model_len=640", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
+    *("actor_rollout_ref.rollout.calculate_log_probs=true", "actor_rollout_ref.rollout.tensor_model_parallel_size=1"),
+    # The policy has to move so far that old weights in the rollout would be seen, and not to learn all in six steps.
+    *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=1e-2"),
+    "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
+    f"reward.custom_reward_function.path={letters.__file__}",
+    *("refiner.template=dialogue", "constraint.eta=0.1", "measure.cross_entropy_all_every=1"),
+    *("trainer.total_epochs=99", "trainer.save_freq=3", "trainer.test_freq=-1", "trainer.val_before_train=false"),
+    *("trainer.project_name=smoke", "trainer.logger=[console]"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +37,10 @@ class Case:
 
     name: str
     shows: str
-    overrides: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
     mode: str = "penalty"
     min_gpus: int = 1
+    drafts: bool = False
     goes_on: str = ""
     """The case from whose last checkpoint it resumes, in the same run directory."""
 
@@ -39,55 +60,94 @@ class Case:
         num_own = num_gpus // 2 if self.min_gpus > 1 else 0
         num_training = num_gpus - num_own
         num_prompts = -(-MIN_PROMPTS // num_training) * num_training  # verl: each GPU has as many rows
-        batch = (f"data.train_batch_size={num_prompts}", f"actor_rollout_ref.actor.ppo_mini_batch_size={num_prompts}")
-        placed = [*batch, f"trainer.n_gpus_per_node={num_training}"]
-        if num_own:
-            placed.append(f"refiner.n_gpus_per_node={num_own}")
-        if platform != "gpu":
-            placed.append(f"ray_kwargs.ray_init.num_gpus={num_gpus}")  # logical ones
-        last = f"trainer.total_training_steps={self.steps[-1]}"
         data = f"{output}/prompts.parquet"
         return [
-            *(f"platform={platform}", f"run_dir={output}/{self.folder}", *TASK, *placed, *self.overrides, last),
+            *(f"platform={platform}", f"run_dir={output}/{self.folder}", *TASK, f"constraint.mode={self.mode}"),
+            *(f"data.train_batch_size={num_prompts}", f"actor_rollout_ref.actor.ppo_mini_batch_size={num_prompts}"),
             *(f"actor_rollout_ref.model.path={output}/model", f"data.train_files={data}", f"data.val_files={data}"),
-            f"constraint.mode={self.mode}",
+            *(f"trainer.n_gpus_per_node={num_training}", f"trainer.total_training_steps={self.steps[-1]}"),
+            *([f"refiner.n_gpus_per_node={num_own}"] if num_own else []),
+            *([f"ray_kwargs.ray_init.num_gpus={num_gpus}"] if platform != "gpu" else []),  # logical ones
+            *self.overrides,
         ]
 
 
-TASK = (
-    *("algorithm.adv_estimator=grpo", "data.max_prompt_length=64"),
-    *("data.max_response_length=16", "data.dataloader_num_workers=0"),
-    *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.n=4"),
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
-    *("actor_rollout_ref.rollout.max_model_len=640", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
-    *("actor_rollout_ref.rollout.calculate_log_probs=true", "actor_rollout_ref.rollout.tensor_model_parallel_size=1"),
-    # The policy has to move so far that old weights in the rollout would be seen, and not to learn all in six steps.
-    *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=1e-2"),
-    "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
-    f"reward.custom_reward_function.path={reward.__file__}",
-    *("refiner.template=dialogue", "constraint.eta=0.1", "measure.cross_entropy_all_every=1"),
-    *("trainer.total_epochs=99", "trainer.save_freq=3", "trainer.test_freq=-1", "trainer.val_before_train=false"),
-    *("trainer.project_name=smoke", "trainer.logger=[console]"),
+SHARED = (
+    *("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=64"),
+    "actor_rollout_ref.actor.optim.lr=0.3",
 )
+DEDICATED = ("refiner.placement=dedicated", "refiner.draft=ngram")
 CASES = (
-    Case(name="colocated", shows="engines take turns on the GPUs", overrides=()),
-    Case(name="resumed, sft", shows="goes on from a checkpoint", overrides=(), mode="sft", goes_on="colocated"),
-    Case(
-        name="dedicated",
-        shows="GPUs of its own, streaming, drafts",
-        overrides=("refiner.placement=dedicated", "refiner.draft=ngram"),
-        min_gpus=2,
-    ),
-    Case(
-        name="shared",
-        shows="LoRA: one engine for both",
-        overrides=(
-            *(
-                "refiner.placement=shared",
-                "actor_rollout_ref.model.lora_rank=8",
-                "actor_rollout_ref.model.lora_alpha=64",
-            ),
-            "actor_rollout_ref.actor.optim.lr=0.3",
-        ),
-    ),
+    Case(name="colocated", shows="engines take turns on the GPUs"),
+    Case(name="resumed, sft", shows="goes on from a checkpoint", mode="sft", goes_on="colocated"),
+    Case(name="dedicated", shows="own GPUs, streaming, drafts", overrides=DEDICATED, min_gpus=2, drafts=True),
+    Case(name="shared", shows="LoRA: one engine for both", overrides=SHARED),
 )
+
+
+LIMITS: dict[str, dict[str, float]] = {
+    "gpu": {"probs_differ": 2e-2, "kl_at_start": 5e-3, "frees_gb": 1.0},  # bfloat16, other kernels
+    "cpu": {"probs_differ": 1e-4, "kl_at_start": 1e-3, "frees_gb": -math.inf},  # engines cannot sleep there
+}
+"""By platform: a token's probability in rollout and trainer, their mean difference at most; KL of the untrained policy
+to pi_0, in nats per token, at most: both are the same model; what an engine that sleeps frees at least."""
+
+
+def faults(case: Case, steps: Steps, limits: dict[str, float]) -> Iterator[str]:
+    """Yield what is wrong with a run that ended well, from the metrics of its own steps; nothing if all is right."""
+    found = [step["step"] for step in steps]
+    if found != [*case.steps]:
+        yield f"its steps are {found}, not {[*case.steps]}"
+        return
+    first, last = steps[0], steps[-1]
+
+    def total(name: str) -> float:
+        return sum(step.get(name) or 0.0 for step in steps)
+
+    yield from (f"no finite gradient in step {one['step']}" for one in steps if one.get("actor/grad_norm") is None)
+    moved, before = last.get("kl_ref/k3") or 0.0, first.get("kl_ref/k3")
+    if moved <= limits["kl_at_start"]:
+        yield f"KL to the reference at the end is {moved:.2g}: the policy has not moved"
+    differ = [step.get("training/rollout_probs_diff_mean") for step in steps]
+    worst = max(math.inf if value is None else value for value in differ)
+    if worst > limits["probs_differ"]:
+        yield f"probabilities of rollout and trainer differ by {worst:.2g} on average: are weights synced?"
+    if not case.goes_on and (before is None or abs(before) > limits["kl_at_start"]):
+        yield f"KL to the reference before training is {before}: the refiner does not have the initial weights"
+    for name in ("failed/request", "failed/timeout", "failed/worker", "num_restarts"):
+        if number := total(f"refiner/{name}"):
+            yield f"refiner/{name} is {number:g}"
+    acts = {"penalty": "constraint/penalty", "sft": "actor/sft_cross_entropy"}[case.mode]
+    drafts = ["refiner/drafted_tokens"] if case.drafts else []
+    for name in ("actor/grad_norm", "refiner/num_accepted", acts, *drafts):
+        if not total(name):
+            yield f"{name} is 0 in all steps"
+    for awake, asleep in (("rollout", "asleep"), ("refine", "refined"))[: 2 if case.folder == "colocated" else 1]:
+        sizes = [last[f"memory_gb/{name}"] for name in (awake, asleep)]
+        if sizes[0] - sizes[1] < limits["frees_gb"]:
+            yield f"memory_gb/{awake} and {asleep} are {sizes[0]:.1f} and {sizes[1]:.1f}: an engine does not sleep"
+
+
+COLUMNS: dict[str, Callable[[Steps], str]] = {
+    "step, s": lambda steps: f"{steps[-1]['timing_s/step']:.1f}",
+    "refine, s": lambda steps: f"{steps[-1]['refiner/exposed_s']:.1f}",
+    "sync, s": lambda steps: f"{steps[-1].get('timing_s/update_weights') or 0.0:.1f}",
+    "probs differ": lambda steps: f"{max(step['training/rollout_probs_diff_mean'] or 0.0 for step in steps):.1g}",
+    "KL": lambda steps: f"{steps[0]['kl_ref/k3'] or 0.0:.2g} to {steps[-1]['kl_ref/k3'] or 0.0:.2g}",
+    "accepted": lambda steps: f"{sum(step['refiner/num_accepted'] for step in steps):g}",
+    "rollout GiB": lambda steps: f"{steps[-1]['memory_gb/rollout']:.1f}",
+    "asleep": lambda steps: f"{steps[-1]['memory_gb/asleep']:.1f}",
+    "refiner": lambda steps: f"{steps[-1]['memory_gb/refine']:.1f}",
+    "asleep again": lambda steps: f"{steps[-1]['memory_gb/refined']:.1f}",
+    "update, peak": lambda steps: f"{steps[-1].get('actor/perf/max_memory_allocated_gb') or 0.0:.1f}",
+}
+"""Of the table, from the metrics of a run's steps; seconds and memory are the last step's."""
+
+
+def table(results: dict[str, tuple[Steps, list[str]]]) -> str:
+    """Return the results as a Markdown table: steps and faults by the name of the case; no steps: it was not run."""
+    lines = ["| case | verdict | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 2) + "|"]
+    for name, (steps, wrong) in results.items():
+        cells = [show(steps) for show in COLUMNS.values()] if steps and not wrong else [""] * len(COLUMNS)
+        lines.append("| " + " | ".join([name, "wrong" if wrong else "right" if steps else "left out", *cells]) + " |")
+    return "\n".join(lines)

@@ -1,9 +1,18 @@
-"""A task for whole jobs that a CPU trains in seconds: a Llama that writes letters, and prompts that ask for some."""
+"""A tiny random Llama, and a task that a CPU trains in seconds: small letters are rewarded."""
 
 from pathlib import Path
 from typing import Any
 
 NUM_PROMPTS = 16
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
+    """Return the share of small letters, as verl asks for a reward."""
+    return sum(letter.islower() for letter in solution_str) / max(len(solution_str), 1)
 
 
 def save_prompts(file: Path) -> Path:
@@ -24,15 +33,46 @@ def save_prompts(file: Path) -> Path:
 
 
 def save_llama(folder: Path, **sizes: int) -> Path:
-    """Save a Llama that writes letters, with a byte-level tokenizer and a chat template, and return the folder."""
-    from recipe.backend_check.tiny_model import tiny_llama, tiny_tokenizer
-
+    """Save a Llama that writes letters, with its tokenizer, and return the folder."""
     tokenizer = tiny_tokenizer()
     model = tiny_llama(tokenizer, **sizes)
     _write_bigrams(model, tokenizer)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def tiny_tokenizer() -> Any:
+    """Return a tokenizer of single bytes, with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(special + alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=special
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def tiny_llama(tokenizer: Any, **sizes: float) -> Any:
+    """Return a model for a tokenizer: two layers, one key head for two query heads, unless ``sizes`` says otherwise."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.3}
+    defaults = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": len(tokenizer)}
+    config = LlamaConfig(
+        **{**heads, **defaults, **sizes},
+        **{"max_position_embeddings": 2048, "tie_word_embeddings": False, "bos_token_id": None},
+        **{"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id},
+    )
+    return LlamaForCausalLM(config)
 
 
 def _write_bigrams(model: Any, tokenizer: Any) -> None:

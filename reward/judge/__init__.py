@@ -4,6 +4,6 @@ What a model wrote can be made to take any time and memory to search, parse or c
 of its own, so that the trainer's process, which only passes such text on, is neither stalled nor filled.
 """
 
-from reward.judge.process import Judge, JudgeLostError, Reply, UnjudgeableError, ask
+from reward.judge.process import Call, Judge, JudgeLostError, Reply, UnjudgeableError, ask
 
-__all__ = ["Judge", "JudgeLostError", "Reply", "UnjudgeableError", "ask"]
+__all__ = ["Call", "Judge", "JudgeLostError", "Reply", "UnjudgeableError", "ask"]

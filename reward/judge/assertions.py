@@ -6,29 +6,39 @@ runs here. Every call loads the answer anew, so that it keeps no state from one 
 
 import ast
 import builtins
-import contextlib
 import functools
 import importlib
+import itertools
+import operator
 import re
 import symtable
 import sys
 import typing
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, NoReturn
 
-from reward.judge.allowed import is_allowed, modules_imported
-from reward.judge.clocks import Clocks
-from reward.judge.closeness import make_empty_differ
-from reward.judge.containers import fill, numbered_arguments
-from reward.judge.protocol import Call
-from reward.judge.source import TESTS_FILE, compiled, parsed
-from reward.sandbox.jail.values import ERRORS, NanError, from_text
+from reward.judge.process import Call
+from reward.sandbox.jail.values import ERRORS, NanError, arguments_text, from_text, to_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
+USELESS: dict[str, Callable[..., Any]] = {
+    "None": lambda *_, **__: None,
+    "an empty text": lambda *_, **__: "",
+    "0": lambda *_, **__: 0,
+    "an empty list": lambda *_, **__: [],
+    "its first argument": lambda *given, **named: next(iter((*given, *named.values())), None),
+}
+"""By what they return: answers that solve nothing, of which no test code may pass one."""
+_TESTS_FILE = "tests.py"  # what test code is called in tracebacks
+_LONG = 100  # items of a literal
+_LOADED = ("asyncio", "dataclasses", "datetime", "decimal", "fractions", "numpy", "pytest", "statistics", "unittest")
 _NAMES_NAN = re.compile(r"(?i)(?<![a-z])nan|isnan")
 """Other test code means numbers where it compares: `if abs(f(3) - 2.5) > 1e-6: raise` says nothing of nan."""
+_WITH_STARS = (*_LOADED, "bisect", "collections", "functools", "heapq", "itertools", "math", "operator", "random", "re",
+               "string", "typing")  # fmt: skip
 # Of `typing`, for test code's own functions; no answer defines these.
 _NAMES_OF_TYPES = """
     Any Callable DefaultDict Deque Dict FrozenSet Generator Iterable Iterator List Mapping Optional Sequence Set Tuple
@@ -36,37 +46,101 @@ _NAMES_OF_TYPES = """
 """
 
 
-def run_test_code(call: Call, test_code: str, fn_name: str | None) -> tuple[str, str]:
+def load_modules(test_code: str) -> None:
+    """Import what takes long to import, of what the test code may import."""
+    for name in _LOADED:
+        if name in test_code:
+            importlib.import_module(name)
+
+
+def passes_useless(tests: Sequence[str], fn_name: str | None, returned: str) -> bool:
+    """Whether all tests of a problem pass one of `USELESS`, which has no other function than the one asked for."""
+
+    def function(name: str) -> Callable[..., Any]:
+        return USELESS[returned] if fn_name in (None, name) else _absent
+
+    return all(_ending(test, fn_name, function)[0] == "passed" for test in tests)
+
+
+def _absent(*_: Any, **__: Any) -> NoReturn:
+    raise NameError("the answer does not define it")
+
+
+def run_test_code(test_code: str, fn_name: str | None, call: Call) -> tuple[str, str]:
     """Run one test; returns "passed", "wrong", or what decides whatever the test code makes of it; and one line on it.
 
     "ended": a run of the answer. "late": it wants more of an iterator than was read in time.
 
     Args:
-        call: runs a function of the answer.
         test_code: Python source.
         fn_name: the function that the test code calls `candidate`.
+        call: runs a function of the answer.
     """
     answer = _Answer(call, with_nan=bool(_NAMES_NAN.search(test_code)))
-    seen = _run(test_code, fn_name, answer)
+    seen = _ending(test_code, fn_name, answer.function, answer.is_its_own)
     return answer.ending or seen  # the test code may have hidden it
 
 
-def _run(test_code: str, fn_name: str | None, answer: "_Answer") -> tuple[str, str]:
+def _ending(
+    test_code: str,
+    fn_name: str | None,
+    function: NamedFunction,
+    is_of_answer: Callable[[BaseException], bool] = lambda _: False,
+) -> tuple[str, str]:
     try:
-        with answer.clocks.shown():
-            execute(test_code, fn_name, answer.function)
+        execute(test_code, fn_name, function)
     # An assertion, what the test code does with a value of a type that is not right, or what it raises itself.
     except BaseException as error:
-        if error is answer.raised or any(error is one for one in answer.exits):
+        if is_of_answer(error):
             return "ended", ""
         if isinstance(error, SystemExit):  # as an interpreter would end
             return ("wrong", f"the test code ended with exit status {error.code}") if error.code else ("passed", "")
         if isinstance(error, MemoryError):
             raise
-        return "wrong", "wrong answer" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"[
-            :300
-        ]
+        said = "wrong answer" if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        return "wrong", said[:300]
     return "passed", ""
+
+
+def change(old: Any, new: Any) -> Any:
+    """Make a container in place what an answer made of it; returns it, or the new one where it is no such container.
+
+    Test code may hold what is in it: items that are in it still, in any order, and those changed at their place, are
+    the objects that they were.
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        items = {key: change(old[key], item) if key in old else item for key, item in new.items()}
+        old.clear()
+        for key, item in items.items():  # Counter.update adds
+            old[key] = item
+    elif isinstance(old, (list, deque)) and isinstance(new, (list, deque)):
+        kept = _kept(list(old), list(new))
+        old.clear()
+        old.extend(kept)
+    elif isinstance(old, set) and isinstance(new, set):
+        old.clear()
+        old.update(new)
+    elif isinstance(old, bytearray) and isinstance(new, bytearray):
+        old[:] = new
+    elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+        kept = _kept(list(old), list(new))
+        return old if all(map(operator.is_, old, kept)) else tuple(kept)
+    else:
+        return new
+    return old
+
+
+def _kept(old: list[Any], new: list[Any]) -> list[Any]:
+    """The new items; for each stands the old one of the same text, or that at its place if it is nowhere else."""
+    of_old, of_new = list(map(to_text, old)), list(map(to_text, new))
+    by_text, texts = dict(zip(of_old, old, strict=True)), set(of_new)
+    items = []
+    for at, (item, text) in enumerate(zip(new, of_new, strict=True)):
+        if text in by_text:
+            items.append(by_text[text])
+        else:
+            items.append(change(old[at], item) if at < len(old) and of_old[at] not in texts else item)
+    return items
 
 
 class _AnswerEndedError(BaseException):
@@ -78,45 +152,40 @@ class _Answer:
 
     def __init__(self, call: Call, *, with_nan: bool) -> None:
         self._call, self._with_nan = call, with_nan
-        self.clocks = Clocks()
         self.ending: tuple[str, str] | None = None  # what decides the test, whatever the test code makes of it
         self.raised: BaseException | None = None  # the last exception of the answer's own
         self.exits: list[SystemExit] = []  # all that would end as a pass: test code may keep one, and raise it later
 
     def function(self, name: str) -> Callable[..., Any]:
         def call(*positional: Any, **keywords: Any) -> Any:
-            with self.clocks.stopped():
-                return self._value(name, positional, keywords)
+            return self._value(name, positional, keywords)
 
         call.__name__ = call.__qualname__ = name
         return call
 
+    def is_its_own(self, error: BaseException) -> bool:
+        """Whether an exception is one that the answer raised."""
+        return error is self.raised or any(error is one for one in self.exits)
+
     def _value(self, name: str, positional: tuple, keywords: dict[str, Any]) -> Any:
         if self.ending:
             raise _AnswerEndedError
-        arguments, containers = numbered_arguments(positional, keywords)
-        status, text, seconds = self._call(name, arguments)
-        self.clocks.advance(seconds)
+        given = [*positional, *keywords.values()]
+        status, text, _ = self._call(name, arguments_text(positional, keywords))
+        kind, content = "not plain", None
         try:
-            kind, content, *changed = (
-                from_text(
-                    text, containers.__getitem__, self._read_on, with_nan=self._with_nan or status == "runtime_error"
-                )
-                if status in ("ok", "runtime_error")
-                else ("", None)
-            )
-            for changes in changed:
-                fill(containers, changes)
+            if status in ("ok", "runtime_error"):
+                with_nan = self._with_nan or status == "runtime_error"
+                kind, content, *changed = from_text(text, self._read_on, with_nan=with_nan)
+            else:
+                changed = []
+            for number, now in itertools.chain(*changed):
+                change(given[number], now)
         except NanError:
             self.ending = ("wrong", "nan, of which the tests know nothing")
             raise _AnswerEndedError from None
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            RecursionError,
-        ):  # untrusted: the program may write there itself
-            kind, content = "not plain", ""
+        except (ValueError, TypeError, LookupError, RecursionError):  # the program may write there itself
+            kind = "not plain"
         if status == "ok" and kind == "value":
             return content
         if status == "runtime_error" and kind == "raised" and isinstance(content, ERRORS):
@@ -133,52 +202,35 @@ class _Answer:
         raise _AnswerEndedError
 
 
-def load_modules(tests: str | Sequence[str]) -> bool:
-    """Import what test code will, of what it may; returns whether anything was not loaded before."""
-    names: set[str] = set()
-    for test_code in [tests] if isinstance(tests, str) else tests:
-        if "import" in test_code or "pytest" in test_code:
-            with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                imported = modules_imported(parsed(test_code))
-                names |= imported | (modules_used(test_code) & {"pytest"})
-                names |= {"numpy.testing"} if "numpy" in imported and "testing" in test_code else set()
-    parsed.cache_clear()  # this process stays, and its memory is that of all questions
-    missing = sorted(names - sys.modules.keys())
-    for name in missing:
-        with contextlib.suppress(Exception):  # the test code will meet it again
-            importlib.import_module(name)
-    return bool(missing)
-
-
 def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
     """Run the test code, with what the function gives for the names that the answer is to define."""
     module = ModuleType("__main__")  # much test code runs its tests under `if __name__ == "__main__":`
     sys.modules[module.__name__] = module  # where dataclasses look for what annotations name
     namespace = module.__dict__
     namespace.update({name: getattr(typing, name) for name in _NAMES_OF_TYPES.split()})
-    code, names, modules = prepared(test_code, fn_name)
-    for name in names:
-        namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
-    namespace.update(modules)
-    if "numpy" in sys.modules:
-        make_empty_differ()
-    exec(code, namespace)
-
-
-@functools.lru_cache(maxsize=256)  # of the tests of a problem, each of which is tried often
-def prepared(test_code: str, fn_name: str | None) -> tuple[CodeType, list[str], dict[str, Any]]:
-    """The test code compiled, the names that the answer is to define, and modules that it uses without import."""
-    tree = parsed(test_code)
     used = modules_used(test_code)
-    names, modules = [], {}
     for name in names_of_the_answer(test_code, fn_name):
-        if name in used and name != fn_name:
-            module = importlib.import_module(name)
-            is_class = not any(hasattr(module, taken) for taken in attributes_taken(tree, name))
-            modules[name] = getattr(module, name, module) if is_class else module
-        else:
-            names.append(name)
-    return compiled(test_code), names, modules
+        if name not in used or name == fn_name:
+            namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
+            continue
+        imported = importlib.import_module(name)
+        taken = {attribute for base, attribute in _attributes(parsed(test_code)) if base == name}
+        is_class = not any(hasattr(imported, attribute) for attribute in taken)
+        namespace[name] = getattr(imported, name, imported) if is_class else imported
+    # Whatever the interpreter's options are, assertions count.
+    exec(compile(test_code, _TESTS_FILE, "exec", dont_inherit=True, optimize=0), namespace)
+
+
+@functools.lru_cache(maxsize=2)
+def parsed(test_code: str) -> ast.Module:
+    """Its tree, which nobody changes; of long literals without constant items: a megabyte of them takes seconds."""
+    tree = ast.parse(test_code)
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:
+        if isinstance(node, (ast.List, ast.Tuple, ast.Set)) and len(node.elts) > _LONG:
+            node.elts = [item for item in node.elts if not _is_literal(item)]
+        nodes.extend(ast.iter_child_nodes(node))
+    return tree
 
 
 def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
@@ -196,7 +248,7 @@ def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
         undefined.add("candidate")
     if fn_name:
         return [*undefined, fn_name]
-    return sorted(undefined) or _first_called(tree, names_defined(tree))
+    return sorted(undefined) or _first_called(tree)
 
 
 @functools.lru_cache(maxsize=8)
@@ -204,7 +256,7 @@ def _undefined(test_code: str) -> frozenset[str]:
     """Global names that the test code reads, in any scope, and does not set."""
     read: set[str] = set()
     bound: set[str] = set()
-    tables = [symtable.symtable(test_code, TESTS_FILE, "exec")]
+    tables = [symtable.symtable(test_code, _TESTS_FILE, "exec")]
     for table in tables:
         is_module = table.get_type() == "module"
         for symbol in table.get_symbols():
@@ -218,32 +270,10 @@ def _undefined(test_code: str) -> frozenset[str]:
     return frozenset(read - bound)
 
 
-def names_defined(tree: ast.Module) -> set[str]:
-    """Names to which something in the test code gives a meaning."""
-    defined = _names_of_parameters(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            defined.add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            defined.add(node.name)
-        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            defined.update(_names_of_module(node.module or ""))
-        elif isinstance(node, ast.alias):
-            defined.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
-            defined.add(node.name)
-    return defined
-
-
 def modules_used(test_code: str) -> set[str]:
     """Modules, of the standard library or `pytest`, that the test code takes attributes of without importing them."""
     undefined = _undefined(test_code) & {*sys.stdlib_module_names, "pytest"}
     return {base for base, _ in _attributes(parsed(test_code))} & undefined
-
-
-def attributes_taken(tree: ast.Module, name: str) -> set[str]:
-    """What the test code takes of the object of this name."""
-    return {attribute for base, attribute in _attributes(tree) if base == name}
 
 
 def _attributes(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -253,12 +283,12 @@ def _attributes(tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield node.value.id, node.attr
 
 
-def _first_called(tree: ast.Module, defined: set[str]) -> list[str]:
-    """The function that test code calls first, if it is none of its own and is given plain values."""
+def _first_called(tree: ast.Module) -> list[str]:
+    """The function that test code calls first, if it is a built-in one and is given plain values."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     for call in calls[:1]:
         arguments = [*call.args, *[keyword.value for keyword in call.keywords]]
-        if isinstance(call.func, ast.Name) and call.func.id not in defined and all(map(_is_literal, arguments)):
+        if isinstance(call.func, ast.Name) and call.func.id in builtins.__dict__ and all(map(_is_literal, arguments)):
             return [call.func.id]
     return []
 
@@ -273,19 +303,10 @@ def _is_literal(node: ast.AST) -> bool:
 
 def _names_of_module(name: str) -> list[str]:
     """What `from ... import *` gives."""
-    if not is_allowed(f"{name}.*"):  # others are not even imported
+    if name.partition(".")[0] not in _WITH_STARS:  # others are not even imported
         return []
     try:
         module = importlib.import_module(name)
     except Exception:  # it has none of this name: the test code will meet that too
         return []
     return getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")])
-
-
-def _names_of_parameters(tree: ast.AST) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.arguments):
-            parameters = [*node.posonlyargs, *node.args, *node.kwonlyargs, node.vararg, node.kwarg]
-            names.update(parameter.arg for parameter in parameters if parameter is not None)
-    return names

@@ -2,6 +2,11 @@
 
 math-verify reads LaTeX by a grammar. It looks for answers by patterns of its own, which take any number that stands
 somewhere: here the answer is found first, and math-verify gets nothing else.
+
+A number must be worked out: `2 + 6` is 8, but whoever repeats the question's sum has not answered it. math-verify takes
+both for equal, and a policy that is rewarded for it stops answering. What it has read is still a sum, a product, a
+power or a root; only quotients of whole numbers, doubled signs and numbers side by side (it reads `2 4` as 6, and
+`(2)(1/4)` as 2.25) are gone from it, and for those the text is asked.
 """
 
 import functools
@@ -15,16 +20,16 @@ from reward.judge.math_marks import MAX_ANSWER_CHARS, find_answer, find_marked
 from reward.judge.math_text import (
     as_text,
     clean,
+    has_other_factors,
     is_compound,
     is_same_compound,
     is_same_text,
     is_words,
+    unit_as_text,
     with_name_first,
     without_modulus,
 )
-from reward.judge.math_units import has_other_factors, unit_as_text
 from reward.judge.no_code import forbid_code
-from reward.judge.worked_out import is_number, is_product, is_worked_out
 
 MAX_DEPTH = 20  # of brackets: math-verify's time doubles with each
 _PER_CENT = re.compile(r"\s*(?:\\?%|per ?cent(?:age)?|pct)\s*$", re.I)
@@ -45,13 +50,22 @@ _APPROX = r"\approx"
 _ABOUT = 0.05  # of a number: what the sides of this may differ by
 _SAME, _FLOAT = 1e-6, 1e-12  # what the sides of `=` may differ by, and the share of them that floats are exact to
 _BASE = re.compile(r"\d_\{?(\d+)")
+_NOT_COUNTED = re.compile(  # texts with their exponents, and subscripts
+    r"\\(?:text|textrm|textbf|textit|mathrm|mathit|mathbf|mbox)\s*\{(?:[^{}]|\{[^{}]*\})*\}(?:\s*\^(?:\{[^{}]*\}|\d))?"
+    r"|_(?:\{\w*\}|\w)"
+)
+_SEPARATOR = re.compile(r"(?<=\d)(?:[\s{},']|\\[,;:! ])+(?=\d{3}(?!\d))")
+_DIGITS = re.compile(r"\d+")
+_QUOTIENT = re.compile(r"[/:](?=[^A-Za-z]*\d)|\\[dtc]?frac|\\over(?![a-z])|\\div|\u00f7")
+# By brackets, which math-verify may read as a sum, or by a sign of division.
+_PRODUCT = re.compile(r"[\d)]\s*\((?!10\s*[\^)])|\)\s*(?:\d|\\[dtc]?frac)|\\div|\u00f7")
 _NONSENSE = ("1=2", "x=x+1")  # equations without a solution: all of them are equal, says math-verify
 
 
-def load() -> bool:
-    """Import what reading needs and use it once, which sets up its tables; returns whether that was to be done."""
+def load() -> None:
+    """Import what reading needs and use it once, which sets up its tables."""
     if "math_verify" in sys.modules:
-        return False
+        return
     import logging  # judges of programs start without
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that it does not limit time
@@ -59,7 +73,6 @@ def load() -> bool:
     for pair in _WARM_UP:
         verify(*map(_read, pair))
     forbid_code("sympy.parsing")
-    return True
 
 
 def _distinguish_case() -> None:
@@ -115,7 +128,7 @@ def is_equal(found: str, expected: str) -> bool:
     gold, other = _read(expected), _read(found)
     if not gold or not other or not verify(gold, other) or _is_far(gold[0], other[0]):
         return False
-    if is_number(gold[0]) and _has_result(expected, gold) and not _has_result(found, gold):
+    if _numbers_in(gold[0]) and _has_result(expected, gold) and not _has_result(found, gold):
         return False
     return "=" not in expected or not any(verify(gold, _read(nonsense)) for nonsense in _NONSENSE)
 
@@ -123,7 +136,7 @@ def is_equal(found: str, expected: str) -> bool:
 def _has_result(answer: str, gold: list[Any]) -> bool:
     """Whether a side of an answer is the expected number, and no calculation of it."""
     sides = ((side, _read(side)[:1]) for side in _SIDES.split(answer))
-    return any(value and is_worked_out(side, value[0]) and verify(gold, value) for side, value in sides)
+    return any(value and _is_worked_out(side, value[0]) and verify(gold, value) for side, value in sides)
 
 
 def _is_far(gold: Any, found: Any) -> bool:
@@ -148,7 +161,7 @@ def _has_unequal_sides(found: str, expected: str) -> bool:
         [
             number
             for side in part.split("=")
-            if not is_product(side)
+            if not _PRODUCT.search(side)
             for value in _read(side)[:1]
             for number in _numbers(value)
         ]
@@ -198,3 +211,34 @@ def _read(answer: str) -> list[Any]:
 def _as_fraction(mixed: re.Match[str]) -> str:
     whole, numerator, denominator = map(int, mixed.groups())
     return rf"\frac{{{whole * denominator + numerator}}}{{{denominator}}}"
+
+
+def _is_worked_out(text: str, value: Any) -> bool:
+    """Whether it is one number, and its text no product, no whole quotient, and no sign of a sign."""
+    numbers = _numbers_in(value)
+    text = _NOT_COUNTED.sub("", text)
+    if not numbers or text.count("-") != sum(bool(number < 0) for number in numbers) or _PRODUCT.search(text):
+        return False
+    if not all(number.is_Integer for number in numbers):
+        return True
+    written = {int(digits) for digits in _DIGITS.findall(_SEPARATOR.sub("", text))}
+    return not _QUOTIENT.search(text) and written - {1} == {abs(int(number)) for number in numbers} - {1}
+
+
+def _numbers_in(value: Any) -> list[Any]:
+    """The numbers that it is written with (-1, 3, 10 and 5 for `-3 * 10^5`); none if it is a calculation."""
+    from sympy import Equality, FiniteSet, Function, Integer, Mul, Number, Pow, Rational, Symbol, UnevaluatedExpr
+
+    if isinstance(value, FiniteSet) and len(value) == 1:
+        (value,) = value
+    if isinstance(value, Equality) and isinstance(value.lhs, (Symbol, Function)):
+        value = value.rhs
+    parts = Mul.make_args(value)
+    numbers = [part for part in parts if isinstance(part, Number) and part.is_finite]
+    powers = [part for part in parts if isinstance(part, Pow) and part.base == 10 and isinstance(part.exp, Integer)]
+    shares = [part for part in parts if part == UnevaluatedExpr(Rational(1, 100))]
+    scales = len(powers) + len(shares)
+    num_signs = 1 if scales and numbers[0:1] == [-1] and len(numbers) > 1 else 0
+    if scales > 1 or len(numbers) - num_signs > 1 or len(numbers) + scales < len(parts):
+        return []
+    return [*numbers, *(number for power in powers for number in power.args)]

@@ -1,95 +1,55 @@
-"""The trusted process's side of the judges: starts them, asks them, and keeps the idle ones for the next question."""
+"""The trusted process's side of the judges: starts them, asks them, and keeps the idle ones for the next question.
+
+`pebble.ProcessPool` is not used: it unpickles what its workers send, and a worker here reads hostile text, so that one
+which that text has taken over would run code in the trainer. Nor can its tasks ask back, as test code does.
+
+    trusted process --question (pickled)--> judge --fork--> child, confined and limited
+           <-------- how the child ended, CPU seconds --------+         |
+           <---- channel of this question: "ready", calls of the answer, its value as JSON
+"""
 
 import atexit
 import contextlib
-import itertools
+import inspect
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, get_args, get_origin
 
-from reward.judge.protocol import (
-    ENDED_STATUS,
-    MAX_MESSAGE_BYTES,
-    MEMORY_STATUS,
-    READY,
-    SECRET_BYTES,
-    BrokenProtocolError,
-    Call,
-    question_message,
-    read_call,
-    read_reply,
-    result_message,
-)
 from reward.limits import Limits
-from reward.sandbox.standard_streams import inherited_stderr
 
+T = TypeVar("T")
+Call = Callable[[str, str], tuple[str, bytes, float]]
+"""(function of the answer, arguments as text) -> (how the run ended, what it returned or raised as text, seconds)"""
 _WORKER = Path(__file__).with_name("worker.py")
 _ROOT = str(Path(__file__).parents[2])
-_NUM_CORES = os.cpu_count() or 1
-_WALL_FACTOR = 6  # of the CPU seconds that a question may take; calls of the answer have limits of their own
+_WALL_FACTOR = 20  # of the CPU seconds that a question may take, on however busy a machine; for what waits
 _START_S = 120.0  # wall seconds in which a judge must have started, and loaded what a question needs
-_MAX_CORE_S = 2.0  # wall seconds for which a question keeps others from a core
-# Return codes with which a question can end its judge; any other end says nothing about the question.
-_ENDS_BY_QUESTION: dict[int, str] = {
-    **dict.fromkeys((-signal.SIGXCPU, -signal.SIGPROF), "it takes more than {judge_s:.3g} CPU seconds"),
-    MEMORY_STATUS: "it takes more than its memory",
-}
-# Return codes of one that what it runs has crashed or ended.
-_CRASHES: dict[int, str] = {
-    **dict.fromkeys((-signal.SIGSEGV, -signal.SIGABRT), "it is nested too deeply"),
-    **dict.fromkeys((-signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL, -signal.SIGTRAP), "it crashes"),
-    ENDED_STATUS: "it ends its own process",
-}
-
-
-def _is_row(value: Any, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, list) and list(map(type, value)) == list(kinds)
-
-
-def _are_faults(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_row(row, (int, str, str)) for row in value)
-
-
-# What a task's value is, see `reward.judge.tasks`.
-_IS_VALUE: dict[str, Callable[[Any], bool]] = {
-    "extract_code": lambda value: value is None or isinstance(value, str),
-    "extract_tested": lambda value: value is None or isinstance(value, str),
-    "stdout_matches": lambda value: isinstance(value, bool),
-    "returned_matches": lambda value: isinstance(value, str),
-    "returned_satisfies": lambda value: isinstance(value, str),
-    "run_test_code": lambda value: _is_row(value, (str, str)),
-    "faults_of_tests": _are_faults,
-    "faults_together": _are_faults,
-    "grade_text": lambda value: _is_row(value, (str, float, str)),
-    "grade_math": lambda value: _is_row(value, (str, float, str)),
-    "grade_puzzle": lambda value: _is_row(value, (str, float, str)),
-}
+_MAX_MESSAGE_BYTES = 1 << 28
+_OUT_OF_TIME = (signal.SIGXCPU, signal.SIGPROF)
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
-class Reply:
+class Reply(Generic[T]):
     """What a judge answers."""
 
-    value: Any  # the task's: bool, text, None, and lists of these
+    value: T
     seconds: float  # CPU seconds that it took
 
 
 class UnjudgeableError(Exception):
-    """The question took more than its limits: what was to be judged is to blame."""
-
-    def __init__(self, why: str, *, is_crash: bool = False) -> None:
-        """Say why; `is_crash`: it crashed the judge, or ended it."""
-        super().__init__(why)
-        self.is_crash = is_crash
+    """The question took more than its limits, or broke what reads it: what was to be judged is to blame."""
 
 
 class JudgeLostError(Exception):
@@ -106,10 +66,7 @@ class Judge:
             JudgeLostError: it could not be started.
         """
         self.is_usable = True
-        self._number = 0  # of the last question
-        self._secret = os.urandom(SECRET_BYTES)  # which no program knows
-        ours, theirs = socket.socketpair()
-        self._connection = Connection(ours.detach())
+        self._connection, theirs = Pipe()
         threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         try:
             with theirs:
@@ -117,90 +74,87 @@ class Judge:
                     [sys.executable, "-I", "-S", "-X", "utf8", "-W", "ignore", str(_WORKER), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=inherited_stderr(),
                     pass_fds=[theirs.fileno()],
                     env=threads,
                     cwd="/",
                     start_new_session=True,
                 )
+            self.pid = self._process.pid
             # An installation in place is found by this process's hooks, which the other one does not have.
-            paths = [os.path.abspath(path) for path in (*sys.path, _ROOT)]
-            self._connection.send((self._secret, paths))
+            self._connection.send([os.path.abspath(path) for path in (*sys.path, _ROOT)])
         except OSError as error:
             self.is_usable = False
             self._connection.close()
             raise JudgeLostError(f"a judge could not start ({error})") from error
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    def ask(self, task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Reply:
-        """Have a task of `reward.judge.tasks` done.
+    def ask(
+        self,
+        question: "partial[T]",
+        *,
+        limits: Limits,
+        load: Callable[[], object] | None = None,
+        on_call: Call | None = None,
+    ) -> Reply[T]:
+        """Have a child of the judge call a function.
 
         Args:
-            task: its name.
-            arguments: what it takes; untrusted text goes as it is.
-            limits: `judge_s` and `judge_bytes` are the task's.
-            on_call: runs a function of the answer, for tasks that call some.
+            question: the function, of a module, with its arguments; untrusted text goes as it is. Its declared return
+                type must be one that JSON has, or a tuple of such.
+            limits: `judge_s` and `judge_bytes` are the question's.
+            load: called in the judge before: imports what would else take the question's time, again and again.
+            on_call: runs a function of the answer; the question is then given what calls it, as its last argument.
 
         Raises:
             UnjudgeableError: it took too much, or failed on what it was given.
             JudgeLostError: the judge was killed; the question can be asked again, of another one.
         """
-        self._number += 1
+        ours, theirs = Pipe()
         try:
-            message = self._converse((task, arguments, limits.judge_s, limits.judge_bytes), limits, on_call)
-            value, seconds, error_line = read_reply(self._number, message, _IS_VALUE[task])
+            with ours:
+                with theirs:
+                    self._connection.send((load, question, on_call is not None, limits.judge_s, limits.judge_bytes))
+                    send_handle(self._connection, theirs.fileno(), self.pid)
+                said = self._converse(ours, limits, on_call)
+                status, seconds = json.loads(self._connection.recv_bytes(100))
         except (OSError, EOFError) as error:
             self.close()
-            raise self._why_it_ended(limits) from error
-        except BrokenProtocolError as error:
-            self.close()
-            raise JudgeLostError(f"a judge gave {error}") from error
+            raise JudgeLostError(f"a judge ended with status {self._process.returncode}") from error
         except BaseException:  # it is in the middle of a question
             self.close()
             raise
-        if error_line:
-            self.close()  # its memory may be in pieces
-            raise UnjudgeableError(error_line)
-        return Reply(value=value, seconds=seconds)
+        if said is None or status:
+            raise _why_it_ended(status, limits)
+        kind = inspect.signature(question.func).return_annotation
+        return Reply(value=_checked(_value(said), kind), seconds=float(seconds))
 
-    def _converse(self, question: tuple, limits: Limits, on_call: Call | None) -> bytes:
-        """Ask, make the calls that it wants made, and return its last message."""
-        words = b""
-        self._hand_over(question_message(self._secret, (self._number, *question)))
-        wall_s = _WALL_FACTOR * limits.judge_s
-        left_s = wall_s
-        for num_calls in itertools.count(1):
-            with _cores:  # not while a function of the answer runs, nor for one that only waits
-                asked = time.monotonic()
-                if words:
-                    self._connection.send_bytes(words)
-                self._connection.poll(min(_MAX_CORE_S, left_s))
-            if not self._connection.poll(max(left_s - (time.monotonic() - asked), 0.0)):
-                self.close()
+    def _converse(self, channel: Connection, limits: Limits, on_call: Call | None) -> bytes | None:
+        """Make the calls that the child wants made; returns what it says at last, None if it ends before."""
+        has_begun, left_s = False, _START_S
+        while True:
+            asked = time.monotonic()
+            readable = wait([channel, self._connection], left_s)
+            left_s -= time.monotonic() - asked
+            if not readable and not has_begun:
+                raise JudgeLostError(f"no sign of life of a judge for {_START_S:.0f} seconds")
+            if not readable:
+                wall_s = _WALL_FACTOR * limits.judge_s
                 raise UnjudgeableError(f"it takes more than {wall_s:.3g} seconds by the wall clock")
-            left_s = max(left_s - (time.monotonic() - asked), 0.0)
-            message = self._connection.recv_bytes(MAX_MESSAGE_BYTES)
-            call = read_call(self._number, message)
-            if call is None:
+            if channel not in readable:
+                return None
+            try:
+                message = channel.recv_bytes(_MAX_MESSAGE_BYTES)
+            except EOFError:
+                return None
+            if not has_begun:  # it says so when all is loaded: from here on the time is the question's
+                has_begun, left_s = True, _WALL_FACTOR * limits.judge_s
+            elif message[:1] == b"?" and on_call is not None:
+                fn_name, arguments = _checked(_value(message[1:]), tuple[str, str])
+                outcome, result, seconds = on_call(fn_name, arguments)
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended meanwhile
+                    channel.send_bytes(json.dumps([outcome, seconds]).encode())
+                    channel.send_bytes(result)  # a program's own bytes, which nothing but the call takes
+            else:
                 return message
-            if on_call is None:
-                raise BrokenProtocolError("a call where there is nothing to call")
-            words = result_message(self._secret, self._number, num_calls, *on_call(*call))
-        raise AssertionError  # the count has no end
-
-    def _hand_over(self, question: bytes) -> None:
-        """Send a question, and wait until its time begins."""
-        self._connection.send_bytes(question)
-        with _cores:
-            self._connection.poll(_MAX_CORE_S)
-        if not self._connection.poll(_START_S):
-            raise BrokenProtocolError(f"no sign of life for {_START_S:.0f} seconds")
-        if self._connection.recv_bytes(MAX_MESSAGE_BYTES) != READY:
-            raise BrokenProtocolError("an answer before the question was begun")
 
     def close(self) -> None:
         """End it."""
@@ -209,16 +163,48 @@ class Judge:
         self._process.kill()  # it has no effect on one that has ended by itself
         self._process.wait()
 
-    def _why_it_ended(self, limits: Limits) -> Exception:
-        status = self._process.returncode
-        if status in _CRASHES:
-            return UnjudgeableError(_CRASHES[status], is_crash=True)
-        if status in _ENDS_BY_QUESTION:
-            return UnjudgeableError(_ENDS_BY_QUESTION[status].format(judge_s=limits.judge_s))
-        return JudgeLostError(f"a judge ended with status {status}")
+
+def _why_it_ended(status: int, limits: Limits) -> Exception:
+    """What it means that a child ended with this wait status and said nothing of value."""
+    if not os.WIFSIGNALED(status):
+        return UnjudgeableError("it ends its own process")
+    number = os.WTERMSIG(status)
+    if number == signal.SIGKILL:  # whose sender is not known
+        return JudgeLostError("a judge was killed")
+    if number in _OUT_OF_TIME:
+        return UnjudgeableError(f"it takes more than {limits.judge_s:.3g} CPU seconds")
+    is_stack = number in (signal.SIGSEGV, signal.SIGABRT)
+    return UnjudgeableError("it is nested too deeply" if is_stack else "it crashes")
 
 
-def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None) -> Reply:
+def _value(text: bytes) -> Any:
+    """The JSON value that a child sent; raises UnjudgeableError with its reason if it sent `{"error": reason}`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnjudgeableError(f"what reads it says what is no JSON ({type(error).__name__})") from error
+    if isinstance(value, dict):
+        raise UnjudgeableError(str(value.get("error"))[:300])
+    return value
+
+
+def _checked(value: Any, kind: Any) -> Any:
+    """The value if it is of this type, a list as the tuple that is wanted: who took over a child may send anything."""
+    kinds = get_args(kind)
+    if get_origin(kind) is tuple and isinstance(value, list) and len(value) == len(kinds):
+        return tuple(map(_checked, value, kinds))
+    if get_origin(kind) is not tuple and isinstance(value, kind):
+        return value
+    raise UnjudgeableError("what reads it says what it may not")
+
+
+def ask(
+    question: "partial[T]",
+    *,
+    limits: Limits,
+    load: Callable[[], object] | None = None,
+    on_call: Call | None = None,
+) -> Reply[T]:
     """Ask an idle judge or a new one, and another where it is lost, up to `limits.infra_attempts` times.
 
     Arguments, reply and errors are those of `Judge.ask`.
@@ -226,7 +212,7 @@ def ask(task: str, *arguments: Any, limits: Limits, on_call: Call | None = None)
     for attempts_left in reversed(range(limits.infra_attempts)):
         try:
             with _borrowed_judge() as judge:
-                return judge.ask(task, *arguments, limits=limits, on_call=on_call)
+                return judge.ask(question, limits=limits, load=load, on_call=on_call)
         except JudgeLostError:
             if not attempts_left:
                 raise
@@ -255,12 +241,11 @@ def _close_all() -> None:
 
 def _forget_parents_judges() -> None:
     """Let a forked child start its own: those of its parent serve the parent alone."""
-    global _lock, _idle, _cores
-    _lock, _idle, _cores = threading.Lock(), [], threading.BoundedSemaphore(_NUM_CORES)
+    global _lock, _idle
+    _lock, _idle = threading.Lock(), []
 
 
 _lock = threading.Lock()
-_cores = threading.BoundedSemaphore(_NUM_CORES)  # judges that work at a time: more would only take from programs
 _idle: list[Judge] = []
 atexit.register(_close_all)
 os.register_at_fork(after_in_child=_forget_parents_judges)

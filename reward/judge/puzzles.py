@@ -1,8 +1,7 @@
-"""reasoning-gym's own scorers, asked in a confined fork of a judge: some of them evaluate what they are given."""
+"""reasoning-gym's own scorers, asked in a confined child of a judge: some of them evaluate what they are given."""
 
 import functools
 import json
-import sys
 from typing import Any
 
 from reward.judge.no_code import forbid_code
@@ -10,30 +9,22 @@ from reward.judge.no_code import forbid_code
 _OPEN, _CLOSE = "<answer>", "</answer>"
 
 
-def load(ground_truth: str) -> bool:
-    """Import reasoning-gym and make the task's scorer; returns whether that was to be done."""
-    is_new = "reasoning_gym" not in sys.modules
+def load(ground_truth: str) -> None:
+    """Import reasoning-gym and make the task's scorer."""
     puzzle = json.loads(ground_truth)
     _dataset(puzzle["task"], json.dumps(puzzle["config"]))
-    if is_new:
-        forbid_code("reasoning_gym", "sympy.parsing")
-    return is_new
+    forbid_code("reasoning_gym", "sympy.parsing")
 
 
 def grade_puzzle(ground_truth: str, response: str) -> tuple[str, float, str]:
     """Outcome (pass, fail), the scorer's points, and what it was given: what the last answer tags hold, or all."""
     puzzle = json.loads(ground_truth)
-    found = find_answer(response)
+    end = response.rfind(_CLOSE)
+    start = response.rfind(_OPEN, 0, max(end, 0))
+    found = (response[start + len(_OPEN) : end] if start >= 0 else response).strip()
     points = float(_dataset(puzzle["task"], json.dumps(puzzle["config"])).score_answer(found, puzzle["entry"]))
     points = min(max(points, 0.0), 1.0)
     return "pass" if points == 1.0 else "fail", points, found
-
-
-def find_answer(text: str) -> str:
-    """What stands between the last pair of answer tags, or else the whole text."""
-    end = text.rfind(_CLOSE)
-    start = text.rfind(_OPEN, 0, max(end, 0))
-    return (text[start + len(_OPEN) : end] if start >= 0 else text).strip()
 
 
 @functools.lru_cache

@@ -1,11 +1,11 @@
 """The judge process: `python -I -S worker.py CONNECTION_FD`, started with an empty environment.
 
-It answers one question after the other until the trusted process closes the connection or ends. Test code is run by a
-confined fork of it, as it may change modules that other test code uses, or crash, and so are the libraries that read
-answers. The modules that they import are loaded before the fork: the time is not the answer's.
+It forks a child for each question, until the trusted process closes the connection or ends. The child is confined and
+limited: it alone looks at what answers wrote, and whatever that makes of it ends with the question.
 """
 
 import contextlib
+import functools
 import gc
 import json
 import math
@@ -14,154 +14,95 @@ import resource
 import signal
 import site
 import sys
-import time
+import sysconfig
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from typing import Any, NoReturn
 
 _CHECK_PARENT_S = 1.0
 _MAX_DETAIL = 300  # characters
-_UNREADABLE = b'{"value": ["unreadable", 0.0, "it takes too much time, or crashes what reads it"]}'
+_MAX_BYTES = 1 << 27  # of a reply, or of a call's arguments
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/proc/self")
+_PACKAGES = ("site-packages", "dist-packages")
 
 
 def main() -> None:
-    """Answer questions until the connection closes."""
+    """Answer questions until the connection closes, or the trusted process has ended."""
     connection = Connection(int(sys.argv[1]))
     trusted = os.getppid()
-    secret, sys.path[:] = connection.recv()
-    from reward.judge.tasks import GRADES, LOADERS, tasks  # found on the trusted process's path
-
+    sys.path[:] = connection.recv()  # where the trusted process finds modules
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # the limit here is time
     for set_names in (site.setquit, site.setcopyright, site.sethelper):  # `exit` is no name of the answer's
         set_names()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _warm_up(tasks(lambda *_: ("ok", b'["value", 1]', 0.0)))
-    gc.collect()
-    gc.freeze()
-    _continue_in_child(trusted)
-    from reward.judge.protocol import READY, read_question, reply_message
-
-    limits = _Limits()
-    while True:
-        number, task, arguments, cpu_s, num_bytes = read_question(secret, connection.recv_bytes())
-        if task in LOADERS and LOADERS[task](*arguments):
-            gc.freeze()
-            limits = _Limits()
-        connection.send_bytes(READY)
-        limits.give(cpu_s, num_bytes)
-        started = time.process_time()
-        calls = _Calls(connection, secret, number)
-        function = tasks(calls.call)[task]
-        if task in LOADERS:
-            body, seconds = _answer_of_fork(function, arguments, calls, cpu_s, is_grade=task in GRADES)
-        else:
-            body, seconds = _answer(function, arguments), 0.0
-        del arguments  # they may be large
-        seconds += time.process_time() - started
-        limits.lift()  # messages must not be read or written in part, nor at another question's cost
-        connection.send_bytes(reply_message(number, seconds, body))
-
-
-def _warm_up(functions: dict[str, Callable[..., Any]]) -> None:
-    """Set up here what every fork would have to set up anew."""
-    from reward.judge.confine import readable_folders, system_calls
-
-    readable_folders()
-    with contextlib.suppress(OSError):
-        system_calls()
-    _answer(functions["run_test_code"], ("assert f(1) == 1", "f"))
-
-
-def _continue_in_child(trusted: int) -> None:
-    """Return in a child, which this process watches and ends with: by the same signal, or after the trusted process.
-
-    Another process may hold a copy of the connection's other end, so that it does not close with the trusted process;
-    and nothing that a judge does, such as a long call with the interpreter's lock, keeps its parent from looking.
-    """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    pid = _fork()
-    if pid == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        return
-    while os.getppid() == trusted:
-        signal.sigtimedwait({signal.SIGCHLD}, _CHECK_PARENT_S)
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            _end_as(status)
-    os._exit(0)
+    _rules()
+    while True:
+        # Others may hold a copy of the connection's other end, so that it does not close with the trusted process.
+        while not connection.poll(_CHECK_PARENT_S):
+            if os.getppid() != trusted:
+                return
+        load, question, calls_back, cpu_s, num_bytes = connection.recv()
+        channel = Connection(recv_handle(connection))
+        if load is not None:
+            with contextlib.suppress(Exception):  # the question will meet it again
+                load()
+        gc.disable()
+        gc.freeze()
+        parent, pid = os.getpid(), os.fork()
+        if pid == 0:
+            connection.close()
+            _answer_and_end(
+                question, channel, parent, cpu_s, num_bytes, calls_back=calls_back, confined=load is not None
+            )
+        channel.close()
+        while True:
+            ended, status, usage = os.wait4(pid, os.WNOHANG)
+            if ended:
+                break
+            if os.getppid() != trusted:
+                return  # the kernel ends the child
+            signal.sigtimedwait({signal.SIGCHLD}, _CHECK_PARENT_S)
+        del question  # it may be large
+        connection.send_bytes(json.dumps([status, usage.ru_utime + usage.ru_stime]).encode())
 
 
-def _fork() -> int:
-    """Fork a child that is killed when this process ends."""
-    from reward.sandbox.jail import kernel
-
-    parent = os.getpid()
-    pid = kernel.fork()
-    if pid == 0:
-        kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-    return pid
-
-
-def _end_as(status: int) -> NoReturn:
-    """End this process as the child of this wait status ended."""
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        with contextlib.suppress(OSError, ValueError):  # SIGKILL has no other action
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(abs(code))
-
-
-class _Calls:
-    """The calls of the answer's functions that one question makes."""
-
-    def __init__(self, connection: Connection, secret: bytes, number: int) -> None:
-        self._connection, self._secret, self._number = connection, secret, number
-        self._num_calls = 0
-        self.is_open = False  # a call has begun and not ended
-
-    def call(self, fn_name: str, arguments: str) -> tuple[str, bytes, float]:
-        from reward.judge.protocol import (
-            BROKEN_STATUS,
-            ENDED_STATUS,
-            MAX_BODY_BYTES,
-            MAX_MESSAGE_BYTES,
-            MEMORY_STATUS,
-            BrokenProtocolError,
-            call_message,
-            read_result,
-        )
-
-        if len(arguments) > MAX_BODY_BYTES:
-            raise MemoryError
-        message = call_message(self._number, fn_name, arguments)
-        self._num_calls += 1
-        self.is_open = True
-        try:
-            self._connection.send_bytes(message)
-            message = self._connection.recv_bytes(MAX_MESSAGE_BYTES)
-            result = read_result(self._secret, self._number, self._num_calls, message)
-        except MemoryError:  # no more for a message than for the rest
-            os._exit(MEMORY_STATUS)
-        except BrokenProtocolError:
-            os._exit(BROKEN_STATUS)
-        except BaseException:  # whatever broke it off, it left part of a message: nothing more may be said here
-            os._exit(ENDED_STATUS)
-        self.is_open = False
-        return result
-
-
-def _answer(function: Callable[..., Any], arguments: tuple) -> bytes:
-    from reward.judge.protocol import MAX_BODY_BYTES
-
+def _answer_and_end(
+    question: Callable[..., Any],
+    channel: Connection,
+    parent: int,
+    cpu_s: float,
+    num_bytes: int,
+    *,
+    calls_back: bool,
+    confined: bool,
+) -> NoReturn:
+    status = 1
     try:
-        text = json.dumps({"value": function(*arguments)}, ensure_ascii=False)
-        body = text.encode(errors="surrogatepass")
-        if len(body) <= MAX_BODY_BYTES:
-            return body
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.dup2(1, 2)  # nothing: what is written may hold any text of the answer's
+        _limit(cpu_s, num_bytes)
+        _end_with(parent)
+        if confined:  # others look at text by the standard library alone; it takes longer than most of them
+            _confine()
+        channel.send_bytes(b"ready")
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # RLIMIT_CPU counts whole seconds
+        calls = _Calls(channel) if calls_back else None
+        said = _answer(question, *([calls] if calls else []))
+        if calls is None or not calls.is_open:  # else what comes back would be taken for nothing
+            channel.send_bytes(said)
+            status = 0
+    finally:
+        os._exit(status)
+
+
+def _answer(question: Callable[..., Any], *arguments: Any) -> bytes:
+    try:
+        said = json.dumps(question(*arguments), ensure_ascii=False).encode(errors="surrogatepass")
+        if len(said) <= _MAX_BYTES:
+            return said
         error = "what is found in it is too long"
     except MemoryError:
         error = "it takes more than its memory"
@@ -172,86 +113,74 @@ def _answer(function: Callable[..., Any], arguments: tuple) -> bytes:
     return json.dumps({"error": error}).encode()
 
 
-def _answer_of_fork(
-    function: Callable[..., Any], arguments: tuple, calls: _Calls, cpu_s: float, *, is_grade: bool
-) -> tuple[bytes, float]:
-    """What a fork of this process answers, and its CPU seconds; where it ends without, so does this process.
+class _Calls:
+    """Calls the answer's functions, which the trusted process has run in the sandbox."""
 
-    But an answer that ends what reads it has its grade.
+    def __init__(self, channel: Connection) -> None:
+        self._channel = channel
+        self.is_open = False  # a call has begun and not ended
+
+    def __call__(self, fn_name: str, arguments: str) -> tuple[str, bytes, float]:
+        if len(arguments) > _MAX_BYTES:
+            raise MemoryError
+        self.is_open = True
+        self._channel.send_bytes(b"?" + json.dumps([fn_name, arguments]).encode())
+        outcome, seconds = json.loads(self._channel.recv_bytes())
+        result = self._channel.recv_bytes()
+        self.is_open = False
+        return outcome, result, seconds
+
+
+def _limit(cpu_s: float, num_bytes: int) -> None:
+    """Give this process so many CPU seconds, or at most one more, and this memory beside what it has."""
+    with open("/proc/self/statm", "rb", buffering=0) as file:
+        own_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    for kind, value in ((resource.RLIMIT_CPU, math.ceil(cpu_s)), (resource.RLIMIT_AS, own_bytes + num_bytes)):
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def _end_with(parent: int) -> None:
+    from reward.sandbox.jail import kernel
+
+    kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _confine() -> None:
+    """Let this process open no file but modules, and no socket, nor reach other processes.
+
+    Where the kernel cannot, what is left is that no answer's text is run as code.
     """
-    from reward.judge.protocol import BROKEN_STATUS, ENDED_STATUS, MEMORY_STATUS
+    from reward.sandbox.jail import kernel, landlock, seccomp
 
-    file = os.memfd_create("answer")
-    try:
-        pid = _fork()
-        if pid == 0:
-            _answer_and_end(function, arguments, calls, cpu_s, file)
-        _, status, usage = os.wait4(pid, 0)
-        body = os.pread(file, os.fstat(file).st_size, 0)
-        if is_grade and os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:  # whose sender is not known
-            return _UNREADABLE, usage.ru_utime + usage.ru_stime
-        if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) in (BROKEN_STATUS, MEMORY_STATUS):
-            _end_as(status)
-        if status or not body:
-            os._exit(ENDED_STATUS)
-        return body, usage.ru_utime + usage.ru_stime
-    finally:
-        os.close(file)
+    ruleset, system_calls = _rules()
+    with contextlib.suppress(OSError):
+        kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
+        if ruleset is not None:
+            landlock.restrict_self(ruleset)
+    with contextlib.suppress(OSError):
+        if system_calls is not None:
+            seccomp.install(system_calls)
 
 
-def _answer_and_end(function: Callable[..., Any], arguments: tuple, calls: _Calls, cpu_s: float, file: int) -> NoReturn:
-    from reward.judge.confine import confine_self
+@functools.cache  # before the first fork
+def _rules() -> tuple[int | None, bytes | None]:
+    """Landlock's rules and the filter of system calls, each None where the machine has none."""
+    from reward.sandbox.jail import landlock, seccomp
 
-    status = 1
-    try:
-        os.dup2(1, 2)  # nothing: what test code writes may hold any text of the answer's
-        confine_self()
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        body = _answer(function, arguments)
-        with open(file, "wb", closefd=False) as answer:
-            answer.write(body)
-        status = int(calls.is_open)  # its result would be taken for a question
-    finally:
-        os._exit(status)
-
-
-class _Limits:
-    """The limits of this process."""
-
-    def __init__(self) -> None:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            self._own_bytes = int(file.read().split()[0]) * resource.getpagesize()
-
-    def give(self, cpu_s: float, num_bytes: int) -> None:
-        """Give the next question these CPU seconds, and at most one more, and this memory."""
-        _limit_time(cpu_s)
-        _set_limit(resource.RLIMIT_AS, self._own_bytes + num_bytes)
-
-    def lift(self) -> None:
-        """Let this process be without limits until the next question has come."""
-        for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
-            _set_limit(kind, resource.RLIM_INFINITY)
-
-
-def _limit_time(cpu_s: float) -> None:
-    """Let this process end after so many more CPU seconds, or one more."""
-    _set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + cpu_s))
-
-
-def _set_limit(kind: int, value: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    known = [limit for limit in (value, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(kind, (min(known, default=resource.RLIM_INFINITY), hard))
+    packages = [path for path in sys.path if os.path.basename(path) in _PACKAGES]
+    readable = [sysconfig.get_path("stdlib"), *packages, *_LIBRARIES]
+    ruleset = system_calls = None
+    with contextlib.suppress(OSError):
+        ruleset = landlock.create_ruleset([(folder, landlock.READ) for folder in readable])
+    with contextlib.suppress(OSError):
+        system_calls = seccomp.programs_filter()
+    return ruleset, system_calls
 
 
 if __name__ == "__main__":
-    try:
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the trusted process has gone
         main()
-    except (EOFError, BrokenPipeError, ConnectionResetError):  # the trusted process has gone
-        os._exit(0)
-    except Exception as error:
-        from reward.judge.protocol import BROKEN_STATUS, BrokenProtocolError
-
-        if isinstance(error, BrokenProtocolError):
-            os._exit(BROKEN_STATUS)
-        raise
+    os._exit(0)

@@ -33,13 +33,9 @@ class Program:
         changed = limits.output_bytes + len(self.arguments) if self.is_tested else 0
         return limits.output_bytes + changed
 
-    def iterators_end(self, limits: Limits, timeout_s: float) -> tuple[float, float, int]:
-        """CPU seconds, those for reading, and bytes of text, at which a call leaves an iterator.
-
-        One without end breaks no limit.
-        """
-        end_s = 0.9 * timeout_s
-        return end_s, timeout_s / 40 if self.is_hasty else end_s, self.max_result_bytes(limits) // 2
+    def iterator_limits(self, limits: Limits, timeout_s: float) -> tuple[float, int]:
+        """CPU seconds and bytes of text at which a call leaves an iterator: one without end breaks no limit."""
+        return timeout_s / 40 if self.is_hasty else 0.8 * timeout_s, self.max_result_bytes(limits) // 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,8 +46,7 @@ class Execution:
     stdout: str = ""  # standard output, of a program with status ok
     result: bytes = b""  # of a call: text of what it returned or raised; untrusted, so to be read in a judge only
     detail: str = ""  # one line for people: what went wrong, and in which line of the program
-    # Time used, as `Limits.test_s` counts it; where test code asks, a call's start and end count as waiting does.
-    seconds: float = 0.0  # remote: wall seconds
+    seconds: float = 0.0  # time used, as `Limits.test_s` counts it; remote: wall seconds
 
 
 class Sandbox(Protocol):
@@ -59,9 +54,6 @@ class Sandbox(Protocol):
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
         """Run once, within `timeout_s` seconds of the kind of `Limits.test_s`; `infra_error` after `infra_attempts`."""
-
-    def metrics(self) -> dict[str, float]:
-        """Counts and times since the start."""
 
     def close(self) -> None:
         """End every process that it started."""

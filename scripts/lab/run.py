@@ -3,17 +3,15 @@
     python scripts/lab/run.py calibrate     # which learning rate
     python scripts/lab/run.py tune          # which weight, for each method
     python scripts/lab/run.py final         # the comparison
-    python scripts/lab/run.py quick         # two arms, one seed, few steps: do all parts work
 
     [--only NAME ...] [--parallel 1] [--output FOLDER] [--protocol FILE] [OVERRIDE...]
 
-Each run is one of the main job, with the protocol's preset (`experiment=lab`), in its own folder, from the base model
-beside the protocol (`lab_base`), or one that is made if there is none. Its metrics are added
-to a file beside the protocol (`lab_final.csv`) when it is complete; what is there is not run again, what was cut off
-goes on from its last checkpoint, so the same command continues after any interruption. A phase that is complete writes
-what it has chosen into the protocol (`recipe/lab/protocol.py`), which the next one reads. Overrides hold for every run;
-with others choose another `--output` and `--protocol`. Ends with a report of the runs whose folders are there, and with
-status 1 if one failed.
+Each run is one of the main job, with the protocol's preset (`experiment=lab`, whose base model and problems stand in
+docs/results/lab_base), in its own folder. Its metrics are added to a file beside the protocol (`lab_final.csv`) when it
+is complete; what is there is not run again, what was cut off goes on from its last checkpoint, so the same command
+continues after any interruption. A phase that is complete writes what it has chosen into the protocol
+(`recipe/lab/protocol.py`), which the next one reads. Overrides hold for every run; with others choose another
+`--output` and `--protocol`. Ends with a report of the runs whose folders are there, and with status 1 if one failed.
 """
 
 import argparse
@@ -21,27 +19,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from recipe.lab import figure, findings, metrics, protocol
-from recipe.lab.arms import UNTUNED, Overrides
-from recipe.online_refiner.run_dir import read_rows
-from recipe.report.figures import png
+from recipe.lab import metrics, protocol
+from recipe.online_refiner.run_files import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "docs" / "results" / "lab.yaml"
-NUM_QUICK_STEPS = 6
-QUICK_ARMS = ("none", "penalty")
-NUM_BASE_EXAMPLES, NUM_QUICK_BASE_EXAMPLES = 24_000, 8_000
-
-
-def make_base_model(folder: Path, num_examples: int) -> None:
-    """Make the base model unless it is there."""
-    if not (folder / "rates.json").exists():
-        script = ROOT / "scripts" / "lab" / "make_base_model.py"
-        subprocess.run([sys.executable, script, "--output", folder, "--examples", str(num_examples)], check=True)
+BASE = PROTOCOL.with_name("lab_base")
 
 
 def is_complete(run_dir: Path, num_steps: int) -> bool:
@@ -79,45 +65,23 @@ def choose(rules: protocol.Protocol, phase: str, path: Path) -> None:
     protocol.write(rules, path)
 
 
-def write_findings(rules: protocol.Protocol, runs: Mapping[str, metrics.Steps], folder: Path) -> Path:
-    """Write what opens the report of the final runs, and its image beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path, image = folder / "findings.md", folder / "outcomes.png"
-    path.write_text(findings.preface(rules, runs, image.name))
-    image.write_bytes(png(figure.outcomes(findings.outcomes_by_algorithm(rules, runs))))
-    return path
-
-
 def main() -> int:
     """Run what is missing, choose, write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("phase", choices=["calibrate", "tune", "final", "quick"])
+    parser.add_argument("phase", choices=["calibrate", "tune", "final"])
     parser.add_argument("--only", nargs="+", default=[], help="runs whose names begin so")
     parser.add_argument("--parallel", type=int, default=1, help="runs at a time; each takes about 9 GB of memory")
-    parser.add_argument("--output", type=Path, help="folder (default: runs/lab, or runs/lab_quick)")
+    parser.add_argument("--output", type=Path, default=Path("runs/lab"))
     parser.add_argument("--protocol", type=Path, default=PROTOCOL)
     arguments, overrides = parser.parse_known_args()
-    is_quick = arguments.phase == "quick"
-    output = (arguments.output or Path("runs/lab_quick" if is_quick else "runs/lab")).absolute()
-    path = output / "quick.yaml" if is_quick else arguments.protocol
+    output, path = arguments.output.absolute(), arguments.protocol
     rules = protocol.read(path)
-    runs: dict[str, Overrides] = {name: UNTUNED[name] for name in QUICK_ARMS}
-    if not is_quick:
-        try:
-            runs = dict(rules.runs(arguments.phase))
-        except ValueError as error:
-            parser.error(str(error))
-    num_steps = NUM_QUICK_STEPS if is_quick else rules.num_steps
+    try:
+        runs = dict(rules.runs(arguments.phase))
+    except ValueError as error:
+        parser.error(str(error))
     overrides.insert(0, f"experiment={rules.experiment}")
-    fingerprint = ""
-    if rules.experiment == protocol.Protocol().experiment:
-        base = path.with_name(f"{path.stem}_base").absolute()
-        if not base.is_dir():
-            base = output / "base"
-            make_base_model(base, NUM_QUICK_BASE_EXAMPLES if is_quick else NUM_BASE_EXAMPLES)
-        fingerprint = metrics.fingerprint(base)
-        overrides += [f"actor_rollout_ref.model.path={base}"]
-        overrides += [f"data.{split}_files={base / split}.parquet" for split in ("train", "val")]
+    fingerprint = metrics.fingerprint(BASE) if rules.experiment == protocol.Protocol().experiment else ""
     folder = output / arguments.phase
     collected = metrics.path_of(path, arguments.phase)
     known = metrics.read(collected)
@@ -127,20 +91,19 @@ def main() -> int:
     environment = {"OMP_NUM_THREADS": str(num_threads), **os.environ}
     with ThreadPoolExecutor(arguments.parallel) as pool:
         jobs = {
-            pool.submit(run, folder / name, [*runs[name], *overrides], num_steps, environment): name for name in wanted
+            pool.submit(run, folder / name, [*runs[name], *overrides], rules.num_steps, environment): name
+            for name in wanted
         }
         for job in as_completed(jobs):
             if job.result():
                 steps = read_rows(folder / jobs[job] / "metrics.jsonl")
                 metrics.add(collected, jobs[job], steps, rules.held_out, fingerprint)
     all_done = all(job.result() for job in jobs)
-    if not is_quick and metrics.read(collected).keys() >= runs.keys():
+    if metrics.read(collected).keys() >= runs.keys():
         choose(rules, arguments.phase, path)
     folders = [folder / name for name in runs if (folder / name).is_dir()]
-    report = [sys.executable, ROOT / "scripts" / "report.py", *folders, "--output", folder / "report.html"]
-    if arguments.phase == "final" and (final := metrics.read(collected)):
-        report += ["--preface", write_findings(rules, final, folder)]
-    reported = not folders or subprocess.run(report).returncode == 0
+    report = [sys.executable, "-m", "recipe.report", *folders, "--output", folder / "report.html"]
+    reported = not folders or subprocess.run(report, cwd=ROOT).returncode == 0
     return 0 if reported and all_done else 1
 
 

@@ -1,9 +1,6 @@
 """A small task for whole jobs (the tiny model is rewarded for small letters), and stock verl's runs of it."""
 
 import functools
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from recipe.cpu_platform.preload import WARM_VARIABLE
-from recipe.smoke import reward
+from recipe.smoke import letters
 
-REPOSITORY = Path(__file__).parents[2]
 STOCK_VERL = [
     *("-m", "recipe.cpu_platform.launch", "-m", "verl.trainer.main_ppo"),
     *("hydra.searchpath=[pkg://recipe.cpu_platform.config]", "+platform=cpu", "trainer.logger=[console,file]"),
@@ -28,15 +23,6 @@ and pytest's last line says so; any other failure counts at once."""
 
 LONGEST = ("test_examples.py", "test_megatron_job.py", "test_placements.py")
 """Files that begin before all others: one that begins last has a core to itself, and the other idles."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Let the drivers of all jobs be forks of one process, where several tests run at a time."""
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        name = f"verl-cpu-warm-{os.getpid()}"
-        warm = subprocess.Popen([sys.executable, "-m", "recipe.cpu_platform.preload.warm", name], cwd=REPOSITORY)
-        config.add_cleanup(warm.kill)
-        os.environ[WARM_VARIABLE] = name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,7 +46,7 @@ def letters_task(letter_prompts: Path) -> list[str]:
         *("actor_rollout_ref.rollout.max_model_len=128", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
         # Jobs beside each other, of which one may be of a real model, share the machine's memory.
         f"+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={64 << 20}",
-        f"reward.custom_reward_function.path={reward.__file__}",
+        f"reward.custom_reward_function.path={letters.__file__}",
         *("trainer.project_name=e2e", "trainer.experiment_name=letters"),
         *("trainer.val_before_train=False", "trainer.test_freq=-1"),
     ]

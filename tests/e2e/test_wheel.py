@@ -85,9 +85,7 @@ def test_commands_of_the_wheel(commands: Path, tmp_path: Path, tiny_llama: Path,
     job = ("platform=cpu", *letters_task, f"actor_rollout_ref.model.path={tiny_llama}", "trainer.n_gpus_per_node=1")
     plan = run(commands / "online-refiner-train", *job, "dry_run=true", cwd=tmp_path)
     assert "refiner" in plan and "template general+feedback" in plan
-    assert "is called refiner.n now" in run(
-        commands / "online-refiner-train", "refiner.num_candidates=2", cwd=tmp_path, status=2
-    )
+    assert "refiner.n is gone" in run(commands / "online-refiner-train", "refiner.n=4", cwd=tmp_path, status=2)
     assert "not a run directory" in run(commands / "online-refiner-report", "data", cwd=tmp_path, status=2)
     assert "not a run directory" in run(
         commands / "online-refiner-export", "data", "--output", "x", cwd=tmp_path, status=2

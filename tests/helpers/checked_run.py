@@ -3,16 +3,14 @@
 import pytest
 from omegaconf import DictConfig
 
-from recipe.online_refiner import schema
-from recipe.online_refiner.files import Files
+from recipe.online_refiner.config.checks import Run, check, load
+from recipe.online_refiner.config.files import Files
 from recipe.online_refiner.plan import make_plan
-from recipe.online_refiner.rules import check
-from recipe.online_refiner.rules.run import Run
 
 
 def checked(config: DictConfig) -> Run:
     """Check a run by all rules."""
-    run = Run(config=config, blocks=schema.load(config))
+    run = Run(config=config, blocks=load(config))
     run.files = Files(config, run.blocks)
     check(run, "machine")
     check(run, "files")

@@ -8,9 +8,9 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner import schema
+from recipe.online_refiner import config
 
-CONFIG = Path(schema.__file__).parent / "config"
+CONFIG = Path(str(config.__file__)).parent
 
 
 @functools.cache

@@ -10,25 +10,7 @@ from typing import Any
 
 from rapidfuzz.distance import Levenshtein
 
-ETA, GAMMA, LAMBDA, MAX_GAP = 0.05, 0.99, 0.9, 5.0
-
-
-def crossed(record: dict[str, Any], pairs: dict[int, dict[str, Any]]) -> float:
-    """Return the sum of all weighted -log pi(a'_t)."""
-    if record["settings"]["pair_weights"] is None:
-        return sum(divergence(record["responses"][index], pair) for index, pair in pairs.items())
-    total = 0.0
-    for index, pair in pairs.items():
-        known = [(math.exp(log_prob), log_prob) for log_prob in pair["log_probs"]]
-        center, scale = mixed_group(record, pairs, record["group"][index])
-        total -= (pair["reward"] - center) / scale * sum(0.1 * p / (p + 0.1) ** 2 * log_prob for p, log_prob in known)
-    return total
-
-
-def mixed_group(record: dict[str, Any], pairs: dict[int, dict[str, Any]], group: str) -> tuple[float, float]:
-    """Return mean and deviation of a group's rewards together with those of its accepted refinements."""
-    rewards = [*groups_of(record)[group], *(pair["reward"] for n, pair in pairs.items() if record["group"][n] == group)]
-    return statistics.mean(rewards), statistics.stdev(rewards) + 1e-6
+ETA, GAMMA, LAMBDA = 0.05, 0.99, 0.9
 
 
 def divergence(response: list[int], pair: dict[str, Any]) -> float:
@@ -48,39 +30,10 @@ def expected_advantages(record: dict[str, Any], pairs: dict[int, dict[str, Any]]
     elif credit == "in_reward":
         for index, pair in pairs.items():
             scores[index][-1] -= ETA * divergence(responses[index], pair) / min(len(responses[index]), len(pair["ids"]))
-    elif credit in ("whole", "centred"):
-        costs = {index: divergence(responses[index], pair) for index, pair in pairs.items()}
-        for index, cost in (centred(record, costs) if credit == "centred" else costs).items():
-            penalties[index][-1] = -ETA * cost  # of which every token before has the return-to-go
-    advantages = (gae if record["estimator"] == "gae" else group_relative)({**record, "rm_scores": scores}, penalties)
-    for index, row in enumerate(advantages):
-        if credit == "silent" or (credit == "routed" and index in pairs):
-            advantages[index] = [0.0] * len(row)
-        if credit == "members" and any(record["group"][other] == record["group"][index] for other in pairs):
-            center, scale = mixed_group(record, pairs, record["group"][index])
-            advantages[index] = [(sum(scores[index]) - center) / scale] * len(row)
-    for index, pair in pairs.items():
-        both = list(zip(responses[index], pair["ids"], strict=False))
-        at = next((t for t, (a, b) in enumerate(both) if a != b), len(both))
-        if credit == "exonerate":
-            advantages[index][:at] = [max(value, 0.0) for value in advantages[index][:at]]
-        if credit == "divergence" and at < len(both):
-            gap = pair["log_probs"][at] - record["old_log_probs"][index][at]
-            advantages[index][at] += ETA * min(0.0, max(-MAX_GAP, gap))
-    return advantages
-
-
-def centred(record: dict[str, Any], costs: dict[int, float]) -> dict[int, float]:
-    """Return each D minus its siblings' mean, failures that nobody mended counting as the group's largest."""
-    found, rewards = {}, list(map(sum, record["rm_scores"]))
-    for group in set(record["group"]):
-        rows = [index for index, name in enumerate(record["group"]) if name == group]
-        charged = [index for index in rows if index in costs]
-        if charged:
-            worst, best = max(costs[index] for index in charged), max(rewards[index] for index in charged)
-            own = {row: costs.get(row, worst if rewards[row] <= best else 0.0) for row in rows}
-            found |= {row: own[row] - statistics.mean(own[other] for other in rows if other != row) for row in rows}
-    return found
+    elif credit == "whole":
+        for index, pair in pairs.items():  # every token before the last one has the return-to-go
+            penalties[index][-1] = -ETA * divergence(responses[index], pair)
+    return (gae if record["estimator"] == "gae" else group_relative)({**record, "rm_scores": scores}, penalties)
 
 
 def penalty(response: list[int], pair: dict[str, Any], alignment: str) -> list[float]:

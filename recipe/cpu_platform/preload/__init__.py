@@ -27,9 +27,6 @@ SOCKET_VARIABLE = "VERL_CPU_FORK_SERVER"
 INTERPRETER_VARIABLE = "VERL_CPU_INTERPRETER"
 """The real Python, for the stand-in."""
 
-WARM_VARIABLE = "VERL_CPU_WARM"
-"""The abstract socket of a process that forks drivers, if there is one: ``warm.py``."""
-
 STAND_IN = Path(__file__).with_name("python")
 
 is_tried = False

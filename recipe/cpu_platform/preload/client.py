@@ -105,13 +105,12 @@ def hand_over(name: str, arguments: list[str]) -> tuple[socket.socket, int]:
     return connection, pidfds[0]
 
 
-def stand_in(connection: socket.socket, pidfd: int, *, ends_with_parent: bool = True) -> NoReturn:
+def stand_in(connection: socket.socket, pidfd: int) -> NoReturn:
     """Forward signals to the worker and end as it ends, or with the parent of this process; that ends the worker.
 
     Args:
         connection: What `hand_over` returned.
         pidfd: As well.
-        ends_with_parent: False for a driver, whose parent is a shell that may end before it.
     """
 
     def forward(number: int, _: object) -> None:
@@ -120,12 +119,12 @@ def stand_in(connection: socket.socket, pidfd: int, *, ends_with_parent: bool = 
 
     for number in FORWARDED:
         signal.signal(number, forward)
-    parents = [os.pidfd_open(os.getppid())] if ends_with_parent else []
+    parent = os.pidfd_open(os.getppid())
     watched: socket.socket | int = connection
     status = b""
     while not status:
-        ready, _, _ = select.select([watched, *parents], [], [])
-        if set(parents) & set(ready) or watched == pidfd:
+        ready, _, _ = select.select([watched, parent], [], [])
+        if parent in ready or watched == pidfd:
             os._exit(1)
         with contextlib.suppress(OSError):
             status = connection.recv(16)

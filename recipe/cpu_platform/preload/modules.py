@@ -39,7 +39,6 @@ JOB: tuple[str, ...] = (
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
     "vllm.v1.executor.uniproc_executor",
-    "recipe.cpu_platform.response_logits",
     "recipe.cpu_platform.vllm_extension",
 )
 """Those that import Ray, which reads the job's variables when it is loaded: imported with the first worker."""

@@ -13,7 +13,7 @@ import threading
 import uuid
 from dataclasses import dataclass
 
-from recipe.cpu_platform import ENVIRONMENT, patches, preload
+from recipe.cpu_platform import patches, preload
 from recipe.cpu_platform.preload import modules
 from recipe.cpu_platform.preload.worker import Worker
 
@@ -51,15 +51,10 @@ def start() -> Worker | None:
         preload.serves = True
         threading.Thread(target=_watch, args=(pid,), name="fork-server-watch", daemon=True).start()
         return None
-    die_with_parent(driver)
-    return ForkServer(listener).serve()
-
-
-def die_with_parent(parent: int | None) -> None:
-    """Let the kernel kill this process when its parent ends; None: no more."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL if parent else 0)
-    if parent and os.getppid() != parent:  # it died before the kernel was told
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != driver:  # it died before the kernel was told
         os._exit(1)
+    return ForkServer(listener).serve()
 
 
 def _watch(pid: int) -> None:
@@ -190,17 +185,3 @@ class ForkServer:
         self._listener.close()
         for running in self._running:
             running.close()
-
-
-class DriverServer(ForkServer):
-    """Forks drivers, of any job: see ``warm.py``."""
-
-    def _check(self, worker: Worker) -> None:
-        """Check that the driver would have started with the variables that are read at the start.
-
-        Raises:
-            ValueError: It would not.
-        """
-        for name in ENVIRONMENT:
-            if worker.environment.get(name) != os.environ.get(name):
-                raise ValueError(f"{name} differs")

@@ -44,15 +44,11 @@ class Worker:
         for number in self.received:
             os.close(number)
 
-    def take_over(self) -> None:
-        """Become the process."""
+    def run(self) -> None:
+        """Become the process and run its program, as ``python ARGUMENTS`` would."""
         self._take_over_descriptors()
         self._take_over_process()
         self._take_over_interpreter()
-
-    def run(self) -> None:
-        """Become the process and run its program, as ``python ARGUMENTS`` would."""
-        self.take_over()
         position = next((n for n, argument in enumerate(self.arguments) if argument == "-c"), None)
         if position is None:
             sys.argv = list(self.arguments)

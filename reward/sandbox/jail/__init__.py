@@ -1,6 +1,5 @@
-"""What runs inside the zygote process and the sandboxed children it forks; the trusted process imports none of it.
+"""What runs inside a slot process and the sandboxed children that it forks.
 
-Standard library only, and nothing of the rest of the package: whatever the zygote holds, a hostile program can see.
-Functions that every run calls are imported by name: looking one up in its module makes the child copy three pages of
-memory that it shares with the zygote.
+Standard library only, and nothing of the rest of the package: a hostile program can see whatever its slot holds.
+`values` is also used on the other side of the connection, which reads what programs return.
 """

@@ -2,36 +2,25 @@
 
 import ctypes
 import os
+import struct
 from collections.abc import Iterable
 
 from reward.sandbox.jail import kernel
-from reward.sandbox.jail.kernel import SYS_LANDLOCK_RESTRICT_SELF, syscall
 
-_EXECUTE, _WRITE_FILE, _READ_FILE, READ_DIR, _REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
-_MAKE_REG = 1 << 8
-_TRUNCATE = 1 << 14
+_EXECUTE, _WRITE_FILE, _READ_FILE, READ_DIR, _MAKE_REG, _TRUNCATE = (1 << bit for bit in (0, 1, 2, 3, 8, 14))
 # Rights that a ruleset governs, by the version of the kernel's interface. Version 1 has 13, each later one more.
 _HANDLED_FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 _HANDLED_NET_RIGHTS = 0b11  # bind and connect over TCP, from version 4
 _SCOPES = 0b11  # abstract UNIX sockets and signals to processes outside, from version 6
 
 READ = _READ_FILE | READ_DIR
-# Regular files only: a scratch directory without subdirectories is emptied in one pass, however hostile the program.
+# Regular files that cannot be removed or renamed: every file stays where the slot counts it.
 SCRATCH = READ | _WRITE_FILE | _MAKE_REG | _TRUNCATE
 DEVICE = _READ_FILE | _WRITE_FILE
 _FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 
 _CREATE_RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
-
-
-class _Ruleset(ctypes.Structure):
-    _fields_ = [("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
-
-
-class _PathBeneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = [("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
 
 
 def version() -> int:
@@ -49,18 +38,16 @@ def create_ruleset(rules: Iterable[tuple[str, int]], *, abi: int | None = None) 
     """
     abi = abi or version()
     handled = _HANDLED_FILE_RIGHTS[min(abi, max(_HANDLED_FILE_RIGHTS))]
-    attributes = _Ruleset(fs=handled, net=_HANDLED_NET_RIGHTS * (abi >= 4), scoped=_SCOPES * (abi >= 6))
+    attributes = struct.pack("=QQQ", handled, _HANDLED_NET_RIGHTS * (abi >= 4), _SCOPES * (abi >= 6))
     size = ctypes.c_size_t(8 if abi < 4 else 16 if abi < 6 else 24)
-    number = kernel.SYS_LANDLOCK_CREATE_RULESET
-    ruleset = kernel.syscall("landlock", number, ctypes.byref(attributes), size, ctypes.c_uint32(0))
+    ruleset = kernel.syscall("landlock", kernel.SYS_LANDLOCK_CREATE_RULESET, attributes, size, ctypes.c_uint32(0))
     for path, rights in rules:
         try:
             parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         allowed = rights & handled if os.path.isdir(path) else rights & handled & _FILE_ONLY
-        rule = _PathBeneath(allowed_access=allowed, parent_fd=parent)
-        arguments = (ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0))
+        arguments = (ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", allowed, parent), ctypes.c_uint32(0))
         kernel.syscall("landlock", kernel.SYS_LANDLOCK_ADD_RULE, *arguments)
         os.close(parent)
     return ruleset
@@ -68,4 +55,4 @@ def create_ruleset(rules: Iterable[tuple[str, int]], *, abi: int | None = None) 
 
 def restrict_self(ruleset: int) -> None:
     """Put this process, which must have no_new_privs, under the ruleset for good."""
-    syscall("landlock", SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+    kernel.syscall("landlock", kernel.SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)

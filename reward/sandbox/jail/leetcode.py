@@ -9,51 +9,21 @@ from collections.abc import Callable
 from typing import Any
 
 # As LeetCode has it all public names of these modules are there; where two have a name, the later one's.
-_NAMES_OF = (
-    "typing",
-    "string",
-    "re",
-    "collections",
-    "heapq",
-    "bisect",
-    "copy",
-    "random",
-    "operator",
-    "math",
-    "itertools",
-    "functools",
-)
-# Of modules that few answers need and that take long to load.
-_SELECTED = {
-    "datetime": ("date", "datetime", "timedelta"),
-    "decimal": ("Decimal",),
-    "fractions": ("Fraction",),
-    "statistics": (),
-}
-_MODULES = (*_NAMES_OF, *_SELECTED, "json", "sys")
+_STARRED = re.findall(r"\w+", "typing string re collections heapq bisect copy random operator math itertools functools")
+_MODULES = {name: importlib.import_module(name) for name in (*_STARRED, "datetime", "statistics", "json", "sys")}
 _READY: dict[str, object] = {}  # made once, before any call
-for _module in map(importlib.import_module, _NAMES_OF):
-    _public = getattr(_module, "__all__", None) or [name for name in vars(_module) if name[0] != "_"]
-    _READY |= {name: getattr(_module, name) for name in _public}
-
-
+exec("\n".join(f"from {name} import *" for name in _STARRED), _READY)
+exec("from datetime import date, datetime, timedelta; from decimal import Decimal", _READY)
+exec("from fractions import Fraction", _READY)
+exec(
+    """
 class ListNode:
-    """LeetCode's node of a linked list."""
-
-    def __init__(self, val: object = 0, next: object = None) -> None:  # noqa: A002
-        """Make one node."""
-        self.val, self.next = val, next
-
-
+    def __init__(self, val=0, next=None): self.val, self.next = val, next
 class TreeNode:
-    """LeetCode's node of a binary tree."""
-
-    def __init__(self, val: object = 0, left: object = None, right: object = None) -> None:
-        """Make one node."""
-        self.val, self.left, self.right = val, left, right
-
-
-_READY |= {"ListNode": ListNode, "TreeNode": TreeNode}
+    def __init__(self, val=0, left=None, right=None): self.val, self.left, self.right = val, left, right
+""",
+    _READY,
+)
 _MAX_DEPTH = 50_000
 _STACK_BYTES = 1 << 28
 
@@ -65,20 +35,11 @@ def ready_names(source: str, fn_name: str) -> dict[str, object]:
     """
     mentioned = set(re.findall(r"\w+", source)) - builtins.__dict__.keys() - {fn_name}
     namespace = {name: _READY[name] for name in mentioned & _READY.keys()}
-    for module, names in _SELECTED.items():
-        for name in mentioned.intersection(names):
-            namespace[name] = getattr(importlib.import_module(module), name)
-    for module in mentioned.intersection(_MODULES):
-        taken = re.findall(rf"\b{module}\s*\.\s*([a-zA-Z]\w*)", source)
-        if any(hasattr(importlib.import_module(module), name) for name in taken):
-            namespace[module] = sys.modules[module]
+    for name in mentioned & _MODULES.keys():
+        taken = re.findall(rf"\b{name}\s*\.\s*([a-zA-Z]\w*)", source)
+        if any(hasattr(_MODULES[name], word) for word in taken):
+            namespace[name] = _MODULES[name]
     return namespace
-
-
-def names_need_library(source: str) -> bool:
-    """Whether the ready names that the source mentions may be of modules that few programs import."""
-    mentioned = set(re.findall(r"\w+", source))
-    return any(not mentioned.isdisjoint((module, *names)) for module, names in _SELECTED.items())
 
 
 def allow_depth() -> None:

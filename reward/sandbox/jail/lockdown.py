@@ -1,136 +1,93 @@
-"""The layers around one sandboxed process, and how they are put on."""
+"""The layers around one sandboxed process: how they are put on, and which of them work on this machine."""
 
 import _socket
-import contextlib
 import errno
 import os
 import resource
+import select
 import signal
+import time
 from collections.abc import Callable, Iterator
-from os import _exit, close, getppid, setresuid
-from resource import RLIM_INFINITY, getrlimit, setrlimit
-from signal import SIGKILL
 
 from reward.sandbox.jail import kernel, landlock, seccomp
-from reward.sandbox.jail.kernel import PR_SET_PDEATHSIG, prctl
-from reward.sandbox.jail.landlock import restrict_self
-from reward.sandbox.jail.scratch import Scratch
+from reward.sandbox.jail.watch import Clock
 
+LAYERS = ("supervision", "uid", "landlock", "seccomp")
 # Without the first no program can be watched and ended; without the others a hostile one can reach the machine.
 REQUIRED_LAYERS = ("supervision", "landlock", "seccomp")
+MAX_THREADS = 128
 _PACKAGES = {"site-packages", "dist-packages"}
 _READABLE_DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
-MAX_THREADS = 128
-NAMESPACES = sum(kernel.CLONE_NAMESPACES.values())
 _ID_RANGE_LOW, _ID_RANGE_HIGH = 1 << 30, 1 << 31  # far from ids that anything else gives out
+_SPARE_CPU_S = 2  # beyond the limit of time, which the slot looks after
+_TRIAL_LIMITS = {"memory_bytes": 1 << 30, "test_s": 1.0, "file_bytes": 1 << 20, "open_files": 64}
+_END_MS = 10_000  # for a killed child to end
+# What the child must not be able to do once the layer is on it.
+_FORBIDDEN: dict[str, Callable[[], object]] = {"landlock": lambda: os.listdir("/"), "seccomp": os.fork}
 
 
 class Cell:
-    """What the tests of one slot run in, one after the other.
+    """What the programs of one slot run in, one after the other.
 
     Args:
-        scratch: empty at each start.
-        uid: own user and group; None: the zygote's, where it is an ordinary user.
-        ruleset: Landlock ruleset; None: without Landlock.
-        filter: None: without seccomp.
-        own_memory: bytes of address space that the zygote takes, which are not the program's.
-        counts_threads: whether the slot limits the threads, as the kernel does not.
-        fds: descriptors that a child needs to lock itself down and to import modules.
-        claim: holds the uid as long as it is open.
+        scratch: the directory in which they may write; absolute.
+        layers: those that work here.
+        folders: what they may read.
+        fds: descriptors of folders that they import from.
     """
 
-    __slots__ = ("claim", "counts_threads", "fds", "filter", "own_memory", "ruleset", "scratch", "uid")
+    def __init__(self, *, scratch: str, layers: list[str], folders: list[str], fds: list[int]) -> None:
+        """Prepare what every program of the slot shares.
 
-    def __init__(
-        self,
-        *,
-        scratch: Scratch,
-        uid: int | None,
-        ruleset: int | None,
-        filter: seccomp.Filter | None,
-        own_memory: int,
-        counts_threads: bool,
-        fds: list[int],
-        claim: _socket.socket | None,
-    ) -> None:
-        """Keep the parts."""
-        self.scratch, self.uid, self.ruleset, self.filter = scratch, uid, ruleset, filter
-        self.own_memory, self.counts_threads, self.fds, self.claim = own_memory, counts_threads, fds, claim
+        Raises:
+            OSError: a layer that works otherwise did not now.
+        """
+        self.scratch, self.fds = scratch, list(fds)
+        self.uid: int | None = None  # own user and group; None: the slot's
+        self.ruleset: int | None = None
+        if "uid" in layers:
+            self.uid = own_uid()
+            # Not the program's own directory: it cannot change its mode.
+            os.chown(scratch, 0, self.uid)
+            os.chmod(scratch, 0o770)
+        if "landlock" in layers:
+            self.ruleset = landlock.create_ruleset([*readable_rules(folders), (scratch, landlock.SCRATCH)])
+            self.fds.append(self.ruleset)
+        self.filter = seccomp.programs_filter() if "seccomp" in layers else None
+        # What the slot has loaded is not the program's memory.
+        self.own_memory = own_address_space()
+        os.chdir(scratch)  # with the slot's rights: directories above may be closed to the sandbox's user
 
+    def lock_down(self, limits: dict[str, float], *, parent: int) -> None:
+        """Put this process, a child of the slot, into the cell for good.
 
-def lock_slot_down(scratch: Scratch, uid: int | None) -> bool:
-    """Put on the slot what its programs inherit; returns whether the kernel will limit their threads."""
-    os.chdir(scratch.path)  # with the slot's rights: directories above may be closed to the sandbox's user
-    if uid is not None:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-    else:
-        kernel.drop_capabilities()  # those of a user namespace
-    limits_threads = uid is not None or _nproc_counts_slot_only()
-    if limits_threads:
-        _lower(resource.RLIMIT_NPROC, MAX_THREADS)
-    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_NICE):
-        _lower(kind, 0)
-    kernel.prctl("DUMPABLE", kernel.PR_SET_DUMPABLE, 0)
-    kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
-    return limits_threads
-
-
-def _nproc_counts_slot_only() -> bool:
-    """Whether the limit of processes holds, and counts those of this process's user namespace alone.
-
-    The kernel binds no process of the machine's root, and before 5.14 counts all processes of a user.
-    """
-    soft, hard = getrlimit(resource.RLIMIT_NPROC)
-    try:
-        return _can_fork_within(2, hard) and not _can_fork_within(1, hard)
-    finally:
-        setrlimit(resource.RLIMIT_NPROC, (soft, hard))
-
-
-def _can_fork_within(num_processes: int, hard: int) -> bool:
-    setrlimit(resource.RLIMIT_NPROC, (num_processes, hard))
-    try:
-        pid = kernel.fork()
-    except BlockingIOError:
-        return False
-    if pid == 0:
-        _exit(0)
-    os.waitpid(pid, 0)
-    return True
-
-
-def rlimits(cell: Cell, limits: dict[str, float]) -> list[tuple[int, tuple[int, int]]]:
-    """What `resource.setrlimit` sets for a program under these limits."""
-    wanted = (
-        # What the zygote has loaded is not the program's memory. The wall clock is the limit of time that counts.
-        (resource.RLIMIT_AS, int(limits["memory_bytes"]) + cell.own_memory),
-        (resource.RLIMIT_CPU, int(limits["test_s"]) + 2),
-        (resource.RLIMIT_FSIZE, int(limits["file_bytes"])),
-        (resource.RLIMIT_NOFILE, int(limits["open_files"])),
-    )
-    return [(kind, _lowered(kind, value)) for kind, value in wanted]
-
-
-def lock_down(cell: Cell, rlimits: list[tuple[int, tuple[int, int]]], *, parent: int) -> None:
-    """Put the remaining layers of the cell on this process, a child of the slot, for good.
-
-    Raises:
-        OSError: a layer did not take; nothing untrusted may run then.
-    """
-    for kind, soft_and_hard in rlimits:
-        setrlimit(kind, soft_and_hard)
-    if cell.uid is not None:
-        setresuid(cell.uid, cell.uid, cell.uid)
-    # After the change of user, which clears it.
-    prctl("PDEATHSIG", PR_SET_PDEATHSIG, SIGKILL)
-    if getppid() != parent:  # it ended before it could be watched
-        _exit(1)
-    if cell.ruleset is not None:
-        restrict_self(cell.ruleset)
-        close(cell.ruleset)
-    if cell.filter is not None:
-        cell.filter.install()
+        Raises:
+            OSError: a layer did not take; nothing untrusted may run then.
+        """
+        for kind, value in (
+            (resource.RLIMIT_AS, int(limits["memory_bytes"]) + self.own_memory),
+            (resource.RLIMIT_CPU, int(limits["test_s"]) + _SPARE_CPU_S),
+            (resource.RLIMIT_FSIZE, int(limits["file_bytes"])),
+            (resource.RLIMIT_NOFILE, int(limits["open_files"])),
+            *((kind, 0) for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE)),
+        ):
+            _lower(kind, value)
+        if self.uid is None:
+            kernel.drop_capabilities()
+        else:
+            _lower(resource.RLIMIT_NPROC, MAX_THREADS)
+            become(self.uid)
+        kernel.prctl("DUMPABLE", kernel.PR_SET_DUMPABLE, 0)
+        # After the change of user, which clears it.
+        kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before it could be watched
+            os._exit(1)
+        kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
+        if self.ruleset is not None:
+            landlock.restrict_self(self.ruleset)
+            os.close(self.ruleset)
+        if self.filter is not None:
+            seccomp.install(self.filter)
 
 
 def become(uid: int) -> None:
@@ -141,13 +98,9 @@ def become(uid: int) -> None:
 
 
 def _lower(kind: int, value: int) -> None:
-    resource.setrlimit(kind, _lowered(kind, value))
-
-
-def _lowered(kind: int, value: int) -> tuple[int, int]:
-    hard = getrlimit(kind)[1]
-    lowered = value if hard == RLIM_INFINITY else min(value, hard)
-    return lowered, lowered
+    hard = resource.getrlimit(kind)[1]
+    lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (lowered, lowered))
 
 
 def own_address_space() -> int:
@@ -159,7 +112,7 @@ def own_address_space() -> int:
 def readable_rules(folders: list[str]) -> Iterator[tuple[str, int]]:
     """Landlock rules for reading: the interpreter's folders without what is installed in them, harmless devices."""
     for folder in folders:
-        if not any(os.path.isdir(path) and os.listdir(path) for path in _packages_in(folder)):
+        if not any(os.path.isdir(path) and os.listdir(path) for path in (f"{folder}/{name}" for name in _PACKAGES)):
             yield folder, landlock.READ
             continue
         yield folder, landlock.READ_DIR
@@ -169,81 +122,76 @@ def readable_rules(folders: list[str]) -> Iterator[tuple[str, int]]:
         yield device, landlock.DEVICE
 
 
-def hide_packages(folders: list[str]) -> None:
-    """Mount something empty over what is installed below the folders, but for what is itself one of them.
+def own_uid() -> int:
+    """A user id for the programs of this slot alone: a high one, or, in a user namespace with few, one near its end.
 
-    Landlock can leave it out too, by a rule for every other entry, which makes the start of a program longer.
-    """
-    for path in [path for folder in folders for path in _packages_in(folder)]:
-        if os.path.isdir(path) and not any(folder.startswith(f"{path}/") for folder in folders):
-            flags = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-            kernel.mount("tmpfs", path, "tmpfs", flags, "")
-
-
-def _packages_in(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in _PACKAGES]
-
-
-def claim_uid() -> tuple[int, _socket.socket]:
-    """Return a user id that no other slot of this machine has, and the socket whose name keeps it so.
+    Slots of other containers may have the same; they see nothing of each other.
 
     Raises:
-        OSError: no id is free, or the user namespace has too few.
+        OSError: the user namespace has too few.
     """
-    low, high = _id_range()
-    for _ in range(100):
-        uid = low + int.from_bytes(os.urandom(4), "little") % (high - low)
-        claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        try:
-            claim.bind(f"\0reward-sandbox-uid-{uid}")
-        except OSError:  # taken
-            claim.close()
-            continue
-        return uid, claim
-    raise OSError(errno.EAGAIN, "no free user id for a sandbox")
-
-
-def _id_range() -> tuple[int, int]:
-    """Ids to choose from: high ones, or, in a user namespace with few, those near its end."""
     with open("/proc/self/uid_map", encoding="ascii") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
     inside, _, length = max(ranges, key=lambda row: row[2])
     if inside + length >= _ID_RANGE_HIGH:
-        return _ID_RANGE_LOW, _ID_RANGE_HIGH
+        return _ID_RANGE_LOW + os.getpid()
     if length < 4096:
         raise OSError(errno.EPERM, f"the user namespace has {length} user ids")
-    return inside + length - 3000, inside + length - 1000
+    return inside + length - 3000 + os.getpid() % 2000
 
 
-def kill_all_of(uid: int) -> None:
-    """Kill every process of this user that the user may signal."""
-    do_as(uid, lambda: os.kill(-1, signal.SIGKILL))
+def try_layers(scratch: str, folders: list[str]) -> dict[str, str]:
+    """Try each layer, with an empty folder and what programs may read.
 
-
-def do_as(uid: int | None, action: Callable[[], object]) -> None:
-    """Do it in a child that becomes this user, whatever comes of it; None: do it here, with an OSError if it fails.
-
-    The slot may have no right to do to others what they may do to themselves.
+    Returns:
+        By layer, "" where it works, else the reason why it does not.
     """
-    if uid is None:
-        action()
-        return
-    pid = kernel.fork()
+    reasons = {name: _try(name, scratch, folders) for name in LAYERS}
+    if os.geteuid() != 0:
+        reasons["uid"] = "not root: programs run as the user who started them"
+    elif reasons["uid"]:
+        reasons["uid"] += ": programs run as root"
+    return reasons
+
+
+def _try(name: str, scratch: str, folders: list[str]) -> str:
+    ours, childs = _socket.socketpair()
+    parent, pid = os.getpid(), os.fork()
     if pid == 0:
-        with contextlib.suppress(OSError):  # nothing is left to do it to
-            become(uid)
-            action()
-        os._exit(0)
-    os.waitpid(pid, 0)
+        try:
+            ours.close()
+            childs.send(_put_on(name, scratch, folders, parent).encode())
+            childs.recv(1)  # until this process has ended it, or gives up
+        finally:
+            os._exit(1)
+    childs.close()
+    try:
+        reason = ours.recv(1 << 12).decode() or "the trial ended without an answer"
+        pidfd, waiting = os.pidfd_open(pid), select.poll()
+        waiting.register(pidfd, select.POLLIN)
+        Clock(pid=pid, wall_factor=1.0).used_s(time.monotonic(), 0.0)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        if not waiting.poll(_END_MS):
+            return "a killed child does not end"
+        os.close(pidfd)
+        return "" if reason == "works" else reason
+    except OSError as error:
+        return f"a child cannot be ended: {error}"
+    finally:
+        ours.close()
+        os.waitpid(pid, 0)
 
 
-def enter_namespaces(flags: int) -> None:
-    """Move this process into namespaces of its own; a user namespace first if not root."""
-    uid, gid = os.geteuid(), os.getegid()
-    if uid == 0:
-        kernel.unshare(flags)
-        return
-    kernel.unshare(flags | kernel.CLONE_NEWUSER)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+def _put_on(name: str, scratch: str, folders: list[str], parent: int) -> str:
+    try:
+        cell = Cell(scratch=scratch, layers=[name], folders=folders, fds=[])
+        cell.lock_down(_TRIAL_LIMITS, parent=parent)
+    except Exception as error:  # whatever it is, the layer does not work here
+        return str(error) or type(error).__name__
+    if name not in _FORBIDDEN:
+        return "works"
+    try:
+        _FORBIDDEN[name]()
+    except PermissionError:
+        return "works"
+    return "had no effect"

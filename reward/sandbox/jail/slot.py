@@ -1,270 +1,245 @@
-"""One slot of the zygote: forks a locked-down child for each request, watches its deadline, and clears up after it.
+"""A slot: `python -I -S slot.py CONNECTION_FD SCRATCH`, started with an empty environment.
+
+It loads what programs will import, tries out which layers of isolation work here, and says so. Then it forks a
+locked-down child for each request, watches its deadline, and clears up after it. It ends with the trusted process.
 
 Programs find in their memory a copy of the slot's, with what that has freed: nothing of a program may pass through it.
-
-Forking costs what is loaded, so this and its neighbours do without `socket`, `dataclasses` and `shutil`.
 """
 
-import _socket
-import array
-import contextlib
-import gc
-import json
-from marshal import loads
-from os import (
-    O_CLOEXEC,
-    O_NONBLOCK,
-    _exit,
-    close,
-    closerange,
-    dup2,
-    getpid,
-    pidfd_open,
-    pipe2,
-    read,
-    setsid,
-    waitpid,
-    waitstatus_to_exitcode,
-    write,
-)
-from select import POLLIN, poll
-from signal import SIGKILL, pidfd_send_signal
-from time import monotonic, monotonic_ns
+import os
+import sys
+import types
 
-from reward.sandbox.jail import kernel, landlock, lockdown, seccomp
-from reward.sandbox.jail.clock import Clock
-from reward.sandbox.jail.kernel import fork
-from reward.sandbox.jail.library import folder_fds, reopen_folders
-from reward.sandbox.jail.lockdown import MAX_THREADS, Cell, lock_down, rlimits
-from reward.sandbox.jail.output import Output
-from reward.sandbox.jail.page_tables import has_too_large_page_tables
-from reward.sandbox.jail.priority import Priority, num_threads
-from reward.sandbox.jail.program import run as run_program
-from reward.sandbox.jail.scratch import Scratch
 
-MAX_HEADER_BYTES = 4096
-NUM_REQUEST_FDS = 7  # job, standard input, standard error, result, file for standard output, and the pipe's two ends
-_TICK_S = 0.05  # how often what a running program uses is measured
-_FIRST_TICK_S = 0.005  # where threads are counted: they are made fast
+def _make_jail_importable() -> None:
+    """Make `reward.sandbox.jail` importable without running the packages above it, which programs must not see."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for name, path in (("reward", os.path.dirname(folder)), ("reward.sandbox", folder)):
+        package = types.ModuleType(name)
+        package.__path__ = [path]
+        sys.modules[name] = package
+
+
+_make_jail_importable()
+
+import _socket  # noqa: E402
+import array  # noqa: E402
+import contextlib  # noqa: E402
+import gc  # noqa: E402
+import json  # noqa: E402
+import select  # noqa: E402
+import signal  # noqa: E402
+import time  # noqa: E402
+from marshal import loads  # noqa: E402
+
+from reward.sandbox.jail import lockdown, modules, program, watch  # noqa: E402
+from reward.sandbox.jail.lockdown import LAYERS, MAX_THREADS, Cell  # noqa: E402
+
+_MAX_MESSAGE_BYTES = 1 << 16
+_NUM_REQUEST_FDS = 7  # job, standard input, standard error, result, file for standard output, and the pipe's two ends
+_CHECK_PARENT_MS = 1000
+_FIRST_TICK_S, _TICK_S = 0.005, 0.05  # how often what a running program uses is measured
 _PAST_ALL_FDS = 1 << 20
+# Page tables, which no limit counts: a page far from all others takes two pages more, dense ones less than this share.
+_SPARE_TABLE_BYTES, _TABLE_SHARE = 32 << 20, 64
+_PIECE_BYTES = 1 << 16
+_MAX_PIECES = 1 << 10  # more than a pipe holds, of a byte each too; who goes on writing must not keep its slot here
 
 
-class _Ending:
-    """What the slot saw of one child."""
-
-    __slots__ = ("control", "returncode", "seconds", "stopped_for")
-
-    def __init__(self) -> None:
-        self.control = b""  # reported before the code under test ran: "ready", when, "compiled" or "compile_error"
-        self.stopped_for = (
-            ""  # why it was killed: time, output, scratch, memory, threads, cancelled; empty: it ended by itself
-        )
-        self.returncode = 1  # exit status; negative: signal
-        self.seconds = 0.0  # time used, see `Clock`
-
-
-def make_cell(path: str, scratch_bytes: int, layers: list[str], folders: list[str]) -> Cell:
-    """Prepare what every test of the slot shares; the layers are those that the probe found to work.
-
-    What a test's process can inherit is put on the slot itself, once.
-    """
-    uid = claim = ruleset = None
-    scratch = Scratch(path, scratch_bytes, is_mounted="scratch" in layers)
-    if "uid" in layers:
-        uid, claim = lockdown.claim_uid()
-    namespaces = lockdown.NAMESPACES * ("namespaces" in layers) | kernel.CLONE_NEWNS * scratch.is_mounted
-    if namespaces:
-        lockdown.enter_namespaces(namespaces)
-    scratch.give_to(uid)
-    if scratch.is_mounted:
-        lockdown.hide_packages(folders)
-        reopen_folders()
-    if "landlock" in layers:
-        ruleset = landlock.create_ruleset([*lockdown.readable_rules(folders), (scratch.path, scratch.rights)])
-    own_memory = lockdown.own_address_space()
-    sandbox_filter = seccomp.Filter() if "seccomp" in layers else None
-    counts_threads = not lockdown.lock_slot_down(scratch, uid)
-    if sandbox_filter is not None:
-        sandbox_filter.install_in_slot()
-    fds = folder_fds() if ruleset is None else [*folder_fds(), ruleset]
-    return Cell(
-        scratch=scratch,
-        uid=uid,
-        ruleset=ruleset,
-        filter=sandbox_filter,
-        own_memory=own_memory,
-        counts_threads=counts_threads,
-        fds=fds,
-        claim=claim,
-    )
+def main() -> None:
+    """Serve until the trusted process closes the connection or ends; then remove the scratch directory."""
+    connection, folder, trusted = _socket.socket(fileno=int(sys.argv[1])), sys.argv[2], os.getppid()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the trusted process is gone
+        settings = connection.recv(_MAX_MESSAGE_BYTES)
+        if not os.path.isdir("/proc/self/fd"):  # by which programs import
+            layers = dict.fromkeys(LAYERS, "/proc is not mounted")
+            connection.send(json.dumps({"uid": None, "layers": layers}).encode())
+        elif settings:
+            cell, layers = _prepare(folder, json.loads(settings))
+            connection.send(json.dumps({"uid": cell.uid, "layers": layers}).encode())
+            while _wait_for_request(connection, trusted) and _answer(connection, cell, trusted):
+                pass
+    with contextlib.suppress(OSError):
+        watch.empty_folder(folder)
+        os.rmdir(folder)
 
 
-def serve(connection: _socket.socket, cell: Cell) -> None:
-    """Answer requests until the trusted process closes the connection."""
-    gc.freeze()  # what a program's end looks through is its own
-    try:
-        connection.send(json.dumps({"pid": getpid(), "uid": cell.uid}).encode())
-        while _answer(connection, cell):
-            pass
-    finally:
-        cell.scratch.remove()
+def _prepare(folder: str, settings: dict[str, list[str]]) -> tuple[Cell, dict[str, str]]:
+    standard, *packages = settings["folders"]
+    fds = modules.load(settings["modules"], standard, packages[0] if packages else None)
+    readable = [*settings["folders"], *settings["zones"]]
+    layers = lockdown.try_layers(folder, readable)
+    working = [name for name, reason in layers.items() if not reason]
+    cell = Cell(scratch=folder, layers=working, folders=readable, fds=fds)
+    watch.empty_folder(folder)
+    os.environ.clear()
+    exec(compile("", "warm-up", "exec"))  # the first compilation sets up what takes longer than most programs
+    gc.collect()
+    gc.freeze()  # so that no collection in a child touches, and so copies, the pages it shares with the slot
+    gc.disable()
+    return cell, layers
 
 
-def _answer(connection: _socket.socket, cell: Cell) -> bool:
-    """Answer one request; returns whether there may be another: a scratch directory is for one program that uses it.
+def _wait_for_request(connection: _socket.socket, trusted: int) -> bool:
+    """Whether there is one; another process may hold a copy of the other end, so that it does not close."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    while os.getppid() == trusted:
+        if poll.poll(_CHECK_PARENT_MS):
+            return True
+    return False
+
+
+def _answer(connection: _socket.socket, cell: Cell, trusted: int) -> bool:
+    """Answer one request; returns whether there may be another.
 
     A frame for each, as its program can look into the frames above its own.
     """
-    header, fds = receive(connection, NUM_REQUEST_FDS)
+    fds = array.array("i")
+    room = _socket.CMSG_SPACE(_NUM_REQUEST_FDS * fds.itemsize)
+    header, ancillary, _, _ = connection.recvmsg(_MAX_MESSAGE_BYTES, room)
     if not header:
         return False
-    ending = _run_test(connection, cell, loads(header), fds)
-    is_spent = not cell.scratch.is_untouched
-    words = (is_spent, ending.returncode, ending.seconds, ending.stopped_for.encode(), ending.control)
-    connection.send(b"%d %d %.6f %s %s" % words)
-    return not is_spent
-
-
-def receive(connection: _socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
-    """Receive a message and the descriptors with it; empty when the connection is closed."""
-    fds = array.array("i")
-    message, ancillary, _, _ = connection.recvmsg(MAX_HEADER_BYTES, _socket.CMSG_SPACE(max_fds * fds.itemsize))
     for _, _, data in ancillary:
         fds.frombytes(data)
-    return message, list(fds)
+    connection.send(_run(cell, loads(header), list(fds), trusted))
+    return True
 
 
-def _run_test(connection: _socket.socket, cell: Cell, limits: dict[str, float], fds: list[int]) -> _Ending:
-    # What the child needs is worked out before the fork: there every page that it touches is copied first.
-    control, control_writer = pipe2(O_CLOEXEC | O_NONBLOCK)
+def _run(cell: Cell, limits: dict[str, float], fds: list[int], trusted: int) -> bytes:
+    """Run a program; returns its exit status, its seconds, why it was killed, if it was, and what it reported."""
+    control, control_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     job, stdin, stderr, result, stdout_file, stdout_reader, stdout = fds
-    kept = sorted({job, result, control_writer, *cell.fds})
-    gaps = list(zip([3, *(fd + 1 for fd in kept)], [*kept, _PAST_ALL_FDS], strict=True))
-    lowered = rlimits(cell, limits)
-    parent = getpid()
-    started = monotonic()
+    started, parent = time.monotonic(), os.getpid()
     try:
-        pid = fork()
+        pid = os.fork()
     except OSError:  # no process to be had: an answer without "ready" says so
         for fd in (*fds, control, control_writer):
-            close(fd)
-        return _Ending()
+            os.close(fd)
+        return b"1 0  "
     if pid == 0:
-        _become_program(cell, lowered, [job, stdin, stdout, stderr, result], control_writer, gaps, parent)
+        _become_program(cell, limits, [job, stdin, stdout, stderr, result], control_writer, parent)
     for fd in (job, stdin, stdout, stderr, result, control_writer):
-        close(fd)
-    ending = _Ending()
-    output = Output(stdout_reader, stdout_file, int(limits["output_bytes"]))
-    pidfd = pidfd_open(pid)
+        os.close(fd)
+    run = _Run(pid, cell, limits, started, control)
+    run.reader, run.file = stdout_reader, stdout_file
     try:
-        clock = Clock(pid=pid, pidfd=pidfd, started=started, wall_factor=limits["wall_factor"])
-        _watch(connection, cell, limits, ending, clock, control, output)
+        run.watch(trusted)
     finally:
-        pidfd_send_signal(pidfd, SIGKILL)  # a child that has ended is there until it is waited for
-        ending.returncode = waitstatus_to_exitcode(waitpid(pid, 0)[1])
-        # Under seccomp there is nothing but the one process; to make sure costs a fork, so only after a violent end.
-        if cell.uid is not None and (ending.returncode < 0 or cell.filter is None):
-            lockdown.kill_all_of(cell.uid)
-        output.close()
-        close(pidfd)
-        close(control)
-        if not ending.stopped_for and not cell.scratch.is_within_limits():
-            ending.stopped_for = "scratch"
-        cell.scratch.empty()
-    return ending
+        signal.pidfd_send_signal(run.pidfd, signal.SIGKILL)  # a child that has ended is there until it is waited for
+        returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        run.drain()
+        for fd in (run.pidfd, control, stdout_reader, stdout_file):
+            os.close(fd)
+        if not run.stopped_for and not watch.files_are_within_limits(cell.scratch, limits["scratch_bytes"]):
+            run.stopped_for = "scratch"
+        watch.empty_folder(cell.scratch)
+    return b"%d %.6f %s %s" % (returncode, run.seconds, run.stopped_for.encode(), run.report)
 
 
-def _become_program(
-    cell: Cell,
-    lowered: list[tuple[int, tuple[int, int]]],
-    fds: list[int],
-    control: int,
-    gaps: list[tuple[int, int]],
-    parent: int,
-) -> None:
+def _become_program(cell: Cell, limits: dict[str, float], fds: list[int], control: int, parent: int) -> None:
     """Turn this child into the sandboxed program; never returns."""
     try:
-        setsid()
+        os.setsid()
         job, stdin, stdout, stderr, result = fds
-        dup2(stdin, 0)
-        dup2(stdout, 1)
-        dup2(stderr, 2)
-        for first, end in gaps:  # the program sees nothing open but these and what its start still needs
-            closerange(first, end)
-        lock_down(cell, lowered, parent=parent)
-        write(control, b"ready %d " % monotonic_ns())
+        for target, fd in enumerate((stdin, stdout, stderr)):
+            os.dup2(fd, target)
+        # The program sees nothing open but these and what its start still needs.
+        kept = sorted({job, result, control, *cell.fds})
+        for before, after in zip([2, *kept], [*kept, _PAST_ALL_FDS], strict=True):
+            os.closerange(before + 1, after)
+        cell.lock_down(limits, parent=parent)
+        os.write(control, b"ready %d %.6f " % (time.monotonic_ns(), time.process_time()))
     except BaseException as error:  # fail closed, whatever it is
         with contextlib.suppress(OSError):
-            write(2, f"sandbox: {error}".encode())
-        _exit(1)
+            os.write(2, f"sandbox: {error}".encode())
+        os._exit(1)
     try:
-        run_program(job, control, result)
+        program.run(job, control, result)
     finally:  # whatever a program raises there, a slot's code it must not reach
-        _exit(1)
+        os._exit(1)
 
 
-def _watch(
-    connection: _socket.socket,
-    cell: Cell,
-    limits: dict[str, float],
-    ending: _Ending,
-    clock: Clock,
-    control: int,
-    output: Output,
-) -> None:
-    """Wait for the child's end, the end of its time, too much of something, or the trusted process's word.
+class _Run:
+    """One child, and what the slot sees of it.
 
-    The child's own time stamp says when it was ready, so that a short run wakes this process only once.
+    Standard output is a pipe, which the kernel moves to the file that the trusted process reads: a slot that read it
+    would leave it in memory of which all its later programs get a copy.
     """
-    waiting = poll()
-    waiting.register(clock.pidfd, POLLIN)
-    waiting.register(connection, POLLIN)
-    priority = Priority(clock.pid, cell.uid)
-    ready_at: float | None = None
-    startup_s, test_s = limits["startup_s"], limits["test_s"]
-    tick_s = _FIRST_TICK_S if cell.counts_threads else _TICK_S
-    wait_s = min(startup_s, test_s, tick_s)
-    while True:
-        events = dict(waiting.poll(max(0.0, min(wait_s, output.pause_s)) * 1000))
-        if ready_at is None:
-            ready_at = _read_report(control, ending)
-        if clock.pidfd in events:
-            break
-        if connection.fileno() in events:
-            ending.stopped_for = "cancelled"
-            break
-        left_s = startup_s - (monotonic() - clock.started) if ready_at is None else clock.left_s(ready_at, test_s)
-        if left_s <= 0:
-            ending.stopped_for = "time"
-            break
-        if not events and not output.drain():
-            ending.stopped_for = "output"
-            break
-        if not cell.scratch.is_within_limits():
-            ending.stopped_for = "scratch"
-            break
-        if has_too_large_page_tables(clock.pid, limits["memory_bytes"]):
-            ending.stopped_for = "memory"
-            break
-        if (threads := num_threads(clock.pid)) > 1:
-            if cell.counts_threads and threads > MAX_THREADS:
-                ending.stopped_for = "threads"
+
+    def __init__(self, pid: int, cell: Cell, limits: dict[str, float], started: float, control: int) -> None:
+        self.pid, self.pidfd, self._cell, self._limits = pid, os.pidfd_open(pid), cell, limits
+        self._started, self._control = started, control
+        self._clock = watch.Clock(pid=pid, wall_factor=limits["wall_factor"])
+        self.reader = self.file = -1  # of the pipe, which must not block, as the program may read from it too
+        self._room = int(limits["output_bytes"]) + 1  # one more: the trusted process sees that it was too much
+        self.report = b""  # before the code under test ran: "ready", when, CPU seconds then, what compiling gave
+        self.stopped_for = ""  # why it was killed: time, output, scratch, memory, threads, lost; "": it ended
+        self.seconds = 0.0  # time used, see `Clock`
+
+    def drain(self) -> bool:
+        """Move what has been printed; returns whether it is no more than it may be."""
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_MAX_PIECES):
+                size = min(_PIECE_BYTES, self._room)
+                moved = size and os.splice(self.reader, self.file, size, flags=os.SPLICE_F_NONBLOCK)
+                if not moved:
+                    break
+                self._room -= moved
+        return self._room > 0
+
+    def watch(self, trusted: int) -> None:
+        """Wait for the child's end, the end of its time, too much of something, or the trusted process's end.
+
+        The child's own time stamp says when it was ready, so that a short run wakes this process seldom.
+        """
+        waiting = select.poll()
+        waiting.register(self.pidfd, select.POLLIN)
+        waiting.register(self.reader, select.POLLIN)
+        startup_s, test_s, ready = self._limits["startup_s"], self._limits["test_s"], None
+        tick_s = left_s = _FIRST_TICK_S
+        next_tick = time.monotonic() + tick_s
+        while not self.stopped_for:
+            events = dict(waiting.poll(max(0.0, min(left_s, next_tick - time.monotonic())) * 1000))
+            if self.pidfd in events:
                 break
-            priority.lower_if_crowded()
-        tick_s = min(2 * tick_s, _TICK_S)
-        wait_s = min(left_s, tick_s, clock.pace())
-    _read_report(control, ending)
-    if ready_at is None or ready_at > clock.started + startup_s:
-        ending.control = b""
-    else:
-        ending.seconds = clock.used_s(ready_at)
+            if events.get(self.reader) == select.POLLHUP:  # the program has closed it
+                waiting.unregister(self.reader)
+            ready = ready or self._read_report()
+            waited_s = time.monotonic() - self._started
+            left_s = self._clock.left_s(*ready, test_s) if ready else startup_s - waited_s
+            if left_s <= 0:
+                self.stopped_for = "time"
+            elif not self.drain():
+                self.stopped_for = "output"
+            elif time.monotonic() >= next_tick:
+                self._measure(trusted)
+                tick_s = min(2 * tick_s, _TICK_S)
+                next_tick = time.monotonic() + tick_s
+        ready = self._read_report()
+        if ready is None or ready[0] > self._started + startup_s:
+            self.report = b""
+        else:
+            self.seconds = self._clock.used_s(*ready)
+
+    def _measure(self, trusted: int) -> None:
+        num_threads, table_bytes = watch.threads_and_page_tables(self.pid)
+        if os.getppid() != trusted:
+            self.stopped_for = "lost"
+        elif not watch.files_are_within_limits(self._cell.scratch, self._limits["scratch_bytes"]):
+            self.stopped_for = "scratch"
+        elif table_bytes > _SPARE_TABLE_BYTES + self._limits["memory_bytes"] / _TABLE_SHARE:
+            self.stopped_for = "memory"
+        elif num_threads > MAX_THREADS:
+            self.stopped_for = "threads"
+
+    def _read_report(self) -> tuple[float, float] | None:
+        """Add what the child has reported since; returns when it was ready, and its CPU seconds then, if known."""
+        with contextlib.suppress(BlockingIOError):
+            self.report += os.read(self._control, 4096)
+        words = self.report.split(b" ", 3)
+        return (int(words[1]) / 1e9, float(words[2])) if len(words) == 4 and words[0] == b"ready" else None
 
 
-def _read_report(control: int, ending: _Ending) -> float | None:
-    """Add what the child has reported since; returns when it was ready, if that is known now."""
-    with contextlib.suppress(BlockingIOError):
-        ending.control += read(control, 4096)
-    words = ending.control.split(b" ", 2)
-    if len(words) < 3 or words[0] != b"ready":
-        return None
-    return int(words[1]) / 1e9
+if __name__ == "__main__":
+    main()

@@ -1,52 +1,44 @@
-"""The system calls of x86_64 that a slot and its programs may make, by name and number.
+"""The system calls that programs may make, by name and by number on x86_64 and aarch64 (`-`: it has none).
 
-Measured on what the standard library's modules, numpy, threads, asyncio and ordinary answers use. What is missing is
-refused: no process, program, socket, namespace, mount, debugging or shared memory, no memory that escapes the limits
-(splice, memory files), and nothing about files that Landlock does not govern (links, modes, owners, times).
+Measured on what the standard library's modules, numpy, threads, asyncio and ordinary answers use. A call that is not
+listed is refused: no process, program, socket, namespace, mount, debugging or shared memory, no memory that escapes the
+limits, and nothing about files that Landlock does not govern (links, modes, owners, times). The numbers are listed here
+because libseccomp, which knows them too, is not on every machine and cannot be installed without root.
 """
 
-# Newer ones are answered with ENOSYS, on which libraries take the older way.
-NEWEST_KNOWN = 450
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""By machine, the number that the kernel gives a filter."""
+FIRST_COMMON = 424
+"""From this number on, calls have one number on every architecture."""
 
-# Whatever their arguments, of slots and programs.
-ALLOWED = {
-    "open files": "read 0 write 1 close 3 fstat 5 lseek 8 pread64 17 pwrite64 18 readv 19 writev 20 dup 32 dup2 33 "
-    "sendfile 40 fsync 74 fdatasync 75 ftruncate 77 getdents 78 getdents64 217 fstatfs 138 "
-    "dup3 292 preadv 295 pwritev 296 copy_file_range 326",
-    "paths": "stat 4 lstat 6 access 21 getcwd 79 chdir 80 fchdir 81 rename 82 mkdir 83 rmdir 84 unlink 87 readlink 89 "
-    "umask 95 statfs 137 mkdirat 258 newfstatat 262 unlinkat 263 renameat 264 readlinkat 267 faccessat 269 statx 332 "
-    "faccessat2 439",
-    "waiting": "poll 7 select 23 pselect6 270 ppoll 271 pipe 22 pipe2 293 epoll_create 213 epoll_wait 232 "
-    "epoll_ctl 233 epoll_pwait 281 epoll_create1 291 epoll_pwait2 441 eventfd 284 eventfd2 290 timerfd_create 283 "
-    "timerfd_settime 286 timerfd_gettime 287",
-    "pairs of sockets": "recvfrom 45 shutdown 48 getsockname 51 getpeername 52 getsockopt 55",
-    "memory": "mprotect 10 munmap 11 brk 12 mremap 25 msync 26",
-    "signals": "rt_sigaction 13 rt_sigprocmask 14 rt_sigreturn 15 pause 34 rt_sigpending 127 rt_sigtimedwait 128 "
-    "rt_sigsuspend 130 sigaltstack 131 restart_syscall 219",
-    "time": "nanosleep 35 getitimer 36 alarm 37 setitimer 38 gettimeofday 96 time 201 clock_gettime 228 "
-    "clock_getres 229 clock_nanosleep 230",
-    "threads": "sched_yield 24 exit 60 futex 202 set_tid_address 218 exit_group 231 set_robust_list 273 "
-    "get_robust_list 274 membarrier 324 rseq 334 futex_waitv 449",
-    "who and where": "getpid 39 uname 63 getrusage 98 sysinfo 99 times 100 getuid 102 getgid 104 geteuid 107 "
-    "getegid 108 getppid 110 getpgrp 111 getgroups 115 getresuid 118 getresgid 120 getpgid 121 getsid 124 "
-    "getpriority 140 sched_getparam 143 sched_getscheduler 145 sched_get_priority_max 146 sched_get_priority_min 147 "
-    "sched_rr_get_interval 148 gettid 186 sched_getaffinity 204 getcpu 309 getrandom 318",
-    "children": "wait4 61 waitid 247",
-}
-
-# What a slot needs to start, watch and end programs.
-ONLY_SLOTS = (
-    "recvmsg 47 fork 57 setsid 112 setgroups 116 setresuid 117 setresgid 119 setpriority 141 pidfd_send_signal 424 "
-)
-ONLY_SLOTS += "splice 275 pidfd_open 434 landlock_restrict_self 446"
-
-# Allowed to slots by their arguments, or refused in a way of their own.
-OPEN, MMAP, IOCTL, SENDTO, SOCKETPAIR, CLONE, KILL, FCNTL, PRCTL = 2, 9, 16, 44, 53, 56, 62, 72, 157
-TGKILL, SETPRIORITY, OPENAT, FALLOCATE, PRLIMIT64, CLONE3, CLOSE_RANGE, OPENAT2 = 234, 141, 257, 285, 302, 435, 436, 437
-MADVISE, FADVISE64, PREADV2, PWRITEV2 = 28, 221, 327, 328
-CLOCK_GETTIME, CLOCK_GETRES, CLOCK_NANOSLEEP = 228, 229, 230
+ALLOWED = """
+read 0 63 write 1 64 close 3 57 fstat 5 80 lseek 8 62 pread64 17 67 pwrite64 18 68 readv 19 65 writev 20 66 dup 32 23
+dup2 33 - dup3 292 24 sendfile 40 71 fsync 74 82 fdatasync 75 83 ftruncate 77 46 getdents 78 - getdents64 217 61
+fstatfs 138 44 preadv 295 69 pwritev 296 70 copy_file_range 326 285 stat 4 - lstat 6 - access 21 - getcwd 79 17
+chdir 80 49 fchdir 81 50 rename 82 - mkdir 83 - rmdir 84 - unlink 87 - readlink 89 - umask 95 166 statfs 137 43
+mkdirat 258 34 newfstatat 262 79 unlinkat 263 35 renameat 264 38 readlinkat 267 78 faccessat 269 48 statx 332 291
+faccessat2 439 439 poll 7 - select 23 - pselect6 270 72 ppoll 271 73 pipe 22 - pipe2 293 59 epoll_create 213 -
+epoll_wait 232 - epoll_ctl 233 21 epoll_pwait 281 22 epoll_create1 291 20 epoll_pwait2 441 441 eventfd 284 -
+eventfd2 290 19 timerfd_create 283 85 timerfd_settime 286 86 timerfd_gettime 287 87 recvfrom 45 207 shutdown 48 210
+getsockname 51 204 getpeername 52 205 getsockopt 55 209 mprotect 10 226 munmap 11 215 brk 12 214 mremap 25 216
+msync 26 227 rt_sigaction 13 134 rt_sigprocmask 14 135 rt_sigreturn 15 139 pause 34 - rt_sigpending 127 136
+rt_sigtimedwait 128 137 rt_sigsuspend 130 133 sigaltstack 131 132 restart_syscall 219 128 nanosleep 35 101
+getitimer 36 102 alarm 37 - setitimer 38 103 gettimeofday 96 169 time 201 - sched_yield 24 124 exit 60 93 futex 202 98
+set_tid_address 218 96 exit_group 231 94 set_robust_list 273 99 get_robust_list 274 100 membarrier 324 283 rseq 334 293
+futex_waitv 449 449 getpid 39 172 uname 63 160 getrusage 98 165 sysinfo 99 179 times 100 153 getuid 102 174
+getgid 104 176 geteuid 107 175 getegid 108 177 getppid 110 173 getpgrp 111 - getgroups 115 158 getresuid 118 148
+getresgid 120 150 getpgid 121 155 getsid 124 156 getpriority 140 141 sched_getparam 143 121 sched_getscheduler 145 120
+sched_get_priority_max 146 125 sched_get_priority_min 147 126 sched_rr_get_interval 148 127 gettid 186 178
+sched_getaffinity 204 123 getcpu 309 168 getrandom 318 278 wait4 61 260 waitid 247 95
+"""
+ALLOWED_BY_ARGUMENTS = """
+open 2 - mmap 9 222 ioctl 16 29 sendto 44 206 socketpair 53 199 clone 56 220 kill 62 129 fcntl 72 25 prctl 157 167
+tgkill 234 131 openat 257 56 fallocate 285 47 prlimit64 302 261 close_range 436 436 madvise 28 233 fadvise64 221 223
+preadv2 327 286 pwritev2 328 287 clock_gettime 228 113 clock_getres 229 114 clock_nanosleep 230 115
+"""
 
 
-def numbers(words: str) -> list[int]:
-    """Return the numbers in such a list."""
-    return [int(number) for number in words.split()[1::2]]
+def numbers(table: str, machine: str) -> dict[str, int]:
+    """The numbers of a table by name."""
+    words, column = table.split(), 1 + list(ARCHITECTURES).index(machine)
+    return {name: int(number) for name, number in zip(words[::3], words[column::3], strict=True) if number != "-"}

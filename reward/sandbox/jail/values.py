@@ -1,12 +1,12 @@
-"""Values as text, into the sandbox (arguments) and out of it (what a call returned or raised).
+"""Values as text, into the sandbox (arguments) and out of it (what a call returned or raised), and the call itself.
 
 The text is JSON. Scalars and lists stand for themselves; a value of any other type is an object with one key, its type:
 `(1, {2})` is `{"tuple": [1, {"set": [2]}]}`. Only exact built-in types count; an instance of a subclass, whose methods
 a hostile program can choose, is written as the plain value inside it, so that no `__eq__` or `__repr__` of the program
 ever decides anything. Reading untrusted text takes time and memory: outside the sandbox only a judge does it.
 
-Of the library's types Counter, OrderedDict, deque, Decimal, Fraction, date, datetime and time (of a fixed offset, if
-any) and timedelta count as built in, and defaultdict where a built-in type makes its defaults.
+Of the library's types those in `LIBRARY`, Counter, OrderedDict and deque count as built in, and defaultdict where
+a built-in type makes its defaults.
 """
 
 import builtins
@@ -14,27 +14,27 @@ import contextlib
 import importlib
 import json
 import math
+import signal
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
 from typing import Any, NoReturn
 
-from reward.sandbox.jail.iterators import iterator_text, leave_at, replayed
-
 _LONG_BITS = 10_000  # the time for decimal digits grows with the square of their number
-_numbers: dict[int, int] = {}  # by id: of objects that both sides of a call have
+_MAX_ITEMS = 100_000  # of an iterator
+_is_late = False  # the time for reading iterators is over
+_num_reading = 0  # iterators that are being read, one in the other
+_characters_left = math.inf  # that all iterators together may still take as text
 CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 """What may be changed in place, or hold what may."""
 ERRORS = (Exception, SystemExit)
 """What test code may expect of a call."""
 _WITH_POSITIONS = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 _VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
-_COLLECTIONS: tuple[type, ...] = (tuple, set, frozenset, deque)
 _LENGTH: Any = deque.__dict__["maxlen"]
 _MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
 _MAKERS: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, tuple, set, dict)}
-"""What may make the defaults of a defaultdict that comes back as one."""
 LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
     ("decimal", "Decimal"): ("__str__",),
     ("fractions", "Fraction"): ("numerator", "denominator"),
@@ -48,18 +48,6 @@ LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
 for among those that the program has loaded: every fork costs what is loaded."""
 
 
-class Known:
-    """Stands for an object that both sides of a call have."""
-
-    def __init__(self, number: int) -> None:
-        """Stand for the object of this number."""
-        self.number = number
-
-
-class Untold:
-    """Stands for what no text can tell."""
-
-
 class NanError(Exception):
     """A value is, or holds, what is not a number."""
 
@@ -67,22 +55,14 @@ class NanError(Exception):
 def to_text(value: Any) -> str:
     """The value as JSON text.
 
-    Other defaultdicts become dict, which they equal, named tuples tuple, numpy's scalars the numbers that they are. An
+    Other defaultdicts become dict, named tuples tuple, numpy's scalars the numbers that they are. An
     iterator is run to its end, or to an exception, which is part of the text.
 
     Raises:
         TypeError: the value is of another type.
         RecursionError: the value is nested too deeply, or contains itself.
     """
-    if _numbers and id(value) in _numbers:
-        return f'{{"known": {_numbers[id(value)]}}}'
-    return _contents_text(value)
-
-
-def _contents_text(value: Any) -> str:
-    if isinstance(value, int) and int.bit_length(value) > _LONG_BITS:
-        return f'{{"int": "{int.__format__(value, "x")}"}}'
-    scalar = _scalar(value)
+    scalar = _scalar_text(value)
     if scalar is not None:
         return scalar
     if isinstance(value, list):
@@ -92,36 +72,114 @@ def _contents_text(value: Any) -> str:
     kind: Any
     if isinstance(value, deque) and (length := _LENGTH.__get__(value)) is not None:
         return f'{{"bounded": [[{_joined(deque.__iter__(value))}], {length}]}}'
-    for kind in _COLLECTIONS:
+    for kind in (tuple, set, frozenset, deque):
         if isinstance(value, kind):
-            return f'{{"{kind.__name__}": [{_joined(kind.__iter__(value))}]}}'
-    if isinstance(value, (bytes, bytearray)):
-        return f'{{"{"bytes" if isinstance(value, bytes) else "bytearray"}": "{bytes(value).hex()}"}}'
+            return _tagged(kind.__name__, kind.__iter__(value))
+    for kind in (bytes, bytearray):
+        if isinstance(value, kind):
+            return f'{{"{kind.__name__}": "{bytes(value).hex()}"}}'
     if isinstance(value, complex):
-        return f'{{"complex": [{to_text(value.real)}, {to_text(value.imag)}]}}'
+        return _tagged("complex", (value.real, value.imag))
     if isinstance(value, range):
-        return f'{{"range": [{value.start}, {value.stop}, {value.step}]}}'
+        return _tagged("range", (value.start, value.stop, value.step))
     if isinstance(value, Exception):
         return error_text(value)
     for name, view in _VIEWS.items():
         if isinstance(value, view):
-            return f'{{"{name}": [{_joined(value)}]}}'
+            return _tagged(name, value)
     for (module, name), attributes in LIBRARY.items():
-        library_type = getattr(sys.modules.get(module), name, None)
-        if isinstance(library_type, type) and isinstance(value, library_type):
-            return f'{{"{name}": [{_joined(_parts(library_type, attributes, value))}]}}'
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and isinstance(value, kind):
+            return _tagged(name, _parts(kind, attributes, value))
     if isinstance(value, Iterator):
-        return iterator_text(value, to_text, error_text)
+        return _iterator_text(value)
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return to_text(value.item())
-    if isinstance(value, (Known, Untold)):
-        return f'{{"known": {value.number}}}' if isinstance(value, Known) else '{"untold": []}'
     raise TypeError(f"{type(value).__name__} is no built-in type")
+
+
+def _scalar_text(value: object) -> str | None:
+    if value is None or value is True or value is False:
+        return json.dumps(value)
+    if isinstance(value, str):
+        return encode_basestring_ascii(str.__str__(value))
+    if isinstance(value, int):
+        is_long = int.bit_length(value) > _LONG_BITS
+        return f'{{"int": "{int.__format__(value, "x")}"}}' if is_long else int.__repr__(value)
+    if isinstance(value, float):
+        return json.dumps(float.__float__(value))
+    return None
+
+
+def _tagged(name: str, items: Iterable[object]) -> str:
+    return f'{{"{name}": [{_joined(items)}]}}'
+
+
+def _joined(items: Iterable[object]) -> str:
+    return ", ".join([to_text(item) for item in items])
+
+
+def _dict_text(value: dict) -> str:
+    keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
+    pairs = ", ".join([f"[{to_text(key)}, {to_text(dict.__getitem__(value, key))}]" for key in keys])
+    if isinstance(value, defaultdict):
+        for name, maker in _MAKERS.items():
+            if _MAKER.__get__(value) is maker:
+                return f'{{"defaultdict": ["{name}", [{pairs}]]}}'
+    kind = next((kind.__name__ for kind in (OrderedDict, Counter) if isinstance(value, kind)), "dict")
+    return f'{{"{kind}": [{pairs}]}}'
+
+
+def _parts(library_type: type, attributes: tuple[str, ...], value: Any) -> Iterator:
+    """The type's own attributes of the value, whatever a subclass makes of them."""
+    for name in attributes:
+        part = getattr(library_type, name).__get__(value)
+        yield part() if name.startswith("__") else part
+
+
+def error_text(error: BaseException) -> str:
+    """`{"error": [names of its built-in classes, arguments, its text, if any]}`."""
+    parts = [to_text([one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"]), "[]", "null"]
+    for index, part in ((1, lambda: list(error.args)), (2, lambda: str(error))):
+        with contextlib.suppress(Exception):  # untrusted: arguments of foreign types, or no tuple at all
+            parts[index] = to_text(part())
+    return f'{{"error": [{", ".join(parts)}]}}'
+
+
+class _LateError(BaseException):
+    """The time for reading iterators is over."""
+
+
+def _iterator_text(iterator: Iterator) -> str:
+    """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more" or "late"."""
+    global _characters_left, _num_reading
+    items: list[str] = []
+    ending = "null"
+    _num_reading += 1
+    try:
+        for item in iterator:
+            if _is_late:
+                raise _LateError
+            text = to_text(item)
+            _characters_left -= len(text) + 2
+            if len(items) == _MAX_ITEMS or _characters_left < 0:
+                ending = '"more"'
+                break
+            items.append(text)
+    except _LateError:
+        ending = '"late"'
+    except MemoryError:  # also that of an item which alone takes all: those before it count
+        ending = '"more"'
+    except Exception as error:  # untrusted: the program's own, which a test may expect
+        ending = error_text(error)
+    finally:
+        _num_reading -= 1
+    ending = '"late"' if _is_late else ending  # it may have caught the error, and ended by that
+    return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
 
 
 def from_text(
     text: str | bytes,
-    known: Callable[[Any], Any] | None = None,
     read_on: Callable[[], NoReturn] | None = None,
     *,
     with_nan: bool = True,
@@ -130,7 +188,6 @@ def from_text(
 
     Args:
         text: untrusted.
-        known: gives the objects that the text has by their numbers; LookupError, TypeError: it has no such number.
         read_on: called where an iterator that was left for its time is read to the end of its items.
         with_nan: whether a value may be, or hold, what is not a number.
 
@@ -145,8 +202,8 @@ def from_text(
             ((kind, content),) = tagged.items()
             if kind == "iterator":
                 items, ending = content
-                return replayed(items, ending, read_on)
-            value = known(content) if known is not None and kind == "known" else _FROM_CONTENT[kind](content)
+                return _replayed(items, ending, read_on)
+            value = _FROM_CONTENT[kind](content)
             return checked(value) if kind in ("complex", "Decimal") else value
         except (TypeError, LookupError, AttributeError, ArithmeticError, SystemError) as error:
             raise ValueError(f"not a value as text ({error})") from error
@@ -164,84 +221,15 @@ def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = 
     return to_text([list(positional), keywords or {}])
 
 
-def begin_call(objects: Iterable[object], iterators_end: tuple[float, float, int]) -> None:
-    """Write these objects by their numbers from now on, and leave iterators at this end.
-
-    The end: the arguments of ``iterators.leave_at``.
-    """
-    global _numbers
-    _numbers = {id(value): number for number, value in enumerate(objects)}
-    leave_at(*iterators_end)
-
-
-def contents_text(value: Any) -> str:
-    """A container that has a number as text, as `to_text` without it; what cannot be told in it is `Untold`."""
-    try:
-        return _contents_text(value)
-    except (TypeError, RecursionError):
-        if isinstance(value, dict):
-            return _contents_text({_told(key): _told(item) for key, item in dict.items(value)})
-        return _contents_text([_told(item) for item in value] if isinstance(value, list) else deque(map(_told, value)))
-
-
-def _told(value: Any) -> Any:
-    try:
-        to_text(value)
-    except (TypeError, RecursionError):
-        return Untold()
-    return value
-
-
-def _joined(items: Iterable[object]) -> str:
-    return ", ".join([to_text(item) for item in items])
-
-
-def _dict_text(value: dict) -> str:
-    keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
-    pairs = ", ".join([f"[{to_text(key)}, {to_text(dict.__getitem__(value, key))}]" for key in keys])
-    if isinstance(value, OrderedDict):
-        return f'{{"OrderedDict": [{pairs}]}}'
-    if isinstance(value, Counter):
-        return f'{{"Counter": [{pairs}]}}'
-    if isinstance(value, defaultdict):
-        maker = _MAKER.__get__(value)
-        for name, kind in _MAKERS.items():
-            if maker is kind:
-                return f'{{"defaultdict": ["{name}", [{pairs}]]}}'
-    return f'{{"dict": [{pairs}]}}'
-
-
-def _parts(library_type: type, attributes: tuple[str, ...], value: Any) -> Iterator:
-    """The type's own attributes of the value, whatever a subclass makes of them."""
-    for name in attributes:
-        part = getattr(library_type, name).__get__(value)
-        yield part() if name.startswith("__") else part
-
-
-def _scalar(value: object) -> str | None:
-    if value is None:
-        return "null"
-    if value is True or value is False:
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return encode_basestring_ascii(str.__str__(value))
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if isinstance(value, float):
-        number = float.__float__(value)
-        if math.isfinite(number):
-            return float.__repr__(number)
-        return "NaN" if math.isnan(number) else ("Infinity" if float.__gt__(number, 0.0) else "-Infinity")
-    return None
-
-
-def error_text(error: BaseException) -> str:
-    """`{"error": [names of its built-in classes, arguments, its text, if any]}`."""
-    parts = [to_text([one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"]), "[]", "null"]
-    for index, part in ((1, lambda: list(error.args)), (2, lambda: str(error))):
-        with contextlib.suppress(Exception):  # untrusted: arguments of foreign types, or no tuple at all
-            parts[index] = to_text(part())
-    return f'{{"error": [{", ".join(parts)}]}}'
+def _replayed(items: list, ending: Any, read_on: Callable[[], NoReturn] | None) -> Iterator:
+    """Give the items, then raise what ended the iterator; `read_on` is called where it was left for its time."""
+    yield from items
+    if isinstance(ending, Exception):
+        raise ending
+    if ending == "late" and read_on is not None:
+        read_on()
+    if ending is not None:
+        raise OverflowError("the answer's iterator has too many items")
 
 
 def _error(content: list) -> BaseException:
@@ -279,9 +267,8 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "bounded": lambda content: deque(*content),
     "dict": dict,
     "OrderedDict": OrderedDict,
-    "untold": lambda _: Untold(),
-    "Counter": lambda pairs: Counter(dict(pairs)),
     "defaultdict": lambda content: defaultdict(_MAKERS[content[0]], content[1]),
+    "Counter": lambda pairs: Counter(dict(pairs)),
     "bytes": bytes.fromhex,
     "bytearray": bytearray.fromhex,
     "complex": lambda parts: complex(*parts),
@@ -294,3 +281,58 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "Fraction": _fraction,
     "timezone": lambda parts: importlib.import_module("datetime").timezone(*parts[0]),
 }
+
+
+def outcome_of_call(
+    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterator_limits: tuple[float, int]
+) -> tuple[str, BaseException | None]:
+    """Call the function; returns what came of it as text, and the exception that it raised, if any.
+
+    The text is `["value", value]`, `["not plain", its type]`, `["raised", error]`, or nothing where the run must end by
+    the exception alone. Test code may look at more than the value: if `is_tested`, an exception is told, and as a third
+    item the arguments that the call changed in place, `[[number, value], ...]`. Iterators are left at their limits, see
+    `_limit_iterators`.
+    """
+    positional, keywords = from_text(arguments)
+    given = [*positional, *keywords.values()] if is_tested else []
+    before = list(map(_text_of, given))
+    raised: BaseException | None = None
+    value = None
+    try:
+        value = function(*positional, **keywords)
+    except BaseException as error:  # untrusted
+        raised = error
+    _limit_iterators(*iterator_limits)
+    if raised is not None and not (is_tested and isinstance(raised, (Exception, SystemExit))):
+        return "", raised
+    try:
+        told = f'"raised", {error_text(raised)}' if raised is not None else f'"value", {to_text(value)}'
+        return f"[{told}{_changes_text(given, before)}]", raised
+    except Exception as error:  # untrusted: cycles, depth, foreign types and their raising methods
+        return ("" if raised else to_text(["not plain", f"{type(value).__name__}: {type(error).__name__}"])), raised
+
+
+def _text_of(container: Any) -> str:
+    return to_text(container) if isinstance(container, CONTAINERS) else "null"
+
+
+def _changes_text(values: list[Any], before: list[str]) -> str:
+    """The containers that are not as they were, as a further item of a list; raises what `to_text` does."""
+    after = map(_text_of, values)
+    changes = [f"[{at}, {now}]" for at, (now, old) in enumerate(zip(after, before, strict=True)) if now != old]
+    return f", [{', '.join(changes)}]" if changes else ""
+
+
+def _limit_iterators(max_s: float, num_characters: int) -> None:
+    """Leave iterators after so many CPU seconds from now, or so much text of all together: some have no end."""
+    global _characters_left
+    _characters_left = num_characters
+    signal.signal(signal.SIGPROF, _on_time)
+    signal.setitimer(signal.ITIMER_PROF, max(max_s, 1e-3))
+
+
+def _on_time(*_: object) -> None:
+    global _is_late
+    _is_late = True
+    if _num_reading:  # it may be stuck between two items
+        raise _LateError

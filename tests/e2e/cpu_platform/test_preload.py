@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from recipe.cpu_platform import ENVIRONMENT
-from recipe.cpu_platform.preload import WARM_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # whole jobs show the deaths too: test_modes.py, test_main_job.py
 PROBE = str(Path(__file__).with_name("preload_probe.py"))
@@ -21,7 +20,7 @@ LAUNCHER = ("-m", "recipe.cpu_platform.launch")
 def jobs(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run three jobs: two preloaded ones at the same time, of which one's driver is killed, and a plain one."""
     folder = tmp_path_factory.mktemp("preload")
-    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "2", WARM_VARIABLE: ""}
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "2"}
     waiting = start_marked([*LAUNCHER, PROBE, f"{folder}/waiting.json", "wait"], cwd=folder, environment=environment)
     forked = start_marked([*LAUNCHER, PROBE, f"{folder}/forked.json", "deaths"], cwd=folder, environment=environment)
     waiting.wait_until((folder / "waiting.json").exists, 200)

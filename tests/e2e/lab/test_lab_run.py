@@ -1,6 +1,5 @@
 """The lab's command: cut-off runs go on, complete ones are not run again, failed ones name their log."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import yaml
 
 from recipe.lab.arms import TUNED
-from recipe.online_refiner.run_dir import read_rows
+from recipe.online_refiner.run_files import read_rows
 
 REPOSITORY = Path(__file__).parents[3]
 SCRIPTS = REPOSITORY / "scripts" / "lab"
@@ -17,22 +16,13 @@ SCRIPTS = REPOSITORY / "scripts" / "lab"
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_path: Path) -> None:
-    base = tmp_path / "lab" / "base"
-    small = ["--examples", "64", "--hidden-size", "64", "--layers", "1"]
-    made = start_marked([str(SCRIPTS / "make_base_model.py"), "--output", str(base), *small], cwd=tmp_path)
-    assert made.wait(200) == 0, made.output()[-6000:]
-    rates = json.loads((base / "rates.json").read_text())
-    assert rates["held_out"]["num_problems"] == 78 and 0 <= rates["held_out"]["solved"] <= 1
-
     rules = tmp_path / "protocol.yaml"
     settings = {"num_steps": 3, "outcome_steps": [3], "learning_rate": 1e-3, "weights": dict.fromkeys(TUNED, 0.1)}
     rules.write_text(yaml.safe_dump(settings))
     command = [str(SCRIPTS / "run.py"), "final", "--only", "dapo-sft-seed1", "--protocol", str(rules)]
-    command += ["--output", str(base.parent)]
-    # A random model's rewards are all -1, of which the filter would leave nothing.
-    command += ["algorithm.filter_groups.enable=false", "trainer.save_freq=1", "trainer.test_freq=-1"]
+    command += ["--output", str(tmp_path / "lab"), "trainer.save_freq=1", "trainer.test_freq=-1"]
     first = start_marked(command, cwd=tmp_path)
-    run_dir = base.parent / "final" / "dapo-sft-seed1"
+    run_dir = tmp_path / "lab" / "final" / "dapo-sft-seed1"
     first.wait_until((run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").exists, 900)
     first.kill_all()
     num_done = len(list(read_rows(run_dir / "metrics.jsonl")))
@@ -53,9 +43,6 @@ def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_p
 
 @pytest.mark.e2e
 def test_a_run_that_fails_names_its_own_log(start_marked: Callable, tmp_path: Path) -> None:
-    (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "rates.json").write_text("{}")
-    (tmp_path / "base" / "model.safetensors").write_bytes(b"no model")
     command = [str(SCRIPTS / "run.py"), "calibrate", "--only", "lr0.001-seed101", "--output", str(tmp_path)]
     # No run of this protocol is known; and a mistake that is found before anything is imported.
     command += ["--protocol", str(tmp_path / "rules.yaml"), "console=none"]

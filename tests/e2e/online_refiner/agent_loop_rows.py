@@ -39,7 +39,7 @@ def write_step(
             metrics={"compute_score": 0.1},
             extra_fields={
                 "from_loop": "x",
-                "reward_extra_info": {"acc": 1, "first_error": 5, "feedback": FEEDBACK},
+                "reward_extra_info": {"acc": 1, "feedback": FEEDBACK},
             },
         )
         uid = f"s{step}g{number // GROUP_SIZE}"

@@ -15,7 +15,8 @@ from ray.cluster_utils import Cluster
 from verl.single_controller.ray import ResourcePoolManager
 from verl.single_controller.ray.base import split_resource_pool
 
-from recipe.online_refiner import schema
+from recipe.online_refiner.config.checks import load
+from refiner_worker import group as refiner_group
 from refiner_worker.group import RefinerGroup, model_config, rollout_config
 
 
@@ -25,9 +26,9 @@ def main(model: str, out: Path) -> None:
     node = cluster.add_node(num_cpus=4, num_gpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
-        overrides = ["platform=cpu", f"actor_rollout_ref.model.path={model}", "refiner.restart_timeout_s=5"]
+        overrides = ["platform=cpu", f"actor_rollout_ref.model.path={model}"]
         config = compose("online_refiner", overrides=overrides)
-    refiner = schema.load(config).refiner
+    refiner = load(config).refiner
     pools = ResourcePoolManager(resource_pool_spec={"refiner_pool": [1]}, mapping={})
     pools.create_resource_pool()
     group = object.__new__(RefinerGroup)
@@ -37,6 +38,7 @@ def main(model: str, out: Path) -> None:
     group._gpus_per_node, group._num_launches, group._replicas = 1, 1, {}
 
     cluster.remove_node(node)
+    refiner_group.RESTART_TIMEOUT_S = 5.0
     start = time.monotonic()
     try:
         group._restart(0)

@@ -6,6 +6,7 @@ commas), one step with each of its settings; step n is written to OUT/n.pt.
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -14,33 +15,30 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner import main, queue, schema, task_runner
+from recipe.online_refiner import config, main, task_runner
+from recipe.online_refiner import rows as queue
+from recipe.online_refiner.config.fields import ConstraintConfig
+from recipe.online_refiner.refine_actors import RefineWorker
 
-DEFAULTS = {
-    **{"alignment": "position", "credit": None},
-    **{"token_weights": None, "sft_normaliser": None, "pair_weights": None},
-}
-MODES = [
+DEFAULTS = {"alignment": "position", "credit": None, "sft_normaliser": "batch"}
+MODES: list[dict[str, str | None]] = [
     {"mode": "penalty"},
-    {"mode": "sft"},
+    {"mode": "sft", "sft_normaliser": "accepted"},
     {"mode": "none"},
     {"mode": "penalty", "alignment": "diff"},
-    {"mode": "sft", "token_weights": "edited"},
+    {"mode": "sft"},
 ]
-CREDITS = ("whole", "in_reward", "centred", "divergence", "exonerate")
-NEIGHBOURS = [
-    *({"mode": "lagrangian", "credit": credit} for credit in ("routed", "silent", "members")),
-    {"mode": "lagrangian", "credit": "members", "token_weights": "shaped", "pair_weights": "advantage"},
+IN_REWARD: list[dict[str, str | None]] = [
+    {"mode": "penalty", "credit": "in_reward"},
+    {"mode": "lagrangian", "credit": "in_reward"},
+    {"mode": "lagrangian"},
 ]
 CYCLES = {
-    "gae": [*MODES, {"mode": "lagrangian"}, {"mode": "penalty", "credit": "in_reward"}],
-    "grpo": [
-        *({"mode": mode, "credit": credit} for credit in CREDITS for mode in ("penalty", "lagrangian")),
-        *NEIGHBOURS,
-    ],
+    "gae": [*MODES, *IN_REWARD],
+    "grpo": [*IN_REWARD, {"mode": "lagrangian", "credit": "return_to_go"}, {"mode": "penalty"}],
     "dapo": MODES,
 }
-"""What each step of a cycle sets; other keys are null."""
+"""What each step of a cycle sets; other keys are DEFAULTS."""
 FIELDS = ("prompts", "responses", "response_mask", "rm_scores", "advantages", "old_log_probs", "values")
 
 
@@ -53,13 +51,19 @@ def steps(cycles: str) -> list[tuple[str, dict[str, str | None]]]:
     ]
 
 
+def set_constraint(worker: RefineWorker, constraint: ConstraintConfig) -> None:
+    """Change what a refine worker has read from the config."""
+    worker._constraint = constraint
+
+
 class CyclingTrainer(task_runner.OnlineRefinerSync):
     """Changes the mode from step to step."""
 
     def _step_once(self, *arguments, **keywords):  # type: ignore[no-untyped-def]
         self.config.algorithm.adv_estimator, settings = steps(os.environ["CYCLES"])[self.global_steps - 1]
-        for key, value in settings.items():
-            setattr(self.blocks.constraint, key, value)
+        constraint = replace(self.blocks.constraint, **settings)
+        self.blocks.constraint = self.stages._blocks.constraint = constraint
+        ray.get([worker.__ray_call__.remote(set_constraint, constraint) for worker in self.workers.start()])
         return super()._step_once(*arguments, **keywords)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
@@ -69,15 +73,16 @@ class CyclingTrainer(task_runner.OnlineRefinerSync):
         record = {name: [row.tolist() for row in data[name].unbind()] for name in fields}
         record["group"] = [key.rsplit("_", 2)[0] for key in batch.keys]
         record["refined"] = {}
-        for index, outcome in self.state.outcomes.items():
-            if outcome.is_used or index in self.state.nll:
+        for index, pair in self.state.pairs.items():
+            if pair.is_used or pair.nll is not None:
                 row = queue.rows_of(batch, [index])
-                log_probs = queue.read(row, "refine_log_probs")["refine_log_probs"] if index in self.state.nll else None
+                known = pair.nll is not None
+                log_probs = queue.read(row, "refine_log_probs")["refine_log_probs"] if known else None
                 record["refined"][index] = {
                     "ids": queue.read(row, "refine_ids")["refine_ids"][0].tolist(),
                     "log_probs": None if log_probs is None else log_probs[0].tolist(),
-                    "accepted": outcome.is_used,
-                    "reward": outcome.refined_reward,
+                    "accepted": pair.is_used,
+                    "reward": pair.refined_reward,
                 }
         record["estimator"], record["settings"] = steps(os.environ["CYCLES"])[self.global_steps - 1]
         torch.save(record, f"{os.environ['OUT']}/{self.global_steps}.pt")
@@ -90,15 +95,15 @@ class CyclingTaskRunner(task_runner.TaskRunner):
     trainers = {"sync": CyclingTrainer}
 
 
-def run(config: DictConfig) -> None:
+def run(composed: DictConfig) -> None:
     """Do what the main module does, with the task runner above."""
     task_runner.OnlineRefinerTaskRunner = ray.remote(CyclingTaskRunner)
-    main.prepare(config)
-    main.train(config)
+    main.prepare(composed)
+    main.train(composed)
 
 
 if __name__ == "__main__":
     os.environ["OUT"], os.environ["CYCLES"] = sys.argv[1:3]
-    with initialize_config_dir(str(Path(schema.__file__).parent / "config"), version_base=None):
+    with initialize_config_dir(str(Path(str(config.__file__)).parent), version_base=None):
         composed = compose("online_refiner", overrides=sys.argv[3:])
     run(composed)

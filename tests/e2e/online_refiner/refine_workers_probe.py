@@ -23,17 +23,19 @@ from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from recipe.online_refiner import patches, queue, schema
-from recipe.online_refiner.stages import Stages, member_of
+from recipe.online_refiner import patches
+from recipe.online_refiner import rows as queue
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.refine_actors import RefineWorkers
+from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
-from recipe.online_refiner.worker_group import RefineWorkers
 from refiner_worker.client import RefinerClient
 
 
 def refine(stages: Stages, batch: KVBatchMeta, client: RefinerClient, step: int) -> StepState:
     """Run the stages of a step that the workers have a part in."""
     state = StepState(step=step)
-    stages.see_rollouts(batch, state, rollout_s=1.0)
+    stages.see_rollouts(batch, state)
     stages.refine(batch, state, client, max_model_len=10_000)
     return state
 
@@ -54,41 +56,31 @@ def refusals(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str,
     return said
 
 
-def keep_blocks(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, Any]:
-    """Refine responses of three lines, whose second one the policy was not sure of."""
-    batch = write_step(8, tokenizer, text="ab\ncd\ne", unlikely="d")
-    state = refine(stages, batch, client, 8)
-    rows = queue.rows_of(batch, state.rows)
-    prompt_ids, max_tokens = ray.get(client.servers["one"].request.remote())
-    return {
-        "turn": queue.read_rollouts(rows)[0].turn_ids,
-        "refined": [row.tolist() for row in queue.read(rows, "refine_ids")["refine_ids"].unbind()],
-        "first_errors": [one.first_error for one in queue.read_rollouts(rows)],
-        "prompt": tokenizer.decode(prompt_ids),
-        "max_tokens": max_tokens,
-        "kept": [outcome.num_kept_tokens for outcome in state.outcomes.values()],
-        "metrics": {name: state.metrics[f"tokens/{name}"] for name in ("refine", "refine_kept")},
-        "copied": [outcome.num_copied_tokens for outcome in state.outcomes.values()],
-        "records": stages.records(batch, state.rows),
-    }
-
-
-def keep_what_the_refiner_would_write(
-    config: DictConfig, tokenizer: Any, client: RefinerClient, reward: Any
-) -> dict[str, Any]:
+def keep_prefix(config: DictConfig, tokenizer: Any, client: RefinerClient, reward: Any) -> dict[str, Any]:
     """Refine responses of three lines, of which the refiner would not write the last one."""
+    config.refiner.keep_prefix = True
+    blocks = load(config)
     workers = RefineWorkers(config, tokenizer, [reward], 2)
-    stages = Stages(config, schema.load(config), workers, total_training_steps=3)
+    stages = Stages(config, blocks, workers, total_training_steps=3)
     ray.get(client.servers["one"].would_not_write.remote(tokenizer.encode("e", add_special_tokens=False)[0]))
     batch = write_step(11, tokenizer, text="ab\ncd\ne")
     state = refine(stages, batch, client, 11)
     workers.finish()
-    prompt_ids, _ = ray.get(client.servers["one"].request.remote())
-    outcomes = list(state.outcomes.values())
+    rows = queue.rows_of(batch, state.rows)
+    prompt_ids, max_tokens = ray.get(client.servers["one"].request.remote())
+    pairs = list(state.pairs.values())
     return {
-        "kept": [outcome.num_kept_tokens for outcome in outcomes],
+        "turn": queue.read_rollouts(rows)[0].turn_ids,
+        "refined": [row.tolist() for row in queue.read(rows, "refine_ids")["refine_ids"].unbind()],
+        "counterparts": [row.tolist() for row in queue.read(rows, "refine_counterparts")["refine_counterparts"]],
+        "weights": [row.tolist() for row in queue.read(rows, "refine_weights")["refine_weights"]],
         "prompt": tokenizer.decode(prompt_ids),
-        "num_read": [outcome.num_prompt_tokens - 2 * len(prompt_ids) for outcome in outcomes],
+        "max_tokens": max_tokens,
+        "kept": [pair.num_kept_tokens for pair in pairs],
+        "metrics": {name: state.metrics[f"tokens/{name}"] for name in ("refine", "refine_kept")},
+        "num_read": [pair.num_prompt_tokens - 2 * len(prompt_ids) for pair in pairs],
+        "copied": [pair.num_copied_tokens for pair in pairs],
+        "records": queue.read_records(rows, tokenizer),
     }
 
 
@@ -96,49 +88,41 @@ def rescue(stages: Stages, tokenizer: Any, client: RefinerClient) -> list[tuple[
     """Keep groups of equal rewards, of which rounding has made advantages; return whose rewards differ, and |A|."""
     batch = write_step(9, tokenizer)
     state = refine(stages, batch, client, 9)
-    state.rewards[state.rows[0]] += 1.0
-    state.eta, state.members = 1.0, [member_of(batch, state, row) for row in state.rows]
+    state.pairs[state.rows[0]].reward += 1.0
+    state.eta = 1.0
     constraint = stages._blocks.constraint
     constraint.mode, constraint.rescue_dead_groups = "sft", True
-
-    def rounded(batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        shape = queue.read_padded(batch, "response_mask")["response_mask"].shape
-        queue.write_padded(batch, advantages=torch.full(shape, 0.056))
-        return batch
-
-    batch = stages.penalise(batch, state, rounded)
+    shape = queue.read_padded(batch, "response_mask")["response_mask"].shape
+    queue.write_column(batch, "advantages", torch.full(shape, 0.056))
+    stages.charge_advantages(batch, state)
     largest = queue.read_padded(batch, "advantages")["advantages"].abs().amax(-1).tolist()
     return [(int(row < GROUP_SIZE), round(largest[row], 3)) for row in state.rows]
 
 
-def charge_with_deaths(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, list[list[float]]]:
-    """Charge each response 2 before the estimator; a worker dies before that, and another one behind it."""
+def charge_rewards(stages: Stages, tokenizer: Any, client: RefinerClient) -> dict[str, list[list[float]]]:
+    """Charge each response 2 before the estimator, and take it out again."""
     batch = write_step(10, tokenizer)
     state = refine(stages, batch, client, 10)
     stages._workers.finish()
     rows = queue.rows_of(batch, state.rows)
-    state.eta, state.divergences = 1.0, dict.fromkeys(state.rows, 2.0)
-    state.members = [member_of(batch, state, row) for row in state.rows]
+    state.eta = 1.0
+    for pair in state.pairs.values():
+        pair.divergence = 2.0
+    zeros = torch.zeros_like(queue.read_padded(batch, "rm_scores")["rm_scores"])
+    queue.write_column(batch, "refine_charged", zeros)
     constraint = stages._blocks.constraint
-    constraint.mode, constraint.credit, constraint.rescue_dead_groups = "penalty", "whole", False
+    constraint.mode, constraint.credit, constraint.rescue_dead_groups = "lagrangian", None, False
     stages._config.algorithm.adv_estimator = "gae"
-    found = {}
 
     def rewards() -> list[list[float]]:
         return [row.tolist() for row in queue.read(rows, "rm_scores")["rm_scores"].unbind()]
 
-    def die() -> None:
-        worker = stages._workers.start()[0]
-        os.kill(ray.get(worker.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
-
-    def estimate(batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        found["charged"] = rewards()
-        die()
-        return batch
-
-    die()
-    stages.penalise(batch, state, estimate)
-    return {**found, "restored": rewards()}
+    own = stages.charge_rewards(batch, state)
+    charged = rewards()
+    stages.restore_rewards(batch, state, own)
+    state.eta = 0.0
+    assert stages.charge_rewards(batch, state) is None
+    return {"charged": charged, "restored": rewards()}
 
 
 def wait_for_rollouts_of_the_dead() -> str:
@@ -166,11 +150,11 @@ def kill_one(stages: Stages, batch: KVBatchMeta, client: RefinerClient, pid: int
     state = refine(stages, batch, client, 2)
     fields = queue.read(batch, "refine_ids", "refine_mask", "refine_used")
     return {
-        "verdicts": sorted(outcome.verdict for outcome in state.outcomes.values()),
+        "verdicts": sorted(pair.verdict for pair in state.pairs.values()),
         "aborts": ray.get(replica.aborts.remote()),
         "num_lost": state.metrics["refiner/failed/worker"],
         "used": fields["refine_used"].tolist(),
-        "used_by_tags": [int(batch.tags[row].get("refinement", {}).get("is_used", False)) for row in range(len(batch))],
+        "used_by_tags": [int(batch.tags[row].get(queue.TAG, {}).get("is_used", False)) for row in range(len(batch))],
         "refined": sorted({tuple(row.tolist()) for row in fields["refine_ids"].unbind()}),
     }
 
@@ -181,7 +165,7 @@ def main() -> None:
     overrides = [
         *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={out}.run", "refiner.template=dialogue"),
         *(f"data.train_batch_size={NUM_GROUPS}", f"actor_rollout_ref.rollout.n={GROUP_SIZE}"),
-        *("measure.num_kl_rollouts=3", "refiner.block=line", "refiner.block_choice=uncertainty"),
+        *("measure.num_kl_rollouts=3", "constraint.mode=penalty"),
         "refiner.context=[feedback,solution]",
     ]
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
@@ -189,7 +173,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(model)
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     transfer_queue.init(config.transfer_queue)
-    blocks = schema.load(config)
+    blocks = load(config)
     answer = [*tokenizer.encode("b", add_special_tokens=False), tokenizer.eos_token_id]
     replica = Replica.options(max_concurrency=100).remote(answer)
     reward = Reward.remote()
@@ -204,7 +188,7 @@ def main() -> None:
     known = queue.read(queue.rows_of(batch, state.kl_rows), "kl_ref_log_prob")["kl_ref_log_prob"]
     found: dict[str, Any] = {
         "edit_distance": state.metrics["refiner/edit_distance"],
-        "all": sorted(outcome.verdict for outcome in state.outcomes.values()),
+        "all": sorted(pair.verdict for pair in state.pairs.values()),
         "log_probs": [row.tolist() for row in known.unbind()],
         "groups_apart": sum(sum(key in part.keys for part in queue.shards(batch, 3)) != 1 for key in batch.keys),
         "request": ray.get(reward.first_request.remote()),
@@ -217,19 +201,16 @@ def main() -> None:
 
     state = refine(stages, write_step(3, tokenizer), client, 3)
     workers.finish()
-    found["after"] = sorted(outcome.verdict for outcome in state.outcomes.values())
+    found["after"] = sorted(pair.verdict for pair in state.pairs.values())
     tool_output_last = torch.tensor([1] * len(tokenizer.encode("abc")) + [0])
     state = refine(stages, write_step(4, tokenizer, response_mask=tool_output_last), client, 4)
     workers.finish()
-    found["tool_output_last"] = sorted(outcome.verdict for outcome in state.outcomes.values())
-    found["blocks"] = keep_blocks(stages, tokenizer, client)
-    workers.finish()
+    found["tool_output_last"] = sorted(pair.verdict for pair in state.pairs.values())
     found["rescued"] = rescue(stages, tokenizer, client)
     workers.finish()
-    found["deaths"] = charge_with_deaths(stages, tokenizer, client)
+    found["charged_rewards"] = charge_rewards(stages, tokenizer, client)
     workers.finish()
-    config.refiner.block_choice = "refiner"
-    found["written_by_the_refiner"] = keep_what_the_refiner_would_write(config, tokenizer, client, reward)
+    found["kept_prefix"] = keep_prefix(config, tokenizer, client, reward)
     found["dead_loop"] = wait_for_rollouts_of_the_dead()
     found["refusals"] = refusals(stages, tokenizer, client)
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))

@@ -23,10 +23,11 @@ from hydra import compose, initialize_config_dir
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.single_controller.ray import ResourcePoolManager
 
-from recipe.online_refiner import schema
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine import Refiner, reference_log_probs
-from recipe.online_refiner.rollout import Refinement, Rollout
+from refiner_worker import client as client_module
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.group import RefinerGroup
 from refiner_worker.prompts import RefinerPrompt
@@ -106,7 +107,7 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
 def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[int]:
     """What the same weights write in Hugging Face, which drafts nothing."""
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    ids = torch.tensor([refiner._encode(rollout, 0, refiner._told(rollout, [rollout]))])
+    ids = torch.tensor([refiner._encode(rollout, refiner._told(rollout, [rollout]))])
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.response_length)
     return refiner._parse(output[0, ids.shape[1] :].tolist(), rollout, []).token_ids
@@ -134,8 +135,8 @@ def break_requests(refiner: Refiner, tokenizer: Any, batch: list[Rollout]) -> di
 
 def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[int, list[Refinement]]:
     """Refine with a limit of requests in flight, shared by two processes; return also how many there were at most."""
-    config = dataclasses.replace(refiner.config, max_requests_in_flight=limit)
-    client = dataclasses.replace(refiner.client, config=config, num_processes=2, _num_in_flight={}, _slots={})
+    client_module.MAX_REQUESTS_IN_FLIGHT = limit
+    client = dataclasses.replace(refiner.client, num_processes=2, _num_in_flight={}, _slots={})
     narrow = dataclasses.replace(refiner, client=client)
 
     async def watch() -> tuple[int, list[Refinement]]:
@@ -148,27 +149,11 @@ def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[
     return asyncio.run(watch())
 
 
-def draw_candidates(refiner: Refiner, batch: list[Rollout], before: list[Refinement]) -> dict[str, Any]:
-    """Refine one response of each group, four times."""
-    changes = {"n": 4, "temperature": 1.0, "max_refinements_per_group": 1, "skip_reward_at_least": None}
-    config = dataclasses.replace(refiner.config, **changes)
-    client = dataclasses.replace(refiner.client, config=config)
-    drawn: dict[tuple[int, int], list[float]] = {}
-
-    async def remember(rollout: Rollout, response_ids: list[int]) -> float:
-        place = (int(rollout.group), rollout.session[0])
-        drawn.setdefault(place, []).append(await letters(rollout, response_ids))
-        return drawn[place][-1]
-
-    capped = refine(dataclasses.replace(refiner, config=config, client=client, score=remember), batch)
-    return {
-        "capped": [refinement.verdict == "not_chosen" for refinement in capped],
-        "prompt_ratio": capped[0].num_prompt_tokens / before[0].num_prompt_tokens,
-        "best_kept": [
-            capped[4 * group + session].reward == max(rewards) for (group, session), rewards in drawn.items()
-        ],
-        "num_drawn": max(map(len, drawn.values())),
-    }
+def capped(refiner: Refiner, batch: list[Rollout]) -> list[bool]:
+    """Refine one response of each group; return which were not chosen."""
+    config = dataclasses.replace(refiner.config, max_refinements_per_group=1)
+    refined = refine(dataclasses.replace(refiner, config=config), batch)
+    return [refinement.verdict is Verdict.NOT_CHOSEN for refinement in refined]
 
 
 def engine_of(group: RefinerGroup) -> psutil.Process:
@@ -226,7 +211,7 @@ def main() -> None:
     model_path, config_folder = sys.argv[1:3]
     with initialize_config_dir(config_folder, version_base=None):
         config = compose("online_refiner", overrides=[f"actor_rollout_ref.model.path={model_path}", *OVERRIDES])
-    blocks = schema.load(config)
+    blocks = load(config)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     plan = make_plan(config, blocks, tokenizer=tokenizer)
     ray.init(num_gpus=1, num_cpus=8, include_dashboard=False, log_to_driver=False)
@@ -241,7 +226,6 @@ def main() -> None:
     )
     refiner = Refiner(
         config=blocks.refiner,
-        constraint=blocks.constraint,
         client=group.client(),
         prompt=RefinerPrompt(blocks.refiner.template_path(), tokenizer),
         turn_end=read_turn_end(model_path, tokenizer),
@@ -261,13 +245,14 @@ def main() -> None:
 
     result["most_in_flight"], narrow = most_in_flight(refiner, batch, limit=6)
     result["same_in_turn"] = [a.token_ids == b.token_ids for a, b in zip(before, narrow, strict=True)]
-    prompts = [refiner._encode(rollout, 0, refiner._told(rollout, [rollout])) for rollout in rollouts(tokenizer, 200)]
+    prompts = [refiner._encode(rollout, refiner._told(rollout, [rollout])) for rollout in rollouts(tokenizer, 200)]
+    client_module.MAX_REQUESTS_IN_FLIGHT = 256
     result["num_given_up"] = asyncio.run(give_up(refiner.client, prompts))
     result.update(asyncio.run(abandon(refiner.client, engine_of(group), prompts[:100])))
     read = next(iter(refiner.client.servers.values())).__ray_call__.remote(lambda server: server.model_config)
     result["read_by_the_server"] = [ray.get(read).hf_config.max_position_embeddings, ray.get(read).local_path]
     result.update(break_requests(refiner, tokenizer, batch))
-    result.update(draw_candidates(refiner, batch, before))
+    result["capped"] = capped(refiner, batch)
     try:
         asyncio.run(refiner.client.generate([5] * (plan.max_model_len + 1), [], 1))
     except RefinerRequestError as error:

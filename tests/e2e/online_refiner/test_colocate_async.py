@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_dir import read_rows, refinement_lines
+from recipe.online_refiner.run_files import read_rows, refinement_lines
 
 NUM_STEPS = 3
 PLACEMENTS = {
@@ -27,7 +27,12 @@ def test_the_asynchronous_trainer_refines(
         [
             *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
             *("trainer.v1.trainer_mode=colocate_async", *PLACEMENTS[placement]),
-            *("refiner.template=dialogue", "constraint.eta=0.1", "measure.cross_entropy_all_every=1"),
+            *(
+                "refiner.template=dialogue",
+                "constraint.mode=penalty",
+                "constraint.eta=0.1",
+                "measure.cross_entropy_all_every=1",
+            ),
             *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
         ],
         cwd=tmp_path,

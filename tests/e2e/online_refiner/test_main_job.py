@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_dir import refinement_lines
+from recipe.online_refiner.run_files import refinement_lines
 
 REPOSITORY = Path(__file__).parents[3]
 STEPS = [1, 2, 3]  # of stock verl's job
@@ -67,7 +67,7 @@ def assert_same_parameters(stock: Path, run_dir: Path) -> None:
 
 def assert_exported(run_dir: Path, folder: Path) -> None:
     """Export the last checkpoint; the folder must hold its parameters."""
-    command = [sys.executable, "scripts/export_checkpoint.py", str(run_dir), "--output", str(folder)]
+    command = [sys.executable, "-m", "recipe.evaluation.export", str(run_dir), "--output", str(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == str(folder)
@@ -113,7 +113,13 @@ def resumed(stock_on: Callable, start_marked: Callable, tmp_path_factory: pytest
     """Refine on two workers with eta 0; kill the run when it has a checkpoint, and start it again."""
     stock, folder = stock_on(2), tmp_path_factory.mktemp("resumed")
     run_dir = folder / "run"
-    settings = ("constraint.eta=0", "refiner.template=dialogue", "refiner.temperature=0", "refiner.num_replicas=1")
+    settings = (
+        "constraint.mode=penalty",
+        "constraint.eta=0",
+        "refiner.template=dialogue",
+        "refiner.temperature=0",
+        "refiner.num_replicas=1",
+    )
     command = ours(run_dir, *settings, *stock.job)
     first = start_marked(command, cwd=folder)
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"

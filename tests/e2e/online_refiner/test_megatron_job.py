@@ -47,7 +47,7 @@ def steps_of(folder: Path, num_steps: int) -> list[dict[str, Any]]:
 
 def exported(folder: Path, output: Path) -> dict[str, torch.Tensor]:
     """Export a run's last checkpoint and return its parameters."""
-    command = [sys.executable, "scripts/export_checkpoint.py", str(folder / "run"), "--output", str(output)]
+    command = [sys.executable, "-m", "recipe.evaluation.export", str(folder / "run"), "--output", str(output)]
     done = subprocess.run(command, cwd=REPOSITORY, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     AutoTokenizer.from_pretrained(output)
@@ -63,7 +63,7 @@ def test_penalty_on_two_ranks_killed_resumed_and_exported(
     rollouts = ["skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={tmp_path}/rollouts"]
     rollouts += ["skip.rollout_tq.steps=[1,2,3,4]", "trainer.total_training_steps=4", "trainer.save_freq=1"]
     rates = ["actor_rollout_ref.actor.optim.lr=2e4", "actor_rollout_ref.actor.optim.weight_decay=0"]
-    settings = ["constraint.eta=0.05", *TWO_RANKS, adam, *rates, *rollouts]
+    settings = ["constraint.mode=penalty", "constraint.eta=0.05", *TWO_RANKS, adam, *rates, *rollouts]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
@@ -95,7 +95,13 @@ def test_penalty_on_two_ranks_killed_resumed_and_exported(
 
 def test_sft_on_two_ranks(command: Callable, start_marked: Callable, tmp_path: Path) -> None:
     arguments = command(
-        *("constraint.mode=sft", "constraint.eta=0.5", "measure.cross_entropy_all_every=1", *TWO_RANKS),
+        *(
+            "constraint.mode=sft",
+            "constraint.sft_normaliser=accepted",
+            "constraint.eta=0.5",
+            "measure.cross_entropy_all_every=1",
+            *TWO_RANKS,
+        ),
         *("actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=3", f"run_dir={tmp_path}/run"),
     )
     job = start_marked(arguments, cwd=tmp_path)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from recipe.online_refiner.run_dir import refinement_lines
+from recipe.online_refiner.run_files import refinement_lines
 
 DEDICATED = ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"]
 PLACEMENTS = {
@@ -55,6 +55,7 @@ def test_all_placements_give_the_same_refinements(
                 *("actor_rollout_ref.rollout.top_k=1", "actor_rollout_ref.rollout.n=2", "refiner.temperature=0"),
                 *(
                     "refiner.template=dialogue",
+                    "constraint.mode=penalty",
                     "constraint.eta=0.1",
                     f"actor_rollout_ref.model.path={babbler}",
                     "actor_rollout_ref.actor.optim.lr=0",

@@ -22,8 +22,7 @@ def test_a_restart_on_a_lost_node_has_an_end(
     assert job.survivors() == []
     result = json.loads(found.read_text())
     assert "refiner replica 0 died and could not be started again" in result["error"]
-    assert "not there within refiner.restart_timeout_s=5)" in result["error"]
-    assert 5 <= result["seconds"] < 20
+    assert "not there within 5 s)" in result["error"]
 
 
 @pytest.mark.e2e
@@ -57,8 +56,6 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert result["solved"] == ["max_reward"]
     assert "reward" in result["bad_reward"] and "accepted" not in result["bad_reward"]
     assert result["capped"] == [False, True, True, True] * 3, "equal rewards: the first of each group of four"
-    assert result["prompt_ratio"] == 4, "four candidates"
-    assert result["num_drawn"] > 1 and all(result["best_kept"])
     assert "no room to generate" in result["too_long_for_the_server"]
     assert result["alive_after_bad_requests"]
     assert "request" in result["killed"], "the refiner died too late for this test to show anything"

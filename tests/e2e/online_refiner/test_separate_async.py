@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_dir import refinement_lines
+from recipe.online_refiner.run_files import refinement_lines
 
 pytestmark = [pytest.mark.timeout(2400)]
+PROBE = Path(__file__).with_name("log_probs_probe.py")
 STOCK_VERL = [
     *("-m", "recipe.cpu_platform.launch", "-m", "verl.trainer.main_ppo"),
     *("hydra.searchpath=[pkg://recipe.cpu_platform.config]", "+platform=cpu", "trainer.logger=[console,file]"),
@@ -37,10 +38,10 @@ IN_ORDER = [
 ]
 
 
-def ours(run_dir: Path, *overrides: str) -> list[str]:
+def ours(run_dir: Path, *overrides: str, main: tuple[str, ...] = ("-m", "recipe.online_refiner.main")) -> list[str]:
     """Return the command of a run whose three pools have one worker each, the trainer's without a server."""
     return [
-        *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *overrides),
+        *(*main, "platform=cpu", "constraint.mode=penalty", f"run_dir={run_dir}", *overrides),
         *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=3"),
         *("refiner.template=dialogue", "actor_rollout_ref.hybrid_engine=False"),
     ]
@@ -126,7 +127,8 @@ def trained(start_marked: Callable, letters_job: list[str], tmp_path_factory: py
         *("measure.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=5e-4"),
         "refiner.temperature=1",  # refinements begin as responses do
     ]
-    first = start_marked(ours(run_dir, *job, "trainer.total_training_steps=99"), cwd=folder)
+    recording = ("-m", "recipe.cpu_platform.launch", str(PROBE), str(folder / "pairs.jsonl"))
+    first = start_marked(ours(run_dir, *job, "trainer.total_training_steps=99", main=recording), cwd=folder)
     first.wait_until((run_dir / "metrics.jsonl").exists, 900)
     replica = re.search(r"refiner replica 0: server process (\d+)", first.output())
     assert replica is not None
@@ -185,8 +187,8 @@ def test_servers_get_weights_and_the_metrics_say_how_old_they_were(trained: Trai
 def test_both_log_probs_are_of_the_weights_that_the_step_began_with(trained: Trained) -> None:
     """A response and its refinement begin alike: so do their log-probs, also after the step's first update."""
     num_alike = 0
-    for pair in rows(trained.run_dir / "tokens.jsonl"):
-        for (token, log_prob), (refined, refined_log_prob) in zip(pair["response"], pair["refined"], strict=False):
+    for line in (trained.run_dir.parent / "pairs.jsonl").read_text().splitlines():
+        for token, log_prob, refined, refined_log_prob in zip(*json.loads(line), strict=False):
             if token != refined:
                 break
             assert refined_log_prob == pytest.approx(log_prob, abs=3e-4)

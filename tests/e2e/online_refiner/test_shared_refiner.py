@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_dir import read_rows, refinement_lines
+from recipe.online_refiner.run_files import read_rows, refinement_lines
 from refiner_worker.config import TEMPLATES
 from refiner_worker.parsing import parse_answer
 from refiner_worker.prompts import RefinerPrompt
@@ -28,7 +28,7 @@ def test_the_rollouts_servers_refine(
             *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
             *("refiner.placement=shared", "refiner.template=dialogue", "actor_rollout_ref.rollout.max_model_len=640"),
             *("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=64"),
-            *("actor_rollout_ref.actor.optim.lr=0.3", "constraint.eta=0.1"),
+            *("actor_rollout_ref.actor.optim.lr=0.3", "constraint.mode=penalty", "constraint.eta=0.1"),
             *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.save_freq=-1"),
         ],
         cwd=tmp_path,

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_dir import read_rows, refinement_lines
-from recipe.smoke.reward import compute_score
+from recipe.online_refiner.run_files import read_rows, refinement_lines
+from recipe.smoke.letters import compute_score
 
 NUM_STEPS = 4
 
@@ -24,7 +24,12 @@ def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[s
         [
             *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
             *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"),
-            *("refiner.template=dialogue", "refiner.max_refinements_per_group=3", "constraint.eta=0.1"),
+            *(
+                "refiner.template=dialogue",
+                "refiner.max_refinements_per_group=3",
+                "constraint.mode=penalty",
+                "constraint.eta=0.1",
+            ),
             *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
             *("measure.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=1e-3"),
             *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),

@@ -10,9 +10,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from recipe.online_refiner import main, schema
+from recipe.online_refiner import config, main
 
-CONFIG = Path(schema.__file__).parent / "config"
+CONFIG = Path(str(config.__file__)).parent
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
 BASES = {"apps_dapo", "apps_ppo", "dialogue_ppo", "gsm8k_grpo"}  # the others change a few of their keys
 TWINS = {"gsm8k_grpo": "math", "math_dapo": "math", "reasoning_gym": "puzzles", "lab_sums": "puzzles"}  # others: cpu

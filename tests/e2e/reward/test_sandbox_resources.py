@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -88,11 +87,9 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("mode", ["kill zygote", "kill slot", "close"])
+@pytest.mark.parametrize("mode", ["kill slot", "close"])
 def test_no_program_outlives_its_slot(sandbox: LocalSandbox, mode: str) -> None:
-    assert run(sandbox, "import ctypes, signal").status == "ok"
-    zygote = sandbox._zygotes["full"].pid
-    (slot,) = children_of(zygote)
+    slot = sandbox._idle["standard"][0].pid
     limits = Limits(infra_attempts=1)
     thread = threading.Thread(target=lambda: run(sandbox, STUBBORN, timeout_s=60.0, limits=limits))
     thread.start()
@@ -102,7 +99,7 @@ def test_no_program_outlives_its_slot(sandbox: LocalSandbox, mode: str) -> None:
     if mode == "close":
         sandbox.close()
     else:
-        os.kill(zygote if mode == "kill zygote" else slot, signal.SIGKILL)
+        os.kill(slot, signal.SIGKILL)
     thread.join(30)
     try:
         wait_for(lambda: not is_alive(program), timeout_s=5.0)
@@ -112,7 +109,7 @@ def test_no_program_outlives_its_slot(sandbox: LocalSandbox, mode: str) -> None:
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5])
-def test_zygotes_end_silently_whenever_the_trusted_process_does(tmp_path: Path, delay_s: float) -> None:
+def test_slots_end_silently_whenever_the_trusted_process_does(tmp_path: Path, delay_s: float) -> None:
     code = """
         import threading
         from reward.limits import Limits
@@ -138,10 +135,8 @@ def test_zygotes_end_silently_whenever_the_trusted_process_does(tmp_path: Path, 
         process.terminate()
         process.wait()
         process.stdout.close()
-    # A folder made just before the end stays until the next start.
-    start = "from reward.sandbox import LocalSandbox; LocalSandbox(num_slots=1).close()"
-    subprocess.run([sys.executable, "-c", start], cwd=REPOSITORY, env=environment, check=True)
-    wait_for(lambda: not list(tmp_path.glob("reward-sandbox-*")))
+    # A folder made just before the end may stay: there was no slot yet that could write into it.
+    wait_for(lambda: not list(tmp_path.glob("sandbox-scratch-*/*")))
     assert errors.read_text() == ""
 
 
@@ -152,105 +147,3 @@ def test_too_many_bytes_are_seen_though_the_program_ends_at_once(sandbox: LocalS
     assert run(sandbox, "".join(map(code.format, range(4))), limits=limits).status == "output_limit"
     assert run(sandbox, "for i in range(256): open(str(i), 'w').close()").status == "ok"
     assert run(sandbox, "for i in range(257): open(str(i), 'w').close()").status == "output_limit"
-
-
-FULL_DISK = """
-import os, threading, time
-from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
-FILLER = '''
-import ctypes, os, time
-libc = ctypes.CDLL(None)
-fd = os.open("f", os.O_RDWR | os.O_CREAT)
-at, size = 0, 1 << 26
-while size >= 4096:
-    if libc.fallocate(fd, 1, ctypes.c_long(at), ctypes.c_long(size)) == 0: at += size
-    else: size //= 2
-print(at, flush=True)
-try:
-    while True:
-        fd = os.open("g", os.O_RDWR | os.O_CREAT)
-        os.unlink("g")
-        os.write(fd, bytes(1 << 20))
-except OSError: pass
-time.sleep(3)
-'''
-NEIGHBOUR = "open('f', 'w').write('x' * 100_000)\\nprint(len(open('f').read()))"
-sandbox = LocalSandbox(num_slots=2)
-limits = Limits(open_files=1024)
-run = lambda code: sandbox.execute(Program(code=code), limits=limits, timeout_s=4)
-run("import ctypes")
-thread = threading.Thread(target=run, args=(FILLER,))
-thread.start()
-time.sleep(0.5)
-print(run(NEIGHBOUR).stdout.strip(), os.statvfs(os.environ["TMPDIR"]).f_bavail > 0)
-thread.join()
-sandbox.close()
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
-def test_a_program_that_fills_its_disk_harms_no_neighbour(tmp_path: Path) -> None:
-    small_disk = f'mount -t tmpfs -o size=48m none {tmp_path} && exec "$0" -c "$1"'
-    command = ["unshare", "--mount", "sh", "-c", small_disk, sys.executable, FULL_DISK]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("100000 True\n", "")
-
-
-def test_scratch_folders_of_dead_owners_are_removed_at_the_next_start(tmp_path: Path) -> None:
-    start = """
-        import os, sys
-        from reward.limits import Limits
-        from reward.sandbox import LocalSandbox, Program
-        sandbox = LocalSandbox(num_slots=1)
-        sandbox.execute(Program(code="open('f', 'w').write('x' * 10**6)"), limits=Limits(), timeout_s=4)
-        print(sandbox._zygotes["lean"].scratch, flush=True)
-        if sys.argv[1] == "die":
-            os.kill(sandbox._zygotes["lean"].pid, 9)
-            os.kill(os.getpid(), 9)
-        input()
-        sandbox.close()
-    """
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", textwrap.dedent(start)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    live = subprocess.Popen([*command, "live"], cwd=REPOSITORY, env=environment, text=True, **pipes)
-    dead = subprocess.Popen([*command, "die"], cwd=REPOSITORY, env=environment, text=True, **pipes)
-    folders = [Path(process.stdout.readline().strip()) for process in (live, dead) if process.stdout is not None]
-    dead.communicate()
-    assert all(folder.exists() for folder in folders)
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "file").touch()
-    (tmp_path / "reward-scratch-link").symlink_to(tmp_path / "kept")
-    if os.geteuid() == 0:
-        (tmp_path / "reward-scratch-of-another").mkdir()
-        os.chown(tmp_path / "reward-scratch-of-another", 65534, 65534)
-    before = {path.name for path in tmp_path.iterdir()}
-
-    def start_another() -> set[str]:
-        subprocess.run(
-            [*command, "live"], cwd=REPOSITORY, env=environment, input="\n", stdout=-3, text=True, check=True
-        )
-        return {path.name for path in tmp_path.iterdir()}
-
-    wait_for(lambda: start_another() == before - {folders[1].name})  # the slots of the dead end a moment after them
-    assert folders[0].exists() and (tmp_path / "kept" / "file").exists()
-    live.communicate("\n")
-    assert not folders[0].exists()
-
-
-def test_starts_at_once_do_not_remove_each_others_folders(tmp_path: Path) -> None:
-    code = """
-        import os
-        from reward.sandbox.scratch_folder import ScratchFolder
-        for _ in range(150):
-            folders = [ScratchFolder(), ScratchFolder()]
-            assert all(os.path.samestat(os.fstat(folder.fd), os.stat(folder.path)) for folder in folders)
-            [folder.remove() for folder in folders]
-    """
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    processes = [subprocess.Popen(command, cwd=REPOSITORY, env=environment) for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0] * 4
-    assert list(tmp_path.iterdir()) == []

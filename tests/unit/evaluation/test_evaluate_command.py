@@ -34,7 +34,7 @@ def test_result_says_what_happened(run: Callable, capsys: pytest.CaptureFixture[
     assert result["pass_at_k"] == {"pass@1": 0.75, "pass@2": 1.0}
     assert result["verdicts"] == {"passed": 3, "wrong": 1}
     assert (result["num_problems"], result["num_samples"], result["prompt"]) == (2, 4, None)
-    assert result["versions"]["python"] and "vllm" in result["versions"]
+    assert result["versions"]["python"] and result["versions"]["torch"]
     assert result["samples"][1] == {
         "task_id": "HumanEval/0",
         "verdict": "wrong",
@@ -46,7 +46,7 @@ def test_result_says_what_happened(run: Callable, capsys: pytest.CaptureFixture[
     }
     assert result["samples"][1]["program"].startswith("from typing import List")
     printed = capsys.readouterr().out
-    assert "humaneval, 2 of 2 problems" in printed and "pass@2      1.0000" in printed
+    assert "'pass@2': 1.0" in printed
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["result.json"]
 
 
@@ -104,25 +104,21 @@ def test_final_answers_are_graded_as_in_training(
     assert result["pass_at_k"] == {"pass@1": 0.75} and result["samples"][2]["detail"] == "no_answer: "
 
 
-def test_limit_and_partial(run: Callable) -> None:
+def test_limit(run: Callable) -> None:
     status, result = run([RIGHT, SWAP], "--limit", "1")  # the samples of other tasks are left out
     assert (status, result["num_problems"], result["num_problems_of_benchmark"]) == (0, 1, 2)
-    status, result = run([WRONG], "--partial")
-    assert (status, result["num_problems"], result["pass_at_k"]) == (0, 1, {"pass@1": 0.0})
 
 
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ([RIGHT], [], "no sample of 1 tasks (HumanEval/1): give samples of every task, or"),
-        ([], ["--partial"], "no sample of 2 tasks"),
+        ([RIGHT], [], "1 tasks have no sample, such as HumanEval/1"),
         ([{**RIGHT, "task_id": 7}], [], "line 1: unknown task_id 7"),
         ([RIGHT, {"completion": ""}], [], "line 2: no 'task_id'"),
         ([{"task_id": 1}], [], "line 1: give one of completion, solution, got neither"),
         ([{**RIGHT, **SWAP}], [], "got completion and solution"),
         ([{**RIGHT, "completion": None}], [], "completion is NoneType: give text"),
         ([RIGHT, SWAP], ["--k", "1,2"], "pass@2 needs 2 samples of every task, HumanEval/0 has 1"),
-        ([RIGHT, SWAP], ["--k", "0"], "--k 0: give whole numbers from 1"),
         ([RIGHT, SWAP], ["--timeout", "0"], "test_s must be a number above 0"),
         ([RIGHT, SWAP], ["--data", "/nowhere.jsonl"], "No such file or directory: '/nowhere.jsonl'"),
         ([RIGHT, SWAP], ["--sandbox-url", "nowhere"], "set it to the http:// address"),
@@ -137,50 +133,9 @@ def test_wrong_input_is_one_line_and_status_2(
     assert message in captured.err
 
 
-def test_bad_lines(evaluate: ModuleType, humaneval_file: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    samples = tmp_path / "samples.jsonl"
-    command = ["--benchmark", "humaneval", "--data", humaneval_file, "--samples"]
-    for content, message in [(b"{", "line 1: not JSON"), (b"[]", "line 1: not an object"), (b"\xff", "UTF-8")]:
-        samples.write_bytes(content)
-        assert evaluate.main([*command, str(samples)]) == 2
-        assert message in capsys.readouterr().err
-    (tmp_path / "samples.gz").write_bytes(b"no gzip")
-    assert evaluate.main([*command, str(tmp_path / "samples.gz")]) == 2
-    assert evaluate.main([*command, str(tmp_path / "none")]) == 2
-    assert "No such file" in capsys.readouterr().err
-
-
-def test_options_of_a_model_are_checked_before_it_is_read(
-    evaluate: ModuleType, humaneval_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["--benchmark", "humaneval", "--data", humaneval_file, "--model", "/nowhere"]
-    for options, message in [
-        (["--num-samples", "2"], "set --temperature above 0"),
-        (["--k", "10"], "pass@10 needs --num-samples 10 or more"),
-        (["--max-new-tokens", "0"], "at least 1"),
-        (["--temperature", "-1"], "from 0 to 2"),
-        (["--temperature", "3"], "from 0 to 2"),
-    ]:
-        assert evaluate.main([*command, *options]) == 2
-        assert message in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        evaluate.main([*command, "--samples", "both"])
-
-
 def test_programs_that_could_not_be_run(run: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     # Nothing listens there: no statement about the samples.
     status, result = run([RIGHT, SWAP], "--sandbox-url", "http://127.0.0.1:9")
     assert (status, result["pass_at_k"], result["verdicts"]) == (1, {"pass@1": None}, {"infra_error": 2})
-    captured = capsys.readouterr()
-    assert captured.err.count("could not be run") == 2 and "HumanEval/1" in captured.err
-    assert "pass@1      -" in captured.out
-
-
-def test_reference_that_could_not_be_run(
-    evaluate: ModuleType, plus_file: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["--benchmark", "humaneval+", "--data", plus_file, "--samples", write([RIGHT], "s.jsonl"), "--partial"]
-    output = tmp_path / "result.json"
-    assert evaluate.main([*command, "--output", str(output), "--sandbox-url", "http://127.0.0.1:9"]) == 1
-    assert "error: HumanEval/0: its reference solution could not be run" in capsys.readouterr().err
-    assert not output.exists()
+    error = capsys.readouterr().err
+    assert error.count("could not be run") == 2 and "HumanEval/1" in error

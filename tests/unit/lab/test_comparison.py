@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from recipe.lab.comparison import OUTCOMES, interval
-from recipe.online_refiner.rollout import Refinement, Rollout
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 
 
 def test_what_becomes_of_a_wrong_answer() -> None:
     old = Rollout(key="0_0_0", messages=[], prompt_ids=[1], response_ids=[3, 2], reward=-0.3, request={})
     refinements = {
-        "improved": Refinement(verdict="accepted", token_ids=[4, 2], reward=0.0),
-        "worsened": Refinement(verdict="not_better", token_ids=[4, 2], reward=-1.0),
-        "verbatim": Refinement(verdict="not_better", token_ids=[3, 2], reward=-0.3),
-        "truncated": Refinement(verdict="truncated"),
-        "": Refinement(verdict="not_better", token_ids=[4, 2], reward=-0.3),
-        "none": Refinement(verdict="timeout"),
+        "improved": Refinement(verdict=Verdict.ACCEPTED, token_ids=[4, 2], reward=0.0),
+        "worsened": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[4, 2], reward=-1.0),
+        "verbatim": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[3, 2], reward=-0.3),
+        "truncated": Refinement(verdict=Verdict.TRUNCATED),
+        "": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[4, 2], reward=-0.3),
+        "none": Refinement(verdict=Verdict.TIMEOUT),
     }
     for name, new in refinements.items():
         assert [outcome for outcome, holds in OUTCOMES.items() if holds(old, new)] == [name] * (name in OUTCOMES)

@@ -11,9 +11,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from recipe.online_refiner import schema
+from recipe.online_refiner import config as package
 
-CONFIG = Path(schema.__file__).parent / "config"
+CONFIG = Path(package.__file__).parent
 GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
 
 

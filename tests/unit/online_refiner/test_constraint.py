@@ -1,88 +1,287 @@
-"""Eq. 6 against numbers worked out by hand."""
+"""Eq. 6 from the gate to the advantages, against numbers worked out by hand, and what holds for all others."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rapidfuzz.distance import Levenshtein
+from torch import Tensor
 
-from recipe.online_refiner.alignment import counterparts, position
-from recipe.online_refiner.constraint import accepts, charge, kl_to_reference
-from recipe.online_refiner.credit import return_to_go, token_penalty
-
-# Five rows: accepted with a' shorter than a; accepted with a' longer; rejected; accepted, but a has a tool token at
-# position 1; padding (no refinement, no response token).
-LOG_PROBS = torch.tensor(
-    [
-        [-1.0, -2.0, 0.0, 0.0],
-        [-0.5, -0.25, -4.0, -8.0],
-        [-3.0, -3.0, -3.0, 0.0],
-        [-1.0, -1.0, -1.0, 0.0],
-        [-9.0, 0.0, 0.0, 0.0],
-    ]
-)
-REFINE_MASK = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
-RESPONSE_MASK = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 0, 1], [0, 0, 0]])
-ACCEPTED = torch.tensor([True, True, False, True, False])
-COUNTERPARTS = counterparts(
+from recipe.online_refiner.config.fields import ConstraintConfig
+from recipe.online_refiner.constraint import (
+    ALIGNMENTS,
+    IN_ADVANTAGES,
+    IN_REWARDS,
+    NONE,
+    Charges,
+    accepts,
+    charge,
+    counterparts,
+    diff,
+    make_eta,
     position,
-    [[5] * 3, [5] * 2, [5] * 3, [5] * 3, [5]],
-    [[6] * 2, [6] * 4, [6] * 3, [6] * 3, [6]],
-    ACCEPTED.tolist(),
-    [0] * 5,
-    [0] * 5,
+    return_to_go,
+    since,
+    times_charged,
 )
-ETA = torch.tensor([[0.1]])
+
+EOS, N = 0, NONE
+TOKENS = st.lists(st.integers(1, 4), max_size=8).map(lambda ids: [*ids, EOS])
 
 
-def charged(log_probs: torch.Tensor = LOG_PROBS) -> torch.Tensor:
-    return charge(refine_log_probs=log_probs, counterparts=COUNTERPARTS, response_mask=RESPONSE_MASK)
-
-
-def penalty() -> torch.Tensor:
-    return token_penalty(charged(), ETA)
-
-
-def test_penalty_by_hand() -> None:
-    expected = torch.tensor(
-        [[-0.1, -0.2, 0.0], [-0.05, -0.025, 0.0], [0.0, 0.0, 0.0], [-0.1, 0.0, -0.1], [0.0, 0.0, 0.0]]
+def padded(rows: list[list[int]], value: float = 0) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row, dtype=torch.long) for row in rows], batch_first=True, padding_value=value
     )
-    torch.testing.assert_close(penalty(), expected, atol=1e-6, rtol=0)
 
 
-def test_penalised_advantages_by_hand() -> None:
-    advantages = torch.tensor([[1.0, 1, 1], [-1, -1, 0], [0.5, 0.5, 0.5], [2, 0, 2], [0, 0, 0]])
-    expected = torch.tensor([[0.7, 0.8, 1.0], [-1.075, -1.025, 0.0], [0.5, 0.5, 0.5], [1.8, 0.0, 1.9], [0.0, 0.0, 0.0]])
-    before = advantages.clone()
-    result = return_to_go(advantages, {"refine_charged": charged(), "block": RESPONSE_MASK}, ETA)
-    torch.testing.assert_close(result, expected, atol=1e-6, rtol=0)
-    assert torch.equal(advantages, before), "the estimator's tensor must not change in place"
+# ---- gate and alignment
 
 
-def test_eta_zero_gives_exactly_zero_even_for_impossible_tokens() -> None:
-    impossible = torch.full_like(LOG_PROBS, -torch.inf)
-    assert torch.equal(token_penalty(charged(impossible), 0 * ETA), torch.zeros(5, 3))
-
-
-def test_garbage_under_the_mask_does_not_leak() -> None:
-    dirty = torch.where(REFINE_MASK.bool(), LOG_PROBS, torch.nan)
-    assert torch.equal(charged(dirty), charged())
-
-
-def test_kl_by_hand() -> None:
-    # d = log 2 and d = -log 2: k3 = 2 - 1 - log 2 and 0.5 - 1 + log 2; their mean is 0.25.
-    log_probs = torch.tensor([[-1.0, -1.0, -7.0]])
-    reference = log_probs + torch.tensor([[0.6931471806, -0.6931471806, 5.0]])
-    mask = torch.tensor([[1, 1, 0]])
-    assert kl_to_reference(log_probs=log_probs, ref_log_probs=reference, response_mask=mask) == pytest.approx(
-        0.25, abs=1e-6
-    )
-    nothing = torch.zeros_like(mask)
-    assert math.isnan(kl_to_reference(log_probs=log_probs, ref_log_probs=reference, response_mask=nothing))
+@pytest.mark.parametrize(("refined", "reward", "expected"), [(1.0, -0.3, True), (-0.3, -0.3, False), (-0.6, 0, False)])
+def test_the_gate_is_strict(refined: float, reward: float, expected: bool) -> None:
+    assert accepts(refined, reward) is expected
 
 
 @pytest.mark.parametrize(
-    ("refined", "reward", "margin", "expected"),
-    [(1.0, -0.3, 0.0, True), (-0.3, -0.3, 0.0, False), (-0.6, -0.3, 0.0, False), (0.2, 0.0, 0.2, False)],
+    ("response", "refined", "by_position", "by_diff"),
+    [
+        # identical
+        ([1, 2, EOS], [1, 2, EOS], [0, 1, 2], [N, N, N]),
+        # replaced: start, middle, end
+        ([9, 2, 3, EOS], [1, 2, 3, EOS], [0, 1, 2, 3], [0, N, N, N]),
+        ([1, 9, 3, EOS], [1, 2, 3, EOS], [0, 1, 2, 3], [N, 1, N, N]),
+        ([1, 2, 3], [1, 2, EOS], [0, 1, 2], [N, N, 2]),
+        # deleted: start, middle, end
+        ([9, 1, 2, EOS], [1, 2, EOS], [0, 1, 2, N], [0, N, N, N]),
+        ([1, 9, 9, 2, EOS], [1, 2, EOS], [0, 1, 2, N, N], [N, 1, 1, N, N]),
+        ([1, 2, 9, EOS], [1, 2, EOS], [0, 1, 2, N], [N, N, 2, N]),
+        # deleted behind the end of a', of which nothing follows: its last token stands in
+        ([1, EOS, 9, 9], [1, EOS], [0, 1, N, N], [N, N, 1, 1]),
+        # inserted: start, middle, end
+        ([1, 2, EOS], [9, 1, 2, EOS], [0, 1, 2], [N, N, N]),
+        ([1, 2, EOS], [1, 9, 2, EOS], [0, 1, 2], [N, N, N]),
+        ([1, 2, EOS], [1, 2, 9, EOS], [0, 1, 2], [N, N, N]),
+        # only EOS is left
+        ([7, 8, EOS], [EOS], [0, N, N], [0, 0, N]),
+    ],
 )
-def test_the_gate_is_strict(refined: float, reward: float, margin: float, expected: bool) -> None:
-    assert accepts(refined, reward, margin) is expected
+def test_counterparts_by_hand(
+    response: list[int], refined: list[int], by_position: list[int], by_diff: list[int]
+) -> None:
+    assert position(response, refined) == counterparts("position", response, refined) == by_position
+    assert diff(response, refined) == counterparts("diff", response, refined) == by_diff
+
+
+def test_what_the_answer_was_begun_with_is_charged_to_nobody() -> None:
+    pairs = counterparts("position", [1, 7, 7, EOS], [1, 8, EOS], num_kept=1)
+    assert pairs == [N, 1, 2, N]
+    assert times_charged(pairs, 3, num_kept=1) == [0, 1, 1]
+    assert times_charged([N, 1, 1, N, N], 3) == [0, 2, 0], "two tokens were taken out before a'_1"
+
+
+@given(response=TOKENS, refined=TOKENS)
+def test_diff_charges_what_the_shortest_edit_takes_out(response: list[int], refined: list[int]) -> None:
+    pairs = diff(response, refined)
+    kept = [token for token, pair in zip(response, pairs, strict=True) if pair == NONE]
+    rest = iter(refined)
+    assert all(token in rest for token in kept), "what is not charged stands in a', in this order"
+    assert len(kept) >= max(len(response), len(refined)) - Levenshtein.distance(response, refined)
+    assert all(NONE <= pair < len(refined) for pair in pairs)
+
+
+@given(
+    kept=st.lists(st.integers(1, 4), max_size=3), response=TOKENS, refined=TOKENS, name=st.sampled_from([*ALIGNMENTS])
+)
+def test_times_charged_are_the_gradient_of_d(
+    kept: list[int], response: list[int], refined: list[int], name: str
+) -> None:
+    response, refined = kept + response, kept + refined
+    pairs = counterparts(name, response, refined, len(kept))
+    log_probs = torch.zeros(1, len(refined), requires_grad=True)
+    mask = torch.ones(1, len(response))
+    charge(refine_log_probs=log_probs, counterparts=torch.tensor([pairs]), response_mask=mask).sum().backward()
+    assert log_probs.grad is not None
+    assert log_probs.grad[0].tolist() == times_charged(pairs, len(refined), len(kept))
+    assert log_probs.grad[0, : len(kept)].tolist() == [0] * len(kept)
+
+
+# ---- charge
+
+# Five rows: accepted with a' shorter than a; accepted with a' longer; rejected; accepted, but a has a tool token at
+# position 1; padding (no refinement, no response token).
+LOG_PROBS = [[-1.0, -2.0, 0, 0], [-0.5, -0.25, -4, -8], [-3.0, -3, -3, 0], [-1.0, -1, -1, 0], [-9.0, 0, 0, 0]]
+COUNTERPARTS = [[0, 1, N], [0, 1, N], [N, N, N], [0, 1, 2], [N, N, N]]
+RESPONSE_MASK = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 0, 1], [0, 0, 0]])
+
+
+def charged_by_hand(log_probs: Tensor) -> Tensor:
+    return charge(refine_log_probs=log_probs, counterparts=torch.tensor(COUNTERPARTS), response_mask=RESPONSE_MASK)
+
+
+def test_charge_and_penalised_advantages_by_hand() -> None:
+    charged = charged_by_hand(torch.tensor(LOG_PROBS))
+    assert charged.tolist() == [[-1, -2, 0], [-0.5, -0.25, 0], [0, 0, 0], [-1, 0, -1], [0, 0, 0]]
+    own = torch.tensor([[1.0, 1, 1], [-1, -1, 0], [0.5, 0.5, 0.5], [2, 0, 2], [0, 0, 0]])
+    found = return_to_go(own, Charges(charged, -charged.sum(-1), RESPONSE_MASK, RESPONSE_MASK), 0.1)
+    expected = torch.tensor([[0.7, 0.8, 1.0], [-1.075, -1.025, 0.0], [0.5, 0.5, 0.5], [1.8, 0.0, 1.9], [0.0, 0.0, 0.0]])
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+def test_garbage_where_nothing_is_charged_does_not_leak() -> None:
+    dirty = torch.tensor(LOG_PROBS)
+    dirty[0, 2:], dirty[2], dirty[3, 3:], dirty[4] = math.nan, math.nan, math.nan, -math.inf
+    assert torch.equal(charged_by_hand(dirty), charged_by_hand(torch.tensor(LOG_PROBS)))
+
+
+# ---- credit: `x - y <eos>` with the refinement `x + y <eos>`, of docs/constraint.md; the policy gives `+` 0.2
+
+ETA, OWN_REWARDS = 0.1, [0, 0, 0, -0.3]
+PROBABILITIES = [0.9, 0.2, 0.8, 0.9]
+
+
+def charges_by_hand(num_kept: int = 0, *, per_token: bool = False) -> Charges:
+    pairs = torch.tensor([counterparts("position", [5, 6, 7, 2], [5, 8, 7, 2], num_kept)])
+    mask = torch.ones(1, 4, dtype=torch.long)
+    charged = charge(refine_log_probs=torch.tensor([PROBABILITIES]).log(), counterparts=pairs, response_mask=mask)
+    cost = -charged.sum(-1) / (4 - num_kept if per_token else 1)
+    return Charges(charged, cost, mask, since(torch.tensor([num_kept]), mask))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_kept", "expected"),
+    [
+        ("return_to_go", 0, [-0.704, -0.694, -0.533, -0.511]),
+        ("whole", 0, [-0.704] * 4),
+        # With `x` kept, D is 2.043 less the 0.105 of `x`.
+        ("return_to_go", 1, [-0.5, -0.694, -0.533, -0.511]),
+        ("whole", 1, [-0.694] * 4),
+    ],
+)
+def test_advantages_by_hand(name: str, num_kept: int, expected: list[float]) -> None:
+    found = IN_ADVANTAGES[name](torch.full((1, 4), -0.5), charges_by_hand(num_kept), ETA)
+    assert found[0].tolist() == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "per_token", "expected"),
+    [
+        ("return_to_go", False, [-0.011, -0.161, -0.022, -0.311]),
+        ("whole", False, [0, 0, 0, -0.504]),
+        ("in_reward", True, [0, 0, 0, -0.351]),
+    ],
+)
+def test_rewards_by_hand(name: str, per_token: bool, expected: list[float]) -> None:
+    found = IN_REWARDS[name](torch.tensor([OWN_REWARDS]), charges_by_hand(per_token=per_token), ETA)
+    assert found[0].tolist() == pytest.approx(expected, abs=1e-3)
+
+
+def test_only_the_policys_tokens_of_the_last_turn_answer() -> None:
+    """A call, a tool's two tokens, a turn whose first token was kept, padding; a second row that is all padding."""
+    mask = torch.tensor([[1, 0, 0, 1, 1, 1, 0], [0] * 7])
+    turn, rewritten = since(torch.tensor([3, 0]), mask), since(torch.tensor([4, 0]), mask)
+    assert turn.tolist() == [[0, 0, 0, 1, 1, 1, 0], [0] * 7]
+    charged = torch.tensor([[0, 0, 0, 0, -1.0, -2, 0], [0] * 7])
+    charges, own = Charges(charged, -charged.sum(-1), turn, rewritten), torch.zeros(2, 7)
+    found = {
+        (when, name): change(own, charges, 1.0)[0].tolist()
+        for when, table in (("before", IN_REWARDS), ("behind", IN_ADVANTAGES))
+        for name, change in table.items()
+    }
+    assert found == {
+        ("before", "return_to_go"): [0, 0, 0, 0, -1, -2, 0],
+        ("before", "whole"): [0, 0, 0, 0, 0, -3, 0],
+        ("before", "in_reward"): [0, 0, 0, 0, 0, -3, 0],
+        ("behind", "return_to_go"): [0, 0, 0, 0, -3, -2, 0],
+        ("behind", "whole"): [0, 0, 0, -3, -3, -3, 0],
+    }
+
+
+@settings(max_examples=200)
+@given(data=st.data(), alignment=st.sampled_from([*ALIGNMENTS]), eta=st.floats(1e-6, 10))
+def test_what_holds_for_every_credit(data: st.DataObject, alignment: str, eta: float) -> None:
+    row = st.tuples(st.just([]) | TOKENS, TOKENS, TOKENS, st.booleans())
+    rows = data.draw(st.lists(row, min_size=1, max_size=4))
+    starts = torch.tensor([len(earlier) for earlier, *_ in rows])
+    pairs = [
+        [N] * len(earlier) + (counterparts(alignment, turn, refined) if is_accepted else [N] * len(turn))
+        for earlier, turn, refined, is_accepted in rows
+    ]
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    log_probs = -torch.rand(len(rows), max(len(refined) for _, _, refined, _ in rows), generator=generator) * 9
+    mask = padded([[1] * len(pair) for pair in pairs])
+    mask *= torch.randint(0, 2, mask.shape, generator=generator)  # tool output
+    charged = charge(refine_log_probs=log_probs, counterparts=padded(pairs, N), response_mask=mask)
+    turn = since(starts, mask)
+    assert (charged <= 0).all() and (charged[turn == 0] == 0).all()
+    charges, before = Charges(charged, -charged.sum(-1), turn, turn), torch.randn(mask.shape, generator=generator)
+    own = before.clone()
+    for change in (*IN_REWARDS.values(), *IN_ADVANTAGES.values()):
+        after = change(own, charges, eta)
+        assert torch.equal(own, before), "the estimator's tensor must not change in place"
+        assert torch.equal(after[turn == 0], before[turn == 0]) and (after <= before).all()
+        assert torch.equal(change(own, charges, 0.0), before)
+        for index, (_, response, refined, is_accepted) in enumerate(rows):
+            if not is_accepted or (alignment == "diff" and response == refined):
+                assert torch.equal(after[index], before[index]), "siblings that are not charged keep what they have"
+
+
+# ---- eta
+
+
+def config(**values: object) -> ConstraintConfig:
+    return ConstraintConfig(**{"eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, **values})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("constant", [0.1] * 4), ("linear", [0.1, 0.075, 0.05, 0.025]), ("cosine", [0.1, 0.0853553, 0.05, 0.0146447])],
+)
+def test_schedules(schedule: str, expected: list[float]) -> None:
+    eta = make_eta(config(eta_schedule=schedule), 4)
+    eta.observe(9.0)
+    assert [eta.at(step) for step in (1, 2, 3, 4)] == pytest.approx(expected, abs=1e-6)
+
+
+def test_dual_steps_by_hand() -> None:
+    eta, found = make_eta(config(), 9), []
+    for divergence in (3.0, 0.0, 1e9, math.nan):  # D / delta - 1 is 0.5, -1, and at most 1; the last says nothing
+        eta.observe(divergence)
+        found.append(math.log(eta.at(2) / 0.1))
+    assert found == pytest.approx([0.05, -0.05, 0.05, 0.05])
+
+
+@pytest.mark.parametrize(("divergence", "bound"), [(0.0, 1e-4), (1e9, 100.0)])
+def test_eta_stays_within_a_range(divergence: float, bound: float) -> None:
+    eta = make_eta(config(), 9)
+    for _ in range(1000):
+        eta.observe(divergence)
+    assert eta.at(1001) == pytest.approx(bound)
+
+
+@pytest.mark.parametrize("start", [1e-3, 0.1, 5.0])
+def test_adaptive_eta_converges_to_the_bound(start: float) -> None:
+    """A policy whose D answers to eta with a lag: D moves a fifth of the way to 5 / (1 + 20 eta) in a step."""
+    eta, found, divergence = make_eta(config(eta=start), 400), [], 5.0
+    for step in range(1, 401):
+        divergence += 0.2 * (5 / (1 + 20 * eta.at(step)) - divergence)
+        eta.observe(divergence)
+        found.append(divergence)
+    assert found[-50:] == pytest.approx([2.0] * 50, rel=0.02)
+    assert eta.at(401) == pytest.approx((5 / 2 - 1) / 20, rel=0.02)
+
+
+def test_a_checkpoint_holds_the_multiplier_bit_for_bit(tmp_path: Path) -> None:
+    first, second, file = make_eta(config(), 9), make_eta(config(), 9), tmp_path / "global_step_7" / "constraint.json"
+    second.load(file)
+    assert second.at(1) == 0.1, "a checkpoint of another schedule has none"
+    for divergence in (3.1, 0.7, 2.2, 1.9):
+        first.observe(divergence)
+    first.save(file)
+    second.load(file)
+    for eta in (first, second):
+        eta.observe(2.5)
+    assert second.at(9).hex() == first.at(9).hex() != (0.1).hex()

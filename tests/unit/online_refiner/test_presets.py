@@ -8,10 +8,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner import schema
+from recipe.online_refiner import config as package
+from recipe.online_refiner.config.checks import load
 
-CONFIG = Path(schema.__file__).parent / "config"
-NEIGHBOURS = sorted(path.stem for path in (CONFIG / "neighbour").glob("*.yaml"))
+CONFIG = Path(package.__file__).parent
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
 BASES = ("apps_dapo", "apps_ppo", "dialogue_ppo", "gsm8k_grpo", "lab", "quickstart")
 """The others change a few of their keys."""
@@ -46,7 +46,7 @@ def test_every_preset_composes(preset: str, on_megatron: bool) -> None:
     is_for_cpus = preset in ("quickstart", "lab", "lab_sums")
     override = "platform=cpu_megatron" if is_for_cpus else "model_engine=megatron"
     config = composed(f"experiment={preset}", *([override] if on_megatron else []))
-    schema.load(config)
+    load(config)
     assert config.trainer.experiment_name == preset
     assert flat(config), "every interpolation resolves"
     is_on_megatron = on_megatron or preset == "apps_dapo_megatron"
@@ -108,26 +108,15 @@ def test_the_papers_baselines_have_a_static_kl(preset: str, coefficient: float) 
     }
 
 
-@pytest.mark.parametrize("neighbour", NEIGHBOURS)
-def test_neighbours_go_with_every_preset_without_a_critic(neighbour: str) -> None:
-    own = {
-        "constraint.mode",
-        "constraint.eta",
-        "constraint.credit",
-        "constraint.token_weights",
-        "constraint.pair_weights",
-    }
-    own |= {"constraint.sft_normaliser", "refiner.imitate_solved", "refiner.max_refinements_per_group"}
-    own |= {"run_dir", "records.path", "trainer.default_local_dir"}
-    for preset in ("apps_dapo", "lab", "quickstart"):
-        config = composed(f"experiment={preset}", f"neighbour={neighbour}")
-        schema.load(config)
-        alone, other = flat(composed(f"experiment={preset}")), flat(config)
-        assert any(alone[key] != other[key] for key in own)
-        assert all(alone[key] == other[key] for key in alone.keys() - own), "nothing else differs"
-    with_critic = composed("experiment=apps_ppo", f"neighbour={neighbour}")
-    if neighbour == "own_solved":
-        schema.load(with_critic)
-    else:
-        with pytest.raises(ValueError, match="does not work with algorithm.adv_estimator=gae"):
-            schema.load(with_critic)
+@pytest.mark.parametrize("preset", ["apps_dapo", "apps_ppo", "lab", "quickstart"])
+def test_a_control_changes_what_is_learned_and_where_it_is_written(preset: str) -> None:
+    config = composed(f"experiment={preset}", "control=own_solved")
+    loaded, alone, other = load(config), flat(composed(f"experiment={preset}")), flat(config)
+    assert (loaded.constraint.mode, loaded.refiner.imitate_solved) == ("sft", True)
+    assert loaded.constraint.first_eta == 0.03, "the mode's own: that of the preset is a penalty's"
+    assert other["run_dir"] == f"{alone['run_dir']}-own_solved", (
+        "not the preset's own, whose checkpoints it would resume"
+    )
+    own = {*(f"constraint.{key}" for key in ("mode", "eta")), "run_dir", "records.path"}
+    own |= {"refiner.imitate_solved", "refiner.max_refinements_per_group", "trainer.default_local_dir"}
+    assert {key for key in alone if alone[key] != other[key]} <= own

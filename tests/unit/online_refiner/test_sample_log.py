@@ -8,21 +8,20 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from verl.utils.tracking import Tracking
 
-from recipe.online_refiner.rollout import Outcome
-from recipe.online_refiner.sample_log import COLUMNS, NAME, NUM_SAMPLES, choose_samples, log_samples
+from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.sample_log import COLUMNS, NAME, choose_samples, log_samples
 from recipe.online_refiner.step import StepState
 
-SKIPPED = Outcome(verdict="max_reward")
-FAILED = Outcome(verdict="truncated", detail="loop \ud800")
+SKIPPED = Pair(reward=-1.0, verdict=Verdict.MAX_REWARD)
+FAILED = Pair(reward=-1.0, verdict=Verdict.TRUNCATED, detail="loop \ud800")
 
 
-def step(*outcomes: Outcome, number: int = 3) -> StepState:
-    rows = range(len(outcomes))
-    return StepState(step=number, rewards=dict.fromkeys(rows, -1.0), outcomes=dict(zip(rows, outcomes, strict=True)))
+def step(*pairs: Pair) -> StepState:
+    return StepState(step=3, pairs=dict(enumerate(pairs)))
 
 
-def accepted(reward: float) -> Outcome:
-    return Outcome(verdict="accepted", refined_reward=reward)
+def accepted(reward: float) -> Pair:
+    return Pair(reward=-1.0, verdict=Verdict.ACCEPTED, refined_reward=reward)
 
 
 def records(state: StepState, rows: list[int]) -> list[dict[str, Any]]:
@@ -30,11 +29,11 @@ def records(state: StepState, rows: list[int]) -> list[dict[str, Any]]:
         {
             "prompt": [{"role": "user", "content": f"question {row}"}],
             "response": f"response {row}\n```",
-            "refined": f"better {row}" if state.outcomes[row].verdict == "accepted" else None,
+            "refined": f"better {row}" if state.pairs[row].is_accepted else None,
             "reward": -1.0,
-            "refined_reward": state.outcomes[row].refined_reward if state.outcomes[row].is_scored else None,
-            "verdict": state.outcomes[row].verdict,
-            "detail": state.outcomes[row].detail,
+            "refined_reward": state.pairs[row].refined_reward if state.pairs[row].is_accepted else None,
+            "verdict": state.pairs[row].verdict,
+            "detail": state.pairs[row].detail,
         }
         for row in rows
     ]
@@ -46,7 +45,6 @@ def test_the_best_come_first_and_failures_are_shown() -> None:
     assert choose_samples(step(*many)) == [9, 8, 7, 6, 5, 4, 3, 2]
     assert choose_samples(step(*many, *[FAILED] * 6)) == [9, 8, 7, 6, 10, 11, 12, 13]
     assert choose_samples(step(FAILED, many[0], SKIPPED, *[FAILED] * 9)) == [1, 0, *range(3, 9)]
-    assert NUM_SAMPLES == 8
 
 
 def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +53,8 @@ def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "board"))
     tracking = Tracking("project", "run", ["console", "wandb", "tensorboard"], config={"trainer": {}})
     refined = step(accepted(0.5), FAILED, SKIPPED)
-    log_samples(tracking.logger, refined, lambda rows: records(refined, rows))
-    log_samples(tracking.logger, step(SKIPPED, number=4), lambda rows: pytest.fail("nothing is read"))
+    log_samples(tracking.logger, 3, records(refined, choose_samples(refined)))
+    log_samples(tracking.logger, 4, [])
     tracking.log({"reward/mean": 0.5}, step=4)
     tracking.finish()
 

@@ -1,7 +1,7 @@
 from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.metrics import streaming_metrics
-from recipe.online_refiner.rollout import Outcome
+from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.streaming import Group
 
 
@@ -29,8 +29,8 @@ def test_rows_of_a_group() -> None:
 
 
 def test_exposed_and_hidden_seconds() -> None:
-    def refined(started_at: float, refined_at: float, verdict: str = "accepted") -> Outcome:
-        return Outcome(verdict=verdict, started_at=started_at, refined_at=refined_at)
+    def refined(started_at: float, refined_at: float, verdict: str = "accepted") -> Pair:
+        return Pair(reward=0.0, verdict=Verdict(verdict), started_at=started_at, refined_at=refined_at)
 
     solved = refined(16.0, 16.0, "max_reward")
     overlapping = [refined(11.0, 14.0), refined(12.0, 13.0), refined(15.0, 18.5), solved]

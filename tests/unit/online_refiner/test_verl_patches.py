@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 from collections import Counter
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,8 +16,8 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from recipe.online_refiner import patches
-from recipe.online_refiner.queue import OUTCOME
-from recipe.online_refiner.rollout import Outcome
+from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.rows import with_pair
 from recipe.online_refiner.task_runner import OnlineRefinerSeparateAsync
 from recipe.online_refiner.trainer import RefinedLogProbs
 
@@ -85,16 +84,15 @@ def test_a_validation_gives_verls_numbers_and_leaves_numpys_random_state_as_verl
         uids = [f"problem{index // 4}" for index in range(12)]
         found.append((metric_utils.process_validation_metrics(["set"] * 12, uids, infos), np.random.random()))
     assert found[0] == found[1]
+    assert "for boot_idx in range(n_bootstrap)" in inspect.getsource(patches.one_at_a_time), (
+        "verl still draws one by one"
+    )
     assert {"best@4/mean", "worst@2/std", "maj@4/std"} <= found[0][0]["set"]["acc"].keys()
-
-
-def test_verl_still_draws_one_at_a_time() -> None:
-    assert "for boot_idx in range(n_bootstrap)" in inspect.getsource(patches.one_at_a_time)
 
 
 def test_groups_with_a_used_refinement_pass_dapos_filter() -> None:
     def tag(verdict: str) -> dict:
-        return {OUTCOME: asdict(Outcome(verdict=verdict, is_used=verdict == "accepted"))}
+        return with_pair({}, Pair(reward=-1.0, verdict=Verdict(verdict), is_used=verdict == "accepted"))
 
     rewards = {"a": -1.0, "b": -1.0, "c": 1.0, "d": None}
     verdicts = {"a": "accepted", "b": "not_better", "c": "max_reward", "d": "accepted"}

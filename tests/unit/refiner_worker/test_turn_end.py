@@ -11,6 +11,7 @@ from refiner_worker.parsing import parse_answer
 from refiner_worker.turn_end import TurnEnd, read_turn_end
 
 END_OF_TEXT, IM_END = 0, 2
+BOTH = {"eos_token_id": [END_OF_TEXT, IM_END]}
 
 
 def read(tokenizer: Any, eos_token: str, folder: Path, **files: dict[str, Any]) -> TurnEnd:
@@ -23,24 +24,20 @@ def read(tokenizer: Any, eos_token: str, folder: Path, **files: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    ("eos_token", "generation", "stops", "written"),
+    ("eos_token", "files", "stops", "written"),
     [
-        ("<|im_end|>", {}, {IM_END}, IM_END),
-        ("<|endoftext|>", {"eos_token_id": [END_OF_TEXT, IM_END]}, {END_OF_TEXT, IM_END}, IM_END),
-        ("<|endoftext|>", {"eos_token_id": IM_END}, {END_OF_TEXT, IM_END}, IM_END),
-        ("<|endoftext|>", {"eos_token_id": END_OF_TEXT}, {END_OF_TEXT}, END_OF_TEXT),
+        ("<|im_end|>", {"generation_config": {}}, {IM_END}, IM_END),
+        ("<|endoftext|>", {"config": {"model_type": "llama", **BOTH}}, {END_OF_TEXT, IM_END}, IM_END),
+        ("<|endoftext|>", {"generation_config": BOTH}, {END_OF_TEXT, IM_END}, IM_END),
+        ("<|endoftext|>", {"generation_config": {"eos_token_id": IM_END}}, {END_OF_TEXT, IM_END}, IM_END),
+        ("<|endoftext|>", {"generation_config": {"eos_token_id": END_OF_TEXT}}, {END_OF_TEXT}, END_OF_TEXT),
     ],
 )
 def test_a_turn_ends_as_the_chat_template_writes_it_if_engines_stop_there(
-    tokenizer: Any, tmp_path: Path, eos_token: str, generation: dict[str, Any], stops: set[int], written: int
+    tokenizer: Any, tmp_path: Path, eos_token: str, files: dict[str, Any], stops: set[int], written: int
 ) -> None:
     expected = TurnEnd(stops=frozenset(stops), written=written)
-    assert read(tokenizer, eos_token, tmp_path, generation_config=generation) == expected
-
-
-def test_a_config_alone_says_it_too(tokenizer: Any, tmp_path: Path) -> None:
-    config = {"model_type": "llama", "eos_token_id": [END_OF_TEXT, IM_END]}
-    assert read(tokenizer, "<|endoftext|>", tmp_path, config=config).stops == {END_OF_TEXT, IM_END}
+    assert read(tokenizer, eos_token, tmp_path, **files) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture
 def refinement() -> Callable[..., dict[str, Any]]:
-    """Return a function that makes a line of refinements.jsonl: "x - y", -0.3, was refined to "x + y", 1.0."""
+    """Return a function that makes a record: "x - y", -0.3, was refined to "x + y", 1.0."""
 
     def make(step: int, verdict: str, **changes: Any) -> dict[str, Any]:
         scored = verdict in ("accepted", "not_better")
@@ -37,16 +37,15 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
         metrics: dict[str, Any] | None = None,
         config: dict[str, Any] | None = None,
         refinements: Rows | None = None,
-        tokens: Rows | None = None,
     ) -> Path:
         path = tmp_path / name
         path.mkdir(parents=True)
         settings = {"trainer": {"experiment_name": "x"}, "run_dir": str(path), **(config or {})}
         (path / "config.yaml").write_text(json.dumps(settings))  # JSON is YAML as well
         steps = [{"step": step, "reward/mean": reward, **(metrics or {})} for step, reward in enumerate(rewards, 1)]
-        for file, rows in (("metrics", steps), ("refinements", refinements), ("tokens", tokens)):
-            if rows is not None:
-                (path / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (path / "refinements").mkdir()
+        for file, rows in (("metrics", steps), ("refinements/000001.w0", refinements or [])):
+            (path / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return path
 
     return write

@@ -23,13 +23,11 @@ def settings(name: str = "x", *, seed: int = 1, eta: float = 0.1, **more: Any) -
     }
 
 
-def arms_of(
-    configs: list[dict[str, Any]], write_run: Callable, named: dict[str, list[Path]] | None = None
-) -> dict[str, list[str]]:
+def arms_of(configs: list[dict[str, Any]], write_run: Callable) -> dict[str, list[str]]:
     paths = [write_run(f"run{place}", [0.0], config=config) for place, config in enumerate(configs)]
     runs, problems = read_runs(paths)
     assert not problems
-    return {arm.name: [run.name for run in arm.runs] for arm in group(runs, named or {})}
+    return {arm.name: [run.name for run in arm.runs] for arm in group(runs)}
 
 
 def test_runs_that_differ_in_seed_name_and_folder_are_one_arm(write_run: Callable, tmp_path: Path) -> None:
@@ -47,7 +45,7 @@ def test_equal_names_get_as_few_settings_as_tell_them_apart_the_mode_first(write
     two = [settings(constraint=constraint, algorithm={"gamma": place}) for place, constraint in enumerate(modes[:2])]
     assert list(arms_of(two, write_run)) == ["x mode=none", "x mode=sft"]
     runs, _ = read_runs([write_run(f"more{n}", [0.0], config=settings(constraint=one)) for n, one in enumerate(modes)])
-    assert [arm.name for arm in group(runs, {})] == ["x mode=none eta=0.1", "x mode=sft eta=0.1", "x mode=sft eta=0.2"]
+    assert [arm.name for arm in group(runs)] == ["x mode=none eta=0.1", "x mode=sft eta=0.1", "x mode=sft eta=0.2"]
 
 
 @pytest.mark.parametrize(
@@ -66,22 +64,11 @@ def test_names_of_one_arm_differ_in_a_number_at_the_end(
     assert list(arms_of([settings(first), settings(second)], write_run)) == arms
 
 
-def test_the_user_may_say_which_runs_are_an_arm(write_run: Callable, tmp_path: Path) -> None:
-    named = {"mine": [tmp_path / "run0", tmp_path / "run2"]}
-    found = arms_of([settings(eta=0.1), settings(eta=0.1), settings(eta=0.3)], write_run, named)
-    assert found == {"mine": ["run0", "run2"], "x": ["run1"]}
-
-
-def test_a_run_cannot_be_in_two_arms(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a is in arm one and in arm two"):
-        group([], {"one": [tmp_path / "a"], "two": [tmp_path / "a"]})
-
-
-def test_the_settings_that_differ_between_arms(write_run: Callable, tmp_path: Path) -> None:
+def test_the_settings_that_differ_between_arms(write_run: Callable) -> None:
     configs = [settings(eta=0.1), settings(eta=0.2, seed=3), settings(eta=0.2, extra={"on": True})]
     runs, _ = read_runs([write_run(f"run{place}", [0.0], config=config) for place, config in enumerate(configs)])
-    arms = group(runs, {"both": [tmp_path / "run1", tmp_path / "run2"]})
-    assert differences(arms) == {"constraint.eta": ["0.1", "0.2"], "extra.on": ["-", "several"]}
+    found = differences(group(runs))
+    assert found == {"constraint.eta": ["0.1", "0.2", "0.2"], "extra.on": ["-", "-", "True"]}
     assert [seeds(run) for run in runs] == ["1", "3", "1"], "each once, without those that are not set"
 
 

@@ -1,4 +1,4 @@
-"""What a call changes in place, or hands back, is the very object of the test code."""
+"""What a call changes in place are the objects of the test code."""
 
 import pytest
 
@@ -14,48 +14,25 @@ PAIR = "a, b = {'id': 1, 'v': 5}, {'id': 2, 'v': 3}\nrows = [a, b]\n"
         ("assert f(rows) == a and a['v'] == 5", "x.sort(key=lambda r: r['v'])\n    return x[-1]", "pass"),
         ("assert f(rows) == a and a['v'] == 5", "x.sort(key=lambda r: r['v'])\n    return x[0]", "fail"),
         ("f(rows)\nassert rows == [b, a] and rows[0] is b and a['v'] == 5", "x.reverse()", "pass"),
-        ("assert f(rows) is a\nassert rows == [b]", "return x.pop(0)", "pass"),
         ("before = rows[:]\nassert f(rows) is None and rows == before", "x.sort(key=lambda r: r['v'])", "fail"),
         ("f((rows, [a]))\nassert a == {'id': 1, 'v': 5, 'w': [b]}", "x[1][0]['w'] = x[0][1:]", "pass"),
-        ("s = [0]\nf([s, s])\nassert s == [2]", "for row in x: row[0] += 1", "pass"),
         ("s = [0]\nf({1: s, 2: (s,)})\nassert s == [1]", "x[2][0][0] += 1", "pass"),
-        ("s = [0]\nassert f(s) == [0] and f(s) is not s", "return x", "fail"),
         ("s = [0]\nassert f(s) == [0] and f(s) is not s", "return x[:]", "pass"),
         ("s = [0]\nassert f(s) == [0]", "x.append(object())\n    return x", "fail"),
-        ("s = [0]\nassert f(s) == 0", "x.append(object())\n    return 0", "pass"),
-        (
-            "s = [3, [1]]\nt = s[1]\nf(s)\nassert s == [t, [t]] and t == [1, 2]",
-            "x[1].append(2); x[:] = [x[1], [x[1]]]",
-            "pass",
-        ),
-        (
-            "from collections import namedtuple\nP = namedtuple('P', 'x y')\nps = [P(1, {2}), P(0, set())]\nf(ps)\n"
-            "assert [p.x for p in ps] == [0, 1] and ps[1].y == {2, 3}",
-            "x[0][1].add(3)\n    x.sort(key=len and (lambda p: p[0]))",
-            "pass",
-        ),
         (
             "from collections import OrderedDict\nd = OrderedDict(a=[1], b=[2])\nf(d)\n"
             "assert list(d.items()) == [('b', [2]), ('a', [1])]",
             "x['a'] = x.pop('a')",
             "pass",
         ),
-        ("n = {'next': None}\nf(n)\nassert n['next'] is n", "x['next'] = x", "pass"),
-        (
-            "c = {'of': []}\nt = {'of': [c]}\nf(t)\nassert c['up'] is t and t['seen'] == [t]",
-            "x['of'][0]['up'] = x; x['seen'] = [x]",
-            "pass",
-        ),
         ("s = [3, 1]\nassert f(s) == 1 and s == [3, 1]", "x.sort(); x.append(x)\n    return x[0]", "fail"),
         ("s = [3, 1]\nassert f(s) == 1 and s == [3, 1]", "x.sort(); x.append(object())\n    return x[0]", "fail"),
-        ("s = [3, 1]\nf(s)\nassert s[:2] == [1, 3] and len(s) == 3", "x.sort(); x.append(object())", "pass"),
-        ("s = {1: [2]}\nf(s)\nassert s[1] == [2, 3] and len(s) == 2", "x[f] = f; x[1].append(3)", "pass"),
         ("s = [1, 2]\nf(s)\nassert str(s) == '[1.0, 2.0]'", "x[:] = map(float, x)", "pass"),
         ("s = {'a': True}\nf(s)\nassert str(s['a']) == '1'", "x['a'] = 1", "pass"),
         ("import numpy as np\ns = [np.float64(1), 2]\nf(s)\nassert s[0].dtype and s[1] == 3", "x[1] = 3", "pass"),
     ],
 )
 def test_what_a_call_changed_are_the_objects_of_the_test_code(test: str, body: str, outcome: str) -> None:
-    problem = Problem.from_input_output({"test_code": [PAIR + test], "fn_name": "f"}, problem_id=1)
+    problem = Problem(problem_id="1", inputs=[PAIR + test], outputs=[None], kind="test_code", fn_name="f")
     answer = f"```python\ndef f(x):\n    {body}\n```"
     assert score_response(problem, answer).outcome == outcome

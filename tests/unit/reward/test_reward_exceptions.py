@@ -1,7 +1,5 @@
 """What an answer raises, where test code expects it."""
 
-import json
-
 import pytest
 
 from reward.apps import Score, score_response
@@ -22,7 +20,7 @@ assert f(4) == 2
 
 
 def score(tests: list[str], code: str, fn_name: str) -> Score:
-    problem = Problem.from_input_output(json.dumps({"test_code": tests, "fn_name": fn_name}), problem_id=1)
+    problem = Problem(problem_id="1", inputs=tests, outputs=[None] * len(tests), kind="test_code", fn_name=fn_name)
     return score_response(problem, f"```python\n{code}\n```")
 
 

@@ -1,7 +1,5 @@
 """Iterators that an answer returns to test code."""
 
-import json
-
 import pytest
 
 from reward.apps import Score, score_response
@@ -10,7 +8,7 @@ from reward.problem import Problem
 
 
 def score(tests: list[str], code: str, fn_name: str | None = None, **limits: float) -> Score:
-    problem = Problem.from_input_output(json.dumps({"test_code": tests, "fn_name": fn_name}), problem_id=1)
+    problem = Problem(problem_id="1", inputs=tests, outputs=[None] * len(tests), kind="test_code", fn_name=fn_name)
     return score_response(problem, f"```python\n{code}\n```", Limits(**limits))
 
 

@@ -9,7 +9,7 @@ import pytest
 from reward import score
 from reward.judge.math_marks import find_answer
 from reward.limits import Limits
-from reward.math import MathProblem, compute_score
+from reward.math import MathProblem, compute_score, validate_row
 
 
 def points(answer: object, response: str) -> float | None:
@@ -262,6 +262,14 @@ def test_reward_function_says_why() -> None:
     assert nothing == {"score": 0.0, "acc": 0.0, "outcome": "no_answer", "feedback": "No final answer was found."}
     with pytest.raises(ValueError, match="problem of gsm8k: the expected answer is ' ': give text"):
         asyncio.run(compute_score("gsm8k", "#### 72", " "))
+
+
+def test_rows_are_checked_before_training() -> None:
+    validate_row({"data_source": "d", "reward_model": {"ground_truth": "72"}}, limits={"test_s": 1.0})
+    with pytest.raises(ValueError, match="problem of d: the expected answer is ' '"):
+        validate_row({"data_source": "d", "reward_model": {"ground_truth": " "}})
+    with pytest.raises(ValueError, match="test_s"):
+        validate_row({"data_source": "d", "reward_model": {"ground_truth": "72"}}, limits={"test_s": 0})
 
 
 def test_command_line_takes_answers_beside_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ ROWS = (
 
 def outcome(test: str, body: str) -> tuple[str, str]:
     """What becomes of an answer, and why."""
-    problem = Problem.from_input_output({"test_code": [test], "fn_name": "f"}, problem_id=1)
+    problem = Problem(problem_id="1", inputs=[test], outputs=[None], kind="test_code", fn_name="f")
     code = f"from decimal import Decimal\nnan = float('nan')\ndef f(x, *more):\n    {body}\n"
     score = score_response(problem, f"```python\n{code}```")
     return score.outcome, score.detail

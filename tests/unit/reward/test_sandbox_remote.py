@@ -138,7 +138,7 @@ def test_failures_of_the_service_are_tried_again(
 ) -> None:
     service.failures = list(failures)
     assert run(sandbox, "print(7)").stdout == "7\n"
-    assert sandbox.metrics()["retries"] == len(failures)
+    assert service.num_requests == len(failures) + 1
 
 
 def test_failure_of_the_service_is_no_verdict(service: Service, sandbox: RemoteSandbox) -> None:
@@ -147,9 +147,6 @@ def test_failure_of_the_service_is_no_verdict(service: Service, sandbox: RemoteS
     result = score_response(problem, "```python\npass\n```", LIMITS, sandbox=sandbox)
     assert (result.outcome, result.score) == ("infra_error", None)
     assert service.num_requests == 3
-    service.failures = [404]
-    result = score_response(problem, "```python\npass\n```", LIMITS, sandbox=sandbox)
-    assert (result.outcome, service.num_requests) == ("infra_error", 4)  # it would be 404 the next time as well
     assert score_response(problem, "```python\npass\n```", LIMITS, sandbox=sandbox).outcome == "pass"
 
 

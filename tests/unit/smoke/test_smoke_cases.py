@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from recipe.online_refiner import main, schema
+from recipe.online_refiner import config, main
 from recipe.smoke.cases import CASES
 from recipe.smoke.letters import NUM_PROMPTS, save_llama, save_prompts
 
-CONFIG = Path(schema.__file__).parent / "config"
+CONFIG = Path(str(config.__file__)).parent
 
 
 @pytest.fixture(scope="module")

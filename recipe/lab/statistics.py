@@ -1,0 +1,73 @@
+"""What a few seeds can tell: interquartile means, bootstrap intervals, probability of improvement, corrected p-values.
+
+After "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (Agarwal et al., 2021), for one task.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+NUM_SAMPLES = 10_000
+MAX_PERMUTATIONS = 200_000
+"""Above that, permutations are drawn."""
+LEVEL = 0.95
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean of the middle half of (..., n) values along the last axis; a value may count in part."""
+    number = values.shape[-1]
+    ranks = np.arange(number)
+    inside = np.clip(np.minimum(ranks + 1, 0.75 * number) - np.maximum(ranks, 0.25 * number), 0, 1)
+    return (np.sort(values, axis=-1) * inside).sum(-1) / inside.sum()
+
+
+def improvement(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return P(a value of the first is above one of the second), equal ones half; (..., n) and (..., m)."""
+    difference = first[..., :, None] - second[..., None, :]
+    return ((difference > 0) + 0.5 * (difference == 0)).mean((-2, -1))
+
+
+def interval(
+    statistic: Callable[..., np.ndarray], *samples: Sequence[float], seed: int = 0
+) -> tuple[float, float, float]:
+    """Return a statistic of some samples, and its percentile bootstrap interval; each sample is drawn from by itself.
+
+    Args:
+        statistic: From (..., n) arrays, one for each sample, to (...).
+        samples: Values of the runs of an arm each.
+        seed: Of the draws.
+    """
+    rng = np.random.default_rng(seed)
+    arrays = [np.asarray(sample, dtype=float) for sample in samples]
+    drawn = [array[rng.integers(0, len(array), (NUM_SAMPLES, len(array)))] for array in arrays]
+    low, high = np.quantile(statistic(*drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(statistic(*arrays)), float(low), float(high)
+
+
+def permutation_p(first: Sequence[float], second: Sequence[float], seed: int = 0) -> float:
+    """Return the two-sided p of the difference of two means, over all ways to deal the values out again.
+
+    Above `MAX_PERMUTATIONS` ways, so many are drawn, and the given one is counted among them.
+    """
+    values, number = np.concatenate([np.asarray(first, float), np.asarray(second, float)]), len(first)
+    observed = abs(np.mean(first) - np.mean(second))
+    if math.comb(len(values), number) <= MAX_PERMUTATIONS:
+        ways = np.array(list(itertools.combinations(range(len(values)), number)))
+        extra = 0
+    else:
+        rng, extra = np.random.default_rng(seed), 1
+        ways = rng.permuted(np.tile(np.arange(len(values)), (MAX_PERMUTATIONS, 1)), axis=1)[:, :number]
+    sums = values[ways].sum(1)
+    differences = abs(sums / number - (values.sum() - sums) / (len(values) - number))
+    return float(((differences >= observed - 1e-12).sum() + extra) / (len(ways) + extra))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Return p-values that hold for all of them together (Holm's step-down correction), in their order."""
+    corrected, highest = {}, 0.0
+    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p))
+        corrected[name] = highest
+    return {name: corrected[name] for name in p_values}

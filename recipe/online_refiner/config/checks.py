@@ -1,0 +1,855 @@
+"""Every rule that a config has to keep before Ray starts.
+
+A rule is a function of a :class:`Run`. It returns None, or one line for the user: what is wrong, and which key to set.
+The line ends with the rule's id, its name with hyphens, which tests and the docs use. The first broken rule is shown.
+A new rule is a function here and a case in its test.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal
+
+import fsspec
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from recipe.online_refiner.config.fields import (
+    CRITIC_ESTIMATORS,
+    CRITIC_FREE_ESTIMATORS,
+    RefinementConfig,
+    read_blocks,
+)
+from recipe.online_refiner.megatron import layout, rows_multiple
+from recipe.sizing.refusals import refusal
+from refiner_worker.drafts import SUFFIX_PACKAGE
+from refiner_worker.engines import ENGINES
+
+if TYPE_CHECKING:  # they import torch and verl
+    from recipe.online_refiner.config.files import Files
+    from recipe.online_refiner.plan import Plan
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A run before it starts; whoever checks its files or sizes has set them."""
+
+    config: DictConfig
+    """The whole config, composed."""
+    blocks: RefinementConfig
+    """This extension's part of it."""
+    files: "Files" = field(init=False)
+    """Models, data and machine."""
+    plan: "Plan" = field(init=False)
+    """Sizes of the refiner."""
+
+
+Kind = Literal["config", "machine", "files", "sizes"]
+"""What a rule needs: the config alone, the machine, files of models and data, or the refiner's sizes."""
+Rule = Callable[[Run], str | None]
+RULES: dict[Kind, list[Rule]] = {"config": [], "machine": [], "files": [], "sizes": []}
+
+
+def rule(needs: Kind) -> Callable[[Rule], Rule]:
+    """Put a function among the rules."""
+
+    def added(one: Rule) -> Rule:
+        RULES[needs].append(one)
+        return one
+
+    return added
+
+
+def check(run: Run, needs: Kind) -> None:
+    """Check a run by the rules of one kind.
+
+    Raises:
+        ValueError: The first broken rule's line.
+    """
+    for one in RULES[needs]:
+        if sentence := one(run):
+            raise ValueError(f"{sentence} [{rule_id(one)}]")
+
+
+def rule_id(one: Rule) -> str:
+    """Return a rule's id: ``dedicated-refiner-has-gpus``."""
+    return one.__name__.replace("_", "-")
+
+
+def load(config: DictConfig) -> RefinementConfig:
+    """Read this extension's blocks of a composed config, and check what the config alone tells.
+
+    Raises:
+        ValueError: If a key is wrong, or values do not go together.
+    """
+    blocks = read_blocks(config)
+    check(Run(config=config, blocks=blocks), "config")
+    return blocks
+
+
+# ---- what keys of this extension ask of each other
+
+
+@rule("config")
+def platform_is_megatrons(run: Run) -> str | None:
+    """The platform is made for the engine."""
+    strategy = run.config.actor_rollout_ref.actor.strategy
+    if not _is_megatron(run) or strategy == "megatron":
+        return None
+    return (
+        f"model_engine=megatron, but actor_rollout_ref.actor.strategy={strategy}: set platform=cpu_megatron, or "
+        "another model_engine"
+    )
+
+
+@rule("config")
+def adaptive_eta_has_a_bound(run: Run) -> str | None:
+    """An adaptive eta has a bound on D to keep, and a start above 0."""
+    constraint = run.blocks.constraint
+    if constraint.eta_schedule != "adaptive" or (constraint.delta is not None and constraint.first_eta > 0):
+        return None
+    return "constraint.eta_schedule=adaptive: set constraint.delta (nats per token) and constraint.eta above 0"
+
+
+@rule("config")
+def credit_is_of_the_mode(run: Run) -> str | None:
+    """A credit is set only in modes that change advantages."""
+    constraint = run.blocks.constraint
+    if constraint.credit is None or constraint.penalises or constraint.mode == "none":
+        return None
+    return (
+        f"constraint.credit={constraint.credit} does nothing in constraint.mode={constraint.mode}; set it to null, or "
+        "constraint.mode to penalty or lagrangian"
+    )
+
+
+@rule("config")
+def solved_responses_are_imitated_only(run: Run) -> str | None:
+    """It is known which responses are solved where they are imitated, and none is charged for itself."""
+    refiner = run.blocks.refiner
+    if not refiner.imitate_solved or (run.blocks.constraint.mode == "sft" and refiner.skip_reward_at_least is not None):
+        return None
+    return "refiner.imitate_solved=true: set constraint.mode=sft and refiner.skip_reward_at_least (maximal reward)"
+
+
+@rule("config")
+def dedicated_refiner_has_gpus(run: Run) -> str | None:
+    """A dedicated refiner has GPUs of its own, another one none."""
+    refiner = run.blocks.refiner
+    if refiner.is_dedicated and (refiner.nnodes < 1 or not refiner.n_gpus_per_node or refiner.n_gpus_per_node < 1):
+        return (
+            f"refiner.placement=dedicated with refiner.nnodes={refiner.nnodes}, refiner.n_gpus_per_node="
+            f"{refiner.n_gpus_per_node}: set how many GPUs of its own the refiner has, at least 1"
+        )
+    if not refiner.is_dedicated and refiner.n_gpus_per_node is not None:
+        return (
+            f"refiner.n_gpus_per_node={refiner.n_gpus_per_node} is for refiner.placement=dedicated; set that, or null"
+        )
+    return None
+
+
+@rule("config")
+def colocated_refiner_does_not_stream(run: Run) -> str | None:
+    """A refiner that sleeps during the rollout does not stream."""
+    if run.blocks.refiner.placement != "colocated" or not run.blocks.refiner.streaming:
+        return None
+    return (
+        "refiner.streaming=true with refiner.placement=colocated: the refiner sleeps during rollout; set "
+        "refiner.placement=dedicated, or leave refiner.streaming null"
+    )
+
+
+@rule("config")
+def shared_refiner_has_no_servers_of_its_own(run: Run) -> str | None:
+    """Settings of replicas are for a refiner that has some."""
+    refiner = run.blocks.refiner
+    own = refiner.streaming is False or refiner.num_replicas or refiner.rollout or refiner.draft
+    if refiner.placement != "shared" or not own:
+        return None
+    return (
+        "refiner.placement=shared: the rollout's servers refine while they are awake; leave refiner.streaming, "
+        "refiner.num_replicas and refiner.draft null and refiner.rollout empty"
+    )
+
+
+@rule("config")
+def template_exists(run: Run) -> str | None:
+    """The prompt template is one of this package, or a file."""
+    try:
+        run.blocks.refiner.template_path()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@rule("config")
+def records_have_a_file_system(run: Run) -> str | None:
+    """Records go to a folder, or to a file system that fsspec knows."""
+    path = run.blocks.records.path
+    if "://" not in path:
+        return None
+    try:
+        fsspec.get_filesystem_class(path.partition("://")[0])
+    except (ValueError, ImportError) as error:
+        return f"records.path={path}: {error}"
+    return None
+
+
+# ---- what they ask of verl's keys
+
+
+MAX_GPU_MEMORY_UTILIZATION = 0.95
+"""Share of a GPU's memory that engines which are awake at the same time may take together."""
+NO_GROUP_ESTIMATORS = ("gae", "reinforce_plus_plus", "remax", "gdpo")
+"""Whose baseline is not the group's reward: a critic's, that of the whole batch, of a greedy response, of several."""
+SEQUENCE_LOSSES = ("sapo", "geo_mean")
+"""Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
+ROW_LOSSES = ("geo_mean", "bypass_mode")
+"""Policy losses of verl that count rows without tokens of the policy, or refuse a micro-batch of such rows."""
+
+
+@rule("config")
+def penalty_has_a_meaning(run: Run) -> str | None:
+    """The penalty has a meaning for the advantage estimator."""
+    estimator, constraint = run.config.algorithm.adv_estimator, run.blocks.constraint
+    known = CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS
+    if not constraint.penalises or estimator in known:
+        return None
+    return (
+        f"constraint.mode={constraint.mode}: what a penalty does to the advantages of algorithm.adv_estimator="
+        f"{estimator} is not known; set constraint.mode=sft, or one of: {', '.join(known)}"
+    )
+
+
+@rule("config")
+def loss_has_a_fixed_scale(run: Run) -> str | None:
+    """No refinement scales the policy's loss."""
+    actor, constraint = run.config.actor_rollout_ref.actor, run.blocks.constraint
+    if constraint.imitates and actor.policy_loss.loss_mode in ROW_LOSSES:
+        return (
+            f"constraint.mode={constraint.mode} with actor_rollout_ref.actor.policy_loss.loss_mode="
+            f"{actor.policy_loss.loss_mode}: refinements would count as rows of the policy's loss; set it to vanilla, "
+            "or constraint.mode=penalty"
+        )
+    is_fixed = actor.loss_agg_mode != "seq-mean-token-sum-norm" or actor.loss_scale_factor is not None
+    if is_fixed or not constraint.imitates:
+        return None
+    return (
+        f"constraint.mode={constraint.mode} with actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm: the "
+        "longest row, which may be a refinement, would scale the policy loss; set "
+        "actor_rollout_ref.actor.loss_scale_factor"
+    )
+
+
+@rule("config")
+def both_terms_are_one_gradient(run: Run) -> str | None:
+    """Both terms of ``lagrangian`` are divided alike."""
+    actor = run.config.actor_rollout_ref.actor
+    by_length = actor.loss_agg_mode == "seq-mean-token-mean" or actor.policy_loss.loss_mode in SEQUENCE_LOSSES
+    if run.blocks.constraint.mode != "lagrangian" or not by_length:
+        return None
+    return (
+        "constraint.mode=lagrangian: the policy's loss is divided by the length of a, the cross-entropy by that of a', "
+        "so that they are no gradient of one objective; set actor_rollout_ref.actor.loss_agg_mode=token-mean and "
+        "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla"
+    )
+
+
+@rule("config")
+def refinements_fit_into_micro_batches(run: Run) -> str | None:
+    """A prompt with its refinement fits into a dynamic micro-batch."""
+    if not run.blocks.refines:
+        return None
+    config, refiner = run.config, run.blocks.refiner
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    budgets = {}
+    if actor.use_dynamic_bsz and run.blocks.constraint.imitates:
+        budgets["actor.ppo_max_token_len_per_gpu"] = actor.ppo_max_token_len_per_gpu
+    if rollout.log_prob_use_dynamic_bsz:
+        budgets["rollout.log_prob_max_token_len_per_gpu"] = rollout.log_prob_max_token_len_per_gpu
+    num_shares = 1  # GPUs that share a sequence
+    if actor.strategy == "megatron":
+        num_shares = actor.megatron.context_parallel_size
+    elif actor.strategy in ("fsdp", "fsdp2"):
+        num_shares = actor.fsdp_config.ulysses_sequence_parallel_size
+    # A session with a refined last turn is at most as long as the longest response.
+    length = config.data.max_prompt_length + max(refiner.response_length, rollout.response_length)
+    for key, budget in budgets.items():
+        if budget * num_shares < length:
+            return (
+                f"actor_rollout_ref.{key}={budget} is less than a prompt with its refinement "
+                f"(data.max_prompt_length + refiner.response_length or data.max_response_length = {length}); raise it"
+            )
+    return None
+
+
+@rule("config")
+def engines_share_memory(run: Run) -> str | None:
+    """A colocated reward model is awake beside the refiner, whose answers it scores as they come."""
+    config, refiner = run.config, run.blocks.refiner
+    model = config.reward.reward_model
+    is_beside = model.enable and not model.enable_resource_pool and refiner.placement == "colocated"
+    if not run.blocks.refines or not is_beside or config.trainer.device == "cpu":
+        return None
+    own = refiner.rollout.get("gpu_memory_utilization", config.actor_rollout_ref.rollout.gpu_memory_utilization)
+    if own + model.rollout.gpu_memory_utilization <= MAX_GPU_MEMORY_UTILIZATION:
+        return None
+    return (
+        f"refiner.rollout.gpu_memory_utilization={own} and reward.reward_model.rollout.gpu_memory_utilization="
+        f"{model.rollout.gpu_memory_utilization} share the GPUs; lower their sum to {MAX_GPU_MEMORY_UTILIZATION}, or "
+        "give the reward model GPUs of its own: set reward.reward_model.enable_resource_pool=true"
+    )
+
+
+@rule("config")
+def routes_are_recorded(run: Run) -> str | None:
+    """Routers are not replayed: refinements have no recorded routes."""
+    actor = run.config.actor_rollout_ref.actor
+    routers = (OmegaConf.select(actor, f"{engine}.router_replay.mode") for engine in ("megatron", "veomni"))
+    modes = (*routers, OmegaConf.select(actor, "router_replay.mode"))
+    if not run.blocks.refines or all(mode in (None, "disabled") for mode in modes):
+        return None
+    return (
+        "actor_rollout_ref.actor: router_replay has no recorded routes for refined responses; set its mode to "
+        "disabled, or constraint.mode=none"
+    )
+
+
+@rule("config")
+def loss_is_the_policys(run: Run) -> str | None:
+    """Neither distillation nor multi-token prediction has a loss of its own."""
+    if run.blocks.refines and OmegaConf.select(run.config, "distillation.enabled"):
+        return "distillation.enabled=true has a loss of its own; set it to false, or constraint.mode=none"
+    if run.blocks.refines and OmegaConf.select(run.config, "actor_rollout_ref.model.mtp.enable"):
+        return "actor_rollout_ref.model.mtp.enable=true: set it to false, or constraint.mode=none"
+    return None
+
+
+@rule("config")
+def rewards_are_there_when_streaming(run: Run) -> str | None:
+    """Streaming scores refinements during the rollout."""
+    model = run.config.reward.reward_model
+    if not run.blocks.streams or not model.enable or model.enable_resource_pool:
+        return None
+    return (
+        "a colocated reward model sleeps during the rollout, where refiner.placement=dedicated scores refinements; set "
+        "refiner.streaming=false, or reward.reward_model.enable_resource_pool=true"
+    )
+
+
+@rule("config")
+def rescued_groups_learn_something(run: Run) -> str | None:
+    """A rescued dead group has a loss, and is one by the group's own rewards alone."""
+    algorithm, blocks = run.config.algorithm, run.blocks
+    filters = algorithm.get("filter_groups")
+    is_filtered = bool(filters and filters.enable)
+    why = {
+        "constraint.mode=sft or lagrangian: the cross-entropy is all that such a group has": blocks.constraint.imitates,
+        "actor_rollout_ref.rollout.n above 1": run.config.actor_rollout_ref.rollout.n > 1,
+        "algorithm.adv_estimator=grpo or rloo: another baseline is not the group's reward": algorithm.adv_estimator
+        not in NO_GROUP_ESTIMATORS,
+        "algorithm.filter_groups.metric=reward": not is_filtered or filters.metric == "reward",
+        "algorithm.use_kl_in_reward=false: that KL would be silenced too": not algorithm.use_kl_in_reward,
+        "refiner.placement=dedicated or shared, streaming: DAPO's filter looks at refined groups": blocks.streams
+        or not is_filtered,
+    }
+    missing = [what for what, holds in why.items() if not holds]
+    if not blocks.constraint.rescue_dead_groups or not missing:
+        return None
+    return f"constraint.rescue_dead_groups=true: set {'; '.join(missing)}"
+
+
+@rule("config")
+def shared_servers_are_the_reference(run: Run) -> str | None:
+    """A shared refiner's servers are pi_0 without their adapter."""
+    blocks, actor = run.blocks, run.config.actor_rollout_ref
+    if not blocks.is_shared or not (blocks.hosts_refiner or blocks.measures_kl_by_actor):
+        return None
+    why = {
+        "actor_rollout_ref.model.lora_rank above 0": actor.model.lora_rank > 0,
+        "actor_rollout_ref.model.lora_adapter_path=null": actor.model.lora_adapter_path is None,
+        "actor_rollout_ref.model.lora.merge=false": not OmegaConf.select(actor, "model.lora.merge"),
+        f"refiner.model_path={actor.model.path} (the actor's)": blocks.refiner.model_path == actor.model.path,
+        "actor_rollout_ref.rollout.name=vllm": actor.rollout.name == "vllm",
+        "actor_rollout_ref.rollout.disaggregation.enabled=false": not actor.rollout.disaggregation.enabled,
+        "actor_rollout_ref.rollout.quantization=null": actor.rollout.quantization is None,
+        "actor_rollout_ref.rollout.qat=null": not OmegaConf.select(actor, "rollout.qat.enable"),
+    }
+    missing = [what for what, holds in why.items() if not holds]
+    names = ", ".join(missing)
+    return f"refiner.placement=shared needs a LoRA policy on the reference model: set {names}" if missing else None
+
+
+@rule("config")
+def refiner_has_an_engine(run: Run) -> str | None:
+    """Replicas of the refiner run on an engine that is known, with drafts that it has."""
+    blocks, rollout = run.blocks, run.config.actor_rollout_ref.rollout
+    if blocks.is_shared or not blocks.hosts_refiner:
+        return None
+    engine = blocks.refiner.rollout.get("name") or OmegaConf.select(rollout, "name", throw_on_missing=False)
+    if engine not in ENGINES:
+        names = " or ".join(ENGINES)
+        return f"the refiner's replicas run on {names}, not {engine}: set +refiner.rollout.name=vllm"
+    if blocks.refiner.draft not in (None, *ENGINES[engine].drafts):
+        return (
+            f"refiner.draft={blocks.refiner.draft} is not for replicas on {engine}; set it to null, or "
+            "+refiner.rollout.name=vllm"
+        )
+    return None
+
+
+@rule("config")
+def kl_is_measured_at_the_rollouts_temperature(run: Run) -> str | None:
+    """Replicas measure the KL to the reference at temperature 1."""
+    temperature = run.config.actor_rollout_ref.rollout.temperature
+    if not run.blocks.measures_kl or temperature == 1:
+        return None
+    return (
+        f"actor_rollout_ref.rollout.temperature={temperature}, but the refiner's replicas measure the KL to the "
+        "reference at 1: set measure.num_kl_rollouts=0, or the temperature to 1"
+    )
+
+
+# ---- what verl's trainers ask
+
+
+TRAINER_MODES = ("sync", "colocate_async", "separate_async")
+"""Trainers of verl that the refine stage extends."""
+MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+STREAMING_MANAGER = "recipe.online_refiner.streaming.StreamingAgentLoopManager"
+
+
+def _is_separate(run: Run) -> bool:
+    return run.config.trainer.v1.trainer_mode == "separate_async"
+
+
+@rule("config")
+def agent_loops_have_one_manager(run: Run) -> str | None:
+    """Streaming replaces verl's manager of agent loops, and nothing else does."""
+    manager = OmegaConf.select(run.config, MANAGER_KEY)
+    if not run.blocks.streams or manager in (None, STREAMING_MANAGER):
+        return None
+    return f"{MANAGER_KEY}={manager} and streaming both replace verl's agent loop manager; set refiner.streaming=false"
+
+
+@rule("config")
+def trainer_is_extended(run: Run) -> str | None:
+    """The trainer is one of verl's that the refine stage extends."""
+    trainer = run.config.trainer
+    if not trainer.use_v1:
+        return "the online refiner extends verl's V1 trainers; set trainer.use_v1=true"
+    if trainer.v1.trainer_mode in TRAINER_MODES:
+        return None
+    return (
+        f"trainer.v1.trainer_mode={trainer.v1.trainer_mode}: the online refiner has not been tried with it; set one "
+        f"of: {', '.join(TRAINER_MODES)}"
+    )
+
+
+@rule("config")
+def shared_servers_are_not_interrupted(run: Run) -> str | None:
+    """Servers that refine as well are not interrupted in the middle."""
+    mode = run.config.trainer.v1.trainer_mode
+    if mode == "sync" or not run.blocks.streams or not run.blocks.is_shared:
+        return None
+    return (
+        f"trainer.v1.trainer_mode={mode} interrupts its rollout servers in every step, and with them what they refine; "
+        "set refiner.placement to colocated or dedicated, or trainer.v1.trainer_mode=sync"
+    )
+
+
+@rule("config")
+def separate_trainer_has_its_parts(run: Run) -> str | None:
+    """``separate_async`` has GPUs for each part, whole weights to send, and what verl asserts after Ray's start."""
+    if not _is_separate(run):
+        return None
+    config, blocks, num_parts = run.config, run.blocks, run.config.trainer.v1.separate_async.parameter_sync_step
+    model, rollout, actor = (config.actor_rollout_ref[name] for name in ("model", "rollout", "actor"))
+    reward_model = config.reward.reward_model
+    has_adapter = model.lora_rank > 0 or OmegaConf.select(model, "lora.rank", default=0) > 0
+    batch_size = num_parts * actor.ppo_mini_batch_size
+    is_offloaded = config.trainer.device != "cpu" and actor.get("fsdp_config", {}).get("param_offload", False)
+    is_unsharded = actor.strategy == "fsdp2" and not actor.fsdp_config.reshard_after_forward
+    why = {
+        "refiner.placement=dedicated and refiner.n_gpus_per_node: no GPU is ever left to another refiner": (
+            blocks.refiner.is_dedicated or not blocks.hosts_refiner
+        ),
+        "refiner.streaming=null: the actor would wait for every refinement": blocks.streams or not blocks.refines,
+        "actor_rollout_ref.model.lora.merge=true: verl would send the base alone to the rollout": (
+            not has_adapter or bool(OmegaConf.select(model, "lora.merge"))
+        ),
+        "model_engine=dp: Megatron has not been tried": actor.strategy != "megatron",
+        "actor_rollout_ref.actor.fsdp_config.param_offload=false: updates between two syncs would be lost": (
+            num_parts == 1 or not is_offloaded
+        ),
+        "reward.reward_model.enable_resource_pool=true: a colocated reward model has no turn of its own": (
+            not reward_model.enable or reward_model.enable_resource_pool
+        ),
+        f"data.train_batch_size={batch_size} (trainer.v1.separate_async.parameter_sync_step times "
+        "actor_rollout_ref.actor.ppo_mini_batch_size)": config.data.train_batch_size == batch_size,
+        "actor_rollout_ref.rollout.nnodes and n_gpus_per_node to the rollout's own GPUs": (
+            rollout.nnodes > 0 and rollout.n_gpus_per_node > 0
+        ),
+        "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl (with platform=cpu: sockets)": (
+            rollout.checkpoint_engine.backend != "naive"
+        ),
+        "actor_rollout_ref.actor.fsdp_config.reshard_after_forward=true (verl puts shards aside)": (
+            num_parts == 1 or not is_unsharded
+        ),
+    }
+    missing = [what for what, holds in why.items() if not holds]
+    return f"trainer.v1.trainer_mode=separate_async: set {'; '.join(missing)}" if missing else None
+
+
+# ---- what would end a run on Megatron minutes after its start
+
+
+def _is_megatron(run: Run) -> bool:
+    return "megatron" in run.config.actor_rollout_ref.actor
+
+
+@rule("config")
+def optimizer_is_distributed(run: Run) -> str | None:
+    """Weights are sent to the rollout from Megatron's distributed optimizer."""
+    if not _is_megatron(run) or run.config.actor_rollout_ref.actor.megatron.use_distributed_optimizer:
+        return None
+    return (
+        "actor_rollout_ref.actor.megatron.use_distributed_optimizer=false: verl could not send the weights to the "
+        "rollout; set it to true"
+    )
+
+
+@rule("config")
+def distributed_optimizer_is_adam(run: Run) -> str | None:
+    """Megatron's distributed optimizer is Adam."""
+    if not _is_megatron(run):
+        return None
+    config = run.config
+    critic = {"critic": config.critic} if config.algorithm.adv_estimator in CRITIC_ESTIMATORS else {}
+    for name, role in {"actor_rollout_ref.actor": config.actor_rollout_ref.actor, **critic}.items():
+        if role.optim.optimizer.lower() == "sgd" and role.megatron.use_distributed_optimizer:
+            return f"{name}.optim.optimizer={role.optim.optimizer}: Megatron's distributed optimizer is Adam"
+    return None
+
+
+@rule("config")
+def adapters_have_a_bridge(run: Run) -> str | None:
+    """Adapters need Megatron-Bridge."""
+    model = run.config.actor_rollout_ref.model
+    if not _is_megatron(run) or not run.config.actor_rollout_ref.actor.megatron.vanilla_mbridge:
+        return None
+    if model.lora_rank <= 0 and model.lora.get("rank", 0) <= 0:
+        return None
+    return (
+        "actor_rollout_ref.model.lora.rank above 0 needs Megatron-Bridge: set "
+        "actor_rollout_ref.actor.megatron.vanilla_mbridge=false (which the CPU platform does not have)"
+    )
+
+
+@rule("config")
+def stages_take_whole_groups(run: Run) -> str | None:
+    """Interleaved stages take whole groups of micro-batches: of mini-batches, to which verl fills up a batch."""
+    actor, rollout = run.config.actor_rollout_ref.actor, run.config.actor_rollout_ref.rollout
+    if not _is_megatron(run) or (actor.megatron.get("virtual_pipeline_model_parallel_size") or 1) == 1:
+        return None
+    num_shares = layout(run.config)["data"]
+    num_rows = actor.ppo_mini_batch_size * rollout.n // num_shares
+    sizes = {
+        "actor.ppo_micro_batch_size_per_gpu": None if actor.use_dynamic_bsz else actor.ppo_micro_batch_size_per_gpu,
+        "rollout.log_prob_micro_batch_size_per_gpu": (
+            None if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu
+        ),
+    }
+    for name, of_micro_batch in sizes.items():
+        multiple = rows_multiple(actor.megatron, of_micro_batch)
+        if num_rows % multiple:
+            return (
+                f"actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size: a rank's {num_rows} rows of a "
+                f"mini-batch (actor.ppo_mini_batch_size * rollout.n / {num_shares}) are no multiple of {multiple} "
+                f"(actor_rollout_ref.{name} times the pipeline's stages); change one of them"
+            )
+    return None
+
+
+# ---- what the machine has to have
+
+
+@rule("machine")
+def training_has_workers(run: Run) -> str | None:
+    """There are workers to train on."""
+    if run.config.trainer.n_gpus_per_node >= 1 and run.config.trainer.nnodes >= 1:
+        return None
+    return "trainer.n_gpus_per_node and trainer.nnodes: set at least 1"
+
+
+@rule("machine")
+def reward_model_has_nodes(run: Run) -> str | None:
+    """A reward model with GPUs of its own has nodes."""
+    model = run.config.reward.reward_model
+    if not (model.enable and model.enable_resource_pool) or model.nnodes >= 1:
+        return None
+    return f"reward.reward_model.nnodes={model.nnodes}: set at least 1 for GPUs of its own"
+
+
+@rule("machine")
+def machine_has_the_workers(run: Run) -> str | None:
+    """The machine has as many GPUs, or cores, as a node has workers."""
+    num_workers, num_there = run.config.trainer.n_gpus_per_node, run.files.num_devices
+    if num_there is None or num_workers <= num_there:
+        return None
+    what = "CPU cores" if run.config.trainer.device == "cpu" else "GPUs"
+    return f"trainer.n_gpus_per_node={num_workers} workers, but this machine has {num_there} {what}; lower it" + (
+        ", or set platform=cpu" if num_there == 0 else ""
+    )
+
+
+@rule("machine")
+def machine_has_the_pools(run: Run) -> str | None:
+    """The machine has GPUs for all that have some of their own."""
+    if run.files.num_devices is None:
+        return None
+    pools = _gpus_by_pool(run.config, run.blocks)
+    total, wanted = sum(pools.values()), ", ".join(f"{number} for {who}" for who, number in pools.items())
+    num_there, what, way_out = run.files.num_devices, "GPUs", "start Ray on every node first"
+    if run.config.trainer.device == "cpu":
+        key = "ray_kwargs.ray_init.num_gpus"
+        num_there = run.config.ray_kwargs.ray_init.get("num_gpus") or 0
+        what, way_out = f"logical GPUs ({key})", f"set {key}={total}"
+    if total <= num_there:
+        return None
+    return f"the run needs {total} GPUs ({wanted}), but this machine has {num_there} {what}; lower them, or {way_out}"
+
+
+def _gpus_by_pool(config: DictConfig, blocks: RefinementConfig) -> dict[str, int]:
+    pools = {"training": config.trainer.nnodes * config.trainer.n_gpus_per_node}
+    if config.trainer.v1.trainer_mode == "separate_async":
+        rollout = config.actor_rollout_ref.rollout
+        pools["the rollout"] = rollout.nnodes * rollout.n_gpus_per_node
+    if blocks.hosts_refiner and blocks.refiner.is_dedicated:
+        pools["the refiner"] = blocks.refiner.nnodes * (blocks.refiner.n_gpus_per_node or 0)
+    model = config.reward.reward_model
+    if model.enable and model.enable_resource_pool:
+        pools["the reward model"] = model.nnodes * model.n_gpus_per_node
+    return pools
+
+
+# ---- what models and data have to be
+
+
+_NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
+RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
+"""Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
+
+
+@rule("files")
+def home_is_written_out(run: Run) -> str | None:
+    """Paths of models and data do not begin with ``~``, which a shell leaves behind ``=`` and no reader expands."""
+    data = () if OmegaConf.select(run.config, "data.custom_cls.path") else ("data.train_files", "data.val_files")
+    for key in ("actor_rollout_ref.model.path", "refiner.model_path", *data):  # a class of the user's reads its own
+        value = OmegaConf.select(run.config, key)
+        for path in value if isinstance(value, ListConfig) else [value]:
+            if str(path).startswith("~"):
+                return f"{key}: {path} begins with ~, which nothing reads there; write $HOME or the whole path"
+    return None
+
+
+@rule("files")
+def models_are_there(run: Run) -> str | None:
+    """Every model that a run reads is a model folder, where it is a folder."""
+    config = run.config
+    paths = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
+    if run.blocks.hosts_refiner:
+        paths["refiner.model_path"] = run.blocks.refiner.model_path
+    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+        paths["critic.model.path"] = config.critic.model.path
+    if config.reward.reward_model.enable:
+        paths["reward.reward_model.model_path"] = config.reward.reward_model.model_path
+    missing = [f"{key}={path}" for key, path in paths.items() if not run.files.is_model(path)]
+    return f"{missing[0]}: no model folder there (config.json is missing)" if missing else None
+
+
+@rule("files")
+def tokenizer_writes_chats(run: Run) -> str | None:
+    """The policy's tokenizer has a chat template and an EOS token."""
+    model, tokenizer = run.config.actor_rollout_ref.model, run.files.tokenizer
+    name = "path" if model.tokenizer_path is None else "tokenizer_path"
+    if not tokenizer.chat_template:
+        what = "its tokenizer has no chat template; use an instruct model, or add one to it"
+    elif tokenizer.eos_token_id is None:
+        what = "its tokenizer has no EOS token; set eos_token in tokenizer_config.json"
+    else:
+        return None
+    return f"actor_rollout_ref.model.{name}={model[name]}: {what}"
+
+
+@rule("files")
+def refiner_has_the_policys_tokens(run: Run) -> str | None:
+    """The refiner's tokens are the policy's targets."""
+    if not run.blocks.hosts_refiner:
+        return None
+    actor, refiner = run.files.tokenizer, run.files.refiner_tokenizer
+    if actor.get_vocab() == refiner.get_vocab() and actor.eos_token_id == refiner.eos_token_id:
+        return None
+    return (
+        "refiner.model_path: its tokenizer differs from the actor's, but refined token ids are the policy's targets; "
+        "set a model of the same family, or leave refiner.model_path at the actor's"
+    )
+
+
+@rule("files")
+def suffix_drafts_are_installed(run: Run) -> str | None:
+    """Drafts by suffix trees have their package."""
+    if not run.blocks.hosts_refiner or run.blocks.refiner.draft != "suffix" or find_spec(SUFFIX_PACKAGE):
+        return None
+    return (
+        "refiner.draft=suffix needs the package arctic-inference on every node: pip install arctic-inference, or set "
+        "refiner.draft=ngram"
+    )
+
+
+@rule("files")
+def data_have_rows(run: Run) -> str | None:
+    """Neither data set is empty, and there are prompts for a step."""
+    data = run.config.data
+    for key, num_rows in run.files.num_rows.items():
+        if num_rows == 0:
+            return f"data.{key}: the data set is empty: {data[key]}"
+    if run.files.num_prompts >= data.train_batch_size:
+        return None
+    return (
+        f"data.train_files has {run.files.num_prompts} rows, less than one batch; lower data.train_batch_size="
+        f"{data.train_batch_size}, add data or raise data.train_max_samples"
+    )
+
+
+@rule("files")
+def prompts_are_text(run: Run) -> str | None:
+    """The refiner reads text."""
+    data = run.config.data
+    media = {data.get(name) for name in ("image_key", "video_key", "audio_key")}
+    for part in run.files.data("train_files") if run.blocks.hosts_refiner else ():
+        if found := sorted(media.intersection(part.column_names)):
+            return f"data.train_files: its {found[0]} would not reach the refiner, which reads text; drop the column"
+    return None
+
+
+@rule("files")
+def no_grader_runs_answers(run: Run) -> str | None:
+    """No grader of verl's evaluates what the model writes."""
+    if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:
+        return None
+    for key in run.files.num_rows:
+        for part in run.files.data(key):
+            sources = part.unique("data_source") if "data_source" in part.column_names else []
+            if found := sorted(RUN_BY_VERL.intersection(sources)):
+                return (
+                    f"data.{key}: verl's grader of {', '.join(found)} runs what the model writes as code; set "
+                    "reward.custom_reward_function.path=pkg://reward.math and "
+                    "reward.custom_reward_function.name=compute_score"
+                )
+    return None
+
+
+@rule("files")
+def problems_can_be_rewarded(run: Run) -> str | None:
+    """The reward function can use every row, as far as its module checks rows (``validate_row``)."""
+    for key in run.files.num_rows:
+        try:
+            run.files.validate_rows(key)
+        except ValueError as error:
+            return f"data.{key}: {error}"
+    return None
+
+
+# ---- what the refiner's sizes ask of each other, once its model is known
+
+
+@rule("sizes")
+def policy_reads_prompt_and_response(run: Run) -> str | None:
+    """The policy's model reads as much as its engine is told, and a prompt with its response."""
+    shape, rollout, data = run.plan.policy_shape, run.config.actor_rollout_ref.rollout, run.config.data
+    if shape is None or not shape.max_positions:
+        return None
+    told, positions = rollout.max_model_len, shape.max_positions
+    if told is not None and told > positions:
+        return f"actor_rollout_ref.rollout.max_model_len={told} is more than the model reads, {positions}; lower it"
+    longest = data.max_prompt_length + data.max_response_length
+    if longest <= positions:
+        return None
+    return (
+        f"data.max_prompt_length + data.max_response_length = {longest} is more than the model reads, {positions} "
+        "tokens; lower data.max_response_length, or set actor_rollout_ref.model.override_config.max_position_embeddings"
+    )
+
+
+@rule("sizes")
+def refiner_reads_prompt_and_response(run: Run) -> str | None:
+    """The refiner's context holds a prompt and a response, and its model can read it."""
+    plan = run.plan
+    if plan.least_model_len <= plan.max_model_len <= plan.max_positions:
+        return None
+    return (
+        f"refiner.max_model_len={plan.max_model_len} must be between {plan.least_model_len} (prompt and response) and "
+        f"{plan.max_positions} (what the reference model can read); leave it null to derive it"
+    )
+
+
+@rule("sizes")
+def shared_servers_read_it_too(run: Run) -> str | None:
+    """Servers that are shared read the refiner's prompt as well."""
+    own = run.config.actor_rollout_ref.rollout.max_model_len
+    if run.blocks.refiner.placement != "shared" or not own or own >= run.plan.max_model_len:
+        return None
+    return (
+        f"actor_rollout_ref.rollout.max_model_len={own} is less than a refiner prompt with its answer, "
+        f"{run.plan.max_model_len} tokens; raise it: with refiner.placement=shared its servers refine as well"
+    )
+
+
+@rule("sizes")
+def heads_are_cut_evenly(run: Run) -> str | None:
+    """Tensor-parallel ranks have equally many attention heads, as vLLM and Megatron ask."""
+    actor, policy = run.config.actor_rollout_ref, run.plan.policy_shape
+    cut = [("actor_rollout_ref.rollout", actor.rollout, policy)]
+    if run.blocks.hosts_refiner:
+        cut.append(("refiner.rollout", run.plan.refiner_rollout, run.plan.refiner_shape))
+    if actor.actor.strategy == "megatron":
+        cut.append(("actor_rollout_ref.actor.megatron", actor.actor.megatron, policy))
+    for key, block, shape in cut:
+        if shape is not None and shape.num_heads % block.tensor_model_parallel_size:
+            return (
+                f"{key}.tensor_model_parallel_size={block.tensor_model_parallel_size} does not divide the model's "
+                f"{shape.num_heads} attention heads; set a divisor of them"
+            )
+    return None
+
+
+@rule("sizes")
+def replicas_fit(run: Run) -> str | None:
+    """The replicas fit on the GPUs of their placement."""
+    wanted = run.blocks.refiner.num_replicas or 1
+    if run.plan.refiner_gpus // run.plan.replica_size >= wanted:
+        return None
+    where = "GPUs of its own" if run.blocks.refiner.is_dedicated else "training GPUs"
+    return (
+        f"refiner.num_replicas={wanted} replicas of {run.plan.replica_size} GPUs do not fit on {run.plan.refiner_gpus} "
+        f"{where}; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
+    )
+
+
+@rule("sizes")
+def replicas_align_with_nodes(run: Run) -> str | None:
+    """Replicas take equal parts of a node, or whole nodes, and leave none over: verl slices its pools so."""
+    size, num_gpus = run.plan.replica_size, run.plan.refiner_gpus
+    per_node = run.blocks.refiner.n_gpus_per_node or run.config.trainer.n_gpus_per_node
+    if (per_node % size == 0 or size % per_node == 0) and num_gpus % size == 0:
+        return None
+    return (
+        f"refiner replicas of {size} GPUs do not align with {num_gpus} GPUs on nodes of {per_node}; set "
+        "refiner.rollout.tensor_model_parallel_size to a divisor or a multiple of the GPUs of a node"
+    )
+
+
+@rule("sizes")
+def memory_is_there(run: Run) -> str | None:
+    """What is sure to be in memory at any moment of a step fits (``recipe/sizing/refusals.py``)."""
+    return refusal(run.plan.footprint(run.config, run.blocks))

@@ -1,0 +1,249 @@
+"""Every key of this extension beside ``refiner``: its type, bounds, default and meaning. Needs no torch, no verl.
+
+The block ``refiner`` is in ``refiner_worker/config.py``. What keys ask of each other is in ``checks.py``.
+"""
+
+import dataclasses
+from dataclasses import fields
+from typing import Annotated, Any, Literal, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from refiner_worker.config import BLOCK, NotNegative, RefinerConfig, from_key
+
+Mode = Literal["none", "penalty", "sft", "lagrangian"]
+Alignment = Literal["position", "diff"]
+Credit = Literal["return_to_go", "in_reward"]
+EtaSchedule = Literal["constant", "linear", "cosine", "adaptive"]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+CREDIT_OF_MODE = {"penalty": "return_to_go", "lagrangian": "whole"}
+"""What ``credit: null`` stands for, and which modes change the advantages. ``whole`` makes both terms of ``lagrangian``
+one gradient."""
+ETA_OF_MODE = {"none": 0.0, "penalty": 1e-3, "sft": 0.03, "lagrangian": 0.01}
+"""What ``eta: null`` stands for: Appendix B of the paper for ``penalty``, docs/results.md for the others."""
+
+CRITIC_ESTIMATORS = ("gae",)
+"""The penalty is added to the token-level rewards before the estimator, so that the critic sees it."""
+CRITIC_FREE_ESTIMATORS = (
+    *("grpo", "grpo_passk", "grpo_vectorized", "gpg", "opo", "reinforce_plus_plus"),
+    *("reinforce_plus_plus_baseline", "remax", "rloo", "rloo_vectorized"),
+)
+"""verl estimators whose advantages are one number per response (or its return-to-go): A_t = A_group + penalty's
+return-to-go has the same meaning for all of them."""
+
+DEFAULT_KL_ROLLOUTS = 64
+
+
+@dataclass(slots=True, kw_only=True, config=BLOCK)
+class ConstraintConfig:
+    """How accepted refinements act on the policy."""
+
+    mode: Mode = "sft"
+    """``none``: verl's own step, nothing is refined. ``penalty``: Eq. 6 as a token-level penalty in the advantages (the
+    paper's way). ``sft``: the cross-entropy of accepted refinements in the actor's loss. ``lagrangian``: both, as the
+    two terms of the gradient of -eta E[D]."""
+    eta: Number | None = None
+    """Weight of the constraint; 0 gives verl's own numbers. With a schedule, its value in the first step. Null: 1e-3 in
+    mode ``penalty`` (Appendix B of the paper), 0.03 in ``sft``, 0.01 in ``lagrangian``."""
+    eta_schedule: EtaSchedule = "constant"
+    """``constant``; ``linear`` or ``cosine`` towards 0 after the last step; ``adaptive``: D <= delta (Eq. 5)."""
+    delta: PositiveNumber | None = None
+    """Bound on ``constraint/divergence_per_token`` for ``adaptive``, in nats per token."""
+    reward_gate: bool = True
+    """Reward gate of Eq. 6; ``false`` lets every refinement through (the paper's ablation, Fig. 7)."""
+    alignment: Alignment = "position"
+    """Which token of a' a token of a is charged for: ``position`` (Eq. 6) or ``diff`` (only what the edit took out)."""
+    credit: Credit | None = None
+    """Where the penalty acts. ``return_to_go``: in the advantages, behind the group's normalisation (the paper's way).
+    ``in_reward``: D / min(len a, len a') in the response's reward, before it. Null: ``return_to_go``; in mode
+    ``lagrangian`` all of D on each token of the response, so that both terms are one gradient."""
+    sft_normaliser: Literal["batch", "accepted"] = "batch"
+    """What the cross-entropy is divided by: as the policy's loss (``batch``), so that it fades as fewer refinements are
+    accepted, or the tokens of ``accepted`` refinements."""
+    rescue_dead_groups: bool = False
+    """Keep groups with equal rewards if any refinement improves on them, even when DAPO would filter them out. They
+    contribute only cross-entropy, so this needs ``sft`` or ``lagrangian``."""
+
+    @property
+    def first_eta(self) -> float:
+        """The weight of the first step."""
+        return ETA_OF_MODE[self.mode] if self.eta is None else self.eta
+
+    @property
+    def acting_credit(self) -> str | None:
+        """A key of ``constraint.IN_REWARDS``; None if the mode leaves the advantages alone."""
+        default = CREDIT_OF_MODE.get(self.mode)
+        return default and (self.credit or default)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the advantages change."""
+        return self.mode in CREDIT_OF_MODE
+
+    @property
+    def imitates(self) -> bool:
+        """Whether the loss has the cross-entropy of accepted refinements."""
+        return self.mode in ("sft", "lagrangian")
+
+    @property
+    def rescues(self) -> bool:
+        """Whether dead groups are kept; with eta = 0 nothing keeps what verl would not."""
+        return self.rescue_dead_groups and self.first_eta > 0
+
+
+@dataclass(slots=True, kw_only=True, config=BLOCK)
+class RecordsConfig:
+    """What is written of rollouts and refinements, for reports (``run_files.py``)."""
+
+    path: str = from_key("run_dir") + "/refinements"
+    """Folder, on a file system that all nodes see, or the URL of one that fsspec knows (``s3://...``)."""
+    max_rollouts_per_step: NotNegative | None = None
+    """At most so many of a step, those with an accepted refinement first; null is all, 0 none."""
+
+
+@dataclass(slots=True, kw_only=True, config=BLOCK)
+class MeasureConfig:
+    """What is measured beside what a step needs."""
+
+    num_kl_rollouts: NotNegative | None = None
+    """Responses a step, at most, on which KL(pi_theta || pi_0) is measured with the refiner; 0: none. Null: 64, but
+    none where ``constraint.mode=none``, so that such a run has no second model.
+    Where verl has a reference worker (static KL), its log-probs of all responses are used instead; with placement
+    ``shared`` the actor's without its adapter."""
+    cross_entropy_all_every: NotNegative = 10
+    """Measure the cross-entropy over all refinements, not only accepted ones, every so many steps; 0: never."""
+
+
+@dataclass(slots=True, kw_only=True, config=BLOCK)
+class SizingConfig:
+    """The machine that a run is sized for: what ``dry_run=true`` says of memory (``docs/cluster.md``)."""
+
+    gpu_memory_gib: PositiveNumber | None = None
+    """Memory of a GPU, in GiB: what cannot fit is refused. Null: this machine's; where it has none, nothing is said of
+    what fits."""
+    host_memory_gib: PositiveNumber | None = None
+    """Memory of a node, in GiB. Null: not checked."""
+
+
+BLOCKS: dict[str, type] = {
+    "refiner": RefinerConfig,
+    "constraint": ConstraintConfig,
+    "measure": MeasureConfig,
+    "records": RecordsConfig,
+    "sizing": SizingConfig,
+}
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class RefinementConfig:
+    """The blocks of this extension."""
+
+    refiner: RefinerConfig
+    constraint: ConstraintConfig
+    measure: MeasureConfig
+    records: RecordsConfig
+    sizing: SizingConfig
+    has_reference_worker: bool
+    """Whether verl computes the reference's log-probs itself (static KL in reward or loss)."""
+
+    @property
+    def refines(self) -> bool:
+        """Whether a step has a refine stage."""
+        return self.constraint.mode != "none"
+
+    @property
+    def streams(self) -> bool:
+        """Whether responses are refined during the rollout."""
+        return self.refines and self.refiner.streams
+
+    @property
+    def hosts_refiner(self) -> bool:
+        """Whether the run needs replicas of the reference model (to refine, or to measure the KL to it)."""
+        return self.refines or self.measures_kl
+
+    @property
+    def num_kl_rollouts(self) -> int:
+        """Responses a step, at most, on which the KL to the reference is measured."""
+        default = DEFAULT_KL_ROLLOUTS if self.refines else 0
+        return default if self.measure.num_kl_rollouts is None else self.measure.num_kl_rollouts
+
+    @property
+    def measures_kl(self) -> bool:
+        """Whether the KL to the reference is measured with the refiner's replicas."""
+        return self.num_kl_rollouts > 0 and not self.has_reference_worker and not self.is_shared
+
+    @property
+    def measures_kl_by_actor(self) -> bool:
+        """Whether it is measured with the actor, its adapter off: vLLM has no prompt log-probs beside adapters."""
+        return self.num_kl_rollouts > 0 and not self.has_reference_worker and self.is_shared
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the rollout's servers refine."""
+        return self.refiner.placement == "shared"
+
+
+GONE = {
+    "neighbour": "control=own_solved is the control that is left",
+    "refiner.top_p": "the refiner samples from its whole distribution, or greedily; set refiner.temperature",
+    "refiner.groups": "all groups are refined; set refiner.max_refinements_per_group to refine fewer responses",
+    "refiner.group_choice": "the lowest rewards go first; leave it out",
+    "refiner.use_solved_sibling": "set refiner.context=[feedback,sibling] to show the refiner a better sibling",
+    "refiner.block": "set refiner.keep_prefix=true to keep what the refiner would have written itself",
+    "refiner.block_choice": "set refiner.keep_prefix=true to keep what the refiner would have written itself",
+    "refiner.n": "one refinement is drawn of each response; leave it out",
+    "refiner.max_requests_in_flight": "a replica has at most 256 requests under way; leave it out",
+    "refiner.restart_timeout_s": "a dead replica has 900 s to start anew; leave it out",
+    "constraint.divergence_per": "constraint.delta bounds constraint/divergence_per_token; leave it out",
+    "constraint.eta_rate": "an adaptive eta changes by at most 10 % a step; leave it out",
+    "constraint.margin": "a refinement is accepted if its reward is higher (Eq. 6); leave it out",
+    "constraint.token_weights": "each mode has its own weights; choose constraint.mode",
+    "constraint.kept_weight": "each mode has its own weights; choose constraint.mode",
+    "sizing.constants": "seconds are predicted from measured runs, by python -m recipe.sizing; leave it out",
+    "constraint.pair_weights": "all accepted pairs weigh the same; leave it out",
+}
+"""Keys of earlier releases, and what to do instead."""
+
+Block = TypeVar("Block")
+
+
+def read_blocks(config: DictConfig) -> RefinementConfig:
+    """Read this extension's blocks of a composed config.
+
+    Args:
+        config: The whole config of a run, interpolations not yet resolved.
+
+    Raises:
+        ValueError: If a key is unknown, missing or of a wrong type.
+    """
+    blocks: dict[str, Any] = {name: _read(config, name, block) for name, block in BLOCKS.items()}
+    has_reference = bool(config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss)
+    return RefinementConfig(**blocks, has_reference_worker=has_reference)
+
+
+def _read(config: DictConfig, name: str, block_type: type[Block]) -> Block:
+    if name not in config:
+        raise ValueError(f"the config has no block `{name}`; add `refinement: online` to its defaults list")
+    block = config[name]
+    known = {field.name for field in fields(block_type)}  # type: ignore[arg-type]
+    unknown, missing = sorted(set(block) - known), sorted(known - set(block))
+    if unknown and (advice := GONE.get(f"{name}.{unknown[0]}")):
+        raise ValueError(f"{name}.{unknown[0]} is gone: {advice}")
+    if unknown or missing:
+        what = f"unknown key {name}.{unknown[0]}" if unknown else f"missing key {name}.{missing[0]}"
+        raise ValueError(f"{what}; the keys of this block are: {', '.join(sorted(known))}")
+    try:
+        values: Any = OmegaConf.to_container(block, resolve=True)
+        return block_type(**values)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{name}: {str(error).splitlines()[0]}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, of = ".".join(map(str, first["loc"])), block_type.__annotations__[str(first["loc"][0])]
+        or_null = ", or null" if type(None) in getattr(of, "__args__", ()) else ""
+        raise ValueError(f"{name}.{key}={first['input']}: {first['msg']}{or_null}") from error

@@ -1,0 +1,207 @@
+"""What the refine stage takes and gives: a rollout, its refinement, and the numbers that are known of both."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """What became of a rollout's refinement."""
+
+    NONE = "none"
+    """Not refined: the run has no refine stage, or nobody has refined this row yet."""
+
+    MAX_REWARD = "max_reward"
+    """Skipped: the reward cannot improve."""
+    NOT_CHOSEN = "not_chosen"
+    """Skipped: others of the group go first (``refiner.max_refinements_per_group``)."""
+    TOO_LONG = "too_long"
+    """Skipped: prompt, response and refinement do not fit into the refiner's context."""
+    NO_TURN = "no_turn"
+    """Skipped: the session does not end with a turn of the policy."""
+
+    TIMEOUT = "timeout"
+    """Failed: not there within ``refiner.request_timeout_s``."""
+    REQUEST = "request"
+    """Failed: refused or lost by the refiner."""
+    TRUNCATED = "truncated"
+    """Failed: cut by the length limit."""
+    EMPTY = "empty"
+    """Failed: no text."""
+    REWARD = "reward"
+    """Failed: the reward function raised an error."""
+    WORKER = "worker"
+    """Failed: lost with the process that refined it."""
+
+    ACCEPTED = "accepted"
+    """Scored, and better than the response: the reward gate of Eq. 6 is open."""
+    NOT_BETTER = "not_better"
+    """Scored, and not better."""
+    OWN = "own"
+    """A solved response that is imitated itself (``refiner.imitate_solved``)."""
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether nothing was attempted."""
+        return self in SKIPPED
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether an attempt brought no result."""
+        return self in FAILURES
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there is a refined response with a reward."""
+        return self in (Verdict.ACCEPTED, Verdict.NOT_BETTER, Verdict.OWN)
+
+
+SKIPPED = (Verdict.MAX_REWARD, Verdict.NOT_CHOSEN, Verdict.TOO_LONG, Verdict.NO_TURN)
+FAILURES = (
+    *(Verdict.TIMEOUT, Verdict.REQUEST, Verdict.TRUNCATED),
+    *(Verdict.EMPTY, Verdict.REWARD, Verdict.WORKER),
+)
+
+
+def group_of(key: str) -> str:
+    """Return the prompt that a row answers, from the row's key."""
+    return key.rsplit("_", 2)[0]
+
+
+def last_turn(response_mask: list[int]) -> int:
+    """Return where a session's last turn begins, from the mask of the policy's own tokens.
+
+    Example: ``last_turn([1, 1, 0, 0, 1])`` is 4: two tokens call a tool, two are its output, and one answers. Where the
+    policy did not write the end, there is no such turn: the length of the response.
+    """
+    start = len(response_mask)
+    while start and response_mask[start - 1]:
+        start -= 1
+    return start
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollout:
+    """A session of the policy and its reward; of its turns the last one is refined.
+
+    Example: ``Rollout(key="u1_0_0", messages=[{"role": "user", "content": "1+1?"}], prompt_ids=[5, 6],
+    response_ids=[7, 2], reward=-0.3, request={"data_source": "mini_apps", ...})``.
+    """
+
+    key: str
+    """Its row in the TransferQueue: ``{uid}_{session}_{output}``."""
+    messages: list[dict[str, Any]]
+    """The chat prompt."""
+    prompt_ids: list[int]
+    """(prompt length,) as the policy saw it."""
+    response_ids: list[int]
+    """(response length,) ended by the EOS token unless cut; of several turns all, with the output of tools between."""
+    start: int = 0
+    """Where the last turn begins in it (:func:`last_turn`)."""
+    reward: float
+    """r(s0, a), of the whole session."""
+    feedback: str = ""
+    """What the reward says of it in words, if it does (``feedback``)."""
+    request: dict[str, Any]
+    """What verl's reward request for it has beside token ids: the data set's columns, turns, the loop's extras."""
+
+    @property
+    def solution(self) -> str:
+        """The data set's answer; empty where it has none but tests."""
+        extra, model = self.request.get("extra_info") or {}, self.request.get("reward_model") or {}
+        answer = extra.get("solution") or extra.get("answer") or model.get("ground_truth") or ""
+        return "" if str(answer).lstrip().startswith("{") else str(answer)
+
+    @property
+    def earlier_ids(self) -> list[int]:
+        """What of the response the last turn has before it: turns and the output of tools."""
+        return self.response_ids[: self.start]
+
+    @property
+    def turn_ids(self) -> list[int]:
+        """The last turn, a: what is refined, charged and compared with a'."""
+        return self.response_ids[self.start :]
+
+    @property
+    def group(self) -> str:
+        """The prompt that it answers: rollouts of one prompt are a group."""
+        return group_of(self.key)
+
+    @property
+    def session(self) -> tuple[int, int]:
+        """Which of its group's rollouts it is."""
+        _, session, output = self.key.rsplit("_", 2)
+        return int(session), int(output)
+
+
+@dataclass(slots=True, kw_only=True)
+class Refinement:
+    """The refiner's answer to one rollout, with its ids and its text.
+
+    Example: ``Refinement(verdict=Verdict.ACCEPTED, token_ids=[9, 2], text="2", reward=1.0)``.
+    """
+
+    verdict: Verdict
+    token_ids: list[int] = field(default_factory=list)
+    """a', ended by EOS; empty unless scored."""
+    text: str = ""
+    """a' as text; of a failed one, what was written."""
+    reward: float | None = None
+    """r(s0, a') of the session with a' as its last turn; None unless scored."""
+    num_kept_tokens: int = 0
+    """How many ids of the turn the refiner's answer was begun with (``refiner.keep_prefix``): a' begins with them."""
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_copied_tokens: int | None = None
+    """How many tokens of a' stand in the sibling or solution that the refiner was shown; None: it was shown neither."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Pair:
+    """All numbers that are known of a rollout and its refinement. The tag of its row carries it between processes.
+
+    Example: ``Pair(reward=-0.3, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, num_refined_tokens=9)``.
+    The driver makes it with the reward, the refine stage fills it, the actor's pass adds ``nll`` and ``divergence``.
+    """
+
+    reward: float
+    """r(s0, a)."""
+    verdict: Verdict = Verdict.NONE
+    is_used: bool = False
+    """Whether the refinement acts on the policy: it is better, or the run lets all scored ones through."""
+    start: int = 0
+    """Where the refined turn begins in the response."""
+    refined_reward: float = 0.0
+    """r(s0, a'); 0 unless scored, as the next one."""
+    num_refined_tokens: int = 0
+    """Length of a'."""
+    num_compared_tokens: int = 0
+    """min(n, m): length of the shorter of a and a', less what a' was begun with."""
+    is_verbatim: bool = False
+    """Whether a' is a."""
+    edit_distance: int | None = None
+    """From a to a', in tokens; None where it was not measured."""
+    num_kept_tokens: int = 0
+    """As in :class:`Refinement`, as the next ones."""
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_copied_tokens: int | None = None
+    detail: str = ""
+    """What a failed attempt wrote, or why it failed; shortened."""
+    started_at: float = 0.0
+    """When its group was complete, and when the group was refined, in seconds since the epoch."""
+    refined_at: float = 0.0
+    nll: float | None = None
+    """-log pi_theta(a'), summed over tokens, in nats; None where it was not computed."""
+    divergence: float = 0.0
+    """D of Eq. 6, summed over tokens, in nats; 0 where the pair is not used or D was not computed."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the reward gate is open."""
+        return self.verdict is Verdict.ACCEPTED
+
+    @property
+    def divergence_per_token(self) -> float:
+        """D / min(n, m), in nats per token."""
+        return self.divergence / max(1, self.num_compared_tokens)

@@ -1,0 +1,346 @@
+"""The refine workers: Ray actors without GPUs that hold the refine stage's bulk data, and the driver's side of them.
+
+The driver hands out rows of the TransferQueue by their metadata, whole groups together. A worker reads the columns that
+it needs, refines, gates, aligns and writes a' back; the numbers go into the rows' tags. An agent loop worker of a
+streaming run does the same for a group as soon as it is complete (``streaming.py``).
+"""
+
+import asyncio
+import hashlib
+import logging
+import random
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import ray
+import torch
+import transfer_queue
+from omegaconf import DictConfig
+from rapidfuzz.distance import Levenshtein
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.protocol import DataProto
+from verl.utils.fs import copy_to_local
+
+from recipe.online_refiner import rows as queue
+from recipe.online_refiner.config.fields import read_blocks
+from recipe.online_refiner.constraint import counterparts, times_charged
+from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict
+from recipe.online_refiner.refine import Refiner, reference_log_probs
+from recipe.online_refiner.run_files import Records
+from refiner_worker.client import RefinerClient
+from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.turn_end import read_turn_end
+
+logger = logging.getLogger(__name__)
+
+MAX_DETAIL = 1000
+"""Characters of what a failed attempt wrote, as far as it is kept."""
+NUM_EDIT_DISTANCES = 64
+"""About so many a step: one of two answers of 16k tokens takes 15 ms and more."""
+NOT_MEDIA = {"mm_token_type_ids"}
+"""What a processor returns for text as well."""
+
+
+class RefineWorker:
+    """Works on the rows that it is handed. Reads and writes wait on a thread: others run in the same loop meanwhile.
+
+    Its name is that of its parts of the records.
+    """
+
+    def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], name: str) -> None:
+        """Connect to the TransferQueue."""
+        transfer_queue.init()
+        blocks = read_blocks(config)
+        self._config, self._constraint = blocks.refiner, blocks.constraint
+        self._tokenizer, self._name = tokenizer, name
+        rollout, model = config.actor_rollout_ref.rollout, config.reward.reward_model
+        self._max_response_tokens = rollout.response_length
+        self._share_measured = NUM_EDIT_DISTANCES / (config.data.train_batch_size * rollout.n)
+        self._is_reward_model_colocated = bool(model.enable and not model.enable_resource_pool)
+        chat_settings = config.data.apply_chat_template_kwargs
+        limits = self._config.limits(self._max_response_tokens)
+        self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings, limits)
+        policy = config.actor_rollout_ref.model
+        folder = copy_to_local(policy.hf_config_path or policy.path, use_shm=policy.use_shm)  # where verl has put it
+        self._turn_end = read_turn_end(folder, tokenizer, chat_settings)
+        self._score = RewardLoopScore(reward_workers)
+        self._records = Records(config.records.path)
+        self._thread = ThreadPoolExecutor(1, "tokenizer")
+
+    async def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> list[Pair]:
+        """Refine the rollouts of some groups and write all that later stages read of it (``rows.py``).
+
+        Args:
+            rows: Rewarded rows, no padding.
+            client: Of the replicas that are alive.
+            max_model_len: Context length of the refiner, in tokens.
+
+        Returns:
+            What is known of each row's pair.
+
+        Raises:
+            ValueError: If the rows are of an agent loop whose sessions cannot be refined.
+        """
+        started_at = time.time()
+        await asyncio.to_thread(refuse, rows, is_reward_model_colocated=self._is_reward_model_colocated)
+        rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
+        refiner = Refiner(
+            config=self._config,
+            client=client,
+            prompt=self._prompt,
+            turn_end=self._turn_end,
+            score=self._score,
+            max_model_len=max_model_len,
+            max_response_tokens=self._max_response_tokens,
+            thread=self._thread,
+        )
+        groups: dict[str, list[Rollout]] = defaultdict(list)
+        for rollout in rollouts:
+            groups[rollout.group].append(rollout)
+        answers = await asyncio.gather(*map(refiner.refine_group, groups.values()))
+        found = {
+            rollout.key: refinement
+            for group, refinements in zip(groups.values(), answers, strict=True)
+            for rollout, refinement in zip(group, refinements, strict=True)
+        }
+        return await asyncio.to_thread(
+            self._write, rows, rollouts, [found[rollout.key] for rollout in rollouts], started_at
+        )
+
+    def _write(
+        self, rows: KVBatchMeta, rollouts: list[Rollout], refinements: list[Refinement], started_at: float
+    ) -> list[Pair]:
+        pairs, charged, weights = [], [], []
+        for rollout, refinement in zip(rollouts, refinements, strict=True):
+            pair = self._pair(rollout, refinement, started_at)
+            length, kept = len(refinement.token_ids), refinement.num_kept_tokens
+            of_turn = []
+            if pair.is_used and pair.verdict is not Verdict.OWN:
+                of_turn = counterparts(self._constraint.alignment, rollout.turn_ids, refinement.token_ids, kept)
+            of_refined = [0.0] * kept + [1.0] * (length - kept)
+            if self._constraint.mode == "lagrangian":
+                of_refined = times_charged(of_turn, length, kept)
+            pairs.append(pair)
+            charged.append(of_turn)
+            weights.append(of_refined if pair.is_used else [])
+        queue.write_refinements(rows, refinements, pairs, charged, weights)
+        return pairs
+
+    def _pair(self, rollout: Rollout, refinement: Refinement, started_at: float) -> Pair:
+        verdict, ids, kept = refinement.verdict, refinement.token_ids, refinement.num_kept_tokens
+        acts = verdict in (Verdict.ACCEPTED, Verdict.OWN)
+        is_used = acts or (verdict.is_scored and not self._constraint.reward_gate)
+        is_measured = verdict.is_scored and is_drawn(rollout, self._share_measured)
+        return Pair(
+            reward=rollout.reward,
+            verdict=verdict,
+            is_used=is_used,
+            start=rollout.start,
+            refined_reward=refinement.reward or 0.0,
+            num_refined_tokens=len(ids),
+            num_compared_tokens=min(len(rollout.turn_ids), len(ids)) - kept if is_used else 0,
+            is_verbatim=verdict.is_scored and ids == rollout.turn_ids,
+            edit_distance=Levenshtein.distance(rollout.turn_ids, ids) if is_measured else None,
+            num_kept_tokens=kept,
+            num_prompt_tokens=refinement.num_prompt_tokens,
+            num_generated_tokens=refinement.num_generated_tokens,
+            num_copied_tokens=refinement.num_copied_tokens,
+            detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],
+            started_at=started_at,
+            refined_at=time.time(),
+        )
+
+    async def reward(self, rows: KVBatchMeta) -> bool:
+        """Reward the responses of some rows: what a reward model does that sleeps during the rollout. Returns True."""
+        rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
+        rewards = await asyncio.gather(*(self._score(rollout, rollout.response_ids) for rollout in rollouts))
+        await asyncio.to_thread(queue.write_rewards, rows, list(rewards))
+        return True
+
+    async def measure_kl(self, rows: KVBatchMeta, client: RefinerClient) -> list[str]:
+        """Write log pi_0 of the responses of some rows and return the keys of those that a replica answered for."""
+        rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
+        answers = await asyncio.gather(*(reference_log_probs(client, rollout) for rollout in rollouts))
+        found = {index: answer for index, answer in enumerate(answers) if answer is not None}
+        known = queue.rows_of(rows, found)
+        if known.keys:
+            await asyncio.to_thread(queue.write_log_probs, known, list(found.values()))
+        return known.keys
+
+    async def record(self, rows: KVBatchMeta, step: int, part: int, samples: set[str]) -> list[dict[str, Any]]:
+        """Write the records of some rows of a step's mini-batch, as one part, and return those of the samples' keys."""
+        records = await asyncio.to_thread(queue.read_records, rows, self._tokenizer)
+        self._records.write(step, f"{self._name}-{part}" if part else self._name, records)
+        return [record for record in records if record["key"] in samples]
+
+
+def is_drawn(rollout: Rollout, share: float) -> bool:
+    """Tell whether a rollout is among those that are measured: this share of them, by a hash of step and key.
+
+    So every process draws the same ones, in whichever order responses come.
+    """
+    name = f"{rollout.request.get('global_steps')} {rollout.key}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) < share * 2**64
+
+
+def refuse(rows: KVBatchMeta, *, is_reward_model_colocated: bool) -> None:
+    """Refuse rows that would be refined wrongly. Which agent loop a session has, its row tells, not the config.
+
+    Args:
+        rows: Rewarded rows, no padding.
+        is_reward_model_colocated: Whether rewards come after the rollout, from a model that sleeps meanwhile.
+
+    Raises:
+        ValueError: If one is of a loop whose sessions cannot be refined; it says what to set.
+    """
+    advice = (
+        "set actor_rollout_ref.rollout.agent.default_agent_loop (or the data's column agent_name) to another agent "
+        "loop, or constraint.mode=none"
+    )
+    if any(not key.endswith("_0") for key in rows.keys):
+        raise ValueError(f"an agent loop writes several rows for a session, of which none is the session; {advice}")
+    data = queue.read(rows, "metrics", "multi_modal_inputs")
+    if any(set(media) - NOT_MEDIA for media in queue.objects(data["multi_modal_inputs"])):
+        raise ValueError(f"a tool's images would not reach the refiner, which reads text; {advice}")
+    is_by_verl = all(metrics.get("compute_score") for metrics in queue.objects(data["metrics"]))  # seconds
+    if not is_by_verl and not is_reward_model_colocated:
+        raise ValueError(f"an agent loop rewards its sessions itself, and a refinement only verl could; {advice}")
+
+
+class RewardLoopScore:
+    """Scores one response on one of verl's reward loop workers, as verl scores rollouts.
+
+    Args:
+        workers: ``RewardLoopManager.reward_loop_workers``.
+    """
+
+    def __init__(self, workers: list[ActorHandle]) -> None:
+        """Keep the handles."""
+        self._workers = workers
+
+    async def __call__(self, rollout: Rollout, response_ids: list[int]) -> float:
+        """Return the reward of a response in the place of the rollout's; raises what the reward function raises."""
+        result = await random.choice(self._workers).compute_score.remote(reward_request(rollout, response_ids))
+        # verl keeps a rollout's reward in float32; at another precision equal rewards would differ and pass the gate.
+        return float(np.float32(result["reward_score"]))
+
+
+def reward_request(rollout: Rollout, response_ids: list[int]) -> DataProto:
+    """Return what ``AgentLoopWorker._compute_score`` (``verl/experimental/agent_loop/agent_loop.py``) would send."""
+    prompts, responses = torch.tensor([rollout.prompt_ids]), torch.tensor([response_ids])
+    input_ids = torch.cat([prompts, responses], dim=1)
+    tensors = {
+        "prompts": prompts,
+        "responses": responses,
+        "input_ids": input_ids,
+        "attention_mask": torch.ones_like(input_ids),
+        "position_ids": torch.arange(input_ids.shape[1])[None],
+    }
+    lengths = {"prompt_len": len(rollout.prompt_ids), "response_len": len(response_ids)}
+    columns = {
+        name: np.array([value], dtype=object if name == "tool_extra_fields" else None)  # the types that verl's have
+        for name, value in {**rollout.request, **lengths}.items()
+    }
+    return DataProto(batch=TensorDict(tensors, batch_size=1), non_tensor_batch=columns)
+
+
+class RefineWorkers:
+    """The driver's side: refine workers spread over the nodes, as verl spreads its agent loop workers.
+
+    They are started with the first rows.
+    """
+
+    def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], num_workers: int) -> None:
+        """Start nothing yet."""
+        self._arguments = (config, tokenizer, reward_workers)
+        self._num_workers, self._num_started = num_workers, 0
+        self._workers: list[ActorHandle] = []
+        self._recording: list[tuple[ActorHandle, Any]] = []
+
+    def start(self) -> list[ActorHandle]:
+        """Start the workers, once, and return them."""
+        if not self._workers:
+            self._workers = [self._start() for _ in range(self._num_workers)]
+        return self._workers
+
+    def refine(
+        self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int
+    ) -> list[tuple[KVBatchMeta, list[Pair] | None]]:
+        """Return each worker's part of the rows with its pairs; None where the worker died."""
+        parts, clients = self._parts(rows, client)
+        called = zip(self.start(), parts, clients, strict=False)
+        calls = [worker.refine.remote(part, own, max_model_len) for worker, part, own in called]
+        return list(zip(parts, self._answers(calls, clients), strict=True))
+
+    def measure_kl(self, rows: KVBatchMeta, client: RefinerClient) -> set[str]:
+        """Let log pi_0 of some responses be written and return the keys of those that are known."""
+        parts, clients = self._parts(rows, client)
+        calls = [
+            worker.measure_kl.remote(part, own) for worker, part, own in zip(self.start(), parts, clients, strict=False)
+        ]
+        return {key for keys in self._answers(calls, clients) for key in keys or []}
+
+    def reward(self, rows: KVBatchMeta, attempts: int = 2) -> None:
+        """Let the rewards of all rows be written; a part whose worker dies is tried so many times."""
+        parts = queue.shards(rows, self._num_workers)
+        answers = self._answers([w.reward.remote(part) for w, part in zip(self.start(), parts, strict=False)])
+        for part in [part for part, answer in zip(parts, answers, strict=True) if answer is None]:
+            if attempts == 1:
+                raise RuntimeError("refine workers died while they rewarded a step's responses")
+            self.reward(part, attempts - 1)
+
+    def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
+        """Let the records of some rows of a step's mini-batch be written, and do not wait; :meth:`finish` does."""
+        for worker, shard in zip(self.start(), queue.shards(rows, self._num_workers), strict=False):
+            self._recording.append((worker, worker.record.remote(shard, step, part, samples)))
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Wait until all records are written, and return those of the samples; a dead worker's are lost."""
+        recording, self._recording = self._recording, []
+        samples: list[dict[str, Any]] = []
+        for worker, call in recording:
+            try:
+                samples += ray.get(call)
+            except RayActorError as error:
+                if worker in self._workers:  # else another one has its place already
+                    self._replace(self._workers.index(worker), error)
+        return samples
+
+    def _parts(self, rows: KVBatchMeta, client: RefinerClient) -> tuple[list[KVBatchMeta], list[RefinerClient]]:
+        """Return a part for each worker, whole groups together, and a client: its share of the requests in flight."""
+        parts = queue.shards(rows, self._num_workers)
+        return parts, [replace(client, num_processes=len(parts), caller=uuid4().hex) for _ in parts]
+
+    def _answers(self, calls: list[Any], clients: Sequence[RefinerClient] = ()) -> list[Any]:
+        """Return the answer of each worker's call; None where it died: another one takes its place."""
+        answers = []
+        for index, call in enumerate(calls):
+            try:
+                answers.append(ray.get(call))
+            except RayActorError as error:
+                self._replace(index, error)
+                answers.append(None)
+                if clients:
+                    clients[index].abort_requests()
+        return answers
+
+    def _replace(self, index: int, error: RayActorError) -> None:
+        logger.warning("refine worker %d died, another one takes its place: %s", index, str(error).splitlines()[0])
+        ray.kill(self._workers[index])  # one that is only out of reach must not write later on
+        self._workers[index] = self._start()
+
+    def _start(self) -> ActorHandle:
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+        number, self._num_started = self._num_started, self._num_started + 1
+        place = NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=True)
+        return ray.remote(RefineWorker).options(scheduling_strategy=place).remote(*self._arguments, f"w{number}")

@@ -1,0 +1,299 @@
+"""The rows of verl's TransferQueue: the only module that touches its types.
+
+What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
+lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_weights`` (of the tokens of a' in the
+cross-entropy) jagged float32 (B, u), ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
+``refine_used`` and ``refine_start`` (where the refined turn begins in the response) int64 (B,); a row without a
+refinement has u = 1 and masks 0. On some rows only, and read on those only: jagged float32 ``refine_log_probs`` (B, u)
+and ``refine_charged`` (B, response length), ``refine_nll`` and ``refine_divergence`` (B,), by the actor; and
+``kl_ref_log_prob`` (B, response length), by the refine workers.
+
+Source: ``verl/trainer/ppo/v1/agent_loop_tq.py`` writes the rows; ``tests/e2e/online_refiner/test_refine_workers.py``
+pins what is read of them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.experimental.agent_loop import AgentLoopOutput
+
+from recipe.online_refiner.constraint import NONE
+from recipe.online_refiner.loss import jagged
+from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, group_of, last_turn
+from refiner_worker.parsing import conversation, decode
+
+BY_AGENT_LOOP = {
+    *(*AgentLoopOutput.model_fields, "multi_modal_inputs", "prompts", "responses", "input_ids", "position_ids"),
+    *("loss_mask", "rollout_log_probs", "rm_scores", "teacher_ids", "teacher_logprobs"),
+}
+"""Fields of a row that verl's agent loop adds to the columns of the data set."""
+BY_THIS_EXTENSION = ("refine_", "kl_ref_")
+MAX_FEEDBACK = 1000
+"""Characters of a reward function's words that are recorded."""
+TAG = "refined_pair"
+"""The tag of a row that has its :class:`Pair`, once it is refined."""
+
+
+def real_rows(batch: KVBatchMeta) -> list[int]:
+    """Return the positions of the rows that are rollouts, not padding."""
+    return [index for index, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
+
+
+def rows_of(batch: KVBatchMeta, positions: Iterable[int]) -> KVBatchMeta:
+    """Return some rows of a batch, in this order."""
+    positions = list(positions)
+    return KVBatchMeta(
+        keys=[batch.keys[index] for index in positions],
+        tags=[batch.tags[index] for index in positions],
+        partition_id=batch.partition_id,
+    )
+
+
+def shards(batch: KVBatchMeta, num_shards: int) -> list[KVBatchMeta]:
+    """Split a batch into at most so many parts of about equally many tokens; rollouts of one prompt stay together."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for index, key in enumerate(batch.keys):
+        groups[group_of(key)].append(index)
+    parts: list[list[int]] = [[] for _ in range(num_shards)]
+    load = [0] * num_shards
+    length = {group: sum(batch.tags[index]["seq_len"] for index in rows) for group, rows in groups.items()}
+    for group in sorted(groups, key=lambda name: -length[name]):
+        lightest = load.index(min(load))
+        parts[lightest] += groups[group]
+        load[lightest] += length[group]
+    return [rows_of(batch, part) for part in parts if part]
+
+
+def read(batch: KVBatchMeta, *names: str) -> TensorDict:
+    """Read fields as they are, those of the response jagged.
+
+    Raises:
+        RuntimeError: If a row lacks one, but for ``rm_scores``: then the queue leaves it out of all rows.
+    """
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
+    if lacking := set(names) - set(data.keys()) - {"rm_scores"}:
+        raise RuntimeError(f"rows of the TransferQueue lack the fields {sorted(lacking)}")
+    return data
+
+
+def read_padded(batch: KVBatchMeta, *names: str) -> TensorDict:
+    """Read tensor fields, jagged ones padded with zeros to (B, longest)."""
+    return read(batch, *names).to_padded_tensor(0)
+
+
+def write_fields(batch: KVBatchMeta, **fields: torch.Tensor) -> None:
+    """Write fields of every row and tell the batch of them, so that verl's workers read them too."""
+    written = tq.kv_batch_put(
+        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
+    )
+    batch.fields = written.fields
+
+
+def write_column(batch: KVBatchMeta, name: str, values: torch.Tensor) -> None:
+    """Write a right-padded column over the response tokens, (B, longest response), as a jagged field.
+
+    The batch is not told of it: some rows of a step may be written so.
+    """
+    lengths = [tag["response_len"] for tag in batch.tags]
+    rows = jagged([row[:length] for row, length in zip(values, lengths, strict=True)])
+    tq.kv_batch_put(
+        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict({name: rows}, batch_size=len(batch))
+    )
+
+
+def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
+    """Write the reward of every row, on its last token; the batch has no padding yet."""
+    rows = [torch.zeros(tag["response_len"]) for tag in batch.tags]
+    for row, reward in zip(rows, rewards, strict=True):
+        row[-1] = reward
+    write_fields(batch, rm_scores=jagged(rows))
+
+
+def write_refinements(
+    batch: KVBatchMeta,
+    refinements: list[Refinement],
+    pairs: list[Pair],
+    counterparts: list[list[int]],
+    weights: list[list[float]],
+) -> None:
+    """Write the refined responses of some rows, and what is known of them as tags.
+
+    Args:
+        batch: The rows.
+        refinements: Of the rows.
+        pairs: Of the rows.
+        counterparts: c(t) of the tokens of each turn; none for a row that is not charged.
+        weights: Of the tokens of each a'; none for a row that is not used.
+    """
+    ids = [torch.tensor(refinement.token_ids or [0]) for refinement in refinements]
+    charged = [torch.full((tag["response_len"],), NONE) for tag in batch.tags]
+    for row, pair, of_turn in zip(charged, pairs, counterparts, strict=True):
+        row[pair.start : pair.start + len(of_turn)] = torch.tensor(of_turn, dtype=torch.int64)
+    fields = {
+        "refine_ids": jagged(ids),
+        "refine_mask": jagged([torch.full_like(a, bool(b.token_ids)) for a, b in zip(ids, refinements, strict=True)]),
+        "refine_weights": jagged([torch.tensor(b or [0.0] * len(a)) for a, b in zip(ids, weights, strict=True)]),
+        "refine_counterparts": jagged(charged),
+        "refine_used": torch.tensor([int(pair.is_used) for pair in pairs]),
+        "refine_start": torch.tensor([pair.start for pair in pairs]),
+    }
+    tq.kv_batch_put(
+        keys=batch.keys,
+        partition_id=batch.partition_id,
+        fields=TensorDict(fields, batch_size=len(batch)),
+        tags=[with_pair(tag, pair) for tag, pair in zip(batch.tags, pairs, strict=True)],
+    )
+
+
+def write_nothing(batch: KVBatchMeta, verdict: Verdict) -> None:
+    """Write rows without a refinement, whatever is there: padding copies a row, a dead worker leaves half of one."""
+    pairs = [Pair(reward=0.0, verdict=verdict) for _ in batch.keys]
+    nothing: list[list[Any]] = [[] for _ in batch.keys]
+    write_refinements(batch, [Refinement(verdict=verdict) for _ in batch.keys], pairs, nothing, nothing)
+
+
+def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:
+    """Write log pi_0 of the responses of all rows."""
+    write_fields(batch, kl_ref_log_prob=jagged(list(map(torch.tensor, log_probs))))
+
+
+def with_pair(tag: dict[str, Any], pair: Pair) -> dict[str, Any]:
+    """Return a row's tag with what is known of its pair."""
+    return {**tag, TAG: {**asdict(pair), "verdict": pair.verdict.value}}
+
+
+def pair_of(tag: dict[str, Any]) -> Pair | None:
+    """Return what is known of a row's pair, from its tag; None if nobody has refined it, or if it is padding."""
+    if TAG not in tag or tag.get("is_padding", False):
+        return None
+    known = tag[TAG]
+    return Pair(**{**known, "verdict": Verdict(known["verdict"])})
+
+
+def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
+    """Read refined rows as records: a turn, what it answers, a', both rewards, and what became of the refinement."""
+    tensors = ("prompts", "responses", "refine_ids", "rm_scores")
+    data = read(batch, "raw_prompt", "extra_fields", *tensors)
+    columns = [
+        *(objects(data[name]) for name in ("raw_prompt", "extra_fields")),
+        *(data[name].unbind() for name in tensors),
+    ]
+    rows = []
+    for key, tag, chat, extra, prompt, response, refined, rewards in zip(batch.keys, batch.tags, *columns, strict=True):
+        pair = pair_of(tag)
+        assert pair is not None, "only refined rows are recorded"
+        is_scored = pair.verdict.is_scored
+        earlier, turn = response[: pair.start], response[pair.start :]
+        rows.append(
+            {
+                "key": key,
+                "prompt": conversation(tokenizer, chat, prompt.tolist(), earlier.tolist()),
+                "response": decode(tokenizer, turn),
+                "feedback": _feedback(extra)[:MAX_FEEDBACK],
+                "refined": decode(tokenizer, refined) if is_scored else None,
+                "reward": rewards.sum().item(),
+                "refined_reward": pair.refined_reward if is_scored else None,
+                "verdict": pair.verdict,
+                "kept_tokens": pair.num_kept_tokens,
+                "prompt_tokens": len(prompt),
+                "response_tokens": len(response),
+                "refine_prompt_tokens": pair.num_prompt_tokens,
+                "refine_tokens": pair.num_generated_tokens,
+                "detail": pair.detail,
+            }
+        )
+    return rows
+
+
+def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, multiple: int, fields: list[str]) -> KVBatchMeta:
+    """Select rows for a worker group, which gets them in equal contiguous chunks.
+
+    Args:
+        batch: The step's rows; their number is a multiple of ``num_chunks * multiple``.
+        wanted: Positions of the rows.
+        num_chunks: Data-parallel ranks.
+        multiple: Rows of a rank come in multiples of this (a fixed micro-batch size).
+        fields: What the workers read.
+
+    Returns:
+        The wanted rows and as many others as the multiples need, the shortest; rows of equal length on every rank.
+    """
+    length = [tag["seq_len"] for tag in batch.tags]
+    others = sorted(set(range(len(batch))) - set(wanted), key=length.__getitem__)
+    num_rows = -(-len(wanted) // (num_chunks * multiple)) * num_chunks * multiple
+    by_length = sorted(wanted + others[: num_rows - len(wanted)], key=length.__getitem__)
+    selected = rows_of(batch, [index for chunk in range(num_chunks) for index in by_length[chunk::num_chunks]])
+    selected.fields = fields
+    return selected
+
+
+def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
+    """Read the rollouts of some rows: what refining and rewarding them takes; where nothing is rewarded yet, 0."""
+    columns = ["num_turns", "extra_fields", *_columns_of_data_set(batch)]
+    data = read(batch, "prompts", "responses", "response_mask", "rm_scores", *columns)
+    rewards = [row.sum().item() for row in data["rm_scores"].unbind()] if "rm_scores" in data else [0.0] * len(batch)
+    values = {name: objects(data[name]) for name in columns}
+    turns, extras = values.pop("num_turns"), values.pop("extra_fields")
+    return [
+        Rollout(
+            key=key,
+            messages=values["raw_prompt"][row],
+            prompt_ids=prompt.tolist(),
+            response_ids=response.tolist(),
+            start=last_turn(mask.tolist()),
+            reward=rewards[row],
+            feedback=_feedback(extras[row]),
+            request=request_columns({name: of_rows[row] for name, of_rows in values.items()}, turns[row], extras[row]),
+        )
+        for row, (key, prompt, response, mask) in enumerate(
+            zip(batch.keys, *(data[name].unbind() for name in ("prompts", "responses", "response_mask")), strict=True)
+        )
+    ]
+
+
+def read_rewards(batch: KVBatchMeta) -> list[tuple[float, dict[str, Any]]]:
+    """Read the reward of every row, and what the reward function said beside it."""
+    data = read(batch, "rm_scores", "extra_fields")
+    rewards = (row.sum().item() for row in data["rm_scores"].unbind())
+    return list(zip(rewards, map(_said, objects(data["extra_fields"])), strict=True))
+
+
+def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what the reward function said beside the reward."""
+    return extra_fields.get("reward_extra_info", {})
+
+
+def _feedback(extra_fields: dict[str, Any]) -> str:
+    """Return the reward function's words, without lone surrogates, which tokenizers refuse."""
+    return str(_said(extra_fields).get("feedback") or "").encode(errors="replace").decode()
+
+
+def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``AgentLoopWorker._compute_score`` of verl sends to a reward worker beside token ids.
+
+    Args:
+        columns: The data set's, with ``uid``, ``session_id``, ``raw_prompt`` and what else a prompt has.
+        num_turns: Of the chat, the prompt's included.
+        extra_fields: What the agent loop says; the reward's own answer, which came later, is left out.
+    """
+    loop = {name: value for name, value in extra_fields.items() if name != "reward_extra_info"}
+    return {**columns, "__num_turns__": num_turns, "tool_extra_fields": loop}
+
+
+def _columns_of_data_set(batch: KVBatchMeta) -> list[str]:
+    """Return the names of the columns that the data set gave the rows, from one row: only metadata tell them all."""
+    data = tq.kv_batch_get(keys=batch.keys[:1], partition_id=batch.partition_id)
+    return [name for name in sorted({*data.keys()} - BY_AGENT_LOOP) if not name.startswith(BY_THIS_EXTENSION)]
+
+
+def objects(column: Any) -> list[Any]:
+    """Return a column as a list of what was put there, whichever of its types the queue chose."""
+    if isinstance(column, torch.Tensor):
+        return list(column.unbind())
+    return [getattr(value, "data", value) for value in column]

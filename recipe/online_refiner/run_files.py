@@ -1,0 +1,164 @@
+"""The files of a run: its directory, and the records of its rollouts.
+
+The directory holds ``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``refinements/`` and
+``checkpoints/``. What was done after the checkpoint that a run resumes from is kept in ``metrics.undone.jsonl`` and
+``refinements/undone/``.
+
+``refinements/000012.w0.jsonl`` has the rollouts of step 12 that writer ``w0`` saw, one JSON object a line. A part is
+written in one go, so that object stores can hold it too, and nothing reads it while a run goes on: resuming looks at
+names.
+"""
+
+import json
+import math
+import os
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from omegaconf import DictConfig, OmegaConf
+
+from recipe.online_refiner.pairs import Pair
+
+SUFFIX = ".jsonl"
+UNDONE = "undone"
+
+
+class Records:
+    """Parts under one folder.
+
+    Args:
+        path: A folder, or the URL of one (``s3://bucket/run/refinements``); made with the first part.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open nothing yet."""
+        self._system, self.path = fsspec.core.url_to_fs(path)
+
+    def write(self, step: int, writer: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Write a part, over one of the same name; lone surrogates, which models write, are escaped."""
+        text = to_lines({"step": step, **row} for row in rows)
+        if text:
+            self._system.makedirs(self.path, exist_ok=True)
+            self._system.pipe_file(f"{self.path}/{step:06d}.{writer}{SUFFIX}", text)
+
+    def parts(self) -> list[str]:
+        """Return the paths of all parts, in order of their steps."""
+        if not self._system.isdir(self.path):
+            return []
+        paths = [path for path in self._system.ls(self.path, detail=False) if path.endswith(SUFFIX)]
+        return sorted(paths, key=lambda path: (_step(path), path))
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the finished lines of all parts; of a part that is being written, what there is of it."""
+        for path in self.parts():
+            with self._system.open(path, "rb") as part:
+                yield from (line for line in part if line.endswith(b"\n"))
+
+    def forget_after(self, step: int) -> None:
+        """Move the parts of later steps, which a resumed run does again, to ``undone/<number>/``."""
+        later = [path for path in self.parts() if _step(path) > step]
+        if later:
+            undone = f"{self.path}/{UNDONE}"
+            number = len(self._system.ls(undone)) if self._system.isdir(undone) else 0
+            folder = f"{undone}/{number + 1}"
+            self._system.makedirs(folder, exist_ok=True)
+            for path in later:
+                self._system.mv(path, f"{folder}/{path.rpartition('/')[2]}")
+
+
+def to_lines(rows: Iterable[dict[str, Any]]) -> bytes:
+    """Return objects as JSON lines."""
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+def _step(path: str) -> int:
+    return int(path.rpartition("/")[2].partition(".")[0])
+
+
+def choose_records(pairs: dict[int, Pair], max_rows: int | None, seed: int) -> list[int]:
+    """Return the rows of a step that are recorded: all, or at most so many, accepted refinements first, then others."""
+    rows = sorted(pairs)
+    if max_rows is None or max_rows >= len(rows):
+        return rows
+    random.Random(seed).shuffle(rows)
+    rows.sort(key=lambda row: not pairs[row].is_accepted)
+    return sorted(rows[:max_rows])
+
+
+class RunDir:
+    """Writes and reads a run directory. Lines are whole or absent: each batch of them is one write."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Make the directory if it is absent."""
+        self.path = Path(path).expanduser().absolute()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.metrics = self.path / "metrics.jsonl"
+        self._last_step, self._last_offset = -1, 0  # of metrics.jsonl
+
+    def write_config(self, config: DictConfig) -> None:
+        """Write the config with its interpolations resolved."""
+        (self.path / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+
+    def write_metrics(self, step: int, metrics: dict[str, Any]) -> None:
+        """Write one step's metrics over what was written of it before; numbers that JSON does not have become null."""
+        if step != self._last_step:
+            self._last_step = step
+            self._last_offset = self.metrics.stat().st_size if self.metrics.exists() else 0
+        elif self.metrics.exists():
+            os.truncate(self.metrics, self._last_offset)
+        numbers = {name: _number(value) for name, value in sorted(metrics.items())}
+        _append(self.metrics, [{"step": step, **{name: value for name, value in numbers.items() if value is not ...}}])
+
+    def forget_after(self, step: int) -> None:
+        """Move the metrics of later steps, which a resumed run does again, to ``metrics.undone.jsonl``."""
+        if self.metrics.exists():
+            lines = [(json.loads(line)["step"] > step, line) for line in finished_lines(self.metrics)]
+            if any(is_later for is_later, _ in lines):
+                with self.metrics.with_suffix(".undone.jsonl").open("ab") as undone:
+                    undone.writelines(line for is_later, line in lines if is_later)
+            shorter = self.metrics.with_suffix(".new")
+            shorter.write_bytes(b"".join(line for is_later, line in lines if not is_later))
+            shorter.replace(self.metrics)
+
+
+def refinement_lines(run_dir: Path, records_path: str | None = None) -> Iterator[bytes]:
+    """Yield the finished lines on a run's rollouts, in order of steps.
+
+    Args:
+        run_dir: A run directory.
+        records_path: The run's ``records.path``; of a run that was moved, its own folder counts.
+    """
+    own = run_dir / "refinements"
+    if own.exists() or records_path is not None:
+        yield from Records(str(own) if own.exists() else str(records_path)).lines()
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON lines file; an unfinished last line is left out."""
+    return map(json.loads, finished_lines(path))
+
+
+def finished_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file as they are; the unfinished last one, maybe cut within a character, is left out."""
+    with path.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def _append(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("ab") as file:
+        file.write(to_lines(rows))
+
+
+def _number(value: Any) -> Any:
+    """Return a metric as a JSON number; ``...`` for what is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return ...
+    return number if math.isfinite(number) else None

@@ -1,0 +1,141 @@
+"""What engines are checked against: small batches, and the method in plain loops on a Hugging Face model."""
+
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+EOS, NUM_ROWS = 2, 8
+LENGTHS = [(3, 5, 3), (4, 2, 6), (2, 4, 4), (5, 3, 1), (3, 6, 2), (2, 3, 7), (6, 4, 4), (3, 1, 1)]
+"""Of (prompt, a, a'): a' shorter, longer, identical, only EOS, shorter again, long, of equal length, padding."""
+IDENTICAL, PADDING = 2, 7
+TOOL_OUTPUT = {0: (1, 3), 5: (1, 2)}
+"""Rows of two turns: where in the response the output of a tool begins, and where the second turn does."""
+KEPT = {0: 1, 6: 2}
+"""Rows whose a' was begun with so many tokens of the turn."""
+ACCEPTED = {
+    "none": [0] * NUM_ROWS,
+    "all": [1] * (NUM_ROWS - 1) + [0],
+    "some": [1, 0, 1, 1, 0, 0, 0, 0],  # of two ranks, with every second row each, one has three and the other none
+}
+SIZES: list[dict[str, Any]] = [{"micro_batch_size": 2}, {"max_tokens": 16}]
+"""Of micro-batches, fixed and dynamic."""
+SFT: dict[str, Any] = {"eta": 0.7, "token_weights": "uniform"}
+LAGRANGIAN = {"eta": 0.1, "token_weights": "charged", "normaliser": "batch", "penalises": True, "epochs": 2}
+PENALTY = {"eta": 0.1, "penalises": True}
+LEARNING_RATE, CLIP, DUAL_CLIP = 0.02, 0.2, 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows, and what is done with them."""
+
+    accepted: str
+    """A key of ``ACCEPTED``."""
+    eta: float
+    token_weights: str | None = None
+    """None: the loss is verl's."""
+    normaliser: str = "accepted"
+    penalises: bool = False
+    """Whether the rows' advantages have Eq. 6 in them."""
+    epochs: int = 1
+    micro_batch_size: int | None = None
+    max_tokens: int | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+
+def all_batches(model: Any) -> list[Batch]:
+    """Return every mode with all kinds of refinements and micro-batches; the model gives the rollouts' log-probs."""
+    modes = [
+        *itertools.product([SFT], ACCEPTED, SIZES),
+        *itertools.product((PENALTY, LAGRANGIAN), ("all", "some"), SIZES),
+    ]
+    modes += [(SFT, "some", {"micro_batch_size": 1}), (SFT, "some", {"micro_batch_size": 4})]
+    modes += [({**SFT, **one}, "some", SIZES[0]) for one in ({"epochs": 3}, {"normaliser": "batch"})]
+    modes += [({**SFT, "eta": 0.0}, "all", SIZES[0])]
+    batches = [Batch(**mode, **size, accepted=accepted) for mode, accepted, size in modes]
+    return [replace(one, rows=rows_of(model, one)) for one in batches]
+
+
+def rows_of(model: Any, batch: Batch) -> list[dict[str, Any]]:
+    """Draw rows whose old log-probs are near enough to the model's that some ratios are clipped and some are not.
+
+    ``log_probs`` and ``charged`` are what the method has to find: log pi(a'_t), and what each token of a is charged for
+    (``constraint.alignment=position``), nothing where a' was begun with it.
+    """
+    generator = torch.Generator().manual_seed(7)
+    rows = []
+    for index, (num_prompt, num_response, num_refined) in enumerate(LENGTHS):
+        prompt, response, refined = (
+            torch.randint(5, 90, (n,), generator=generator).tolist() for n in (num_prompt, num_response, num_refined)
+        )
+        response[-1] = refined[-1] = EOS
+        if index == IDENTICAL:
+            refined = list(response)
+        mask, used = [int(index != PADDING)] * num_response, ACCEPTED[batch.accepted][index]
+        (tool, start), num_kept = TOOL_OUTPUT.get(index, (0, 0)), KEPT.get(index, 0)
+        refined[:num_kept] = response[start : start + num_kept]
+        mask[tool:start] = [0] * (start - tool)
+        with torch.no_grad():
+            old = log_probs_of(model, prompt, response) + 0.3 * torch.randn(num_response, generator=generator)
+            found = log_probs_of(model, prompt + response[:start], refined).tolist()
+        advantages = torch.randn(num_response, generator=generator).tolist()
+        num_pairs = min(num_response - start, num_refined)
+        charged, pairs = [0.0] * num_response, [-1] * num_response
+        if used:
+            pairs[start + num_kept : start + num_pairs] = range(num_kept, num_pairs)
+            charged[start + num_kept : start + num_pairs] = found[num_kept:num_pairs]
+        if batch.penalises:
+            for t in range(start + num_kept, num_response):
+                advantages[t] += batch.eta * sum(charged[t:])
+        num_weighted = num_pairs if batch.token_weights == "charged" else num_refined
+        weights = [float(num_kept <= t < num_weighted) for t in range(num_refined)]
+        columns = {
+            **{"prompts": prompt, "responses": response, "input_ids": prompt + response},
+            **{"position_ids": list(range(num_prompt + num_response)), "loss_mask": mask, "response_mask": mask},
+            **{"old_log_probs": old.tolist(), "advantages": advantages, "refine_weights": weights},
+            **{"refine_ids": refined, "refine_mask": [1] * num_refined},
+            **{"refine_used": used, "refine_start": start, "refine_counterparts": pairs},
+        }
+        rows.append({"columns": columns, "log_probs": found, "charged": charged})
+    return rows
+
+
+def log_probs_of(model: Any, prompt: list[int], answer: list[int]) -> Tensor:
+    """Return log pi(answer_t | prompt, answer_<t), (len answer,)."""
+    logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])[:, 0]
+
+
+def loss(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return PPO's clipped loss (mean over all tokens) and the cross-entropy of accepted refinements."""
+    policy, crossed, num_tokens, num_refined = torch.zeros(()), torch.zeros(()), 0, 0
+    for row in (one["columns"] for one in batch.rows):
+        prompt, response, refined = row["prompts"], row["responses"], row["refine_ids"]
+        old, advantages = torch.tensor(row["old_log_probs"]), torch.tensor(row["advantages"])
+        ratio = (log_probs_of(model, prompt, response) - old).exp()
+        gain = torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
+        gain = torch.where(advantages < 0, gain.max(DUAL_CLIP * advantages), gain)  # dual clip, arXiv 1912.09729
+        policy = policy - (gain * torch.tensor(row["response_mask"])).sum()
+        num_tokens += sum(row["response_mask"])
+        if row["refine_used"] and batch.token_weights:
+            found = log_probs_of(model, prompt + response[: row["refine_start"]], refined)
+            crossed = crossed - (found * torch.tensor(row["refine_weights"])).sum()
+            num_refined += len(refined)
+    return policy / num_tokens, crossed / (num_tokens if batch.normaliser == "batch" else max(1, num_refined))
+
+
+def train(model: Any, batch: Batch) -> float:
+    """Take plain gradient steps on the model, and return the cross-entropy's mean over the epochs."""
+    values = []
+    for _ in range(batch.epochs):
+        policy, crossed = loss(model, batch)
+        model.zero_grad()
+        (policy + batch.eta * crossed).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= LEARNING_RATE * parameter.grad
+        values.append(crossed.item())
+    return sum(values) / len(values)

@@ -1,0 +1,360 @@
+"""What a config alone tells: types and bounds of keys, what they stand for, and rules, of which each has a case."""
+
+import copy
+import functools
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from composed_main import CONFIG, composed
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from recipe.online_refiner import constraint
+from recipe.online_refiner.config import fields
+from recipe.online_refiner.config.checks import RULES, load, rule_id
+from recipe.online_refiner.config.fields import GONE, ConstraintConfig
+from recipe.online_refiner.main import command
+from recipe.online_refiner.megatron import layout, rows_multiple
+
+
+def error_of(*overrides: str) -> str:
+    """Return the line that says what is wrong."""
+    with pytest.raises(ValueError) as error:
+        load(composed(*overrides))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# ---- keys
+
+
+def test_defaults() -> None:
+    loaded = load(composed())
+    assert loaded.refines and loaded.hosts_refiner and not loaded.streams
+    assert loaded.refiner.model_path == "model"
+    assert loaded.refiner.response_length == 512  # data.max_response_length
+    assert (loaded.constraint.mode, loaded.constraint.sft_normaliser) == ("sft", "batch")
+    assert loaded.num_kl_rollouts == 64
+
+
+@pytest.mark.parametrize(
+    ("mode", "eta", "credit"),
+    [("none", 0.0, None), ("penalty", 1e-3, "return_to_go"), ("sft", 0.03, None), ("lagrangian", 0.01, "whole")],
+)
+def test_what_a_mode_stands_for(mode: str, eta: float, credit: str | None) -> None:
+    found = load(composed(f"constraint.mode={mode}")).constraint
+    assert (found.first_eta, found.acting_credit, found.penalises) == (eta, credit, credit is not None)
+    assert found.imitates is (mode in ("sft", "lagrangian"))
+    chosen = ConstraintConfig(mode=mode, eta=0.0, credit="in_reward", rescue_dead_groups=True)
+    assert (chosen.first_eta, chosen.acting_credit) == (0.0, credit and "in_reward")
+    assert not chosen.rescues and ConstraintConfig(mode=mode, rescue_dead_groups=True).rescues is (eta > 0)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("constraint.eta=-1", "constraint.eta=much", "constraint.eta=inf", "constraint.delta=0"),
+        *("constraint.mode=punish", "constraint.credit=whole", "constraint.sft_normaliser=x"),
+        *("constraint.alignment=x", "constraint.eta_schedule=x", "refiner.placement=moon", "refiner.num_replicas=0"),
+        *("refiner.response_length=0", "refiner.temperature=-1", "refiner.max_refinements_per_group=-1"),
+        *("refiner.draft=x", "refiner.num_draft_tokens=0", "refiner.on_replica_death=pray"),
+        *("refiner.request_timeout_s=0", "refiner.num_workers=0", "refiner.keep_prefix=maybe"),
+        *("refiner.skip_reward_at_least=nan", "records.max_rollouts_per_step=-1", "sizing.gpu_memory_gib=0"),
+        *("measure.cross_entropy_all_every=-1", "measure.num_kl_rollouts=-1"),
+    ],
+)
+def test_a_value_that_a_key_does_not_take(override: str) -> None:
+    special = {"inf": ".inf", "nan": ".nan"}  # YAML's names
+    key, _, value = override.partition("=")
+    assert error_of(f"{key}={special.get(value, value)}").startswith(f"{override}: Input should be ")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("+refiner.modle_path=x", "unknown key refiner.modle_path"),
+        ("~refiner.temperature", "missing key refiner.temperature"),
+        ("refiner.context=[hints]", "refiner.context.0=hints: "),
+        ("refiner.max_refinements_per_group=x", "refiner.max_refinements_per_group=x: "),
+    ],
+)
+def test_a_key_that_is_wrong(override: str, message: str) -> None:
+    assert error_of(override).startswith(message)
+    assert error_of(override).endswith(", or null") is ("per_group" in override)
+
+
+@pytest.mark.parametrize("key", GONE)
+def test_a_key_that_is_gone(key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    if "." in key:  # of one of the blocks
+        assert error_of(f"+{key}=1") == f"{key} is gone: {GONE[key]}"
+    monkeypatch.setattr("sys.argv", ["main", f"{key}=1"])  # Hydra would say that the key does not exist
+    with pytest.raises(SystemExit, match="2"):
+        command()
+    assert capsys.readouterr().err == f"error: {key} is gone: {GONE[key]}\n"
+
+
+def test_a_config_without_the_blocks() -> None:
+    config = composed()
+    del config["constraint"]
+    with pytest.raises(ValueError, match="no block `constraint`"):
+        load(config)
+
+
+def test_a_foreign_recipe_takes_the_config_group(tmp_path: Path) -> None:
+    (tmp_path / "foreign.yaml").write_text(
+        "hydra: {searchpath: [pkg://verl.trainer.config, pkg://recipe.online_refiner.config]}\n"
+        "defaults: [ppo_trainer, {refinement: online}, _self_]\n"
+        "constraint: {eta: 0.5}\n"
+    )
+    with initialize_config_dir(str(tmp_path), version_base=None):
+        config = compose(
+            "foreign", overrides=["actor_rollout_ref.model.path=model", "actor_rollout_ref.rollout.name=vllm"]
+        )
+    loaded = load(config)
+    assert (loaded.refiner.model_path, loaded.constraint.eta) == ("model", 0.5)
+    assert config.run_dir.startswith("runs/")
+
+
+def test_choices_are_implemented() -> None:
+    from verl.trainer.ppo.core_algos import AdvantageEstimator
+
+    assert tuple(constraint.ALIGNMENTS) == get_args(fields.Alignment)
+    assert set(constraint.IN_REWARDS) == {*get_args(fields.Credit), "whole"} > set(constraint.IN_ADVANTAGES)
+    assert (*constraint.Eta.SHAPES, "adaptive") == get_args(fields.EtaSchedule)
+    assert tuple(fields.ETA_OF_MODE) == get_args(fields.Mode) and set(fields.CREDIT_OF_MODE) < set(fields.ETA_OF_MODE)
+    known = {*fields.CRITIC_ESTIMATORS, *fields.CRITIC_FREE_ESTIMATORS}
+    assert {estimator.value for estimator in AdvantageEstimator} - known == UNDECIDED
+
+
+# ---- rules: without the mistake a config passes, with it one line ends with the rule's id
+
+PENALTY, SFT, LAGRANGIAN = (f"constraint.mode={mode}" for mode in ("penalty", "sft", "lagrangian"))
+NONE, TRACKED = "constraint.mode=none", "measure.num_kl_rollouts=8"
+MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "actor", "rollout"))
+DEDICATED = ("refiner.placement=dedicated", "refiner.n_gpus_per_node=1")
+SHARED = ("refiner.placement=shared", f"{MODEL}.lora_rank=8")
+SOLVED = ("refiner.imitate_solved=true", "refiner.skip_reward_at_least=1.0")
+RESCUE = ("constraint.rescue_dead_groups=true", *DEDICATED, f"{ROLLOUT}.n=2")
+FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
+REWARD_MODEL = "reward.reward_model.enable=true"
+SUM_NORM = f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"
+LOG_PROB_SIZE = (f"{ROLLOUT}.log_prob_use_dynamic_bsz=true", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1024")
+SEPARATE = (
+    *("trainer.v1.trainer_mode=separate_async", *DEDICATED, f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=2"),
+    *("data.train_batch_size=1024", f"{ACTOR}.ppo_mini_batch_size=256"),
+    *(f"{ROLLOUT}.checkpoint_engine.backend=nccl", f"{ACTOR}.fsdp_config.reshard_after_forward=true"),
+)
+UNDECIDED = {"gdpo", "optimal_token_baseline", "tir_optimal_token_baseline"}
+MISTAKES = {
+    "adaptive-eta-has-a-bound": [
+        ((), "constraint.eta_schedule=adaptive"),
+        (("constraint.eta_schedule=adaptive", "constraint.delta=1"), "constraint.eta=0"),
+    ],
+    "credit-is-of-the-mode": [((), "constraint.credit=in_reward"), ((PENALTY, "constraint.credit=in_reward"), SFT)],
+    "solved-responses-are-imitated-only": [
+        *((SOLVED, PENALTY), (SOLVED, LAGRANGIAN)),
+        (SOLVED, "refiner.skip_reward_at_least=null"),
+    ],
+    "dedicated-refiner-has-gpus": [
+        ((), "refiner.placement=dedicated"),
+        ((), "refiner.n_gpus_per_node=2"),
+        (DEDICATED, "refiner.nnodes=0"),
+    ],
+    "colocated-refiner-does-not-stream": [((), "refiner.streaming=true")],
+    "shared-refiner-has-no-servers-of-its-own": [
+        *[(SHARED, f"refiner.{own}") for own in ("num_replicas=1", "draft=ngram", "streaming=false")],
+        (SHARED, "refiner.rollout={gpu_memory_utilization: 0.4}"),
+    ],
+    "template-exists": [((), "refiner.template=none")],
+    "records-have-a-file-system": [(("records.path=memory://run",), "records.path=s4://bucket/run")],
+    "penalty-has-a-meaning": [
+        (("algorithm.adv_estimator=gdpo",), PENALTY),
+        ((LAGRANGIAN,), "algorithm.adv_estimator=gdpo"),
+    ],
+    "loss-has-a-fixed-scale": [
+        ((), f"{ACTOR}.policy_loss.loss_mode=geo_mean"),
+        ((), SUM_NORM),
+        ((SUM_NORM, f"{ACTOR}.loss_scale_factor=512"), f"{ACTOR}.loss_scale_factor=null"),
+    ],
+    "both-terms-are-one-gradient": [
+        ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",), LAGRANGIAN),
+        ((LAGRANGIAN,), f"{ACTOR}.policy_loss.loss_mode=sapo"),
+    ],
+    "refinements-fit-into-micro-batches": [
+        ((PENALTY, *LOG_PROB_SIZE), f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1023"),
+        (
+            (f"{ACTOR}.use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=1024", *LOG_PROB_SIZE),
+            f"{ACTOR}.ppo_max_token_len_per_gpu=1023",
+        ),
+    ],
+    "engines-share-memory": [((), REWARD_MODEL)],
+    "routes-are-recorded": [((), f"{ACTOR}.router_replay.mode=R3")],
+    "loss-is-the-policys": [((), "+distillation.enabled=true"), ((), f"{MODEL}.mtp.enable=true")],
+    "rewards-are-there-when-streaming": [(DEDICATED, REWARD_MODEL)],
+    "rescued-groups-learn-something": [
+        (RESCUE, PENALTY),
+        *[(RESCUE, f"algorithm.adv_estimator={name}") for name in ("gae", "reinforce_plus_plus", "remax", "gdpo")],
+        (RESCUE, "algorithm.filter_groups={enable: true, metric: acc}"),
+        (RESCUE, "algorithm.use_kl_in_reward=true"),
+        (RESCUE, f"{ROLLOUT}.n=1"),
+        ((*RESCUE, FILTER), "refiner.streaming=false"),
+    ],
+    "shared-servers-are-the-reference": [
+        (SHARED, f"{MODEL}.lora_rank=0"),
+        (SHARED, f"{MODEL}.lora_adapter_path=x"),
+        (SHARED, f"{MODEL}.lora.merge=true"),
+        (SHARED, "refiner.model_path=other"),
+        (SHARED, f"{ROLLOUT}.name=sglang"),
+        *[(SHARED, f"{ROLLOUT}.{own}") for own in ("quantization=fp8", "qat={enable: true}")],
+        (SHARED, f"{ROLLOUT}.disaggregation.enabled=true"),
+        (("refiner.placement=shared", NONE), TRACKED),
+    ],
+    "refiner-has-an-engine": [
+        (("refiner.rollout={name: vllm}", f"{ROLLOUT}.name=trtllm"), "refiner.rollout={name: trtllm}"),
+        ((NONE, f"{ROLLOUT}.name=trtllm"), TRACKED),
+        ((f"{ROLLOUT}.name=sglang",), "refiner.draft=ngram"),
+    ],
+    "kl-is-measured-at-the-rollouts-temperature": [
+        ((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), TRACKED)
+    ],
+    "agent-loops-have-one-manager": [(DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager")],
+    "trainer-is-extended": [((), "trainer.v1.trainer_mode=moon"), ((), "trainer.use_v1=false")],
+    "shared-servers-are-not-interrupted": [(SHARED, "trainer.v1.trainer_mode=colocate_async")],
+    "separate-trainer-has-its-parts": [
+        ((*SEPARATE, NONE, "refiner.placement=colocated", "refiner.n_gpus_per_node=null"), TRACKED),
+        (SEPARATE, "refiner.streaming=false"),
+        (SEPARATE, f"{MODEL}.lora_rank=8"),
+        (SEPARATE, f"{ACTOR}.fsdp_config.param_offload=true"),
+        ((*SEPARATE, NONE), REWARD_MODEL),
+        (SEPARATE, "data.train_batch_size=512"),
+        (SEPARATE, f"{ROLLOUT}.nnodes=0"),
+        (SEPARATE, f"{ROLLOUT}.checkpoint_engine.backend=naive"),
+        ((*SEPARATE, f"{ACTOR}.strategy=fsdp2"), f"{ACTOR}.fsdp_config.reshard_after_forward=false"),
+    ],
+}
+CASES = [(rule, settings, mistake) for rule, cases in MISTAKES.items() for settings, mistake in cases]
+
+
+@pytest.mark.parametrize(("rule", "settings", "mistake"), CASES)
+def test_what_one_setting_makes_wrong(rule: str, settings: tuple[str, ...], mistake: str) -> None:
+    load(composed(*settings))
+    assert error_of(*settings, mistake).endswith(f" [{rule}]")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (NONE, "algorithm.adv_estimator=gdpo", "constraint.credit=in_reward"),
+        (
+            f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=2",
+            LOG_PROB_SIZE[0],
+            LOG_PROB_SIZE[1].replace("1024", "512"),
+        ),
+        (REWARD_MODEL, "refiner.rollout.gpu_memory_utilization=0.4"),
+        (REWARD_MODEL, "reward.reward_model.enable_resource_pool=true"),
+        (REWARD_MODEL, "trainer.device=cpu"),
+        (*DEDICATED, REWARD_MODEL, "refiner.streaming=false"),
+        (*DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager", "refiner.streaming=false"),
+        (NONE, f"{ACTOR}.router_replay.mode=R3"),
+        (f"{ROLLOUT}.multi_turn.enable=true", f"{ROLLOUT}.agent.default_agent_loop=tool_agent"),
+        ("refiner.placement=shared", NONE),
+        (f"{ROLLOUT}.name=sglang", "refiner.draft=ngram", "refiner.rollout={name: vllm}"),
+    ],
+)
+def test_what_is_not_wrong(settings: tuple[str, ...]) -> None:
+    load(composed(*settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "hosts", "streams"),
+    [
+        ((NONE,), False, False),
+        ((NONE, TRACKED), True, False),
+        ((NONE, TRACKED, "algorithm.use_kl_in_reward=true"), False, False),
+        ((NONE, TRACKED, *DEDICATED), True, False),
+        (DEDICATED, True, True),
+        ((*DEDICATED, "refiner.streaming=false"), True, False),
+        (SHARED, True, True),
+        (SEPARATE, True, True),
+    ],
+)
+def test_who_hosts_and_who_streams(settings: tuple[str, ...], hosts: bool, streams: bool) -> None:
+    loaded = load(composed(*settings))
+    assert (loaded.hosts_refiner, loaded.streams) == (hosts, streams)
+
+
+# ---- Megatron
+
+
+@functools.cache
+def on_megatron() -> Any:
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        sizes = [f"{ACTOR}.ppo_mini_batch_size=4", f"{ACTOR}.ppo_micro_batch_size_per_gpu=2"]
+        sizes += [f"{ROLLOUT}.n=2", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=4"]
+        overrides = ["platform=cpu_megatron", f"{MODEL}.path=model", "trainer.n_gpus_per_node=2", *sizes]
+        return compose("online_refiner", overrides=overrides)
+
+
+STAGES = {
+    f"{ACTOR}.megatron.pipeline_model_parallel_size": 2,
+    f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": 2,
+}
+SIZE = f"{ACTOR}.ppo_mini_batch_size"
+ON_MEGATRON: list[tuple[str | None, dict[str, Any]]] = [
+    (None, {}),
+    (None, {"critic.optim.optimizer": "sgd"}),  # no critic
+    ("optimizer-is-distributed", {f"{ACTOR}.megatron.use_distributed_optimizer": False}),
+    ("distributed-optimizer-is-adam", {f"{ACTOR}.optim.optimizer": "SGD"}),
+    ("distributed-optimizer-is-adam", {"critic.optim.optimizer": "sgd", "algorithm.adv_estimator": "gae"}),
+    ("adapters-have-a-bridge", {f"{MODEL}.lora.rank": 8}),
+    ("separate-trainer-has-its-parts", {"trainer.v1.trainer_mode": "separate_async", "constraint.mode": "none"}),
+    ("routes-are-recorded", {f"{ACTOR}.megatron.router_replay.mode": "R3"}),
+    # 8 rows of one rank: 2 groups of 2 micro-batches of 2 rows; 1 group of 2 of 4 for log-probs.
+    (None, STAGES),
+    ("stages-take-whole-groups", {**STAGES, SIZE: 3}),
+    ("stages-take-whole-groups", {**STAGES, SIZE: 6}),  # 12 rows, but log-probs take 8 at once
+    (None, {**STAGES, SIZE: 6, f"{ROLLOUT}.log_prob_use_dynamic_bsz": True}),
+    ("stages-take-whole-groups", {**STAGES, "trainer.n_gpus_per_node": 4}),  # 4 rows on each of two ranks
+    (None, {**STAGES, f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": 1, SIZE: 3}),
+]
+
+
+@pytest.mark.parametrize(("rule", "changes"), ON_MEGATRON)
+def test_what_megatron_asks(rule: str | None, changes: dict[str, Any]) -> None:
+    config = copy.deepcopy(on_megatron())
+    for key, value in changes.items():
+        OmegaConf.update(config, key, value)
+    if rule is None:
+        assert load(config).refines
+        return
+    with pytest.raises(ValueError) as error:
+        load(config)
+    assert str(error.value).endswith(f" [{rule}]") and "\n" not in str(error.value)
+
+
+def test_an_engine_on_the_platform_of_another() -> None:
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        config = compose("online_refiner", overrides=["platform=cpu", "model_engine=megatron", f"{MODEL}.path=model"])
+    with pytest.raises(ValueError, match=r"\[platform-is-megatrons\]$"):
+        load(config)
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {*MISTAKES, "platform-is-megatrons", *(rule for rule, _ in ON_MEGATRON if rule)} == {
+        rule_id(one) for one in RULES["config"]
+    }
+
+
+def test_the_layout_of_a_cluster() -> None:
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        config = compose("online_refiner", overrides=["experiment=apps_dapo_megatron"])
+    assert layout(config) == {"tensor": 8, "pipeline": 2, "context": 1, "data": 2}
+
+
+def test_multiples_of_rows() -> None:
+    plain = {"virtual_pipeline_model_parallel_size": None, "override_transformer_config": {}}
+    interleaved = {**plain, "virtual_pipeline_model_parallel_size": 2, "pipeline_model_parallel_size": 4}
+    own = {**interleaved, "override_transformer_config": {"microbatch_group_size_per_vp_stage": 6}}
+    assert [rows_multiple(engine, 3) for engine in ({}, plain, interleaved, own)] == [3, 3, 12, 18]
+    assert [rows_multiple(engine, None) for engine in ({}, plain, interleaved, own)] == [1, 1, 4, 6]

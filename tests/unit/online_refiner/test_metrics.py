@@ -1,0 +1,201 @@
+"""A step's metrics, worked out by hand; of several mini-batches counts add up, and means are weighted."""
+
+import math
+import re
+
+import pytest
+import torch
+from composed_main import composed
+from transfer_queue import KVBatchMeta
+
+from recipe.online_refiner import metrics
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.stages import Stages
+from recipe.online_refiner.step import StepState
+
+
+def part(num_rollouts: int, accepted: dict[int, int], **values: float) -> StepState:
+    """Return a mini-batch with accepted refinements, by row, of so many tokens."""
+    pairs = {
+        row: Pair(reward=0.0, verdict=Verdict.ACCEPTED, is_used=True, num_refined_tokens=accepted[row], nll=1.0)
+        if row in accepted
+        else Pair(reward=0.0, verdict=Verdict.NOT_BETTER, num_refined_tokens=1, nll=1.0)
+        for row in range(num_rollouts)
+    }
+    own = {"refiner/num_accepted": len(accepted), "refiner/skipped/max_reward": 1}
+    return StepState(
+        pairs=pairs,
+        metrics={**metrics.zeros(), **own, **{name.replace("__", "/"): value for name, value in values.items()}},
+    )
+
+
+def test_counts_add_up_and_means_are_weighted() -> None:
+    parts = [
+        part(6, {0: 3}, reward__mean=1.0, refiner__reward_gain=0.5, constraint__cross_entropy_accepted=2.0),
+        part(2, {0: 4, 1: 5}, refiner__reward_gain=2.0, constraint__cross_entropy_accepted=1.0),
+    ]
+    step = metrics.of_step(parts)
+    assert step["refiner/num_accepted"] == 3
+    assert step["refiner/skipped/max_reward"] == 2, "verl's aggregator would take the largest: the name has a max in it"
+    assert step["reward/mean"] == 6 / 8
+    assert step["refiner/reward_gain"] == (0.5 + 2 * 2.0) / 3
+    assert step["constraint/cross_entropy_accepted"] == (3 * 2.0 + 9 * 1.0) / 12
+    assert not any(name.startswith("timing_s/") for name in step), "seconds are the step's already"
+    assert set(step) == {name for name in metrics.MEANING if not name.startswith("timing_s/")}
+
+
+def test_a_mean_over_nothing_is_that_of_the_other_parts() -> None:
+    unknown = part(4, {}, kl_ref__k3=math.nan, refiner__staleness_max=0)
+    known = part(4, {0: 1}, kl_ref__k3=0.25, tokens__kl_ref=8, refiner__staleness_mean=3, refiner__staleness_max=3)
+    step = metrics.of_step([unknown, known])
+    assert (step["kl_ref/k3"], step["refiner/staleness_mean"], step["refiner/staleness_max"]) == (0.25, 3, 3)
+    assert math.isnan(metrics.of_step([unknown, unknown])["kl_ref/k3"])
+    by_verl = [part(4, {}, kl_ref__k3=value) for value in (0.1, 0.3)]
+    assert metrics.of_step(by_verl)["kl_ref/k3"] == pytest.approx(0.2), "verl's own worker counts no tokens of ours"
+
+
+def test_a_step_of_one_mini_batch_is_that_mini_batch() -> None:
+    one = part(3, {1: 2}, reward__mean=-1.0, reward__extra__num_runs=7.0, actor__sft_cross_entropy=0.5)
+    assert metrics.of_step([one]) == {
+        name: value for name, value in one.metrics.items() if not name.startswith("timing_s/")
+    }
+
+
+def test_how_far_weights_lie_behind() -> None:
+    assert metrics.staleness_metrics(5, [4, 3, 2]) == {"refiner/staleness_mean": 1.0, "refiner/staleness_max": 2}
+    assert set(metrics.staleness_metrics(5, []).values()) == {0}
+
+
+def test_drafts_by_hand() -> None:
+    found = metrics.draft_metrics(4, 12, 4, 2, 0)  # four drafts of three tokens
+    assert {name: value for name, value in found.items() if value} == {
+        **{"refiner/num_drafts": 4, "refiner/drafted_tokens": 12, "refiner/spec_accept_rate": 0.5},
+        **{
+            "refiner/spec_accept_length": 2.5,
+        },
+    }
+    assert set(metrics.draft_metrics(0, 0).values()) == {0}
+
+
+def test_drafts_and_memory_of_a_step() -> None:
+    first = part(1, {}, **{"refiner__num_drafts": 1, "refiner__spec_accept_length": 1.0, "memory_gb__refine": 3.0})
+    second = part(9, {}, **{"refiner__num_drafts": 3, "refiner__spec_accept_length": 3.0, "memory_gb__refine": 2.0})
+    step = metrics.of_step([first, second])
+    assert (step["refiner/spec_accept_length"], step["memory_gb/refine"]) == (2.5, 3.0)
+
+
+def test_every_tracker_takes_the_names() -> None:
+    """MLflow's pattern; and on disk each of its metrics is a file, so that no name may be another one's folder."""
+    names = set(metrics.MEANING)
+    assert all(re.fullmatch(r"[/\w.\- :]+", name) for name in names)
+    assert not [name for name in names if any(other.startswith(f"{name}/") for other in names)]
+
+
+def test_what_a_step_may_have_is_shared() -> None:
+    assert [StepState(num_parts=4).share(number) for number in (64, 2, 0)] == [16, 1, 0]
+
+
+@pytest.fixture
+def state() -> StepState:
+    """Return a step: one refinement accepted, one cut, one verbatim, one rollout that needs none."""
+    accepted = {"verdict": Verdict.ACCEPTED, "is_used": True, "refined_reward": 1.0, "num_refined_tokens": 3}
+    accepted |= {"num_generated_tokens": 3, "num_prompt_tokens": 9, "edit_distance": 1, "num_compared_tokens": 2}
+    repeated = {"verdict": Verdict.NOT_BETTER, "refined_reward": 0.2, "num_refined_tokens": 4, "is_verbatim": True}
+    repeated |= {"num_generated_tokens": 4, "num_prompt_tokens": 9, "edit_distance": 0, "num_kept_tokens": 2}
+    cut = {"verdict": Verdict.TRUNCATED, "detail": "loop", "num_generated_tokens": 16, "num_prompt_tokens": 9}
+    pairs = [Pair(reward=-0.3, **accepted), Pair(reward=-0.6, **cut), Pair(reward=0.2, **repeated)]
+    solved = Pair(reward=1.0, verdict=Verdict.MAX_REWARD)
+    return StepState(step=3, pairs=dict(zip((0, 1, 2, 4), [*pairs, solved], strict=True)))
+
+
+def test_refine_metrics_by_hand(state: StepState) -> None:
+    values = metrics.refine_metrics(state)
+    assert {name: value for name, value in values.items() if value} == {
+        **{"refiner/num_attempted": 3, "refiner/num_accepted": 1, "refiner/improvement_ratio": 0.25},
+        **{"refiner/num_verbatim": 1, "refiner/reward_gain": pytest.approx(1.3)},
+        **{"refiner/edit_distance": 0.5, "refiner/skipped/max_reward": 1, "refiner/failed/truncated": 1},
+        **{"tokens/refine_prompt": 27, "tokens/refine": 23, "tokens/refine_kept": 2},
+    }
+    assert set(values) <= set(metrics.MEANING)
+    state.pairs[2].is_used = True
+    assert metrics.refine_metrics(state) == values, "without the gate the ratio is the same"
+    state.pairs[0].num_copied_tokens, state.pairs[2].num_copied_tokens = 2, 0
+    assert metrics.refine_metrics(state)["refiner/copied"] == 2 / (3 + 4), "of the refinements that could be"
+
+
+def test_constraint_metrics_by_hand(state: StepState) -> None:
+    state.pairs[0].nll, state.pairs[0].divergence, state.pairs[2].nll = 6.0, 5.0, 2.0
+    common = {
+        "constraint/divergence": 1.25,  # 5 nats, four rollouts
+        "constraint/divergence_per_token": 0.625,  # 5 nats on two tokens, four rollouts
+        "constraint/cross_entropy_accepted": 2.0,
+    }
+    assert metrics.constraint_metrics(state, is_due=True) == {
+        **common,
+        **{"constraint/cross_entropy_all": pytest.approx(8 / 7), "tokens/refine_log_prob": 7},
+    }
+    state.pairs[2].nll = None
+    assert metrics.constraint_metrics(state, is_due=False) == {**common, "tokens/refine_log_prob": 3}
+    assert set(metrics.constraint_metrics(StepState(), is_due=True).values()) == {0.0}
+
+
+def test_reward_metrics_by_hand() -> None:
+    rewards = {"a_0_0": 1.0, "a_1_0": 0.0, "b_0_0": 0.5, "b_1_0": 0.5}
+    values = metrics.reward_metrics(rewards, {})
+    assert values == {"reward/mean": 0.5, "reward/group_std": 0.25, "reward/zero_std_groups": 0.5}
+
+    # Three groups more, of two responses each, were filtered: two all right, one all wrong.
+    values = metrics.reward_metrics(rewards, {1.0: 2, -1.0: 1})
+    assert values["reward/mean"] == pytest.approx((2 * 0.5 + 2 * 1.0 - 1.0) / 5)
+    assert values["reward/group_std"] == 0.25
+
+
+def test_numbers_beside_the_reward_are_averaged() -> None:
+    said = [{"num_passed": 1, "outcome": "pass"}, {"num_passed": 2.0, "solved": True, "s": math.nan}, {}]
+    assert metrics.extra_metrics(said) == {"reward/extra/num_passed": 1.5, "reward/extra/solved": 1.0}
+    parts = [part(6, {}, reward__extra__x=1.0), part(2, {}, reward__extra__x=3.0), part(9, {})]
+    assert metrics.of_step(parts[:2])["reward/extra/x"] == 1.5
+    assert "reward/extra/x" not in metrics.of_step(parts), "one that a part does not have is not the step's"
+
+
+def test_kl_by_hand() -> None:
+    # d = log 2 and d = -log 2: k3 = 2 - 1 - log 2 and 0.5 - 1 + log 2; their mean is 0.25.
+    log_probs = torch.tensor([[-1.0, -1.0, -7.0]])
+    reference = log_probs + torch.tensor([[0.6931471806, -0.6931471806, 5.0]])
+    mask = torch.tensor([[1, 1, 0]])
+    assert metrics.kl_to_reference(log_probs=log_probs, ref_log_probs=reference, response_mask=mask) == pytest.approx(
+        0.25, abs=1e-6
+    )
+    nothing = torch.zeros_like(mask)
+    assert math.isnan(metrics.kl_to_reference(log_probs=log_probs, ref_log_probs=reference, response_mask=nothing))
+
+
+def step(attempted: int, truncated: int, copied: float = 0.0) -> dict[str, float]:
+    return {"refiner/num_attempted": attempted, "refiner/failed/truncated": truncated, "refiner/copied": copied}
+
+
+@pytest.mark.parametrize(("truncated", "is_much"), [(2, False), (3, True)])
+def test_truncated_refinements_are_told_of(truncated: int, is_much: bool) -> None:
+    (line,) = metrics.advice([step(8, 0), step(0, 0), step(2, truncated)])
+    assert f"refiner.response_length: {truncated / 10:.0%}" in line
+    assert ("refiner.template" in line) is is_much
+
+
+def test_copied_refinements_are_told_of() -> None:
+    line = metrics.advice([step(8, 0, 0.1), step(8, 0, 0.75)])[1]
+    assert line.startswith("75%") and "refiner.context" in line
+    assert len(metrics.advice([step(8, 0, 0.5)])) == 1
+    assert metrics.advice([]) == metrics.advice([step(0, 0)]) == []
+
+
+@pytest.mark.parametrize(("eta", "expected"), [(0.1, {"b"}), (0.0, set())])
+def test_dead_groups_with_a_better_refinement_are_rescued(eta: float, expected: set[str]) -> None:
+    """Group a has two rewards, b has one and a better refinement, c none of those, d is alone."""
+    config = composed("constraint.rescue_dead_groups=true", "actor_rollout_ref.rollout.n=2")
+    rows = {"a_0_0": -1.0, "a_1_0": 0.0, "b_0_0": -1.0, "b_1_0": -1.0, "c_0_0": 0.5, "c_1_0": 0.5, "d_0_0": -1.0}
+    verdict = {key: Verdict.ACCEPTED if key in ("a_0_0", "b_1_0", "d_0_0") else Verdict.NOT_BETTER for key in rows}
+    pairs = {row: Pair(reward=reward, verdict=verdict[key]) for row, (key, reward) in enumerate(rows.items())}
+    batch = KVBatchMeta(keys=[*rows], tags=[{} for _ in rows], partition_id="train")
+    stages = Stages(config, load(config), None, 1)  # type: ignore[arg-type]  # no workers are asked
+    assert stages._rescued(batch, StepState(pairs=pairs, eta=eta)) == expected

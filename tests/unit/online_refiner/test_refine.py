@@ -1,0 +1,190 @@
+"""Which responses of a group are refined, what the refiner is told, and what becomes of its answers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.refine import Refiner, choose
+from recipe.online_refiner.refine_actors import is_drawn
+from refiner_worker.client import RefinerRequestError
+from refiner_worker.config import TEMPLATES, RefinerConfig
+from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.turn_end import TurnEnd
+
+
+def config(**changes: object) -> RefinerConfig:
+    return RefinerConfig(**{"model_path": "m", "response_length": 32, "skip_reward_at_least": 1.0, **changes})
+
+
+def rollout(session: int, reward: float, ids: list[int] | None = None, **more: Any) -> Rollout:
+    values = {"key": f"u_{session}_0", "messages": [], "prompt_ids": [1], "request": {}, **more}
+    return Rollout(response_ids=ids or [2], reward=reward, **values)
+
+
+@pytest.mark.parametrize(
+    ("limit", "rewards", "expected"),
+    [
+        (None, [0.5, -1.0, 1.0, -0.3], {0, 1, 3}),  # never a maximal one
+        (0, [0.5, -1.0], set()),
+        (2, [0.5, -1.0, 1.0, -0.3], {1, 3}),  # lowest rewards first
+        (9, [0.5, -1.0, 1.0, -0.3], {0, 1, 3}),
+        (2, [0.5, 0.5, 0.5], {0, 1}),  # of equal ones the first sessions
+    ],
+)
+def test_who_is_refined(limit: int | None, rewards: list[float], expected: set[int]) -> None:
+    members = [rollout(n, reward) for n, reward in enumerate(rewards)]
+    assert choose(config(max_refinements_per_group=limit), members) == expected
+    chosen = choose(config(max_refinements_per_group=limit), members[::-1])  # in whichever order they came
+    assert {members[::-1][n].session[0] for n in chosen} == expected
+
+
+def test_a_session_without_a_last_turn_takes_no_place() -> None:
+    members = [rollout(0, -1.0, start=1), rollout(1, -0.3)]
+    assert choose(config(max_refinements_per_group=1), members) == {1}
+
+
+def test_a_share_of_the_rollouts_is_measured() -> None:
+    members = [rollout(n, 0.0, request={"global_steps": step}) for n in range(50) for step in range(40)]
+    drawn = [is_drawn(one, 0.25) for one in members]
+    assert sum(drawn) / len(drawn) == pytest.approx(0.25, abs=0.03)
+    assert drawn == [is_drawn(one, 0.25) for one in members]
+    assert drawn[:40] != drawn[40:80], "each has its own steps"
+    assert [sum(is_drawn(one, share) for one in members) for share in (0.0, 1.5)] == [0, 2000]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_llama: Path) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_llama)
+
+
+class Asked:
+    """A refiner that keeps what it is asked, and answers with the tokens it is given."""
+
+    def __init__(self, answer: list[int] | Exception, config: RefinerConfig, log_probs: tuple[float, ...] = ()) -> None:
+        """Nothing is asked yet."""
+        self.answer, self.config, self.scores = answer, config, log_probs
+        self.prompts: list[list[int]] = []
+        self.limits: list[int] = []
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for nothing."""
+        yield
+
+    async def generate(self, prompt_ids: list[int], stop: str | None, max_new_tokens: int) -> list[int]:
+        """Answer."""
+        self.prompts.append(prompt_ids)
+        self.limits.append(max_new_tokens)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def log_probs(self, prompt_ids: list[int], response_ids: list[int]) -> list[float]:
+        """Score."""
+        return [*self.scores, *[-9.0] * len(response_ids)][: len(response_ids)]
+
+
+def refined(
+    tokenizer: Any, members: list[Rollout], client: Asked, *, reward: float | Exception = 0.5, **changes: Any
+) -> list[Refinement]:
+    """Refine a group; every answer gets the reward."""
+
+    async def score(rollout: Rollout, response_ids: list[int]) -> float:
+        if isinstance(reward, Exception):
+            raise reward
+        return reward
+
+    end = tokenizer.eos_token_id
+    sizes = {"max_model_len": 2048, "max_response_tokens": 32, **changes}
+    refiner = Refiner(
+        config=client.config,
+        client=client,
+        prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer, {}, client.config.limits(32)),
+        turn_end=TurnEnd(stops=frozenset({end, tokenizer.pad_token_id}), written=end),
+        score=score,
+        **sizes,
+    )
+    return asyncio.run(refiner.refine_group(members))
+
+
+def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    texts = {0: ("aa", 0.25), 1: ("the best of them", 0.75), 2: ("b", 0.5), 3: ("other tools", 0.9)}
+    request = {"extra_info": {"answer": 42}, "reward_model": {"ground_truth": "no"}}
+    members = [
+        rollout(
+            n,
+            reward,
+            [*[4] * (n == 3), *tokenizer.encode(text), end],
+            start=int(n == 3),
+            feedback=f"fault {n}",
+            request=request,
+        )
+        for n, (text, reward) in texts.items()
+    ]
+    client = Asked([*tokenizer.encode("the best of all"), end], config(context=["feedback", "sibling", "solution"]))
+    found = refined(tokenizer, members, client)
+    shown = [next(p for p in map(tokenizer.decode, client.prompts) if f"fault {n})" in p) for n in texts]
+    sibling = "Another reply, with a higher score:\nthe best of them\n"
+    assert [sibling in text for text in shown] == [True, False, True, False], "nor of another session so far"
+    assert all("A good reply:\n42\n" in text for text in shown)
+    copied = len("the best of ")
+    assert [one.num_copied_tokens for one in found] == [copied, 0, copied, 0], "one has that text itself"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Verdict.ACCEPTED),
+        ({"reward": -0.3}, Verdict.NOT_BETTER),
+        ({"reward": KeyError("x")}, Verdict.REWARD),
+        ({"answer": RefinerRequestError("lost")}, Verdict.REQUEST),
+        ({"answer": "cut"}, Verdict.TRUNCATED),
+        ({"answer": "end"}, Verdict.EMPTY),
+        ({"max_response_tokens": 3}, Verdict.TRUNCATED),  # longer than what is left of the session
+        ({"max_model_len": 40}, Verdict.TOO_LONG),
+        ({"own_reward": 1.0}, Verdict.MAX_REWARD),
+        ({"start": 2}, Verdict.NO_TURN),
+        ({"limit": 0}, Verdict.NOT_CHOSEN),
+    ],
+)
+def test_what_becomes_of_a_rollout(tokenizer: Any, changes: dict[str, Any], expected: Verdict) -> None:
+    end, text = tokenizer.eos_token_id, tokenizer.encode("yes")
+    answer = {"cut": text, "end": [end], None: [*text, end]}
+    changes = dict(changes)
+    wanted = changes.pop("answer", None)
+    start = changes.pop("start", int("max_response_tokens" in changes))
+    one = rollout(0, changes.pop("own_reward", -0.3), tokenizer.encode("n")[-1:] + [end], start=start)
+    client = Asked(answer.get(wanted, wanted), config(max_refinements_per_group=changes.pop("limit", None)))
+    (found,) = refined(tokenizer, [one], client, **changes)
+    assert found.verdict is expected
+    assert found.token_ids == ([*text, end] if expected.is_scored else [])
+    assert (found.reward is not None) is expected.is_scored
+    assert bool(client.prompts) is not expected.is_skipped
+
+
+def test_an_answer_is_begun_with_what_the_refiner_would_have_written(tokenizer: Any) -> None:
+    end, ids = tokenizer.eos_token_id, tokenizer.encode("ab c")
+    client = Asked([*tokenizer.encode("xy"), end], config(keep_prefix=True), (-0.1, -0.2))
+    (found,) = refined(tokenizer, [rollout(0, -0.3, [*ids, end])], client)
+    assert found.verdict is Verdict.ACCEPTED and found.num_kept_tokens == 2
+    assert client.prompts[0][-2:] == ids[:2] and client.limits == [30]
+    assert found.token_ids == [*ids[:2], *tokenizer.encode("xy"), end]
+    assert found.num_generated_tokens == 3
+
+
+def test_what_the_policy_solved_may_be_imitated_itself(tokenizer: Any) -> None:
+    end, other = tokenizer.eos_token_id, tokenizer.pad_token_id
+    said = [([7, end], 0.5), ([8, end], 1.0), ([9], 1.0), ([8, other], 1.0)]  # wrong, right, right but cut, right
+    members = [rollout(n, reward, ids) for n, (ids, reward) in enumerate(said)]
+    client = Asked([], config(imitate_solved=True, max_refinements_per_group=0))
+    found = refined(tokenizer, members, client)
+    assert [one.verdict for one in found] == ["not_chosen", "own", "max_reward", "own"]
+    assert [one.token_ids for one in found] == [[], [8, end], [], [8, other]]
+    assert found[1].reward == 1.0

@@ -1,0 +1,232 @@
+"""What travels of a pair between processes: tags, columns, and the sequences that the actor reads."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.utils import tensordict_utils as tu
+
+from recipe.online_refiner import rows as queue
+from recipe.online_refiner.actor_worker import eq6_columns, refined_sequences
+from recipe.online_refiner.config.fields import ConstraintConfig
+from recipe.online_refiner.loss import ZEROS, append_refined_rows, jagged
+from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, last_turn
+from recipe.online_refiner.refine_actors import RefineWorker, reward_request
+
+CALL, TOOL, EOS, N = [31, 2], [41, 42, 43], 2, -1
+# Rows: two turns with a tool between; one turn; a rejected refinement of a second turn; padding.
+ROWS = {
+    "prompts": [[3, 4], [5], [3, 4], [5]],
+    "responses": [[*CALL, *TOOL, 11, 12, EOS], [13, 14, EOS], [*CALL, *TOOL, 11, EOS], [13]],
+    "response_mask": [[1, 1, 0, 0, 0, 1, 1, 1], [1, 1, 1], [1, 1, 0, 0, 0, 1, 1], [0]],
+    "refine_ids": [[11, EOS], [22, 23, 24, EOS], [25, EOS], [0]],
+    "refine_mask": [[1, 1], [1, 1, 1, 1], [1, 1], [0]],
+    "refine_weights": [[0.5, 1.0], [1.0, 1.0, 1.0, 0.25], [1.0, 1.0], [0.0]],
+    "refine_counterparts": [[N, N, N, N, N, 0, 1, N], [0, 1, 2], [N] * 7, [N]],
+}
+LOG_PROBS = [[-1.0, -2.0], [-0.5, -0.25, -4.0, -8.0], [-3.0, -3.0], [-9.0]]
+
+
+def rows() -> TensorDict:
+    columns = {
+        name: jagged([torch.tensor(row) for row in column]) for name, column in {**ROWS, "log_probs": LOG_PROBS}.items()
+    }
+    columns |= {"refine_start": torch.tensor([5, 0, 5, 0]), "refine_used": torch.tensor([1, 1, 0, 0])}
+    return tu.get_tensordict(columns, {"temperature": 0.5})
+
+
+def lists(column: torch.Tensor) -> list[list[float]]:
+    return [row.tolist() for row in column.unbind()]
+
+
+def test_a_verdict_is_of_one_class() -> None:
+    scored = {Verdict.ACCEPTED, Verdict.NOT_BETTER, Verdict.OWN}
+    assert {one for one in Verdict if one.is_scored} == scored
+    for one in Verdict:
+        assert [one is Verdict.NONE, one.is_skipped, one.is_failure, one.is_scored].count(True) == 1
+    assert [pair.is_accepted for pair in (Pair(reward=0.0, verdict=one) for one in Verdict)].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("mask", "start"),
+    [
+        ([1, 1, 1], 0),
+        ([1, 1, 0, 0, 1], 4),
+        ([1, 0, 1, 1, 0, 1, 1], 5),
+        ([1, 1, 0], 3),  # the session ends with the output of a tool
+        ([0, 0], 2),  # a session that an agent loop takes out of the loss
+        ([], 0),
+    ],
+)
+def test_where_the_last_turn_begins(mask: list[int], start: int) -> None:
+    assert last_turn(mask) == start
+
+
+@pytest.mark.parametrize(
+    ("request_", "solution"),
+    [
+        ({}, ""),
+        ({"reward_model": {"ground_truth": '{"inputs": []}'}}, ""),  # tests, no answer
+        ({"extra_info": {"answer": 42}, "reward_model": {"ground_truth": "no"}}, "42"),
+        ({"extra_info": {"solution": "s", "answer": "a"}}, "s"),
+        ({"extra_info": None, "reward_model": {"ground_truth": "7"}}, "7"),
+    ],
+)
+def test_a_rollout_by_its_key_and_its_data(request_: dict[str, Any], solution: str) -> None:
+    values = {"messages": [], "prompt_ids": [1], "response_ids": [2], "reward": 0.0}
+    one = Rollout(key="a_b_12_3", request=request_, **values)
+    assert (one.group, one.session, one.solution) == ("a_b", (12, 3), solution)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        Pair(reward=-0.3),
+        Pair(reward=-0.3, verdict=Verdict.TIMEOUT, detail="x", num_prompt_tokens=9, refined_at=1.5),
+        Pair(reward=0.1, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, edit_distance=3, nll=2.5),
+    ],
+)
+def test_a_pair_travels_in_the_tag(pair: Pair) -> None:
+    tag = queue.with_pair({"seq_len": 3}, pair)
+    assert type(tag[queue.TAG]["verdict"]) is str, "whoever reads it need not know the class"
+    found = queue.pair_of(json.loads(json.dumps(tag)))
+    assert found == pair and found.verdict is pair.verdict
+    assert queue.pair_of({**tag, "is_padding": True}) is None, "padding copies a row with its tag"
+    assert queue.pair_of({"seq_len": 3}) is None
+
+
+def test_parts_of_a_batch_keep_groups_together_and_leave_padding_out() -> None:
+    keys = ["a_0_0", "b_0_0", "a_1_0", "c_0_0", "pad_0_0"]
+    tags = [{"seq_len": length} for length in (9, 5, 9, 6)] + [{"seq_len": 6, "is_padding": True}]
+    batch = KVBatchMeta(keys=keys, tags=tags, partition_id="train")
+    assert queue.real_rows(batch) == [0, 1, 2, 3]
+    own = queue.rows_of(batch, [0, 1, 2, 3])
+    assert [part.keys for part in queue.shards(own, 2)] == [["a_0_0", "a_1_0"], ["c_0_0", "b_0_0"]]
+    assert [part.keys for part in queue.shards(queue.rows_of(batch, [0, 2]), 2)] == [["a_0_0", "a_1_0"]]
+    chosen = queue.select(own, [0], num_chunks=2, multiple=1, fields=["x"])
+    assert (chosen.keys, chosen.fields) == (["b_0_0", "a_0_0"], ["x"]), "and the shortest of the others"
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return what is put into the queue, instead of a queue."""
+    found: dict[str, Any] = {}
+    monkeypatch.setattr("transfer_queue.kv_batch_put", lambda **arguments: found.update(arguments))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "used"),
+    [
+        ({"mode": "penalty"}, [[0, 1, 1], [1, 1], [0, 0], [0]], [1, 1, 0, 0]),
+        ({"mode": "lagrangian"}, [[0, 1, 1], [0, 0], [0, 0], [0]], [1, 1, 0, 0]),
+        ({"mode": "lagrangian", "alignment": "diff"}, [[0, 1, 0], [0, 0], [0, 0], [0]], [1, 1, 0, 0]),
+        ({"mode": "sft", "reward_gate": False}, [[0, 1, 1], [1, 1], [1, 1], [0]], [1, 1, 1, 0]),
+    ],
+)
+def test_what_a_worker_writes_of_its_rows(
+    written: dict[str, Any], values: dict[str, Any], weights: list[list[float]], used: list[int]
+) -> None:
+    """A begun answer to a second turn; a solved response itself; one that is not better; one that was cut."""
+    responses = [[*CALL, 11, 12, EOS], [13, EOS], [14, 15], [16]]
+    found = [
+        Refinement(verdict=Verdict.ACCEPTED, token_ids=[11, 22, EOS], reward=1.0, num_kept_tokens=1),
+        Refinement(verdict=Verdict.OWN, token_ids=[13, EOS], reward=0.5),
+        Refinement(verdict=Verdict.NOT_BETTER, token_ids=[14, EOS], reward=-1.0),
+        Refinement(verdict=Verdict.TRUNCATED, text="x" * 2000),
+    ]
+    rollouts = [
+        Rollout(
+            **{"key": f"u_{n}_0", "messages": [], "prompt_ids": [1], "response_ids": ids, "request": {}},
+            **{"reward": 0.5, "start": 2 * (n == 0)},
+        )
+        for n, ids in enumerate(responses)
+    ]
+    tags = [{"response_len": len(ids)} for ids in responses]
+    batch = KVBatchMeta(keys=[one.key for one in rollouts], tags=tags, partition_id="train")
+    worker = object.__new__(RefineWorker)
+    worker._constraint, worker._share_measured = ConstraintConfig(**values), 1.0
+    pairs = worker._write(batch, rollouts, found, 1.0)
+    fields = written["fields"]
+    assert [one.is_used for one in pairs] == fields["refine_used"].tolist() == used
+    assert lists(fields["refine_ids"]) == [[11, 22, EOS], [13, EOS], [14, EOS], [0]]
+    assert lists(fields["refine_mask"]) == [[1, 1, 1], [1, 1], [1, 1], [0]]
+    assert lists(fields["refine_weights"]) == weights
+    assert fields["refine_start"].tolist() == [2, 0, 0, 0]
+    first = [N, N, N, 1, N if values.get("alignment") == "diff" else 2]
+    assert lists(fields["refine_counterparts"]) == [first, [N, N], [0, 1] if used[2] else [N, N], [N]]
+    assert [queue.pair_of(tag) for tag in written["tags"]] == pairs
+    assert [one.num_compared_tokens for one in pairs] == [2, 2, 2 * used[2], 0]
+    assert [one.edit_distance for one in pairs] == [1, 0, 1, None]
+    assert [one.is_verbatim for one in pairs] == [False, True, False, False]
+    assert [len(one.detail) for one in pairs] == [0, 0, 0, 1000]
+
+
+def test_padding_is_written_without_a_refinement(written: dict[str, Any]) -> None:
+    tag = queue.with_pair({"response_len": 2, "is_padding": True}, Pair(reward=1.0, verdict=Verdict.ACCEPTED))
+    queue.write_nothing(KVBatchMeta(keys=["u_0_0"], tags=[tag], partition_id="train"), Verdict.NONE)
+    fields = written["fields"]
+    assert {name: lists(fields[name]) for name in ("refine_ids", "refine_mask", "refine_weights")} == {
+        **{"refine_ids": [[0]], "refine_mask": [[0]], "refine_weights": [[0.0]]}
+    }
+    assert lists(fields["refine_counterparts"]) == [[N, N]]
+    assert (fields["refine_used"].tolist(), fields["refine_start"].tolist()) == ([0], [0])
+    assert queue.pair_of(written["tags"][0]) is None
+
+
+def test_the_policy_scores_a_refinement_in_its_whole_context() -> None:
+    batch = refined_sequences(rows())
+    assert lists(batch["input_ids"]) == [
+        [3, 4, *CALL, *TOOL, 11, EOS],
+        [5, 22, 23, 24, EOS],
+        [3, 4, *CALL, *TOOL, 25, EOS],
+        [0, 0],
+    ]
+    assert lists(batch["position_ids"])[0] == list(range(9))
+    assert lists(batch["loss_mask"]) == [[0] * 7 + [1, 1], [0, 1, 1, 1, 1], [0] * 7 + [1, 1], [0, 0]]
+    assert lists(batch["responses"]) == ROWS["refine_ids"]
+    assert tu.get(batch, "temperature") == 0.5
+
+
+def test_only_the_last_turn_is_charged() -> None:
+    data = rows()
+    found = eq6_columns(data, data["log_probs"])
+    assert lists(found["refine_charged"]) == [[0, 0, 0, 0, 0, -1, -2, 0], [-0.5, -0.25, -4], [0] * 7, [0]]
+    assert found["refine_divergence"].tolist() == [3, 4.75, 0, 0]
+    assert found["refine_nll"].tolist() == [3, 12.75, 6, 0]
+
+
+def test_only_the_last_turn_is_imitated() -> None:
+    data = rows()
+    for name in ("loss_mask", "advantages", "old_log_probs"):
+        data[name] = jagged([row.float() for row in data["response_mask"].unbind()])
+    ids = zip(ROWS["prompts"], ROWS["responses"], strict=True)
+    data["input_ids"] = jagged([torch.tensor(prompt + response) for prompt, response in ids])
+    data["position_ids"] = jagged([torch.arange(len(row)) for row in data["input_ids"].unbind()])
+    longer = append_refined_rows(data, 3)
+    assert len(longer) == 7
+    assert lists(longer["prompts"])[4:] == [[3, 4, *CALL, *TOOL], [5], [3]]
+    assert lists(longer["responses"])[4:] == [[11, EOS], [22, 23, 24, EOS], [3]]
+    assert lists(longer["input_ids"])[4] == [3, 4, *CALL, *TOOL, 11, EOS]
+    assert lists(longer["position_ids"])[4] == list(range(9))
+    assert lists(longer["refine_loss_mask"])[4:] == [[1, 1], [1, 1, 1, 1], [0]]
+    assert lists(longer["refine_weights"])[4:] == [[0.5, 1.0], [1.0, 1.0, 1.0, 0.25], [0.0]]
+    assert not any(map(any, lists(longer["refine_loss_mask"])[:4])), "rollouts are not imitated"
+    assert all(not any(map(any, lists(longer[name])[4:])) for name in ZEROS if name in longer)
+
+
+def test_a_refined_session_is_scored_as_a_session() -> None:
+    request = {"uid": "u", "__num_turns__": 4, "tool_extra_fields": {"tool_rewards": [0.5]}}
+    rollout = Rollout(
+        **{"key": "u_0_0", "messages": [], "prompt_ids": [3, 4], "response_ids": ROWS["responses"][0]},
+        **{"start": 5, "reward": 0.0, "request": request},
+    )
+    assert rollout.turn_ids == [11, 12, EOS] and rollout.earlier_ids == CALL + TOOL
+    data = reward_request(rollout, [*rollout.earlier_ids, 11, EOS])
+    assert data.batch["responses"].tolist() == [[*CALL, *TOOL, 11, EOS]]
+    assert data.batch["input_ids"].tolist() == [[3, 4, *CALL, *TOOL, 11, EOS]]
+    found = {name: column[0] for name, column in data.non_tensor_batch.items()}
+    assert found == {**request, "prompt_len": 2, "response_len": 7}

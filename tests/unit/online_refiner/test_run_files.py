@@ -1,0 +1,109 @@
+"""The files of a run: records of its rollouts, metrics and tokens, and its summary."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from recipe.online_refiner import metrics
+from recipe.online_refiner.console import print_summary, step_line
+from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.run_files import Records, RunDir, choose_records, read_rows, refinement_lines
+
+
+def record(key: str, verdict: str = "accepted") -> dict[str, Any]:
+    texts = {"prompt": [{"role": "user", "content": "Add \ud800."}], "response": "3", "refined": "4", "detail": ""}
+    return {"key": key, "verdict": verdict, "reward": -0.3, "refined_reward": 1.0, **texts}
+
+
+def test_parts_are_kept_by_step_and_those_of_steps_to_be_done_again_are_put_aside(tmp_path: Path) -> None:
+    records = Records(str(tmp_path / "run" / "refinements"))
+    records.forget_after(0)
+    assert list(records.lines()) == []
+    for step in (2, 11, 10):
+        for writer in ("w0", "w1"):
+            records.write(step, writer, [record(f"{writer}_0_0"), record(f"{writer}_1_0")])
+    records.write(12, "w0", [])
+    rows = [json.loads(line) for line in refinement_lines(tmp_path / "run")]
+    assert [row["step"] for row in rows] == [2] * 4 + [10] * 4 + [11] * 4
+    assert [row["key"] for row in rows[:4]] == ["w0_0_0", "w0_1_0", "w1_0_0", "w1_1_0"]
+    assert rows[0]["prompt"][0]["content"] == "Add \ud800."
+    for _ in range(2):  # what was undone before stays
+        records.forget_after(10)
+        assert [json.loads(line)["step"] for line in records.lines()] == [2] * 4 + [10] * 4
+        assert len(list((tmp_path / "run" / "refinements" / "undone").glob("*/*.jsonl"))) == 2
+    records.write(11, "w0", [record("w0_0_0")])
+    records.forget_after(10)
+    assert len(list((tmp_path / "run" / "refinements" / "undone").glob("*/*.jsonl"))) == 3
+
+
+def test_records_on_another_file_system(tmp_path: Path) -> None:
+    records = Records("memory://bucket/run/refinements")
+    records.write(1, "w0", [record("a_0_0")])
+    records.write(2, "w0", [record("a_0_0")])
+    records.forget_after(1)
+    assert [json.loads(line)["step"] for line in refinement_lines(tmp_path, "memory://bucket/run/refinements")] == [1]
+
+
+def test_which_rollouts_are_recorded() -> None:
+    verdicts = [Verdict.NOT_BETTER if row % 5 else Verdict.ACCEPTED for row in range(20)]
+    pairs = {row: Pair(reward=0.0, verdict=verdict) for row, verdict in enumerate(verdicts)}
+    assert choose_records(pairs, None, seed=1) == choose_records(pairs, 20, seed=1) == list(range(20))
+    assert choose_records(pairs, 0, seed=1) == []
+    assert choose_records(pairs, 4, seed=1) == [0, 5, 10, 15]
+    some = choose_records(pairs, 7, seed=1)
+    assert len(some) == 7 and {0, 5, 10, 15} < set(some) and some != choose_records(pairs, 7, seed=2)
+
+
+def test_metrics_of_steps_to_be_done_again_are_put_aside(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    for step in (1, 2, 3):
+        run_dir.write_metrics(step, {"loss": 0.5, "nan": float("nan"), "text": "no number"})
+    with run_dir.metrics.open("a") as file:
+        file.write('{"step": 4, "cut off')
+    for _ in range(2):
+        run_dir.forget_after(2)
+        assert list(read_rows(run_dir.metrics)) == [{"step": step, "loss": 0.5, "nan": None} for step in (1, 2)]
+        assert [row["step"] for row in read_rows(tmp_path / "metrics.undone.jsonl")] == [3]
+    run_dir.forget_after(0)
+    assert run_dir.metrics.read_bytes() == b""
+    assert [row["step"] for row in read_rows(tmp_path / "metrics.undone.jsonl")] == [3, 1, 2]
+
+
+def bytes_read() -> int:
+    """Return how many bytes this process has read, from disk or from the page cache."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_resuming_reads_no_records(tmp_path: Path) -> None:
+    records = Records(str(tmp_path))
+    for step in range(1, 11):
+        records.write(step, "w0", [{"key": "a_0_0", "response": "y" * 500_000}])
+    before = bytes_read()
+    records.forget_after(9)
+    assert bytes_read() - before < 500_000 and len(records.parts()) == 9
+
+
+def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    for step, loss in ((1, 0.5), (1, 0.25), (2, 0.125)):
+        run_dir.write_metrics(step, {"loss": loss})
+    RunDir(tmp_path).write_metrics(3, {"loss": 0.0})  # a resumed run
+    rows = [(row["step"], row["loss"]) for row in read_rows(run_dir.metrics)]
+    assert rows == [(1, 0.25), (2, 0.125), (3, 0.0)]
+
+
+def test_the_summary_shows_the_table_and_a_diff(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    refined = {"refiner/num_attempted": 4, "refiner/failed/truncated": 1}
+    run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0, **refined})
+    Records(str(tmp_path / "refinements")).write(1, "w0", [record("a_0_0"), record("a_1_0", "not_better")])
+    output = io.StringIO()
+    print_summary(Console(file=output, width=120), run_dir)
+    text = output.getvalue()
+    assert "-0.250" in text and "reward -0.30 -> +1.00" in text
+    assert "- 3" in text and "+ 4" in text and "refinements cut by refiner.response_length: 25%" in text
+    step = json.loads(run_dir.metrics.read_text())
+    assert step_line(step, 8).startswith("step  1/8  reward -0.250")

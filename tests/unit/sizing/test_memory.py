@@ -1,0 +1,183 @@
+"""Memory of known models: numbers computed by hand."""
+
+import dataclasses
+import math
+
+import pytest
+from composed_main import base, composed
+from omegaconf import OmegaConf
+
+from recipe.online_refiner.config import checks
+from recipe.online_refiner.plan import Plan
+from recipe.sizing import shapes, state
+from recipe.sizing.moments import GIB, Footprint
+
+QWEN_7B = {
+    **{"model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584, "num_attention_heads": 28},
+    **{"num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False},
+    **{"max_position_embeddings": 32768, "sliding_window": 131072, "use_sliding_window": False},
+}
+NUM_PARAMETERS = 7_615_616_512  # as its card says
+LLAMA_8B = {
+    **{"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32},
+    **{"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256},
+}
+QWEN_30B = {
+    **{"model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 32},
+    **{"num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768},
+    **{"num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936},
+}
+SHAPE = shapes.read(QWEN_7B)
+ROWS = (
+    *("data.max_prompt_length=1024", "data.max_response_length=4096", "data.train_batch_size=64"),
+    *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2", "actor_rollout_ref.rollout.n=8"),
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+)
+
+
+def footprint_of(*overrides: str, gpu: float | None = 80 * GIB) -> Footprint:
+    """Return what the plan finds of a run of Qwen2.5-7B."""
+    config = composed(*ROWS, *overrides)
+    values = dict.fromkeys(field.name for field in dataclasses.fields(Plan))
+    values |= {"policy_shape": SHAPE, "refiner_shape": SHAPE, "gpu_memory": gpu, "max_model_len": 9316}
+    values |= {"refiner_rollout": config.actor_rollout_ref.rollout}
+    values["num_gpus"] = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    return Plan(**values).footprint(config, checks.load(config))
+
+
+def sizes(found: Footprint, name: str) -> dict[str, float]:
+    moment = next(one for one in found.moments if one.name == name)
+    return {part.name: part.size for part in moment.parts}
+
+
+def test_parameters_are_those_of_the_models_cards() -> None:
+    assert SHAPE.num_parameters == NUM_PARAMETERS and SHAPE.is_known
+    assert shapes.read(LLAMA_8B).num_parameters == 8_030_261_248
+    sparse = shapes.read(QWEN_30B)
+    assert sparse.num_parameters == 30_532_122_624
+    assert shapes.read({**LLAMA_8B, "tie_word_embeddings": True}).num_parameters == 8_030_261_248 - 128256 * 4096
+    assert shapes.read({"text_config": LLAMA_8B}).num_parameters == 8_030_261_248
+    assert shapes.read({"model_type": "mamba", "hidden_size": 4096}) is None
+    assert not shapes.read({**LLAMA_8B, "model_type": "gemma3"}).is_known
+    assert not shapes.read({**QWEN_7B, "use_sliding_window": True}).is_known
+
+
+def test_a_token_of_kv_cache() -> None:
+    assert SHAPE.kv_bytes() == 28 * 2 * 4 * 128 * 2 == 57344
+    assert SHAPE.kv_bytes(2) == 57344 / 2
+    assert SHAPE.kv_bytes(8) == 57344 / 4, "a head is not cut"
+
+
+def test_fsdp_in_float32_on_eight_gpus() -> None:
+    actor = composed().actor_rollout_ref.actor
+    found = state.fsdp(SHAPE, actor, actor.fsdp_config, key="k", lora_rank=0, num_gpus=8)
+    of_four = 4 * NUM_PARAMETERS / 8
+    assert (found.parameters, found.gradients, found.adam) == (of_four, of_four, 2 * of_four)
+    assert found.resting == 3 * of_four and found.on_host == 0
+    actor.fsdp_config.update(fsdp_size=4, optimizer_offload=True, model_dtype="bf16")
+    found = state.fsdp(SHAPE, actor, actor.fsdp_config, key="k", lora_rank=0, num_gpus=8)
+    assert found.parameters == 2 * NUM_PARAMETERS / 4 == found.resting and found.on_host == 2 * found.parameters
+    adapters = state.fsdp(SHAPE, actor, actor.fsdp_config, key="k", lora_rank=16, num_gpus=8)
+    # q, o: 3584 + 3584; k, v: 3584 + 512; gate, up, down: 3584 + 18944
+    num_trained = 16 * 28 * (2 * 7168 + 2 * 4096 + 3 * 22528)
+    assert adapters.gradients == 2 * num_trained / 4 and adapters.parameters == found.parameters
+
+
+def test_megatron_on_eight_gpus() -> None:
+    actor = base("megatron").actor_rollout_ref.actor.copy()
+    OmegaConf.set_readonly(actor, False)
+    actor.megatron.update(tensor_model_parallel_size=2, pipeline_model_parallel_size=2)
+    found = state.megatron(SHAPE, actor, key="k", lora_rank=0, num_gpus=8)
+    table = 152064 * 3584
+    share = ((NUM_PARAMETERS - 2 * table - 3584) / 2 + (2 * table + 3584) / 2) / 2
+    assert found.parameters == 2 * share and found.gradients == 4 * share
+    assert found.adam == 12 * share / 2, "two data-parallel ranks"
+    sparse = shapes.read(QWEN_30B)
+    actor.megatron.update(pipeline_model_parallel_size=1, expert_model_parallel_size=4, expert_tensor_parallel_size=1)
+    found = state.megatron(sparse, actor, key="k", lora_rank=0, num_gpus=8)
+    dense, experts = (sparse.num_parameters - sparse.experts) / 2, sparse.experts / 4
+    assert found.parameters == pytest.approx(2 * (dense + experts))
+    assert found.adam == pytest.approx(12 * (dense / 4 + experts / 2))
+
+
+@pytest.mark.parametrize(("strategy", "is_kept"), [("fsdp", False), ("fsdp2", True)])
+def test_what_offload_policy_keeps_in_host_memory(strategy: str, is_kept: bool) -> None:
+    actor = composed().actor_rollout_ref.actor
+    actor.strategy, actor.fsdp_config.offload_policy, actor.fsdp_config.param_offload = strategy, True, is_kept
+    found = state.fsdp(SHAPE, actor, actor.fsdp_config, key="k", lora_rank=0, num_gpus=8)
+    everything = 4 * 4 * NUM_PARAMETERS / 8  # weights, gradients, two moments
+    assert (found.on_host, found.resting) == ((everything, 0.0) if is_kept else (0.0, 3 * everything / 4))
+    assert found.gradients == (0 if is_kept else everything / 4)
+    assert found.key_of_host == ("k.offload_policy" if is_kept else "k.param_offload and .optimizer_offload")
+    run = footprint_of(
+        f"actor_rollout_ref.actor.strategy={strategy}", "actor_rollout_ref.actor.fsdp_config.offload_policy=true"
+    )
+    assert sizes(run, "host memory").get("actor's state", 0) == (8 * everything if is_kept else 0)
+
+
+@pytest.mark.parametrize(("fraction", "share"), [(None, 0.0), (0.25, 0.25), (1.0, 1.0)])
+def test_what_megatron_keeps_in_host_memory(fraction: float | None, share: float) -> None:
+    actor = base("megatron").actor_rollout_ref.actor.copy()
+    OmegaConf.set_readonly(actor, False)
+    OmegaConf.set_struct(actor, False)
+    settings = {"optimizer_cpu_offload": True, **({} if fraction is None else {"optimizer_offload_fraction": fraction})}
+    actor.optim.override_optimizer_config = settings
+    found = state.megatron(SHAPE, actor, key="k.megatron", lora_rank=0, num_gpus=8)
+    adam = 12 * NUM_PARAMETERS / 8
+    assert found.adam == pytest.approx((1 - share) * adam) and found.on_host == pytest.approx(share * adam)
+    assert not share or found.key_of_host == "k.optim.override_optimizer_config.optimizer_offload_fraction"
+
+
+def test_a_micro_batch() -> None:
+    tokens = 2 * 5120
+    assert state.logits(SHAPE, tokens, is_scaled=False, entropy_chunk=0) == 2 * 152064 * tokens
+    assert state.logits(SHAPE, tokens, is_scaled=True, entropy_chunk=0) == 3 * 2 * 152064 * tokens
+    assert state.logits(SHAPE, tokens, is_scaled=False, entropy_chunk=math.inf) == 3 * 2 * 152064 * tokens
+    assert state.logits(SHAPE, tokens, is_scaled=False, entropy_chunk=2048) == 2 * 152064 * (tokens + 4096)
+    layer = 2 * (4 * 3584 + 2 * 3584 + 2 * 512 + 4 * 18944) + 8 * 3584
+    assert state.activations(SHAPE, 10, is_checkpointed=False) == 28 * 10 * layer
+    assert state.activations(SHAPE, 10, is_checkpointed=True) == 10 * (28 * 2 * 3584 + layer)
+
+
+def test_moments_of_a_colocated_run() -> None:
+    found = footprint_of()
+    assert [one.name for one in found.moments] == [
+        *("training", "log-probs", "rollout awake", "refiner awake", "weight sync", "host memory")
+    ]
+    parts = sizes(found, "training")
+    assert parts["logits"] == 2 * 152064 * 2 * 5120 and parts["gradients"] == 4 * NUM_PARAMETERS / 8
+    assert sizes(found, "rollout awake")["rollout's engine"] == 40 * GIB
+    assert sizes(found, "refiner awake")["log pi_0"] == 6 * 152064 * 8192
+    assert sizes(found, "host memory")["refiner asleep"] == NUM_PARAMETERS * 2 / 2 * 8
+    assert found.server("rollout").weights == NUM_PARAMETERS and found.server("rollout").max_model_len == 32768
+
+
+def test_where_the_refiner_is() -> None:
+    dedicated = footprint_of("refiner.placement=dedicated", "refiner.n_gpus_per_node=2")
+    assert {one.where for one in dedicated.moments} == {"training GPU", "refiner GPU", "host"}
+    assert "refiner asleep" not in sizes(dedicated, "training") | sizes(dedicated, "host memory")
+    alone = footprint_of("constraint.mode=none")
+    assert alone.server("refiner") is None and "refiner awake" not in [one.name for one in alone.moments]
+    awake = footprint_of("actor_rollout_ref.rollout.free_cache_engine=false")
+    assert sizes(awake, "training")["rollout's engine"] == sizes(awake, "training")["refiner's engine"] == 40 * GIB
+    shared = ("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
+    found = footprint_of(*shared, "refiner.model_path=model")
+    assert found.server("refiner") is None and sizes(found, "training")["gradients"] < GIB
+
+
+@pytest.mark.parametrize(
+    ("setting", "moment", "part"),
+    [
+        ("trainer.nnodes=2", "training", "Adam"),
+        ("actor_rollout_ref.actor.fsdp_config.optimizer_offload=true", "rollout awake", "actor's state"),
+        ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1", "training", "logits"),
+        ("actor_rollout_ref.actor.fsdp_config.model_dtype=bf16", "training", "parameters"),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "refiner awake", "refiner's engine"),
+        ("data.max_response_length=2048", "training", "activations"),
+    ],
+)
+def test_what_a_key_makes_smaller(setting: str, moment: str, part: str) -> None:
+    before, after = footprint_of(), footprint_of(setting)
+    assert sizes(after, moment)[part] < sizes(before, moment)[part]
+    for one, other in zip(before.moments, after.moments, strict=True):
+        assert one.where == "host" or other.size <= one.size, one.name

@@ -1,0 +1,62 @@
+"""Imports go one way, without a circle, and what needs neither torch nor verl does not import them."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+ALONE = ("reward", "refiner_worker", "recipe/cpu_platform", "recipe/sizing", "recipe/mini_apps")
+"""Parts that may be used without the rest; sizing asks refiner_worker about engines."""
+
+
+def modules(folder: str) -> dict[str, Path]:
+    """Return the files below a folder by the name of their module."""
+    paths = sorted((REPOSITORY / folder).rglob("*.py"))
+    names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in paths]
+    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
+
+
+OURS = {**modules("recipe"), **modules("refiner_worker"), **modules("reward")}
+
+
+def imported(path: Path, *, at_import: bool) -> set[str]:
+    """Return the modules of ours that a file names, anywhere or when it is imported itself."""
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if at_import else list(ast.walk(tree))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in OURS else node.module for name in names}
+    return found & OURS.keys()
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    graph = {name: imported(path, at_import=True) - {name} for name, path in OURS.items()}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(OURS)
+
+
+@pytest.mark.parametrize("part", ALONE)
+def test_parts_stand_alone(part: str) -> None:
+    prefix = part.replace("/", ".")
+    allowed = (prefix, "refiner_worker") if part == "recipe/sizing" else (prefix,)
+    for name, path in modules(part).items():
+        others = {one for one in imported(path, at_import=False) if not one.startswith(allowed)}
+        assert not others, f"{name}: {others}"
+
+
+LIGHT = ("reward.apps", "reward.math", "reward.verl_reward", "refiner_worker.config")
+LIGHT += ("recipe.online_refiner.config.checks", "recipe.report.page", "recipe.sizing.measured", "recipe.cpu_platform")
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_light_modules_import_neither_torch_nor_verl(module: str) -> None:
+    code = f"import sys, {module}; print(*{{'torch', 'verl', 'ray', 'transformers'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
