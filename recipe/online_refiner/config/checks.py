@@ -331,8 +331,8 @@ def rewards_are_there_when_streaming(run: Run) -> str | None:
     if not run.blocks.streams or not model.enable or model.enable_resource_pool:
         return None
     return (
-        "a colocated reward model sleeps during the rollout, where refiner.placement=dedicated scores refinements; set "
-        "refiner.streaming=false, or reward.reward_model.enable_resource_pool=true"
+        "a colocated reward model sleeps during the rollout, where a streaming refiner scores refinements; set "
+        "reward.reward_model.enable_resource_pool=true, or refiner.placement=colocated"
     )
 
 
