@@ -88,9 +88,14 @@ def step_line(step: dict[str, Any], num_steps: int | None) -> str:
     return (
         f"step {step['step']:>2}/{num_steps or '?'}  reward {step['reward/mean']:+.3f}  "
         f"refined {step['refiner/num_attempted']:.0f}, accepted {step['refiner/num_accepted']:.0f} "
-        f"({step['refiner/improvement_ratio']:.0%})  cross-entropy {step['constraint/cross_entropy_accepted']:.2f}  "
+        f"({step['refiner/improvement_ratio']:.0%})  cross-entropy {_cross_entropy(step)}  "
         f"KL {_kl(step)}  {step['timing_s/step']:.0f} s"
     )
+
+
+def _cross_entropy(step: dict[str, Any]) -> str:
+    value = step["constraint/cross_entropy_accepted"]
+    return f"{value:.2f}" if value else "-"  # mode sft measures it in some steps only
 
 
 def _kl(step: dict[str, Any]) -> str:
@@ -102,7 +107,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "step": lambda step: str(step["step"]),
     "reward": lambda step: f"{step['reward/mean']:+.3f}",
     "improvement ratio": lambda step: f"{step['refiner/improvement_ratio']:.1%}",
-    "cross-entropy (accepted)": lambda step: f"{step['constraint/cross_entropy_accepted']:.2f}",
+    "cross-entropy (accepted)": _cross_entropy,
     "KL to reference": _kl,
     "seconds": lambda step: f"{step['timing_s/step']:.1f}",
 }

@@ -36,8 +36,6 @@ CRITIC_FREE_ESTIMATORS = (
 """verl estimators whose advantages are one number per response (or its return-to-go): A_t = A_group + penalty's
 return-to-go has the same meaning for all of them."""
 
-DEFAULT_KL_ROLLOUTS = 64
-
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)
 class ConstraintConfig:
@@ -169,7 +167,7 @@ class RefinementConfig:
     @property
     def num_kl_rollouts(self) -> int:
         """Responses a step, at most, on which the KL to the reference is measured."""
-        default = DEFAULT_KL_ROLLOUTS if self.refines else 0
+        default = 64 if self.refines else 0
         return default if self.measure.num_kl_rollouts is None else self.measure.num_kl_rollouts
 
     @property
