@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from refiner_worker.config import RefinerConfig
 from refiner_worker.engines import ENGINES
@@ -16,6 +16,8 @@ PING_TIMEOUT_S = 30.0
 MAX_REQUESTS_IN_FLIGHT = 256
 """Requests that may be under way at once, per replica; more wait. Ray lets a server have 1,000 calls at a time, and an
 asynchronous trainer's may be of two steps."""
+DEATHS = (RayActorError, OutOfMemoryError)
+"""What a call raises whose process died; Ray's own guard of a node's memory has an error of its own."""
 
 
 class RefinerRequestError(RuntimeError):

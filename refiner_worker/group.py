@@ -107,6 +107,10 @@ def replica_size(rollout: DictConfig) -> int:
     return int(rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size)
 
 
+class RunEndedError(RuntimeError):
+    """Something died, or failed so often, that the run cannot go on. Its text says so to the user, in one line."""
+
+
 class HostedRefiner(Protocol):
     """What a placement of the refiner has to offer the trainer."""
 
@@ -173,16 +177,14 @@ class RefinerGroup:
         """Make every replica ready to serve and return how many had to be started anew.
 
         Raises:
-            RuntimeError: If one died and ``refiner.on_replica_death`` says to stop, or it cannot be started again.
+            RunEndedError: If one died and ``refiner.on_replica_death`` says to stop, or it cannot be started again.
         """
-        gone = _run(*(_is_dead(replica, self._rollout.name) for replica in self._replicas.values()))
-        dead = [rank for rank, is_gone in zip(self._replicas, gone, strict=True) if is_gone]
+        awake = _run(*map(self._wakes, self._replicas.values()))
+        dead = [rank for rank, is_awake in zip(self._replicas, awake, strict=True) if not is_awake]
         if dead and self._refiner.on_replica_death == "stop":
-            raise RuntimeError(f"refiner replicas {dead} died and refiner.on_replica_death=stop")
+            raise RunEndedError(f"refiner replicas {dead} died and refiner.on_replica_death=stop")
         for rank in dead:
             self._remove(rank)
-        if self._sleeps:
-            _run(*(replica.wake_up() for replica in self._replicas.values()))
         if self._refiner.on_replica_death == "restart":
             for rank in dead:
                 self._restart(rank)
@@ -199,6 +201,18 @@ class RefinerGroup:
     @property
     def _sleeps(self) -> bool:
         return not self._refiner.is_dedicated and can_sleep(self._rollout)
+
+    async def _wakes(self, replica: RolloutReplica) -> bool:
+        """Wake a replica and tell whether it is there: one may die between two questions."""
+        if await _is_dead(replica, self._rollout.name):
+            return False
+        try:
+            if self._sleeps:
+                await replica.wake_up()
+        except RayError as error:
+            logger.warning("a refiner replica did not wake up: %s", error)
+            return False
+        return True
 
     def _new_replica(self, rank: int) -> RolloutReplica:
         # A restarted replica needs a name of its own: Ray frees the dead one's only some time later.
@@ -227,7 +241,7 @@ class RefinerGroup:
             _run_within(RESTART_TIMEOUT_S, self._launch(rank))
         except (RayError, concurrent.futures.TimeoutError) as error:
             why = str(error) or f"its GPUs or its server were not there within {RESTART_TIMEOUT_S:g} s"
-            raise RuntimeError(
+            raise RunEndedError(
                 f"refiner replica {rank} died and could not be started again ({why}). The last checkpoint is whole: "
                 "start the run again to resume from it, with refiner.on_replica_death=continue to go on without what "
                 "dies, or with constraint.mode=none to go on without a refiner."

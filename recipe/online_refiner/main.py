@@ -36,8 +36,14 @@ def main(config: DictConfig) -> None:
     if config.dry_run:
         print(plan)
         return
-    with CONSOLES[config.console](config):
-        train(config)
+    from refiner_worker.group import RunEndedError  # here: it imports verl
+
+    try:
+        with CONSOLES[config.console](config):
+            train(config)
+    except RunEndedError as error:  # Ray's copy of it, whose text has the traceback of the other process as well
+        print("error:", getattr(error, "cause", error), file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 def command() -> None:

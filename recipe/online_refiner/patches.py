@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import ray
-from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
 from verl.experimental.reward_loop import reward_loop
 from verl.protocol import DataProto
 from verl.trainer.ppo import metric_utils
@@ -25,7 +22,6 @@ from recipe.online_refiner.rows import pair_of
 MIN_POLL_S = 0.1
 POLL_SHARE = 0.1
 """Of the time that is waited, at most this share goes into looking."""
-PING_EVERY_S = 5.0
 
 
 class RewardLoopWorker(reward_loop.RewardLoopWorker):
@@ -97,32 +93,6 @@ def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
 
     buffer._dapo_filtered_keys = filtered
     return buffer
-
-
-def notice_deaths(buffer: ReplayBuffer, loop_workers: list[ActorHandle]) -> None:
-    """Let a trainer that waits for rollouts find out that a process which was to make them is gone.
-
-    Reason: ``AgentLoopWorkerTQ`` keeps its prompts to itself, and nobody else looks whether it lives: when it is killed
-    (out of memory, a lost node) ``ReplayBuffer`` waits for its rows for ever.
-    """
-    wait, pings = buffer._wait_for_next_poll, {}
-
-    def watchful_wait(partition_id: str, last_debug_time: float) -> float:
-        for worker in loop_workers:
-            if worker not in pings:
-                pings[worker] = worker.__ray_ready__.remote(), time.monotonic()
-            ping, asked_at = pings[worker]
-            if ray.wait([ping], timeout=0)[0] and time.monotonic() - asked_at > PING_EVERY_S:
-                try:
-                    ray.get(pings.pop(worker)[0])
-                except RayActorError as error:
-                    raise RuntimeError(
-                        "a process of verl's agent loops has died, and the rollouts that it had begun with it; the "
-                        f"same command goes on from the last checkpoint. {error}"
-                    ) from error
-        return wait(partition_id, last_debug_time)
-
-    buffer._wait_for_next_poll = watchful_wait
 
 
 def apply() -> None:

@@ -24,7 +24,7 @@ import transfer_queue
 from omegaconf import DictConfig
 from rapidfuzz.distance import Levenshtein
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -37,7 +37,8 @@ from recipe.online_refiner.constraint import counterparts, times_charged
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner, reference_log_probs
 from recipe.online_refiner.run_files import Records
-from refiner_worker.client import RefinerClient
+from refiner_worker.client import DEATHS, RefinerClient
+from refiner_worker.group import RunEndedError
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import read_turn_end
 
@@ -296,7 +297,9 @@ class RefineWorkers:
         answers = self._answers([w.reward.remote(part) for w, part in zip(self.start(), parts, strict=False)])
         for part in [part for part, answer in zip(parts, answers, strict=True) if answer is None]:
             if attempts == 1:
-                raise RuntimeError("refine workers died while they rewarded a step's responses")
+                raise RunEndedError(
+                    "refine workers died while they rewarded a step's responses, twice; see the log above"
+                )
             self.reward(part, attempts - 1)
 
     def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
@@ -311,7 +314,7 @@ class RefineWorkers:
         for worker, call in recording:
             try:
                 samples += ray.get(call)
-            except RayActorError as error:
+            except DEATHS as error:
                 if worker in self._workers:  # else another one has its place already
                     self._replace(self._workers.index(worker), error)
         return samples
@@ -327,14 +330,14 @@ class RefineWorkers:
         for index, call in enumerate(calls):
             try:
                 answers.append(ray.get(call))
-            except RayActorError as error:
+            except DEATHS as error:
                 self._replace(index, error)
                 answers.append(None)
                 if clients:
                     clients[index].abort_requests()
         return answers
 
-    def _replace(self, index: int, error: RayActorError) -> None:
+    def _replace(self, index: int, error: RayError) -> None:
         logger.warning("refine worker %d died, another one takes its place: %s", index, str(error).splitlines()[0])
         ray.kill(self._workers[index])  # one that is only out of reach must not write later on
         self._workers[index] = self._start()

@@ -48,6 +48,10 @@ class Stages:
         """Write the state into a checkpoint's folder."""
         self._eta.save(checkpoint / ETA_FILE)
 
+    def num_wanted(self, state: StepState) -> int:
+        """Return how many rollouts a step, or a mini-batch of its own, is to have."""
+        return state.share(self._config.data.train_batch_size) * int(self._config.actor_rollout_ref.rollout.n)
+
     def see_rollouts(self, batch: KVBatchMeta, state: StepState) -> None:
         """Measure the rollouts, and begin a pair for each."""
         rows = queue.real_rows(batch)
@@ -56,14 +60,13 @@ class Stages:
         by_key = {batch.keys[row]: pair.reward for row, pair in state.pairs.items()}
         is_by_reward = OmegaConf.select(self._config, "algorithm.filter_groups.metric") == "reward"
         filtered = state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}) if is_by_reward else {}
-        num_wanted = state.share(self._config.data.train_batch_size) * self._config.actor_rollout_ref.rollout.n
         state.metrics.update(
             {
                 **metric_names.zeros(),
                 **metric_names.reward_metrics(by_key, filtered),
                 **metric_names.extra_metrics([said for _, said in rewards]),
                 "refiner/num_rollouts": len(rows),
-                "reward/num_lost": max(0, num_wanted - len(rows)),
+                "reward/num_lost": max(0, self.num_wanted(state) - len(rows)),
                 "tokens/rollout": sum(batch.tags[row]["response_len"] for row in rows),
                 "tokens/update_actor": sum(tag["seq_len"] for tag in batch.tags),
             }

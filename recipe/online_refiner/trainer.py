@@ -15,6 +15,7 @@ numbers, and where verl's own driver has all advantages it reads one more column
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from recipe.online_refiner.run_files import Records, RunDir, read_rows
 from recipe.online_refiner.sample_log import log_samples
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
+from recipe.online_refiner.watch import Watch, parts_of, refuse_too_few
 from refiner_worker.group import HostedRefiner
 from refiner_worker.memory import most_used_gb
 
@@ -149,11 +151,15 @@ class OnlineRefinerTrainer(PPOTrainer):
             update_prometheus_config(rollout.prometheus, [*addresses, *self.group.client().servers], rollout.name)
 
     def fit(self, agent_loop_manager: AgentLoopManager) -> None:
-        """Train; a streaming run's workers know the refiner before a trainer that runs ahead sends them prompts."""
+        """Train; a streaming run's workers know the refiner before a trainer that runs ahead sends them prompts.
+
+        Raises:
+            RunEndedError: If a process died that a step waits for, or too many rollouts of one failed.
+        """
         self.agent_loop_manager = agent_loop_manager
-        patches.notice_deaths(self.replay_buffer, getattr(agent_loop_manager, "agent_loop_workers", []))
         self._hand_out_refiner()
-        super().fit(agent_loop_manager)
+        watch = Watch(parts_of(self, getattr(agent_loop_manager, "agent_loop_workers", [])))
+        watch.run(partial(super().fit, agent_loop_manager))
         if self.blocks.refines and self.run_dir.metrics.exists():
             print(*advice(read_rows(self.run_dir.metrics)), sep="\n")
 
@@ -207,6 +213,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         return batch
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
+        refuse_too_few(len(batch), self.stages.num_wanted(self.state), self.global_steps)
         batch = super()._balance_batch(batch, metrics=metrics, **kwargs)
         self.state.metrics = metrics
         self.stages.see_rollouts(batch, self.state)

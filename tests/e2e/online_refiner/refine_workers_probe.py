@@ -18,18 +18,18 @@ import transfer_queue
 from agent_loop_actors import Loop, Replica, Reward
 from agent_loop_rows import GROUP_SIZE, NUM_GROUPS, write_step
 from hydra import compose, initialize_config_module
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from recipe.online_refiner import patches
 from recipe.online_refiner import rows as queue
+from recipe.online_refiner import watch
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
 from refiner_worker.client import RefinerClient
+from refiner_worker.group import RunEndedError
 
 
 def refine(stages: Stages, batch: KVBatchMeta, client: RefinerClient, step: int) -> StepState:
@@ -125,18 +125,33 @@ def charge_rewards(stages: Stages, tokenizer: Any, client: RefinerClient) -> dic
     return {"charged": charged, "restored": rewards()}
 
 
-def wait_for_rollouts_of_the_dead() -> str:
-    """Wait for rollouts that never come, as verl's trainer does; return how that ends."""
-    loops = [Loop.remote(), Loop.remote()]
+def watch_what_dies() -> dict[str, Any]:
+    """Wait for ever, fail or end while an actor is killed, has lost its engine, or lives; return how."""
+    watch.ASK_EVERY_S = 0.1
+    loops = [Loop.remote() for _ in range(3)]
     pids = ray.get([loop.pid.remote() for loop in loops])
-    buffer = ReplayBuffer("sync", OmegaConf.create({}), None, "drop", OmegaConf.create({}), poll_interval=0.1)
-    patches.notice_deaths(buffer, loops)
-    threading.Timer(1, lambda: os.kill(pids[1], signal.SIGKILL)).start()
-    try:
-        buffer.sample(1, "nothing", 4)
-    except RuntimeError as error:
-        return str(error)
-    return ""
+
+    def end_of(function: Any, *parts: watch.Part) -> str:
+        try:
+            watch.Watch([watch.Part("loop 0", loops[0]), *parts]).run(function)
+        except (RunEndedError, ValueError) as error:
+            return f"{type(error).__name__}: {error} <- {error.__cause__!r}"
+        return "ended"
+
+    def kill_and(number: int, then: Any) -> Any:
+        return lambda: (os.kill(pids[number], signal.SIGKILL), then())
+
+    def fail() -> None:
+        raise ValueError("of its own")
+
+    engine = watch.Part("server 1", loops[0], lambda _: True)
+    return {
+        "lives": end_of(lambda: None),
+        "fails": end_of(fail),
+        "engine": end_of(threading.Event().wait, engine),
+        "killed": end_of(kill_and(1, threading.Event().wait), watch.Part("loop 1", loops[1])),
+        "killed_and_fails": end_of(kill_and(2, fail), watch.Part("loop 2", loops[2])),
+    }
 
 
 def kill_one(stages: Stages, batch: KVBatchMeta, client: RefinerClient, pid: int) -> dict[str, Any]:
@@ -211,7 +226,7 @@ def main() -> None:
     found["charged_rewards"] = charge_rewards(stages, tokenizer, client)
     workers.finish()
     found["kept_prefix"] = keep_prefix(config, tokenizer, client, reward)
-    found["dead_loop"] = wait_for_rollouts_of_the_dead()
+    found["watched"] = watch_what_dies()
     found["refusals"] = refusals(stages, tokenizer, client)
     found["files"] = sorted(path.name for path in Path(f"{out}.run/refinements").glob("*.jsonl"))
     ray.shutdown()

@@ -103,8 +103,14 @@ def test_a_kept_prefix_is_what_the_refiner_would_write_and_costs_nothing(found: 
     assert kept["copied"] == [0] * 8
 
 
-def test_a_trainer_does_not_wait_for_rollouts_of_a_dead_process(found: dict[str, Any]) -> None:
-    assert "agent loops has died" in found["dead_loop"] and "goes on from the last checkpoint" in found["dead_loop"]
+def test_a_run_ends_with_what_died_even_where_it_waits_for_ever(found: dict[str, Any]) -> None:
+    watched = found["watched"]
+    assert watched["lives"] == "ended"
+    assert watched["fails"] == "ValueError: of its own <- None"
+    assert "has died: the engine of server 1." in watched["engine"]
+    assert "has died: loop 1 (" in watched["killed"] and "goes on from it" in watched["killed"]
+    assert "has died: loop 2 (" in watched["killed_and_fails"], "its own error follows from the death"
+    assert watched["killed_and_fails"].endswith("<- ValueError('of its own')")
 
 
 def test_a_refinement_is_scored_by_verls_own_request(found: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 from verl.experimental.reward_loop import reward_loop
 from verl.trainer.ppo import metric_utils
-from verl.trainer.ppo.v1 import replay_buffer, trainer_separate_async
+from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
@@ -56,11 +56,6 @@ def test_log_probs_of_refinements_are_computed_between_the_separate_trainer_and_
     order = list(OnlineRefinerSeparateAsync.__mro__)
     own = [one for one in order if "_compute_old_log_prob" in vars(one)]
     assert own == [trainer_separate_async.PPOTrainerSeparateAsync, RefinedLogProbs, PPOTrainer]
-
-
-def test_verl_still_waits_for_rollouts_without_looking_after_who_makes_them() -> None:
-    assert "self._wait_for_next_poll(" in inspect.getsource(ReplayBuffer.sample)
-    assert "ray" not in {name.split(".")[0] for name in vars(replay_buffer)}
 
 
 def test_applying_puts_it_where_verl_looks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,179 @@
+"""A run never waits for ever: who looks after the processes that a step waits for, and how a death ends the run.
+
+verl itself looks after few of them. A call to a Ray actor that died raises, but a call to one that waits for the dead
+one does not come back: of ranks in a collective operation, of an actor that sends weights to an engine, of a replay
+buffer that waits for the rows of an agent loop. So training runs in a thread, and this one looks around meanwhile.
+
+What can be lost without harm is not here: refine workers (``refine_actors.py``) and replicas of the refiner
+(``refiner_worker/group.py``) are replaced.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+from transfer_queue import interface
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.workers.rollout.replica import RolloutReplica
+
+from refiner_worker.client import DEATHS
+from refiner_worker.engines import engine_of
+from refiner_worker.group import RunEndedError
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+ASK_EVERY_S = 10.0
+LAST_LOOK_S = 15.0
+"""After training has failed: whether a death is behind it shows within so many seconds, or none is."""
+MIN_SHARE_OF_ROLLOUTS = 0.5
+"""A step with fewer of its rollouts is not trained on."""
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """A process that a step waits for."""
+
+    name: str
+    actor: ActorHandle
+    has_failed: Callable[[Any], bool] | None = None
+    """Of a server: whether its engine, a process of its own, is gone."""
+    _call: Any = None
+    """A question that is not answered yet. It waits behind the actor's work, and fails at once when the actor dies."""
+    _ask_at: float = 0.0
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a question is not answered yet."""
+        return self._call is not None
+
+    def ask(self) -> None:
+        """Ask it something, unless that is so."""
+        if self._call is None:
+            self._ask_at = time.monotonic() + ASK_EVERY_S
+            asks_engine = self.has_failed is not None
+            self._call = (
+                self.actor.__ray_call__.remote(self.has_failed) if asks_engine else self.actor.__ray_ready__.remote()
+            )
+
+    def death(self) -> str | None:
+        """Look at the answer, without waiting, or ask again; return what has died, in words."""
+        if self._call is None and time.monotonic() > self._ask_at:
+            self.ask()
+        if self._call is None or not ray.wait([self._call], timeout=0)[0]:
+            return None
+        call, self._call = self._call, None
+        try:
+            answer = ray.get(call)
+        except DEATHS as error:
+            return f"{self.name} ({' '.join(str(error).split())[:400]})"
+        except RayError as error:
+            logger.debug("%s: %s", self.name, error)  # it lives
+            return None
+        return f"the engine of {self.name}" if self.has_failed is not None and answer else None
+
+
+class Watch:
+    """Looks after parts while a function runs.
+
+    Args:
+        parts: What a step waits for.
+    """
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        """Ask nobody yet."""
+        self._parts = list(parts)
+
+    def run(self, function: Callable[[], None]) -> None:
+        """Call a function that waits for the parts, in a thread, and end with it.
+
+        Raises:
+            RunEndedError: If a part died, while the function went on or before it failed.
+            Exception: What the function raises.
+        """
+        done: Future[None] = Future()
+
+        def work() -> None:
+            try:
+                function()
+                done.set_result(None)
+            except BaseException as error:  # handed to the caller
+                done.set_exception(error)
+
+        threading.Thread(target=work, name="training", daemon=True).start()  # left behind where it waits for ever
+        while not wait([done], POLL_S).done:
+            self.look()
+        if isinstance(error := done.exception(), Exception):
+            self._look_last(error)
+        done.result()
+
+    def _look_last(self, error: Exception) -> None:
+        for part in self._parts:
+            part.ask()
+        deadline = time.monotonic() + LAST_LOOK_S
+        while time.monotonic() < deadline and any(part.is_asked for part in self._parts):
+            self.look(error)
+            time.sleep(0.1)
+
+    def look(self, cause: Exception | None = None) -> None:
+        """Look at every part once, without waiting.
+
+        Raises:
+            RunEndedError: If one has died.
+        """
+        for part in self._parts:
+            if death := part.death():
+                raise RunEndedError(
+                    f"a process that the run waits for has died: {death}. Out of memory, most often: see the log above "
+                    "and the node's. The last checkpoint is whole: the same command goes on from it."
+                ) from cause
+
+
+def parts_of(trainer: PPOTrainer, agent_loop_workers: Iterable[ActorHandle]) -> list[Part]:
+    """Return whom a step of any of verl's V1 trainers waits for."""
+    actors = [(f"agent loop worker {n}", worker) for n, worker in enumerate(agent_loop_workers)]
+    rewards = trainer.reward_loop_manager.reward_loop_workers
+    actors += [(f"reward worker {n}", worker) for n, worker in enumerate(rewards)]
+    groups = {"actor": trainer.actor_rollout_wg}
+    groups |= {"critic": trainer.critic_wg} if trainer.use_critic else {}
+    groups |= {"reference policy": trainer.ref_policy_wg} if trainer.use_reference_policy else {}
+    seen: set[Any] = set()
+    for name, group in groups.items():
+        actors += [(f"worker {n} of the {name}", one) for n, one in enumerate(group.workers) if one not in seen]
+        seen |= {*group.workers}
+    actors.append(("the TransferQueue's controller", interface._TQ_CONTROLLER))
+    storages = (interface._TQ_STORAGE or {}).get("SimpleStorage") or {}
+    actors += [(f"the TransferQueue's storage {n}", storage) for n, storage in enumerate(storages.values())]
+    parts = [Part(name, actor) for name, actor in actors]
+
+    replicas: dict[str, list[RolloutReplica]] = {"rollout": [], "reward model": []}
+    for manager in trainer._rollout_server_managers():
+        replicas["rollout"] += manager.get_replicas()
+    if trainer.reward_loop_manager.reward_model_manager is not None:
+        replicas["reward model"] += trainer.reward_loop_manager.reward_model_manager.rollout_replicas
+    for kind, ones in replicas.items():
+        for n, replica in enumerate(ones):
+            has_failed = engine_of(replica.config.name).has_failed
+            parts += [Part(f"{kind} server {n}", server, has_failed) for server in replica.servers]
+    return parts
+
+
+def refuse_too_few(num_rollouts: int, num_wanted: int, step: int) -> None:
+    """End a run whose rollouts fail.
+
+    Raises:
+        RunEndedError: If too few of a step's rollouts are there.
+    """
+    if num_rollouts < MIN_SHARE_OF_ROLLOUTS * num_wanted:
+        raise RunEndedError(
+            f"step {step}: {num_rollouts} of {num_wanted} rollouts are there, the others failed: their agent loop or "
+            f"their reward raised an error, which the log above has. A step is trained on {MIN_SHARE_OF_ROLLOUTS:.0%} "
+            "or more. The last checkpoint is whole: the same command goes on from it."
+        )
