@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
@@ -94,8 +95,10 @@ class RefinerConfig:
         return self.placement == "shared" or (self.is_dedicated and self.streaming is not False)
 
     def is_maximal(self, reward: float | None) -> bool:
-        """Tell whether a reward cannot improve."""
-        return self.skip_reward_at_least is not None and reward is not None and reward >= self.skip_reward_at_least
+        """Tell whether a reward cannot improve. verl keeps rewards in float32: 0.9 is less there than it is here."""
+        if self.skip_reward_at_least is None or reward is None:
+            return False
+        return bool(np.float32(reward) >= np.float32(self.skip_reward_at_least))
 
     def limits(self, max_response_tokens: int) -> dict[str, int]:
         """Return how many tokens of each text of ``context`` the refiner is shown, at most."""

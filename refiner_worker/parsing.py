@@ -47,7 +47,7 @@ def parse_answer(
         kept: What the answer was begun with; it stays as it is, and so does white space behind it.
         response: What was refined, a.
         eos_token_id: The token that is to end it.
-        stop_token_ids: Tokens that end what is generated, beside the tokenizer's special ones.
+        stop_token_ids: Other tokens that end what is generated. Any other special token is no end: it is taken out.
         tokenizer: The tokenizer of both models.
         stop: The text at which the answer ends (an EOS token ends it as well).
         keeps_stop: Whether that text is part of it.
@@ -55,11 +55,10 @@ def parse_answer(
     Returns:
         The answer. Cut by the length limit or at a fence that opens its program, or without any text, it is failed.
     """
-    special = {*tokenizer.all_special_ids, *stop_token_ids}
-    ids = list(token_ids)
-    while ids and ids[-1] in special:
-        ids.pop()
-    ended = len(ids) < len(token_ids)
+    stops, special = {eos_token_id, *stop_token_ids}, {*tokenizer.all_special_ids}
+    end = next((place for place, token in enumerate(token_ids) if token in stops), len(token_ids))
+    ended = end < len(token_ids)
+    ids = [token for token in token_ids[:end] if token not in special]  # the reward does not see them either
     before = edge(decode(tokenizer, ids))
     kept_before = before if kept else os.path.commonprefix([edge(response)[::-1], before[::-1]])[::-1]
     if not kept and (not kept_before or kept_before != before):

@@ -51,6 +51,7 @@ class RefinerPrompt:
         environment = Environment(undefined=StrictUndefined, keep_trailing_newline=False, autoescape=False)
         source = path.read_text(encoding="utf-8")
         self.tokenizer, self._chat_settings = tokenizer, dict(chat_settings or {})
+        self._longest_token = max(map(len, tokenizer.get_vocab()))  # characters
         self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
         try:
             self._template = environment.from_string(source)
@@ -83,8 +84,13 @@ class RefinerPrompt:
         begin = f"{OPEN_TAG}\n" if self.uses_tags else ""
         if not any(token in content for token in self._control_tokens):
             return self._ids(self._chat(content) + begin)
-        before, _, after = self._chat(GAP).partition(GAP)
-        return [*self._ids(before), *self._ids(content, split_special_tokens=True), *self._ids(after + begin)]
+        text = content.strip()  # as many chat templates do
+        before, found, after = self._chat(content).partition(text)
+        if not found:  # the chat template changes more: no token of control survives a space in it
+            for token in self._control_tokens:
+                content = content.replace(token, f"{token[:1]} {token[1:]}")
+            return self._ids(self._chat(content) + begin)
+        return [*self._ids(before), *self._ids(text, split_special_tokens=True), *self._ids(after + begin)]
 
     def max_tokens(self, max_prompt_tokens: int, max_response_tokens: int) -> int:
         """Return the length of the longest refiner prompt, in tokens.
@@ -110,8 +116,9 @@ class RefinerPrompt:
 
     def _shorten(self, text: str, limit: int) -> str:
         """Return a text of at most so many tokens: its beginning and its end."""
-        if len(text) > 16 * limit:  # whatever it is, it need not all be encoded
-            text = text[: 8 * limit] + text[-8 * limit :] if limit else ""
+        most = limit * self._longest_token
+        if len(text) > 2 * most:  # whatever it is, it is too long, and need not all be encoded
+            text = text[:most] + text[len(text) - most :]
         ids = self._ids(text, split_special_tokens=True) if text else []
         if len(ids) <= limit:
             return text

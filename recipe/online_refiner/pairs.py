@@ -1,5 +1,6 @@
 """What the refine stage takes and gives: a rollout, its refinement, and the numbers that are known of both."""
 
+import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -80,6 +81,14 @@ def last_turn(response_mask: list[int]) -> int:
     return start
 
 
+def _is_object(answer: Any) -> bool:
+    """Tell whether an answer is an object of JSON, as the tests of a program are: a set of numbers is none."""
+    try:
+        return isinstance(json.loads(answer) if isinstance(answer, str) else answer, dict)
+    except ValueError:
+        return False
+
+
 @dataclass(slots=True, kw_only=True)
 class Rollout:
     """A session of the policy and its reward; of its turns the last one is refined.
@@ -109,8 +118,9 @@ class Rollout:
     def solution(self) -> str:
         """The data set's answer; empty where it has none but tests."""
         extra, model = self.request.get("extra_info") or {}, self.request.get("reward_model") or {}
-        answer = extra.get("solution") or extra.get("answer") or model.get("ground_truth") or ""
-        return "" if str(answer).lstrip().startswith("{") else str(answer)
+        answers = (extra.get("solution"), extra.get("answer"), model.get("ground_truth"))
+        answer = next((one for one in answers if one is not None and str(one).strip()), "")
+        return "" if _is_object(answer) else str(answer)
 
     @property
     def earlier_ids(self) -> list[int]:

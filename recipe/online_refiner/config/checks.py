@@ -230,6 +230,13 @@ def loss_has_a_fixed_scale(run: Run) -> str | None:
             f"{actor.policy_loss.loss_mode}: refinements would count as rows of the policy's loss; set it to vanilla, "
             "or constraint.mode=penalty"
         )
+    by_row = actor.policy_loss.loss_mode in SEQUENCE_LOSSES and actor.loss_agg_mode != "seq-mean-token-mean"
+    if constraint.mode == "sft" and by_row and constraint.sft_normaliser == "batch":
+        return (
+            f"constraint.mode=sft with actor_rollout_ref.actor.policy_loss.loss_mode="
+            f"{actor.policy_loss.loss_mode}: it averages each response, while the cross-entropy would be divided by "
+            f"loss_agg_mode={actor.loss_agg_mode}; set actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
+        )
     is_fixed = actor.loss_agg_mode != "seq-mean-token-sum-norm" or actor.loss_scale_factor is not None
     if is_fixed or not constraint.imitates:
         return None

@@ -149,6 +149,33 @@ def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[
     return asyncio.run(watch())
 
 
+def staggered(refiner: Refiner, batch: list[Rollout]) -> list[bool]:
+    """Refine groups that begin one after the other, log-probs asked for beside them, and each response alone.
+
+    Returns:
+        For each response whether both wrote the same.
+    """
+    refiner = dataclasses.replace(refiner, config=dataclasses.replace(refiner.config, keep_prefix=True))
+
+    async def together(number: int, group: list[Rollout]) -> list[Refinement]:
+        await asyncio.sleep(0.03 * number)
+        measured = asyncio.gather(*(reference_log_probs(refiner.client, rollout) for rollout in group))
+        refined = await refiner.refine_group(group)
+        await measured
+        return refined
+
+    async def all_groups() -> list[Refinement]:
+        groups = [batch[first : first + 4] for first in range(0, len(batch), 4)]
+        refined = await asyncio.gather(*(together(number, group) for number, group in enumerate(groups)))
+        return [refinement for group in refined for refinement in group]
+
+    found = asyncio.run(all_groups())
+    alone = [refine(refiner, [rollout])[0] for rollout in batch]
+    return [
+        (a.verdict, a.token_ids, a.text) == (b.verdict, b.token_ids, b.text) for a, b in zip(found, alone, strict=True)
+    ]
+
+
 def capped(refiner: Refiner, batch: list[Rollout]) -> list[bool]:
     """Refine one response of each group; return which were not chosen."""
     config = dataclasses.replace(refiner.config, max_refinements_per_group=1)
@@ -247,6 +274,7 @@ def main() -> None:
     result["same_in_turn"] = [a.token_ids == b.token_ids for a, b in zip(before, narrow, strict=True)]
     prompts = [refiner._encode(rollout, refiner._told(rollout, [rollout])) for rollout in rollouts(tokenizer, 200)]
     client_module.MAX_REQUESTS_IN_FLIGHT = 256
+    result["staggered"] = staggered(refiner, rollouts(tokenizer, 560))
     result["num_given_up"] = asyncio.run(give_up(refiner.client, prompts))
     result.update(asyncio.run(abandon(refiner.client, engine_of(group), prompts[:100])))
     read = next(iter(refiner.client.servers.values())).__ray_call__.remote(lambda server: server.model_config)

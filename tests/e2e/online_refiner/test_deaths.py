@@ -1,5 +1,6 @@
 """Each process that a run needs is killed in a step: the run goes on, or ends with a line that names it."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -32,15 +33,24 @@ TRAINERS = {
 }
 
 
+def pipes(process: psutil.Process) -> set[str]:
+    """Return the pipes that it has open."""
+    folder = Path(f"/proc/{process.pid}/fd")
+    return {link for link in (os.readlink(one) for one in folder.iterdir() if one.is_symlink()) if link[:4] == "pipe"}
+
+
 def find(victim: str, processes: list[psutil.Process], output: str) -> psutil.Process:
     """Return the process of that name among a job's."""
     refiner = int(REFINER.findall(output)[-1])
-    servers = [one.pid for one in processes if "HttpServer" in one.name() and one.pid != refiner]
+    servers = [one for one in processes if "HttpServer" in one.name()]
     engines = [one for one in processes if "EngineCore" in one.name()]
+    # An engine is no child of its server, but of what forks for it; the server waits for its end at a pipe.
+    own = {one.pid: pipes(one).difference(*(pipes(other) for other in servers if other != one)) for one in servers}
+    of_refiner = [one for one in engines if own[refiner] & pipes(one)]
     found = {
-        "rollout server": [one for one in processes if one.pid in servers],
-        "rollout engine": [one for one in engines if one.ppid() in servers],
-        "refiner engine": [one for one in engines if one.ppid() == refiner],
+        "rollout server": [one for one in servers if one.pid != refiner],
+        "rollout engine": [one for one in engines if one not in of_refiner],
+        "refiner engine": of_refiner,
         "agent loop": [one for one in processes if re.search("AgentLoopWorker|StreamingWorker", one.name())],
         "reward": [one for one in processes if "RewardLoopWorker" in one.name()],
         "refine worker": [one for one in processes if "RefineWorker" in one.name()],

@@ -47,6 +47,7 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert result["kl_difference"] < 1e-4
     assert result["most_in_flight"] == 3
     assert all(result["same_in_turn"])
+    assert result["staggered"] == [True] * 560, "requests that share a batch do not change each other"
     assert result["hurried"] == ["timeout"]
     assert result["num_given_up"] > 0, "a late request ends in the engine too"
     assert (result["left_behind"], result["left"], result["left_of_the_other"]) == (100, 0, 100)

@@ -138,6 +138,7 @@ SOLVED = ("refiner.imitate_solved=true", "refiner.skip_reward_at_least=1.0")
 RESCUE = ("constraint.rescue_dead_groups=true", *DEDICATED, f"{ROLLOUT}.n=2")
 FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
 REWARD_MODEL = "reward.reward_model.enable=true"
+SAPO = f"{ACTOR}.policy_loss.loss_mode=sapo"
 SUM_NORM = f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"
 LOG_PROB_SIZE = (f"{ROLLOUT}.log_prob_use_dynamic_bsz=true", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1024")
 SEPARATE = (
@@ -174,12 +175,14 @@ MISTAKES = {
     ],
     "loss-has-a-fixed-scale": [
         ((), f"{ACTOR}.policy_loss.loss_mode=geo_mean"),
+        ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", SAPO), f"{ACTOR}.loss_agg_mode=token-mean"),
+        (("constraint.sft_normaliser=accepted", SAPO), "constraint.sft_normaliser=batch"),
         ((), SUM_NORM),
         ((SUM_NORM, f"{ACTOR}.loss_scale_factor=512"), f"{ACTOR}.loss_scale_factor=null"),
     ],
     "both-terms-are-one-gradient": [
         ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",), LAGRANGIAN),
-        ((LAGRANGIAN,), f"{ACTOR}.policy_loss.loss_mode=sapo"),
+        ((LAGRANGIAN,), SAPO),
     ],
     "refinements-fit-into-micro-batches": [
         ((PENALTY, *LOG_PROB_SIZE), f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1023"),

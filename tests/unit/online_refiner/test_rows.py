@@ -73,6 +73,10 @@ def test_where_the_last_turn_begins(mask: list[int], start: int) -> None:
         ({"extra_info": {"answer": 42}, "reward_model": {"ground_truth": "no"}}, "42"),
         ({"extra_info": {"solution": "s", "answer": "a"}}, "s"),
         ({"extra_info": None, "reward_model": {"ground_truth": "7"}}, "7"),
+        ({"extra_info": {"answer": 0}, "reward_model": {"ground_truth": "7"}}, "0"),  # false, and an answer
+        ({"extra_info": {"answer": False}}, "False"),
+        ({"extra_info": {"solution": " ", "answer": "{1, 2}"}}, "{1, 2}"),
+        ({"reward_model": {"ground_truth": {"inputs": []}}}, ""),
     ],
 )
 def test_a_rollout_by_its_key_and_its_data(request_: dict[str, Any], solution: str) -> None:

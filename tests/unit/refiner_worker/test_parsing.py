@@ -137,3 +137,25 @@ def test_white_space_that_the_response_has_stays(
 def test_a_response_that_is_repeated_is_repeated_token_by_token(tokenizer: Any, response: str) -> None:
     ids = tokenizer.encode(response, add_special_tokens=False)
     assert parse(tokenizer, response, response=response, tags=False).token_ids == [*ids, EOS]
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("ab<|im_start|>", None),  # cut: no end, whatever token was the last one
+        ("ab<|endoftext|>", None),
+        ("ab<|im_start|>c<|im_end|>", "abc"),
+        ("<|im_start|>ab<|endoftext|><|im_end|>", "ab"),
+        ("ab<|im_end|>c<|im_end|>", "ab"),
+    ],
+)
+def test_control_tokens_are_no_part_of_the_answer(tokenizer: Any, output: str, text: str | None) -> None:
+    answer = parse(tokenizer, output, ended=False, tags=False)
+    assert answer.failure == (None if text else "truncated")
+    assert answer.token_ids == ([*tokenizer.encode(text, add_special_tokens=False), EOS] if text else [])
+
+
+def test_every_token_that_stops_the_engine_is_an_end(tokenizer: Any) -> None:
+    ids = tokenizer.encode("ab<|endoftext|>", add_special_tokens=False)
+    answer = parse_answer(ids, response="x", eos_token_id=EOS, stop_token_ids=(ids[-1],), tokenizer=tokenizer)
+    assert answer.token_ids == [*ids[:-1], EOS], "ended as a is"
