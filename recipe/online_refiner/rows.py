@@ -12,9 +12,9 @@ Source: ``verl/trainer/ppo/v1/agent_loop_tq.py`` writes the rows; ``tests/e2e/on
 pins what is read of them.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -37,7 +37,8 @@ BY_THIS_EXTENSION = ("refine_", "kl_ref_")
 MAX_FEEDBACK = 1000
 """Characters of a reward function's words that are recorded."""
 TAG = "refined_pair"
-"""The tag of a row that has its :class:`Pair`, once it is refined."""
+"""The tag of a row that has its :class:`Pair`, once it is refined. As one text: the queue's ``KVBatchMeta`` copies all
+parts of its tags whenever rows are chosen."""
 
 
 def real_rows(batch: KVBatchMeta) -> list[int]:
@@ -165,14 +166,14 @@ def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:
 
 def with_pair(tag: dict[str, Any], pair: Pair) -> dict[str, Any]:
     """Return a row's tag with what is known of its pair."""
-    return {**tag, TAG: {**asdict(pair), "verdict": pair.verdict.value}}
+    return {**tag, TAG: json.dumps({name: getattr(pair, name) for name in Pair.__dataclass_fields__})}
 
 
 def pair_of(tag: dict[str, Any]) -> Pair | None:
     """Return what is known of a row's pair, from its tag; None if nobody has refined it, or if it is padding."""
     if TAG not in tag or tag.get("is_padding", False):
         return None
-    known = tag[TAG]
+    known = json.loads(tag[TAG])
     return Pair(**{**known, "verdict": Verdict(known["verdict"])})
 
 

@@ -169,7 +169,7 @@ def kill_one(stages: Stages, batch: KVBatchMeta, client: RefinerClient, pid: int
         "aborts": ray.get(replica.aborts.remote()),
         "num_lost": state.metrics["refiner/failed/worker"],
         "used": fields["refine_used"].tolist(),
-        "used_by_tags": [int(batch.tags[row].get(queue.TAG, {}).get("is_used", False)) for row in range(len(batch))],
+        "used_by_tags": [int(pair is not None and pair.is_used) for pair in map(queue.pair_of, batch.tags)],
         "refined": sorted({tuple(row.tolist()) for row in fields["refine_ids"].unbind()}),
     }
 
