@@ -46,6 +46,10 @@ class RefinerConfig:
     """Replicas. Default: as many as fit on the GPUs of the placement."""
     template: str = "general"
     """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, or a Jinja2 file of your own."""
+    in_place_template: str = "answer"
+    """With ``constraint.target=in_place``: what the reference model reads before it scores the response. ``answer``
+    (question and better answer), ``bare`` (the prompt alone: static KL), ``other`` (the answer to another problem, a
+    control), or a Jinja2 file of your own."""
     context: list[Told] = Field(default=["feedback"])
     """What the refiner is told beside question, response and reward, as far as its template shows it: ``feedback``
     (the reward function's words on the response, its extra info ``feedback``), ``sibling`` (the best response of the
@@ -115,9 +119,23 @@ class RefinerConfig:
         Raises:
             ValueError: If there is no such template.
         """
-        packaged = TEMPLATES / f"{self.template}.jinja"
-        path = packaged if packaged.exists() else Path(self.template).expanduser()
-        if not path.is_file():
-            names = ", ".join(sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
-            raise ValueError(f"refiner.template={self.template}: no such file; set one of {names}, or a path")
-        return path
+        return _template_path("template", self.template, TEMPLATES)
+
+    def in_place_template_path(self) -> Path | None:
+        """Return the file of the template for scoring in place; None: the bare prompt.
+
+        Raises:
+            ValueError: If there is no such template.
+        """
+        if self.in_place_template == "bare":
+            return None
+        return _template_path("in_place_template", self.in_place_template, TEMPLATES / "in_place", "bare")
+
+
+def _template_path(key: str, name: str, folder: Path, *others: str) -> Path:
+    packaged = folder / f"{name}.jinja"
+    path = packaged if packaged.exists() else Path(name).expanduser()
+    if not path.is_file():
+        names = ", ".join(sorted([*others, *(file.stem for file in folder.glob("*.jinja"))]))
+        raise ValueError(f"refiner.{key}={name}: no such file; set one of {names}, or a path")
+    return path

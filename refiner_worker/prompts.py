@@ -15,6 +15,58 @@ GAP = " ... "
 """Stands for the middle of a text that is too long."""
 
 
+class Chat:
+    """A user's turn as token ids, through the chat template; what stands in it of control tokens is text.
+
+    Args:
+        tokenizer: A Hugging Face tokenizer with a chat template.
+        chat_settings: What the chat template is given beside messages.
+    """
+
+    def __init__(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None) -> None:
+        """Know the tokens."""
+        self.tokenizer, self._settings = tokenizer, dict(chat_settings or {})
+        self._longest_token = max(map(len, tokenizer.get_vocab()))  # characters
+        self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+
+    def encode(self, content: str, begin: str = "") -> list[int]:
+        """Return the prompt of one user's turn, and behind it what the answer begins with."""
+        if not any(token in content for token in self._control_tokens):
+            return self._ids(self._text(content) + begin)
+        text = content.strip()  # as many chat templates do
+        before, found, after = self._text(content).partition(text)
+        if not found:  # the chat template changes more: no token of control survives a space in it
+            for token in self._control_tokens:
+                content = content.replace(token, f"{token[:1]} {token[1:]}")
+            return self._ids(self._text(content) + begin)
+        return [*self._ids(before), *self._ids(text, split_special_tokens=True), *self._ids(after + begin)]
+
+    def shorten(self, text: str, limit: int) -> str:
+        """Return a text of at most so many tokens: its beginning and its end."""
+        most = limit * self._longest_token
+        if len(text) > 2 * most:  # whatever it is, it is too long, and need not all be encoded
+            text = text[:most] + text[len(text) - most :]
+        ids = self._ids(text, split_special_tokens=True) if text else []
+        if len(ids) <= limit:
+            return text
+        half = (limit - len(self._ids(GAP))) // 2
+        return self.tokenizer.decode(ids[:half]) + GAP + self.tokenizer.decode(ids[-half:])
+
+    def _text(self, content: str) -> str:
+        return self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False, **self._settings
+        )
+
+    def _ids(self, text: str, **settings: bool) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False, **settings)
+
+
+def question_of(messages: list[dict[str, Any]]) -> str:
+    """Return what the user said last in a chat."""
+    questions = [message["content"] for message in messages if message["role"] == "user"]
+    return questions[-1] if questions else ""
+
+
 class RefinerPrompt:
     """Renders refiner prompts.
 
@@ -50,9 +102,7 @@ class RefinerPrompt:
         """Parse the template and try it once."""
         environment = Environment(undefined=StrictUndefined, keep_trailing_newline=False, autoescape=False)
         source = path.read_text(encoding="utf-8")
-        self.tokenizer, self._chat_settings = tokenizer, dict(chat_settings or {})
-        self._longest_token = max(map(len, tokenizer.get_vocab()))  # characters
-        self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        self.tokenizer, self._chat = tokenizer, Chat(tokenizer, chat_settings)
         try:
             self._template = environment.from_string(source)
             used = meta.find_undeclared_variables(environment.parse(source))
@@ -81,16 +131,7 @@ class RefinerPrompt:
     ) -> list[int]:
         """Return the token ids of one refiner prompt; control tokens that stand in its texts are text."""
         content = self._template.render(self._variables(messages, response, reward, told or {}))
-        begin = f"{OPEN_TAG}\n" if self.uses_tags else ""
-        if not any(token in content for token in self._control_tokens):
-            return self._ids(self._chat(content) + begin)
-        text = content.strip()  # as many chat templates do
-        before, found, after = self._chat(content).partition(text)
-        if not found:  # the chat template changes more: no token of control survives a space in it
-            for token in self._control_tokens:
-                content = content.replace(token, f"{token[:1]} {token[1:]}")
-            return self._ids(self._chat(content) + begin)
-        return [*self._ids(before), *self._ids(text, split_special_tokens=True), *self._ids(after + begin)]
+        return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags else "")
 
     def max_tokens(self, max_prompt_tokens: int, max_response_tokens: int) -> int:
         """Return the length of the longest refiner prompt, in tokens.
@@ -103,32 +144,70 @@ class RefinerPrompt:
     def _variables(
         self, messages: list[dict[str, Any]], response: str, reward: float, told: Mapping[str, str]
     ) -> dict[str, Any]:
-        questions = [message["content"] for message in messages if message["role"] == "user"]
         return {
             "messages": messages,
-            "question": questions[-1] if questions else "",
+            "question": question_of(messages),
             "response": response,
             "reward": reward,
             "open_tag": OPEN_TAG,
             "close_tag": CLOSE_TAG,
-            **{name: self._shorten(told.get(name, ""), self.limits.get(name, 0)) for name in TOLD},
+            **{name: self._chat.shorten(told.get(name, ""), self.limits.get(name, 0)) for name in TOLD},
         }
 
-    def _shorten(self, text: str, limit: int) -> str:
-        """Return a text of at most so many tokens: its beginning and its end."""
-        most = limit * self._longest_token
-        if len(text) > 2 * most:  # whatever it is, it is too long, and need not all be encoded
-            text = text[:most] + text[len(text) - most :]
-        ids = self._ids(text, split_special_tokens=True) if text else []
-        if len(ids) <= limit:
-            return text
-        half = (limit - len(self._ids(GAP))) // 2
-        return self.tokenizer.decode(ids[:half]) + GAP + self.tokenizer.decode(ids[-half:])
 
-    def _chat(self, content: str) -> str:
-        return self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False, **self._chat_settings
-        )
+SHOWN = ("refined", "sibling", "solution", "other")
 
-    def _ids(self, text: str, **settings: bool) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False, **settings)
+
+class InPlacePrompt:
+    """Renders what pi_0 reads before it scores the policy's own tokens (``constraint.target=in_place``).
+
+    A template sees ``messages``, ``question``, ``refined`` (the accepted a'), ``sibling`` (the best response of the
+    group, if that is better), ``solution`` (the data set's) and ``other`` (an accepted a' of another problem, for a
+    control); what there is not is empty. It never sees the response, nor what was said of it: pi_0 would copy it, and
+    the constraint would have the wrong sign.
+
+    Args:
+        path: The template's file; None: nothing but the prompt that the policy saw.
+        tokenizer: As in :class:`RefinerPrompt`.
+        chat_settings: As there.
+        limit: Tokens, at most, of each text of SHOWN.
+
+    Raises:
+        ValueError: If the template is broken, or uses a variable that it is not given.
+    """
+
+    def __init__(self, path: Path | None, tokenizer: Any, chat_settings: Mapping[str, Any] | None, limit: int) -> None:
+        """Parse the template and try it once."""
+        self._chat, self._limit = Chat(tokenizer, chat_settings), limit
+        self.uses: set[str] = set()
+        self._template, self._num_overhead_tokens = None, 0
+        if path is None:
+            return
+        environment = Environment(undefined=StrictUndefined, autoescape=False)
+        source = path.read_text(encoding="utf-8")
+        try:
+            self._template = environment.from_string(source)
+            self.uses = {*SHOWN} & meta.find_undeclared_variables(environment.parse(source))
+            tried = self._template.render(messages=[], question="", **dict.fromkeys(SHOWN, " "))
+        except TemplateError as error:
+            raise ValueError(f"refiner.in_place_template: {path}: {error}") from error
+        self._num_overhead_tokens = len(self._chat.encode(tried))
+
+    def encode(self, messages: list[dict[str, Any]], own_ids: list[int], shown: Mapping[str, str]) -> list[int] | None:
+        """Return the token ids of the prompt; None if of all that the template could show nothing is there.
+
+        Args:
+            messages: The chat prompt.
+            own_ids: What the policy saw before the turn.
+            shown: Texts of SHOWN.
+        """
+        if self._template is None:
+            return own_ids
+        texts = {name: self._chat.shorten(shown.get(name, ""), self._limit) for name in SHOWN}
+        if self.uses and not any(texts[name] for name in self.uses):
+            return None
+        return self._chat.encode(self._template.render(messages=messages, question=question_of(messages), **texts))
+
+    def max_tokens(self, max_prompt_tokens: int) -> int:
+        """Return the length of the longest such prompt, in tokens, as :meth:`RefinerPrompt.max_tokens` counts."""
+        return self._num_overhead_tokens + int(1.02 * (max_prompt_tokens + len(self.uses) * self._limit)) + 8

@@ -24,6 +24,7 @@ from recipe.online_refiner.constraint import (
     Charges,
     accepts,
     charge,
+    charge_in_place,
     counterparts,
     times_charged,
 )
@@ -86,6 +87,23 @@ class World:
                     total = total - chance * log_probs[answer, counterpart]
         return total
 
+    def reference_log_probs(self) -> Tensor:
+        """Return log pi_0(a_t | c, a_<t) of every response, (B, MAX_LENGTH): of the first policy that has read a'.
+
+        Half of it is the first policy, half is sure of the token that a' has at this place.
+        """
+        known = (IDS[self.refined] == IDS).float()
+        return (0.5 * known + 0.5 * self.log_probs(self.parameters).exp()).log() * MASK
+
+    def in_place_loss(self, parameters: Tensor) -> Tensor:
+        """Return half the mean square of log pi_theta - log pi_0 over the tokens of accepted responses.
+
+        Who draws the responses, and what pi_0 has read, is held fixed.
+        """
+        log_probs = self.log_probs(parameters)
+        chances = log_probs.detach().sum(-1).exp() * torch.tensor(self.accepted)
+        return 0.5 * chances @ ((log_probs - self.reference_log_probs()) ** 2).sum(-1)
+
     def reward(self, parameters: Tensor) -> Tensor:
         """Return E[r]."""
         return self.log_probs(parameters).sum(-1).exp() @ torch.tensor(self.rewards)
@@ -134,6 +152,10 @@ def advantages(
         if keep:
             pairs[row, : len(response)] = torch.tensor(counterparts(constraint.alignment, response, RESPONSES[index]))
     charged = charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
+    if constraint.is_in_place:
+        reference = world.reference_log_probs()
+        charged = charge_in_place(reference_log_probs=reference, log_probs=log_probs, turn=MASK, clip=None)
+        charged = charged * torch.tensor(world.accepted)[:, None]
     credit, cost = constraint.acting_credit, -charged.sum(-1)
     if credit == "in_reward":
         cost = cost / torch.minimum(LENGTHS, LENGTHS[world.refined])

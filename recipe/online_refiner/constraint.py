@@ -114,6 +114,26 @@ def charge(*, refine_log_probs: Tensor, counterparts: Tensor, response_mask: Ten
     return torch.where(charged, found, torch.zeros_like(found))
 
 
+def charge_in_place(*, reference_log_probs: Tensor, log_probs: Tensor, turn: Tensor, clip: float | None) -> Tensor:
+    """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turn, and 0 elsewhere.
+
+    The other target (``constraint.target=in_place``): not a' is charged, but the policy's own tokens, where pi_0 has
+    read the better answer in its prompt c. With the bare prompt as c it is what verl charges for KL (its estimator k1:
+    ``verl.trainer.ppo.core_algos.kl_penalty``).
+
+    Args:
+        reference_log_probs: (B, T) under pi_0 behind c.
+        log_probs: (B, T) under the policy before this step's updates.
+        turn: (B, T) 1 on the policy's tokens of the scored turn.
+        clip: Largest charge of a token, in nats, either way; None: no limit.
+
+    Returns:
+        (B, T); of either sign. Minus the sum over t is an estimate of the KL from the policy to pi_0 behind c.
+    """
+    charged = (reference_log_probs - log_probs) * turn
+    return charged if clip is None else charged.clamp(-clip, clip)
+
+
 # ---- 4. credit
 
 
@@ -141,7 +161,10 @@ def since(start: Tensor, response_mask: Tensor) -> Tensor:
 
 
 def each_token(own: Tensor, charges: Charges, eta: float) -> Tensor:
-    """Add the penalty p_t = eta * log pi_theta(a'_c(t)) <= 0 to the reward of token t: a critic learns to expect it."""
+    """Add the penalty of token t, eta * charged_t, to its reward, where a critic learns to expect it.
+
+    Or to its advantage, in place: the gradient of -eta / 2 times the sum of charged_t^2, a and c held fixed.
+    """
     return own + eta * charges.charged
 
 
@@ -170,9 +193,12 @@ def whole(own: Tensor, charges: Charges, eta: float) -> Tensor:
 
 Change = Callable[[Tensor, Charges, float], Tensor]
 """(own, charges, eta) -> rewards or advantages with the penalty, (B, T)."""
-IN_REWARDS: dict[str, Change] = {"return_to_go": each_token, "whole": at_end, "in_reward": at_end}
+IN_REWARDS: dict[str, Change] = {
+    **{"return_to_go": each_token, "token": each_token},
+    **{"whole": at_end, "in_reward": at_end},
+}
 """Before the estimator, by credit: a critic sees the penalty; with ``in_reward`` so does a group's normalisation."""
-IN_ADVANTAGES: dict[str, Change] = {"return_to_go": return_to_go, "whole": whole}
+IN_ADVANTAGES: dict[str, Change] = {"return_to_go": return_to_go, "token": each_token, "whole": whole}
 """After a critic-free estimator, by credit."""
 
 # ---- 5. eta

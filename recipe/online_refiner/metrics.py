@@ -67,6 +67,14 @@ MEANING = {
     "constraint.rescue_dead_groups keeps them",
     "constraint/penalty": "-eta times what responses are charged (D of Eq. 6; with credit in_reward D divided by "
     "min(len a, len a')), per response token of the batch",
+    "constraint/in_place_responses": "responses that the reference model scored behind the better answer; 0 if none",
+    "constraint/in_place_tokens": "their tokens",
+    "constraint/in_place_charge": "what such a token is charged, nats: log pi_0 behind the better answer less "
+    "log pi_theta, mean; below 0 where pi_0 finds the response less likely",
+    "constraint/in_place_largest": "share of the largest token in what a response is charged, mean over them; near 1: "
+    "one token decides",
+    "constraint/in_place_agreement": "share of these tokens that pi_0 behind the better answer would choose as well "
+    "(more likely than not)",
     "constraint/eta": "weight of the constraint in this step",
     "actor/sft_cross_entropy": "modes sft and lagrangian: weighted cross-entropy in the loss, divided as "
     "constraint.sft_normaliser says (accepted: nats per token), mean over mini-batches with accepted refinements; 0 if "
@@ -119,6 +127,11 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
         pair.num_refined_tokens for pair in state.pairs.values() if pair.nll is not None and pair.is_accepted
     ),
     "constraint/penalty": lambda state: state.metrics["tokens/rollout"],
+    "constraint/in_place_largest": lambda state: state.metrics["constraint/in_place_responses"],
+    **dict.fromkeys(
+        ["constraint/in_place_charge", "constraint/in_place_agreement"],
+        lambda state: state.metrics["constraint/in_place_tokens"],
+    ),
     "actor/sft_cross_entropy": lambda state: bool(state.used),
     "kl_ref/k3": lambda state: state.metrics["tokens/kl_ref"],
 }
@@ -250,10 +263,7 @@ def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
         state: Of a step.
         is_due: Whether it was computed of all scored refinements, not only of those that are used.
     """
-    values = {
-        "constraint/divergence": state.divergence,
-        "constraint/divergence_per_token": state.divergence_per_token,
-    }
+    values = divergence_metrics(state)
     scored = [pair for pair in state.pairs.values() if pair.nll is not None]
     measured = {"constraint/cross_entropy_accepted": [pair for pair in scored if pair.is_accepted]}
     if is_due:
@@ -263,6 +273,33 @@ def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
         values[name] = sum(pair.nll or 0.0 for pair in pairs) / max(1, num_tokens)
     values["tokens/refine_log_prob"] = sum(pair.num_refined_tokens for pair in scored)
     return values
+
+
+def divergence_metrics(state: StepState) -> dict[str, float]:
+    """Summarise what responses are charged for."""
+    return {
+        "constraint/divergence": state.divergence,
+        "constraint/divergence_per_token": state.divergence_per_token,
+    }
+
+
+def in_place_metrics(charged: Tensor, reference_log_probs: Tensor, turn: Tensor) -> dict[str, float]:
+    """Summarise how pi_0 has scored the turns of some responses.
+
+    Args:
+        charged: (B, T) from ``constraint.charge_in_place``.
+        reference_log_probs: (B, T) under pi_0.
+        turn: (B, T) the tokens that were scored.
+    """
+    mask, size = turn.bool(), charged.abs()
+    num_tokens = int(mask.sum())
+    return {
+        "constraint/in_place_responses": len(charged),
+        "constraint/in_place_tokens": num_tokens,
+        "constraint/in_place_charge": float(charged.sum()) / num_tokens,
+        "constraint/in_place_largest": float((size.amax(-1) / size.sum(-1).clamp(min=1e-8)).mean()),
+        "constraint/in_place_agreement": float((reference_log_probs[mask].exp() > 0.5).float().mean()),
+    }
 
 
 def kl_to_reference(*, log_probs: Tensor, ref_log_probs: Tensor, response_mask: Tensor) -> float:

@@ -20,6 +20,8 @@ class Verdict(StrEnum):
     """Skipped: prompt, response and refinement do not fit into the refiner's context."""
     NO_TURN = "no_turn"
     """Skipped: the session does not end with a turn of the policy."""
+    NOT_ASKED = "not_asked"
+    """Skipped: the constraint acts in place and needs no refinement."""
 
     TIMEOUT = "timeout"
     """Failed: not there within ``refiner.request_timeout_s``."""
@@ -57,7 +59,7 @@ class Verdict(StrEnum):
         return self in (Verdict.ACCEPTED, Verdict.NOT_BETTER, Verdict.OWN)
 
 
-SKIPPED = (Verdict.MAX_REWARD, Verdict.NOT_CHOSEN, Verdict.TOO_LONG, Verdict.NO_TURN)
+SKIPPED = (Verdict.MAX_REWARD, Verdict.NOT_CHOSEN, Verdict.TOO_LONG, Verdict.NO_TURN, Verdict.NOT_ASKED)
 FAILURES = (
     *(Verdict.TIMEOUT, Verdict.REQUEST, Verdict.TRUNCATED),
     *(Verdict.EMPTY, Verdict.REWARD, Verdict.WORKER),
@@ -164,6 +166,8 @@ class Refinement:
     num_generated_tokens: int = 0
     num_copied_tokens: int | None = None
     """How many tokens of a' stand in the sibling or solution that the refiner was shown; None: it was shown neither."""
+    in_place: list[float] = field(default_factory=list)
+    """(turn length,) log pi_0 of the turn behind a prompt with the better answer; empty where it was not scored."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -196,6 +200,8 @@ class Pair:
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     num_copied_tokens: int | None = None
+    is_scored_in_place: bool = False
+    """Whether pi_0 has scored the turn itself."""
     detail: str = ""
     """What a failed attempt wrote, or why it failed; shortened."""
     started_at: float = 0.0

@@ -10,12 +10,12 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner import megatron
-from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, RefinementConfig
+from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, ConstraintConfig, RefinementConfig
 from recipe.sizing import shapes
 from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
 from refiner_worker.engines import engine_of
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
-from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +49,11 @@ class Plan:
 
     def footprint(self, config: DictConfig, blocks: RefinementConfig) -> Footprint:
         """Return the run's memory by moment of a step."""
-        scored_by = "measure.num_kl_rollouts" if blocks.measures_kl else "refiner.keep_prefix"
+        scorers = {
+            "measure.num_kl_rollouts": blocks.measures_kl,
+            "refiner.keep_prefix": blocks.refiner.keep_prefix,
+            "constraint.target": blocks.constraint.target == "in_place",
+        }
         known = Known(
             gpu=self.gpu_memory,
             host=self.host_memory,
@@ -59,7 +63,7 @@ class Plan:
             refiner_rollout=self.refiner_rollout,
             refiner_model_len=self.max_model_len,
             is_dedicated=blocks.refiner.is_dedicated,
-            scored_by=scored_by if blocks.measures_kl or blocks.refiner.keep_prefix else "",
+            scored_by=next((key for key, is_set in scorers.items() if is_set), ""),
             scored_tokens=blocks.refiner.response_length if blocks.refines else 0,
             learned_tokens=blocks.refiner.response_length if blocks.constraint.imitates else 0,
             has_critic=config.algorithm.adv_estimator in CRITIC_ESTIMATORS,
@@ -82,7 +86,7 @@ class Plan:
             "policy": f"{actor.model.path}, {engine}, on {device}",
             "rollout": _describe_rollout(config, self.num_gpus),
             "refiner": "none",
-            "constraint": f"mode {blocks.constraint.mode}, eta {blocks.constraint.first_eta:g}",
+            "constraint": f"{_describe_constraint(blocks.constraint)}, eta {blocks.constraint.first_eta:g}",
             "advantages": config.algorithm.adv_estimator,
             "data": f"{num_train_rows} prompts, {data.train_batch_size} a step, {actor.rollout.n} responses each",
             "steps": f"{num_steps}",
@@ -123,6 +127,10 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)
     spare = engine_of(refiner.rollout.get("name", config.actor_rollout_ref.rollout.name)).num_spare_tokens
     needed = prompt.max_tokens(*lengths) + refiner.response_length + spare
+    if blocks.constraint.target == "in_place":
+        longest = max(refiner.response_length, lengths[1])
+        in_place = InPlacePrompt(refiner.in_place_template_path(), tokenizer, settings, longest)
+        needed = max(needed, in_place.max_tokens(lengths[0]) + lengths[1] + 1 + spare)
     max_model_len = refiner.max_model_len or min(needed, max_positions)
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
@@ -153,6 +161,10 @@ def _gpu_memory(config: DictConfig, blocks: RefinementConfig) -> float | None:
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]  # MiB, a line each
     answer = subprocess.run(command, capture_output=True, text=True).stdout.split()
     return min(map(float, answer)) * (1 << 20) if answer and all(line.isdigit() for line in answer) else None
+
+
+def _describe_constraint(constraint: ConstraintConfig) -> str:
+    return f"mode {constraint.mode}" + (f", target {constraint.target}" if constraint.is_in_place else "")
 
 
 def _describe_rollout(config: DictConfig, num_training_gpus: int) -> str:

@@ -9,22 +9,63 @@ import functools
 import itertools
 import math
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.constraint import accepts
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.copying import num_copied
 from refiner_worker.parsing import Answer, conversation, decode, parse_answer
-from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
 
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
 """Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
+
+
+@dataclass(slots=True, kw_only=True)
+class InPlace:
+    """How turns are scored in place (``constraint.target``), and which."""
+
+    prompt: InPlacePrompt | None
+    """What pi_0 reads before; None: nothing is asked, each token is charged the same (``constant``)."""
+    gate: bool | Literal["failed"]
+    """``constraint.reward_gate``."""
+    needs_refinement: bool
+    accepted: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=64))
+    """The last accepted refinements, group and text."""
+
+    def is_open(self, refinement: Refinement, *, is_solved: bool, has_solved_sibling: bool) -> bool:
+        """Tell whether a response is constrained, from what became of its refinement."""
+        if self.gate == "failed":
+            return has_solved_sibling and not is_solved
+        if self.gate:
+            return refinement.verdict is Verdict.ACCEPTED
+        return refinement.verdict.is_scored or not self.needs_refinement
+
+    def other(self, group: str) -> str:
+        """Return an accepted refinement of another prompt, if there was one."""
+        return next((text for name, text in reversed(self.accepted) if name != group), "")
+
+
+def in_place(constraint: ConstraintConfig, prompt: InPlacePrompt) -> InPlace | None:
+    """Return how a run scores in place; None if it does not."""
+    if not constraint.is_in_place:
+        return None
+    is_shown = constraint.target == "in_place" and prompt.uses & {"refined", "other"}
+    return InPlace(
+        prompt=None if constraint.target == "constant" else prompt,
+        gate=constraint.reward_gate,
+        needs_refinement=constraint.imitates
+        or constraint.reward_gate is True
+        or (constraint.reward_gate is False and bool(is_shown)),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,6 +81,8 @@ class Refiner:
     """Context length of the refiner, in tokens."""
     max_response_tokens: int
     """Longest response of the policy, all turns of a session; one of a single turn may be refined to a longer one."""
+    in_place: InPlace | None = None
+    """How turns are scored in place; None: they are not."""
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     """Encodes and decodes, one text after the other, while the event loop sends what is ready."""
 
@@ -58,6 +101,45 @@ class Refiner:
     async def _refine(self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool) -> Refinement:
         if not rollout.turn_ids:
             return Refinement(verdict=Verdict.NO_TURN)
+        if self.in_place is None:
+            return await self._rewrite(rollout, rollouts, is_chosen)
+        result = Refinement(verdict=Verdict.NOT_ASKED)
+        if self.in_place.needs_refinement:
+            result = await self._rewrite(rollout, rollouts, is_chosen)
+        if result.verdict is Verdict.ACCEPTED:
+            self.in_place.accepted.append((rollout.group, result.text))
+        sibling = _best_of(rollout, rollouts)
+        is_solved, has_solved = self.config.is_maximal(rollout.reward), self.config.is_maximal(sibling.reward)
+        if self.in_place.is_open(result, is_solved=is_solved, has_solved_sibling=has_solved):
+            result.in_place = await self._score_in_place(rollout, sibling, result)
+        return result
+
+    async def _score_in_place(self, rollout: Rollout, sibling: Rollout, result: Refinement) -> list[float]:
+        """Return log pi_0 of the turn behind a prompt with the better answer; nothing where that is not known."""
+        assert self.in_place is not None
+        if self.in_place.prompt is None:
+            return [0.0] * len(rollout.turn_ids)
+        prompt_ids = await self._on_thread(self._encode_in_place, self.in_place.prompt, rollout, sibling, result)
+        if prompt_ids is None or len(prompt_ids) + len(rollout.turn_ids) >= self.max_model_len:
+            return []
+        result.num_prompt_tokens += len(prompt_ids) + len(rollout.turn_ids)
+        return await log_probs_in_time(self.client, prompt_ids, rollout.turn_ids) or []
+
+    def _encode_in_place(
+        self, prompt: InPlacePrompt, rollout: Rollout, sibling: Rollout, result: Refinement
+    ) -> list[int] | None:
+        assert self.in_place is not None
+        tokenizer = self.prompt.tokenizer
+        shown = {
+            "refined": result.text if result.verdict.is_scored else "",
+            "sibling": decode(tokenizer, sibling.turn_ids) if sibling.reward > rollout.reward else "",
+            "solution": rollout.solution,
+            "other": self.in_place.other(rollout.group),
+        }
+        chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
+        return prompt.encode(chat, rollout.prompt_ids + rollout.earlier_ids, shown)
+
+    async def _rewrite(self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool) -> Refinement:
         if self.config.is_maximal(rollout.reward):
             if self.config.imitate_solved and self.turn_end.is_whole(rollout.turn_ids):
                 return Refinement(verdict=Verdict.OWN, token_ids=rollout.turn_ids, reward=rollout.reward)
@@ -119,8 +201,7 @@ class Refiner:
         wanted = self.prompt.limits
         told = {"feedback": rollout.feedback, "solution": rollout.solution}
         if "sibling" in wanted:
-            same = [one for one in rollouts if one.earlier_ids == rollout.earlier_ids and one.turn_ids]
-            best = max(same, key=lambda one: one.reward)
+            best = _best_of(rollout, rollouts)
             told["sibling"] = decode(self.prompt.tokenizer, best.turn_ids) if best.reward > rollout.reward else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
@@ -157,6 +238,12 @@ class Refiner:
 
     async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.thread, function, *arguments)
+
+
+def _best_of(rollout: Rollout, rollouts: list[Rollout]) -> Rollout:
+    """Return the best of a group, among those that had the same session so far: it may be the rollout itself."""
+    same = [one for one in rollouts if one.earlier_ids == rollout.earlier_ids and one.turn_ids]
+    return max(same, key=lambda one: one.reward)
 
 
 def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:

@@ -35,11 +35,11 @@ from recipe.online_refiner import rows as queue
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraint import counterparts, times_charged
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import Refiner, reference_log_probs
+from recipe.online_refiner.refine import Refiner, in_place, reference_log_probs
 from recipe.online_refiner.run_files import Records
 from refiner_worker.client import DEATHS, RefinerClient
 from refiner_worker.group import RunEndedError
-from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 from refiner_worker.turn_end import read_turn_end
 
 logger = logging.getLogger(__name__)
@@ -71,6 +71,10 @@ class RefineWorker:
         chat_settings = config.data.apply_chat_template_kwargs
         limits = self._config.limits(self._max_response_tokens)
         self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings, limits)
+        longest = max(self._config.response_length, self._max_response_tokens)
+        in_place_path = self._config.in_place_template_path()
+        self._in_place_prompt = InPlacePrompt(in_place_path, tokenizer, chat_settings, longest)
+        self._in_place = in_place(self._constraint, self._in_place_prompt)
         policy = config.actor_rollout_ref.model
         folder = copy_to_local(policy.hf_config_path or policy.path, use_shm=policy.use_shm)  # where verl has put it
         self._turn_end = read_turn_end(folder, tokenizer, chat_settings)
@@ -103,6 +107,7 @@ class RefineWorker:
             score=self._score,
             max_model_len=max_model_len,
             max_response_tokens=self._max_response_tokens,
+            in_place=self._in_place,
             thread=self._thread,
         )
         groups: dict[str, list[Rollout]] = defaultdict(list)
@@ -134,13 +139,14 @@ class RefineWorker:
             pairs.append(pair)
             charged.append(of_turn)
             weights.append(of_refined if pair.is_used else [])
-        queue.write_refinements(rows, refinements, pairs, charged, weights)
+        is_in_place = self._constraint.is_in_place
+        queue.write_refinements(rows, refinements, pairs, charged, weights, in_place=is_in_place)
         return pairs
 
     def _pair(self, rollout: Rollout, refinement: Refinement, started_at: float) -> Pair:
         verdict, ids, kept = refinement.verdict, refinement.token_ids, refinement.num_kept_tokens
         acts = verdict in (Verdict.ACCEPTED, Verdict.OWN)
-        is_used = acts or (verdict.is_scored and not self._constraint.reward_gate)
+        is_used = acts or (verdict.is_scored and self._constraint.reward_gate is False)
         is_measured = verdict.is_scored and is_drawn(rollout, self._share_measured)
         return Pair(
             reward=rollout.reward,
@@ -156,6 +162,7 @@ class RefineWorker:
             num_prompt_tokens=refinement.num_prompt_tokens,
             num_generated_tokens=refinement.num_generated_tokens,
             num_copied_tokens=refinement.num_copied_tokens,
+            is_scored_in_place=bool(refinement.in_place),
             detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],
             started_at=started_at,
             refined_at=time.time(),

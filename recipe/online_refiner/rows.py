@@ -4,8 +4,9 @@ What this extension writes, one entry for every row of a step, padding included 
 lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_weights`` (of the tokens of a' in the
 cross-entropy) jagged float32 (B, u), ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
 ``refine_used`` and ``refine_start`` (where the refined turn begins in the response) int64 (B,); a row without a
-refinement has u = 1 and masks 0. On some rows only, and read on those only: jagged float32 ``refine_log_probs`` (B, u)
-and ``refine_charged`` (B, response length), ``refine_nll`` and ``refine_divergence`` (B,), by the actor; and
+refinement has u = 1 and masks 0. In place also ``refine_in_place`` jagged float32 (B, response length): log pi_0 of the
+turn behind the better answer. On some rows only, and read on those only: jagged float32 ``refine_log_probs`` (B, u) and
+``refine_charged`` (B, response length), ``refine_nll`` and ``refine_divergence`` (B,), by the actor; and
 ``kl_ref_log_prob`` (B, response length), by the refine workers.
 
 Source: ``verl/trainer/ppo/v1/agent_loop_tq.py`` writes the rows; ``tests/e2e/online_refiner/test_refine_workers.py``
@@ -122,6 +123,8 @@ def write_refinements(
     pairs: list[Pair],
     counterparts: list[list[int]],
     weights: list[list[float]],
+    *,
+    in_place: bool = False,
 ) -> None:
     """Write the refined responses of some rows, and what is known of them as tags.
 
@@ -131,6 +134,7 @@ def write_refinements(
         pairs: Of the rows.
         counterparts: c(t) of the tokens of each turn; none for a row that is not charged.
         weights: Of the tokens of each a'; none for a row that is not used.
+        in_place: Whether log pi_0 of the turns is written as well: then it is for every row of a step.
     """
     ids = [torch.tensor(refinement.token_ids or [0]) for refinement in refinements]
     charged = [torch.full((tag["response_len"],), NONE) for tag in batch.tags]
@@ -144,6 +148,11 @@ def write_refinements(
         "refine_used": torch.tensor([int(pair.is_used) for pair in pairs]),
         "refine_start": torch.tensor([pair.start for pair in pairs]),
     }
+    if in_place:
+        scores = [torch.zeros(tag["response_len"]) for tag in batch.tags]
+        for row, pair, refinement in zip(scores, pairs, refinements, strict=True):
+            row[pair.start : pair.start + len(refinement.in_place)] = torch.tensor(refinement.in_place)
+        fields["refine_in_place"] = jagged(scores)
     tq.kv_batch_put(
         keys=batch.keys,
         partition_id=batch.partition_id,
@@ -152,11 +161,12 @@ def write_refinements(
     )
 
 
-def write_nothing(batch: KVBatchMeta, verdict: Verdict) -> None:
+def write_nothing(batch: KVBatchMeta, verdict: Verdict, *, in_place: bool = False) -> None:
     """Write rows without a refinement, whatever is there: padding copies a row, a dead worker leaves half of one."""
     pairs = [Pair(reward=0.0, verdict=verdict) for _ in batch.keys]
     nothing: list[list[Any]] = [[] for _ in batch.keys]
-    write_refinements(batch, [Refinement(verdict=verdict) for _ in batch.keys], pairs, nothing, nothing)
+    refinements = [Refinement(verdict=verdict) for _ in batch.keys]
+    write_refinements(batch, refinements, pairs, nothing, nothing, in_place=in_place)
 
 
 def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:

@@ -16,7 +16,7 @@ from recipe.online_refiner import metrics as metric_names
 from recipe.online_refiner import rows as queue
 from recipe.online_refiner.actor_worker import SCORED_COLUMNS
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, RefinementConfig
-from recipe.online_refiner.constraint import IN_ADVANTAGES, IN_REWARDS, Charges, make_eta, since
+from recipe.online_refiner.constraint import IN_ADVANTAGES, IN_REWARDS, Charges, charge_in_place, make_eta, since
 from recipe.online_refiner.megatron import rows_multiple
 from recipe.online_refiner.pairs import Pair, Verdict, group_of
 from recipe.online_refiner.refine_actors import RefineWorkers
@@ -74,13 +74,14 @@ class Stages:
 
     def refine(self, batch: KVBatchMeta, state: StepState, client: RefinerClient, max_model_len: int) -> None:
         """Refine what is not refined yet: all, or in a streaming run what came from a checkpoint or failed there."""
+        is_in_place = self._blocks.constraint.is_in_place
         if padding := sorted(set(range(len(batch))) - set(state.pairs)):
-            queue.write_nothing(queue.rows_of(batch, padding), Verdict.NONE)
+            queue.write_nothing(queue.rows_of(batch, padding), Verdict.NONE, in_place=is_in_place)
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
         missing = {batch.keys[row]: row for row in state.pairs if row not in known}
         for part, pairs in self._workers.refine(queue.rows_of(batch, missing.values()), client, max_model_len):
             if pairs is None:  # its worker died
-                queue.write_nothing(part, Verdict.WORKER)
+                queue.write_nothing(part, Verdict.WORKER, in_place=is_in_place)
                 pairs = [Pair(reward=state.pairs[missing[key]].reward, verdict=Verdict.WORKER) for key in part.keys]
             for key, pair in zip(part.keys, pairs, strict=True):
                 state.pairs[missing[key]] = pair
@@ -118,7 +119,7 @@ class Stages:
         constraint = self._blocks.constraint
         every = self._blocks.measure.cross_entropy_all_every
         is_due = every > 0 and (state.step - 1) % every == 0
-        is_needed = constraint.penalises or constraint.eta_schedule == "adaptive"
+        is_needed = (constraint.penalises and not constraint.is_in_place) or constraint.eta_schedule == "adaptive"
         pairs = state.pairs.items()
         wanted = [row for row, pair in pairs if (pair.verdict.is_scored if is_due else pair.is_used and is_needed)]
         state.eta = self._eta.at(state.step)
@@ -145,6 +146,30 @@ class Stages:
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
             self._eta.observe(state.divergence_per_token)
+        if constraint.is_in_place:
+            self._charge_in_place(batch, state)
+
+    def _charge_in_place(self, batch: KVBatchMeta, state: StepState) -> None:
+        """Write what the tokens of some turns are charged, from the log-probs that verl has just computed."""
+        rows = [row for row, pair in state.pairs.items() if pair.is_scored_in_place]
+        if not rows:
+            return
+        some, constraint = queue.rows_of(batch, rows), self._blocks.constraint
+        data = queue.read_padded(some, "refine_in_place", "old_log_probs", "response_mask")
+        turn = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
+        charged = -turn.float()
+        if constraint.target == "in_place":
+            charged = charge_in_place(
+                reference_log_probs=data["refine_in_place"],
+                log_probs=data["old_log_probs"],
+                turn=turn,
+                clip=constraint.in_place_clip,
+            )
+            state.metrics.update(metric_names.in_place_metrics(charged, data["refine_in_place"], turn))
+        queue.write_column(some, "refine_charged", charged)
+        for row, cost, length in zip(rows, (-charged.sum(-1)).tolist(), turn.sum(-1).tolist(), strict=True):
+            state.pairs[row].divergence, state.pairs[row].num_compared_tokens = cost, length
+        state.metrics.update(metric_names.divergence_metrics(state))
 
     def charge_rewards(self, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
         """Put the penalty into the rewards, where the estimator has to see it; return them as they were, else None."""

@@ -1,7 +1,7 @@
 """What a step's mode and credit stand for, in plain Python: from the numbers that went into the advantages.
 
 A record of a step holds ``responses``, ``rm_scores``, ``old_log_probs``, ``values`` and ``group`` of each row; a pair
-has ``ids`` and ``log_probs`` of a', and its ``reward``.
+has ``ids`` and ``log_probs`` of a', and its ``reward``; ``in_place`` has log pi_0 of the turns that it scored.
 """
 
 import math
@@ -24,7 +24,11 @@ def expected_advantages(record: dict[str, Any], pairs: dict[int, dict[str, Any]]
     own = {"penalty": "return_to_go", "lagrangian": "whole"}.get(settings["mode"])
     credit = own and (settings["credit"] or own)
     penalties, scores = ([[0.0] * len(ids) for ids in responses], [list(row) for row in record["rm_scores"]])
-    if credit == "return_to_go":
+    if settings["target"] == "in_place":
+        credit = "token"
+        for index, scores_of in record["in_place"].items():
+            penalties[index] = in_place(record, index, scores_of)
+    elif credit == "return_to_go":
         for index, pair in pairs.items():
             penalties[index] = penalty(responses[index], pair, settings["alignment"])
     elif credit == "in_reward":
@@ -49,6 +53,15 @@ def penalty(response: list[int], pair: dict[str, Any], alignment: str) -> list[f
             elif tag == "delete":
                 charged[t] = ETA * log_probs[min(other, len(ids) - 1)]
     return charged
+
+
+def in_place(record: dict[str, Any], index: int, reference: list[float]) -> list[float]:
+    """Return eta * (log pi_0 - log pi_theta) of every token: as a reward for gae, as what is added to an advantage."""
+    own = record["old_log_probs"][index]
+    charged = [ETA * (theirs - ours) for theirs, ours in zip(reference, own, strict=True)]
+    if record["estimator"] == "gae":
+        return charged
+    return [here - after for here, after in zip(charged, [*charged[1:], 0.0], strict=True)]  # summed up again
 
 
 def groups_of(record: dict[str, Any]) -> dict[str, list[float]]:

@@ -111,6 +111,36 @@ def adaptive_eta_has_a_bound(run: Run) -> str | None:
 
 
 @rule("config")
+def target_goes_with_the_rest(run: Run) -> str | None:
+    """What is charged in place has a meaning in the mode, the credit, the gate and the placement."""
+    constraint, refiner = run.blocks.constraint, run.blocks.refiner
+    if constraint.reward_gate == "failed" and not constraint.is_in_place and constraint.mode != "none":
+        return "constraint.reward_gate=failed: nothing is refined then; set constraint.target=in_place"
+    if not constraint.is_in_place:
+        return None
+    said = f"constraint.target={constraint.target}"
+    if constraint.mode == "lagrangian":
+        return (
+            f"{said}: mode lagrangian is the gradient of Eq. 6, which charges a'; set constraint.mode to penalty or sft"
+        )
+    if constraint.credit == "in_reward":
+        return f"{said}: verl's own static KL is charged like that; set constraint.credit to null or return_to_go"
+    if constraint.eta_schedule == "adaptive":
+        return f"{said}: constraint.delta bounds D of Eq. 6; set constraint.eta_schedule to another one"
+    if constraint.reward_gate == "failed" and (constraint.mode != "penalty" or refiner.skip_reward_at_least is None):
+        return (
+            "constraint.reward_gate=failed: nothing is refined, and a solved sibling has the maximal reward; set "
+            "constraint.mode=penalty and refiner.skip_reward_at_least"
+        )
+    if constraint.target == "in_place" and run.blocks.is_shared:
+        return (
+            "constraint.target=in_place: vLLM gives no log-probs of a prompt beside adapters; set refiner.placement to "
+            "colocated or dedicated"
+        )
+    return None
+
+
+@rule("config")
 def credit_is_of_the_mode(run: Run) -> str | None:
     """A credit is set only in modes that change advantages."""
     constraint = run.blocks.constraint
@@ -176,6 +206,7 @@ def template_exists(run: Run) -> str | None:
     """The prompt template is one of this package, or a file."""
     try:
         run.blocks.refiner.template_path()
+        run.blocks.refiner.in_place_template_path()
     except ValueError as error:
         return str(error)
     return None

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from refiner_worker.config import BLOCK, NotNegative, RefinerConfig, from_key
 
 Mode = Literal["none", "penalty", "sft", "lagrangian"]
+Target = Literal["rewrite", "in_place", "constant"]
 Alignment = Literal["position", "diff"]
 Credit = Literal["return_to_go", "in_reward"]
 EtaSchedule = Literal["constant", "linear", "cosine", "adaptive"]
@@ -26,6 +27,8 @@ CREDIT_OF_MODE = {"penalty": "return_to_go", "lagrangian": "whole"}
 one gradient."""
 ETA_OF_MODE = {"none": 0.0, "penalty": 1e-3, "sft": 0.03, "lagrangian": 0.01}
 """What ``eta: null`` stands for: Appendix B of the paper for ``penalty``, docs/results.md for the others."""
+ETA_IN_PLACE = 0.03
+"""The same for every target but ``rewrite``. No run has tuned it."""
 
 CRITIC_ESTIMATORS = ("gae",)
 """The penalty is added to the token-level rewards before the estimator, so that the critic sees it."""
@@ -47,19 +50,28 @@ class ConstraintConfig:
     two terms of the gradient of -eta E[D]."""
     eta: Number | None = None
     """Weight of the constraint; 0 gives verl's own numbers. With a schedule, its value in the first step. Null: 1e-3 in
-    mode ``penalty`` (Appendix B of the paper), 0.03 in ``sft``, 0.01 in ``lagrangian``."""
+    mode ``penalty`` (Appendix B of the paper), 0.03 in ``sft``, 0.01 in ``lagrangian``; 0.03 in place, untuned."""
     eta_schedule: EtaSchedule = "constant"
     """``constant``; ``linear`` or ``cosine`` towards 0 after the last step; ``adaptive``: D <= delta (Eq. 5)."""
     delta: PositiveNumber | None = None
     """Bound on ``constraint/divergence_per_token`` for ``adaptive``, in nats per token."""
-    reward_gate: bool = True
-    """Reward gate of Eq. 6; ``false`` lets every refinement through (the paper's ablation, Fig. 7)."""
+    target: Target = "rewrite"
+    """What a response is charged for. ``rewrite``: the tokens of a' (Eq. 6). ``in_place``: its own tokens, each for
+    log pi_theta - log pi_0, where pi_0 has read the better answer (``refiner.in_place_template``): modes ``penalty``,
+    and ``sft`` with the cross-entropy of a' beside it. ``constant``: one for each token, a control."""
+    in_place_clip: PositiveNumber | None = None
+    """A token is charged at most so many nats in place, either way; null: no limit."""
+    reward_gate: bool | Literal["failed"] = True
+    """Which responses are constrained. ``true``: those with a better refinement (Eq. 6). ``false``: all whose
+    refinement has a reward (the paper's ablation, Fig. 7), or all, where nothing is refined. ``failed``, in place only:
+    those below the maximal reward whose group has a solved sibling, which stands where a' would; nothing is decoded."""
     alignment: Alignment = "position"
     """Which token of a' a token of a is charged for: ``position`` (Eq. 6) or ``diff`` (only what the edit took out)."""
     credit: Credit | None = None
     """Where the penalty acts. ``return_to_go``: in the advantages, behind the group's normalisation (the paper's way).
     ``in_reward``: D / min(len a, len a') in the response's reward, before it. Null: ``return_to_go``; in mode
-    ``lagrangian`` all of D on each token of the response, so that both terms are one gradient."""
+    ``lagrangian`` all of D on each token of the response, so that both terms are one gradient; in place each token's
+    own charge, as verl charges KL."""
     sft_normaliser: Literal["batch", "accepted"] = "batch"
     """What the cross-entropy is divided by: as the policy's loss (``batch``), so that it fades as fewer refinements are
     accepted, or the tokens of ``accepted`` refinements."""
@@ -70,18 +82,24 @@ class ConstraintConfig:
     @property
     def first_eta(self) -> float:
         """The weight of the first step."""
-        return ETA_OF_MODE[self.mode] if self.eta is None else self.eta
+        default = ETA_IN_PLACE if self.is_in_place else ETA_OF_MODE[self.mode]
+        return default if self.eta is None else self.eta
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether a response is charged for its own tokens."""
+        return self.mode != "none" and self.target != "rewrite"
 
     @property
     def acting_credit(self) -> str | None:
         """A key of ``constraint.IN_REWARDS``; None if the mode leaves the advantages alone."""
-        default = CREDIT_OF_MODE.get(self.mode)
+        default = "token" if self.is_in_place else CREDIT_OF_MODE.get(self.mode)
         return default and (self.credit or default)
 
     @property
     def penalises(self) -> bool:
         """Whether the advantages change."""
-        return self.mode in CREDIT_OF_MODE
+        return self.mode in CREDIT_OF_MODE or self.is_in_place
 
     @property
     def imitates(self) -> bool:

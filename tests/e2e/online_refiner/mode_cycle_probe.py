@@ -18,9 +18,10 @@ from transfer_queue import KVBatchMeta
 from recipe.online_refiner import config, main, task_runner
 from recipe.online_refiner import rows as queue
 from recipe.online_refiner.config.fields import ConstraintConfig
+from recipe.online_refiner.refine import in_place
 from recipe.online_refiner.refine_actors import RefineWorker
 
-DEFAULTS = {"alignment": "position", "credit": None, "sft_normaliser": "batch"}
+DEFAULTS = {"target": "rewrite", "alignment": "position", "credit": None, "sft_normaliser": "batch"}
 MODES: list[dict[str, str | None]] = [
     {"mode": "penalty"},
     {"mode": "sft", "sft_normaliser": "accepted"},
@@ -34,8 +35,11 @@ IN_REWARD: list[dict[str, str | None]] = [
     {"mode": "lagrangian"},
 ]
 CYCLES = {
-    "gae": [*MODES, *IN_REWARD],
-    "grpo": [*IN_REWARD, {"mode": "lagrangian", "credit": "return_to_go"}, {"mode": "penalty"}],
+    "gae": [*MODES, *IN_REWARD, {"mode": "penalty", "target": "in_place"}],
+    "grpo": [
+        *(*IN_REWARD, {"mode": "lagrangian", "credit": "return_to_go"}, {"mode": "penalty"}),
+        *({"mode": mode, "target": "in_place"} for mode in ("penalty", "sft")),
+    ],
     "dapo": MODES,
 }
 """What each step of a cycle sets; other keys are DEFAULTS."""
@@ -53,7 +57,7 @@ def steps(cycles: str) -> list[tuple[str, dict[str, str | None]]]:
 
 def set_constraint(worker: RefineWorker, constraint: ConstraintConfig) -> None:
     """Change what a refine worker has read from the config."""
-    worker._constraint = constraint
+    worker._constraint, worker._in_place = constraint, in_place(constraint, worker._in_place_prompt)
 
 
 class CyclingTrainer(task_runner.OnlineRefinerSync):
@@ -72,6 +76,9 @@ class CyclingTrainer(task_runner.OnlineRefinerSync):
         data = queue.read(batch, *fields)
         record = {name: [row.tolist() for row in data[name].unbind()] for name in fields}
         record["group"] = [key.rsplit("_", 2)[0] for key in batch.keys]
+        scored = [index for index, pair in self.state.pairs.items() if pair.is_scored_in_place]
+        turns = [queue.read(queue.rows_of(batch, [index]), "refine_in_place")["refine_in_place"] for index in scored]
+        record["in_place"] = {index: turn[0].tolist() for index, turn in zip(scored, turns, strict=True)}
         record["refined"] = {}
         for index, pair in self.state.pairs.items():
             if pair.is_used or pair.nll is not None:

@@ -20,7 +20,7 @@ from recipe.online_refiner.metrics import MEANING
 from recipe.online_refiner.run_files import read_rows, refinement_lines
 
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")
-NUM_STEPS = {"gae": 8, "grpo": 5, "dapo": 5}
+NUM_STEPS = {"gae": 9, "grpo": 7, "dapo": 5}
 """Settings in each of the probe's cycles."""
 NUM_BEFORE_DEATH = 2
 """Steps; in the next one no refinement is asked for, so that none is missing in a step that refines."""
@@ -124,7 +124,7 @@ def check_training(trained: Trained, tiny_llama: Path, *, num_epochs: int) -> No
 @pytest.mark.e2e
 def test_every_mode_trains_with_gae_and_every_credit_with_grpo(gae_and_grpo: Trained, tiny_llama: Path) -> None:
     check_training(gae_and_grpo, tiny_llama, num_epochs=1)
-    assert [record["estimator"] for record in gae_and_grpo.records] == ["gae"] * 8 + ["grpo"] * 5
+    assert [record["estimator"] for record in gae_and_grpo.records] == ["gae"] * 9 + ["grpo"] * 7
 
 
 @pytest.mark.e2e
@@ -189,6 +189,12 @@ def check_step(row: dict[str, Any], record: dict[str, Any], num_epochs: int) -> 
     for found, wanted in zip(record["advantages"], expected_advantages(record, pairs), strict=True):
         # Rewards are float32, and what their rounding leaves is divided by a group's deviation, of some hundredths.
         assert found == pytest.approx(wanted, abs=1e-5, rel=1e-5), row["step"]
+    if settings["target"] == "in_place":
+        assert record["in_place"].keys() == pairs.keys() and pairs, "the gate"
+        own, charged = record["old_log_probs"], record["in_place"]
+        differences = [a - b for index in pairs for a, b in zip(charged[index], own[index], strict=True)]
+        assert row["constraint/in_place_charge"] == pytest.approx(statistics.mean(differences), abs=1e-5)
+        assert row["constraint/divergence"] == pytest.approx(-sum(differences) / len(own), abs=1e-4)
     assert row["critic/score/mean"] == pytest.approx(statistics.mean(map(sum, record["rm_scores"])), abs=1e-6)
     num_tokens = sum(map(len, record["responses"]))
     if settings["mode"] == "sft" and pairs:

@@ -120,7 +120,7 @@ def test_choices_are_implemented() -> None:
     from verl.trainer.ppo.core_algos import AdvantageEstimator
 
     assert tuple(constraint.ALIGNMENTS) == get_args(fields.Alignment)
-    assert set(constraint.IN_REWARDS) == {*get_args(fields.Credit), "whole"} > set(constraint.IN_ADVANTAGES)
+    assert set(constraint.IN_REWARDS) == {*get_args(fields.Credit), "whole", "token"} > set(constraint.IN_ADVANTAGES)
     assert (*constraint.Eta.SHAPES, "adaptive") == get_args(fields.EtaSchedule)
     assert tuple(fields.ETA_OF_MODE) == get_args(fields.Mode) and set(fields.CREDIT_OF_MODE) < set(fields.ETA_OF_MODE)
     known = {*fields.CRITIC_ESTIMATORS, *fields.CRITIC_FREE_ESTIMATORS}
@@ -138,6 +138,8 @@ SOLVED = ("refiner.imitate_solved=true", "refiner.skip_reward_at_least=1.0")
 RESCUE = ("constraint.rescue_dead_groups=true", *DEDICATED, f"{ROLLOUT}.n=2")
 FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
 REWARD_MODEL = "reward.reward_model.enable=true"
+IN_PLACE = ("constraint.target=in_place",)
+FAILED = ("constraint.reward_gate=failed", "refiner.skip_reward_at_least=1.0")
 SAPO = f"{ACTOR}.policy_loss.loss_mode=sapo"
 SUM_NORM = f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"
 LOG_PROB_SIZE = (f"{ROLLOUT}.log_prob_use_dynamic_bsz=true", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1024")
@@ -169,6 +171,14 @@ MISTAKES = {
     ],
     "template-exists": [((), "refiner.template=none")],
     "records-have-a-file-system": [(("records.path=memory://run",), "records.path=s4://bucket/run")],
+    "target-goes-with-the-rest": [
+        *[((PENALTY, *IN_PLACE), key) for key in ("constraint.credit=in_reward", "constraint.mode=lagrangian")],
+        ((PENALTY, *IN_PLACE, "constraint.delta=1"), "constraint.eta_schedule=adaptive"),
+        ((PENALTY, *IN_PLACE, *FAILED), "constraint.mode=sft"),
+        ((PENALTY, *IN_PLACE, *FAILED), "constraint.target=rewrite"),
+        ((PENALTY, *IN_PLACE, *FAILED), "refiner.skip_reward_at_least=null"),
+        ((PENALTY, *SHARED), IN_PLACE[0]),
+    ],
     "penalty-has-a-meaning": [
         (("algorithm.adv_estimator=gdpo",), PENALTY),
         ((LAGRANGIAN,), "algorithm.adv_estimator=gdpo"),

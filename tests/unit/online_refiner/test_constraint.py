@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 from torch import Tensor
+from verl.protocol import DataProto
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.ray_trainer import apply_kl_penalty
 
 from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.constraint import (
@@ -19,6 +22,7 @@ from recipe.online_refiner.constraint import (
     Charges,
     accepts,
     charge,
+    charge_in_place,
     counterparts,
     diff,
     make_eta,
@@ -193,6 +197,8 @@ def test_only_the_policys_tokens_of_the_last_turn_answer() -> None:
     }
     assert found == {
         ("before", "return_to_go"): [0, 0, 0, 0, -1, -2, 0],
+        ("before", "token"): [0, 0, 0, 0, -1, -2, 0],
+        ("behind", "token"): [0, 0, 0, 0, -1, -2, 0],
         ("before", "whole"): [0, 0, 0, 0, 0, -3, 0],
         ("before", "in_reward"): [0, 0, 0, 0, 0, -3, 0],
         ("behind", "return_to_go"): [0, 0, 0, 0, -3, -2, 0],
@@ -285,3 +291,38 @@ def test_a_checkpoint_holds_the_multiplier_bit_for_bit(tmp_path: Path) -> None:
     for eta in (first, second):
         eta.observe(2.5)
     assert second.at(9).hex() == first.at(9).hex() != (0.1).hex()
+
+
+# ---- in place
+
+
+def test_a_turn_is_charged_in_place_by_hand() -> None:
+    """Two responses; the second has a first turn and the output of a tool (masked) before the scored one."""
+    mask = torch.tensor([[1, 1, 0], [1, 0, 1]])
+    turn = since(torch.tensor([0, 2]), mask)
+    reference, own = torch.tensor([[-1.0, -9.0, 5.0], [-1.0, 7.0, -0.5]]), torch.tensor([[-2.0, -0.5, 3.0]] * 2)
+    own[1, 2] = -1.5
+    values = {"reference_log_probs": reference, "log_probs": own, "turn": turn}
+    assert charge_in_place(**values, clip=None).tolist() == [[1.0, -8.5, 0.0], [0.0, 0.0, 1.0]]
+    charged = charge_in_place(**values, clip=2.0)
+    assert charged.tolist() == [[1.0, -2.0, 0.0], [0.0, 0.0, 1.0]]
+    charges = Charges(charged=charged, cost=-charged.sum(-1), turn=turn, rewritten=turn)
+    advantages = torch.full((2, 3), 0.25)
+    assert IN_ADVANTAGES["token"](advantages, charges, 0.5).tolist() == [[0.75, -0.75, 0.25], [0.25, 0.25, 0.75]]
+    assert IN_ADVANTAGES["return_to_go"](advantages, charges, 0.5).tolist() == [
+        [-0.25, -0.75, 0.25],
+        [0.25, 0.25, 0.75],
+    ]
+    assert torch.equal(IN_ADVANTAGES["token"](advantages, charges, 0.0), advantages), "eta 0: bit for bit"
+
+
+def test_with_the_bare_prompt_it_is_verls_kl_in_the_reward() -> None:
+    """Static KL, verl's estimator k1 (``kl``), in the rewards that a critic sees."""
+    generator = torch.Generator().manual_seed(0)
+    own, reference, scores = (torch.randn(4, 6, generator=generator) for _ in range(3))
+    mask = (torch.arange(6) < torch.tensor([[6], [3], [1], [5]])).long()
+    columns = {"response_mask": mask, "token_level_scores": scores, "old_log_probs": own, "ref_log_prob": reference}
+    data, _ = apply_kl_penalty(DataProto.from_dict(tensors=columns), core_algos.FixedKLController(0.3), "kl")
+    charged = charge_in_place(reference_log_probs=reference, log_probs=own, turn=mask, clip=None)
+    charges = Charges(charged=charged, cost=-charged.sum(-1), turn=mask, rewritten=mask)
+    torch.testing.assert_close(IN_REWARDS["token"](scores, charges, 0.3), data.batch["token_level_rewards"])

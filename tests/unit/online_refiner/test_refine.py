@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import Refiner, choose
+from recipe.online_refiner.refine import Refiner, choose, in_place
 from recipe.online_refiner.refine_actors import is_drawn
 from refiner_worker.client import RefinerRequestError
 from refiner_worker.config import TEMPLATES, RefinerConfig
-from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
 
 
@@ -71,6 +72,8 @@ class Asked:
         self.answer, self.config, self.scores = answer, config, log_probs
         self.prompts: list[list[int]] = []
         self.limits: list[int] = []
+        self.scored: list[list[int]] = []
+        self.is_lost = False
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
@@ -87,6 +90,9 @@ class Asked:
 
     async def log_probs(self, prompt_ids: list[int], response_ids: list[int]) -> list[float]:
         """Score."""
+        if self.is_lost:
+            raise RefinerRequestError("lost")
+        self.scored.append(prompt_ids)
         return [*self.scores, *[-9.0] * len(response_ids)][: len(response_ids)]
 
 
@@ -188,3 +194,68 @@ def test_what_the_policy_solved_may_be_imitated_itself(tokenizer: Any) -> None:
     assert [one.verdict for one in found] == ["not_chosen", "own", "max_reward", "own"]
     assert [one.token_ids for one in found] == [[], [8, end], [], [8, other]]
     assert found[1].reward == 1.0
+
+
+ANSWER = TEMPLATES / "in_place" / "answer.jinja"
+TASK = [{"role": "user", "content": "Say yes."}]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "template", "scored", "asked"),
+    [
+        ({"target": "in_place"}, ANSWER, [True, False, False], 2),  # the refined one, by its a'
+        ({"target": "in_place", "reward_gate": False}, ANSWER, [True, True, False], 2),
+        ({"target": "in_place", "reward_gate": False}, None, [True, True, True], 0),  # static KL: nothing is decoded
+        ({"target": "in_place", "reward_gate": "failed"}, ANSWER, [True, True, False], 0),  # by the solved sibling
+        ({"target": "in_place", "mode": "sft"}, ANSWER, [True, False, False], 2),
+        ({"target": "constant"}, ANSWER, [True, False, False], 2),
+        ({"target": "rewrite"}, ANSWER, [False, False, False], 2),
+    ],
+)
+def test_which_turns_are_scored_in_place(
+    tokenizer: Any, constraint: dict[str, Any], template: Path | None, scored: list[bool], asked: int
+) -> None:
+    end = tokenizer.eos_token_id
+    members = [
+        rollout(n, reward, [*tokenizer.encode(text), end], messages=TASK, feedback=f"about {text}")
+        for n, (text, reward) in enumerate([("bad", -0.3), ("fair", 0.9), ("good", 1.0)])
+    ]
+    client = Asked([*tokenizer.encode("yes"), end], config())
+    block = ConstraintConfig(**{"mode": "penalty", **constraint})
+    how = in_place(block, InPlacePrompt(template, tokenizer, {}, 32))
+    found = refined(tokenizer, members, client, in_place=how)
+    assert [len(one.in_place) for one in found] == [
+        len(member.turn_ids) * is_scored for member, is_scored in zip(members, scored, strict=True)
+    ]
+    assert len(client.prompts) == asked
+    shown = [tokenizer.decode(prompt) for prompt in client.scored]
+    if template is not None and constraint["target"] == "in_place":
+        better = "good" if asked == 0 else "yes"
+        assert shown and all(f"Say yes.\n\nA correct answer is:\n{better}\n\nNow write" in text for text in shown)
+        assert not any(word in text for text in shown for word in ("bad", "fair", "about")), "it would be copied"
+    elif constraint["target"] == "in_place":
+        assert client.scored == [[1], [1], [1]], "what the policy saw"
+    else:
+        assert not shown
+
+
+def test_a_turn_that_nobody_scores_or_that_does_not_fit_is_not_charged(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    members = [rollout(0, -0.3, [*tokenizer.encode("bad"), end], messages=TASK)]
+    how = in_place(ConstraintConfig(mode="penalty", target="in_place"), InPlacePrompt(ANSWER, tokenizer, {}, 32))
+    for changes, is_lost in (({"max_model_len": 240}, False), ({}, True), ({}, False)):
+        client = Asked([*tokenizer.encode("yes"), end], config())
+        client.is_lost = is_lost
+        (found,) = refined(tokenizer, members, client, in_place=how, **changes)
+        assert bool(found.in_place) is (not changes and not is_lost)
+
+
+def test_a_control_shows_the_answer_to_another_problem(tokenizer: Any) -> None:
+    end, other = tokenizer.eos_token_id, TEMPLATES / "in_place" / "other.jinja"
+    how = in_place(ConstraintConfig(mode="penalty", target="in_place"), InPlacePrompt(other, tokenizer, {}, 32))
+    client = Asked([*tokenizer.encode("yes"), end], config())
+    for group in ("u", "v"):
+        (found,) = refined(tokenizer, [rollout(0, -0.3, key=f"{group}_0_0", messages=TASK)], client, in_place=how)
+        assert bool(found.in_place) is (group == "v"), "there was none before the first"
+        client.answer = [*tokenizer.encode("no"), end]
+    assert ["A correct answer is:\nyes\n" in tokenizer.decode(prompt) for prompt in client.scored] == [True]
