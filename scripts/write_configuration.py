@@ -40,7 +40,7 @@ data, prints who runs where, and exits; a mistake is one line that says what to 
 | key of the run | meaning | default |
 |---|---|---|
 | `experiment` | a preset of [config/experiment](../recipe/online_refiner/config/experiment) | none |
-| `control` | of a refiner: `own_solved` (imitate the policy's own solved responses). Of `constraint.target=in_place`: `in_place_bare`, `in_place_other`, `in_place_constant`, `static_kl` | none |
+| `control` | `own_solved`, `in_place_bare`, `in_place_other`, `in_place_constant`, `static_kl`: constraint.md | none |
 | `twin` | `cpu` or `cpu_megatron`: the small twin of a preset, on this machine | none |
 | `platform` | `gpu`, `cpu` or `cpu_megatron` | `gpu` |
 | `run_dir` | where everything of a run is written: [running.md](running.md) | `runs/PROJECT/EXPERIMENT` |
