@@ -79,12 +79,18 @@ class RefinerPrompt:
         told: Mapping[str, str] | None = None,
     ) -> list[int]:
         """Return the token ids of one refiner prompt; control tokens that stand in its texts are text."""
-        content = self._template.render(self._variables(messages, response, reward, told or {}))
+        content = self.content(messages, response, reward, told=told)
         begin = f"{OPEN_TAG}\n" if self.uses_tags else ""
         if not any(token in content for token in self._control_tokens):
             return self._ids(self._chat(content) + begin)
         before, _, after = self._chat(GAP).partition(GAP)
         return [*self._ids(before), *self._ids(content, split_special_tokens=True), *self._ids(after + begin)]
+
+    def content(
+        self, messages: list[dict[str, Any]], response: str, reward: float, *, told: Mapping[str, str] | None = None
+    ) -> str:
+        """Return one refiner prompt as the words of a user message."""
+        return self._template.render(self._variables(messages, response, reward, told or {}))
 
     def max_tokens(self, max_prompt_tokens: int, max_response_tokens: int) -> int:
         """Return the length of the longest refiner prompt, in tokens.

@@ -1,0 +1,306 @@
+"""A refiner that somebody else hosts: servers that speak OpenAI's protocol, asked by URL.
+
+What is sent of a rollout is one user message, the words of the prompt's template; how many tokens and which temperature
+is asked for; and what ``refiner.extra_body`` adds. The key is read from the environment of the process that asks. It
+stands in no line, log or exception: servers repeat it in theirs, so these are cleared of it.
+"""
+
+import asyncio
+import functools
+import json
+import logging
+import os
+import random
+import re
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+
+import openai
+from ray.actor import ActorHandle
+
+from refiner_worker.client import RefinerClient, RefinerRequestError
+from refiner_worker.config import RefinerConfig
+
+logger = logging.getLogger(__name__)
+
+GONE_AFTER_S = 30.0
+"""A server that nobody has heard of for so long, while a request was tried again and again, is gone for this step."""
+PROBE_TIMEOUT_S = 10.0
+TRIAL_TIMEOUT_S = 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
+MAX_ANSWER_BYTES = 4 << 20
+MAX_WORDS = 300
+"""Characters of what a server says of an error."""
+BUSY = (408, 409, 425, 429)
+"""Statuses below 500 after which the same request may be answered."""
+REFUSED = (401, 403, 407)
+"""Statuses of a key that is wrong; what a server says beside them may hold a part of it."""
+
+
+class Bill(Protocol):
+    """What a request took, counted while it goes on."""
+
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    num_retries: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ExternalClient(RefinerClient):
+    """Sends words to the server with the fewest of its requests in flight.
+
+    Picklable until its first request, as its parent. A server that is gone is taken out of this client; the next one,
+    of the next step, has it again if it answers then.
+    """
+
+    servers: dict[str, str]
+    """The model to ask for, by URL."""
+    _heard_at: dict[str, float] = field(default_factory=dict)
+    _doubted: set[str] = field(default_factory=set)
+
+    @property
+    def handles(self) -> list[ActorHandle]:
+        """None: no server is an actor of this run."""
+        return []
+
+    def abort_requests(self) -> None:
+        """There is nothing to end: a server gives up what nobody waits for any more."""
+
+    async def write(self, content: str, stop: str | None, max_new_tokens: int, bill: Bill) -> tuple[str, bool]:
+        """Ask for one refinement; a busy or lost server is asked again, after growing pauses or when it says.
+
+        Args:
+            content: The user's message.
+            stop: Text at which the answer may end; it is then not part of it.
+            max_new_tokens: Longest answer, in the server's tokens.
+            bill: Gets the number of retries, and of tokens where the server tells them.
+
+        Returns:
+            What was written, and whether it came to its end, uncut.
+
+        Raises:
+            RefinerRequestError: If no server answers, one refuses, or what it sends is no answer.
+        """
+        started_at, body = time.monotonic(), request(self.config, content, stop, max_new_tokens)
+        while True:
+            url, pause_s = self._choose(), growing_pause_s(bill.num_retries)
+            server = connection(asyncio.get_running_loop(), url, self.config.api_key_env, self.config.request_timeout_s)
+            try:
+                said = await self._post(server, url, body)
+            except asyncio.CancelledError:  # it took too long
+                self._give_up(url, since=started_at)
+                raise
+            except openai.APIStatusError as error:
+                why = words(error, self.config)
+                if error.status_code < 500:
+                    self._heard_at[url] = time.monotonic()
+                if error.status_code < 500 and error.status_code not in BUSY:
+                    raise RefinerRequestError(why) from None
+                pause_s = asked_pause_s(error.response.headers) or pause_s
+            except Exception as error:  # whatever the network brings: openai has names for a part of it only
+                why = words(error, self.config)
+            else:
+                self._heard_at[url] = time.monotonic()
+                self._doubted.discard(url)
+                return read(said, bill)
+            self._doubted.add(url)
+            self._give_up(url, since=started_at)
+            if url in self.servers and self.servers.keys() <= self._doubted:
+                if time.monotonic() + pause_s > started_at + self.config.request_timeout_s:
+                    raise RefinerRequestError(f"{why}; the next try would be too late")
+                await asyncio.sleep(pause_s)
+            bill.num_retries += bool(self.servers)
+
+    def _choose(self) -> str:
+        """Return the server with the fewest requests in flight, rather one whose last answer was of use."""
+        if not self.servers:
+            raise RefinerRequestError("no server of refiner.url answers")
+        return min(self.servers, key=lambda url: (url in self._doubted, self._num_in_flight.get(url, 0)))
+
+    def _give_up(self, url: str, since: float) -> None:
+        """Take a server out if it is gone: tried since then, and nobody has heard of it."""
+        patience_s = min(GONE_AFTER_S, self.config.request_timeout_s / 2)
+        if time.monotonic() - max(since, self._heard_at.get(url, since)) > patience_s:
+            self.servers.pop(url, None)
+
+    async def _post(self, server: openai.AsyncOpenAI, url: str, body: dict[str, Any]) -> bytes:
+        """Return what a server sends, of which it may send without an end."""
+        create = server.chat.completions.with_streaming_response.create
+        self._num_in_flight[url] = self._num_in_flight.get(url, 0) + 1
+        try:
+            async with create(model=self.servers[url], **body) as response:
+                sent = bytearray()
+                async for part in response.iter_bytes():
+                    sent += part
+                    if len(sent) > MAX_ANSWER_BYTES:
+                        break
+                return bytes(sent)
+        finally:
+            self._num_in_flight[url] -= 1
+
+
+@functools.lru_cache  # for all steps: to make one takes tenths of a second
+def connection(
+    loop: asyncio.AbstractEventLoop, url: str, api_key_env: str | None, timeout_s: float
+) -> openai.AsyncOpenAI:
+    """Return the client of a server, which lives in one event loop."""
+    return openai.AsyncOpenAI(**settings(url, api_key_env, timeout_s))
+
+
+class ExternalRefiner:
+    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but hosts nothing.
+
+    Args:
+        refiner: The refiner block.
+    """
+
+    def __init__(self, refiner: RefinerConfig) -> None:
+        """Ask nobody yet."""
+        self._refiner = refiner
+        self._servers: dict[str, str] = {}
+
+    def client(self) -> ExternalClient:
+        """Return a client of the servers that answered last."""
+        return ExternalClient(servers=dict(self._servers), config=self._refiner)
+
+    def wake_up(self) -> int:
+        """Ask every server whether it is there, as before every step; nothing can be started anew."""
+        with ThreadPoolExecutor(len(self._refiner.urls)) as pool:
+            models = pool.map(self._model, self._refiner.urls)
+            self._servers = {url: model for url, model in zip(self._refiner.urls, models, strict=True) if model}
+        if not self._servers:
+            logger.warning("no server of refiner.url answers: this step goes without refinements")
+        return 0
+
+    def sleep(self) -> None:
+        """There is nothing to put to sleep."""
+
+    def new_draft_counts(self) -> list[int]:
+        """No drafts that anybody tells of."""
+        return [0, 0]
+
+    def _model(self, url: str) -> str | None:
+        """Return the model to ask a server for; None if it does not answer."""
+        try:
+            names = listed(openai.OpenAI(**settings(url, self._refiner.api_key_env, PROBE_TIMEOUT_S)))
+        except openai.APIStatusError as error:
+            return None if error.status_code >= 500 else self._refiner.served_model_name
+        except Exception:  # as in ExternalClient.write
+            return None
+        return self._refiner.served_model_name or next(iter(names), None)
+
+
+def fault(config: RefinerConfig) -> str | None:
+    """Return a line on the first URL, model or key that is wrong; None if every server answers a short chat."""
+    limit_s = min(TRIAL_TIMEOUT_S, config.request_timeout_s)
+    for url in config.urls:
+        try:
+            with openai.OpenAI(**settings(url, config.api_key_env, limit_s)) as server:
+                try:
+                    names = listed(server)
+                except openai.NotFoundError:
+                    names = []
+                model = config.served_model_name or next(iter(names), None)
+                if model is None or (names and model not in names):
+                    there = ", ".join(names[:5]) or "no model"
+                    return f"refiner.served_model_name={model or 'null'}: {url} lists {there}; set one that it serves"
+                server.chat.completions.create(model=model, **request(config, "Say yes.", None, 16))
+        except openai.RateLimitError:
+            continue  # it knows who asks
+        except openai.APIStatusError as error:
+            key = "refiner.api_key_env" if error.status_code in REFUSED else "refiner.url"
+            return f"{key}: {url} answers {words(error, config)}"
+        except RefinerRequestError as error:
+            return str(error)
+        except Exception as error:  # as in ExternalClient.write
+            return f"refiner.url: nobody answers at {url} ({words(error, config)}); it ends with /v1 mostly"
+    return None
+
+
+def settings(url: str, api_key_env: str | None, timeout_s: float) -> dict[str, Any]:
+    """Return how openai's client is made: retries are ours, which look at the time that is left.
+
+    Raises:
+        RefinerRequestError: If there is no key; its variable is not named, for who took the key for a name.
+    """
+    key = "none"  # the client would look for a key of its own
+    if api_key_env is not None and not (key := os.environ.get(api_key_env, "").strip()):
+        raise RefinerRequestError("refiner.api_key_env: it names no variable that is set in this environment")
+    return {"base_url": url, "api_key": key, "timeout": timeout_s, "max_retries": 0}
+
+
+def request(config: RefinerConfig, content: str, stop: str | None, max_new_tokens: int) -> dict[str, Any]:
+    """Return the arguments of a chat but for its model; a null of ``refiner.extra_body`` takes one out."""
+    body = {"max_tokens": max_new_tokens, "temperature": config.temperature, "stop": stop, **config.extra_body}
+    extra = {name: value for name, value in body.items() if value is not None}
+    return {"messages": [{"role": "user", "content": content}], "extra_body": extra}
+
+
+def read(said: bytes, bill: Bill) -> tuple[str, bool]:
+    """Return the text of a server's answer, and whether it came to its end.
+
+    Raises:
+        RefinerRequestError: If it is no whole answer.
+    """
+    if len(said) > MAX_ANSWER_BYTES:
+        raise RefinerRequestError(f"the server sent more than {MAX_ANSWER_BYTES} bytes")
+    try:
+        answer = json.loads(said)
+        text, reason = answer["choices"][0]["message"]["content"] or "", answer["choices"][0]["finish_reason"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise RefinerRequestError("what the server sent is no chat completion") from None
+    if not isinstance(text, str) or reason not in ("stop", "length"):
+        raise RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
+    usage = answer.get("usage")
+    for name, key in (("num_prompt_tokens", "prompt_tokens"), ("num_generated_tokens", "completion_tokens")):
+        if isinstance(usage, dict) and isinstance(usage.get(key), int):
+            setattr(bill, name, usage[key])
+    return text, reason == "stop"
+
+
+def listed(server: openai.OpenAI) -> list[str]:
+    """Return the models that a server lists."""
+    return [model.id for model in server.models.list().data]
+
+
+def growing_pause_s(num_tries: int) -> float:
+    """Return how long to wait before the next try; not everybody comes back at the same moment."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**num_tries) * random.uniform(0.75, 1)
+
+
+def asked_pause_s(headers: Mapping[str, str]) -> float | None:
+    """Return how many seconds a server asks to be left alone: a number, or a date."""
+    value = headers.get("retry-after", "")
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def words(error: Exception, config: RefinerConfig) -> str:
+    """Return a short line on what went wrong, without the key."""
+    if isinstance(error, openai.APIStatusError):
+        body = error.body.get("message", error.body) if isinstance(error.body, dict) else error.body or error.message
+        said = "it refuses the key" if error.status_code in REFUSED else str(body)
+        return f"{error.status_code}: {without_key(said, config)}"
+    cause = error.__cause__ or error
+    return without_key(f"{type(cause).__name__}: {cause}", config)
+
+
+def without_key(text: str, config: RefinerConfig) -> str:
+    """Return a text, shortened to one line, without the words in which a part of the key stands."""
+    text = " ".join(text.split())
+    key = os.environ.get(config.api_key_env or "", "").strip()
+    if key:
+        size = min(6, len(key))  # of a masked one servers show the ends
+        parts = {key[at : at + size] for at in range(len(key) - size + 1)} | {key[:4], key[-4:]}
+        text = re.sub(rf"\S*(?:{'|'.join(map(re.escape, sorted(parts)))})\S*", "***", text)
+    return text[:MAX_WORDS]
