@@ -41,7 +41,7 @@ class RefinerConfig:
     """Placement ``external``: the model to ask for. Null: the first that the server lists."""
     api_key_env: str | None = None
     """Placement ``external``: the name of the environment variable that holds the key, on every node. Null: no key."""
-    extra_body: dict[str, Any] = Field(default_factory=dict)
+    extra_body: dict[str, Any] | None = None
     """Placement ``external``: further fields of every request, such as ``{reasoning_effort: low}``; a null takes out
     one that is sent (``{temperature: null}``)."""
     nnodes: int = 1

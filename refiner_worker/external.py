@@ -41,6 +41,23 @@ REFUSED = (401, 403, 407)
 """Statuses of a key that is wrong; what a server says beside them may hold a part of it."""
 
 
+KEEP_STOP: dict[str, dict[str, Any]] = {
+    "vllm": {"include_stop_str_in_output": True},
+    "sglang": {"no_stop_trim": True},
+}
+"""How a server is asked to keep the text at which it ends, by the owner that its list of models names. Others leave it
+out, and do not say whether they ended there."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Served:
+    """What a server is asked for."""
+
+    model: str
+    keep_stop: dict[str, Any] = field(default_factory=dict)
+    """An entry of KEEP_STOP; empty if it has none."""
+
+
 class Bill(Protocol):
     """What a request took, counted while it goes on."""
 
@@ -57,8 +74,8 @@ class ExternalClient(RefinerClient):
     of the next step, has it again if it answers then.
     """
 
-    servers: dict[str, str]
-    """The model to ask for, by URL."""
+    servers: dict[str, Served]
+    """By URL."""
     _heard_at: dict[str, float] = field(default_factory=dict)
     _doubted: set[str] = field(default_factory=set)
 
@@ -70,12 +87,16 @@ class ExternalClient(RefinerClient):
     def abort_requests(self) -> None:
         """There is nothing to end: a server gives up what nobody waits for any more."""
 
-    async def write(self, content: str, stop: str | None, max_new_tokens: int, bill: Bill) -> tuple[str, bool]:
+    async def write(
+        self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Bill
+    ) -> tuple[str, bool]:
         """Ask for one refinement; a busy or lost server is asked again, after growing pauses or when it says.
 
         Args:
             content: The user's message.
-            stop: Text at which the answer may end; it is then not part of it.
+            stop: Text at which the answer may end. A server that would leave it out is not told of one that is a part
+                of the answer, and writes on.
+            is_part: Whether that text is.
             max_new_tokens: Longest answer, in the server's tokens.
             bill: Gets the number of retries, and of tokens where the server tells them.
 
@@ -85,9 +106,12 @@ class ExternalClient(RefinerClient):
         Raises:
             RefinerRequestError: If no server answers, one refuses, or what it sends is no answer.
         """
-        started_at, body = time.monotonic(), request(self.config, content, stop, max_new_tokens)
+        started_at = time.monotonic()
         while True:
             url, pause_s = self._choose(), growing_pause_s(bill.num_retries)
+            served = self.servers[url]
+            ends = {"stop": stop, **served.keep_stop} if served.keep_stop or not is_part else {}
+            body = request(self.config, served.model, content, max_new_tokens, **(ends if stop else {}))
             server = connection(asyncio.get_running_loop(), url, self.config.api_key_env, self.config.request_timeout_s)
             try:
                 said = await self._post(server, url, body)
@@ -106,7 +130,7 @@ class ExternalClient(RefinerClient):
             else:
                 self._heard_at[url] = time.monotonic()
                 self._doubted.discard(url)
-                return read(said, bill)
+                return read(said, bill, secret(self.config.api_key_env))
             self._doubted.add(url)
             self._give_up(url, since=started_at)
             if url in self.servers and self.servers.keys() <= self._doubted:
@@ -132,7 +156,7 @@ class ExternalClient(RefinerClient):
         create = server.chat.completions.with_streaming_response.create
         self._num_in_flight[url] = self._num_in_flight.get(url, 0) + 1
         try:
-            async with create(model=self.servers[url], **body) as response:
+            async with create(**body) as response:
                 sent = bytearray()
                 async for part in response.iter_bytes():
                     sent += part
@@ -161,7 +185,7 @@ class ExternalRefiner:
     def __init__(self, refiner: RefinerConfig) -> None:
         """Ask nobody yet."""
         self._refiner = refiner
-        self._servers: dict[str, str] = {}
+        self._servers: dict[str, Served] = {}
 
     def client(self) -> ExternalClient:
         """Return a client of the servers that answered last."""
@@ -170,8 +194,8 @@ class ExternalRefiner:
     def wake_up(self) -> int:
         """Ask every server whether it is there, as before every step; nothing can be started anew."""
         with ThreadPoolExecutor(len(self._refiner.urls)) as pool:
-            models = pool.map(self._model, self._refiner.urls)
-            self._servers = {url: model for url, model in zip(self._refiner.urls, models, strict=True) if model}
+            found = pool.map(self._ask, self._refiner.urls)
+            self._servers = {url: one for url, one in zip(self._refiner.urls, found, strict=True) if one}
         if not self._servers:
             logger.warning("no server of refiner.url answers: this step goes without refinements")
         return 0
@@ -183,15 +207,18 @@ class ExternalRefiner:
         """No drafts that anybody tells of."""
         return [0, 0]
 
-    def _model(self, url: str) -> str | None:
-        """Return the model to ask a server for; None if it does not answer."""
+    def _ask(self, url: str) -> Served | None:
+        """Return what a server is to be asked for; None if it does not answer."""
+        name, models = self._refiner.served_model_name, dict[str, str]()
         try:
-            names = listed(openai.OpenAI(**settings(url, self._refiner.api_key_env, PROBE_TIMEOUT_S)))
-        except openai.APIStatusError as error:
-            return None if error.status_code >= 500 else self._refiner.served_model_name
+            models = listed(openai.OpenAI(**settings(url, self._refiner.api_key_env, PROBE_TIMEOUT_S)))
+        except openai.APIStatusError as error:  # one that lists nothing may still answer
+            if error.status_code >= 500:
+                return None
         except Exception:  # as in ExternalClient.write
             return None
-        return self._refiner.served_model_name or next(iter(names), None)
+        name = name or next(iter(models), None)
+        return Served(model=name, keep_stop=KEEP_STOP.get(models.get(name, ""), {})) if name else None
 
 
 def fault(config: RefinerConfig) -> str | None:
@@ -201,14 +228,14 @@ def fault(config: RefinerConfig) -> str | None:
         try:
             with openai.OpenAI(**settings(url, config.api_key_env, limit_s)) as server:
                 try:
-                    names = listed(server)
+                    names = [*listed(server)]
                 except openai.NotFoundError:
                     names = []
                 model = config.served_model_name or next(iter(names), None)
                 if model is None or (names and model not in names):
                     there = ", ".join(names[:5]) or "no model"
                     return f"refiner.served_model_name={model or 'null'}: {url} lists {there}; set one that it serves"
-                server.chat.completions.create(model=model, **request(config, "Say yes.", None, 16))
+                server.chat.completions.create(**request(config, model, "Say yes.", 16))
         except openai.RateLimitError:
             continue  # it knows who asks
         except openai.APIStatusError as error:
@@ -227,25 +254,33 @@ def settings(url: str, api_key_env: str | None, timeout_s: float) -> dict[str, A
     Raises:
         RefinerRequestError: If there is no key; its variable is not named, for who took the key for a name.
     """
-    key = "none"  # the client would look for a key of its own
-    if api_key_env is not None and not (key := os.environ.get(api_key_env, "").strip()):
+    key = secret(api_key_env)
+    if api_key_env is not None and not key:
         raise RefinerRequestError("refiner.api_key_env: it names no variable that is set in this environment")
-    return {"base_url": url, "api_key": key, "timeout": timeout_s, "max_retries": 0}
+    # Without one the client would look for a key of its own.
+    return {"base_url": url, "api_key": key or "none", "timeout": timeout_s, "max_retries": 0}
 
 
-def request(config: RefinerConfig, content: str, stop: str | None, max_new_tokens: int) -> dict[str, Any]:
-    """Return the arguments of a chat but for its model; a null of ``refiner.extra_body`` takes one out."""
-    body = {"max_tokens": max_new_tokens, "temperature": config.temperature, "stop": stop, **config.extra_body}
+def secret(api_key_env: str | None) -> str:
+    """Return the key; empty if there is none."""
+    return os.environ.get(api_key_env or "", "").strip()
+
+
+def request(config: RefinerConfig, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:
+    """Return the arguments of a chat; a null of ``refiner.extra_body`` takes a field out."""
+    body = {"max_tokens": max_new_tokens, "temperature": config.temperature, **more, **(config.extra_body or {})}
     extra = {name: value for name, value in body.items() if value is not None}
-    return {"messages": [{"role": "user", "content": content}], "extra_body": extra}
+    return {"model": model, "messages": [{"role": "user", "content": content}], "extra_body": extra}
 
 
-def read(said: bytes, bill: Bill) -> tuple[str, bool]:
+def read(said: bytes, bill: Bill, key: str) -> tuple[str, bool]:
     """Return the text of a server's answer, and whether it came to its end.
 
     Raises:
-        RefinerRequestError: If it is no whole answer.
+        RefinerRequestError: If it is no whole answer, or the key stands in it, which would be recorded with it.
     """
+    if key and key.encode() in said:
+        raise RefinerRequestError("the server repeats the key in its answer")
     if len(said) > MAX_ANSWER_BYTES:
         raise RefinerRequestError(f"the server sent more than {MAX_ANSWER_BYTES} bytes")
     try:
@@ -256,15 +291,16 @@ def read(said: bytes, bill: Bill) -> tuple[str, bool]:
     if not isinstance(text, str) or reason not in ("stop", "length"):
         raise RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
     usage = answer.get("usage")
-    for name, key in (("num_prompt_tokens", "prompt_tokens"), ("num_generated_tokens", "completion_tokens")):
-        if isinstance(usage, dict) and isinstance(usage.get(key), int):
-            setattr(bill, name, usage[key])
+    for name, counted in (("num_prompt_tokens", "prompt_tokens"), ("num_generated_tokens", "completion_tokens")):
+        number = usage.get(counted) if isinstance(usage, dict) else None
+        if isinstance(number, int) and number >= 0:
+            setattr(bill, name, number)
     return text, reason == "stop"
 
 
-def listed(server: openai.OpenAI) -> list[str]:
-    """Return the models that a server lists."""
-    return [model.id for model in server.models.list().data]
+def listed(server: openai.OpenAI) -> dict[str, str]:
+    """Return the owner of each model that a server lists, in its order."""
+    return {model.id: model.owned_by or "" for model in server.models.list().data}
 
 
 def growing_pause_s(num_tries: int) -> float:
@@ -298,8 +334,7 @@ def words(error: Exception, config: RefinerConfig) -> str:
 def without_key(text: str, config: RefinerConfig) -> str:
     """Return a text, shortened to one line, without the words in which a part of the key stands."""
     text = " ".join(text.split())
-    key = os.environ.get(config.api_key_env or "", "").strip()
-    if key:
+    if key := secret(config.api_key_env):
         size = min(6, len(key))  # of a masked one servers show the ends
         parts = {key[at : at + size] for at in range(len(key) - size + 1)} | {key[:4], key[-4:]}
         text = re.sub(rf"\S*(?:{'|'.join(map(re.escape, sorted(parts)))})\S*", "***", text)

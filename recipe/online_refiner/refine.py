@@ -183,9 +183,8 @@ class TextRefiner(Refiner):
         self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement
     ) -> list[int]:
         content = await self._on_thread(self._render, self.prompt.content, rollout, told)
-        # A server leaves out the text at which it ends. Where that is part of an answer, it is looked for here.
         stop, limit = self.prompt.stop, self._most_tokens(rollout)
-        text, is_whole = await self.client.write(content, stop if self.prompt.uses_tags else None, limit, result)
+        text, is_whole = await self.client.write(content, stop, not self.prompt.uses_tags, limit, result)
         text = text.partition(OPEN_TAG)[2] or text if self.prompt.uses_tags else text
         text = text[: text.find(stop) + len(stop)] if stop and stop in text else text
         if len(text) > limit * MAX_CHARACTERS:

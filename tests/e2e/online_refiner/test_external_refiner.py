@@ -123,8 +123,6 @@ def test_the_quickstart_with_a_server_of_vllms(
             *("-m", "recipe.online_refiner.main", "experiment=quickstart", f"actor_rollout_ref.model.path={smollm2}"),
             *(f"data.{name}_files={easy_apps}/{name}.parquet" for name in ("train", "val")),
             *("refiner.placement=external", f"refiner.url={serve_chats(smollm2, KEY)}", "refiner.api_key_env=OWN_KEY"),
-            # vLLM's servers alone know the last one: so they end where replicas do.
-            r'refiner.extra_body={stop:"\n```\n",include_stop_str_in_output:true}',
             *(f"run_dir={run_dir}", f"constraint.mode={mode}", "console=log", *TRAINERS[trainer]),
             *("trainer.total_training_steps=2", "trainer.save_freq=-1", "measure.num_kl_rollouts=0"),
         ],

@@ -1,6 +1,7 @@
 """A refiner by URL whose server does whatever a stranger's server may do: it costs refinements, and tells no key."""
 
 import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import TextRefiner
 from refiner_worker import external
 from refiner_worker.config import TEMPLATES, RefinerConfig
-from refiner_worker.external import ExternalClient, ExternalRefiner, fault
+from refiner_worker.external import ExternalClient, ExternalRefiner, Served, fault
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
 
@@ -25,6 +26,7 @@ KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"
 NUM_ROLLOUTS, FEW, MAX_TOKENS = 100, 10, 24
 SHORT_S, LONG_S = 12.0, 120.0
 GOOD = chat("abcd")
+SERVED = Served(model=MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,7 @@ def play(
     logs.set_level(logging.INFO)
     logs.set_level(logging.DEBUG, "openai")
     with serving(answer) as server:
-        client = ExternalClient(servers={server.url: MODEL}, config=config(server.url, request_timeout_s=limit_s))
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, request_timeout_s=limit_s))
         found = refined(client, tokenizer, number)
     said = repr(found) + logs.text + repr(client)
     assert not [part for part in (KEY, KEY[:8], KEY[-6:]) if part in said]
@@ -122,6 +124,7 @@ AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
     "cut": (chat("abcd", "length"), Verdict.TRUNCATED),
     "filtered": (chat("abcd", "content_filter"), Verdict.REQUEST),
     "unfinished": (chat("abcd", None), Verdict.REQUEST),
+    "the key": (chat(f"abcd {KEY}"), Verdict.REQUEST),
     "no text": (chat(None), Verdict.EMPTY),
     "no text but a list": (chat([{"text": "x"}]), Verdict.REQUEST),
     "a control token": (chat("ab<|im_end|>cd"), Verdict.ENCODING),
@@ -181,7 +184,7 @@ def test_what_never_comes(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO)
     servers = [Server(always(reply or GOOD)) for reply, _ in NEVER.values()]
     clients = [
-        ExternalClient(servers={one.url: MODEL}, config=config(one.url, request_timeout_s=SHORT_S)) for one in servers
+        ExternalClient(servers={one.url: SERVED}, config=config(one.url, request_timeout_s=SHORT_S)) for one in servers
     ]
     servers[-1].end()
 
@@ -205,41 +208,47 @@ def test_what_is_sent_and_what_it_costs(tokenizer: Any) -> None:
     """The words of the template, the sizes, and what the user adds; nothing names the rollout."""
     extra = {"temperature": None, "top_k": 3, "chat_template_kwargs": {"enable_thinking": False}}
     with serving(always(GOOD)) as server:
-        client = ExternalClient(servers={server.url: "m"}, config=config(server.url, extra_body=extra))
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, extra_body=extra))
         (found,) = refined(client, tokenizer, 1)
     prompt = RefinerPrompt(TEMPLATES / "general.jinja", tokenizer)
     words = prompt.content([{"role": "user", "content": "Say yes."}], "No 0.", 0.0)
     kept = {"top_k": 3, "chat_template_kwargs": {"enable_thinking": False}, "max_tokens": MAX_TOKENS}
-    assert server.bodies == [{"model": "m", "messages": [{"role": "user", "content": words}], **kept}]
+    assert server.bodies == [{"model": MODEL, "messages": [{"role": "user", "content": words}], **kept}]
     assert (found.num_prompt_tokens, found.num_generated_tokens) == (11, 7)
 
 
 def test_a_server_says_when_it_wants_to_be_asked(tokenizer: Any) -> None:
     with serving(first(1, error(429, retry_after="1"))) as server:
-        refined(ExternalClient(servers={server.url: "m"}, config=config(server.url)), tokenizer, 9)
+        refined(ExternalClient(servers={server.url: SERVED}, config=config(server.url)), tokenizer, 9)
         assert all(second - before >= 1 for before, second in server.asked.values())
 
 
 def test_a_template_with_tags_gets_what_stands_between_them(tokenizer: Any) -> None:
     """The server may end at the closing tag, of which it then says nothing; the opening one nobody wrote for it."""
     with serving(always(chat("Sure.\n<refined>\nabcd\n"))) as server:
-        client = ExternalClient(servers={server.url: "m"}, config=config(server.url, template="dialogue"))
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, template="dialogue"))
         (found,) = refined(client, tokenizer, 1)
     assert found.verdict is Verdict.ACCEPTED and tokenizer.decode(found.token_ids[:-1]) == "abcd"
     assert server.bodies[0]["stop"] == "</refined>"
 
 
-def test_an_answer_that_ends_with_its_program(tokenizer: Any) -> None:
-    """The fence is a part of it, so that the server is not told to end there: it would leave it out."""
-    with serving(always(chat("```\nab\n```\nThis program", "length"))) as server:
-        client = ExternalClient(servers={server.url: "m"}, config=config(server.url, template="apps"))
-        (found,) = refined(client, tokenizer, 1)
-    assert tokenizer.decode(found.token_ids[:-1]) == "```\nab\n```" and "stop" not in server.bodies[0]
+@pytest.mark.parametrize("owner", ["vllm", "sglang", "somebody"])
+def test_an_answer_that_ends_with_its_program(tokenizer: Any, owner: str) -> None:
+    """The fence is a part of it: a server that would leave it out is not told to end there."""
+    models = Reply(body=json.dumps({"data": [{"id": MODEL, "owned_by": owner}]}).encode())
+    with serving(always(chat("```\nab\n```\nThis program", "length")), models=models) as server:
+        refiner = ExternalRefiner(config(server.url, template="apps"))
+        refiner.wake_up()
+        (found,) = refined(refiner.client(), tokenizer, 1)
+    assert tokenizer.decode(found.token_ids[:-1]) == "```\nab\n```"
+    sent = {name: value for name, value in server.bodies[0].items() if "stop" in name}
+    expected = {"vllm": {"include_stop_str_in_output": True}, "sglang": {"no_stop_trim": True}}
+    assert sent == ({"stop": "\n```\n", **expected[owner]} if owner in expected else {})
 
 
 def test_requests_at_once_have_a_limit(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(always(GOOD)) as server:
-        client = ExternalClient(servers={server.url: "m"}, config=config(server.url), num_processes=64)
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url), num_processes=64)
         found = refined(client, tokenizer, 3 * FEW)
     assert {one.verdict for one in found} == {Verdict.ACCEPTED}
     assert 1 <= server.most_at_once <= 256 // 64
@@ -253,10 +262,14 @@ def closed_port() -> str:
 def test_another_server_has_the_requests_of_a_lost_one(tokenizer: Any) -> None:
     with serving(always(GOOD)) as server:
         urls = closed_port(), server.url
-        client = ExternalClient(servers=dict.fromkeys(urls, "m"), config=config(*urls))
+        client = ExternalClient(servers=dict.fromkeys(urls, SERVED), config=config(*urls))
         found = refined(client, tokenizer, 3 * FEW)
     assert {one.verdict for one in found} == {Verdict.ACCEPTED} and server.num_asked == 3 * FEW
     assert max(one.num_retries for one in found) == 1
+
+
+def models(refiner: ExternalRefiner) -> dict[str, str]:
+    return {url: one.model for url, one in refiner.client().servers.items()}
 
 
 def test_who_is_there_is_asked_before_every_step() -> None:
@@ -270,14 +283,14 @@ def test_who_is_there_is_asked_before_every_step() -> None:
     urls = [one.url for one in servers]
     there, by_name = ExternalRefiner(config(*urls)), ExternalRefiner(config(*urls, served_model_name="mine"))
     assert (there.wake_up(), by_name.wake_up()) == (0, 0)
-    assert there.client().servers == {urls[0]: "first"}
-    assert by_name.client().servers == {urls[0]: "mine", urls[1]: "mine"}, "one that lists nothing may still answer"
+    assert models(there) == {urls[0]: "first"}
+    assert models(by_name) == {urls[0]: "mine", urls[1]: "mine"}, "one that lists nothing may still answer"
     servers[0].end()
     there.wake_up()
     assert there.client().servers == {}
     again = Server(always(GOOD), port=servers[0].server_address[1])
     there.wake_up()
-    assert there.client().servers == {urls[0]: MODEL}
+    assert models(there) == {urls[0]: MODEL}
     for one in (*servers[1:], again):
         one.end()
 
