@@ -21,7 +21,12 @@ DEATHS = (RayActorError, OutOfMemoryError)
 
 
 class RefinerRequestError(RuntimeError):
-    """A request failed on every replica that could be asked."""
+    """A request failed on every replica that could be asked, or what it brought is of no use."""
+
+    def __init__(self, why: str, failure: str = "request") -> None:
+        """Say why, and what became of the refinement (``Verdict``)."""
+        super().__init__(why)
+        self.failure = failure
 
 
 async def is_dead(server: ActorHandle, engine: str) -> bool:
@@ -53,6 +58,11 @@ class RefinerClient:
     """Which of them this is: the beginning of its requests' ids."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
     _slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
+
+    @property
+    def handles(self) -> list[ActorHandle]:
+        """The servers that are actors of this run."""
+        return list(self.servers.values())
 
     def slot(self) -> asyncio.Semaphore:
         """Return what to make a request in (``async with``): it waits while as many as are allowed are under way.

@@ -31,17 +31,27 @@ class RefinerConfig:
 
     model_path: str = from_key("actor_rollout_ref.model.path")
     """Hugging Face folder or hub id of the reference model pi_0. Default: the actor's initial model."""
-    placement: Literal["colocated", "dedicated", "shared"] = "colocated"
+    placement: Literal["colocated", "dedicated", "shared", "external"] = "colocated"
     """Where its replicas live. ``colocated``: on the training GPUs, awake only during the refine stage. ``dedicated``:
     on GPUs of their own, always awake. ``shared``: none of its own; the policy is a LoRA on pi_0, and its rollout
-    servers are asked without the adapter."""
+    servers are asked without the adapter. ``external``: nowhere here; servers that somebody else hosts are asked by
+    ``url``."""
+    url: str | list[str] | None = None
+    """Placement ``external``: the base URL of an OpenAI-compatible server (``http://host:8000/v1``), or of several."""
+    served_model_name: str | None = None
+    """Placement ``external``: the model to ask for. Null: the first that the server lists."""
+    api_key_env: str | None = None
+    """Placement ``external``: the name of the environment variable that holds the key, on every node. Null: no key."""
+    extra_body: dict[str, Any] | None = None
+    """Placement ``external``: further fields of every request, such as ``{reasoning_effort: low}``; a null takes out
+    one that is sent (``{temperature: null}``)."""
     nnodes: int = 1
     """Placement ``dedicated``: its nodes."""
     n_gpus_per_node: int | None = None
     """Placement ``dedicated``: its GPUs on each node."""
     streaming: bool | None = None
     """Refine each group as soon as its last response is rewarded, while others are still being written. Null: where the
-    refiner is awake then (``dedicated``, ``shared``)."""
+    refiner is awake then (``dedicated``, ``shared``, ``external``)."""
     num_replicas: Positive | None = None
     """Replicas. Default: as many as fit on the GPUs of the placement."""
     template: str = "general"
@@ -78,7 +88,8 @@ class RefinerConfig:
     num_draft_tokens: Positive = 8
     """Tokens of a draft, at most."""
     request_timeout_s: Seconds = 600
-    """A refinement that is not there so many seconds after its request was sent, its reward included, is failed."""
+    """A refinement that is not there so many seconds after its request was first sent, its reward included, is
+    failed."""
     on_replica_death: Literal["restart", "continue", "stop"] = "restart"
     """What follows in the next step: ``restart`` it (and end the run if that fails), ``continue`` with those that are
     left, in the end without refinements, or ``stop`` the run. The step in which it dies loses its refinements only."""
@@ -94,9 +105,20 @@ class RefinerConfig:
         return self.placement == "dedicated"
 
     @property
+    def has_replicas(self) -> bool:
+        """Whether the run hosts replicas of the reference model."""
+        return self.placement in ("colocated", "dedicated")
+
+    @property
+    def urls(self) -> list[str]:
+        """The servers that are asked by URL."""
+        return [self.url] if isinstance(self.url, str) else self.url or []
+
+    @property
     def streams(self) -> bool:
         """Whether responses are refined during the rollout."""
-        return self.placement == "shared" or (self.is_dedicated and self.streaming is not False)
+        may_choose = self.placement in ("dedicated", "external")
+        return self.placement == "shared" or (may_choose and self.streaming is not False)
 
     def is_maximal(self, reward: float | None) -> bool:
         """Tell whether a reward cannot improve. verl keeps rewards in float32: 0.9 is less there than it is here."""

@@ -130,8 +130,14 @@ class RefinerPrompt:
         told: Mapping[str, str] | None = None,
     ) -> list[int]:
         """Return the token ids of one refiner prompt; control tokens that stand in its texts are text."""
-        content = self._template.render(self._variables(messages, response, reward, told or {}))
+        content = self.content(messages, response, reward, told=told)
         return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags else "")
+
+    def content(
+        self, messages: list[dict[str, Any]], response: str, reward: float, *, told: Mapping[str, str] | None = None
+    ) -> str:
+        """Return one refiner prompt as the words of a user message."""
+        return self._template.render(self._variables(messages, response, reward, told or {}))
 
     def max_tokens(self, max_prompt_tokens: int, max_response_tokens: int) -> int:
         """Return the length of the longest refiner prompt, in tokens.

@@ -39,7 +39,7 @@ class Hosting:
             pools.resource_pool_spec[OWN_POOL] = [refiner.n_gpus_per_node] * refiner.nnodes
         takes_turns = not refiner.is_dedicated and can_sleep(self._plan.refiner_rollout)
         self._pools = EarlyPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping)
-        if not (self._is_shared or takes_turns):
+        if refiner.has_replicas and not takes_turns:
             self._pools.create_resource_pool()
             # Made when they are first asked for, which this thread and the other one would do at the same time.
             for pool in self._pools.resource_pool_dict.values():
@@ -48,11 +48,15 @@ class Hosting:
         return self._pools
 
     def finish(self, rollout_replicas: list[RolloutReplica]) -> HostedRefiner:
-        """Return the refiner when it serves: a :class:`RefinerGroup`, or what stands for it in placement ``shared``."""
+        """Return the refiner when it serves: a :class:`RefinerGroup`, or what stands for it where there is none."""
         if self._is_shared:
             from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without
 
             return SharedRefiner(self._refiner, rollout_replicas)
+        if self._refiner.placement == "external":
+            from refiner_worker.external import ExternalRefiner  # here: it needs openai
+
+            return ExternalRefiner(self._refiner)
         return self._group.result() if self._group else self._start()
 
     def _start(self) -> RefinerGroup:

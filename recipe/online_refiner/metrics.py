@@ -50,7 +50,11 @@ MEANING = {
     "refiner/drafted_tokens": "tokens of these drafts; 0 without refiner.draft",
     "refiner/spec_accept_rate": "share of these tokens that the refiner accepted; 0 without refiner.draft",
     "refiner/spec_accept_length": "tokens that a pass over a draft brought: the accepted ones, and one more",
-    "refiner/num_replicas": "replicas of the refiner that were alive when the step asked them",
+    "refiner/latency_p50_s": "seconds from a request to the refiner's answer, its retries included, median; 0 if none "
+    "was answered",
+    "refiner/latency_p95_s": "the same, 95th percentile",
+    "refiner/num_retries": "requests that were sent again to a busy or lost server of refiner.placement=external",
+    "refiner/num_replicas": "replicas of the refiner (external: servers) that were alive when the step asked them",
     "refiner/num_restarts": "replicas that had died and were started anew before the step",
     "refiner/staleness_mean": "used refinements: how many syncs of the rollout's weights lie between those that ended "
     "the response and those of the step, as verl's training/off_policy/trajectory_staleness; 0 if none",
@@ -82,8 +86,9 @@ MEANING = {
     "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
     "not a number (null in metrics.jsonl) where no replica answered",
     "tokens/rollout": "tokens of the responses, the output of tools included",
-    "tokens/refine_prompt": "prompt tokens sent to the refiner",
-    "tokens/refine": "tokens that the refiner generated",
+    "tokens/refine_prompt": "prompt tokens sent to the refiner; those of an external one as its server counts them, or "
+    "if it does not tell in the policy's tokens",
+    "tokens/refine": "tokens that the refiner generated, counted in the same way",
     "tokens/refine_kept": "tokens of responses that refinements were begun with; 0 without refiner.keep_prefix",
     "tokens/refine_log_prob": "tokens of refinements that the actor scored",
     "tokens/kl_ref": "tokens that the reference model scored for kl_ref",
@@ -120,6 +125,10 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
     "refiner/spec_accept_length": lambda state: state.metrics["refiner/num_drafts"],
     "refiner/copied": lambda state: sum(
         pair.num_refined_tokens for pair in state.pairs.values() if pair.num_copied_tokens is not None
+    ),
+    **dict.fromkeys(
+        ["refiner/latency_p50_s", "refiner/latency_p95_s"],
+        lambda state: sum(pair.latency_s is not None for pair in state.pairs.values()),
     ),
     "refiner/staleness_mean": lambda state: len(state.used),
     "constraint/cross_entropy_all": lambda state: state.metrics["tokens/refine_log_prob"],
@@ -238,6 +247,8 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     gains = [pair.refined_reward - pair.reward for pair in pairs if pair.is_accepted]
     distances = [pair.edit_distance for pair in pairs if pair.edit_distance is not None]
     shown = [pair for pair in pairs if pair.num_copied_tokens is not None]
+    latencies = [pair.latency_s for pair in pairs if pair.latency_s is not None]
+    median_s, late_s = np.percentile(latencies, [50, 95]) if latencies else (0.0, 0.0)
     return {
         "refiner/num_attempted": sum(not one.is_skipped and one is not Verdict.OWN for one in verdicts),
         "refiner/num_accepted": len(gains),
@@ -248,6 +259,9 @@ def refine_metrics(state: StepState) -> dict[str, float]:
         / max(1, sum(pair.num_refined_tokens for pair in shown)),
         "refiner/reward_gain": float(np.mean(gains)) if gains else 0.0,
         "refiner/edit_distance": float(np.mean(distances)) if distances else 0.0,
+        "refiner/latency_p50_s": float(median_s),
+        "refiner/latency_p95_s": float(late_s),
+        "refiner/num_retries": sum(pair.num_retries for pair in pairs),
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},
         **{f"refiner/failed/{reason}": verdicts.count(reason) for reason in FAILURES},
         "tokens/refine_prompt": sum(pair.num_prompt_tokens for pair in pairs),

@@ -31,6 +31,8 @@ class Verdict(StrEnum):
     """Failed: cut by the length limit."""
     EMPTY = "empty"
     """Failed: no text."""
+    ENCODING = "encoding"
+    """Failed: a server's text that the policy's tokens cannot hold, such as the name of a control token."""
     REWARD = "reward"
     """Failed: the reward function raised an error."""
     WORKER = "worker"
@@ -62,7 +64,7 @@ class Verdict(StrEnum):
 SKIPPED = (Verdict.MAX_REWARD, Verdict.NOT_CHOSEN, Verdict.TOO_LONG, Verdict.NO_TURN, Verdict.NOT_ASKED)
 FAILURES = (
     *(Verdict.TIMEOUT, Verdict.REQUEST, Verdict.TRUNCATED),
-    *(Verdict.EMPTY, Verdict.REWARD, Verdict.WORKER),
+    *(Verdict.EMPTY, Verdict.ENCODING, Verdict.REWARD, Verdict.WORKER),
 )
 
 
@@ -164,6 +166,10 @@ class Refinement:
     """How many ids of the turn the refiner's answer was begun with (``refiner.keep_prefix``): a' begins with them."""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
+    num_retries: int = 0
+    """How often its request was sent again (``refiner.placement=external``)."""
+    latency_s: float | None = None
+    """Seconds from its request to the answer; None if there was none."""
     num_copied_tokens: int | None = None
     """How many tokens of a' stand in the sibling or solution that the refiner was shown; None: it was shown neither."""
     in_place: list[float] = field(default_factory=list)
@@ -199,6 +205,8 @@ class Pair:
     """As in :class:`Refinement`, as the next ones."""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
+    num_retries: int = 0
+    latency_s: float | None = None
     num_copied_tokens: int | None = None
     is_scored_in_place: bool = False
     """Whether pi_0 has scored the turn itself."""

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,7 @@ class Plan:
             host=self.host_memory,
             num_gpus=self.num_gpus,
             policy=self.policy_shape,
-            refiner=self.refiner_shape if blocks.hosts_refiner and not blocks.is_shared else None,
+            refiner=self.refiner_shape if blocks.hosts_refiner and blocks.refiner.has_replicas else None,
             refiner_rollout=self.refiner_rollout,
             refiner_model_len=self.max_model_len,
             is_dedicated=blocks.refiner.is_dedicated,
@@ -96,10 +97,10 @@ class Plan:
         if blocks.hosts_refiner:
             placement = blocks.refiner.placement + (", streaming" if blocks.streams else "")
             template = "+".join([blocks.refiner.template, *blocks.refiner.context])
-            lines["refiner"] = (
-                f"{blocks.refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas, "
-                f"{placement}, context {self.max_model_len} tokens, template {template}"
-            )
+            who = f"{blocks.refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas"
+            if blocks.refiner.urls:
+                who = f"{blocks.refiner.served_model_name or 'the first model'} of {', '.join(blocks.refiner.urls)}"
+            lines["refiner"] = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
         if blocks.refines:
             lines["a step"] += f", as many refinements of at most {blocks.refiner.response_length} tokens"
         text = "\n".join(f"{name:<14} {text}" for name, text in lines.items())
@@ -121,7 +122,9 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     actor_config = refiner_config
     if refiner.model_path != config.actor_rollout_ref.model.path:
         actor_config = _hf_config(config.actor_rollout_ref.model, "actor_rollout_ref.model.path")
-    max_positions = get_max_position_embeddings(refiner_config)
+    # Of a model that is served elsewhere nobody knows it.
+    is_known = refiner.placement != "external"
+    max_positions = get_max_position_embeddings(refiner_config) if is_known else sys.maxsize
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)

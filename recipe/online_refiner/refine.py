@@ -5,15 +5,15 @@ group is complete; it knows neither of them nor the TransferQueue.
 """
 
 import asyncio
-import functools
 import itertools
 import math
 import random
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.constraint import accepts
@@ -21,12 +21,20 @@ from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.copying import num_copied
+from refiner_worker.own_tokens import encode_like, starts
 from refiner_worker.parsing import Answer, conversation, decode, parse_answer
-from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
+from refiner_worker.prompts import OPEN_TAG, InPlacePrompt, RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
+
+if TYPE_CHECKING:  # it imports openai
+    from refiner_worker.external import ExternalClient
 
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
 """Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
+
+
+MAX_CHARACTERS = 32
+"""Of a token: a longer text is not even encoded."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,7 +161,7 @@ class Refiner:
         result = Refinement(verdict=Verdict.TIMEOUT, num_prompt_tokens=len(prompt_ids), num_kept_tokens=num_kept)
         try:
             async with self.client.slot():
-                await asyncio.wait_for(self._attempt(rollout, prompt_ids, result), self.config.request_timeout_s)
+                await asyncio.wait_for(self._attempt(rollout, told, prompt_ids, result), self.config.request_timeout_s)
         except TimeoutError:  # what the reward has set meanwhile does not count
             result.verdict = Verdict.TIMEOUT
         result.num_prompt_tokens += num_read
@@ -165,7 +173,7 @@ class Refiner:
 
         What of the turn the prompt ends with is the beginning of the refiner's answer (``refiner.keep_prefix``).
         """
-        prompt_ids = await self._on_thread(self._encode, rollout, told)
+        prompt_ids = await self._on_thread(self._render, self.prompt.encode, rollout, told)
         turn = rollout.turn_ids[: self._most_tokens(rollout)]
         if not self.config.keep_prefix or len(prompt_ids) + len(turn) >= self.max_model_len:
             return prompt_ids, 0, 0
@@ -174,15 +182,15 @@ class Refiner:
         num_kept = num_kept_tokens(rollout, log_probs or [], whole, self._most_tokens(rollout), self.config.temperature)
         return prompt_ids + turn[:num_kept], num_kept, len(prompt_ids) + len(turn)
 
-    async def _attempt(self, rollout: Rollout, prompt_ids: list[int], result: Refinement) -> None:
-        kept = rollout.turn_ids[: result.num_kept_tokens]
-        num_left = self._most_tokens(rollout) - len(kept)
+    async def _attempt(self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement) -> None:
+        kept, asked_at = rollout.turn_ids[: result.num_kept_tokens], time.monotonic()
         try:
-            generated = await self.client.generate(prompt_ids, self.prompt.stop, num_left)
+            generated = await self._generate(rollout, told, prompt_ids, result)
         except RefinerRequestError as error:
-            result.verdict, result.text = Verdict.REQUEST, str(error)
+            result.verdict, result.text = Verdict(error.failure), str(error)
             return
-        result.num_generated_tokens = len(generated)
+        result.latency_s = time.monotonic() - asked_at
+        result.num_generated_tokens = result.num_generated_tokens or len(generated)
         answer = await self._on_thread(self._parse, generated, rollout, kept)
         result.text = answer.text
         if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
@@ -196,6 +204,13 @@ class Refiner:
         result.token_ids, result.reward = answer.token_ids, reward
         result.verdict = Verdict.ACCEPTED if accepts(reward, rollout.reward) else Verdict.NOT_BETTER
 
+    async def _generate(
+        self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement
+    ) -> list[int]:
+        """Return what the refiner writes, with the EOS token or stop string that ended it."""
+        num_left = self._most_tokens(rollout) - result.num_kept_tokens
+        return await self.client.generate(prompt_ids, self.prompt.stop, num_left)
+
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
         """Return what of ``refiner.context`` there is to tell; of the group, those who had the same session so far."""
         wanted = self.prompt.limits
@@ -205,11 +220,11 @@ class Refiner:
             told["sibling"] = decode(self.prompt.tokenizer, best.turn_ids) if best.reward > rollout.reward else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
-    def _encode(self, rollout: Rollout, told: dict[str, str]) -> list[int]:
+    def _render(self, form: Callable[..., Any], rollout: Rollout, told: dict[str, str]) -> Any:
+        """Return the prompt in a form: ``self.prompt.encode`` or ``self.prompt.content``."""
         tokenizer = self.prompt.tokenizer
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        response = decode(tokenizer, rollout.turn_ids)
-        return self.prompt.encode(chat, response, rollout.reward, told=told)
+        return form(chat, decode(tokenizer, rollout.turn_ids), rollout.reward, told=told)
 
     def _num_copied(self, rollout: Rollout, refinement: Refinement, told: dict[str, str]) -> int | None:
         texts = [text for name, text in told.items() if name in ("sibling", "solution")]
@@ -238,6 +253,31 @@ class Refiner:
 
     async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.thread, function, *arguments)
+
+
+class TextRefiner(Refiner):
+    """Asks servers that read and write words, and puts what they write into the policy's tokens."""
+
+    client: "ExternalClient"
+
+    async def _generate(
+        self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement
+    ) -> list[int]:
+        content = await self._on_thread(self._render, self.prompt.content, rollout, told)
+        stop, limit = self.prompt.stop, self._most_tokens(rollout)
+        text, is_whole = await self.client.write(content, stop, not self.prompt.uses_tags, limit, result)
+        text = text.partition(OPEN_TAG)[2] or text if self.prompt.uses_tags else text
+        text = text[: text.find(stop) + len(stop)] if stop and stop in text else text
+        if len(text) > limit * MAX_CHARACTERS:
+            raise RefinerRequestError(text[:limit], failure="truncated")
+        ids = await self._on_thread(encode_like, text, rollout.turn_ids, self.prompt.tokenizer)
+        if ids is None:
+            raise RefinerRequestError(text, failure="encoding")
+        return [*ids, self.turn_end.of(rollout.turn_ids)] if is_whole else ids
+
+
+REFINERS: dict[str, type[Refiner]] = {"external": TextRefiner}
+"""By placement, where it is another one than :class:`Refiner`."""
 
 
 def _best_of(rollout: Rollout, rollouts: list[Rollout]) -> Rollout:
@@ -278,24 +318,8 @@ def num_kept_tokens(rollout: Rollout, log_probs: list[float], whole: list[int], 
 
 
 def whole_characters(ids: list[int], tokenizer: Any) -> list[int]:
-    """Return the places in a text's tokens where a new character begins; always with 0.
-
-    Example: an emoji of four bytes may be four tokens, of which only the first place counts.
-    """
-    places, context, done = [], 0, 0
-    for end in range(1, len(ids) + 1):
-        if done == end - 1:
-            places.append(done)
-        known, text = _text(tokenizer, tuple(ids[context:done])), _text(tokenizer, tuple(ids[context:end]))
-        is_whole = len(text) > len(known) and not text.endswith("\N{REPLACEMENT CHARACTER}")
-        if is_whole or end - done == 4:  # no character has more bytes
-            context, done = done, end
-    return places
-
-
-@functools.lru_cache(maxsize=1 << 16)  # a text has few pairs of tokens, and other texts have the same ones
-def _text(tokenizer: Any, ids: tuple[int, ...]) -> str:
-    return decode(tokenizer, list(ids))
+    """Return the places in a text's tokens where a new character begins; always with 0."""
+    return [place for place, _ in starts(ids, tokenizer) if place < len(ids)]
 
 
 async def reference_log_probs(client: RefinerClient, rollout: Rollout) -> list[float] | None:

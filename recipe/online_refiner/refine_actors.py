@@ -35,7 +35,7 @@ from recipe.online_refiner import rows as queue
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraint import counterparts, times_charged
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import Refiner, in_place, reference_log_probs
+from recipe.online_refiner.refine import REFINERS, Refiner, in_place, reference_log_probs
 from recipe.online_refiner.run_files import Records
 from refiner_worker.client import DEATHS, RefinerClient
 from refiner_worker.group import RunEndedError
@@ -99,7 +99,7 @@ class RefineWorker:
         started_at = time.time()
         await asyncio.to_thread(refuse, rows, is_reward_model_colocated=self._is_reward_model_colocated)
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
-        refiner = Refiner(
+        refiner = REFINERS.get(self._config.placement, Refiner)(
             config=self._config,
             client=client,
             prompt=self._prompt,
@@ -161,6 +161,8 @@ class RefineWorker:
             num_kept_tokens=kept,
             num_prompt_tokens=refinement.num_prompt_tokens,
             num_generated_tokens=refinement.num_generated_tokens,
+            num_retries=refinement.num_retries,
+            latency_s=refinement.latency_s,
             num_copied_tokens=refinement.num_copied_tokens,
             is_scored_in_place=bool(refinement.in_place),
             detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],

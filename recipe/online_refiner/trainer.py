@@ -145,7 +145,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _tell_prometheus(self) -> None:
         """Let Prometheus read the refiner's servers beside the rollout's, of which verl has told it."""
         rollout = self.config.actor_rollout_ref.rollout
-        if rollout.prometheus.enable and not self.blocks.is_shared:
+        if rollout.prometheus.enable and self.blocks.refiner.has_replicas:
             managers = [self.llm_server_manager, getattr(self, "standalone_server_manager", None)]
             addresses = [address for manager in managers if manager for address in manager.server_addresses]
             update_prometheus_config(rollout.prometheus, [*addresses, *self.group.client().servers], rollout.name)
@@ -236,10 +236,10 @@ class OnlineRefinerTrainer(PPOTrainer):
         with marked_timer("kl_ref", ours):
             if self.blocks.measures_kl:
                 self.stages.score_with_reference(batch, state, client)
-        state.metrics["memory_gb/refine"] = most_used_gb(client.servers.values())
+        state.metrics["memory_gb/refine"] = most_used_gb(client.handles)
         with marked_timer("refine", ours):
             self.group.sleep()
-        state.metrics["memory_gb/refined"] = most_used_gb(client.servers.values())
+        state.metrics["memory_gb/refined"] = most_used_gb(client.handles)
         ours["wait_refiner"] = state.metrics["timing_s/wait_refiner"]
         add_seconds(self.timing_raw, ours)
         if self.blocks.refines:

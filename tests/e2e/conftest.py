@@ -1,7 +1,10 @@
 """A small task for whole jobs (the tiny model is rewarded for small letters), and stock verl's runs of it."""
 
+import contextlib
 import functools
+import socket
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +71,40 @@ def own_ray() -> Iterator[dict[str, str]]:
     """Yield what lets a cluster that is started here be found by nobody else: Ray's folder, with room for sockets."""
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         yield {"RAY_TMPDIR": folder}
+
+
+@pytest.fixture(scope="module")
+def serve_chats(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable]:
+    """Yield a function that serves a model by vLLM's own server, once, to who has a key, and returns its URL."""
+    jobs = []
+
+    @functools.cache
+    def serve(model: Path, key: str) -> str:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        arguments = ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
+        arguments += ["--enforce-eager", "--max-model-len", "2048", "--generation-config", "vllm"]
+        job = start_marked(
+            ["-m", "vllm.entrypoints.openai.api_server", *arguments],
+            cwd=tmp_path_factory.mktemp("server"),
+            environment={"VLLM_API_KEY": key, "OMP_NUM_THREADS": "1"},
+        )
+        jobs.append(job)
+        url = f"http://127.0.0.1:{port}/v1"
+        job.wait_until(lambda: _answers(f"{url}/models", key), 600)
+        return url
+
+    yield serve
+    for job in jobs:
+        job.kill_all()
+
+
+def _answers(url: str, key: str) -> bool:
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
+    with contextlib.suppress(OSError), urllib.request.urlopen(asked, timeout=5) as answer:
+        return answer.status == 200
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,12 @@ The line ends with the rule's id, its name with hyphens, which tests and the doc
 A new rule is a function here and a case in its test.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 import fsspec
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -21,6 +23,7 @@ from recipe.online_refiner.config.fields import (
 )
 from recipe.online_refiner.megatron import layout, rows_multiple
 from recipe.sizing.refusals import refusal
+from refiner_worker.config import RefinerConfig
 from refiner_worker.drafts import SUFFIX_PACKAGE
 from refiner_worker.engines import ENGINES
 
@@ -198,6 +201,64 @@ def shared_refiner_has_no_servers_of_its_own(run: Run) -> str | None:
     return (
         "refiner.placement=shared: the rollout's servers refine while they are awake; leave refiner.streaming, "
         "refiner.num_replicas and refiner.draft null and refiner.rollout empty"
+    )
+
+
+OF_EXTERNAL = ("url", "served_model_name", "api_key_env", "extra_body")
+OF_HOSTING = ("nnodes", "num_replicas", "rollout", "draft", "num_draft_tokens", "on_replica_death")
+
+
+def _changed(refiner: RefinerConfig, names: tuple[str, ...]) -> list[str]:
+    plain = RefinerConfig(response_length=1)
+    return [f"refiner.{name}" for name in names if getattr(refiner, name) != getattr(plain, name)]
+
+
+@rule("config")
+def external_refiner_has_urls(run: Run) -> str | None:
+    """An external refiner has URLs without a key, another one none."""
+    refiner = run.blocks.refiner
+    if refiner.placement != "external":
+        changed = _changed(refiner, OF_EXTERNAL)
+        return f"{changed[0]} is for refiner.placement=external; set that, or leave it out" if changed else None
+    parts = [urlsplit(url) for url in refiner.urls]
+    if not parts or any(part.scheme not in ("http", "https") or not part.hostname for part in parts):
+        return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
+    if any(part.username or part.password or part.query or part.fragment for part in parts):
+        return "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
+    if refiner.api_key_env is not None and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", refiner.api_key_env):
+        return "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"
+    return None
+
+
+@rule("config")
+def external_refiner_is_not_hosted(run: Run) -> str | None:
+    """Nothing of an external refiner is hosted."""
+    refiner = run.blocks.refiner
+    changed = _changed(refiner, OF_HOSTING)
+    if refiner.model_path != run.config.actor_rollout_ref.model.path:
+        changed.append("refiner.model_path")
+    if refiner.placement != "external" or not changed:
+        return None
+    return (
+        f"refiner.placement=external hosts no replicas: leave {', '.join(changed)} out; the server has its own model "
+        "and settings"
+    )
+
+
+@rule("config")
+def external_refiner_has_no_log_probs(run: Run) -> str | None:
+    """Nothing asks an external refiner for log-probs."""
+    blocks, actor = run.blocks, run.config.actor_rollout_ref
+    if blocks.refiner.placement != "external":
+        return None
+    if blocks.refiner.keep_prefix:
+        return "refiner.keep_prefix=true goes by the refiner's log-probs, which no server gives by URL; set it to false"
+    if not blocks.measures_kl_by_actor or actor.model.lora_rank > 0:
+        return None
+    return (
+        f"measure.num_kl_rollouts={blocks.num_kl_rollouts} with refiner.placement=external: the actor measures the KL "
+        "to its own initial weights; set actor_rollout_ref.actor.use_kl_loss=true and "
+        "actor_rollout_ref.actor.kl_loss_coef=0, or train a LoRA (actor_rollout_ref.model.lora_rank above 0)"
     )
 
 
@@ -421,7 +482,7 @@ def shared_servers_are_the_reference(run: Run) -> str | None:
 def refiner_has_an_engine(run: Run) -> str | None:
     """Replicas of the refiner run on an engine that is known, with drafts that it has."""
     blocks, rollout = run.blocks, run.config.actor_rollout_ref.rollout
-    if blocks.is_shared or not blocks.hosts_refiner:
+    if not blocks.refiner.has_replicas or not blocks.hosts_refiner:
         return None
     engine = blocks.refiner.rollout.get("name") or OmegaConf.select(rollout, "name", throw_on_missing=False)
     if engine not in ENGINES:
@@ -508,8 +569,8 @@ def separate_trainer_has_its_parts(run: Run) -> str | None:
     is_offloaded = config.trainer.device != "cpu" and actor.get("fsdp_config", {}).get("param_offload", False)
     is_unsharded = actor.strategy == "fsdp2" and not actor.fsdp_config.reshard_after_forward
     why = {
-        "refiner.placement=dedicated and refiner.n_gpus_per_node: no GPU is ever left to another refiner": (
-            blocks.refiner.is_dedicated or not blocks.hosts_refiner
+        "refiner.placement=dedicated and refiner.n_gpus_per_node (or external): no GPU is ever left to another one": (
+            blocks.refiner.placement in ("dedicated", "external") or not blocks.hosts_refiner
         ),
         "refiner.streaming=null: the actor would wait for every refinement": blocks.streams or not blocks.refines,
         "actor_rollout_ref.model.lora.merge=true: verl would send the base alone to the rollout": (
@@ -734,6 +795,16 @@ def refiner_has_the_policys_tokens(run: Run) -> str | None:
 
 
 @rule("files")
+def external_servers_answer(run: Run) -> str | None:
+    """Every server of an external refiner answers a short chat: its URL, model and key are right."""
+    if not run.blocks.hosts_refiner or run.blocks.refiner.placement != "external":
+        return None
+    from refiner_worker.external import fault  # here: it imports openai
+
+    return fault(run.blocks.refiner)
+
+
+@rule("files")
 def suffix_drafts_are_installed(run: Run) -> str | None:
     """Drafts by suffix trees have their package."""
     if not run.blocks.hosts_refiner or run.blocks.refiner.draft != "suffix" or find_spec(SUFFIX_PACKAGE):
@@ -865,7 +936,7 @@ def heads_are_cut_evenly(run: Run) -> str | None:
 def replicas_fit(run: Run) -> str | None:
     """The replicas fit on the GPUs of their placement."""
     wanted = run.blocks.refiner.num_replicas or 1
-    if run.plan.refiner_gpus // run.plan.replica_size >= wanted:
+    if run.blocks.refiner.placement == "external" or run.plan.refiner_gpus // run.plan.replica_size >= wanted:
         return None
     where = "GPUs of its own" if run.blocks.refiner.is_dedicated else "training GPUs"
     return (
@@ -879,7 +950,8 @@ def replicas_align_with_nodes(run: Run) -> str | None:
     """Replicas take equal parts of a node, or whole nodes, and leave none over: verl slices its pools so."""
     size, num_gpus = run.plan.replica_size, run.plan.refiner_gpus
     per_node = run.blocks.refiner.n_gpus_per_node or run.config.trainer.n_gpus_per_node
-    if (per_node % size == 0 or size % per_node == 0) and num_gpus % size == 0:
+    is_aligned = (per_node % size == 0 or size % per_node == 0) and num_gpus % size == 0
+    if is_aligned or run.blocks.refiner.placement == "external":
         return None
     return (
         f"refiner replicas of {size} GPUs do not align with {num_gpus} GPUs on nodes of {per_node}; set "

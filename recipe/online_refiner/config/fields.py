@@ -128,9 +128,9 @@ class MeasureConfig:
 
     num_kl_rollouts: NotNegative | None = None
     """Responses a step, at most, on which KL(pi_theta || pi_0) is measured with the refiner; 0: none. Null: 64, but
-    none where ``constraint.mode=none``, so that such a run has no second model.
-    Where verl has a reference worker (static KL), its log-probs of all responses are used instead; with placement
-    ``shared`` the actor's without its adapter."""
+    none where ``constraint.mode=none``, so that such a run has no second model, and with placement ``external``.
+    Where verl has a reference worker (static KL), its log-probs of all responses are used instead; with placements
+    ``shared`` and ``external`` the actor's without its adapter."""
     cross_entropy_all_every: NotNegative = 10
     """Measure the cross-entropy over all refinements, not only accepted ones, every so many steps; 0: never."""
 
@@ -179,24 +179,24 @@ class RefinementConfig:
 
     @property
     def hosts_refiner(self) -> bool:
-        """Whether the run needs replicas of the reference model (to refine, or to measure the KL to it)."""
+        """Whether the run needs the reference model (to refine, or to measure the KL to it)."""
         return self.refines or self.measures_kl
 
     @property
     def num_kl_rollouts(self) -> int:
         """Responses a step, at most, on which the KL to the reference is measured."""
-        default = 64 if self.refines else 0
+        default = 64 if self.refines and self.refiner.placement != "external" else 0
         return default if self.measure.num_kl_rollouts is None else self.measure.num_kl_rollouts
 
     @property
     def measures_kl(self) -> bool:
         """Whether the KL to the reference is measured with the refiner's replicas."""
-        return self.num_kl_rollouts > 0 and not self.has_reference_worker and not self.is_shared
+        return self.num_kl_rollouts > 0 and not self.has_reference_worker and self.refiner.has_replicas
 
     @property
     def measures_kl_by_actor(self) -> bool:
         """Whether it is measured with the actor, its adapter off: vLLM has no prompt log-probs beside adapters."""
-        return self.num_kl_rollouts > 0 and not self.has_reference_worker and self.is_shared
+        return self.num_kl_rollouts > 0 and not self.has_reference_worker and not self.refiner.has_replicas
 
     @property
     def is_shared(self) -> bool:

@@ -134,6 +134,7 @@ NONE, TRACKED = "constraint.mode=none", "measure.num_kl_rollouts=8"
 MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "actor", "rollout"))
 DEDICATED = ("refiner.placement=dedicated", "refiner.n_gpus_per_node=1")
 SHARED = ("refiner.placement=shared", f"{MODEL}.lora_rank=8")
+EXTERNAL = ("refiner.placement=external", "refiner.url=http://host:8000/v1")
 SOLVED = ("refiner.imitate_solved=true", "refiner.skip_reward_at_least=1.0")
 RESCUE = ("constraint.rescue_dead_groups=true", *DEDICATED, f"{ROLLOUT}.n=2")
 FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
@@ -168,6 +169,29 @@ MISTAKES = {
     "shared-refiner-has-no-servers-of-its-own": [
         *[(SHARED, f"refiner.{own}") for own in ("num_replicas=1", "draft=ngram", "streaming=false")],
         (SHARED, "refiner.rollout={gpu_memory_utilization: 0.4}"),
+    ],
+    "external-refiner-has-urls": [
+        *(((), f"refiner.{one}") for one in ("url=http://host/v1", "api_key_env=KEY", "extra_body={top_k: 1}")),
+        *(
+            (EXTERNAL, f"refiner.url={url}")
+            for url in ("null", "[]", "host:8000/v1", "[http://host/v1, ftp://host/v1]")
+        ),
+        *((EXTERNAL, f"refiner.url=https://{rest}") for rest in ("me:key@host/v1", "host/v1?key=1", "/v1")),
+        *((EXTERNAL, f"refiner.api_key_env={key}") for key in ("sk-key", "''", "9key")),
+    ],
+    "external-refiner-is-not-hosted": [
+        *(
+            (EXTERNAL, f"refiner.{own}")
+            for own in ("num_replicas=1", "draft=ngram", "nnodes=2", "on_replica_death=stop")
+        ),
+        (EXTERNAL, "refiner.rollout={gpu_memory_utilization: 0.4}"),
+        (EXTERNAL, "refiner.model_path=other"),
+    ],
+    "external-refiner-has-no-log-probs": [
+        (EXTERNAL, "refiner.keep_prefix=true"),
+        (EXTERNAL, TRACKED),
+        ((*EXTERNAL, TRACKED, f"{MODEL}.lora_rank=8"), f"{MODEL}.lora_rank=0"),
+        ((*EXTERNAL, TRACKED, f"{ACTOR}.use_kl_loss=true"), f"{ACTOR}.use_kl_loss=false"),
     ],
     "template-exists": [((), "refiner.template=none")],
     "records-have-a-file-system": [(("records.path=memory://run",), "records.path=s4://bucket/run")],
@@ -289,7 +313,11 @@ def test_what_is_not_wrong(settings: tuple[str, ...]) -> None:
         (DEDICATED, True, True),
         ((*DEDICATED, "refiner.streaming=false"), True, False),
         (SHARED, True, True),
+        (EXTERNAL, True, True),
+        ((*EXTERNAL, "refiner.streaming=false"), True, False),
+        ((*EXTERNAL, NONE), False, False),
         (SEPARATE, True, True),
+        ((*SEPARATE, *EXTERNAL, "refiner.n_gpus_per_node=null"), True, True),
     ],
 )
 def test_who_hosts_and_who_streams(settings: tuple[str, ...], hosts: bool, streams: bool) -> None:

@@ -101,8 +101,10 @@ def state() -> StepState:
     """Return a step: one refinement accepted, one cut, one verbatim, one rollout that needs none."""
     accepted = {"verdict": Verdict.ACCEPTED, "is_used": True, "refined_reward": 1.0, "num_refined_tokens": 3}
     accepted |= {"num_generated_tokens": 3, "num_prompt_tokens": 9, "edit_distance": 1, "num_compared_tokens": 2}
+    accepted |= {"latency_s": 1.0, "num_retries": 2}
     repeated = {"verdict": Verdict.NOT_BETTER, "refined_reward": 0.2, "num_refined_tokens": 4, "is_verbatim": True}
     repeated |= {"num_generated_tokens": 4, "num_prompt_tokens": 9, "edit_distance": 0, "num_kept_tokens": 2}
+    repeated |= {"latency_s": 3.0, "num_retries": 1}
     cut = {"verdict": Verdict.TRUNCATED, "detail": "loop", "num_generated_tokens": 16, "num_prompt_tokens": 9}
     pairs = [Pair(reward=-0.3, **accepted), Pair(reward=-0.6, **cut), Pair(reward=0.2, **repeated)]
     solved = Pair(reward=1.0, verdict=Verdict.MAX_REWARD)
@@ -116,6 +118,7 @@ def test_refine_metrics_by_hand(state: StepState) -> None:
         **{"refiner/num_verbatim": 1, "refiner/reward_gain": pytest.approx(1.3)},
         **{"refiner/edit_distance": 0.5, "refiner/skipped/max_reward": 1, "refiner/failed/truncated": 1},
         **{"tokens/refine_prompt": 27, "tokens/refine": 23, "tokens/refine_kept": 2},
+        **{"refiner/latency_p50_s": 2.0, "refiner/latency_p95_s": pytest.approx(2.9), "refiner/num_retries": 3},
     }
     assert set(values) <= set(metrics.MEANING)
     state.pairs[2].is_used = True

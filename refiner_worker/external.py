@@ -1,0 +1,341 @@
+"""A refiner that somebody else hosts: servers that speak OpenAI's protocol, asked by URL.
+
+What is sent of a rollout is one user message, the words of the prompt's template; how many tokens and which temperature
+is asked for; and what ``refiner.extra_body`` adds. The key is read from the environment of the process that asks. It
+stands in no line, log or exception: servers repeat it in theirs, so these are cleared of it.
+"""
+
+import asyncio
+import functools
+import json
+import logging
+import os
+import random
+import re
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+
+import openai
+from ray.actor import ActorHandle
+
+from refiner_worker.client import RefinerClient, RefinerRequestError
+from refiner_worker.config import RefinerConfig
+
+logger = logging.getLogger(__name__)
+
+GONE_AFTER_S = 30.0
+"""A server that nobody has heard of for so long, while a request was tried again and again, is gone for this step."""
+PROBE_TIMEOUT_S = 10.0
+TRIAL_TIMEOUT_S = 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
+MAX_ANSWER_BYTES = 4 << 20
+MAX_WORDS = 300
+"""Characters of what a server says of an error."""
+BUSY = (408, 409, 425, 429)
+"""Statuses below 500 after which the same request may be answered."""
+REFUSED = (401, 403, 407)
+"""Statuses of a key that is wrong; what a server says beside them may hold a part of it."""
+
+
+KEEP_STOP: dict[str, dict[str, Any]] = {
+    "vllm": {"include_stop_str_in_output": True},
+    "sglang": {"no_stop_trim": True},
+}
+"""How a server is asked to keep the text at which it ends, by the owner that its list of models names. Others leave it
+out, and do not say whether they ended there."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Served:
+    """What a server is asked for."""
+
+    model: str
+    keep_stop: dict[str, Any] = field(default_factory=dict)
+    """An entry of KEEP_STOP; empty if it has none."""
+
+
+class Bill(Protocol):
+    """What a request took, counted while it goes on."""
+
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    num_retries: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ExternalClient(RefinerClient):
+    """Sends words to the server with the fewest of its requests in flight.
+
+    Picklable until its first request, as its parent. A server that is gone is taken out of this client; the next one,
+    of the next step, has it again if it answers then.
+    """
+
+    servers: dict[str, Served]
+    """By URL."""
+    _heard_at: dict[str, float] = field(default_factory=dict)
+    _doubted: set[str] = field(default_factory=set)
+
+    @property
+    def handles(self) -> list[ActorHandle]:
+        """None: no server is an actor of this run."""
+        return []
+
+    def abort_requests(self) -> None:
+        """There is nothing to end: a server gives up what nobody waits for any more."""
+
+    async def write(
+        self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Bill
+    ) -> tuple[str, bool]:
+        """Ask for one refinement; a busy or lost server is asked again, after growing pauses or when it says.
+
+        Args:
+            content: The user's message.
+            stop: Text at which the answer may end. A server that would leave it out is not told of one that is a part
+                of the answer, and writes on.
+            is_part: Whether that text is.
+            max_new_tokens: Longest answer, in the server's tokens.
+            bill: Gets the number of retries, and of tokens where the server tells them.
+
+        Returns:
+            What was written, and whether it came to its end, uncut.
+
+        Raises:
+            RefinerRequestError: If no server answers, one refuses, or what it sends is no answer.
+        """
+        started_at = time.monotonic()
+        while True:
+            url, pause_s = self._choose(), growing_pause_s(bill.num_retries)
+            served = self.servers[url]
+            ends = {"stop": stop, **served.keep_stop} if served.keep_stop or not is_part else {}
+            body = request(self.config, served.model, content, max_new_tokens, **(ends if stop else {}))
+            server = connection(asyncio.get_running_loop(), url, self.config.api_key_env, self.config.request_timeout_s)
+            try:
+                said = await self._post(server, url, body)
+            except asyncio.CancelledError:  # it took too long
+                self._give_up(url, since=started_at)
+                raise
+            except openai.APIStatusError as error:
+                why = words(error, self.config)
+                if error.status_code < 500:
+                    self._heard_at[url] = time.monotonic()
+                if error.status_code < 500 and error.status_code not in BUSY:
+                    raise RefinerRequestError(why) from None
+                pause_s = asked_pause_s(error.response.headers) or pause_s
+            except Exception as error:  # whatever the network brings: openai has names for a part of it only
+                why = words(error, self.config)
+            else:
+                self._heard_at[url] = time.monotonic()
+                self._doubted.discard(url)
+                return read(said, bill, secret(self.config.api_key_env))
+            self._doubted.add(url)
+            self._give_up(url, since=started_at)
+            if url in self.servers and self.servers.keys() <= self._doubted:
+                if time.monotonic() + pause_s > started_at + self.config.request_timeout_s:
+                    raise RefinerRequestError(f"{why}; the next try would be too late")
+                await asyncio.sleep(pause_s)
+            bill.num_retries += bool(self.servers)
+
+    def _choose(self) -> str:
+        """Return the server with the fewest requests in flight, rather one whose last answer was of use."""
+        if not self.servers:
+            raise RefinerRequestError("no server of refiner.url answers")
+        return min(self.servers, key=lambda url: (url in self._doubted, self._num_in_flight.get(url, 0)))
+
+    def _give_up(self, url: str, since: float) -> None:
+        """Take a server out if it is gone: tried since then, and nobody has heard of it."""
+        patience_s = min(GONE_AFTER_S, self.config.request_timeout_s / 2)
+        if time.monotonic() - max(since, self._heard_at.get(url, since)) > patience_s:
+            self.servers.pop(url, None)
+
+    async def _post(self, server: openai.AsyncOpenAI, url: str, body: dict[str, Any]) -> bytes:
+        """Return what a server sends, of which it may send without an end."""
+        create = server.chat.completions.with_streaming_response.create
+        self._num_in_flight[url] = self._num_in_flight.get(url, 0) + 1
+        try:
+            async with create(**body) as response:
+                sent = bytearray()
+                async for part in response.iter_bytes():
+                    sent += part
+                    if len(sent) > MAX_ANSWER_BYTES:
+                        break
+                return bytes(sent)
+        finally:
+            self._num_in_flight[url] -= 1
+
+
+@functools.lru_cache  # for all steps: to make one takes tenths of a second
+def connection(
+    loop: asyncio.AbstractEventLoop, url: str, api_key_env: str | None, timeout_s: float
+) -> openai.AsyncOpenAI:
+    """Return the client of a server, which lives in one event loop."""
+    return openai.AsyncOpenAI(**settings(url, api_key_env, timeout_s))
+
+
+class ExternalRefiner:
+    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but hosts nothing.
+
+    Args:
+        refiner: The refiner block.
+    """
+
+    def __init__(self, refiner: RefinerConfig) -> None:
+        """Ask nobody yet."""
+        self._refiner = refiner
+        self._servers: dict[str, Served] = {}
+
+    def client(self) -> ExternalClient:
+        """Return a client of the servers that answered last."""
+        return ExternalClient(servers=dict(self._servers), config=self._refiner)
+
+    def wake_up(self) -> int:
+        """Ask every server whether it is there, as before every step; nothing can be started anew."""
+        with ThreadPoolExecutor(len(self._refiner.urls)) as pool:
+            found = pool.map(self._ask, self._refiner.urls)
+            self._servers = {url: one for url, one in zip(self._refiner.urls, found, strict=True) if one}
+        if not self._servers:
+            logger.warning("no server of refiner.url answers: this step goes without refinements")
+        return 0
+
+    def sleep(self) -> None:
+        """There is nothing to put to sleep."""
+
+    def new_draft_counts(self) -> list[int]:
+        """No drafts that anybody tells of."""
+        return [0, 0]
+
+    def _ask(self, url: str) -> Served | None:
+        """Return what a server is to be asked for; None if it does not answer."""
+        name, models = self._refiner.served_model_name, dict[str, str]()
+        try:
+            models = listed(openai.OpenAI(**settings(url, self._refiner.api_key_env, PROBE_TIMEOUT_S)))
+        except openai.APIStatusError as error:  # one that lists nothing may still answer
+            if error.status_code >= 500:
+                return None
+        except Exception:  # as in ExternalClient.write
+            return None
+        name = name or next(iter(models), None)
+        return Served(model=name, keep_stop=KEEP_STOP.get(models.get(name, ""), {})) if name else None
+
+
+def fault(config: RefinerConfig) -> str | None:
+    """Return a line on the first URL, model or key that is wrong; None if every server answers a short chat."""
+    limit_s = min(TRIAL_TIMEOUT_S, config.request_timeout_s)
+    for url in config.urls:
+        try:
+            with openai.OpenAI(**settings(url, config.api_key_env, limit_s)) as server:
+                try:
+                    names = [*listed(server)]
+                except openai.NotFoundError:
+                    names = []
+                model = config.served_model_name or next(iter(names), None)
+                if model is None or (names and model not in names):
+                    there = ", ".join(names[:5]) or "no model"
+                    return f"refiner.served_model_name={model or 'null'}: {url} lists {there}; set one that it serves"
+                server.chat.completions.create(**request(config, model, "Say yes.", 16))
+        except openai.RateLimitError:
+            continue  # it knows who asks
+        except openai.APIStatusError as error:
+            key = "refiner.api_key_env" if error.status_code in REFUSED else "refiner.url"
+            return f"{key}: {url} answers {words(error, config)}"
+        except RefinerRequestError as error:
+            return str(error)
+        except Exception as error:  # as in ExternalClient.write
+            return f"refiner.url: nobody answers at {url} ({words(error, config)}); it ends with /v1 mostly"
+    return None
+
+
+def settings(url: str, api_key_env: str | None, timeout_s: float) -> dict[str, Any]:
+    """Return how openai's client is made: retries are ours, which look at the time that is left.
+
+    Raises:
+        RefinerRequestError: If there is no key; its variable is not named, for who took the key for a name.
+    """
+    key = secret(api_key_env)
+    if api_key_env is not None and not key:
+        raise RefinerRequestError("refiner.api_key_env: it names no variable that is set in this environment")
+    # Without one the client would look for a key of its own.
+    return {"base_url": url, "api_key": key or "none", "timeout": timeout_s, "max_retries": 0}
+
+
+def secret(api_key_env: str | None) -> str:
+    """Return the key; empty if there is none."""
+    return os.environ.get(api_key_env or "", "").strip()
+
+
+def request(config: RefinerConfig, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:
+    """Return the arguments of a chat; a null of ``refiner.extra_body`` takes a field out."""
+    body = {"max_tokens": max_new_tokens, "temperature": config.temperature, **more, **(config.extra_body or {})}
+    extra = {name: value for name, value in body.items() if value is not None}
+    return {"model": model, "messages": [{"role": "user", "content": content}], "extra_body": extra}
+
+
+def read(said: bytes, bill: Bill, key: str) -> tuple[str, bool]:
+    """Return the text of a server's answer, and whether it came to its end.
+
+    Raises:
+        RefinerRequestError: If it is no whole answer, or the key stands in it, which would be recorded with it.
+    """
+    if key and key.encode() in said:
+        raise RefinerRequestError("the server repeats the key in its answer")
+    if len(said) > MAX_ANSWER_BYTES:
+        raise RefinerRequestError(f"the server sent more than {MAX_ANSWER_BYTES} bytes")
+    try:
+        answer = json.loads(said)
+        text, reason = answer["choices"][0]["message"]["content"] or "", answer["choices"][0]["finish_reason"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise RefinerRequestError("what the server sent is no chat completion") from None
+    if not isinstance(text, str) or reason not in ("stop", "length"):
+        raise RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
+    usage = answer.get("usage")
+    for name, counted in (("num_prompt_tokens", "prompt_tokens"), ("num_generated_tokens", "completion_tokens")):
+        number = usage.get(counted) if isinstance(usage, dict) else None
+        if isinstance(number, int) and number >= 0:
+            setattr(bill, name, number)
+    return text, reason == "stop"
+
+
+def listed(server: openai.OpenAI) -> dict[str, str]:
+    """Return the owner of each model that a server lists, in its order."""
+    return {model.id: model.owned_by or "" for model in server.models.list().data}
+
+
+def growing_pause_s(num_tries: int) -> float:
+    """Return how long to wait before the next try; not everybody comes back at the same moment."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**num_tries) * random.uniform(0.75, 1)
+
+
+def asked_pause_s(headers: Mapping[str, str]) -> float | None:
+    """Return how many seconds a server asks to be left alone: a number, or a date."""
+    value = headers.get("retry-after", "")
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def words(error: Exception, config: RefinerConfig) -> str:
+    """Return a short line on what went wrong, without the key."""
+    if isinstance(error, openai.APIStatusError):
+        body = error.body.get("message", error.body) if isinstance(error.body, dict) else error.body or error.message
+        said = "it refuses the key" if error.status_code in REFUSED else str(body)
+        return f"{error.status_code}: {without_key(said, config)}"
+    cause = error.__cause__ or error
+    return without_key(f"{type(cause).__name__}: {cause}", config)
+
+
+def without_key(text: str, config: RefinerConfig) -> str:
+    """Return a text, shortened to one line, without the words in which a part of the key stands."""
+    text = " ".join(text.split())
+    if key := secret(config.api_key_env):
+        size = min(6, len(key))  # of a masked one servers show the ends
+        parts = {key[at : at + size] for at in range(len(key) - size + 1)} | {key[:4], key[-4:]}
+        text = re.sub(rf"\S*(?:{'|'.join(map(re.escape, sorted(parts)))})\S*", "***", text)
+    return text[:MAX_WORDS]

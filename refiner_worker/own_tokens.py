@@ -1,0 +1,89 @@
+"""From a text to the policy's tokens, which are a response's own where the text repeats it.
+
+A policy may have written a text in other tokens than its tokenizer would. Who repeats a response word for word repeats
+these, so that what compares tokens (``constraint.alignment=diff``) finds no change where there is none.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+MAX_TOKENS_OF_A_CHARACTER = 4
+"""A character has at most so many bytes."""
+
+
+def encode_like(text: str, response_ids: Sequence[int], tokenizer: Any) -> list[int] | None:
+    """Return the tokens of a text, where it repeats a response the response's own.
+
+    They change places with the tokenizer's only between two positions of a repeated stretch at which tokens begin in
+    both, so that no word is cut in a way that neither would cut it.
+
+    Example: a tokenizer that writes "abc" as one token gives "abc d" the tokens ["abc", " d"]. Of a response that was
+    written as ["a", "bc", " e"] the result is ["a", "bc", " d"].
+
+    Args:
+        text: What is to be encoded.
+        response_ids: The response, a; its special tokens, which have no text, are never taken.
+        tokenizer: Of both.
+
+    Returns:
+        The token ids; None if they would not be decoded to the text again, as that of a control token's name is not.
+    """
+    try:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+    except (TypeError, UnicodeError):  # half a character: a lone surrogate
+        return None
+    whole = _decode(tokenizer, ids)
+    if whole.strip() != text.strip():
+        return None
+    special = {one for one, token in tokenizer.added_tokens_decoder.items() if token.special}
+    response = _decode(tokenizer, response_ids)
+    own, new = ({place: index for index, place in starts(one, tokenizer)} for one in (response_ids, ids))
+    found, done, done_at = list[int](), 0, 0
+    for edit in Levenshtein.opcodes(response, whole):
+        if edit.tag != "equal":
+            continue
+        first, last, shift = max(edit.dest_start, done_at), edit.dest_end, edit.src_start - edit.dest_start
+        # " x" before which " if" stands may also be said to have "if " behind its space: such a stretch is longer.
+        while first > max(done_at, -shift) and whole[first - 1] == response[first - 1 + shift]:
+            first -= 1
+        while last < min(len(whole), len(response) - shift) and whole[last] == response[last + shift]:
+            last += 1
+        shared = [at for at in range(first, last + 1) if at in new and at + shift in own]
+        if not shared:
+            continue
+        found += ids[done : new[shared[0]]]
+        found += [one for one in response_ids[own[shared[0] + shift] : own[shared[-1] + shift]] if one not in special]
+        done, done_at = new[shared[-1]], shared[-1]
+    found += ids[done:]
+    return found if _decode(tokenizer, found) == whole else ids
+
+
+def starts(ids: Sequence[int], tokenizer: Any) -> Iterator[tuple[int, int]]:
+    """Yield the places in a text's tokens where a new character begins, and which character of the text that is.
+
+    With the beginning and, unless it ends within a character, the end of the text. Example: an emoji of four bytes may
+    be four tokens, of which only the first place counts.
+    """
+    context = done = length = 0
+    yield 0, 0
+    for end in range(1, len(ids) + 1):
+        known, text = _piece(tokenizer, tuple(ids[context:done])), _piece(tokenizer, tuple(ids[context:end]))
+        is_whole = len(text) > len(known) and not text.endswith("\N{REPLACEMENT CHARACTER}")
+        if is_whole or end - done == MAX_TOKENS_OF_A_CHARACTER:
+            context, done, length = done, end, length + len(text) - len(known)
+            yield done, length
+
+
+@functools.lru_cache(maxsize=1 << 16)  # a text has few pairs of tokens, and other texts have the same ones
+def _piece(tokenizer: Any, ids: tuple[int, ...]) -> str:
+    return _decode(tokenizer, ids)
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    """Return the text of token ids as it is: some tokenizers would take spaces out of it."""
+    array = np.asarray(ids, dtype=np.int64)  # a list is walked through twice
+    return tokenizer.decode(array, skip_special_tokens=True, clean_up_tokenization_spaces=False)

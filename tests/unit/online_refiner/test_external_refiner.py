@@ -1,0 +1,339 @@
+"""A refiner by URL whose server does whatever a stranger's server may do: it costs refinements, and tells no key."""
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checked_run import checked, error_of
+from omegaconf import DictConfig
+from played_server import MODEL, Reply, Server, chat, error, serving
+from transformers import AutoTokenizer
+
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.refine import TextRefiner
+from refiner_worker import external
+from refiner_worker.config import TEMPLATES, RefinerConfig
+from refiner_worker.external import ExternalClient, ExternalRefiner, Served, fault
+from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.turn_end import TurnEnd
+
+KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"
+NUM_ROLLOUTS, FEW, MAX_TOKENS = 100, 10, 24
+SHORT_S, LONG_S = 12.0, 120.0
+GOOD = chat("abcd")
+SERVED = Served(model=MODEL)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_llama: Path) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_llama)
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAYED_KEY", f"{KEY}\n")  # as a file has it
+
+
+def config(*urls: str, **changes: Any) -> RefinerConfig:
+    values = {"placement": "external", "url": list(urls), "api_key_env": "PLAYED_KEY", "response_length": MAX_TOKENS}
+    return RefinerConfig(**{"model_path": "m", "template": "general", "request_timeout_s": LONG_S, **values, **changes})
+
+
+def rollouts(tokenizer: Any, number: int) -> list[Rollout]:
+    ids = [[*tokenizer.encode(f"No {n}."), tokenizer.eos_token_id] for n in range(number)]
+    chat = [{"role": "user", "content": "Say yes."}]
+    return [
+        Rollout(key=f"u{n}_0_0", messages=chat, prompt_ids=[1], response_ids=one, reward=0.0, request={})
+        for n, one in enumerate(ids)
+    ]
+
+
+def refined(client: ExternalClient, tokenizer: Any, number: int) -> list[Refinement]:
+    return asyncio.run(stage(client, tokenizer, number))
+
+
+async def stage(client: ExternalClient, tokenizer: Any, number: int = NUM_ROLLOUTS) -> list[Refinement]:
+    """Refine so many responses, each alone in its group; every answer gets the same reward."""
+
+    async def score(rollout: Rollout, response_ids: list[int]) -> float:
+        return 0.5
+
+    end = tokenizer.eos_token_id
+    refiner = TextRefiner(
+        config=client.config,
+        client=client,
+        prompt=RefinerPrompt(TEMPLATES / f"{client.config.template}.jinja", tokenizer),
+        turn_end=TurnEnd(stops=frozenset({end}), written=end),
+        score=score,
+        max_model_len=4096,
+        max_response_tokens=MAX_TOKENS,
+    )
+    tasks = (refiner.refine_group([one]) for one in rollouts(tokenizer, number))
+    found = await asyncio.wait_for(asyncio.gather(*tasks), client.config.request_timeout_s + 20)
+    return [one for (one,) in found]
+
+
+def first(num_times: int, reply: Reply, then: Reply = GOOD) -> Callable[[str, int], Reply]:
+    """Return what answers each message so many times with a reply, and then well."""
+    return lambda message, num_before: reply if num_before < num_times else then
+
+
+def always(reply: Reply) -> Callable[[str, int], Reply]:
+    return lambda message, num_before: reply
+
+
+def play(
+    answer: Callable[[str, int], Reply], tokenizer: Any, limit_s: float, logs: Any, number: int = NUM_ROLLOUTS
+) -> tuple[Any, Server, Any]:
+    """Refine responses with a server; nothing that is left of it holds a part of the key."""
+    logs.set_level(logging.INFO)
+    logs.set_level(logging.DEBUG, "openai")
+    with serving(answer) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, request_timeout_s=limit_s))
+        found = refined(client, tokenizer, number)
+    said = repr(found) + logs.text + repr(client)
+    assert not [part for part in (KEY, KEY[:8], KEY[-6:]) if part in said]
+    assert server.keys <= {f"Bearer {KEY}"}
+    return found, server, client.servers
+
+
+ECHO = f"Incorrect API key provided: {KEY}, {KEY[:8]}*****{KEY[-4:]}. Bearer {KEY}"
+CUT = Reply(body=GOOD.body[:40], length=len(GOOD.body))
+AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
+    "good": (GOOD, Verdict.ACCEPTED),
+    "counts that are none": (chat("abcd", usage={"prompt_tokens": "x"}), Verdict.ACCEPTED),
+    "busy for an hour": (error(429, retry_after="3600"), Verdict.REQUEST),
+    "busy until the end": (error(503, retry_after="inf"), Verdict.REQUEST),
+    "a wrong key": (error(401, ECHO), Verdict.REQUEST),
+    "no rights": (error(403, ECHO), Verdict.REQUEST),
+    "a wrong model": (error(404, f"no such model, {KEY}"), Verdict.REQUEST),
+    "a refused request": (error(400, ECHO), Verdict.REQUEST),
+    "an empty answer": (Reply(), Verdict.REQUEST),
+    "garbage": (Reply(body=b"\x1f\x8b<html>" * 99), Verdict.REQUEST),
+    "garbage by its own name": (Reply(body=b"<html>", headers={"content-type": "text/html"}), Verdict.REQUEST),
+    "other JSON": (Reply(body=b'{"choices": [7]}'), Verdict.REQUEST),
+    "deep JSON": (Reply(body=b"[" * 10**5), Verdict.REQUEST),
+    "half of the JSON": (Reply(body=GOOD.body[:40]), Verdict.REQUEST),
+    "a megabyte": (chat("ab" * (1 << 19)), Verdict.TRUNCATED),
+    "without an end": (Reply(is_endless=True), Verdict.REQUEST),
+    "cut": (chat("abcd", "length"), Verdict.TRUNCATED),
+    "filtered": (chat("abcd", "content_filter"), Verdict.REQUEST),
+    "unfinished": (chat("abcd", None), Verdict.REQUEST),
+    "the key": (chat(f"abcd {KEY}"), Verdict.REQUEST),
+    "no text": (chat(None), Verdict.EMPTY),
+    "no text but a list": (chat([{"text": "x"}]), Verdict.REQUEST),
+    "a control token": (chat("ab<|im_end|>cd"), Verdict.ENCODING),
+    "half a character": (chat("ab\ud83d"), Verdict.ENCODING),
+}
+
+
+MANY = ("good", "a wrong key", "a wrong model", "garbage", "half of the JSON", "a megabyte")
+
+
+@pytest.mark.parametrize("played", AT_ONCE)
+def test_what_is_known_at_once(tokenizer: Any, played: str, caplog: pytest.LogCaptureFixture) -> None:
+    reply, verdict = AT_ONCE[played]
+    number = NUM_ROLLOUTS if played in MANY else FEW
+    found, server, servers = play(always(reply), tokenizer, LONG_S, caplog, number)
+    assert Counter(one.verdict for one in found) == {verdict: number}
+    assert {one.num_retries for one in found} == {0} and server.num_asked == number and len(servers) == 1
+    expected = [*tokenizer.encode("abcd"), tokenizer.eos_token_id] if verdict is Verdict.ACCEPTED else []
+    assert all(one.token_ids == expected for one in found)
+    assert {one.latency_s is None for one in found} == {
+        verdict in (Verdict.REQUEST, Verdict.ENCODING) or played == "a megabyte"
+    }
+
+
+AGAIN: dict[str, tuple[int, Reply]] = {
+    "busy": (2, error(429, ECHO)),
+    "busy, says when": (1, error(429, retry_after="1")),
+    "busy, says when by a date that is over": (1, error(429, retry_after="Wed, 21 Oct 2015 07:28:00 GMT")),
+    "busy, says when in other words": (1, error(429, retry_after="soon")),
+    "an error": (1, error(500, ECHO)),
+    "an error, says when": (1, error(503, retry_after="1")),
+    "half an answer": (1, CUT),
+}
+
+
+@pytest.mark.parametrize("played", AGAIN)
+def test_what_is_asked_again(tokenizer: Any, played: str, caplog: pytest.LogCaptureFixture) -> None:
+    num_times, reply = AGAIN[played]
+    number = FEW if "says" in played else NUM_ROLLOUTS
+    found, server, _ = play(first(num_times, reply), tokenizer, LONG_S, caplog, number)
+    assert Counter(one.verdict for one in found) == {Verdict.ACCEPTED: number}
+    assert {one.num_retries for one in found} == {num_times}
+    assert {len(times) for times in server.asked.values()} == {num_times + 1}
+
+
+NEVER: dict[str, tuple[Reply | None, bool]] = {
+    "always busy": (error(429, ECHO), True),
+    "always an error": (error(502, ECHO), False),
+    "nothing": (Reply(hangs=True), False),
+    "always half an answer": (CUT, False),
+    "nobody there": (None, False),
+}
+
+
+def test_what_never_comes(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It is given up within the time limit, and who was not heard of is not asked again in this step."""
+    caplog.set_level(logging.INFO)
+    servers = [Server(always(reply or GOOD)) for reply, _ in NEVER.values()]
+    clients = [
+        ExternalClient(servers={one.url: SERVED}, config=config(one.url, request_timeout_s=SHORT_S)) for one in servers
+    ]
+    servers[-1].end()
+
+    async def at_once() -> list[list[Refinement]]:
+        return await asyncio.gather(*(stage(client, tokenizer) for client in clients))
+
+    answers = asyncio.run(at_once())
+    for (played, (_, is_there)), server, client, found in zip(NEVER.items(), servers, clients, answers, strict=True):
+        assert {one.verdict for one in found} <= {Verdict.REQUEST, Verdict.TIMEOUT}, played
+        assert len(found) == NUM_ROLLOUTS and len(client.servers) == is_there, played
+        assert server.num_asked <= 6 * NUM_ROLLOUTS, "pauses grow"
+        assert not [part for part in (KEY, KEY[:8], KEY[-6:]) if part in repr(found) + caplog.text + repr(client)]
+        if not is_there:
+            (again,) = refined(client, tokenizer, 1)
+            assert (again.verdict, again.num_retries) == (Verdict.REQUEST, 0), "the next one is not even sent"
+    for server in servers[:-1]:
+        server.end()
+
+
+def test_what_is_sent_and_what_it_costs(tokenizer: Any) -> None:
+    """The words of the template, the sizes, and what the user adds; nothing names the rollout."""
+    extra = {"temperature": None, "top_k": 3, "chat_template_kwargs": {"enable_thinking": False}}
+    with serving(always(GOOD)) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, extra_body=extra))
+        (found,) = refined(client, tokenizer, 1)
+    prompt = RefinerPrompt(TEMPLATES / "general.jinja", tokenizer)
+    words = prompt.content([{"role": "user", "content": "Say yes."}], "No 0.", 0.0)
+    kept = {"top_k": 3, "chat_template_kwargs": {"enable_thinking": False}, "max_tokens": MAX_TOKENS}
+    assert server.bodies == [{"model": MODEL, "messages": [{"role": "user", "content": words}], **kept}]
+    assert (found.num_prompt_tokens, found.num_generated_tokens) == (11, 7)
+
+
+def test_a_server_says_when_it_wants_to_be_asked(tokenizer: Any) -> None:
+    with serving(first(1, error(429, retry_after="1"))) as server:
+        refined(ExternalClient(servers={server.url: SERVED}, config=config(server.url)), tokenizer, 9)
+        assert all(second - before >= 1 for before, second in server.asked.values())
+
+
+def test_a_template_with_tags_gets_what_stands_between_them(tokenizer: Any) -> None:
+    """The server may end at the closing tag, of which it then says nothing; the opening one nobody wrote for it."""
+    with serving(always(chat("Sure.\n<refined>\nabcd\n"))) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, template="dialogue"))
+        (found,) = refined(client, tokenizer, 1)
+    assert found.verdict is Verdict.ACCEPTED and tokenizer.decode(found.token_ids[:-1]) == "abcd"
+    assert server.bodies[0]["stop"] == "</refined>"
+
+
+@pytest.mark.parametrize("owner", ["vllm", "sglang", "somebody"])
+def test_an_answer_that_ends_with_its_program(tokenizer: Any, owner: str) -> None:
+    """The fence is a part of it: a server that would leave it out is not told to end there."""
+    models = Reply(body=json.dumps({"data": [{"id": MODEL, "owned_by": owner}]}).encode())
+    with serving(always(chat("```\nab\n```\nThis program", "length")), models=models) as server:
+        refiner = ExternalRefiner(config(server.url, template="apps"))
+        refiner.wake_up()
+        (found,) = refined(refiner.client(), tokenizer, 1)
+    assert tokenizer.decode(found.token_ids[:-1]) == "```\nab\n```"
+    sent = {name: value for name, value in server.bodies[0].items() if "stop" in name}
+    expected = {"vllm": {"include_stop_str_in_output": True}, "sglang": {"no_stop_trim": True}}
+    assert sent == ({"stop": "\n```\n", **expected[owner]} if owner in expected else {})
+
+
+def test_requests_at_once_have_a_limit(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(always(GOOD)) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url), num_processes=64)
+        found = refined(client, tokenizer, 3 * FEW)
+    assert {one.verdict for one in found} == {Verdict.ACCEPTED}
+    assert 1 <= server.most_at_once <= 256 // 64
+
+
+def closed_port() -> str:
+    with serving(always(GOOD)) as server:
+        return server.url
+
+
+def test_another_server_has_the_requests_of_a_lost_one(tokenizer: Any) -> None:
+    with serving(always(GOOD)) as server:
+        urls = closed_port(), server.url
+        client = ExternalClient(servers=dict.fromkeys(urls, SERVED), config=config(*urls))
+        found = refined(client, tokenizer, 3 * FEW)
+    assert {one.verdict for one in found} == {Verdict.ACCEPTED} and server.num_asked == 3 * FEW
+    assert max(one.num_retries for one in found) == 1
+
+
+def models(refiner: ExternalRefiner) -> dict[str, str]:
+    return {url: one.model for url, one in refiner.client().servers.items()}
+
+
+def test_who_is_there_is_asked_before_every_step() -> None:
+    lists = [
+        Reply(body=b'{"data": [{"id": "first"}, {"id": "second"}]}'),
+        error(404),
+        error(503),
+        Reply(body=b"<html>"),
+    ]
+    servers = [Server(always(GOOD), models=one) for one in lists]
+    urls = [one.url for one in servers]
+    there, by_name = ExternalRefiner(config(*urls)), ExternalRefiner(config(*urls, served_model_name="mine"))
+    assert (there.wake_up(), by_name.wake_up()) == (0, 0)
+    assert models(there) == {urls[0]: "first"}
+    assert models(by_name) == {urls[0]: "mine", urls[1]: "mine"}, "one that lists nothing may still answer"
+    servers[0].end()
+    there.wake_up()
+    assert there.client().servers == {}
+    again = Server(always(GOOD), port=servers[0].server_address[1])
+    there.wake_up()
+    assert models(there) == {urls[0]: MODEL}
+    for one in (*servers[1:], again):
+        one.end()
+
+
+FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
+    "nothing is wrong": (GOOD, {}, ""),
+    "nothing is wrong, by name": (GOOD, {"served_model_name": MODEL}, ""),
+    "it is busy": (error(429, ECHO), {}, ""),
+    "another model": (GOOD, {"served_model_name": "other"}, "refiner.served_model_name=other: "),
+    "a refused model": (error(404, ECHO), {}, "refiner.url: "),
+    "a refused key": (error(401, ECHO), {}, "refiner.api_key_env: "),
+    "no rights": (error(403, ECHO), {}, "refiner.api_key_env: "),
+    "a refused request": (error(400, ECHO), {}, "refiner.url: "),
+    "an error": (error(500, ECHO), {}, "refiner.url: "),
+    "another path": (GOOD, {"url": "http://127.0.0.1:{port}"}, "refiner.served_model_name=null: "),
+    "another path, by name": (GOOD, {"url": "http://127.0.0.1:{port}", "served_model_name": MODEL}, "refiner.url: "),
+    "garbage": (Reply(body=b"<html>"), {}, "refiner.url: "),
+    "no key": (GOOD, {"api_key_env": KEY.replace("-", "_")}, "refiner.api_key_env: "),
+}
+
+
+@pytest.mark.parametrize("played", FAULTS)
+def test_what_is_found_before_a_start(played: str) -> None:
+    reply, changes, expected = FAULTS[played]
+    with serving(always(reply)) as server:
+        values = {**changes}
+        if "url" in changes:
+            values["url"] = changes["url"].format(port=server.server_address[1])
+        found = fault(config(server.url, **values)) or ""
+    assert found.startswith(expected) and bool(found) is bool(expected)
+    assert "\n" not in found and not [part for part in (KEY, KEY[:8], KEY[-6:], "Tq8vZ0") if part in found]
+
+
+def test_a_wrong_url_is_one_line_before_the_start(config: DictConfig) -> None:
+    config.refiner.placement, config.refiner.url, config.measure.num_kl_rollouts = "external", closed_port(), 0
+    assert error_of(config).endswith(" [external-servers-answer]")
+    with serving(always(GOOD)) as server:
+        config.refiner.url = server.url
+        run = checked(config)
+    assert server.url in run.plan.describe(config, run.blocks, 4)
+
+
+def test_keys_of_any_length_are_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    for own in ("k", "key", "a.b*c", KEY):
+        monkeypatch.setenv("PLAYED_KEY", own)
+        assert own not in external.without_key(f"it is {own}, '{own}'\nor x{own}x", config("http://x"))
