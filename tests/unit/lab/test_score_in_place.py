@@ -24,7 +24,7 @@ def test_the_table_is_the_difference_to_the_bare_prompt(tiny_llama: Path, tmp_pa
         for n, (response, refined, verdict) in enumerate(pairs)
     ]
     (tmp_path / "refinements").mkdir()
-    (tmp_path / "refinements" / "000001-w0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "refinements" / "000001.w0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [sys.executable, str(SCRIPT), str(tmp_path), "--templates", "bare", "answer"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=SCRIPT.parents[1])
     assert done.returncode == 0, done.stderr[-3000:]
