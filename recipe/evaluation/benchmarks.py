@@ -5,10 +5,10 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from recipe.data_preparation.fields import Dropped, Record
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
-from recipe.data_preparation.rows import Dropped, Row
+from recipe.data_preparation.rows import Row
 from recipe.data_preparation.sources import read_records
 from reward.grading import Graded
 from reward.math import MathProblem
@@ -16,8 +16,6 @@ from reward.problem import Problem
 from reward.puzzle import Puzzle
 from reward.score import read_json_lines
 from reward.verl_reward import parse_ground_truth
-
-Record = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
