@@ -38,25 +38,25 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 _SIGN = re.compile(r"[^\w\s.,:;!?'\"\[\]{}()-]")  # what makes a text a formula
 
 
-def gsm8k_row(record: Record, index: int, name: str) -> Row:
+def gsm8k_row(record: Record, index: int, name: str, *, is_label_checked: bool = True) -> Row:
     """Build a row from GSM8K's ``question`` and ``answer`` (steps, and behind ``####`` the number).
 
     Raises:
         Dropped: ``no question``, ``no answer``, ``answer not gradable`` (no answer would get 1) or ``not tried``.
     """
-    return _row(record, index, name, GSM8K_FORMAT)
+    return _row(record, index, name, GSM8K_FORMAT, is_label_checked)
 
 
-def math_row(record: Record, index: int, name: str) -> Row:
+def math_row(record: Record, index: int, name: str, *, is_label_checked: bool = True) -> Row:
     r"""Build a row from MATH's ``problem`` and ``solution`` (the answer in its last ``\boxed{}``), or ``answer``.
 
     Raises:
         Dropped: As ``gsm8k_row``.
     """
-    return _row(record, index, name, MATH_FORMAT)
+    return _row(record, index, name, MATH_FORMAT, is_label_checked)
 
 
-def _row(record: Record, index: int, name: str, answer_format: str) -> Row:
+def _row(record: Record, index: int, name: str, answer_format: str, is_label_checked: bool) -> Row:
     text = question_in(record, *QUESTION)
     steps, answer = text_in(record, *SOLUTION), given(record, *ANSWER)
     if answer is None:
@@ -67,7 +67,8 @@ def _row(record: Record, index: int, name: str, answer_format: str) -> Row:
     if not label:
         raise wanted(record, "no answer", *ANSWER, "solution (with a mark)")
     problem_id = text_in(record, "unique_id", "problem_id") or f"{name}/{index}"
-    _check_label(label, problem_id)
+    if is_label_checked:
+        _check_label(label, problem_id)
     return {
         "data_source": name,
         "prompt": [{"role": "user", "content": f"{text} {answer_format}"}],
