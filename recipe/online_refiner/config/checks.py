@@ -724,11 +724,34 @@ def data_have_rows(run: Run) -> str | None:
 @rule("files")
 def prompts_are_text(run: Run) -> str | None:
     """The refiner reads text."""
-    data = run.config.data
-    media = {data.get(name) for name in ("image_key", "video_key", "audio_key")}
-    for part in run.files.data("train_files") if run.blocks.hosts_refiner else ():
-        if found := sorted(media.intersection(part.column_names)):
-            return f"data.train_files: its {found[0]} would not reach the refiner, which reads text; drop the column"
+    if not run.blocks.hosts_refiner or not run.files.media:
+        return None
+    return f"data.train_files: its {run.files.media[0]} would not reach the refiner, which reads text; drop the column"
+
+
+@rule("files")
+def prompts_are_chats(run: Run) -> str | None:
+    """The first prompts of each file, read by the run's data class, are messages that the chat template writes."""
+    from recipe.online_refiner.config import trials  # here, as below: it needs verl
+
+    for key in run.files.num_rows:
+        try:
+            trials.check_prompts(run.files, run.config, key, is_text=run.blocks.hosts_refiner)
+        except ValueError as error:
+            return f"data.{key}: {error}"
+    return None
+
+
+@rule("files")
+def prompts_are_short_enough(run: Run) -> str | None:
+    """``filter_overlong_prompts`` leaves a batch to train on, and a prompt to validate with."""
+    from recipe.online_refiner.config import trials
+
+    for key in run.files.num_rows:
+        try:
+            trials.check_lengths(run.files, run.config, key)
+        except ValueError as error:
+            return f"data.{key}: {error}"
     return None
 
 
@@ -738,7 +761,7 @@ def no_grader_runs_answers(run: Run) -> str | None:
     if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:
         return None
     for key in run.files.num_rows:
-        for part in run.files.data(key):
+        for part in run.files.data(key).values():
             sources = part.unique("data_source") if "data_source" in part.column_names else []
             if found := sorted(RUN_BY_VERL.intersection(sources)):
                 return (
@@ -750,6 +773,19 @@ def no_grader_runs_answers(run: Run) -> str | None:
 
 
 @rule("files")
+def rows_can_be_rewarded(run: Run) -> str | None:
+    """The reward is there, and the columns that it reads; in a dry run it rewards a made-up answer."""
+    from recipe.online_refiner.config import trials
+
+    for key in run.files.num_rows:
+        try:
+            trials.check_reward(run.files, run.config, key)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+@rule("files")
 def problems_can_be_rewarded(run: Run) -> str | None:
     """The reward function can use every row, as far as its module checks rows (``validate_row``)."""
     for key in run.files.num_rows:
@@ -757,6 +793,18 @@ def problems_can_be_rewarded(run: Run) -> str | None:
             run.files.validate_rows(key)
         except ValueError as error:
             return f"data.{key}: {error}"
+    return None
+
+
+@rule("files")
+def checkpoint_can_be_resumed(run: Run) -> str | None:
+    """The checkpoint that the run resumes is there, and of as many workers."""
+    from recipe.online_refiner.config import trials
+
+    try:
+        trials.check_checkpoint(run.config)
+    except ValueError as error:
+        return str(error)
     return None
 
 
