@@ -5,6 +5,7 @@ The line ends with the rule's id, its name with hyphens, which tests and the doc
 A new rule is a function here and a case in its test.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ from recipe.online_refiner.config.fields import (
     read_blocks,
 )
 from recipe.online_refiner.megatron import layout, rows_multiple
+from recipe.own_names import hidden_in
 from recipe.sizing.refusals import refusal
 from refiner_worker.drafts import SUFFIX_PACKAGE
 from refiner_worker.engines import ENGINES
@@ -571,6 +573,15 @@ def stages_take_whole_groups(run: Run) -> str | None:
 
 
 # ---- what the machine has to have
+
+
+@rule("machine")
+def names_are_not_hidden(run: Run) -> str | None:
+    """No module in the folder where Ray's workers look first hides a package of this project."""
+    working_dir = OmegaConf.select(run.config, "ray_kwargs.ray_init.runtime_env.working_dir")
+    path = run.config.reward.custom_reward_function.path or ""
+    names = ["recipe", "refiner_worker", *(["reward"] if path.startswith("pkg://reward") else [])]
+    return hidden_in([os.getcwd() if working_dir is None else working_dir], names)
 
 
 @rule("machine")
