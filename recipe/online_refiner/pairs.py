@@ -109,8 +109,10 @@ class Rollout:
     def solution(self) -> str:
         """The data set's answer; empty where it has none but tests."""
         extra, model = self.request.get("extra_info") or {}, self.request.get("reward_model") or {}
-        answer = extra.get("solution") or extra.get("answer") or model.get("ground_truth") or ""
-        return "" if str(answer).lstrip().startswith("{") else str(answer)
+        answers = (extra.get("solution"), extra.get("answer"), model.get("ground_truth"))
+        texts = (str(answer) for answer in answers if answer is not None)  # 0 and false are answers
+        answer = next((text for text in texts if text.strip()), "")
+        return "" if answer.lstrip().startswith("{") else answer
 
     @property
     def earlier_ids(self) -> list[int]:

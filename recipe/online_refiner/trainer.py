@@ -155,7 +155,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self._hand_out_refiner()
         super().fit(agent_loop_manager)
         if self.blocks.refines and self.run_dir.metrics.exists():
-            print(*advice(read_rows(self.run_dir.metrics)), sep="\n")
+            print(*advice(read_rows(self.run_dir.metrics), self.config), sep="\n")
 
     # ---- one step, in this order
 
