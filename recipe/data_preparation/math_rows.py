@@ -103,10 +103,11 @@ def label_of(answer: Any) -> str:
         what = f"{len(answer)} answers" if isinstance(answer, (list, tuple)) else type(answer).__name__
         raise Dropped("answer not gradable", f"it is {what}: give one, as text or a number")
     text = str(answer)
-    if _WITH_EXPONENT.fullmatch(text):  # 1e-07 is no number in LaTeX
-        if abs(Decimal(text).adjusted()) > MAX_EXPONENT:
-            raise Dropped("answer not gradable", f"{text} is out of reach")
-        text = format(Decimal(text), "f")
+    if isinstance(answer, (float, Decimal)) or _WITH_EXPONENT.fullmatch(text):
+        number = Decimal(text)
+        if not number.is_finite() or abs(number.adjusted()) > MAX_EXPONENT:
+            raise Dropped("answer not gradable", f"{text} is no number that anybody writes")
+        text = format(number, "f")  # 1e-07 is no number in LaTeX
     return text
 
 
@@ -137,7 +138,8 @@ def _check_label(label: str, problem_id: str) -> None:
         raise Dropped("answer not gradable", f"{text[:80]}: it is a sentence, give the answer alone")
     if len(numbers) == 1:
         before, _, behind = text.partition(numbers[0])
-        if _WORD.search(before) or len(_WORD.findall(behind)) > 2 or set(text) & set("[]{}\"'"):
+        is_name = before[-1:].isalpha()  # CO2
+        if (_WORD.search(before) and not is_name) or len(_WORD.findall(behind)) > 2 or set(text) & set("[]{}\"'"):
             _check_own_answer(problem, f"\\boxed{{{numbers[0]}}}")
 
 

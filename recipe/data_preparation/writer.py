@@ -126,6 +126,7 @@ def convert(
             file: (stack.enter_context((output / file).open("w", encoding="utf-8")), lines)
             for file, lines in (extra or {}).items()
         }
+        ids: set[str] = set()
         for index, record in enumerate(records):
             card.num_read += 1
             try:
@@ -136,6 +137,10 @@ def convert(
                 line = " ".join(f"{where}: {dropped.detail}".split()) if dropped.detail else where
                 card.dropped.setdefault(dropped.reason, []).append(line)
                 continue
+            own = row["extra_info"].get("problem_id")
+            if own in ids:  # a source that numbers the problems of each part anew
+                row["extra_info"]["problem_id"] = own = f"{own}/{index}"
+            ids.add(own)
             place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
             split = "val" if place < val_fraction else "train"
             files[split].add(row)
@@ -144,7 +149,7 @@ def convert(
                 stream.writelines(json.dumps(line) + "\n" for line in lines(record, row, card))
         if not card.kept:
             first = "; ".join(f"{reason}: {lines[0]}" for reason, lines in card.dropped.items())
-            raise ValueError(f"{name}: no usable record of {card.num_read}; the first: {first}")
+            raise ValueError(f"no usable record of {card.num_read} (data source {name}); the first: {first}")
     (output / "card.md").write_text(card.text(), encoding="utf-8")
     return card
 

@@ -4,6 +4,8 @@ import csv
 import gzip
 import json
 from collections.abc import Callable, Iterable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from recipe.data_preparation.fields import Dropped
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
 from recipe.data_preparation.rows import Screen, apps_row, dialogue_row, solutions_of
 from recipe.data_preparation.sources import read_records
+from reward import score
 from reward.math import MathProblem
 
 TESTS = {"inputs": ["1\n"], "outputs": ["1\n"]}
@@ -52,6 +55,8 @@ def prompt(record: Row) -> list[tuple[str, str]]:
         ({"answer": 0.00001}, "0.00001", "0.00001"),
         ({"answer": "1e-05"}, "0.00001", "0.00001"),
         ({"answer": 1e22}, "10000000000000000000000", "10^{22}"),
+        ({"answer": "CO2"}, "CO2", r"\text{CO2}"),
+        ({"answer": Decimal("0.00")}, "0.00", "0"),
         ({"answer": "[0, 1]"}, "[0, 1]", "[0,1]"),
         ({"answer": r"\text{Evelyn}"}, r"\text{Evelyn}", "Evelyn"),
         ({"answer": "2:30 PM"}, "2:30 PM", "2:30 PM"),
@@ -82,6 +87,9 @@ def test_a_label_is_what_its_answer_meets(record: Row, expected: str, met_by: st
         "She has seven of the apples left.",
         "<b>4</b>",
         "1e999999999",
+        float("inf"),
+        date(2024, 1, 5),
+        "Room 12",
         b"4",
     ],
 )
@@ -90,7 +98,7 @@ def test_a_label_that_no_answer_meets_is_dropped_by_name(build: Callable[..., Ro
         label({"answer": answer}, build)
 
 
-@pytest.mark.parametrize("answer", [None, "", [], {}, [""], [None], float("nan")])
+@pytest.mark.parametrize("answer", [None, "", [], {}, [""], [None], float("nan"), Decimal("NaN")])
 def test_what_holds_nothing_is_no_answer(answer: Any) -> None:
     for build in (math_row, gsm8k_row):
         with pytest.raises(Dropped, match="no answer"):
@@ -325,3 +333,11 @@ def test_benchmarks_are_read_by_the_same_names(record: Row, tmp_path: Path) -> N
     options = ("--val-fraction", "0", "--output", f"{tmp_path}/out", "--benchmarks", f"{tmp_path}/benchmark.jsonl")
     result = prepared("dialogue", f"{tmp_path}/a.jsonl", *options)
     assert result.stdout.startswith("2 records: 1 train, 0 val; dropped: 1 overlaps"), result.stderr
+
+
+def test_every_problem_has_an_id_of_its_own(tmp_path: Path) -> None:
+    rows = [{"problem": f"What is {n}?", "answer": n, "unique_id": 0} for n in range(3)]
+    (tmp_path / "a.jsonl").write_text(lines(rows))
+    assert prepared("math", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out").returncode == 0
+    files = (f"--problems={tmp_path}/out/problems.jsonl", f"--solutions={tmp_path}/out/solutions.jsonl")
+    assert score.main(files) == 0
