@@ -78,9 +78,9 @@ def messages_in(value: Any, reason: str) -> list[dict[str, str]]:
     for message in value if isinstance(value, list) else [value]:
         if not isinstance(message, dict):
             raise Dropped(reason, f"a message is {type(message).__name__}: give role and content")
-        role = given(message, "role", "from")
+        role = text_in(message, "role", "from").casefold()
         if role not in ROLES:
-            raise Dropped(reason, f"a message's role is {role!r}: give one of {', '.join(ROLES)}")
+            raise Dropped(reason, f"a message's role is {role or 'missing'}: give one of {', '.join(ROLES)}")
         speakers.append(ROLES[role])
         contents.append(next((message[key] for key in ("content", "value") if key in message), None))
     while speakers and speakers[-1] != "user":

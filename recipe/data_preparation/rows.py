@@ -125,13 +125,13 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
     """
     value = given(record, *MESSAGES)
     turns, instances = given(record, "turns"), given(record, "instances")
-    if value is None and isinstance(turns, list):
-        value = turns[0]
+    if value is None:
+        value = turns[0] if isinstance(turns, list) else turns
     if value is None:
         first = instances[0] if isinstance(instances, list) and isinstance(instances[0], dict) else {}
         texts = text_in(record, "instruction"), text_in(record, "input") or text_in(first, "input")
         value = "\n\n".join(filter(None, texts))
-    if not value:
+    if value == "":
         raise wanted(record, "no prompt", *MESSAGES, "turns", "instruction")
     messages = messages_in(value, "no prompt")
     if not messages or not messages[-1]["content"].strip():
@@ -152,7 +152,7 @@ def solutions_of(record: Record) -> Iterator[tuple[str, str]]:
         try:
             solutions = json.loads(solutions)
         except ValueError:
-            return
+            solutions = [solutions]  # the code itself
     for solution in solutions if isinstance(solutions, list) else ():
         try:
             with warnings.catch_warnings():

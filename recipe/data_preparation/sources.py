@@ -32,7 +32,7 @@ def read_records(source: str, split: str, config: str | None = None) -> Iterator
     path = Path(source).expanduser()
     records = _of_folder(path, split, config) if path.is_dir() else _of_file(path, split)
     if not path.exists():
-        if source.startswith(("/", ".", "~")):
+        if source.startswith(("/", ".", "~")) or f".{source}" in READERS:  # not what datasets calls so
             raise ValueError(f"{source}: no such file or folder")
         import datasets  # here: wrong options need not wait seconds for it
 
@@ -64,7 +64,7 @@ def _of_folder(path: Path, split: str, config: str | None) -> Iterator[Record]:
             f"{path}: no data file ({', '.join(READERS)}) in it, nor a folder with a question.txt; for APPS give the "
             "folder that holds APPS's problems"
         )
-    files = datasets.load_dataset_builder(str(path), config).config.data_files
+    files = datasets.load_dataset_builder(str(path.absolute()), config).config.data_files
     if split not in files:
         raise ValueError(f"{path}: no split {split} in it: set --split to one of {', '.join(map(str, files))}")
     for file in files[split]:

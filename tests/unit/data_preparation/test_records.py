@@ -124,6 +124,7 @@ def test_falsy_values_are_values() -> None:
         ({"messages": [], "prompt": "Hi."}, ["Hi."]),
         ({"Prompt": "Hi."}, ["Hi."]),
         ({"turns": ["Hi.", "Ho."]}, ["Hi."]),
+        ({"messages": [{"role": "User", "content": "Hi."}]}, ["Hi."]),
         ({"instruction": "Double it:", "input": "0"}, ["Double it:\n\n0"]),
     ],
 )
@@ -161,7 +162,7 @@ def test_what_is_no_text_is_dropped_by_name(record: Row) -> None:
         ('["print(1)"]', ["print(1)"]),
         (None, []),
         ("", []),
-        ("print(1)", []),
+        ("print(1)", ["print(1)"]),
         ('{"a": 1}', []),
         ("7", []),
         ([None, 7, "print(1)"], ["print(1)"]),
@@ -260,6 +261,16 @@ def test_a_folder_of_save_to_disk(with_splits: bool, tmp_path: Path) -> None:
         assert list(read_records(f"{tmp_path}/d", "test")) == ROWS[:1]
         with pytest.raises(ValueError, match="no split dev .*test, train"):
             list(read_records(f"{tmp_path}/d", "dev"))
+
+
+def test_a_folder_that_is_called_as_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.json").write_text(json.dumps([{"problem": "not asked for"}]))
+    with pytest.raises(ValueError, match="no such file or folder"):
+        list(read_records("json", "train"))
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "rows.json").write_text(json.dumps(ROWS))
+    assert list(read_records("json", "train")) == ROWS
 
 
 def test_a_folder_with_splits(tmp_path: Path) -> None:
