@@ -33,9 +33,10 @@ the fields in [refiner_worker/config.py](../refiner_worker/config.py) and
 [online.yaml](../recipe/online_refiner/config/refinement/online.yaml); a test says when they are stale.
 
 All other keys are verl's own, and any can be set behind a preset. `dry_run=true` checks a config with its models and
-data, prints who runs where, and exits; a mistake is one line that says what to set, before Ray starts. What the keys of
-`constraint` do to the gradient: [constraint.md](constraint.md); where the refiner lives and what it costs:
-[hosting.md](hosting.md).
+data, prints who runs where, and exits; a mistake is one line that says what to set, before Ray starts. It reads the
+first prompts of each file through the run's data class and chat template, looks for the checkpoint to resume, and lets
+a reward function of verl or of this package reward a made-up answer. What the keys of `constraint` do to the gradient:
+[constraint.md](constraint.md); where the refiner lives and what it costs: [hosting.md](hosting.md).
 
 | key of the run | meaning | default |
 |---|---|---|
@@ -45,7 +46,7 @@ data, prints who runs where, and exits; a mistake is one line that says what to 
 | `platform` | `gpu`, `cpu` or `cpu_megatron` | `gpu` |
 | `run_dir` | where everything of a run is written: [running.md](running.md) | `runs/PROJECT/EXPERIMENT` |
 | `console` | `log`: verl's output; `progress`: a bar, a line for each step, and a summary | `log` |
-| `dry_run` | check, print the plan and exit | false |
+| `dry_run` | check, print the plan and exit; `reward`: your own reward function rewards a made-up answer too | false |
 """
 RULES_HEAD = """\
 ## What is checked

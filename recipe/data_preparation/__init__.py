@@ -1,1 +1,5 @@
 """From public data sets to verl's parquet schema, one row at a time; ``scripts/prepare_data.py`` is its command."""
+
+from recipe.own_names import refuse_hidden
+
+refuse_hidden(__name__, "reward")

@@ -26,14 +26,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from recipe.data_preparation.fields import Dropped, Record, question_in
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row
-from recipe.data_preparation.rows import Row, Screen, apps_row, dialogue_row, solutions_of
-from recipe.data_preparation.sources import Record, read_records
+from recipe.data_preparation.rows import QUESTION, Row, Screen, apps_row, dialogue_row, solutions_of, starter_of
+from recipe.data_preparation.sources import READERS, read_records
 from recipe.data_preparation.word_problems import word_problems
 from recipe.data_preparation.writer import Card, convert
 from recipe.mini_apps.family import LEVELS
 from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, generate
 from reward.verl_reward import validate_rows
+
+_FILES = ", ".join(name.lstrip(".") for name in READERS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,14 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         prepare(arguments)
     except (ValueError, OSError) as error:  # wrong options or data: one line for the user, no traceback
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of everything that is read from somewhere."""
-    parser.add_argument("source", help="hub id, file (json, jsonl, parquet), folder of such, or of APPS problems")
+    parser.add_argument("source", help=f"hub id, file ({_FILES}), folder of such, or of APPS problems")
     add_reading_arguments(parser)
 
 
@@ -75,12 +78,21 @@ def screen_of(arguments: argparse.Namespace) -> Screen:
     """Build the screen that the options ask for; ValueError for a wrong --val-fraction."""
     if not 0 <= arguments.val_fraction < 1:
         raise ValueError(f"--val-fraction {arguments.val_fraction}: give 0 or more and less than 1")
-    benchmarks = (
-        str(record.get("question") or record.get("problem") or record.get("prompt") or record.get("text") or "")
-        for source in arguments.benchmarks
-        for record in read_records(source, "test")
-    )
-    return Screen(filter(None, benchmarks))
+    return Screen(text for source in arguments.benchmarks for text in _questions(source))
+
+
+def _questions(source: str) -> Iterator[str]:
+    """Yield a benchmark's questions; ValueError if it has none."""
+    question, reason = None, ""
+    for record in read_records(source, "test"):
+        try:
+            question = question_in(record, "question", "problem", "prompt", "text")
+        except Dropped as dropped:
+            reason = str(dropped)
+        else:
+            yield question
+    if question is None:
+        raise ValueError(f"--benchmarks {source}: {reason}")
 
 
 def add_mini_apps_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,7 +149,7 @@ def prepare_dialogue(arguments: argparse.Namespace) -> None:
 
 def add_gsm8k_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of gsm8k, which can also be generated."""
-    parser.add_argument("source", nargs="?", help="hub id, file (json, jsonl, parquet), or folder of such")
+    parser.add_argument("source", nargs="?", help=f"hub id, file ({_FILES}), or folder of such")
     parser.add_argument("--generated", type=int, metavar="N", help="instead: N problems of this format made here")
     parser.add_argument("--seed", type=int, default=0, help="of the generated problems")
     add_reading_arguments(parser)
@@ -219,13 +231,11 @@ def _convert(
 
 
 def _problem_lines(record: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
-    problem_id = row["extra_info"]["problem_id"]
-    starter = record.get("starter_code") or ""
     yield {
-        "problem_id": problem_id,
-        "question": record["question"],
+        "problem_id": row["extra_info"]["problem_id"],
+        "question": question_in(record, *QUESTION),
         "input_output": row["reward_model"]["ground_truth"],
-        "starter_code": starter,
+        "starter_code": starter_of(record),
     }
 
 
@@ -245,7 +255,8 @@ def _answer_lines(_: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
 
 
 def _steps_lines(_: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
-    yield {"problem_id": row["extra_info"]["problem_id"], "response": row["extra_info"]["solution"]}
+    answer = f"\\boxed{{{row['reward_model']['ground_truth']}}}"
+    yield {"problem_id": row["extra_info"]["problem_id"], "response": row["extra_info"]["solution"] or answer}
 
 
 _ANSWERS = {"problems.jsonl": _answer_lines, "solutions.jsonl": _steps_lines}

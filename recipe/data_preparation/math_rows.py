@@ -1,13 +1,22 @@
 """Rows of problems with one final answer, as verl's own GSM8K and MATH examples have them, and of reasoning-gym."""
 
+import ast
+import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
-from recipe.data_preparation.rows import Dropped, Row
-from recipe.data_preparation.sources import Record
+from recipe.data_preparation.fields import Dropped, Record, given, is_missing, question_in, text_in, wanted
+from recipe.data_preparation.rows import Row
 from reward.grading import Graded
+from reward.judge import ask
+from reward.judge.math_answers import grade_math, load
 from reward.judge.math_marks import find_marked
+from reward.judge.math_text import as_text, clean
+from reward.limits import Limits
 from reward.math import MathProblem
 from reward.puzzle import Puzzle
 
@@ -16,44 +25,58 @@ MATH_FORMAT = "Let's think step by step and output the final answer within \\box
 PUZZLE_FORMAT = "Give the final answer between <answer> and </answer>."
 
 
-def gsm8k_row(record: Record, index: int, name: str) -> Row:
+QUESTION = ("problem", "question", "prompt", "query")
+SOLUTION = ("solution", "generated_solution")
+ANSWER = ("answer", "final_answer", "expected_answer")
+"""Columns of such data sets; of each line the first that holds something counts."""
+MAX_WORDS = 6
+"""Of an answer in words."""
+MAX_EXPONENT = 300
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+_WITH_EXPONENT = re.compile(r"[-+]?\d+(?:\.\d+)?e[-+]?\d+", re.I)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_SIGN = re.compile(r"[^\w\s.,:;!?'\"\[\]{}()-]")  # what makes a text a formula
+
+
+def gsm8k_row(record: Record, index: int, name: str, *, is_label_checked: bool = True) -> Row:
     """Build a row from GSM8K's ``question`` and ``answer`` (steps, and behind ``####`` the number).
 
     Raises:
-        Dropped: ``no question``, ``no answer``, or ``answer not gradable``: its own solution does not get 1.
+        Dropped: ``no question``, ``no answer``, ``answer not gradable`` (no answer would get 1) or ``not tried``.
     """
-    return _row(record, index, name, question="question", solution="answer", answer_format=GSM8K_FORMAT)
+    return _row(record, index, name, GSM8K_FORMAT, is_label_checked)
 
 
-def math_row(record: Record, index: int, name: str) -> Row:
+def math_row(record: Record, index: int, name: str, *, is_label_checked: bool = True) -> Row:
     r"""Build a row from MATH's ``problem`` and ``solution`` (the answer in its last ``\boxed{}``), or ``answer``.
 
     Raises:
         Dropped: As ``gsm8k_row``.
     """
-    return _row(record, index, name, question="problem", solution="solution", answer_format=MATH_FORMAT)
+    return _row(record, index, name, MATH_FORMAT, is_label_checked)
 
 
-def _row(record: Record, index: int, name: str, *, question: str, solution: str, answer_format: str) -> Row:
-    text, steps = (str(record.get(key) or "").strip() for key in (question, solution))
-    if not text:
-        raise Dropped("no question")
-    answer = find_marked(steps) if steps else None
-    if answer is None or solution != "answer":
-        answer = str(record.get("answer") or answer or "")
-    answer = answer.strip()
-    if not answer:
-        raise Dropped("no answer")
-    problem_id = str(record.get("unique_id") or record.get("problem_id") or f"{name}/{index}")
-    _check_own_answer(MathProblem.from_answer(answer, problem_id=problem_id), f"\\boxed{{{answer}}}")
+def _row(record: Record, index: int, name: str, answer_format: str, is_label_checked: bool) -> Row:
+    text = question_in(record, *QUESTION)
+    steps, answer = text_in(record, *SOLUTION), given(record, *ANSWER)
+    if answer is None:
+        answer = find_marked(steps)
+    elif not steps and isinstance(answer, str) and find_marked(answer) is not None:
+        steps = answer.strip()
+    label = "" if is_missing(answer) else label_of(answer)
+    if not label:
+        raise wanted(record, "no answer", *ANSWER, "solution (with a mark)")
+    problem_id = text_in(record, "unique_id", "problem_id") or f"{name}/{index}"
+    if is_label_checked:
+        _check_label(label, problem_id)
     return {
         "data_source": name,
         "prompt": [{"role": "user", "content": f"{text} {answer_format}"}],
         "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": answer},
+        "reward_model": {"style": "rule", "ground_truth": label},
         "extra_info": {
             "problem_id": problem_id,
-            "difficulty": str(record.get("level") or ""),
+            "difficulty": text_in(record, "level"),
             "index": index,
             "question": text,
             "solution": steps,
@@ -61,11 +84,70 @@ def _row(record: Record, index: int, name: str, *, question: str, solution: str,
     }
 
 
+def label_of(answer: Any) -> str:
+    """Return what a data set says is right, as text: what a mark says, and of a list the only entry.
+
+    Raises:
+        Dropped: ``answer not gradable``: it is several, or neither text nor a number.
+    """
+    if isinstance(answer, str):
+        marked = find_marked(answer)
+        answer = (answer if marked is None else marked).strip()
+        if answer[:1] in ("[", "{") and re.search("[\"']", answer):  # an interval or a set has no quotes
+            for read in (json.loads, ast.literal_eval):
+                with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                    return label_of(read(answer))
+    if isinstance(answer, (list, tuple)) and len(answer) == 1:
+        return label_of(answer[0])
+    if not isinstance(answer, (str, int, float, Decimal)):
+        what = f"{len(answer)} answers" if isinstance(answer, (list, tuple)) else type(answer).__name__
+        raise Dropped("answer not gradable", f"it is {what}: give one, as text or a number")
+    text = str(answer)
+    if isinstance(answer, (float, Decimal)) or _WITH_EXPONENT.fullmatch(text):
+        number = Decimal(text)
+        if not number.is_finite() or abs(number.adjusted()) > MAX_EXPONENT:
+            raise Dropped("answer not gradable", f"{text} is no number that anybody writes")
+        text = format(number, "f")  # 1e-07 is no number in LaTeX
+    return text
+
+
+class _Formula(MathProblem):
+    """A label of which the mathematics is asked: that two texts are equal says nothing of it."""
+
+    def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
+        """See ``Graded.ask``."""
+        return ask(partial(grade_math, response, self.ground_truth), load=load, limits=limits).value
+
+
+def _check_label(label: str, problem_id: str) -> None:
+    r"""Let the grader read a label, and what somebody would write in its place who has solved the problem.
+
+    Raises:
+        Dropped: ``answer not gradable`` or ``answer not tried``.
+    """
+    problem = MathProblem.from_answer(label, problem_id=problem_id)
+    _check_own_answer(problem, f"\\boxed{{{label}}}")
+    if _NUMBER.fullmatch(label):
+        return
+    text = as_text(clean(label))
+    if _SIGN.search(text) or not any(map(str.isalnum, text)):
+        _check_own_answer(_Formula.from_answer(label, problem_id=problem_id), label)
+        return
+    numbers = _NUMBER.findall(text)
+    if len(_WORD.findall(text)) > MAX_WORDS:
+        raise Dropped("answer not gradable", f"{text[:80]}: it is a sentence, give the answer alone")
+    if len(numbers) == 1:
+        before, _, behind = text.partition(numbers[0])
+        is_name = before[-1:].isalpha()  # CO2
+        if (_WORD.search(before) and not is_name) or len(_WORD.findall(behind)) > 2 or set(text) & set("[]{}\"'"):
+            _check_own_answer(problem, f"\\boxed{{{numbers[0]}}}")
+
+
 def puzzle_row(record: Record, index: int, name: str, graded_by: str = "puzzle") -> Row:
     """Build a row from what ``puzzle_records`` yields, for its own scorer or, with the question alone, for reward.math.
 
     Raises:
-        Dropped: ``no JSON``, or ``answer not gradable``.
+        Dropped: ``no JSON``, ``answer not gradable`` or ``answer not tried``.
     """
     task, entry = record["task"], record["entry"]
     try:
@@ -74,8 +156,8 @@ def puzzle_row(record: Record, index: int, name: str, graded_by: str = "puzzle")
         raise Dropped("no JSON", str(error)) from error
     problem_id, answer = f"{task}/{index}", str(entry["answer"])
     if graded_by == "math":
-        prompt, ground_truth = entry["question"], answer
-        _check_own_answer(MathProblem.from_answer(answer, problem_id=problem_id), f"\\boxed{{{answer}}}")
+        prompt, ground_truth = entry["question"], label_of(answer)
+        _check_label(ground_truth, problem_id)
     else:
         prompt = f"{entry['question']}\n{PUZZLE_FORMAT}"
         puzzle = Puzzle.from_ground_truth(ground_truth, problem_id=problem_id)
@@ -117,6 +199,6 @@ def puzzle_records(
 def _check_own_answer(problem: Graded, response: str) -> None:
     score = problem.score(response)
     if score.score is None:
-        raise ValueError(f"problem {problem.problem_id} could not be graded: {score.detail}")
+        raise Dropped("answer not tried", score.detail)
     if score.outcome != "pass":
         raise Dropped("answer not gradable", f"{score.outcome}: {score.detail}")

@@ -1,11 +1,12 @@
 """Raw records to rows in verl's schema; what cannot be used is dropped with its reason, never silently."""
 
 import json
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from recipe.data_preparation.sources import Record
+from recipe.data_preparation.fields import Dropped, Record, given, messages_in, question_in, text_in, wanted
 from reward.judge import JudgeLostError
 from reward.problem import Problem
 
@@ -16,18 +17,7 @@ ANSWER_FORMAT = {
 }
 
 
-class Dropped(Exception):
-    """A record that cannot be used.
-
-    Args:
-        reason: One of the reasons that the data card counts.
-        detail: What is wrong with this record.
-    """
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        """Keep both."""
-        super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
+QUESTION = ("question", "problem", "prompt")
 
 
 def apps_row(record: Record, index: int, name: str) -> Row:
@@ -35,7 +25,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
 
     Args:
         record: ``question``, ``input_output`` (JSON text or object; also with ``test_code``), and where there are any
-            ``problem_id``, ``starter_code``, ``difficulty``, ``solutions``.
+            ``problem_id``, ``starter_code``, ``difficulty``, ``solutions`` (a list, or its JSON).
         index: Position in the source.
         name: ``data_source`` of the row.
 
@@ -43,12 +33,10 @@ def apps_row(record: Record, index: int, name: str) -> Row:
         Dropped: ``no question``, ``no tests``, ``broken JSON``, ``unequal lengths``, ``malformed tests`` or
             ``tests not tried``.
     """
-    problem_id = str(record.get("problem_id") or index)
-    question = (record.get("question") or "").strip()
-    if not question:
-        raise Dropped("no question")
-    tests = _tests(record.get("input_output"))
-    starter = (record.get("starter_code") or "").strip("\n")
+    problem_id = text_in(record, "problem_id") or str(index)
+    question = question_in(record, *QUESTION)
+    tests = _tests(record)
+    starter = starter_of(record)
     try:
         problem = Problem.from_input_output(tests, problem_id=problem_id, starter_code=starter)
     except ValueError as error:
@@ -69,7 +57,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
         "reward_model": {"style": "rule", "ground_truth": json.dumps({**tests, "problem_id": problem_id})},
         "extra_info": {
             "problem_id": problem_id,
-            "difficulty": record.get("difficulty") or "",
+            "difficulty": text_in(record, "difficulty"),
             "num_tests": problem.num_tests,
             "solution": next((solution for solution, fault in solutions_of(record) if not fault), ""),
             "index": index,
@@ -90,29 +78,44 @@ def _examples(question: str, problem: Problem) -> list[int]:
     return [index for index, test in tests if all(text.strip() and lines(text) in shown for text in test)]
 
 
-def _tests(value: Any) -> dict[str, Any]:
-    if not value:
-        raise Dropped("no tests")
+def starter_of(record: Record) -> str:
+    """Return the code that an APPS record gives to start from, or nothing."""
+    starter = given(record, "starter_code")
+    return starter.strip("\n") if isinstance(starter, str) else ""
+
+
+def _tests(record: Record) -> dict[str, Any]:
+    value = given(record, "input_output")
+    if value is None:
+        raise wanted(record, "no tests", "input_output")
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError as error:
             raise Dropped("broken JSON", str(error)) from error
-    if isinstance(value, dict) and value.get("test_code"):
-        return {key: value[key] for key in ("test_code", "fn_name") if value.get(key) is not None}
-    if not isinstance(value, dict) or not value.get("inputs") or not value.get("outputs"):
+    if not isinstance(value, dict):
+        raise Dropped("malformed tests", f"input_output is {type(value).__name__}: give an object")
+    names = ("test_code",) if "test_code" in value else ("inputs", "outputs")
+    if not all(value.get(name) for name in names):
         raise Dropped("no tests")
-    if len(value["inputs"]) != len(value["outputs"]):
-        raise Dropped("unequal lengths", f"{len(value['inputs'])} inputs, {len(value['outputs'])} outputs")
-    return {key: value[key] for key in ("inputs", "outputs", "fn_name") if value.get(key) is not None}
+    tests = {key: value[key] for key in (*names, "fn_name") if value.get(key) is not None}
+    if any(not isinstance(tests[name], list) for name in names):
+        raise Dropped("malformed tests", f"{' or '.join(names)} is no list")
+    if len({len(tests[name]) for name in names}) > 1:
+        raise Dropped("unequal lengths", f"{len(tests['inputs'])} inputs, {len(tests['outputs'])} outputs")
+    return tests
+
+
+MESSAGES = ("context_messages", "messages", "conversations", "prompt")
+"""Columns that hold a chat, the first of which that does counts."""
 
 
 def dialogue_row(record: Record, index: int, name: str) -> Row:
     """Build a row from a record with a dialogue prompt, whose reward is a model's.
 
     Args:
-        record: One of ``context_messages``, ``messages`` (role and content), ``prompt`` (text or messages), ``turns``
-            (texts, the first is taken) or ``instruction`` (with an ``input`` where there is one). Answers behind the
+        record: One of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text), ``turns``
+            (of which the first is taken) or ``instruction`` (with an ``input`` where there is one). Answers behind the
             last user message are left out.
         index: Position in the source.
         name: ``data_source`` of the row.
@@ -120,11 +123,19 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
     Raises:
         Dropped: ``no prompt``.
     """
-    messages = _messages(record)
-    while messages and messages[-1]["role"] != "user":
-        messages.pop()
+    value = given(record, *MESSAGES)
+    turns, instances = given(record, "turns"), given(record, "instances")
+    if value is None:
+        value = turns[0] if isinstance(turns, list) else turns
+    if value is None:
+        first = instances[0] if isinstance(instances, list) and isinstance(instances[0], dict) else {}
+        texts = text_in(record, "instruction"), text_in(record, "input") or text_in(first, "input")
+        value = "\n\n".join(filter(None, texts))
+    if value == "":
+        raise wanted(record, "no prompt", *MESSAGES, "turns", "instruction")
+    messages = messages_in(value, "no prompt")
     if not messages or not messages[-1]["content"].strip():
-        raise Dropped("no prompt")
+        raise Dropped("no prompt", "it ends with no words of the user")
     return {
         "data_source": name,
         "prompt": messages,
@@ -134,41 +145,36 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
     }
 
 
-def _messages(record: Record) -> list[dict[str, str]]:
-    for key in ("context_messages", "messages", "prompt"):
-        value = record.get(key)
-        if isinstance(value, str):
-            return [{"role": "user", "content": value}]
-        if value:
-            return [{"role": str(message["role"]), "content": str(message["content"])} for message in value]
-    if record.get("turns"):
-        return [{"role": "user", "content": str(record["turns"][0])}]
-    if record.get("instruction"):
-        extra = record.get("input") or (record.get("instances") or [{}])[0].get("input") or ""
-        return [{"role": "user", "content": "\n\n".join(filter(None, [record["instruction"], extra]))}]
-    return []
-
-
 def solutions_of(record: Record) -> Iterator[tuple[str, str]]:
     """Yield the reference solutions of an APPS record, each with why it does not compile, if so."""
-    try:
-        solutions = json.loads(record.get("solutions") or "[]")
-    except ValueError:
-        return
-    for solution in solutions:
+    solutions = given(record, "solutions")
+    if isinstance(solutions, str):
+        try:
+            solutions = json.loads(solutions)
+        except ValueError:
+            solutions = [solutions]  # the code itself
+    for solution in solutions if isinstance(solutions, list) else ():
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
                 compile(solution, "solution.py", "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
             yield solution, str(error)
         else:
             yield solution, ""
 
 
+_FORMAL = re.compile(r"[^\w\s.,!?]|[\d_]|\b(?!a\b)\w\b")  # a sign, a number or a name
+
+
 def words_of(text: str) -> list[str]:
-    """Return a text's words, lower case and without punctuation: what duplicates and overlaps are found by."""
+    """Return a text's words, lower case and without punctuation: what overlaps are found by."""
     return "".join(c.lower() if c.isalnum() else " " for c in text).split()
+
+
+def identity_of(text: str) -> int:
+    """Return what only the same problem has, whatever its spaces; in plain prose case and punctuation do not count."""
+    return hash(tuple(text.split() if _FORMAL.search(text) else words_of(text)))
 
 
 class Screen:
@@ -184,7 +190,7 @@ class Screen:
 
     def __init__(self, benchmarks: Iterable[str]) -> None:
         """Index the benchmarks."""
-        self.benchmark_ngrams = {ngram for text in benchmarks for ngram in self._ngrams(words_of(text))}
+        self.benchmark_parts = {part for text in benchmarks for part in self._parts(text)}
         self._seen: set[int] = set()
 
     def check(self, row: Row) -> None:
@@ -193,14 +199,17 @@ class Screen:
         Raises:
             Dropped: ``duplicate`` or ``overlaps with a benchmark``.
         """
-        words = words_of("\n".join(message["content"] for message in row["prompt"]))
-        fingerprint = hash(tuple(words))
-        if fingerprint in self._seen:
+        text = "\n".join(message["content"] for message in row["prompt"])
+        identity = identity_of(text)
+        if identity in self._seen:
             raise Dropped("duplicate")
-        self._seen.add(fingerprint)
-        if not self.benchmark_ngrams.isdisjoint(self._ngrams(words)):
-            raise Dropped("overlaps with a benchmark")
+        self._seen.add(identity)
+        for part in (text, row["extra_info"].get("question", "")):  # without what all prompts of a source say
+            if not self.benchmark_parts.isdisjoint(self._parts(part)):
+                raise Dropped("overlaps with a benchmark")
 
-    def _ngrams(self, words: list[str]) -> Iterator[int]:
-        for start in range(max(1, len(words) - self.NGRAM + 1)):
-            yield hash(tuple(words[start : start + self.NGRAM]))
+    def _parts(self, text: str) -> set[int]:
+        """Return a text's runs of so many words; a shorter one counts whole."""
+        words = words_of(text)
+        runs = {hash(tuple(words[start : start + self.NGRAM])) for start in range(len(words) - self.NGRAM + 1)}
+        return runs or {identity_of(text)}

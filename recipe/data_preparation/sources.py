@@ -1,57 +1,155 @@
-"""Raw records of a data set: a hub id, a file, or APPS's own folders. Read one at a time."""
+"""Raw records of a data set: a hub id, files, or APPS's own folders. Read one at a time."""
 
+import csv
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-FORMATS = {".json": "json", ".jsonl": "json", ".gz": "json", ".parquet": "parquet"}
-_OF_CLONES = (".jsonl", ".parquet")  # APPS's own folders have json files
+import fsspec
 
-Record = dict[str, Any]
+from recipe.data_preparation.fields import Record
+from reward.problem import read_json
+
+_LISTS = ("data", "rows", "records", "examples")
+"""Under what a JSON object holds its records."""
 
 
 def read_records(source: str, split: str, config: str | None = None) -> Iterator[Record]:
     """Yield the records of a source.
 
     Args:
-        source: Folder of APPS problems (a folder each, with ``question.txt``, ``input_output.json``, ...) or of data
-            files, as a clone from the hub; a json, jsonl or parquet file (also compressed); or the id of a data set on
-            the hub.
-        split: Split of a hub data set or a clone; also the sub-folder of an APPS folder, where there is one.
+        source: Folder of APPS problems (a folder each, with ``question.txt``, ``input_output.json``, ...), of data
+            files, as a clone from the hub, or of ``save_to_disk``; a file of :data:`READERS`, also compressed; or the
+            id of a data set on the hub.
+        split: Split of a hub data set or a folder; also the sub-folder of an APPS folder, where there is one.
         config: Configuration of a hub data set or a clone that has several.
 
     Raises:
-        ValueError: If there is nothing to read.
+        ValueError: If there is nothing to read, or something is no record; it names the file.
     """
     path = Path(source).expanduser()
-    if path.is_dir() and not any(file.suffix in _OF_CLONES for file in (*path.glob("*"), *path.glob("*/*"))):
-        yield from _apps_folders(path / split if (path / split).is_dir() else path)
+    records = _of_folder(path, split, config) if path.is_dir() else _of_file(path, split)
+    if not path.exists():
+        if source.startswith(("/", ".", "~")) or f".{source}" in READERS:  # not what datasets calls so
+            raise ValueError(f"{source}: no such file or folder")
+        import datasets  # here: wrong options need not wait seconds for it
+
+        records = iter(datasets.load_dataset(source, config, split=split, streaming=True))
+    number = 0
+    for number, record in enumerate(records, start=1):  # noqa: B007
+        yield record
+    if not number:
+        raise ValueError(f"{source}: no record in it")
+
+
+def _of_folder(path: Path, split: str, config: str | None) -> Iterator[Record]:
+    problems = sorted((*path.glob(f"{split}/*/question.txt"), *path.glob("*/question.txt")))
+    if problems:
+        yield from map(_apps_problem, (problem.parent for problem in problems))
         return
-    import datasets  # here: wrong options need not wait seconds for it
+    import datasets
 
-    if path.is_file():
-        if path.suffix not in FORMATS:
-            raise ValueError(f"{path}: give a file that ends in one of {', '.join(FORMATS)}")
-        yield from datasets.load_dataset(FORMATS[path.suffix], data_files=str(path), split="train", streaming=True)
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+        found = datasets.load_from_disk(str(path))
+        if isinstance(found, datasets.DatasetDict):
+            if split not in found:
+                raise ValueError(f"{path}: no split {split} in it: set --split to one of {', '.join(sorted(found))}")
+            found = found[split]
+        yield from found
         return
-    if source.startswith(("/", ".", "~")) and not path.is_dir():
-        raise ValueError(f"{source}: no such file or folder")
-    yield from datasets.load_dataset(str(path) if path.is_dir() else source, config, split=split, streaming=True)
+    if not any(_kind_of(file) in READERS for file in (*path.glob("*"), *path.glob("*/*"))):
+        raise ValueError(
+            f"{path}: no data file ({', '.join(READERS)}) in it, nor a folder with a question.txt; for APPS give the "
+            "folder that holds APPS's problems"
+        )
+    files = datasets.load_dataset_builder(str(path.absolute()), config).config.data_files
+    if split not in files:
+        raise ValueError(f"{path}: no split {split} in it: set --split to one of {', '.join(map(str, files))}")
+    for file in files[split]:
+        yield from _of_file(Path(file), split)
 
 
-def _apps_folders(root: Path) -> Iterator[Record]:
-    folders = sorted(path.parent for path in root.glob("*/question.txt"))
-    if not folders:
-        raise ValueError(f"{root}: no folder in it has a question.txt; give the folder that holds APPS's problems")
-    for folder in folders:
-        record: Record = {"problem_id": folder.name}
-        for name, file in (("question", "question.txt"), ("starter_code", "starter_code.py")):
-            record[name] = _text(folder / file)
-        for name in ("input_output", "solutions"):
-            record[name] = _text(folder / f"{name}.json")
-        metadata = json.loads(_text(folder / "metadata.json") or "{}")
-        yield {**record, "difficulty": metadata.get("difficulty", ""), "url": metadata.get("url", "")}
+def _of_file(path: Path, split: str) -> Iterator[Record]:
+    kind = _kind_of(path)
+    if kind not in READERS:
+        raise ValueError(f"{path}: give a file that ends in one of {', '.join(READERS)}, maybe compressed")
+    try:
+        yield from READERS[kind](path, split)
+    except Exception as error:  # each format's package has errors of its own
+        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+
+
+def _kind_of(path: Path) -> str:
+    name = path if path.suffix not in (".gz", ".bz2", ".xz", ".zst") else path.with_suffix("")
+    return name.suffix.lower()
+
+
+def _opened(path: Path) -> Any:
+    return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer", newline="")
+
+
+def _json_lines(path: Path, split: str) -> Iterator[Record]:
+    with _opened(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _as_record(read_json(line, f"{path} line {number}"), f"{path} line {number}")
+
+
+def _json(path: Path, split: str) -> Iterator[Record]:
+    """A list of objects, or an object that has it by the split's name or as its data; else lines of objects."""
+    with _opened(path) as file:
+        try:
+            value = json.load(file)
+        except (ValueError, RecursionError):  # more than one value, or none
+            yield from _json_lines(path, split)
+            return
+    if isinstance(value, dict):
+        value = next((value[key] for key in (split, *_LISTS) if isinstance(value.get(key), list)), [value])
+    if not isinstance(value, list):
+        raise ValueError(f"{path}: give a list of objects, or an object a line")
+    yield from (_as_record(one, f"{path} entry {number}") for number, one in enumerate(value, start=1))
+
+
+def _as_record(value: Any, where: str) -> Record:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: it is {type(value).__name__}: give an object for each record")
+    return value
+
+
+def _table(path: Path, split: str) -> Iterator[Record]:
+    csv.field_size_limit(sys.maxsize)
+    with _opened(path) as file:
+        dialect = "excel-tab" if _kind_of(path) == ".tsv" else "excel"
+        yield from csv.DictReader(file, dialect=dialect, restkey="cells without a column")
+
+
+def _parquet(path: Path, split: str) -> Iterator[Record]:
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(path).iter_batches():
+        yield from batch.to_pylist()
+
+
+READERS: dict[str, Callable[[Path, str], Iterator[Record]]] = {
+    ".jsonl": _json_lines,
+    ".json": _json,
+    ".parquet": _parquet,
+    ".csv": _table,
+    ".tsv": _table,
+}
+"""By the end of a file's name."""
+
+
+def _apps_problem(folder: Path) -> Record:
+    record: Record = {"problem_id": folder.name}
+    for name, file in (("question", "question.txt"), ("starter_code", "starter_code.py")):
+        record[name] = _text(folder / file)
+    for name in ("input_output", "solutions"):
+        record[name] = _text(folder / f"{name}.json")
+    metadata = read_json(_text(folder / "metadata.json") or "{}", f"{folder}/metadata.json")
+    return {**record, **{name: metadata[name] for name in ("difficulty", "url") if name in metadata}}
 
 
 def _text(path: Path) -> str:

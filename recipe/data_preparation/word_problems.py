@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 
-from recipe.data_preparation.sources import Record
+from recipe.data_preparation.fields import Record
 
 MAX_NUMBER = 10_000
 _NAMES = ["Ada", "Ben", "Carla", "Deniz", "Emil", "Farah", "Goran", "Hana", "Ivo", "Jun"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipe.data_preparation.rows import Dropped, Row, Screen
-from recipe.data_preparation.sources import Record
+from recipe.data_preparation.fields import Dropped, Record, text_in
+from recipe.data_preparation.rows import Row, Screen
 
 BATCH_SIZE = 256
 SPLITS = ("train", "val")
@@ -108,7 +108,7 @@ def convert(
 
     Args:
         records: The source.
-        build: ``apps_row`` or ``dialogue_row``.
+        build: A function that makes a row of a record, such as ``apps_row``, or raises ``Dropped``.
         name: ``data_source`` of the rows.
         screen: What drops duplicates and overlaps.
         output: Folder; gets train.parquet, val.parquet, card.md and the extra files.
@@ -126,16 +126,21 @@ def convert(
             file: (stack.enter_context((output / file).open("w", encoding="utf-8")), lines)
             for file, lines in (extra or {}).items()
         }
+        ids: set[str] = set()
         for index, record in enumerate(records):
             card.num_read += 1
             try:
-                row = build(record, index, name)
+                row = _row_of(build, record, index, name)
                 screen.check(row)
             except Dropped as dropped:
-                where = f"{record.get('problem_id') or index}"
-                detail = str(dropped).partition(": ")[2]
-                card.dropped.setdefault(dropped.reason, []).append(f"{where}: {detail}" if detail else where)
+                where = text_in(record, "problem_id") or f"{index}"
+                line = " ".join(f"{where}: {dropped.detail}".split()) if dropped.detail else where
+                card.dropped.setdefault(dropped.reason, []).append(line)
                 continue
+            own = row["extra_info"].get("problem_id")
+            if own in ids:  # a source that numbers the problems of each part anew
+                row["extra_info"]["problem_id"] = own = f"{own}/{index}"
+            ids.add(own)
             place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
             split = "val" if place < val_fraction else "train"
             files[split].add(row)
@@ -143,6 +148,19 @@ def convert(
             for stream, lines in others.values():
                 stream.writelines(json.dumps(line) + "\n" for line in lines(record, row, card))
         if not card.kept:
-            raise ValueError(f"{name}: no usable record: {card.summary()}")
+            first = "; ".join(f"{reason}: {lines[0]}" for reason, lines in card.dropped.items())
+            raise ValueError(f"no usable record of {card.num_read} (data source {name}); the first: {first}")
     (output / "card.md").write_text(card.text(), encoding="utf-8")
     return card
+
+
+def _row_of(build: Callable[[Record, int, str], Row], record: Record, index: int, name: str) -> Row:
+    """Build a row; a record may hold anything, and what no reader expects costs no other record."""
+    try:
+        row = build(record, index, name)
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise Dropped("no Unicode", f"it holds a lone surrogate: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+        raise Dropped("malformed", f"{type(error).__name__}: {error}") from error
+    return row

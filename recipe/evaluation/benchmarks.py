@@ -2,22 +2,18 @@
 
 import ast
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
+from recipe.data_preparation.fields import Dropped, Record, messages_in, question_in, text_in
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
-from recipe.data_preparation.rows import Dropped, Row
+from recipe.data_preparation.rows import Row
 from recipe.data_preparation.sources import read_records
 from reward.grading import Graded
 from reward.math import MathProblem
 from reward.problem import Problem
 from reward.puzzle import Puzzle
-from reward.score import read_json_lines
 from reward.verl_reward import parse_ground_truth
-
-Record = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -67,7 +63,7 @@ def load_tasks(name: str, source: str | None) -> list[Task]:
 
     Args:
         name: A key of :data:`BENCHMARKS`.
-        source: File of records (jsonl, jsonl.gz or parquet) or hub id; None: the benchmark's own hub id.
+        source: What ``read_records`` reads; None: the benchmark's own hub id.
 
     Raises:
         ValueError: If a record lacks something, an id occurs twice, or nothing is left.
@@ -78,9 +74,9 @@ def load_tasks(name: str, source: str | None) -> list[Task]:
         raise ValueError(f"--benchmark {name} has no data of its own: set --data to a parquet file of verl rows")
     tasks: dict[str, Task] = {}
     advice = f"give the records of {benchmark.hub_id or 'scripts/prepare_data.py'}"
-    for index, (where, record) in enumerate(
-        _read(source or benchmark.hub_id, None if source else benchmark.hub_config)
-    ):
+    source, config = (source, None) if source else (benchmark.hub_id, benchmark.hub_config)
+    for index, record in enumerate(read_records(source, "test", config)):
+        where = f"{source} record {index + 1}"
         try:
             key = task_key(TASK_IDS[benchmark.family]({"index": index, **record}), benchmark.family)
             if benchmark.task_numbers is not None and int(key.partition("/")[2]) not in benchmark.task_numbers:
@@ -92,13 +88,13 @@ def load_tasks(name: str, source: str | None) -> list[Task]:
                 ast.parse(test)
         except KeyError as error:
             raise ValueError(f"{where}: no {error} in the record: {advice}") from error
-        except (ValueError, SyntaxError, TypeError, IndexError, Dropped) as error:
+        except (ValueError, SyntaxError, TypeError, AttributeError, IndexError, Dropped) as error:
             raise ValueError(f"{where}: {error}: {advice}") from error
         if key in tasks:
             raise ValueError(f"{where}: task {key} occurs twice: give every task once")
         tasks[key] = task
     if not tasks:
-        raise ValueError(f"{source or benchmark.hub_id}: no task of {name} in it: set --data to its records")
+        raise ValueError(f"{source}: no task of {name} in it: set --data to its records")
     return list(tasks.values())
 
 
@@ -107,7 +103,7 @@ TASK_IDS: dict[str, Callable[[Record], object]] = {
     "humaneval": lambda record: record["task_id"],
     "mbpp": lambda record: record["task_id"],
     "gsm8k": lambda record: record["index"],
-    "math": lambda record: record.get("unique_id") or record["index"],
+    "math": lambda record: text_in(record, "unique_id", "index"),
     "rows": lambda record: record["extra_info"]["problem_id"],
 }
 
@@ -117,15 +113,6 @@ def task_key(task_id: object, family: str) -> str:
     if family not in PREFIXES:
         return str(task_id)
     return f"{PREFIXES[family]}/{str(task_id).rpartition('/')[2]}"
-
-
-def _read(source: str, config: str | None) -> Iterator[tuple[str, Record]]:
-    path = Path(source).expanduser()
-    if path.name.removesuffix(".gz").endswith(".jsonl"):
-        yield from read_json_lines(path)
-        return
-    for index, record in enumerate(read_records(source, "test", config)):
-        yield f"{source} record {index}", record
 
 
 def _read_humaneval(record: Record, key: str) -> Task:
@@ -146,7 +133,7 @@ def _read_humaneval(record: Record, key: str) -> Task:
 
 def _read_mbpp(record: Record, key: str) -> Task:
     setup = [*(record.get("test_imports") or []), record.get("test_setup_code") or ""]
-    question = "\n".join([(record.get("text") or record["prompt"]).strip(), *record["test_list"]])
+    question = "\n".join([question_in(record, "text", "prompt"), *record["test_list"]])
     return Task(
         task_id=key,
         family="mbpp",
@@ -158,7 +145,7 @@ def _read_mbpp(record: Record, key: str) -> Task:
 
 
 def _read_row(record: Record, key: str) -> Task:
-    messages = tuple(record["prompt"])
+    messages = tuple(messages_in(record["prompt"], "no prompt"))
     return Task(
         task_id=key,
         family="rows",
@@ -181,8 +168,8 @@ def _problem_of(ground_truth: str, key: str) -> Problem | Graded:
     return parse_ground_truth(ground_truth)
 
 
-def _asked_as_in_training(row_of: Callable[[Record, int, str], Row]) -> Callable[[Record, str], Task]:
-    return lambda record, key: _read_row(row_of(record, 0, key), key)
+def _asked_as_in_training(row_of: Callable[..., Row]) -> Callable[[Record, str], Task]:
+    return lambda record, key: _read_row(row_of(record, 0, key, is_label_checked=False), key)
 
 
 READERS: dict[str, Callable[[Record, str], Task]] = {

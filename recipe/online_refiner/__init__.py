@@ -4,8 +4,12 @@ import importlib.util
 import os
 from pathlib import Path
 
+from recipe.own_names import refuse_hidden
+
 __version__ = "0.3.0"
 
 # Where verl's configs are, for config/online_refiner.yaml: Hydra would import verl, and torch with it, to find them.
 if _verl := importlib.util.find_spec("verl"):
     os.environ["VERL_CONFIG"] = str(Path(str(_verl.origin)).parent / "trainer" / "config")
+
+refuse_hidden(__name__, "refiner_worker")

@@ -55,7 +55,7 @@ def _progress(config: DictConfig) -> Iterator[None]:
     finally:
         stop.set()
         watcher.join()
-    print_summary(console, run_dir, config.records.path)
+    print_summary(console, run_dir, config)
 
 
 CONSOLES: dict[str, Callable[[DictConfig], contextlib.AbstractContextManager[None]]] = {
@@ -113,7 +113,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 }
 
 
-def print_summary(console: Console, run_dir: RunDir, records_path: str | None = None) -> None:
+def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None:
     """Print a run's table (every step, then seconds by stage) and two accepted refinements as diffs."""
     steps = _steps(run_dir)
     if not steps:
@@ -128,9 +128,9 @@ def print_summary(console: Console, run_dir: RunDir, records_path: str | None = 
         name: sum(step.get(f"timing_s/{key}", 0.0) for step in steps) / len(steps) for key, name in STAGES.items()
     }
     console.print("seconds a step: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in stages.items()))
-    for line in advice(steps):
+    for line in advice(steps, config):
         console.print(line, markup=False)
-    rows = map(json.loads, refinement_lines(run_dir.path, records_path))
+    rows = map(json.loads, refinement_lines(run_dir.path, config.records.path))
     accepted = (row for row in rows if row["verdict"] == "accepted")
     for row in heapq.nsmallest(2, accepted, key=lambda row: row["reward"] - row["refined_reward"]):
         title = f"step {row['step']}: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"

@@ -5,10 +5,11 @@ verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its 
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from omegaconf import DictConfig
 from torch import Tensor
 
 from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, group_of
@@ -337,8 +338,8 @@ def kl_to_reference(*, log_probs: Tensor, ref_log_probs: Tensor, response_mask: 
     return float((difference.expm1() - difference).mean())
 
 
-def advice(steps: Iterable[dict[str, Any]]) -> list[str]:
-    """Return lines on refinements that were cut, and on those that were copied, from the metrics of steps."""
+def advice(steps: Iterable[dict[str, Any]], config: DictConfig) -> list[str]:
+    """Return lines on refinements that were cut or copied, and on what never happened, from a run's metrics."""
     refined = [step for step in steps if step["refiner/num_attempted"]]
     if not refined:
         return []
@@ -351,7 +352,29 @@ def advice(steps: Iterable[dict[str, Any]]) -> list[str]:
             ". They are lost: raise it (it may exceed data.max_response_length), or choose a refiner.template that "
             "asks for less or says where an answer ends ({% set stop = ... %})"
         )
-    return [line, *filter(None, [copying(refined)])]
+    return [line, *filter(None, [copying(refined)]), *_never(refined, config)]
+
+
+def _never(steps: Sequence[dict[str, Any]], config: DictConfig) -> Iterator[str]:
+    """Yield what a run was told to do with the highest rewards, or with equal ones, if there were none in any step."""
+
+    def total(*names: str) -> float:
+        return sum(step.get(name) or 0.0 for step in steps for name in names)
+
+    most, groups = config.refiner.skip_reward_at_least, config.algorithm.get("filter_groups")
+    if most is not None and not total("refiner/skipped/max_reward", "refiner/num_own"):
+        yield (
+            f"no response reached refiner.skip_reward_at_least={most}: nothing was solved, or the reward is shaped (by "
+            "length, for one) and stays below; set it to the least that a solved response gets"
+        )
+    waits = ["constraint.rescue_dead_groups=true"] if config.constraint.rescue_dead_groups else []
+    if groups and groups.enable and groups.metric == "reward":
+        waits.append("algorithm.filter_groups.metric=reward")
+    if waits and not total("reward/zero_std_groups", "training/filter_groups/evicted_samples"):
+        yield (
+            f"no group was ever dead (equal rewards), so that {' and '.join(waits)} did nothing: a shaped reward "
+            "differs within groups that all failed; take the shaping out of it, or filter by what says what is solved"
+        )
 
 
 def copying(steps: Sequence[dict[str, Any]]) -> str:

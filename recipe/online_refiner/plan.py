@@ -78,6 +78,7 @@ class Plan:
         num_steps = trainer.total_training_steps
         if num_steps is None:
             num_steps = num_train_rows // data.train_batch_size * trainer.total_epochs
+        most = "at most " if data.filter_overlong_prompts else ""
         num_rollouts = data.train_batch_size * actor.rollout.n
         engine = actor.actor.strategy
         if engine == "megatron":
@@ -89,8 +90,8 @@ class Plan:
             "refiner": "none",
             "constraint": f"{_describe_constraint(blocks.constraint)}, eta {blocks.constraint.first_eta:g}",
             "advantages": config.algorithm.adv_estimator,
-            "data": f"{num_train_rows} prompts, {data.train_batch_size} a step, {actor.rollout.n} responses each",
-            "steps": f"{num_steps}",
+            "data": f"{most}{num_train_rows} prompts, {data.train_batch_size} a step, {actor.rollout.n} responses each",
+            "steps": f"{num_steps}" if trainer.total_training_steps is not None else f"{most}{num_steps}",
             "a step": f"{num_rollouts} responses of at most {data.max_response_length} tokens",
             "run directory": config.run_dir,
         }

@@ -161,7 +161,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         watch = Watch(parts_of(self, getattr(agent_loop_manager, "agent_loop_workers", [])))
         watch.run(partial(super().fit, agent_loop_manager))
         if self.blocks.refines and self.run_dir.metrics.exists():
-            print(*advice(read_rows(self.run_dir.metrics)), sep="\n")
+            print(*advice(read_rows(self.run_dir.metrics), self.config), sep="\n")
 
     # ---- one step, in this order
 

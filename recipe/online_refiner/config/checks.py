@@ -5,6 +5,7 @@ The line ends with the rule's id, its name with hyphens, which tests and the doc
 A new rule is a function here and a case in its test.
 """
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from recipe.online_refiner.config.fields import (
     read_blocks,
 )
 from recipe.online_refiner.megatron import layout, rows_multiple
+from recipe.own_names import hidden_in
 from recipe.sizing.refusals import refusal
 from refiner_worker.config import RefinerConfig
 from refiner_worker.drafts import SUFFIX_PACKAGE
@@ -253,6 +255,8 @@ def external_refiner_has_no_log_probs(run: Run) -> str | None:
         return None
     if blocks.refiner.keep_prefix:
         return "refiner.keep_prefix=true goes by the refiner's log-probs, which no server gives by URL; set it to false"
+    if blocks.constraint.target == "in_place":
+        return "constraint.target=in_place is the refiner's log-probs, which no server gives by URL; set it to rewrite"
     if not blocks.measures_kl_by_actor or actor.model.lora_rank > 0:
         return None
     return (
@@ -673,6 +677,15 @@ def stages_take_whole_groups(run: Run) -> str | None:
 
 
 @rule("machine")
+def names_are_not_hidden(run: Run) -> str | None:
+    """No module in the folder where Ray's workers look first hides a package of this project."""
+    working_dir = OmegaConf.select(run.config, "ray_kwargs.ray_init.runtime_env.working_dir")
+    path = run.config.reward.custom_reward_function.path or ""
+    names = ["recipe", "refiner_worker", *(["reward"] if path.startswith("pkg://reward") else [])]
+    return hidden_in([os.getcwd() if working_dir is None else working_dir], names)
+
+
+@rule("machine")
 def training_has_workers(run: Run) -> str | None:
     """There are workers to train on."""
     if run.config.trainer.n_gpus_per_node >= 1 and run.config.trainer.nnodes >= 1:
@@ -833,11 +846,34 @@ def data_have_rows(run: Run) -> str | None:
 @rule("files")
 def prompts_are_text(run: Run) -> str | None:
     """The refiner reads text."""
-    data = run.config.data
-    media = {data.get(name) for name in ("image_key", "video_key", "audio_key")}
-    for part in run.files.data("train_files") if run.blocks.hosts_refiner else ():
-        if found := sorted(media.intersection(part.column_names)):
-            return f"data.train_files: its {found[0]} would not reach the refiner, which reads text; drop the column"
+    if not run.blocks.hosts_refiner or not run.files.media:
+        return None
+    return f"data.train_files: its {run.files.media[0]} would not reach the refiner, which reads text; drop the column"
+
+
+@rule("files")
+def prompts_are_chats(run: Run) -> str | None:
+    """The first prompts of each file, read by the run's data class, are messages that the chat template writes."""
+    from recipe.online_refiner.config import trials  # here, as below: it needs verl
+
+    for key in run.files.num_rows:
+        try:
+            trials.check_prompts(run.files, run.config, key, is_text=run.blocks.hosts_refiner)
+        except ValueError as error:
+            return f"data.{key}: {error}"
+    return None
+
+
+@rule("files")
+def prompts_are_short_enough(run: Run) -> str | None:
+    """``filter_overlong_prompts`` leaves a batch to train on, and a prompt to validate with."""
+    from recipe.online_refiner.config import trials
+
+    for key in run.files.num_rows:
+        try:
+            trials.check_lengths(run.files, run.config, key)
+        except ValueError as error:
+            return f"data.{key}: {error}"
     return None
 
 
@@ -847,7 +883,7 @@ def no_grader_runs_answers(run: Run) -> str | None:
     if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:
         return None
     for key in run.files.num_rows:
-        for part in run.files.data(key):
+        for part in run.files.data(key).values():
             sources = part.unique("data_source") if "data_source" in part.column_names else []
             if found := sorted(RUN_BY_VERL.intersection(sources)):
                 return (
@@ -859,6 +895,19 @@ def no_grader_runs_answers(run: Run) -> str | None:
 
 
 @rule("files")
+def rows_can_be_rewarded(run: Run) -> str | None:
+    """The reward is there, and the columns that it reads; in a dry run it rewards a made-up answer."""
+    from recipe.online_refiner.config import trials
+
+    for key in run.files.num_rows:
+        try:
+            trials.check_reward(run.files, run.config, key)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+@rule("files")
 def problems_can_be_rewarded(run: Run) -> str | None:
     """The reward function can use every row, as far as its module checks rows (``validate_row``)."""
     for key in run.files.num_rows:
@@ -866,6 +915,18 @@ def problems_can_be_rewarded(run: Run) -> str | None:
             run.files.validate_rows(key)
         except ValueError as error:
             return f"data.{key}: {error}"
+    return None
+
+
+@rule("files")
+def checkpoint_can_be_resumed(run: Run) -> str | None:
+    """The checkpoint that the run resumes is there, and of as many workers."""
+    from recipe.online_refiner.config import trials
+
+    try:
+        trials.check_checkpoint(run.config)
+    except ValueError as error:
+        return str(error)
     return None
 
 

@@ -1,5 +1,8 @@
 """Models, data and machine of a run, read as verl reads them when a rule asks for them."""
 
+import contextlib
+import copy
+import io
 import os
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +13,7 @@ import torch
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from ray._private.utils import read_ray_address
 from verl.trainer.ppo.utils import create_rl_dataset
+from verl.utils.dataset.rl_dataset import RLHFDataset, get_dataset_class
 from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import import_external_libs, load_module
 
@@ -17,6 +21,12 @@ from recipe.online_refiner.config.fields import RefinementConfig
 
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
 """Where ``RLHFDataset`` copies ``hdfs://`` files without ``data.cache_dir``."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return what an error says, or the one that it came from, in one line with its kind."""
+    error = error.__cause__ or error
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removeprefix("ValueError: ")
 
 
 class Files:
@@ -28,8 +38,14 @@ class Files:
     def __init__(self, config: DictConfig, blocks: RefinementConfig) -> None:
         """Import what the policy's model needs."""
         self._config, self._blocks = config, blocks
-        self._data: dict[str, list[datasets.Dataset]] = {}
+        self._data: dict[str, dict[str, datasets.Dataset]] = {}
+        self._datasets: dict[str, Any] = {}
         import_external_libs(config.actor_rollout_ref.model.external_lib)
+
+    @property
+    def is_dry_run(self) -> bool | str:
+        """Whether the run ends behind the checks; ``reward`` if the user's own reward is asked as well."""
+        return OmegaConf.select(self._config, "dry_run") or False
 
     @cached_property
     def num_devices(self) -> int | None:
@@ -37,7 +53,7 @@ class Files:
 
         None too for a dry run that says which GPUs it means: they are elsewhere.
         """
-        if self._config.dry_run and self._config.sizing.gpu_memory_gib:
+        if self.is_dry_run and self._config.sizing.gpu_memory_gib:
             return None
         ray_init = self._config.ray_kwargs.ray_init
         if os.environ.get("RAY_ADDRESS") or ray_init.get("address") or read_ray_address(ray_init.get("_temp_dir")):
@@ -79,12 +95,11 @@ class Files:
 
     @cached_property
     def num_rows(self) -> dict[str, int]:
-        """Rows of ``train_files`` and ``val_files``."""
+        """Rows of ``train_files`` and ``val_files``, those that are too long included."""
         keys = ("train_files", "val_files")
         if OmegaConf.select(self._config, "data.custom_cls.path"):  # a class of the user's alone knows its files
-            data = self._config.data
-            return {key: len(create_rl_dataset(data[key], data, self.tokenizer, None)) for key in keys}
-        return {key: sum(part.num_rows for part in self.data(key)) for key in keys}
+            return {key: len(self.dataset(key)) for key in keys}
+        return {key: sum(part.num_rows for part in self.data(key).values()) for key in keys}
 
     @cached_property
     def num_prompts(self) -> int:
@@ -92,15 +107,36 @@ class Files:
         num_rows, most = self.num_rows["train_files"], self._config.data.train_max_samples
         return min(num_rows, most) if most > 0 else num_rows
 
-    def data(self, key: str) -> list[datasets.Dataset]:
-        """Return what verl will read of ``train_files`` or ``val_files``; nothing if a class of the user's does."""
+    def data(self, key: str) -> dict[str, datasets.Dataset]:
+        """Return what verl reads of ``train_files`` or ``val_files``, by file; nothing where the user's class does."""
         if OmegaConf.select(self._config, "data.custom_cls.path"):
-            return []
+            return {}
         if key not in self._data:
             files = self._config.data[key]
             names = files if isinstance(files, ListConfig) else [files]
-            self._data[key] = [self._read(key, file) for file in names if file]
+            self._data[key] = {file: self._read(key, file) for file in names if file}
         return self._data[key]
+
+    @cached_property
+    def media(self) -> list[str]:
+        """Columns of ``train_files`` that are no text."""
+        names = {self._config.data.get(name) for name in ("image_key", "video_key", "audio_key")}
+        parts = self.data("train_files").values()
+        return sorted(names.intersection(name for part in parts for name in part.column_names))
+
+    def dataset(self, key: str) -> Any:
+        """Return what the run draws rows from, by verl's class or the user's; of verl's no row is filtered away."""
+        if key not in self._datasets:
+            data = copy.deepcopy(self._config.data)
+            is_own = bool(OmegaConf.select(data, "custom_cls.path"))
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):  # it says how many rows there are
+                    if issubclass(get_dataset_class(data), RLHFDataset):
+                        data.filter_overlong_prompts = False
+                    self._datasets[key] = create_rl_dataset(data[key], data, self.tokenizer, None)
+            except Exception as error:  # a user's class may raise anything
+                raise ValueError(f"data.{'custom_cls' if is_own else key}: {one_line(error)}") from error
+        return self._datasets[key]
 
     def _read(self, key: str, file: str) -> datasets.Dataset:
         """Read a file as verl does (``RLHFDataset`` in ``verl/utils/dataset/rl_dataset.py``), which finds it cached.
@@ -114,8 +150,7 @@ class Files:
             kind = "parquet" if local.endswith(".parquet") else "json"
             return datasets.load_dataset(kind, data_files=local)["train"]
         except Exception as error:  # each storage's package has errors of its own
-            reason = str(error.__cause__ or error).partition("\n")[0]
-            raise ValueError(f"data.{key}: {file} is empty or cannot be read: {reason}") from error
+            raise ValueError(f"data.{key}: {file} is empty or cannot be read: {one_line(error)}") from error
 
     def validate_rows(self, key: str) -> None:
         """Let the reward function's module check each row, if it has a function ``validate_row(row, limits=None)``.
@@ -133,7 +168,7 @@ class Files:
         limits = OmegaConf.select(reward, "reward_kwargs.limits")
         if validate is None:
             return
-        for part in self.data(key):
+        for part in self.data(key).values():
             names = sorted({"data_source", "reward_model", "extra_info"} & {*part.column_names})
             for row in part.select_columns(names):
                 if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:

@@ -12,6 +12,7 @@ def overrides(tiny_llama: Path, letter_prompts: Path) -> list[str]:
         *("platform=cpu", f"actor_rollout_ref.model.path={tiny_llama}", "data.train_batch_size=4"),
         *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}", "data.max_response_length=16"),
         *("data.max_prompt_length=64", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
+        "reward.custom_reward_function.path=pkg://recipe.smoke.letters",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
     ]

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
 
-from recipe.data_preparation.rows import Dropped, Screen, apps_row, dialogue_row
+from recipe.data_preparation.fields import Dropped
+from recipe.data_preparation.rows import Screen, apps_row, dialogue_row
 from recipe.data_preparation.writer import convert
 from reward.verl_reward import parse_ground_truth, validate_rows
 

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
 
+from recipe.data_preparation.fields import Dropped
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
-from recipe.data_preparation.rows import Dropped
 from recipe.data_preparation.word_problems import word_problems
 from reward import score
 

@@ -51,19 +51,24 @@ def test_prompts_and_programs(load: Load, sandbox: Sandbox) -> None:
     assert chat.stops(scale) == ()
 
 
+TASK = {"task_id": 11, "code": "", "test_list": ["f()"]}
 RECORD = {"task_id": "HumanEval/0", "prompt": "", "canonical_solution": "", "entry_point": "f"}
 
 
 @pytest.mark.parametrize(
     ("benchmark", "rows", "message"),
     [
-        ("humaneval", [{"task_id": 0}], "records.jsonl line 1: no 'prompt' in the record"),
-        ("humaneval", [{**RECORD, "test": "def check("}], "line 1: .*never closed"),
-        ("humaneval", [], "no task of humaneval"),
-        ("humaneval", [{**RECORD, "test": ""}] * 2, "line 2: task HumanEval/0 occurs twice"),
+        ("humaneval", [{"task_id": 0}], "records.jsonl record 1: no 'prompt' in the record"),
+        ("humaneval", [{**RECORD, "test": "def check("}], "record 1: .*never closed"),
+        ("humaneval", [], "no record in it"),
+        ("humaneval", [{**RECORD, "test": ""}] * 2, "record 2: task HumanEval/0 occurs twice"),
         ("mbpp", [{"task_id": 600}], "no task of mbpp"),
-        ("mbpp", [{"task_id": "x"}], "line 1: invalid literal"),
-        ("mbpp", [{"task_id": 11, "text": "t", "code": "", "test_list": []}], "line 1: no tests"),
+        ("mbpp", [{"task_id": "x"}], "record 1: invalid literal"),
+        ("mbpp", [{"task_id": 11, "text": "t", "code": "", "test_list": []}], "record 1: no tests"),
+        ("mbpp", [{"task_id": 11, "text": 7, "code": 7, "test_list": ["assert 7"]}], "record 1: no question"),
+        ("humaneval", [{**RECORD, "prompt": 7, "test": ""}], "record 1: "),
+        ("rows", [{"prompt": 7, "reward_model": {"ground_truth": "1"}, "extra_info": {"problem_id": 1}}], "record 1: "),
+        ("math500", [{"problem": "What?", "answer": ["1", "2"]}], "record 1: answer not gradable"),
     ],
 )
 def test_bad_records_are_named(
@@ -87,3 +92,34 @@ def test_bad_records_are_named(
 )
 def test_pass_at_k(num_samples: int, num_passed: int, k: int, expected: float) -> None:
     assert pass_at_k(num_samples, num_passed, k) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "row", "key", "question"),
+    [
+        ("math500", {"problem": "What?", "answer": 0, "unique_id": 0}, "0", "What? "),
+        ("math500", {"Problem": "What?", "Answer": "x^2 = -1"}, "0", "What? "),  # its numbers count for all, or none
+        ("gsm8k", {"question": [{"role": "user", "content": "What?"}], "answer": "#### 0"}, "0", "What? "),
+        (
+            "mbpp",
+            {"task_id": 11, "text": "", "prompt": "Do it.", "code": "", "test_list": ["f()"]},
+            "Mbpp/11",
+            "Do it.",
+        ),
+        (
+            "rows",
+            {
+                "prompt": [{"role": "user", "content": [{"type": "text", "text": "What?"}]}],
+                "reward_model": {"ground_truth": 0},
+                "extra_info": {"problem_id": 0},
+            },
+            "0",
+            "What?",
+        ),
+    ],
+)
+def test_falsy_values_and_parts_of_text(
+    benchmark: str, row: dict[str, Any], key: str, question: str, write: Callable[..., str]
+) -> None:
+    (task,) = load_tasks(benchmark, write([row], "records.jsonl"))
+    assert task.task_id == key and task.question.startswith(question)

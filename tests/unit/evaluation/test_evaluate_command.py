@@ -120,7 +120,7 @@ def test_limit(run: Callable) -> None:
         ([{**RIGHT, "completion": None}], [], "completion is NoneType: give text"),
         ([RIGHT, SWAP], ["--k", "1,2"], "pass@2 needs 2 samples of every task, HumanEval/0 has 1"),
         ([RIGHT, SWAP], ["--timeout", "0"], "test_s must be a number above 0"),
-        ([RIGHT, SWAP], ["--data", "/nowhere.jsonl"], "No such file or directory: '/nowhere.jsonl'"),
+        ([RIGHT, SWAP], ["--data", "/nowhere.jsonl"], "/nowhere.jsonl: no such file or folder"),
         ([RIGHT, SWAP], ["--sandbox-url", "nowhere"], "set it to the http:// address"),
     ],
 )

@@ -1,5 +1,6 @@
 """Mistakes in a run's files are one clear line before Ray starts."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,13 @@ from recipe.online_refiner.plan import make_plan
 from refiner_worker.prompts import RefinerPrompt
 
 GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
+USER = {"role": "user", "content": "double it"}
+SYSTEM = {"role": "system", "content": "You are brief."}
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -> None:
@@ -41,12 +49,27 @@ def test_a_dataset_class_of_the_users_reads_its_files_itself(config: DictConfig,
         "        self.rows = open(data_files).read().split()\n"
         "    def __len__(self):\n"
         "        return len(self.rows)\n"
+        "    def __getitem__(self, index):\n"
+        "        prompt = [{'role': 'user', 'content': self.rows[index]}]\n"
+        "        return {'raw_prompt': prompt, 'data_source': 'd', 'reward_model': {'ground_truth': '{}'}}\n"
     )
     (tmp_path / "prompts.txt").write_text("a b c d e")
     config.data.train_files = config.data.val_files = f"{tmp_path}/prompts.txt"
     assert "prompts.txt is empty or cannot be read" in error_of(config)
     OmegaConf.update(config, "data.custom_cls", {"path": f"{tmp_path}/own.py", "name": "Lines"})
     assert checked(config).files.num_prompts == 5
+    text = (tmp_path / "own.py").read_text()
+    for broken, rule in (
+        (text.replace("raw_prompt", "prompt"), "prompts-are-chats"),
+        (text.replace("self.rows[index]", "None"), "prompts-are-chats"),
+        (text.replace("reward_model", "reward"), "rows-can-be-rewarded"),
+        (text.split("    def __getitem__")[0], "prompts-are-chats"),
+    ):
+        (tmp_path / "own.py").write_text(broken)
+        found = error_of(config)
+        assert found.startswith("data.train_files: row 0") and found.endswith(f" [{rule}]")
+    (tmp_path / "own.py").write_text(text.replace("class Lines", "class Rows"))
+    assert error_of(config).startswith("data.custom_cls: ")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +211,10 @@ def test_images_that_the_refiner_would_not_see(config: DictConfig, tmp_path: Pat
 def test_final_answers(
     config: DictConfig, tmp_path: Path, reward: str | None, answers: list[str], rule: str | None
 ) -> None:
-    rows = [{"data_source": "numina_olympiads", "reward_model": {"ground_truth": answer}} for answer in answers * 2]
+    rows = [
+        {"data_source": "numina_olympiads", "reward_model": {"ground_truth": answer}, "prompt": [USER]}
+        for answer in answers * 2
+    ]
     pandas.DataFrame(rows).to_parquet(tmp_path / "math.parquet")
     config.data.train_files = config.data.val_files = f"{tmp_path}/math.parquet"
     config.reward.custom_reward_function.path = reward
@@ -211,3 +237,201 @@ def test_an_unknown_engine_setting_of_the_refiner(config: DictConfig) -> None:
     config.refiner.rollout = {"gpu_memory": 0.5}
     found = error_of(config)
     assert found.startswith("refiner.rollout ") and found.endswith("gpu_memory")
+
+
+def write_prompts(path: Path, prompts: list[Any], **columns: Any) -> str:
+    """Write rows that reward.verl_reward can use, with these prompts; a column that is None is left out."""
+    row = {"data_source": "d", "reward_model": {"ground_truth": json.dumps(GOOD)}, **columns}
+    row = {name: value for name, value in row.items() if value is not None}
+    pandas.DataFrame([{"prompt": prompt, **row} for prompt in prompts]).to_parquet(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (["double it"] * 4, "row 0 of bad.parquet: its prompt is str"),
+        ([["double it"]] * 4, "row 0 of bad.parquet: message 0 is str"),
+        ([[USER], [USER], None, [USER]], "row 2 of bad.parquet: its prompt is "),
+        ([[USER], [USER], [], [USER]], "row 2 of bad.parquet: its prompt is "),
+        ([[USER]] * 3 + [[{"role": "user", "content": None}]], "row 3 of bad.parquet: the content of message 0 is "),
+        ([[{"role": "user", "content": [{"type": "text", "text": "a"}]}]] * 4, "the content of message 0 is list"),
+        ([[{"from": "human", "value": "a"}]] * 4, "row 0 of bad.parquet: message 0 has from, value"),
+        (
+            [[USER]] * 3 + [[SYSTEM, USER]],
+            "row 3 of bad.parquet: the chat template of the policy refuses it (TemplateError: System ",
+        ),
+        (
+            [[USER]] * 9 + [[SYSTEM, USER]],
+            "row 9 of bad.parquet: the chat template of the policy refuses it (TemplateError: System ",
+        ),
+    ],
+)
+@pytest.mark.parametrize("key", ["train_files", "val_files"])
+def test_prompts_that_the_rollout_could_not_read(
+    config: DictConfig, tmp_path: Path, prompts: list[Any], message: str, key: str
+) -> None:
+    config.actor_rollout_ref.model.custom_chat_template = NO_SYSTEM
+    checked(config)
+    config.data[key] = [config.data[key], write_prompts(tmp_path / "bad.parquet", prompts)]
+    found = error_of(config)
+    assert found.startswith(f"data.{key}: ") and found.endswith(" [prompts-are-chats]")
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    ("column", "rule"),
+    [
+        ("prompt", "prompts-are-chats"),
+        ("data_source", "rows-can-be-rewarded"),
+        ("reward_model", "rows-can-be-rewarded"),
+    ],
+)
+def test_a_column_that_a_file_does_not_have(config: DictConfig, tmp_path: Path, column: str, rule: str) -> None:
+    path = Path(config.data.train_files)
+    pandas.read_parquet(path).drop(columns=column).to_parquet(tmp_path / "lacks.parquet")
+    config.data.train_files = [str(path), f"{tmp_path}/lacks.parquet"]
+    found = error_of(config)
+    assert found.startswith(f"data.train_files: lacks.parquet has no column {column} (it has ")
+    assert found.endswith(f" [{rule}]")
+
+
+def test_columns_of_other_names(config: DictConfig, tmp_path: Path) -> None:
+    path = Path(config.data.train_files)
+    pandas.read_parquet(path).rename(columns={"prompt": "chat"}).to_parquet(tmp_path / "chat.parquet")
+    config.data.train_files = config.data.val_files = f"{tmp_path}/chat.parquet"
+    config.data.prompt_key = "chat"
+    checked(config)
+    write_prompts(tmp_path / "none.parquet", [[USER]] * 4, reward_model={"style": "rule"})
+    config.data.prompt_key = "prompt"
+    config.data.train_files = config.data.val_files = f"{tmp_path}/none.parquet"
+    assert error_of(config).endswith(" [rows-can-be-rewarded]")
+    config.reward.custom_reward_function.path = None
+    assert error_of(config).endswith(" [rows-can-be-rewarded]")
+
+
+def test_files_that_do_not_fit_together_or_have_another_end(config: DictConfig, tmp_path: Path) -> None:
+    good = config.data.train_files
+    config.data.train_files = [good, write_prompts(tmp_path / "text.parquet", ["double it"] * 4)]
+    assert error_of(config).startswith("data.train_files: ")
+    (tmp_path / "rows.txt").write_text((json.dumps({"prompt": [USER]}) + "\n") * 2)
+    config.data.train_files = f"{tmp_path}/rows.txt"
+    assert error_of(config).startswith("data.train_files: ")
+
+
+@pytest.mark.parametrize("key", ["train_files", "val_files"])
+@pytest.mark.parametrize(("num_short", "num_long"), [(0, 4), (1, 8)])
+def test_prompts_that_are_all_filtered_away(
+    config: DictConfig, tmp_path: Path, key: str, num_short: int, num_long: int
+) -> None:
+    long = [{"role": "user", "content": "double it " * 20}]
+    config.data[key] = write_prompts(tmp_path / "long.parquet", [[USER]] * num_short + [long] * num_long)
+    checked(config)  # the rollout cuts them
+    config.data.filter_overlong_prompts = True
+    if num_short == 1 and key == "val_files":
+        checked(config)
+        return
+    found = error_of(config)
+    assert found.startswith(f"data.{key}: ") and found.endswith(" [prompts-are-short-enough]")
+    assert f"{num_short} of {num_short + num_long} prompts" in found and "data.max_prompt_length=64" in found
+
+
+CHECKPOINTS = {
+    "nowhere": [],
+    "no_step": ["actor/model_world_size_1_rank_0.pt"],
+    "global_step_4": ["actor/model_world_size_1_rank_0.pt", "data.pt"],
+    "global_step_5": ["data.pt"],
+    "global_step_6": ["actor/model_world_size_8_rank_0.pt"],
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "path", "message"),
+    [
+        ("resume_path", "global_step_4", None),
+        ("resume_path", "nowhere", "no such folder"),
+        ("resume_path", "global_step_7", "no such folder"),
+        ("resume_path", "no_step", "global_step_"),
+        ("resume_path", "global_step_4/", "global_step_"),
+        ("resume_path", "global_step_5", "no actor in it"),
+        ("resume_path", "global_step_6", "of 8 workers"),
+        ("resume_path", None, "set trainer.resume_from_path"),
+        ("auto", "global_step_4", "trainer.resume_mode=resume_path"),
+        ("from_path", None, "trainer.resume_mode=from_path"),
+        ("auto", None, None),
+        ("disable", None, None),
+    ],
+)
+def test_a_checkpoint_to_resume(
+    config: DictConfig, tmp_path: Path, mode: str, path: str | None, message: str | None
+) -> None:
+    for folder, names in CHECKPOINTS.items():
+        for name in names:
+            (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / name).touch()
+    config.trainer.resume_mode, config.trainer.resume_from_path = mode, path and f"{tmp_path}/{path}"
+    if message is None:
+        checked(config)
+        return
+    found = error_of(config)
+    assert found.startswith("trainer.resume_") and message in found
+    assert found.endswith(" [checkpoint-can-be-resumed]")
+
+
+@pytest.mark.parametrize(
+    ("tracker", "message"), [("4", None), ("5", "no actor in it"), ("6", "of 8 workers"), ("7", None), ("x", "x")]
+)
+def test_the_last_checkpoint(config: DictConfig, tmp_path: Path, tracker: str, message: str | None) -> None:
+    config.trainer.default_local_dir = str(tmp_path)
+    test_a_checkpoint_to_resume(config, tmp_path, "disable", None, None)
+    config.trainer.resume_mode = "auto"
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text(tracker)
+    if message is None:
+        checked(config)
+    else:
+        assert message in error_of(config)
+
+
+OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):\n    return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("dry_run", "reward", "rule"),
+    [
+        (True, {}, None),
+        (True, {"name": "compute_scores"}, "rows-can-be-rewarded"),
+        (False, {"name": "compute_scores"}, "rows-can-be-rewarded"),
+        (True, {"reward_kwargs": {"limit": 1}}, "rows-can-be-rewarded"),
+        (True, {"reward_kwargs": {"max_concurrency": 0}}, "rows-can-be-rewarded"),
+        (False, {"reward_kwargs": {"max_concurrency": 0}}, None),
+        (True, {"path": "own: 1"}, None),
+        ("reward", {"path": "own: 1"}, None),
+        ("reward", {"path": "own: {'score': 0.5}"}, None),
+        ("reward", {"path": "own: 1 / 0"}, "rows-can-be-rewarded"),
+        (True, {"path": "own: 1 / 0"}, None),
+        ("reward", {"path": "own: None"}, "rows-can-be-rewarded"),
+        ("reward", {"path": "own: 'right'"}, "rows-can-be-rewarded"),
+        ("reward", {"path": "own: {'reward': 1}"}, "rows-can-be-rewarded"),
+        ("reward", {"path": "own: float('nan')"}, "rows-can-be-rewarded"),
+        (True, {"path": None}, "rows-can-be-rewarded"),  # verl knows no data source mini_apps
+    ],
+)
+def test_one_reward_of_a_made_up_answer(
+    config: DictConfig, tmp_path: Path, dry_run: bool | str, reward: dict[str, Any], rule: str | None
+) -> None:
+    config.dry_run = dry_run
+    for key, value in reward.items():
+        if str(value).startswith("own: "):
+            (tmp_path / "own.py").write_text(OWN.format(value.removeprefix("own: ")))
+            value = f"{tmp_path}/own.py"
+        OmegaConf.update(config.reward.custom_reward_function, key, value, force_add=True)
+    if rule is None:
+        checked(config)
+    else:
+        assert error_of(config).endswith(f" [{rule}]")
+
+
+def test_an_unknown_reward_manager(config: DictConfig) -> None:
+    config.reward.reward_manager.name = "nobody"
+    found = error_of(config)
+    assert found.startswith("reward.reward_manager") and found.endswith(" [rows-can-be-rewarded]")

@@ -174,22 +174,55 @@ def test_kl_by_hand() -> None:
     assert math.isnan(metrics.kl_to_reference(log_probs=log_probs, ref_log_probs=reference, response_mask=nothing))
 
 
-def step(attempted: int, truncated: int, copied: float = 0.0) -> dict[str, float]:
-    return {"refiner/num_attempted": attempted, "refiner/failed/truncated": truncated, "refiner/copied": copied}
+def step(attempted: int, truncated: int, copied: float = 0.0, **others: float) -> dict[str, float]:
+    names = ("refiner/skipped/max_reward", "refiner/num_own", "reward/zero_std_groups")
+    ours = {"refiner/num_attempted": attempted, "refiner/failed/truncated": truncated, "refiner/copied": copied}
+    return {**dict.fromkeys(names, 0.0), **ours, **others}
+
+
+PLAIN = composed()
 
 
 @pytest.mark.parametrize(("truncated", "is_much"), [(2, False), (3, True)])
 def test_truncated_refinements_are_told_of(truncated: int, is_much: bool) -> None:
-    (line,) = metrics.advice([step(8, 0), step(0, 0), step(2, truncated)])
+    (line,) = metrics.advice([step(8, 0), step(0, 0), step(2, truncated)], PLAIN)
     assert f"refiner.response_length: {truncated / 10:.0%}" in line
     assert ("refiner.template" in line) is is_much
 
 
 def test_copied_refinements_are_told_of() -> None:
-    line = metrics.advice([step(8, 0, 0.1), step(8, 0, 0.75)])[1]
+    line = metrics.advice([step(8, 0, 0.1), step(8, 0, 0.75)], PLAIN)[1]
     assert line.startswith("75%") and "refiner.context" in line
-    assert len(metrics.advice([step(8, 0, 0.5)])) == 1
-    assert metrics.advice([]) == metrics.advice([step(0, 0)]) == []
+    assert len(metrics.advice([step(8, 0, 0.5)], PLAIN)) == 1
+    assert metrics.advice([], PLAIN) == metrics.advice([step(0, 0)], PLAIN) == []
+
+
+FILTER = "+algorithm.filter_groups={enable: true, metric: reward}"
+RESCUE = "constraint.rescue_dead_groups=true"
+MOST = "refiner.skip_reward_at_least=1.0"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "later", "told"),
+    [
+        ([], {}, []),
+        ([MOST], {}, [MOST]),
+        ([MOST], {"refiner/skipped/max_reward": 1.0}, []),
+        ([MOST, "refiner.imitate_solved=true"], {"refiner/num_own": 1.0}, []),
+        ([FILTER], {}, ["filter_groups.metric=reward"]),
+        ([FILTER], {"training/filter_groups/evicted_samples": 3.0}, []),
+        ([FILTER, RESCUE], {}, ["filter_groups.metric=reward"]),
+        ([RESCUE], {}, ["rescue_dead_groups"]),
+        ([RESCUE], {"reward/zero_std_groups": 0.25}, []),
+        (["+algorithm.filter_groups={enable: true, metric: acc}"], {}, []),
+        (["+algorithm.filter_groups={enable: false, metric: reward}"], {}, []),
+        ([FILTER, RESCUE, MOST], {}, [MOST, "filter_groups.metric=reward"]),
+    ],
+)
+def test_a_shaped_reward_is_told_of(overrides: list[str], later: dict[str, float], told: list[str]) -> None:
+    """No reward reaches the maximum, and no group's rewards are ever equal: what waits for that never acts."""
+    lines = metrics.advice([step(8, 0), step(8, 0, **later)], composed(*overrides))[1:]
+    assert len(lines) == len(told) and all(key in line for key, line in zip(told, lines, strict=True))
 
 
 @pytest.mark.parametrize(("eta", "expected"), [(0.1, {"b"}), (0.0, set())])

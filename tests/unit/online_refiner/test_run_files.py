@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from composed_main import composed
 from rich.console import Console
 
 from recipe.online_refiner import metrics
@@ -101,7 +102,7 @@ def test_the_summary_shows_the_table_and_a_diff(tmp_path: Path) -> None:
     run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0, **refined})
     Records(str(tmp_path / "refinements")).write(1, "w0", [record("a_0_0"), record("a_1_0", "not_better")])
     output = io.StringIO()
-    print_summary(Console(file=output, width=120), run_dir)
+    print_summary(Console(file=output, width=120), run_dir, composed(f"run_dir={tmp_path}"))
     text = output.getvalue()
     assert "-0.250" in text and "reward -0.30 -> +1.00" in text
     assert "- 3" in text and "+ 4" in text and "refinements cut by refiner.response_length: 25%" in text

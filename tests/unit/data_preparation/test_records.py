@@ -1,0 +1,354 @@
+"""What real data sets hold: numbers for labels, parts for content, files of every kind. Kept right, or named."""
+
+import csv
+import gzip
+import json
+from collections.abc import Callable, Iterable
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from data_command import prepared
+
+from recipe.data_preparation.fields import Dropped
+from recipe.data_preparation.math_rows import gsm8k_row, math_row
+from recipe.data_preparation.rows import Screen, apps_row, dialogue_row, solutions_of
+from recipe.data_preparation.sources import read_records
+from reward import score
+from reward.math import MathProblem
+
+TESTS = {"inputs": ["1\n"], "outputs": ["1\n"]}
+USER = {"role": "user", "content": "Tell me a joke."}
+TEXT = {"type": "text", "text": "Tell me "}
+Row = dict[str, Any]
+
+
+def label(record: Row, build: Callable[..., Row] = math_row) -> str:
+    return build({"problem": "How many?", "question": "How many?", **record}, 0, "m")["reward_model"]["ground_truth"]
+
+
+def prompt(record: Row) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in dialogue_row(record, 0, "d")["prompt"]]
+
+
+@pytest.mark.parametrize(
+    ("record", "expected", "met_by"),
+    [
+        ({"answer": 0}, "0", "0"),
+        ({"answer": 0.0}, "0.0", "0"),
+        ({"answer": False}, "False", "false"),
+        ({"answer": True}, "True", "true"),
+        ({"answer": 0, "solution": r"not \boxed{5}"}, "0", "0"),
+        ({"answer": None, "solution": r"so \boxed{5}"}, "5", "5"),
+        ({"answer": float("nan"), "solution": r"so \boxed{5}"}, "5", "5"),
+        ({"answer": " ", "solution": r"so \boxed{0}"}, "0", "0"),
+        ({"answer": r"so \boxed{5}"}, "5", "5"),
+        ({"final_answer": ["5 cm"]}, "5 cm", "5"),
+        ({"answer": '["5 cm"]'}, "5 cm", "5"),
+        ({"answer": "['5 cm']"}, "5 cm", "5"),
+        ({"answer": [0]}, "0", "0"),
+        ({"answer": 0.00001}, "0.00001", "0.00001"),
+        ({"answer": "1e-05"}, "0.00001", "0.00001"),
+        ({"answer": 1e22}, "10000000000000000000000", "10^{22}"),
+        ({"answer": "CO2"}, "CO2", r"\text{CO2}"),
+        ({"answer": Decimal("0.00")}, "0.00", "0"),
+        ({"answer": "[0, 1]"}, "[0, 1]", "[0,1]"),
+        ({"answer": r"\text{Evelyn}"}, r"\text{Evelyn}", "Evelyn"),
+        ({"answer": "2:30 PM"}, "2:30 PM", "2:30 PM"),
+        ({"answer": "5 million"}, "5 million", r"5\text{ million}"),
+        ({"Problem": "How many?", "Answer": 3, "problem": None, "question": None}, "3", "3"),
+    ],
+)
+def test_a_label_is_what_its_answer_meets(record: Row, expected: str, met_by: str) -> None:
+    found = label(record)
+    assert found == expected
+    assert MathProblem.from_answer(found, problem_id=0).score(rf"\boxed{{{met_by}}}").score == 1.0
+
+
+@pytest.mark.parametrize("build", [math_row, gsm8k_row])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"value": 4},
+        ["1", "2"],
+        '["1", "2"]',
+        "['1', '2']",
+        '{"value": 4}',
+        [{"text": "4"}],
+        "It is 7.",
+        "So she has 7 left.",
+        "answer: 4",
+        "7 apples are left over",
+        "She has seven of the apples left.",
+        "<b>4</b>",
+        "1e999999999",
+        float("inf"),
+        date(2024, 1, 5),
+        "Room 12",
+        b"4",
+    ],
+)
+def test_a_label_that_no_answer_meets_is_dropped_by_name(build: Callable[..., Row], answer: Any) -> None:
+    with pytest.raises(Dropped, match="answer not gradable: "):
+        label({"answer": answer}, build)
+
+
+@pytest.mark.parametrize("answer", [None, "", [], {}, [""], [None], float("nan"), Decimal("NaN")])
+def test_what_holds_nothing_is_no_answer(answer: Any) -> None:
+    for build in (math_row, gsm8k_row):
+        with pytest.raises(Dropped, match="no answer"):
+            label({"answer": answer}, build)
+
+
+def test_falsy_values_are_values() -> None:
+    row = math_row({"problem": "How many?", "answer": 2, "problem_id": 0, "level": 0}, 7, "m")
+    assert (row["extra_info"]["problem_id"], row["extra_info"]["difficulty"]) == ("0", "0")
+    row = apps_row({"question": "Echo.", "input_output": TESTS, "problem_id": 0, "difficulty": 0}, 7, "apps")
+    assert (row["extra_info"]["problem_id"], row["extra_info"]["difficulty"]) == ("0", "0")
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi."}]}]}, ["Hi."]),
+        ({"messages": [{"role": "user", "content": [TEXT, {"type": "text", "text": "a joke."}]}]}, ["Tell me a joke."]),
+        ({"prompt": [USER]}, ["Tell me a joke."]),
+        ({"prompt": USER}, ["Tell me a joke."]),
+        ({"messages": [USER, {"role": "assistant", "content": None}]}, ["Tell me a joke."]),
+        ({"conversations": [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Ho."}]}, ["Hi."]),
+        ({"messages": [], "prompt": "Hi."}, ["Hi."]),
+        ({"Prompt": "Hi."}, ["Hi."]),
+        ({"turns": ["Hi.", "Ho."]}, ["Hi."]),
+        ({"messages": [{"role": "User", "content": "Hi."}]}, ["Hi."]),
+        ({"instruction": "Double it:", "input": "0"}, ["Double it:\n\n0"]),
+    ],
+)
+def test_content_is_text_in_whatever_shape(record: Row, expected: list[str]) -> None:
+    assert prompt(record) == [("user", text) for text in expected]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": [{"role": "user", "content": None}]},
+        {"messages": [{"role": "system", "content": None}, USER]},
+        {"messages": [{"role": "user", "content": [TEXT, {"type": "image_url", "image_url": "a.png"}]}]},
+        {"messages": [{"role": "user", "content": {"parts": ["hi"]}}]},
+        {"messages": [{"role": "user", "content": 7}]},
+        {"messages": [{"content": "hi"}]},
+        {"messages": [{"role": "narrator", "content": "hi"}]},
+        {"messages": [["user", "hi"]]},
+        {"prompt": ["hi"]},
+        {"prompt": 7},
+        {"prompt": {"text": "hi"}},
+        {"turns": [{"value": "hi"}]},
+        {"completion": "hi"},
+    ],
+)
+def test_what_is_no_text_is_dropped_by_name(record: Row) -> None:
+    with pytest.raises(Dropped, match="no prompt: "):
+        prompt(record)
+
+
+@pytest.mark.parametrize(
+    ("solutions", "expected"),
+    [
+        (["print(1)"], ["print(1)"]),
+        ('["print(1)"]', ["print(1)"]),
+        (None, []),
+        ("", []),
+        ("print(1)", ["print(1)"]),
+        ('{"a": 1}', []),
+        ("7", []),
+        ([None, 7, "print(1)"], ["print(1)"]),
+    ],
+)
+def test_solutions_are_a_list_or_its_json(solutions: Any, expected: list[str]) -> None:
+    assert [code for code, fault in solutions_of({"solutions": solutions}) if not fault] == expected
+
+
+@pytest.mark.parametrize("tests", [7, [1], {"inputs": 7, "outputs": 7}, {"inputs": "ab", "outputs": "ab"}, '"a"'])
+def test_tests_of_another_shape_are_dropped_by_name(tests: Any) -> None:
+    with pytest.raises(Dropped, match="no tests|malformed tests"):
+        apps_row({"question": "Echo.", "input_output": tests}, 0, "apps")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_duplicate"),
+    [
+        *((first, second, False) for first in ("$3+4$", "$3-4$") for second in ("$3^4$", "$3*4$", "$(3,4)$")),
+        ("$1.5$", "$15$", False),
+        ("$3!$", "$3$", False),
+        ("$n!$", "$n$", False),
+        ("n!", "n", False),
+        ("R", "r", False),
+        ("a < b", "a > b", False),
+        ("[0,1)", "(0,1]", False),
+        ("f'(x)", "f(x)", False),
+        ("कि", "की", False),
+        ("the  sum\nof all", "The sum of all!", True),
+        ("$3+4$", " $3+4$\n", True),
+    ],
+)
+def test_duplicates_are_the_same_problem(first: str, second: str, is_duplicate: bool) -> None:
+    screen = Screen([])
+    screen.check(dialogue_row({"prompt": f"Compute {first}"}, 0, "d"))
+    if is_duplicate:
+        with pytest.raises(Dropped, match="duplicate"):
+            screen.check(dialogue_row({"prompt": f"Compute {second}"}, 1, "d"))
+    else:
+        screen.check(dialogue_row({"prompt": f"Compute {second}"}, 1, "d"))
+
+
+def test_a_short_benchmark_is_no_other_problem() -> None:
+    screen = Screen(["What is 3 + 4?"])
+    screen.check(dialogue_row({"prompt": "What is 3 - 4?"}, 0, "d"))
+    with pytest.raises(Dropped, match="overlaps with a benchmark"):
+        screen.check(dialogue_row({"prompt": "What is 3 + 4?"}, 1, "d"))
+
+
+ROWS = [{"problem": "What is 1 - 1?", "answer": 0}, {"problem": "What is 1 + 1?", "answer": 2}]
+
+
+def lines(rows: Iterable[Row]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def write_csv(path: Path) -> None:
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(
+            stream, ["problem", "answer"], dialect="excel-tab" if path.suffix == ".tsv" else "excel"
+        )
+        writer.writeheader()
+        writer.writerows(ROWS)
+
+
+FILES: dict[str, Callable[[Path], Any]] = {
+    "rows.jsonl": lambda path: path.write_text(lines(ROWS)),
+    "rows.jsonl.gz": lambda path: path.write_bytes(gzip.compress(lines(ROWS).encode())),
+    "lines.json": lambda path: path.write_text(lines(ROWS)),
+    "bom.jsonl": lambda path: path.write_text("\ufeff" + lines(ROWS), encoding="utf-8"),
+    "list.json": lambda path: path.write_text(json.dumps(ROWS)),
+    "list.json.gz": lambda path: path.write_bytes(gzip.compress(json.dumps(ROWS).encode())),
+    "of_split.json": lambda path: path.write_text(json.dumps({"version": 1, "train": ROWS, "test": []})),
+    "data.json": lambda path: path.write_text(json.dumps({"version": 1, "data": ROWS})),
+    "rows.parquet": lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path),
+    "rows.csv": write_csv,
+    "rows.tsv": write_csv,
+}
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_every_kind(name: str, in_folder: bool, tmp_path: Path) -> None:
+    FILES[name](tmp_path / name)
+    source = tmp_path if in_folder else tmp_path / name
+    found = list(read_records(str(source), "train"))
+    assert [(row["problem"], str(row["answer"])) for row in found] == [("What is 1 - 1?", "0"), ("What is 1 + 1?", "2")]
+
+
+@pytest.mark.parametrize("with_splits", [False, True])
+def test_a_folder_of_save_to_disk(with_splits: bool, tmp_path: Path) -> None:
+    one = datasets.Dataset.from_list(ROWS)
+    (datasets.DatasetDict({"train": one, "test": one.select([0])}) if with_splits else one).save_to_disk(tmp_path / "d")
+    assert list(read_records(f"{tmp_path}/d", "train")) == ROWS
+    if with_splits:
+        assert list(read_records(f"{tmp_path}/d", "test")) == ROWS[:1]
+        with pytest.raises(ValueError, match="no split dev .*test, train"):
+            list(read_records(f"{tmp_path}/d", "dev"))
+
+
+def test_a_folder_that_is_called_as_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.json").write_text(json.dumps([{"problem": "not asked for"}]))
+    with pytest.raises(ValueError, match="no such file or folder"):
+        list(read_records("json", "train"))
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "rows.json").write_text(json.dumps(ROWS))
+    assert list(read_records("json", "train")) == ROWS
+
+
+def test_a_folder_with_splits(tmp_path: Path) -> None:
+    for name, rows in (("train.csv", ROWS), ("test.csv", ROWS[:1])):
+        write_csv(tmp_path / name)
+        (tmp_path / name).write_text("problem,answer\n" + "".join(f"{r['problem']},{r['answer']}\n" for r in rows))
+    assert len(list(read_records(str(tmp_path), "train"))) == 2
+    assert len(list(read_records(str(tmp_path), "test"))) == 1
+
+
+def test_an_empty_cell_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text('problem,answer,solution\nHow many?,,"so \\boxed{0}"\n')
+    (record,) = read_records(f"{tmp_path}/rows.csv", "train")
+    assert label(record) == "0"
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "empty.jsonl": ("", "no record in it"),
+    "blank.jsonl": ("\n\n", "no record in it"),
+    "empty.json": ("", "no record in it"),
+    "empty.csv": ("", "no record in it"),
+    "head.csv": ("problem,answer\n", "no record in it"),
+    "nothing.json": ("[]", "no record in it"),
+    "list.jsonl": ("[1]\n", "list.jsonl line 1: "),
+    "number.json": ("7", "number.json"),
+    "texts.json": ('["a"]', "texts.json"),
+    "broken.jsonl": ('{"problem": "a", "answer": 1}\n{"problem": ', "broken.jsonl line 2 is not JSON"),
+    "latin.jsonl": ('{"problem": "caf\udce9"}\n', "latin.jsonl"),
+    "no.parquet": ("PAR1", "no.parquet"),
+    "no.gz": ("plain", "no.gz"),
+    "no.jsonl.gz": ("plain", "no.jsonl.gz"),
+    "rows.txt": ("What?", "rows.txt: give a file that ends in one of"),
+    "columns.jsonl": ('{"text": "What?", "label": 1}\n', "no question: "),
+    "unanswered.jsonl": ('{"problem": "What?", "score": 1}\n', "no answer: "),
+    "surrogate.jsonl": ('{"problem": "What \\ud800?", "answer": 1}\n', "surrogate"),
+    "deep.jsonl": ('{"problem": "What?", "answer": ' + "[" * 3000 + "]" * 3000 + "}\n", "deep"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_read_is_one_line(name: str, tmp_path: Path) -> None:
+    text, message = WRONG[name]
+    (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+    result = prepared("math", f"{tmp_path}/{name}", "--output", f"{tmp_path}/out")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert message in result.stderr
+    assert not list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_columns_that_nobody_knows_are_told_with_those_that_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"Aufgabe": "Was?", "Zahl": 1}\n')
+    error = prepared("math", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out").stderr
+    assert "problem" in error and "question" in error and "Aufgabe" in error and "Zahl" in error
+
+
+def test_a_record_that_breaks_a_reader_costs_no_other(tmp_path: Path) -> None:
+    strange = [
+        {"problem": {"a": [1]}, "answer": 1},
+        {"problem": ["x"], "answer": 1},
+        {"problem": "\ud800", "answer": 1},
+    ]
+    (tmp_path / "a.jsonl").write_text(lines([*ROWS, *strange]))
+    result = prepared("math", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out", "--val-fraction", "0")
+    assert result.stdout.startswith("5 records: 2 train, 0 val; dropped: "), result.stderr
+
+
+@pytest.mark.parametrize("record", [{"question": "Say hi.", "answer": ""}, {"text": "Say hi."}, {"Problem": "Say hi."}])
+def test_benchmarks_are_read_by_the_same_names(record: Row, tmp_path: Path) -> None:
+    (tmp_path / "benchmark.jsonl").write_text(lines([record]))
+    (tmp_path / "a.jsonl").write_text(lines([{"prompt": "Say hi."}, {"prompt": "Say ho."}]))
+    options = ("--val-fraction", "0", "--output", f"{tmp_path}/out", "--benchmarks", f"{tmp_path}/benchmark.jsonl")
+    result = prepared("dialogue", f"{tmp_path}/a.jsonl", *options)
+    assert result.stdout.startswith("2 records: 1 train, 0 val; dropped: 1 overlaps"), result.stderr
+
+
+def test_every_problem_has_an_id_of_its_own(tmp_path: Path) -> None:
+    rows = [{"problem": f"What is {n}?", "answer": n, "unique_id": 0} for n in range(3)]
+    (tmp_path / "a.jsonl").write_text(lines(rows))
+    assert prepared("math", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out").returncode == 0
+    files = (f"--problems={tmp_path}/out/problems.jsonl", f"--solutions={tmp_path}/out/solutions.jsonl")
+    assert score.main(files) == 0

@@ -1,0 +1,63 @@
+"""A file of the user's that is called as a package of ours: the command runs, or says in one line what to rename."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from composed_main import composed
+from omegaconf import OmegaConf
+
+from recipe.online_refiner.config.checks import Run, load, names_are_not_hidden
+
+OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n"
+
+
+@pytest.mark.parametrize("name", ["reward", "recipe", "refiner_worker", "scripts", "reward/", "refiner_worker/"])
+@pytest.mark.parametrize(
+    "module", ["recipe.data_preparation", "recipe.evaluation", "recipe.online_refiner.main", "recipe.report"]
+)
+def test_commands_beside_a_file_of_that_name(name: str, module: str, tmp_path: Path) -> None:
+    file = tmp_path / (f"{name}__init__.py" if name.endswith("/") else f"{name}.py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(OWN)
+    done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=tmp_path, capture_output=True, text=True)
+    if done.returncode:
+        assert done.stderr.count("\n") == 1 and name.strip("/") in done.stderr, done.stderr
+        assert name == "recipe" or f"{file}" in done.stderr and "rename" in done.stderr
+
+
+def test_a_folder_without_modules_hides_nothing(tmp_path: Path) -> None:
+    for name in ("reward", "recipe", "refiner_worker"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").touch()
+    command = [sys.executable, "-m", "recipe.evaluation", "--help"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "reward", "is_hidden"),
+    [
+        ("recipe", None, True),
+        ("refiner_worker", None, True),
+        ("reward", "pkg://reward.math", True),
+        ("reward", "pkg://reward/math", True),
+        ("reward", "reward.py", False),
+        ("reward", None, False),
+        ("scripts", "pkg://reward.math", False),
+    ],
+)
+@pytest.mark.parametrize("place", ["current folder", "working_dir"])
+def test_files_that_rays_workers_would_find_first(
+    name: str, reward: str | None, is_hidden: bool, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = composed()
+    (tmp_path / f"{name}.py").write_text(OWN)
+    if place == "working_dir":
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.working_dir", str(tmp_path), force_add=True)
+    else:
+        monkeypatch.chdir(tmp_path)
+    config.reward.custom_reward_function.path = reward
+    found = names_are_not_hidden(Run(config=config, blocks=load(config)))
+    assert (found is not None) == is_hidden
+    assert found is None or f"{tmp_path}/{name}.py" in found
