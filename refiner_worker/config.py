@@ -85,17 +85,12 @@ class RefinerConfig:
     draft: Draft | None = None
     """Speculative decoding for the refiner alone: draft by ``ngram`` lookup in its prompt, or by ``suffix`` trees (with
     the package arctic-inference); null: none. Not with placement ``shared``, whose servers are the policy's."""
-    num_draft_tokens: Positive = 8
-    """Tokens of a draft, at most."""
     request_timeout_s: Seconds = 600
     """A refinement that is not there so many seconds after its request was first sent, its reward included, is
     failed."""
     on_replica_death: Literal["restart", "continue", "stop"] = "restart"
     """What follows in the next step: ``restart`` it (and end the run if that fails), ``continue`` with those that are
     left, in the end without refinements, or ``stop`` the run. The step in which it dies loses its refinements only."""
-    num_workers: Positive | None = None
-    """Processes without GPUs, over all nodes, that render, parse, score and record refinements. Default: as many as
-    verl has agent loop workers (``actor_rollout_ref.rollout.agent.num_workers``)."""
     rollout: dict[str, Any] = Field(default_factory=dict)
     """Overrides of verl's rollout block for the refiner's replicas (engine arguments, memory, parallelism)."""
 

@@ -11,17 +11,19 @@ from typing import Any, Literal, get_args
 Draft = Literal["ngram", "suffix"]
 DRAFTS = get_args(Draft)
 SUFFIX_PACKAGE = "arctic_inference"
+NUM_DRAFT_TOKENS = 8
+"""Of a draft, at most."""
 _DRAFTS, _TOKENS = "vllm:spec_decode_num_drafts", "vllm:spec_decode_num_draft_tokens"
 _ACCEPTED = "vllm:spec_decode_num_accepted_tokens_per_pos"
 
 
-def speculative_config(draft: str, num_draft_tokens: int) -> dict[str, Any]:
+def speculative_config(draft: str) -> dict[str, Any]:
     """Return vLLM's ``speculative_config`` (``vllm/config/speculative.py``)."""
     if draft == "ngram":
         # From the last four tokens if they have occurred, from the last two at least.
         lookup = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
-        return {"method": draft, "num_speculative_tokens": num_draft_tokens, **lookup}
-    return {"method": draft, "num_speculative_tokens": num_draft_tokens}
+        return {"method": draft, "num_speculative_tokens": NUM_DRAFT_TOKENS, **lookup}
+    return {"method": draft, "num_speculative_tokens": NUM_DRAFT_TOKENS}
 
 
 def add(*counts: Sequence[int]) -> list[int]:

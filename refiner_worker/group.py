@@ -85,7 +85,7 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         tokenizer = config.actor_rollout_ref.model.tokenizer_path
         OmegaConf.update(rollout, engine.tokenizer_key, tokenizer, force_add=True)
     if refiner.draft is not None:
-        speculative = drafts.speculative_config(refiner.draft, refiner.num_draft_tokens)
+        speculative = drafts.speculative_config(refiner.draft)
         OmegaConf.update(rollout, "engine_kwargs.vllm.speculative_config", speculative, force_add=True)
     rollout.merge_with(refiner.rollout)
     return rollout

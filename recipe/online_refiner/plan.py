@@ -45,8 +45,6 @@ class Plan:
     refiner_shape: shapes.Shape | None
     gpu_memory: float | None
     """Bytes of a GPU; None: not known."""
-    host_memory: float | None
-    """Bytes of a node; None: not checked."""
 
     def footprint(self, config: DictConfig, blocks: RefinementConfig) -> Footprint:
         """Return the run's memory by moment of a step."""
@@ -57,7 +55,6 @@ class Plan:
         }
         known = Known(
             gpu=self.gpu_memory,
-            host=self.host_memory,
             num_gpus=self.num_gpus,
             policy=self.policy_shape,
             refiner=self.refiner_shape if blocks.hosts_refiner and blocks.refiner.has_replicas else None,
@@ -152,7 +149,6 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         policy_shape=shapes.read(actor_config.to_dict()),
         refiner_shape=shapes.read(refiner_config.to_dict()),
         gpu_memory=_gpu_memory(config, blocks),
-        host_memory=blocks.sizing.host_memory_gib and blocks.sizing.host_memory_gib * GIB,
     )
 
 

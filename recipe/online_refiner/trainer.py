@@ -122,7 +122,7 @@ class OnlineRefinerTrainer(PPOTrainer):
             self.config,
             self.tokenizer,
             self.reward_loop_manager.reward_loop_workers,
-            self.blocks.refiner.num_workers or self.config.actor_rollout_ref.rollout.agent.num_workers,
+            self.config.actor_rollout_ref.rollout.agent.num_workers,
         )
         self.stages = Stages(self.config, self.blocks, self.workers, self.total_training_steps)
         self.stages.load(self._checkpoint_folder(resumed=True))

@@ -14,7 +14,7 @@ IRRELEVANT = {
     *("run_dir", "dry_run", "console", "trainer.default_local_dir", "trainer.logger"),
     *("trainer.resume_mode", "trainer.resume_from_path"),
     *("measure.num_kl_rollouts", "measure.cross_entropy_all_every"),
-    *("sizing.gpu_memory_gib", "sizing.host_memory_gib"),
+    "sizing.gpu_memory_gib",
 }
 """Settings beside the seeds in which the runs of one arm may differ; experiment names, in a number at the end."""
 SEED_SUFFIX = re.compile(r"[-_./ ](seed|run|s)[-_=]?\d+$")

@@ -86,12 +86,10 @@ class Footprint:
     servers: list[Server] = field(default_factory=list)
     gpu: float | None
     """Bytes of a GPU; None: not known, and nothing is said of what fits."""
-    host: float | None
-    """Bytes of a node's memory."""
 
     def limit(self, moment: Moment) -> float | None:
-        """Return what there is for a moment."""
-        return self.host if moment.where == "host" else self.gpu
+        """Return what there is for a moment; nobody says how much memory a node has."""
+        return None if moment.where == "host" else self.gpu
 
     def server(self, name: str) -> Server | None:
         """Return the rollout's or the refiner's."""
@@ -104,8 +102,6 @@ class Known:
 
     gpu: float | None
     """Bytes of a GPU; None: not known."""
-    host: float | None
-    """Bytes of a node's memory; None: not checked."""
     num_gpus: int
     """Training GPUs."""
     policy: Shape | None
@@ -130,7 +126,7 @@ class Known:
 
 def footprint(config: DictConfig, known: Known) -> Footprint:
     """Return a run's memory by moment; of a model whose config does not say how large it is, nothing."""
-    found = Footprint(gpu=known.gpu, host=known.host)
+    found = Footprint(gpu=known.gpu)
     if known.policy is None:
         return found
     rollout = config.actor_rollout_ref.rollout

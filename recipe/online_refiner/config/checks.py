@@ -207,7 +207,7 @@ def shared_refiner_has_no_servers_of_its_own(run: Run) -> str | None:
 
 
 OF_EXTERNAL = ("url", "served_model_name", "api_key_env", "extra_body")
-OF_HOSTING = ("nnodes", "num_replicas", "rollout", "draft", "num_draft_tokens", "on_replica_death")
+OF_HOSTING = ("nnodes", "num_replicas", "rollout", "draft", "on_replica_death")
 
 
 def _changed(refiner: RefinerConfig, names: tuple[str, ...]) -> list[str]:

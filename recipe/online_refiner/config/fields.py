@@ -142,8 +142,6 @@ class SizingConfig:
     gpu_memory_gib: PositiveNumber | None = None
     """Memory of a GPU, in GiB: what cannot fit is refused. Null: this machine's; where it has none, nothing is said of
     what fits."""
-    host_memory_gib: PositiveNumber | None = None
-    """Memory of a node, in GiB. Null: not checked."""
 
 
 BLOCKS: dict[str, type] = {
@@ -215,6 +213,9 @@ GONE = {
     "refiner.n": "one refinement is drawn of each response; leave it out",
     "refiner.max_requests_in_flight": "a replica has at most 256 requests under way; leave it out",
     "refiner.restart_timeout_s": "a dead replica has 900 s to start anew; leave it out",
+    "refiner.num_draft_tokens": "a draft has at most 8 tokens; leave it out",
+    "refiner.num_workers": "there are as many as actor_rollout_ref.rollout.agent.num_workers: set that",
+    "sizing.host_memory_gib": "the plan says what a node's memory takes; leave it out",
     "constraint.divergence_per": "constraint.delta bounds constraint/divergence_per_token; leave it out",
     "constraint.eta_rate": "an adaptive eta changes by at most 10 % a step; leave it out",
     "constraint.margin": "a refinement is accepted if its reward is higher (Eq. 6); leave it out",

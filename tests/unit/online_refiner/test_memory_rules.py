@@ -76,11 +76,6 @@ def run_of_7b(
             "refiner.rollout={gpu_memory_utilization: 0.8}",
             ("set refiner.rollout.gpu_memory_utilization",),
         ),
-        (
-            (f"{FSDP}.optimizer_offload=true", f"{FSDP}.param_offload=true"),
-            "sizing.host_memory_gib=100",
-            ("141.9 GiB of a node with 100 (actor's state 85.1, refiner asleep 56.7)",),
-        ),
     ],
 )
 def test_what_cannot_fit(
