@@ -75,7 +75,7 @@ def own_ray() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def serve_chats(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable]:
-    """Yield a function that serves a model by vLLM's own server, once, to who has a key, and returns its URL."""
+    """Yield a function that serves a model by vLLM's own server, once, to who has its key, and returns its URL."""
     jobs = []
 
     @functools.cache
@@ -88,7 +88,7 @@ def serve_chats(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory
         job = start_marked(
             ["-m", "vllm.entrypoints.openai.api_server", *arguments],
             cwd=tmp_path_factory.mktemp("server"),
-            environment={"VLLM_API_KEY": key, "OMP_NUM_THREADS": "1"},
+            environment={"OMP_NUM_THREADS": "1", **({"VLLM_API_KEY": key} if key else {})},
         )
         jobs.append(job)
         url = f"http://127.0.0.1:{port}/v1"

@@ -90,13 +90,15 @@ def easy_apps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+ROLLOUT = "actor_rollout_ref.rollout"
 TRAINERS: dict[str, list[str]] = {
     "sync": [],
     "separate_async": [
         *("trainer.v1.trainer_mode=separate_async", "trainer.v1.separate_async.parameter_sync_step=2"),
         *("actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.hybrid_engine=False"),
-        *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=1"),
-        "actor_rollout_ref.rollout.checkpoint_engine.backend=sockets",
+        *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8"),
+        *(f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1"),
+        f"{ROLLOUT}.checkpoint_engine.backend=sockets",
         *("actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True", "ray_kwargs.ray_init.num_gpus=2"),
         "algorithm.rollout_correction.bypass_mode=false",
     ],

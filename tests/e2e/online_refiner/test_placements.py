@@ -20,6 +20,7 @@ PLACEMENTS = {
         "actor_rollout_ref.model.lora_rank=8",
         "actor_rollout_ref.model.lora_alpha=8",
     ],
+    "external": ["refiner.placement=external", "refiner.url={url}", "measure.num_kl_rollouts=0"],
     "colocated, asynchronous trainer": ["trainer.v1.trainer_mode=colocate_async"],
     "dedicated, asynchronous trainer": [*DEDICATED, "trainer.v1.trainer_mode=colocate_async"],
 }
@@ -43,18 +44,19 @@ def babbler(tiny_llama: Path, tmp_path: Path) -> Path:
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_all_placements_give_the_same_refinements(
-    start_marked: Callable, letters_job: list[str], babbler: Path, tmp_path: Path
+    start_marked: Callable, serve_chats: Callable, letters_job: list[str], babbler: Path, tmp_path: Path
 ) -> None:
     """Greedy rollouts and refinements of a policy that stays as it is (a learning rate of zero)."""
     found: dict[str, dict[str, tuple]] = {}
     for placement, overrides in PLACEMENTS.items():
+        overrides = [one.format(url=serve_chats(babbler, "")) if "{url}" in one else one for one in overrides]
         run_dir = tmp_path / placement.replace(", ", "-").replace(" ", "-")
         job = start_marked(
             [
                 *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job, *overrides),
                 *("actor_rollout_ref.rollout.top_k=1", "actor_rollout_ref.rollout.n=2", "refiner.temperature=0"),
                 *(
-                    "refiner.template=dialogue",
+                    "refiner.template=general",  # tags are begun for replicas only
                     "constraint.mode=penalty",
                     "constraint.eta=0.1",
                     f"actor_rollout_ref.model.path={babbler}",
