@@ -82,7 +82,7 @@ def prepare(config: DictConfig) -> str:
     """
     # The trainer may run on another node, in a folder of Ray's.
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())
-    if config.trainer.resume_from_path is not None:
+    if config.trainer.resume_from_path:
         config.trainer.resume_from_path = os.path.abspath(config.trainer.resume_from_path)
     if "://" not in config.records.path:
         config.records.path = str(Path(config.records.path).expanduser().absolute())

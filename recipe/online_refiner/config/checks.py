@@ -808,6 +808,18 @@ def problems_can_be_rewarded(run: Run) -> str | None:
 
 
 @rule("files")
+def agent_loops_have_their_files(run: Run) -> str | None:
+    """The files of agent loops and of their tools are there."""
+    from recipe.online_refiner.config import trials
+
+    try:
+        trials.check_agent_files(run.config)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@rule("files")
 def checkpoint_can_be_resumed(run: Run) -> str | None:
     """The checkpoint that the run resumes is there, and of as many workers."""
     from recipe.online_refiner.config import trials

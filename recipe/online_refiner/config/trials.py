@@ -14,10 +14,11 @@ from typing import Any
 
 import datasets
 import numpy as np
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager, resolve_reward_manager_cls
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.utils.import_utils import resolve_config_path
 from verl.utils.tokenizer import normalize_token_ids
 
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
@@ -115,7 +116,7 @@ def _check_messages(prompt: Any, where: str, is_text: bool) -> None:
 
 
 def num_tokens(files: Files, config: DictConfig, key: str, row: dict[str, Any]) -> int:
-    """Return how long a row's prompt is, as ``RLHFDataset`` counts it."""
+    """Return how long a row's prompt is, as ``RLHFDataset`` counts it (but for the schemas of ``tool_config_path``)."""
     settings = {"tools": getattr(files.dataset(key), "tool_schemas", None), **config.data.apply_chat_template_kwargs}
     settings.pop("tokenize", None)
     ids = files.tokenizer.apply_chat_template(
@@ -152,7 +153,8 @@ def check_reward(files: Files, config: DictConfig, key: str) -> None:
     try:
         get_custom_reward_fn(config)
     except Exception as error:  # a user's module may raise anything
-        raise ValueError(f"reward.custom_reward_function: {one_line(error)}") from error
+        name = config.reward.custom_reward_function.name
+        raise ValueError(f"reward.custom_reward_function: path={path}, name={name}: {one_line(error)}") from error
     try:
         resolve_reward_manager_cls(config)
     except Exception as error:
@@ -170,14 +172,14 @@ def check_reward(files: Files, config: DictConfig, key: str) -> None:
     for where, row in first_rows(files, key, config.data.prompt_key):
         if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
             raise ValueError(f"data.{key}: {where} has no reward_model.ground_truth, {advice}")
-        if is_tried and manager.name in MANAGERS and row["data_source"] not in seen:
-            seen.add(row["data_source"])
+        if is_tried and manager.name in MANAGERS and str(row.get("data_source")) not in seen:
+            seen.add(str(row.get("data_source")))
             try:
                 asyncio.run(_reward(config, files.tokenizer, row))
             except Exception as error:  # as above
                 raise ValueError(
                     f"reward.custom_reward_function.path={path}: it cannot reward an answer to {where} "
-                    f"(data source {row['data_source']}): {one_line(error)}"
+                    f"(data source {row.get('data_source')}): {one_line(error)}"
                 ) from error
 
 
@@ -195,9 +197,20 @@ async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> No
         raise ValueError(f"the reward is {answer['reward_score']}")
 
 
+def check_agent_files(config: DictConfig) -> None:
+    """Check that the files of agent loops and tools are there; what is in them is not run."""
+    for key in ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path"):
+        path = OmegaConf.select(config.actor_rollout_ref.rollout, key)
+        try:
+            if path and not Path(resolve_config_path(path)).is_file():
+                raise FileNotFoundError("no such file")
+        except FileNotFoundError as error:
+            raise ValueError(f"actor_rollout_ref.rollout.{key}={path}: {error}") from error
+
+
 def check_checkpoint(config: DictConfig) -> None:
     """Check that what the run resumes from is there, and of as many workers."""
-    trainer, mode, path = config.trainer, config.trainer.resume_mode, config.trainer.resume_from_path
+    trainer, mode, path = config.trainer, config.trainer.resume_mode, config.trainer.resume_from_path or None
     if mode not in RESUME_MODES:
         raise ValueError(f"trainer.resume_mode={mode}: set one of {', '.join(RESUME_MODES)}")
     if mode != "resume_path" and path is not None:
