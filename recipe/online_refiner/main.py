@@ -94,6 +94,7 @@ def prepare(config: DictConfig) -> str:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
+    from recipe.online_refiner.config import trials  # noqa: F401  # its rules
     from recipe.online_refiner.config.files import Files
     from recipe.online_refiner.plan import make_plan
 

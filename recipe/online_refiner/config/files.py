@@ -177,8 +177,13 @@ class Files:
         if validate is None:
             return
         for part in self.data(key).values():
+            if "reward_model" not in part.column_names:
+                continue  # another rule says so
             names = sorted({"data_source", "reward_model", "extra_info"} & {*part.column_names})
             for row in part.select_columns(names):
                 if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
-                    raise ValueError("a row has no reward_model.ground_truth; see scripts/prepare_data.py")
-                validate(row, limits=limits)
+                    raise ValueError(f"data.{key}: a row has no reward_model.ground_truth; see scripts/prepare_data.py")
+                try:
+                    validate(row, limits=limits)
+                except ValueError as error:
+                    raise ValueError(f"data.{key}: {error}") from error
