@@ -23,6 +23,7 @@ REWARD_NAME = "SmolLM2-135M-reward"
 GGUF = f"{NAME}.Q4_1.gguf"
 # The GGUF header names <|im_start|> as end of text; a chat turn of this model ends with <|im_end|>.
 END_OF_TURN = "<|im_end|>"
+PADDING = "<|endoftext|>"
 
 
 def default_folder(name: str = NAME) -> Path:
@@ -57,7 +58,11 @@ def add_reward_head(source: Path, folder: Path) -> None:
 
     torch.manual_seed(0)
     model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=1, dtype=torch.float32)
-    save(folder, model.save_pretrained, AutoTokenizer.from_pretrained(source).save_pretrained)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    # transformers scores the last token that is no padding, and vLLM the last one, which ends the turn.
+    tokenizer.pad_token = PADDING
+    model.config.pad_token_id = tokenizer.pad_token_id
+    save(folder, model.save_pretrained, tokenizer.save_pretrained)
 
 
 def save(folder: Path, *writers: Callable[[Path], object]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
+from recipe.online_refiner.config import trials  # noqa: F401  # its rules
 from recipe.online_refiner.config.checks import RULES, rule_id
 from recipe.online_refiner.config.fields import BLOCKS
 
@@ -51,7 +52,8 @@ a reward function of verl or of this package reward a made-up answer. What the k
 RULES_HEAD = """\
 ## What is checked
 
-Every rule of [checks.py](../recipe/online_refiner/config/checks.py), before Ray starts. An error line ends with the
+Every rule of [checks.py](../recipe/online_refiner/config/checks.py) and
+[trials.py](../recipe/online_refiner/config/trials.py), before Ray starts. An error line ends with the
 rule's id.
 
 | id | rule | needs |

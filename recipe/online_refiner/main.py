@@ -88,7 +88,7 @@ def prepare(config: DictConfig) -> str:
     """
     # The trainer may run on another node, in a folder of Ray's.
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())
-    if config.trainer.resume_from_path is not None:
+    if config.trainer.resume_from_path:
         config.trainer.resume_from_path = os.path.abspath(config.trainer.resume_from_path)
     if "://" not in config.records.path:
         config.records.path = str(Path(config.records.path).expanduser().absolute())
@@ -100,6 +100,7 @@ def prepare(config: DictConfig) -> str:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
+    from recipe.online_refiner.config import trials  # noqa: F401  # its rules
     from recipe.online_refiner.config.files import Files
     from recipe.online_refiner.plan import make_plan
 

@@ -2,7 +2,7 @@
 
 A rule is a function of a :class:`Run`. It returns None, or one line for the user: what is wrong, and which key to set.
 The line ends with the rule's id, its name with hyphens, which tests and the docs use. The first broken rule is shown.
-A new rule is a function here and a case in its test.
+A new rule is a function here (in ``trials.py`` if it needs verl) and a case in its test.
 """
 
 import os
@@ -71,7 +71,11 @@ def check(run: Run, needs: Kind) -> None:
         ValueError: The first broken rule's line.
     """
     for one in RULES[needs]:
-        if sentence := one(run):
+        try:
+            sentence = one(run)
+        except ValueError as error:  # of what it reads
+            raise ValueError(f"{error} [{rule_id(one)}]") from error
+        if sentence:
             raise ValueError(f"{sentence} [{rule_id(one)}]")
 
 
@@ -269,11 +273,8 @@ def external_refiner_has_no_log_probs(run: Run) -> str | None:
 @rule("config")
 def template_exists(run: Run) -> str | None:
     """The prompt template is one of this package, or a file."""
-    try:
-        run.blocks.refiner.template_path()
-        run.blocks.refiner.in_place_template_path()
-    except ValueError as error:
-        return str(error)
+    run.blocks.refiner.template_path()
+    run.blocks.refiner.in_place_template_path()
     return None
 
 
@@ -852,32 +853,6 @@ def prompts_are_text(run: Run) -> str | None:
 
 
 @rule("files")
-def prompts_are_chats(run: Run) -> str | None:
-    """The first prompts of each file, read by the run's data class, are messages that the chat template writes."""
-    from recipe.online_refiner.config import trials  # here, as below: it needs verl
-
-    for key in run.files.num_rows:
-        try:
-            trials.check_prompts(run.files, run.config, key, is_text=run.blocks.hosts_refiner)
-        except ValueError as error:
-            return f"data.{key}: {error}"
-    return None
-
-
-@rule("files")
-def prompts_are_short_enough(run: Run) -> str | None:
-    """``filter_overlong_prompts`` leaves a batch to train on, and a prompt to validate with."""
-    from recipe.online_refiner.config import trials
-
-    for key in run.files.num_rows:
-        try:
-            trials.check_lengths(run.files, run.config, key)
-        except ValueError as error:
-            return f"data.{key}: {error}"
-    return None
-
-
-@rule("files")
 def no_grader_runs_answers(run: Run) -> str | None:
     """No grader of verl's evaluates what the model writes."""
     if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:
@@ -895,38 +870,10 @@ def no_grader_runs_answers(run: Run) -> str | None:
 
 
 @rule("files")
-def rows_can_be_rewarded(run: Run) -> str | None:
-    """The reward is there, and the columns that it reads; in a dry run it rewards a made-up answer."""
-    from recipe.online_refiner.config import trials
-
-    for key in run.files.num_rows:
-        try:
-            trials.check_reward(run.files, run.config, key)
-        except ValueError as error:
-            return str(error)
-    return None
-
-
-@rule("files")
 def problems_can_be_rewarded(run: Run) -> str | None:
     """The reward function can use every row, as far as its module checks rows (``validate_row``)."""
     for key in run.files.num_rows:
-        try:
-            run.files.validate_rows(key)
-        except ValueError as error:
-            return f"data.{key}: {error}"
-    return None
-
-
-@rule("files")
-def checkpoint_can_be_resumed(run: Run) -> str | None:
-    """The checkpoint that the run resumes is there, and of as many workers."""
-    from recipe.online_refiner.config import trials
-
-    try:
-        trials.check_checkpoint(run.config)
-    except ValueError as error:
-        return str(error)
+        run.files.validate_rows(key)
     return None
 
 

@@ -19,6 +19,7 @@ from verl.utils.import_utils import import_external_libs, load_module
 
 from recipe.online_refiner.config.fields import RefinementConfig
 
+FORMATS = (".parquet", ".json", ".jsonl")
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
 """Where ``RLHFDataset`` copies ``hdfs://`` files without ``data.cache_dir``."""
 
@@ -26,7 +27,8 @@ CACHE_OF_VERL = "~/.cache/verl/rlhf"
 def one_line(error: BaseException) -> str:
     """Return what an error says, or the one that it came from, in one line with its kind."""
     error = error.__cause__ or error
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removeprefix("ValueError: ")
+    said = str(error).strip().partition("\n")[0]
+    return said if said and isinstance(error, ValueError) else f"{type(error).__name__}: {said}".removesuffix(": ")
 
 
 class Files:
@@ -128,6 +130,7 @@ class Files:
         """Return what the run draws rows from, by verl's class or the user's; of verl's no row is filtered away."""
         if key not in self._datasets:
             data = copy.deepcopy(self._config.data)
+            data.tool_config_path = None  # its tools would be made, of which some start Ray
             is_own = bool(OmegaConf.select(data, "custom_cls.path"))
             try:
                 with contextlib.redirect_stdout(io.StringIO()):  # it says how many rows there are
@@ -143,6 +146,11 @@ class Files:
 
         Its path may be an URL that fsspec knows, or a pattern.
         """
+        if not file.endswith(FORMATS):
+            raise ValueError(
+                f"data.{key}: verl reads files that end in {', '.join(FORMATS)}, not {file}; write them by "
+                "scripts/prepare_data.py"
+            )
         datasets.disable_progress_bars()
         try:
             cache = OmegaConf.select(self._config, "data.cache_dir") or CACHE_OF_VERL
@@ -169,8 +177,13 @@ class Files:
         if validate is None:
             return
         for part in self.data(key).values():
+            if "reward_model" not in part.column_names:
+                continue  # another rule says so
             names = sorted({"data_source", "reward_model", "extra_info"} & {*part.column_names})
             for row in part.select_columns(names):
                 if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
-                    raise ValueError("a row has no reward_model.ground_truth; see scripts/prepare_data.py")
-                validate(row, limits=limits)
+                    raise ValueError(f"data.{key}: a row has no reward_model.ground_truth; see scripts/prepare_data.py")
+                try:
+                    validate(row, limits=limits)
+                except ValueError as error:
+                    raise ValueError(f"data.{key}: {error}") from error

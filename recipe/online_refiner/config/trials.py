@@ -1,6 +1,6 @@
-"""What a run does first, tried before Ray starts: reading prompts, rewarding an answer, finding a checkpoint.
+"""Rules that try what a run does first: reading prompts, rewarding an answer, finding its files and its checkpoint.
 
-Each function raises ValueError, one line for the user, where the run would end.
+They need verl, so that who checks a run imports them after its config is right.
 """
 
 import asyncio
@@ -14,14 +14,16 @@ from typing import Any
 
 import datasets
 import numpy as np
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager, resolve_reward_manager_cls
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.utils.import_utils import resolve_config_path
 from verl.utils.tokenizer import normalize_token_ids
 
+from recipe.online_refiner.config.checks import Run, rule
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
-from recipe.online_refiner.config.files import Files, one_line
+from recipe.online_refiner.config.files import one_line
 from recipe.online_refiner.pairs import Rollout
 
 NUM_FIRST = 4
@@ -33,156 +35,209 @@ MADE_UP = "```python\nprint(0)\n```\n<answer>0</answer>\n#### 0\n\\boxed{0}"
 OURS = ("pkg://reward.", "pkg://recipe.")
 MANAGERS = ("naive", "dapo", "gdpo", "limited")
 """verl's reward managers that reward an answer in their own process."""
+AGENT_FILES = ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path")
 RESUME_MODES = ("auto", "disable", "resume_path")
+_AS_PREPARED = "as scripts/prepare_data.py writes them"
 
 
-def check_prompts(files: Files, config: DictConfig, key: str, *, is_text: bool) -> None:
-    """Let the run's data class read the first prompts of each file, and the policy's chat template write them.
+@rule("files")
+def prompts_are_chats(run: Run) -> str | None:
+    """The first prompts of each file, read by the run's data class, are messages that the chat template writes."""
+    name = run.config.data.prompt_key
+    for key in run.files.num_rows:
+        for file, part in run.files.data(key).items():
+            if name not in part.column_names:
+                return f"{_lacks(key, file, part, name)}; set data.prompt_key, or write prompts {_AS_PREPARED}"
+            for index in _first_of(part, name):
+                if wrong := _wrong_with(part[index][name], is_text=run.blocks.hosts_refiner):
+                    return f"data.{key}: row {index} of {Path(file).name}: {wrong}"
+        for where, row in _first_rows(run, key):
+            if "raw_prompt" not in row:
+                return f"{where} has no raw_prompt, which verl's agent loops read: let data.custom_cls give it"
+            if wrong := _wrong_with(row["raw_prompt"], is_text=run.blocks.hosts_refiner):
+                return f"{where}: {wrong}"
+            try:
+                _num_tokens(run, key, row)
+            except Exception as error:  # a template may raise anything
+                return (
+                    f"{where}: the chat template of the policy refuses it ({one_line(error)}); change the prompts, or "
+                    "set actor_rollout_ref.model.custom_chat_template"
+                )
+    return None
 
-    Args:
-        files: The run's.
-        config: The run's.
-        key: ``train_files`` or ``val_files``.
-        is_text: Whether all content must be text.
-    """
-    name = config.data.prompt_key
-    for file, part in files.data(key).items():
-        need_columns(part, file, [name], "set data.prompt_key, or write the file by scripts/prepare_data.py")
-        for index in _first_of(part, name):
-            _check_messages(part[index][name], f"row {index} of {Path(file).name}", is_text)
-    for where, row in first_rows(files, key, name):
-        if "raw_prompt" not in row:
-            raise ValueError(f"{where} has no raw_prompt, which verl's agent loops read: let data.custom_cls give it")
-        _check_messages(row["raw_prompt"], where, is_text)
+
+@rule("files")
+def prompts_are_short_enough(run: Run) -> str | None:
+    """``filter_overlong_prompts`` leaves a batch to train on, and a prompt to validate with."""
+    data = run.config.data
+    for key, enough in {"train_files": data.train_batch_size, "val_files": 1}.items():
+        dataset, found = run.files.dataset(key), 0
+        if not data.filter_overlong_prompts or not isinstance(dataset, RLHFDataset) or run.files.media:
+            continue
+        for index in range(len(dataset)):
+            with contextlib.suppress(Exception):  # what verl cannot read it filters away
+                found += _num_tokens(run, key, dataset[index]) <= data.max_prompt_length
+            if found >= enough:
+                break
+        else:
+            return (
+                f"data.{key}: {found} of {len(dataset)} prompts have at most data.max_prompt_length="
+                f"{data.max_prompt_length} tokens and {enough} are needed; raise it (or lower data.train_batch_size), "
+                "or set data.filter_overlong_prompts=false"
+            )
+    return None
+
+
+@rule("files")
+def rows_can_be_rewarded(run: Run) -> str | None:
+    """The reward is there, and the columns that it reads; in a dry run verl's and ours reward a made-up answer."""
+    reward, dry_run = run.config.reward, run.files.is_dry_run
+    path, name = reward.custom_reward_function.path, reward.custom_reward_function.name
+    if reward.reward_model.enable and path is None:
+        return None
+    try:
+        get_custom_reward_fn(run.config)
+        resolve_reward_manager_cls(run.config)
+    except Exception as error:  # a user's module may raise anything
+        return (
+            f"reward.custom_reward_function.path={path}, name={name}, reward.reward_manager.name="
+            f"{reward.reward_manager.name}: {one_line(error)}"
+        )
+    if reward.reward_manager.source != "register":  # one of the user's own reads what it likes
+        return None
+    is_tried = dry_run == "reward" or (dry_run and (path is None or path.startswith(OURS)))
+    for key in run.files.num_rows:
+        for file, part in run.files.data(key).items():
+            for column in {"data_source", "reward_model"}.difference(part.column_names):
+                return (
+                    f"{_lacks(key, file, part, column)}, which verl's reward managers read; write rows {_AS_PREPARED}"
+                )
+        seen = set()
+        for where, row in _first_rows(run, key):
+            source = str(row.get("data_source"))
+            if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
+                return f"{where} has no reward_model.ground_truth; write rows {_AS_PREPARED}"
+            if not is_tried or source in seen or reward.reward_manager.name not in MANAGERS:
+                continue
+            seen.add(source)
+            try:
+                asyncio.run(_reward(run.config, run.files.tokenizer, row))
+            except Exception as error:  # as above
+                of_row = f"an answer to {where.replace(': ', ', ')} (data source {source})"
+                return f"reward.custom_reward_function.path={path} cannot reward {of_row}: {one_line(error)}"
+    return None
+
+
+@rule("files")
+def agent_loops_have_their_files(run: Run) -> str | None:
+    """The files of agent loops and of their tools are there."""
+    for key in AGENT_FILES:
+        path = OmegaConf.select(run.config.actor_rollout_ref.rollout, key)
         try:
-            num_tokens(files, config, key, row)
-        except Exception as error:  # a template may raise anything
-            raise ValueError(
-                f"{where}: the chat template of the policy refuses it ({one_line(error)}); change the prompts, or set "
-                "actor_rollout_ref.model.custom_chat_template"
-            ) from error
+            is_there = not path or Path(resolve_config_path(path)).is_file()
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            return f"actor_rollout_ref.rollout.{key}={path}: no such file"
+    return None
 
 
-def need_columns(part: datasets.Dataset, file: str, names: list[str], advice: str) -> None:
-    """Check that a file has columns."""
-    for name in names:
-        if name not in part.column_names:
-            there = ", ".join(part.column_names)
-            raise ValueError(f"{Path(file).name} has no column {name} (it has {there}); {advice}")
+@rule("files")
+def checkpoint_can_be_resumed(run: Run) -> str | None:
+    """The checkpoint that the run resumes is there, and of as many workers."""
+    trainer = run.config.trainer
+    mode, path = trainer.resume_mode, trainer.resume_from_path or None
+    if mode not in RESUME_MODES:
+        return f"trainer.resume_mode={mode}: set one of {', '.join(RESUME_MODES)}"
+    if (mode == "resume_path") != (path is not None):
+        return (
+            f"trainer.resume_from_path={path} with trainer.resume_mode={mode}: set resume_path and a path, or neither"
+        )
+    if mode == "auto":
+        with contextlib.redirect_stdout(io.StringIO()):  # it says what it looks for
+            path = find_latest_ckpt_path(trainer.default_local_dir)
+    if path is None:
+        return None
+    name, folder, num_workers = (
+        f"trainer.resume_mode={mode}: {path}",
+        Path(path),
+        trainer.n_gpus_per_node * trainer.nnodes,
+    )
+    if not folder.is_dir():
+        return f"{name}: no such folder"
+    if not re.fullmatch(r".*global_step_\d+", path):
+        return f"{name}: give a folder whose name ends with global_step_ and the step, without a slash"
+    for role in ("actor", *(["critic"] if run.config.algorithm.adv_estimator in CRITIC_ESTIMATORS else [])):
+        if not (folder / role).is_dir():
+            return f"{name}: no {role} in it; give a checkpoint that verl has finished"
+        sizes = {int(one.name.split("_")[3]) for one in (folder / role).glob("model_world_size_*_rank_*.pt")}
+        if sizes and num_workers not in sizes:
+            return (
+                f"{name}: its {role} is of {min(sizes)} workers, the run has {num_workers}; set "
+                "trainer.n_gpus_per_node * trainer.nnodes to as many"
+            )
+    return None
 
 
-def first_rows(files: Files, key: str, prompt_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the first rows of each file as the run will get them, each with where it stands; none that has media."""
-    if files.media:
-        return
-    dataset, parts, start = files.dataset(key), files.data(key), 0
-    places = {f"row {index}": index for index in range(min(NUM_FIRST, len(dataset)))} if not parts else {}
-    for file, part in parts.items():
-        places |= {f"row {index} of {Path(file).name}": start + index for index in _first_of(part, prompt_key)}
-        start += part.num_rows
-    for where, index in places.items():
-        try:
-            row = dataset[index]
-        except Exception as error:  # a user's class may raise anything
-            raise ValueError(f"{where} cannot be read: {one_line(error)}") from error
-        yield where, row
+def _lacks(key: str, file: str, part: datasets.Dataset, column: str) -> str:
+    return f"data.{key}: {Path(file).name} has no column {column} (it has {', '.join(part.column_names)})"
 
 
 def _first_of(part: datasets.Dataset, prompt_key: str) -> list[int]:
     """Return the first rows of a file, and the first of each sequence of roles and types of content."""
     num_rows = min(part.num_rows, NUM_SCANNED)
     first: dict[Any, int] = {}
-    for index, prompt in enumerate(part.select(range(num_rows))[prompt_key]) if prompt_key in part.column_names else ():
+    for index, prompt in enumerate(part.select(range(num_rows))[prompt_key]):
         messages = prompt if isinstance(prompt, list) and all(isinstance(one, dict) for one in prompt) else [{}]
         shape = tuple((one.get("role"), type(one.get("content"))) for one in messages)
         first.setdefault((type(prompt), shape), index)
     return sorted({*range(min(NUM_FIRST, num_rows)), *first.values()})
 
 
-def _check_messages(prompt: Any, where: str, is_text: bool) -> None:
+def _first_rows(run: Run, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield those rows as the run will get them, each with where it stands; none where there are images."""
+    if run.files.media:
+        return
+    dataset, parts, start = run.files.dataset(key), run.files.data(key), 0
+    places = {} if parts else {f"row {index}": index for index in range(min(NUM_FIRST, len(dataset)))}
+    for file, part in parts.items():
+        for index in _first_of(part, run.config.data.prompt_key):
+            places[f"row {index} of {Path(file).name}"] = start + index
+        start += part.num_rows
+    for where, index in places.items():
+        try:
+            row = dataset[index]
+        except Exception as error:  # a user's class may raise anything
+            raise ValueError(f"data.{key}: {where} cannot be read: {one_line(error)}") from error
+        yield f"data.{key}: {where}", row
+
+
+def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:
+    """Return what is wrong with a prompt, if no chat template could write it; or the refiner not read its text."""
     messages = list(prompt) if isinstance(prompt, (list, tuple, np.ndarray)) else []
-    advice = "give messages with role and content, as scripts/prepare_data.py writes them"
     if not messages:
-        raise ValueError(f"{where}: its prompt is {type(prompt).__name__} without messages; {advice}")
+        return f"its prompt is {type(prompt).__name__} without messages; give role and content, {_AS_PREPARED}"
     for number, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise ValueError(f"{where}: message {number} is {type(message).__name__}; {advice}")
+            return f"message {number} is {type(message).__name__}; give role and content, {_AS_PREPARED}"
         if "role" not in message or "content" not in message:
-            raise ValueError(f"{where}: message {number} has {', '.join(message)}; {advice}")
+            return f"message {number} has {', '.join(message)}; give role and content, {_AS_PREPARED}"
         content = message["content"]
         if not isinstance(content, str) and (is_text or not isinstance(content, list)):
-            raise ValueError(f"{where}: the content of message {number} is {type(content).__name__}; give text")
+            return f"the content of message {number} is {type(content).__name__}; give text"
+    return None
 
 
-def num_tokens(files: Files, config: DictConfig, key: str, row: dict[str, Any]) -> int:
-    """Return how long a row's prompt is, as ``RLHFDataset`` counts it."""
-    settings = {"tools": getattr(files.dataset(key), "tool_schemas", None), **config.data.apply_chat_template_kwargs}
-    settings.pop("tokenize", None)
-    ids = files.tokenizer.apply_chat_template(
-        list(row["raw_prompt"]), add_generation_prompt=True, tokenize=True, **settings
-    )
+def _num_tokens(run: Run, key: str, row: dict[str, Any]) -> int:
+    """Return how long a row's prompt is, as ``RLHFDataset`` counts it (but for the schemas of ``tool_config_path``)."""
+    tools = getattr(run.files.dataset(key), "tool_schemas", None)
+    settings = {"tools": tools, **run.config.data.apply_chat_template_kwargs, "tokenize": True}
+    ids = run.files.tokenizer.apply_chat_template(list(row["raw_prompt"]), add_generation_prompt=True, **settings)
     return len(normalize_token_ids(ids))
 
 
-def check_lengths(files: Files, config: DictConfig, key: str) -> None:
-    """Check that ``filter_overlong_prompts`` leaves a batch to train on, and a prompt to validate with."""
-    dataset, limit = files.dataset(key), config.data.max_prompt_length
-    if not config.data.filter_overlong_prompts or not isinstance(dataset, RLHFDataset) or files.media:
-        return
-    enough, found = config.data.train_batch_size if key == "train_files" else 1, 0
-    for index in range(len(dataset)):
-        with contextlib.suppress(Exception):  # what verl cannot read it filters away
-            found += num_tokens(files, config, key, dataset[index]) <= limit
-        if found >= enough:
-            return
-    raise ValueError(
-        f"{found} of {len(dataset)} prompts have at most data.max_prompt_length={limit} tokens and {enough} are "
-        "needed; raise it (or lower data.train_batch_size), or set data.filter_overlong_prompts=false"
-    )
-
-
-def check_reward(files: Files, config: DictConfig, key: str) -> None:
-    """Load the run's reward and find what it reads; in a dry run let it reward a made-up answer.
-
-    That is done where the function is verl's or of this package, or with ``dry_run=reward``, for each data source.
-    """
-    path, manager = config.reward.custom_reward_function.path, config.reward.reward_manager
-    if config.reward.reward_model.enable and path is None:
-        return
-    try:
-        get_custom_reward_fn(config)
-    except Exception as error:  # a user's module may raise anything
-        raise ValueError(f"reward.custom_reward_function: {one_line(error)}") from error
-    try:
-        resolve_reward_manager_cls(config)
-    except Exception as error:
-        raise ValueError(f"reward.reward_manager: {one_line(error)}") from error
-    if manager.source != "register":  # one of the user's own reads what it likes
-        return
-    advice = "which verl's reward managers read; write it by scripts/prepare_data.py"
-    for file, part in files.data(key).items():
-        try:
-            need_columns(part, file, ["data_source", "reward_model"], advice)
-        except ValueError as error:
-            raise ValueError(f"data.{key}: {error}") from None
-    is_tried = files.is_dry_run == "reward" or (files.is_dry_run and (path is None or path.startswith(OURS)))
-    seen = set()
-    for where, row in first_rows(files, key, config.data.prompt_key):
-        if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
-            raise ValueError(f"data.{key}: {where} has no reward_model.ground_truth, {advice}")
-        if is_tried and manager.name in MANAGERS and row["data_source"] not in seen:
-            seen.add(row["data_source"])
-            try:
-                asyncio.run(_reward(config, files.tokenizer, row))
-            except Exception as error:  # as above
-                raise ValueError(
-                    f"reward.custom_reward_function.path={path}: it cannot reward an answer to {where} "
-                    f"(data source {row['data_source']}): {one_line(error)}"
-                ) from error
-
-
 async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> None:
-    """Let verl's reward manager reward a made-up answer, as a reward worker does."""
+    """Let verl's reward manager reward a made-up answer, as a reward worker does; an error if that gives no number."""
     from recipe.online_refiner.refine_actors import reward_request  # here: it takes a second, and only a dry run asks
 
     names = ("data_source", "reward_model", "extra_info")
@@ -193,37 +248,3 @@ async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> No
         answer = await load_reward_manager(config, tokenizer).run_single(reward_request(rollout, ids))
     if not math.isfinite(float(answer["reward_score"])):
         raise ValueError(f"the reward is {answer['reward_score']}")
-
-
-def check_checkpoint(config: DictConfig) -> None:
-    """Check that what the run resumes from is there, and of as many workers."""
-    trainer, mode, path = config.trainer, config.trainer.resume_mode, config.trainer.resume_from_path
-    if mode not in RESUME_MODES:
-        raise ValueError(f"trainer.resume_mode={mode}: set one of {', '.join(RESUME_MODES)}")
-    if mode != "resume_path" and path is not None:
-        raise ValueError(f"trainer.resume_from_path={path} is read with trainer.resume_mode=resume_path only: set that")
-    if mode == "resume_path" and path is None:
-        raise ValueError("trainer.resume_mode=resume_path: set trainer.resume_from_path")
-    if mode == "auto":
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):  # it says what it looks for
-                path = find_latest_ckpt_path(trainer.default_local_dir)
-        except ValueError as error:
-            raise ValueError(f"trainer.resume_mode=auto: in trainer.default_local_dir: {error}") from error
-    if mode == "disable" or path is None:
-        return
-    name, folder = f"trainer.resume_mode={mode}: {path}", Path(path)
-    if not folder.is_dir():
-        raise ValueError(f"{name}: no such folder")
-    if not re.fullmatch(r".*global_step_\d+", path):
-        raise ValueError(f"{name}: give a folder whose name ends with global_step_ and the step, without a slash")
-    for role in ("actor", *(["critic"] if config.algorithm.adv_estimator in CRITIC_ESTIMATORS else [])):
-        if not (folder / role).is_dir():
-            raise ValueError(f"{name}: no {role} in it; give a checkpoint that verl has finished")
-        sizes = {int(one.name.split("_")[3]) for one in (folder / role).glob("model_world_size_*_rank_*.pt")}
-        num_workers = trainer.n_gpus_per_node * trainer.nnodes
-        if sizes and num_workers not in sizes:
-            raise ValueError(
-                f"{name}: its {role} is of {min(sizes)} workers, the run has {num_workers} "
-                "(trainer.n_gpus_per_node * trainer.nnodes): set as many"
-            )

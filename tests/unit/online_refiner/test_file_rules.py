@@ -55,7 +55,7 @@ def test_a_dataset_class_of_the_users_reads_its_files_itself(config: DictConfig,
     )
     (tmp_path / "prompts.txt").write_text("a b c d e")
     config.data.train_files = config.data.val_files = f"{tmp_path}/prompts.txt"
-    assert "prompts.txt is empty or cannot be read" in error_of(config)
+    assert "prompts.txt; write them by scripts/prepare_data.py" in error_of(config)
     OmegaConf.update(config, "data.custom_cls", {"path": f"{tmp_path}/own.py", "name": "Lines"})
     assert checked(config).files.num_prompts == 5
     text = (tmp_path / "own.py").read_text()
@@ -305,18 +305,18 @@ def test_columns_of_other_names(config: DictConfig, tmp_path: Path) -> None:
     write_prompts(tmp_path / "none.parquet", [[USER]] * 4, reward_model={"style": "rule"})
     config.data.prompt_key = "prompt"
     config.data.train_files = config.data.val_files = f"{tmp_path}/none.parquet"
-    assert error_of(config).endswith(" [rows-can-be-rewarded]")
+    assert error_of(config).endswith("-can-be-rewarded]")
     config.reward.custom_reward_function.path = None
-    assert error_of(config).endswith(" [rows-can-be-rewarded]")
+    assert error_of(config).endswith("-can-be-rewarded]")
 
 
 def test_files_that_do_not_fit_together_or_have_another_end(config: DictConfig, tmp_path: Path) -> None:
     good = config.data.train_files
     config.data.train_files = [good, write_prompts(tmp_path / "text.parquet", ["double it"] * 4)]
     assert error_of(config).startswith("data.train_files: ")
-    (tmp_path / "rows.txt").write_text((json.dumps({"prompt": [USER]}) + "\n") * 2)
-    config.data.train_files = f"{tmp_path}/rows.txt"
-    assert error_of(config).startswith("data.train_files: ")
+    for name in ("rows.csv", "rows.jsonl.gz", "."):
+        config.data.train_files = f"{tmp_path}/{name}"
+        assert error_of(config).startswith("data.train_files: verl reads files that end in .parquet, .json, .jsonl")
 
 
 @pytest.mark.parametrize("key", ["train_files", "val_files"])
@@ -355,7 +355,7 @@ CHECKPOINTS = {
         ("resume_path", "global_step_4/", "global_step_"),
         ("resume_path", "global_step_5", "no actor in it"),
         ("resume_path", "global_step_6", "of 8 workers"),
-        ("resume_path", None, "set trainer.resume_from_path"),
+        ("resume_path", None, "set resume_path and a path"),
         ("auto", "global_step_4", "trainer.resume_mode=resume_path"),
         ("from_path", None, "trainer.resume_mode=from_path"),
         ("auto", None, None),
@@ -434,4 +434,36 @@ def test_one_reward_of_a_made_up_answer(
 def test_an_unknown_reward_manager(config: DictConfig) -> None:
     config.reward.reward_manager.name = "nobody"
     found = error_of(config)
-    assert found.startswith("reward.reward_manager") and found.endswith(" [rows-can-be-rewarded]")
+    assert "reward.reward_manager.name=nobody" in found and found.endswith(" [rows-can-be-rewarded]")
+
+
+TOOL = """
+tools:
+  - class_name: tool_of_a_test.Tool
+    config: {type: native}
+    tool_schema: {type: function, function: {name: t, description: d, parameters: {type: object, properties: {}}}}
+"""
+
+
+def test_tools_are_looked_for_and_not_started(
+    config: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of verl's own start Ray."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "tool_of_a_test.py").write_text(
+        "from pathlib import Path\nfrom verl.tools.base_tool import BaseTool\n"
+        "class Tool(BaseTool):\n    def __init__(self, config, tool_schema):\n"
+        "        super().__init__(config, tool_schema)\n        Path(__file__).with_name('started').touch()\n"
+    )
+    (tmp_path / "tools.yaml").write_text(TOOL)
+    config.actor_rollout_ref.rollout.multi_turn.tool_config_path = f"{tmp_path}/tools.yaml"
+    config.data.filter_overlong_prompts = True
+    checked(config)
+    assert not (tmp_path / "started").exists()
+    for key in ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path"):
+        for path in (f"{tmp_path}/nowhere", "nowhere.yaml"):
+            OmegaConf.update(config.actor_rollout_ref.rollout, key, path)
+            found = error_of(config)
+            assert found.startswith(f"actor_rollout_ref.rollout.{key}={path}: ")
+            assert found.endswith(" [agent-loops-have-their-files]")
+            OmegaConf.update(config.actor_rollout_ref.rollout, key, None)
