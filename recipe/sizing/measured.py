@@ -121,12 +121,16 @@ def read_run(folder: Path) -> Run:
     """Read a run directory with its records.
 
     Raises:
-        ValueError: If it has less than two steps, or its records have no numbers of tokens.
+        ValueError: If it has less than two steps, its records have no numbers of tokens, or its refiner was not hosted.
     """
     metrics = _rows(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
     if len(metrics) < 2:
         raise ValueError(f"{folder}: no run of two steps (the first one, in which engines warm up, is left out)")
     config: Any = OmegaConf.load(folder / "config.yaml")
+    if config.refiner.placement == "external":
+        raise ValueError(
+            f"{folder}: refiner.placement=external: how fast somebody else's server is, nobody can predict"
+        )
     records: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for path in sorted((folder / "refinements").glob("*.jsonl")):
         for row in _rows(path):

@@ -117,6 +117,13 @@ def test_records_of_an_earlier_release_are_refused(runs: Path) -> None:
         read_run(runs / "paper")
 
 
+def test_a_refiner_that_was_not_hosted_is_refused(runs: Path) -> None:
+    path = runs / "cap/config.yaml"
+    path.write_text(path.read_text().replace("placement: colocated", "placement: external"))
+    with pytest.raises(ValueError, match="refiner.placement=external"):
+        read_run(runs / "cap")
+
+
 def run(*arguments: str) -> tuple[int, list[str]]:
     command = [sys.executable, "-m", "recipe.sizing", *arguments]
     answer = subprocess.run(command, cwd=REPOSITORY, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
