@@ -4,8 +4,6 @@ reward.custom_reward_function.path=pkg://reward.verl_reward
 reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.max_concurrency=4
 +reward.custom_reward_function.reward_kwargs.limits.test_s=4
-+reward.custom_reward_function.reward_kwargs.sandbox.backend=remote
-+reward.custom_reward_function.reward_kwargs.sandbox.url=http://host:8080
 """
 
 from collections.abc import Iterable, Mapping
@@ -58,11 +56,11 @@ async def compute_score(
         used by all runs).
 
     Raises:
-        ValueError: the problem is malformed, see `parse_ground_truth`.
+        ValueError: the problem is malformed, see `parse_ground_truth`, or a setting of the sandbox does not exist.
         RuntimeError: see `score_in_thread`.
     """
     bounds = Limits(**dict(limits or {}))
-    config = SandboxConfig(**{"num_slots": max_concurrency, **dict(sandbox or {})})
+    config = SandboxConfig.from_fields({"num_slots": max_concurrency, **(sandbox or {})})
     meters: list[_Meter] = []
 
     def score() -> tuple[str, Score]:

@@ -1,49 +1,52 @@
-"""Which sandbox runs the programs, and the one of each configuration that a process shares."""
+"""The sandbox of each configuration that a process shares."""
 
 import atexit
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from reward.sandbox.execution import Sandbox
 from reward.sandbox.local import LocalSandbox
-from reward.sandbox.remote import RemoteSandbox
+
+GONE = dict.fromkeys(
+    ("backend", "url"),
+    "is gone: programs run on this machine; with a SandboxFusion service set verl's own reward.sandbox_fusion.url",
+)
+"""Settings of earlier releases, and what to do instead."""
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class SandboxConfig:
-    """Where programs run; the defaults stand here only."""
+    """How programs run; the defaults stand here only."""
 
-    backend: str = "local"  # "local": zygotes on this machine; "remote": a SandboxFusion service
-    url: str = ""  # remote: the service's address, http://host:port
     num_slots: int = field(default_factory=lambda: os.cpu_count() or 1)  # programs of this process that run at a time
-    allow_unsafe: bool = False  # local: run programs even where Landlock or seccomp do not work
+    allow_unsafe: bool = False  # run programs even where Landlock or seccomp do not work
 
     def __post_init__(self) -> None:
-        """Reject what no backend could do."""
-        if self.backend not in BACKENDS:
-            raise ValueError(f"sandbox backend is {self.backend!r}: set one of {', '.join(BACKENDS)}")
+        """Reject what cannot be done."""
         if self.num_slots < 1:
             raise ValueError(f"sandbox num_slots is {self.num_slots}: set it to at least 1")
 
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "SandboxConfig":
+        """Read the settings of `reward_kwargs.sandbox`; ValueError: one of them does not exist."""
+        if unknown := fields.keys() - set(cls.__slots__):
+            name = min(unknown)
+            raise ValueError(f"sandbox.{name} {GONE.get(name, f'does not exist: set one of {cls.__slots__}')}")
+        return cls(**fields)
 
-BACKENDS: dict[str, Callable[[SandboxConfig], Sandbox]] = {
-    "local": lambda config: LocalSandbox(num_slots=config.num_slots, allow_unsafe=config.allow_unsafe),
-    "remote": lambda config: RemoteSandbox(url=config.url, num_slots=config.num_slots),
-}
 
-
-def shared_sandbox(config: SandboxConfig) -> Sandbox:
+def shared_sandbox(config: SandboxConfig) -> LocalSandbox:
     """The sandbox of this configuration, started at the first call and ended with this process."""
     with _lock:  # or threads that come first together would start one each
         return _start(config)
 
 
 @functools.lru_cache
-def _start(config: SandboxConfig) -> Sandbox:
-    sandbox = BACKENDS[config.backend](config)
+def _start(config: SandboxConfig) -> LocalSandbox:
+    sandbox = LocalSandbox(num_slots=config.num_slots, allow_unsafe=config.allow_unsafe)
     atexit.register(sandbox.close)
     return sandbox
 

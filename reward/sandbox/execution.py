@@ -1,4 +1,4 @@
-"""What one run of a program did, and what a sandbox is: the same for every backend."""
+"""What one run of a program did, and what a sandbox is."""
 
 import re
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Execution:
     stdout: str = ""  # standard output, of a program with status ok
     result: bytes = b""  # of a call: text of what it returned or raised; untrusted, so to be read in a judge only
     detail: str = ""  # one line for people: what went wrong, and in which line of the program
-    seconds: float = 0.0  # time used, as `Limits.test_s` counts it; remote: wall seconds
+    seconds: float = 0.0  # time used, as `Limits.test_s` counts it
 
 
 class Sandbox(Protocol):

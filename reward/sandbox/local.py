@@ -1,4 +1,4 @@
-"""The local backend: on this machine, a slot for each program that runs at a time."""
+"""Runs programs on this machine, in a slot for each that runs at a time."""
 
 import collections
 import logging
@@ -130,14 +130,13 @@ def check_isolation(layers: dict[str, str], *, allow_unsafe: bool) -> None:
     line = f"sandbox: own process, limits, {', '.join(working) or 'nothing else'}{absent}"
     if "supervision" in missing:
         raise ValueError(
-            f"{line}: programs could not be watched and ended. Mount /proc and permit pidfd_open (Linux from 5.3), "
-            "or set a remote sandbox's url"
+            f"{line}: programs could not be watched and ended. Mount /proc and permit pidfd_open (Linux from 5.3)"
         )
     is_unsafe = not missing.keys().isdisjoint(REQUIRED_LAYERS)
     if is_unsafe and not allow_unsafe:
         raise ValueError(
-            f"{line}: a program written by a model could harm this machine. Run on Linux from 5.13 with Landlock, set "
-            "a remote sandbox's url, or, on a machine that may be lost, set allow_unsafe=true"
+            f"{line}: a program written by a model could harm this machine. Run on Linux from 5.13 with Landlock "
+            "or, on a machine that may be lost, set allow_unsafe=true"
         )
     logger.log(logging.WARNING if missing else logging.INFO, "%s%s", "UNSAFE " if is_unsafe else "", line)
 

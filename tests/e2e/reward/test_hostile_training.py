@@ -19,23 +19,19 @@ NUM_STEPS, NUM_ROLLOUTS = 2, 16
 REWARD = f"""
 import sys
 sys.path.insert(0, {str(PROGRAMS.parent)!r})
-from test_hostile_training import NOWHERE, TRUTH, is_lost, load_programs, program_of
+from test_hostile_training import LOST, TRUTH, is_lost, load_programs, program_of
 from reward.verl_reward import compute_score as score_program
 
 programs = load_programs()
 
 async def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     code = program_of(programs, solution_str).code
-    return await score_program(
-        data_source,
-        f"```python\\n{{code}}\\n```",
-        TRUTH,
-        limits={{"test_s": 0.8, "memory_bytes": 256 << 20, "infra_attempts": 1}},
-        sandbox=NOWHERE if is_lost(solution_str) else None,
-    )
+    limits = {{"test_s": 0.8, "memory_bytes": 256 << 20, "infra_attempts": 1}}
+    limits |= LOST if is_lost(solution_str) else {{}}
+    return await score_program(data_source, f"```python\\n{{code}}\\n```", TRUTH, limits=limits)
 """
 TRUTH = json.dumps({"inputs": ["3 4"], "outputs": ["EXPECTED-7391"], "problem_id": "hostile"})
-NOWHERE = {"backend": "remote", "url": "http://127.0.0.1:9"}  # no service: an infra_error
+LOST = {"startup_s": 1e-6}  # no child gets ready in it: an infra_error
 
 
 def load_programs() -> ModuleType:

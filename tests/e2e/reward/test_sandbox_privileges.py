@@ -102,7 +102,7 @@ def test_without_proc_nothing_runs(tmp_path: Path) -> None:
     command = ["unshare", "--mount", "sh", "-c", probe]
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.splitlines()[-1].startswith("local backend: refuses to run without supervision")
+    assert done.stdout.splitlines()[-1].startswith("sandbox: refuses to run without supervision")
 
 
 def interpreter_for_everybody() -> str | None:

@@ -76,7 +76,7 @@ def test_probe_command_names_every_layer() -> None:
         "uid",
         "landlock",
         "seccomp",
-        "local",
+        "sandbox:",
     ]
     assert [row for row in rows if "required" in row] == [
         [name, "yes", "required"] for name in ("supervision", "landlock", "seccomp")
@@ -101,7 +101,7 @@ def test_without_pidfd_nothing_runs(call: int) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
     *_, verdict, refusal = done.stdout.splitlines()
-    assert verdict.startswith("local backend: refuses to run without supervision")
+    assert verdict.startswith("sandbox: refuses to run without supervision")
     assert refusal.startswith("refused: sandbox: ") and "no supervision (a child cannot be ended: [Errno 38]" in refusal
     assert done.stderr == ""
 
