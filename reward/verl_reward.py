@@ -16,17 +16,16 @@ from reward.problem import Problem, read_json
 from reward.sandbox import Execution, Program, Sandbox, SandboxConfig, shared_sandbox
 
 
-class _Meter:
+class _Meter(Sandbox):
     """A sandbox whose runs for one answer are counted."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox, self.close = sandbox, sandbox.close
-        self.num_runs, self.seconds = 0, 0.0  # time used by all runs
+        self._sandbox = sandbox
+        self.run_s: list[float] = []  # time used by each run
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
         execution = self._sandbox.execute(program, limits=limits, timeout_s=timeout_s)
-        self.num_runs += 1
-        self.seconds += execution.seconds
+        self.run_s.append(execution.seconds)
         return execution
 
 
@@ -71,7 +70,7 @@ async def compute_score(
 
     result = await score_in_thread(score, bounds, max_concurrency)
     said = {name: getattr(result, name) for name in ("num_passed", "num_tests", "feedback")}
-    return {**said_of(result), **said, "sandbox_runs": meters[0].num_runs, "sandbox_run_s": meters[0].seconds}
+    return {**said_of(result), **said, "sandbox_runs": len(meters[0].run_s), "sandbox_run_s": sum(meters[0].run_s)}
 
 
 def parse_ground_truth(

@@ -1,8 +1,8 @@
-"""What one run of a program did, and what a sandbox is."""
+"""A program to run, and what one run of it did."""
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from reward.limits import Limits
 from reward.sandbox.jail.values import arguments_text
@@ -47,16 +47,6 @@ class Execution:
     result: bytes = b""  # of a call: text of what it returned or raised; untrusted, so to be read in a judge only
     detail: str = ""  # one line for people: what went wrong, and in which line of the program
     seconds: float = 0.0  # time used, as `Limits.test_s` counts it
-
-
-class Sandbox(Protocol):
-    """Runs programs; its methods may be called from several threads."""
-
-    def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
-        """Run once, within `timeout_s` seconds of the kind of `Limits.test_s`; `infra_error` after `infra_attempts`."""
-
-    def close(self) -> None:
-        """End every process that it started."""
 
 
 def last_words(stderr: str) -> str:

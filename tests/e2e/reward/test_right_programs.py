@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
+from reward.sandbox import Program, Sandbox
 from reward.sandbox.slot_process import memory_file
 
 pytestmark = pytest.mark.e2e
@@ -20,8 +20,8 @@ _SPEC.loader.exec_module(right)
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[LocalSandbox]:
-    sandbox = LocalSandbox(num_slots=2)
+def sandbox() -> Iterator[Sandbox]:
+    sandbox = Sandbox(num_slots=2)
     yield sandbox
     sandbox.close()
 
@@ -37,7 +37,7 @@ def run_bare(code: str, stdin: str, folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("name", right.RIGHT_PROGRAMS)
-def test_right_program(sandbox: LocalSandbox, name: str, tmp_path: Path) -> None:
+def test_right_program(sandbox: Sandbox, name: str, tmp_path: Path) -> None:
     code, stdin = right.RIGHT_PROGRAMS[name]
     execution = sandbox.execute(Program(code=code, stdin=stdin), limits=Limits(), timeout_s=30.0)
     assert execution.status == "ok", execution.detail

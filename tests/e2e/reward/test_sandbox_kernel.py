@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
+from reward.sandbox import Program, Sandbox
 
 pytestmark = pytest.mark.e2e
 
@@ -38,11 +38,11 @@ needs_setpriv = pytest.mark.skipif(
 SCRIPT = """
 import importlib.util, json, sys
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
+from reward.sandbox import Sandbox, Program
 spec = importlib.util.spec_from_file_location("hostile_kernel", sys.argv[1])
 hostile = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(hostile)
-sandbox = LocalSandbox(num_slots=1)
+sandbox = Sandbox(num_slots=1)
 limits = Limits(memory_bytes=256 << 20)
 known, slots = set(sys.argv[2:]), {slot.pid for slot in sandbox._slots}
 programs = [program for program in hostile.HOSTILE_PROGRAMS if program.name not in known]
@@ -104,7 +104,7 @@ def _is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("name", ["spin", "sleep"])
 def test_no_program_without_its_first_thread_outlives_its_slot(name: str) -> None:
-    sandbox = LocalSandbox(num_slots=1)
+    sandbox = Sandbox(num_slots=1)
     limits = Limits(infra_attempts=1)
 
     def run(code: str) -> None:

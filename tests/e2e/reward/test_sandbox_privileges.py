@@ -27,11 +27,11 @@ SCRIPT = """
 import importlib.util, json, os, sys
 from concurrent.futures import ThreadPoolExecutor
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
+from reward.sandbox import Sandbox, Program
 spec = importlib.util.spec_from_file_location("hostile_programs", sys.argv[1])
 hostile = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(hostile)
-sandbox = LocalSandbox(num_slots=4)
+sandbox = Sandbox(num_slots=4)
 limits = Limits(test_s=0.8, memory_bytes=256 << 20)
 def run(program):
     execution = sandbox.execute(Program(code=program.code, stdin="3 4"), limits=limits, timeout_s=0.8)
@@ -127,8 +127,8 @@ def test_hidden_processes_are_no_obstacle(tmp_path: Path) -> None:
     script = """
 import json
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
-sandbox = LocalSandbox(num_slots=1)
+from reward.sandbox import Sandbox, Program
+sandbox = Sandbox(num_slots=1)
 code = "import time; time.sleep(0.2); print(7)"
 print(json.dumps(sandbox.execute(Program(code=code), limits=Limits(), timeout_s=4).stdout))
 sandbox.close()
@@ -159,7 +159,7 @@ def test_ordinary_user(tmp_path: Path, programs: str) -> None:
 FLOOD = """
 import json, threading, time
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
+from reward.sandbox import Sandbox, Program
 flood = '''
 import threading, time
 threading.stack_size(32768)
@@ -172,7 +172,7 @@ time.sleep(0.5) # what looks at it does so twenty times a second
 print(count, flush=True)
 import os; os._exit(0)
 '''
-sandbox = LocalSandbox(num_slots=2)
+sandbox = Sandbox(num_slots=2)
 run = lambda code: sandbox.execute(Program(code=code), limits=limits, timeout_s=4)
 limits = Limits() # without the kernel's limit others may be refused until the flood is seen, and are tried again
 found = [run("import ctypes").status]
@@ -203,8 +203,8 @@ def test_no_program_takes_all_processes(tmp_path: Path, user: str) -> None:
 NO_PROCESS_LEFT = """
 import json, threading
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
-sandbox = LocalSandbox(num_slots=1)
+from reward.sandbox import Sandbox, Program
+sandbox = Sandbox(num_slots=1)
 program, limits = Program(code="print(7)"), Limits(infra_attempts=1)
 def run():
     execution = sandbox.execute(program, limits=limits, timeout_s=4)

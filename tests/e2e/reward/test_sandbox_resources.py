@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 
 from reward.limits import Limits
-from reward.sandbox import Execution, LocalSandbox, Program
+from reward.sandbox import Execution, Program, Sandbox
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def sandbox() -> Iterator[LocalSandbox]:
-    sandbox = LocalSandbox(num_slots=2)
+def sandbox() -> Iterator[Sandbox]:
+    sandbox = Sandbox(num_slots=2)
     yield sandbox
     sandbox.close()
 
 
-def run(sandbox: LocalSandbox, code: str, *, timeout_s: float = 4.0, limits: Limits | None = None) -> Execution:
+def run(sandbox: Sandbox, code: str, *, timeout_s: float = 4.0, limits: Limits | None = None) -> Execution:
     return sandbox.execute(Program(code=code), limits=limits or Limits(), timeout_s=timeout_s)
 
 
@@ -36,7 +36,7 @@ def run(sandbox: LocalSandbox, code: str, *, timeout_s: float = 4.0, limits: Lim
 @pytest.mark.parametrize("send", ["a.connect({0!r}); a.send(b'x')", "a.sendto(b'x', {0!r})"])
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
 def test_nothing_reaches_a_socket_of_the_machine(
-    sandbox: LocalSandbox, tmp_path: Path, is_abstract: bool, send: str, kind: int
+    sandbox: Sandbox, tmp_path: Path, is_abstract: bool, send: str, kind: int
 ) -> None:
     name = f"\0reward-test-{os.getpid()}" if is_abstract else str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as machine:
@@ -88,7 +88,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("mode", ["kill slot", "close"])
-def test_no_program_outlives_its_slot(sandbox: LocalSandbox, mode: str) -> None:
+def test_no_program_outlives_its_slot(sandbox: Sandbox, mode: str) -> None:
     slot = sandbox._idle["standard"][0].pid
     limits = Limits(infra_attempts=1)
     thread = threading.Thread(target=lambda: run(sandbox, STUBBORN, timeout_s=60.0, limits=limits))
@@ -113,11 +113,11 @@ def test_slots_end_silently_whenever_the_trusted_process_does(tmp_path: Path, de
     code = """
         import threading
         from reward.limits import Limits
-        from reward.sandbox import LocalSandbox, Program
+        from reward.sandbox import Sandbox, Program
         def run(code):
             sandbox.execute(Program(code=code), limits=Limits(), timeout_s=60)
         print(flush=True)
-        sandbox = LocalSandbox(num_slots=3)
+        sandbox = Sandbox(num_slots=3)
         endless = [f"{word}\\nwhile True: pass" for word in ("0", "import numpy", "import ssl")]
         threads = [threading.Thread(target=run, args=(code,)) for code in endless]
         [thread.start() for thread in threads]
@@ -140,7 +140,7 @@ def test_slots_end_silently_whenever_the_trusted_process_does(tmp_path: Path, de
     assert errors.read_text() == ""
 
 
-def test_too_many_bytes_are_seen_though_the_program_ends_at_once(sandbox: LocalSandbox) -> None:
+def test_too_many_bytes_are_seen_though_the_program_ends_at_once(sandbox: Sandbox) -> None:
     limits = Limits(scratch_bytes=3 << 20)
     code = "open('{0}', 'wb').write(bytes(1 << 20)); "
     assert run(sandbox, "".join(map(code.format, range(3))), limits=limits).status == "ok"
