@@ -1,7 +1,6 @@
 """Every hostile program ends as it must, in time, and leaves nothing behind: no process, descriptor, file or damage."""
 
 import dataclasses
-import importlib.util
 import os
 import random
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hostile_programs import HOSTILE_PROGRAMS, Hostile
 
 from reward.apps import Score, score_response
 from reward.limits import Limits
@@ -16,10 +16,6 @@ from reward.problem import Problem
 from reward.sandbox import Execution, Program, Sandbox
 
 pytestmark = pytest.mark.e2e
-_SPEC = importlib.util.spec_from_file_location("hostile_programs", Path(__file__).with_name("hostile_programs.py"))
-assert _SPEC is not None and _SPEC.loader is not None
-hostile = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(hostile)
 
 LIMITS = Limits(test_s=0.8, memory_bytes=256 << 20)
 EXPECTED = "EXPECTED-7391"
@@ -41,9 +37,10 @@ def sandbox() -> Iterator[Sandbox]:
     assert not any(os.path.exists(path) for path in scratch)
 
 
-def score(sandbox: Sandbox, program: "hostile.Hostile") -> Score:
-    # What must not end needs not be waited for as long as what must.
-    limits = dataclasses.replace(LIMITS, test_s=0.3) if program.outcomes == ("time_out",) else LIMITS
+def score(sandbox: Sandbox, program: Hostile) -> Score:
+    # What must not end needs not be waited for as long as what must, which is given long, for a busy machine.
+    test_s = 0.3 if program.outcomes == ("time_out",) else 0.8 if "time_out" in program.outcomes else 10.0
+    limits = dataclasses.replace(LIMITS, test_s=test_s)
     return score_response(PROBLEM, f"```python\n{program.code}\n```", limits, sandbox=sandbox)
 
 
@@ -76,23 +73,23 @@ def assert_unharmed(sandbox: Sandbox) -> None:
     assert score_response(SUM, SUM_ANSWER, LIMITS, sandbox=sandbox).outcome == "pass"
 
 
-@pytest.mark.parametrize("program", hostile.HOSTILE_PROGRAMS, ids=lambda program: program.name)
-def test_hostile_program(sandbox: Sandbox, program: "hostile.Hostile") -> None:
-    num_fds = num_fds_without_slots(sandbox)
+@pytest.mark.parametrize("program", HOSTILE_PROGRAMS, ids=lambda program: program.name)
+def test_hostile_program(sandbox: Sandbox, program: Hostile) -> None:
+    num_fds, slots = num_fds_without_slots(sandbox), set(sandbox._slots)
     result = score(sandbox, program)
     assert result.outcome in program.outcomes, result
     assert "escaped" not in result.detail
-    assert num_fds_without_slots(sandbox) == num_fds
+    assert num_fds_without_slots(sandbox) == num_fds and sandbox._slots >= slots, "a slot was lost"
     assert_unharmed(sandbox)
 
 
 def test_all_at_once_in_random_order_print_neither_that_they_escaped_nor_what_is_expected(
     sandbox: Sandbox,
 ) -> None:
-    programs = list(hostile.HOSTILE_PROGRAMS)
+    programs = list(HOSTILE_PROGRAMS)
     random.Random(7).shuffle(programs)
 
-    def run(program: "hostile.Hostile") -> Execution:
+    def run(program: Hostile) -> Execution:
         return sandbox.execute(Program(code=program.code, stdin="3 4"), limits=LIMITS, timeout_s=LIMITS.test_s)
 
     with ThreadPoolExecutor(4) as pool:
@@ -102,12 +99,6 @@ def test_all_at_once_in_random_order_print_neither_that_they_escaped_nor_what_is
         assert outcome in program.outcomes, (program.name, execution)
         assert "escaped" not in execution.stdout and EXPECTED not in execution.stdout, program.name
     assert_unharmed(sandbox)
-
-
-def test_the_hunt_finds_what_is_there(sandbox: Sandbox) -> None:
-    hunt = next(program for program in hostile.HOSTILE_PROGRAMS if program.name == "hunt")
-    problem = Problem.from_input_output({"inputs": [EXPECTED], "outputs": [EXPECTED]}, problem_id="hunt")
-    assert score_response(problem, f"```python\n{hunt.code}\n```", LIMITS, sandbox=sandbox).outcome == "pass"
 
 
 def test_empty_output_passes_where_nothing_is_expected_only_at_a_good_end(sandbox: Sandbox) -> None:

@@ -18,51 +18,61 @@ on_hostile_programs = pytest.mark.parametrize(
     "programs", ["WHERE_RIGHTS_MATTER", pytest.param("HOSTILE_PROGRAMS", marks=pytest.mark.slow)]
 )
 REPOSITORY = Path(__file__).parents[3]
+TABLES = {"hostile_programs.py", "hostile_escapes.py", "hostile_kernel.py"}
 # What Docker gives root by default.
 CONTAINER_CAPABILITIES = (
     "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,"
     "+sys_chroot,+mknod,+audit_write,+setfcap"
 )
 SCRIPT = """
-import importlib.util, json, os, sys
+import json, sys
 from concurrent.futures import ThreadPoolExecutor
+import hostile_programs
 from reward.limits import Limits
-from reward.sandbox import Sandbox, Program
-spec = importlib.util.spec_from_file_location("hostile_programs", sys.argv[1])
-hostile = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(hostile)
+from reward.sandbox import Program, Sandbox
 sandbox = Sandbox(num_slots=4)
-limits = Limits(test_s=0.8, memory_bytes=256 << 20)
+limits = Limits(memory_bytes=256 << 20)
 def run(program):
-    execution = sandbox.execute(Program(code=program.code, stdin="3 4"), limits=limits, timeout_s=0.8)
-    return {"name": program.name, "outcomes": program.outcomes, "status": execution.status, "stdout": execution.stdout}
+    # What must end by itself is given long, for a busy machine.
+    timeout_s = 0.8 if "time_out" in program.outcomes else 10.0
+    execution = sandbox.execute(Program(code=program.code, stdin="3 4"), limits=limits, timeout_s=timeout_s)
+    return program.name, program.outcomes, execution.status, execution.stdout[:1000], sum_in_an_empty_folder()
+def sum_in_an_empty_folder():
+    code = "import os\\nassert os.listdir('.') == []\\nprint(sum(map(int, input().split())))"
+    return sandbox.execute(Program(code=code, stdin="3 4"), limits=limits, timeout_s=10).stdout
 with ThreadPoolExecutor(4) as pool:
-    results = list(pool.map(run, getattr(hostile, sys.argv[2])))
-good = sandbox.execute(Program(code="print(int(input()) + 4)", stdin="3"), limits=limits, timeout_s=5)
+    list(pool.map(lambda _: sum_in_an_empty_folder(), range(8)))
+    slots = set(sandbox._slots)
+    results = list(pool.map(run, getattr(hostile_programs, sys.argv[1])))
+num_lost = len(slots - sandbox._slots)
 layers = sandbox.layers
 sandbox.close()
-print(json.dumps({"layers": layers, "results": results, "good": good.stdout}))
+print(json.dumps({"layers": layers, "results": results, "num_lost": num_lost}))
 """
 
 
 def run_script(command: list[str], tmp_path: Path, programs: str = "", *, script: str = SCRIPT) -> Any:
-    environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(tmp_path)}
-    os.chmod(tmp_path, 0o777)
-    arguments = [*command, "-c", script, str(Path(__file__).with_name("hostile_programs.py")), programs]
-    done = subprocess.run(arguments, capture_output=True, text=True, env=environment, cwd="/")
+    """Run a script, which can import, where an ordinary user could not read this folder, the tables of programs."""
+    tables, scratch = tmp_path / "e2e" / "tables", tmp_path / "scratch"
+    shutil.copytree(Path(__file__).parent, tables, ignore=lambda folder, names: set(names) - TABLES)
+    shutil.copytree(REPOSITORY / "tests" / "helpers", tmp_path / "helpers", ignore=lambda *_: {"__pycache__"})
+    scratch.mkdir()
+    for folder in (tmp_path, *tmp_path.rglob("*")):
+        folder.chmod(0o777)
+    environment = {"PYTHONPATH": f"{REPOSITORY}:{tables}", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(scratch)}
+    done = subprocess.run([*command, "-c", script, programs], capture_output=True, text=True, env=environment, cwd="/")
     assert done.returncode == 0, done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(scratch.iterdir()) == []
     return json.loads(done.stdout)
 
 
 def assert_all_contained(found: dict, *, run_as_root: bool = False) -> None:
-    assert found["good"] == "7\n"
-    assert len(found["results"]) > 80
-    for result in found["results"]:
-        outcomes = ["ok" if outcome == "fail" else outcome for outcome in result["outcomes"]]
-        assert result["status"] in outcomes, result
-        if not run_as_root or result["name"] != "setuid_root":
-            assert "escaped" not in result["stdout"], result
+    assert len(found["results"]) > 80 and found["num_lost"] == 0
+    for name, outcomes, status, stdout, next_stdout in found["results"]:
+        assert status in ["ok" if outcome == "fail" else outcome for outcome in outcomes], (name, status)
+        assert next_stdout == "7\n", name
+        if not run_as_root or name != "setuid_root":
+            assert "escaped" not in stdout, (name, stdout)
 
 
 def missing_layers(found: dict) -> list[str]:

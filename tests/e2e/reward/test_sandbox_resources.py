@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hostile_kernel import LEADERLESS
 
 from reward.limits import Limits
 from reward.sandbox import Execution, Program, Sandbox
@@ -69,33 +70,45 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    with contextlib.suppress(OSError):  # a first thread that has ended is a zombie, though others live
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0] != "Z" or int(fields[17]) > 1
+    return False
 
 
+def has_lost_its_leader(pid: int) -> bool:
+    return is_alive(pid) and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def sleeps(pid: int) -> bool:
+    return "hrtimer_nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+UNBOUND = "import ctypes, signal, time\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
 # Whatever it does about it, it dies with its slot.
 STUBBORN = """
-import ctypes, signal, time
-ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
 for number in range(1, 65):
     try: signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError): pass
-print("stubborn", flush=True)
 time.sleep(60)
 """
+OUTLIVING = {
+    "stubborn": (STUBBORN, sleeps),
+    "spinning without its first thread": (LEADERLESS["spin"][0], has_lost_its_leader),
+    "sleeping without its first thread": (LEADERLESS["sleep"][0], has_lost_its_leader),
+}
 
 
 @pytest.mark.parametrize("mode", ["kill slot", "close"])
-def test_no_program_outlives_its_slot(sandbox: Sandbox, mode: str) -> None:
+@pytest.mark.parametrize("name", OUTLIVING)
+def test_no_program_outlives_its_slot(sandbox: Sandbox, name: str, mode: str) -> None:
+    code, is_ready = OUTLIVING[name]
     slot = sandbox._idle["standard"][0].pid
     limits = Limits(infra_attempts=1)
-    thread = threading.Thread(target=lambda: run(sandbox, STUBBORN, timeout_s=60.0, limits=limits))
+    thread = threading.Thread(target=lambda: run(sandbox, UNBOUND + code, timeout_s=60.0, limits=limits))
     thread.start()
-    wait_for(lambda: children_of(slot))
+    wait_for(lambda: any(map(is_ready, children_of(slot))))
     (program,) = children_of(slot)
-    wait_for(lambda: "hrtimer_nanosleep" in Path(f"/proc/{program}/wchan").read_text())
     if mode == "close":
         sandbox.close()
     else:
