@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,13 @@ layers = sandbox.layers
 sandbox.close()
 print(json.dumps({"layers": layers, "results": results, "num_lost": num_lost}))
 """
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder for every user: pytest closes its own to others as soon as another run of it begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def run_script(command: list[str], tmp_path: Path, programs: str = "", *, script: str = SCRIPT) -> Any:
@@ -133,7 +142,7 @@ def interpreter_for_everybody() -> str | None:
 @needs_setpriv
 def test_hidden_processes_are_no_obstacle(tmp_path: Path) -> None:
     hide = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$@"', "sh"]
-    command = as_ordinary_user(tmp_path)
+    command = as_ordinary_user()
     script = """
 import json
 from reward.limits import Limits
@@ -146,13 +155,11 @@ sandbox.close()
     assert run_script([*hide, *command], tmp_path, script=script) == "7\n"
 
 
-def as_ordinary_user(tmp_path: Path, *, uid: int = 65534, max_processes: int | None = None) -> list[str]:
-    """The start of a command that runs Python as this user, which may write in tmp_path."""
+def as_ordinary_user(*, uid: int = 65534, max_processes: int | None = None) -> list[str]:
+    """The start of a command that runs Python as this user."""
     interpreter = interpreter_for_everybody()
     if interpreter is None:
         pytest.skip("no interpreter that an ordinary user may start")
-    for folder in list(tmp_path.parents)[:3]:  # pytest makes its folders, one of them by process, for one user
-        os.chmod(folder, folder.stat().st_mode | 0o011)
     limit = [] if max_processes is None else ["prlimit", f"--nproc={max_processes}"]
     return ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", *limit, interpreter]
 
@@ -160,7 +167,7 @@ def as_ordinary_user(tmp_path: Path, *, uid: int = 65534, max_processes: int | N
 @needs_setpriv
 @on_hostile_programs
 def test_ordinary_user(tmp_path: Path, programs: str) -> None:
-    found = run_script(as_ordinary_user(tmp_path), tmp_path, programs)
+    found = run_script(as_ordinary_user(), tmp_path, programs)
     assert found["layers"]["uid"].startswith("not root")
     assert missing_layers(found) == ["uid"]
     assert_all_contained(found)
@@ -203,7 +210,7 @@ print(json.dumps(found))
 @pytest.mark.parametrize("user", ["ordinary", "root without capabilities"])
 def test_no_program_takes_all_processes(tmp_path: Path, user: str) -> None:
     if user == "ordinary":
-        command = as_ordinary_user(tmp_path, uid=61235, max_processes=400)
+        command = as_ordinary_user(uid=61235, max_processes=400)
     else:
         command = ["setpriv", "--bounding-set", "-all", sys.executable]
     _, (status, detail) = run_script(command, tmp_path, script=FLOOD)
@@ -239,5 +246,5 @@ print(json.dumps(found))
 
 @needs_setpriv
 def test_no_process_to_be_had_is_no_verdict(tmp_path: Path) -> None:
-    found = run_script(as_ordinary_user(tmp_path, uid=61234, max_processes=40), tmp_path, script=NO_PROCESS_LEFT)
+    found = run_script(as_ordinary_user(uid=61234, max_processes=40), tmp_path, script=NO_PROCESS_LEFT)
     assert found == ["7\n", "[Errno 11] Resource temporarily unavailable", "7\n"]
