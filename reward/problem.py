@@ -214,11 +214,11 @@ def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limit
 
 
 def _as_text(value: object, where: str) -> str:
-    """Standard input or output as text; APPS also has it as a list of lines."""
-    if isinstance(value, str):
-        return value
+    """Standard input or output as text, with line ends as on Linux; APPS also has it as a list of lines."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
-        return "\n".join(line.removesuffix("\n") for line in value)
+        value = "\n".join(line.removesuffix("\n").removesuffix("\r") for line in value)
+    if isinstance(value, str):
+        return value.replace("\r\n", "\n")
     raise ValueError(f"{where} is {type(value).__name__}: give text (or a list of lines), or set fn_name if call-based")
 
 

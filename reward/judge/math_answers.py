@@ -184,7 +184,7 @@ def verify(gold: list[Any], found: list[Any]) -> bool:
     """math-verify's comparison, whose limits of time are those of this process."""
     import math_verify
 
-    return math_verify.verify(gold, found, timeout_seconds=None)
+    return math_verify.verify(gold, found, timeout_seconds=None, allow_set_relation_comp=True)
 
 
 def _read(answer: str) -> list[Any]:

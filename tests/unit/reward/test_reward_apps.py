@@ -92,6 +92,13 @@ def test_wrapped_tuple_and_line_inputs() -> None:
     assert score_response(problem, fenced(code), LIMITS).score == 1.0
 
 
+@pytest.mark.parametrize("lines", ["Hello\r\nWorld\r\n", ["Hello\r\n", "World\r\n"], ["Hello\r", "World"]])
+def test_lines_of_inputs_and_outputs_may_end_as_on_windows(lines: str | list[str]) -> None:
+    problem = Problem.from_input_output({"inputs": [lines], "outputs": ["HelloWorld\r\n"]}, problem_id="crlf")
+    for reading in ("a = input(); b = input()", "import sys\na, b = sys.stdin.read().split('\\n')[:2]"):
+        assert score_response(problem, fenced(f"{reading}\nprint(a + b)"), LIMITS).score == 1.0
+
+
 def test_solution_budget_bounds_many_slow_tests() -> None:
     problem = Problem.from_input_output({"inputs": ["1"] * 50, "outputs": ["1"] * 50}, problem_id=1)
     result = score_response(
