@@ -70,7 +70,7 @@ class Problem:
         where = f"problem {problem_id}"
         limits = limits or Limits()
         fields = _as_object(input_output, where)
-        fn_name = _as_name(fields.get("fn_name") or None, where)
+        fn_name = _as_name(fields.get("fn_name"), where)
         problem = functools.partial(cls, problem_id=str(problem_id), fn_name=fn_name, starter_code=starter_code)
         if "test_code" in fields:
             tests = _as_test_code(fields["test_code"], fn_name, where, limits)
@@ -123,7 +123,7 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
 
 
 def _as_name(fn_name: object, where: str) -> str | None:
-    if fn_name is None:
+    if fn_name is None or fn_name == "":
         return None
     if isinstance(fn_name, str) and fn_name.isidentifier():
         return fn_name

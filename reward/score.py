@@ -84,7 +84,7 @@ def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
 
 
 def _problem(row: dict[str, Any], problem_id: str) -> Problem | MathProblem:
-    if "answer" in row and "input_output" not in row:
+    if row.get("answer") is not None and row.get("input_output") is None:
         return MathProblem.from_answer(row["answer"], problem_id=problem_id)
     return Problem.from_input_output(
         row["input_output"], problem_id=problem_id, starter_code=row.get("starter_code") or ""

@@ -81,7 +81,7 @@ class Judge:
                 )
             self.pid = self._process.pid
             # An installation in place is found by this process's hooks, which the other one does not have.
-            self._connection.send([os.path.abspath(path) for path in (*sys.path, _ROOT)])
+            self._connection.send([os.path.abspath(path) for path in (_ROOT, *sys.path)])
         except OSError as error:
             self.is_usable = False
             self._connection.close()

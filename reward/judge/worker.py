@@ -31,7 +31,11 @@ def main() -> None:
     """Answer questions until the connection closes, or the trusted process has ended."""
     connection = Connection(int(sys.argv[1]))
     trusted = os.getppid()
-    sys.path[:] = connection.recv()  # where the trusted process finds modules
+    root, *paths = connection.recv()
+    sys.path.append(root)
+    import reward  # noqa: F401  # now: where the trusted process finds modules there may be one of the user's
+
+    sys.path[:] = [*paths, root]
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # the limit here is time
     for set_names in (site.setquit, site.setcopyright, site.sethelper):  # `exit` is no name of the answer's

@@ -279,11 +279,13 @@ def test_command_line_takes_answers_beside_programs(tmp_path: Path, capsys: pyte
     problems = [
         {"problem_id": "sum", "answer": 5},
         {"problem_id": "echo", "input_output": {"inputs": ["a\n"], "outputs": ["a\n"]}},
+        {"problem_id": 0, "answer": 0, "input_output": None},
     ]
     solutions = [
         {"problem_id": "sum", "response": "#### 5"},
         {"problem_id": "echo", "response": "```python\nprint(input())\n```"},
         {"problem_id": "sum", "response": "The answer is 6."},
+        {"problem_id": 0, "response": "0"},
     ]
     for name, rows in (("p.jsonl", problems), ("s.jsonl", solutions)):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -293,6 +295,7 @@ def test_command_line_takes_answers_beside_programs(tmp_path: Path, capsys: pyte
         (1.0, "pass", "5"),
         (1.0, "pass", ""),
         (0.0, "fail", "6"),
+        (1.0, "pass", "0"),
     ]
     (tmp_path / "p.jsonl").write_text('{"problem_id": 1}\n')
     assert score.main(["--problems", f"{tmp_path}/p.jsonl", "--solutions", f"{tmp_path}/s.jsonl"]) == 2
