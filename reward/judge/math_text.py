@@ -6,6 +6,7 @@ Upper and lower case count in formulas (`r` and `R` are two variables), and not 
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from unicodedata import normalize
 
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 
@@ -20,52 +21,43 @@ def _with_period(repeating: re.Match[str]) -> str:
 _MORE = r" ?(>|\\g(?:t|eq?(?:slant)?)(?![a-z])) ?"
 NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<![\w)}\]])\*\*(?=\S)([^*]+)(?<=\S)\*\*(?![\d({\\-])", r" \1 "),  # **bold**
-    (
-        r"(?<=[\w)}\]])(?: ?\*\*| \*\* |\*\* (?=\d))"
-        r"([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|\{[^{}]*\}|\((?:[^()]|\([^()]*\))*\)))"
-        r"(?!\w| ?\*\*)",  # of several Python takes the last first: those are not read
-        r"^{\1}",
-    ),  # x**2
+    (r"(?<=[\w)}\]])(?: ?\*\*| \*\* |\*\* (?=\d))([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|\{[^{}]*\}"
+     r"|\((?:[^()]|\([^()]*\))*\)))(?!\w| ?\*\*)", r"^{\1}"),  # x**2; of several Python takes the last first: not read
     (r"^\s*\*\*|\*\*\s*$|\*\*(?=\s)|(?<=\s)\*\*", " "),  # marks of bold that are left
     (r"\\(?:boldsymbol|bm|underline|displaystyle)(?![a-zA-Z])", " "),
     (r"(?:\bUS)?\\?\$|(?<!\\)\\[()\[\]]|`|\\(?:boxed|fbox)(?![a-zA-Z])", " "),  # marks of mathematics
-    (r"\u221a(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\))(?![\w^.])", r"\\sqrt{\1}"),
+    (r"(?:\u221a|(?<![a-zA-Z\\])sqrt(?=\())(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\))(?![\w^.])", r"\\sqrt{\1}"),
     (r"(?<![\d}])" + _TEXT.pattern.replace("[^{}]*", r"\s*-?\d[\d.,]*\s*"), r"\1"),  # \text{5}
     (r"(?<=\d)(?:\\[,;:! ]|\{,\}|,\\!)(?=\d{3}(?!\d))", ""),  # 10\,000
     (r"^(?:\s|\\[,;:! ]|~)+|(?:\s|\\[,;:! ]|~)+$", ""),
     *(("~", " "), ("\u2212", "-"), ("\u00b1", r"\\pm "), ("\u221e", r"\\infty "), ("\u00b7", r"\\cdot ")),
-    *(("\u2264", r"\\le "), ("\u2265", r"\\ge "), ("\u2103", r"^\\circ C"), ("\u2109", r"^\\circ F")),
-    ("\u00b0|\\\\degree(?![a-z])", r"^\\circ "),
+    *(("\u2264", r"\\le "), ("\u2265", r"\\ge "), ("\u2103", r"^\\circ C"), ("\u2109", r"^\\circ F"), ("\u00b2", "^2")),
+    *(("\u00b3", "^3"), (r"\+ ?/ ?-", r"\\pm "), ("\u00b0|\\\\degree(?![a-z])", r"^\\circ ")),
+    *((r"\\varnothing", r"\\emptyset"), (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi ")),
+    ("[\u00bc-\u00be\u2153-\u215e]", lambda x: r"\frac{{{}}}{{{}}}".format(*normalize("NFKC", x[0]).split("\u2044"))),
+    ("(?:\\d[\u0304-\u0307])+", lambda x: r"\overline{{{}}}".format("".join(filter(str.isdigit, x[0])))),
     (r"\s+", " "),
     (r"^ | $", ""),
-    (r"(\d*)\.(\d*)\\(?:overline|bar|dot) ?(\{\d+\}(?:\d*\\dot ?\{\d\})?|\d)", _with_period),  # 0.1\overline{6}
+    (r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot) ?|(?=\())(\{\d+\}(?:\d*\\dot ?\{\d\})?|\(\d+\)|\d)", _with_period),
     (r"(\d*)\.(\d*?)(\d{1,9}?)\3\3+(?:\.{3}|\u2026|\\l?dots)", _with_period),  # 0.333...
     (r"(?i)^(?:approximately|\\approx|\u2248) ?(?=[\d.\\-])", ""),
     (r"^\u2013 ?(?=[\d.\\])", "-"),  # a dash for a sign
     (r"[.,;: ]+$", ""),
     (r"^\\(?:text|mathrm)\{([^{}]*\d[^{}]*)\}$", r"\1"),  # \text{5 cm}
-    (r"^[-+]?\d{1,3}(?: \d{3})+(?![\d/]| ?[\d/])", lambda spaced: spaced.group().replace(" ", "")),  # 1 234 567
-    (
-        r"(?<![\w.])(?=\d+(?:\.|E|e\d|e[-+]\d\d)|1e)(\d+(?:\.\d+)?)[eE]\+?(-?\d{1,3})(?!\w)",
-        r"\1\\cdot 10^{\2}",
-    ),  # 1.5e6
-    (
-        r"(?<![\d.,^_])(\d+)(?: |\\[,;: ])+(\d{1,2}) ?/ ?([1-9]\d*)(?!\d|\.\d)",
-        lambda mixed: rf"\frac{{{int(mixed[1]) * int(mixed[3]) + int(mixed[2])}}}{{{mixed[3]}}}",
-    ),  # 3 1/2
+    (r"^[-+]?\d{1,3}(?: \d{3})+(?![\d/]| ?[\d/])", lambda spaced: spaced[0].replace(" ", "")),  # 1 234 567
+    (r"(?<![\w.])(?=\d+(?:\.|E|e\d|e[-+]\d\d)|1e)(\d+(?:\.\d+)?)[eE]\+?(-?\d{1,3})(?!\w)", r"\1\\cdot 10^{\2}"),
+    (r"(?<![\d.,^_])(\d+)(?: |\\[,;: ])+(\d{1,2}) ?/ ?([1-9]\d*)(?!\d|\.\d)",  # 3 1/2
+     lambda mixed: rf"\frac{{{int(mixed[1]) * int(mixed[3]) + int(mixed[2])}}}{{{mixed[3]}}}"),
     (r"(?i) ?(\\text ?\{)? ?(?:\\?%|\bper ?cent(?:age)?|\bpct) ?(?(1)\})$", r"\\%"),
     (r" ?(?:\^ ?(?:\\circ|\{ ?\\circ ?\})|\bdegrees?) ?(\\(?:text|mathrm) ?\{)? ?([CF])\b ?(?(1)\})", r"\\text{ \2}"),
     (r"^([\u20ac\u00a3\u00a5\u20b9]) ?(.+)$|^(.+?) ?([\u20ac\u00a3\u00a5\u20b9])$", r"\2\3\\text{ \1\4}"),  # of money
     (r"(?i)(:\d\d|\d ) ?(\\text ?\{)? ?([ap])\.?m(?![a-z])\.?(?(2)\})$", r"\1\\text{ \3m}"),  # 2:30 p.m.
     (r"^\(([0-9A-F]+)\)(?=_)", r"\1"),  # (2102)_3
-    (r"\\(?:left ?\\)?langle(?![a-z])", "("),
-    (r"\\(?:right ?\\)?rangle(?![a-z])", ")"),
-    (
-        rf"^([^<>=]+?){_MORE}([^<>=]+?){_MORE}([^<>=]+)$",
-        lambda x: re.sub(r"\\g(?=[et])", r"\\l", "{4} {3} {2} {1} {0}".format(*x.groups()).replace(">", "<")),
-    ),  # 3 > x > 1
+    *((r"\\(?:left ?\\)?langle(?![a-z])", "("), (r"\\(?:right ?\\)?rangle(?![a-z])", ")")),
+    (rf"^([^<>=]+?){_MORE}([^<>=]+?){_MORE}([^<>=]+)$",  # 3 > x > 1
+     lambda x: re.sub(r"\\g(?=[et])", r"\\l", "{4} {3} {2} {1} {0}".format(*x.groups()).replace(">", "<"))),
     (r"^((?!.*(?<![a-zA-Z\\])[ab](?![a-zA-Z])).*\+ ?)c$", r"\1C"),  # the constant of an integral
-)
+)  # fmt: skip
 """What answers are written with, and what stands for it from then on, in this order; nothing else changes a text."""
 _PATTERNS = [(re.compile(pattern), written) for pattern, written in NOTATIONS]
 _MODULO = re.compile(r" ?\\p?mod ?(\{[^{}]*\}|\d+)$")
@@ -76,7 +68,9 @@ _CASELESS = re.compile(
     rf"(?<!\\)(?<!{_LETTER})(?:{_LETTER}{{4,}}|[A-Z](?=[a-z]?[aeiouy])[a-z]{{2}}|(?i:yes|no))(?!{_LETTER})"
 )
 _OPTION = re.compile(r"\(?([A-Z])\)?")
-_CHOICE = re.compile(r"(?i:(?:answer|choice|option)\b:? ?)?\(?([A-Za-z])(?:\)[:.]?|[:.]|$)(?!.*[ ,;]\(?[A-Z][):])")
+_CHOICE = re.compile(
+    r"(?i:(?:answer|choice|option)\b:? ?)?\(?([A-Za-z])(?:\)[:.]?| ?[:.\u2013\u2014]|$)(?!.*[ ,;]\(?[A-Z][):])"
+)
 """An option by its letter, also where it is written out behind it, and no second one."""
 _OPTIONS = re.compile(r"[A-H]{2,8}")
 _JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:]|\band\b")
@@ -106,8 +100,9 @@ _CHANGES = re.compile(
 )
 """Text that makes another number, or none, of the one beside it."""
 _UNLIKE = [[cell.split("=") for cell in line.split()] for line in (
-    "am pm", "c=celsius f=fahrenheit k=kelvin", "north south east west", "usd=dollar=dollars eur=euro=euros=\u20ac "
-    "gbp=pound=pounds=\u00a3 jpy=yen=\u00a5 inr=rupee=rupees=\u20b9 cent=cents",
+    "am pm", "bc=bce ad=ce", "c=celsius f=fahrenheit k=kelvin", "degree=degrees radian=radians", "left right",
+    "up down", "north south east west", "profit=gain loss", "increase decrease", "usd=dollar=dollars eur=euro=euros="
+    "\u20ac gbp=pound=pounds=\u00a3 jpy=yen=\u00a5 inr=rupee=rupees=\u20b9 cent=cents",
 )]  # fmt: skip
 """Words of one line exclude each other, but for those that mean the same."""
 

@@ -39,7 +39,6 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         ("[2^{-100}, 1]", [r"[\frac{1}{2^{100}}, 1]"], ["[0, 1]", "[2^{-99}, 1]"]),
         ("x+2^{-100}", [r"x+\frac{1}{2^{100}}"], ["x", "x+2^{-99}"]),
         (r"\sqrt{5+2\sqrt{6}}", [r"\sqrt{2}+\sqrt{3}"], [r"\sqrt{2}+\sqrt{3}+10^{-20}"]),
-        (r"\cos 36^\circ", [], [r"\frac{\sqrt5-1}{4}"]),
         ("3.14159", ["3.14159", "3.141590"], ["3.1416", "3.14"]),
         (r"\pi", ["3.141593"], ["3.14", "3.1416", "22/7"]),
         (r"\frac{22}{7}", ["22/7", "3.142857"], [r"\pi", "3.14"]),
@@ -84,6 +83,8 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
             r"0.\overline{3}", "0.67", r"0.6\overline{7}"]),
         (r"-0.\overline{3}", [r"-\frac13"], [r"\frac13"]),
         (r"x=0.\overline{3}", [r"\frac13", r"x=\frac13"], ["x=0.3"]),
+        (r"\frac13", ["0.(3)", "0.3\u0305"], ["0.3"]),
+        (r"\frac{-1\pm\sqrt5}{2}", ["(-1 +/- sqrt(5))/2"], ["(-1+sqrt(5))/2"]),
     ],
     "an option by its letter": [
         ("F", [r"\textbf{(F) }12", "F", "(F)", r"\text{F}", "F) 12", "F: it rains", "Option F", r"\text{Option F}",
@@ -105,6 +106,7 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         ("I", ["I", "(I)", "I) x"], ["i", "II", "1"]),
         ("E", ["E", "(E)", "E: e", "e"], ["F", r"\pi"]),
         ("x", ["x"], ["y", "X", "2x", "(X)"]),
+        ("F", ["[F]", "F \u2013 rain", "F \u2014 12", "{F}", "`F`", "**F**: 12"], ["[G]"]),
     ],
     "units of temperature angle and money": [
         ("25", [r"25^\circ C", "25\u00b0C", r"25^{\circ}\text{C}", r"25\,^\circ\mathrm{F}", "25 \u00b0F",
@@ -179,6 +181,11 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         ("10:30", ["10:30", "10:30 AM"], ["10:31"]),
         (r"5\text{ or more}", [r"5\text{ or more}", "5 or more"], ["5", r"5\text{ or less}"]),
         (r"\text{at least }5", [r"\text{at least }5", "at least 5"], ["5", r"\text{at most }5"]),
+        (r"300\text{ BC}", [r"300\text{ BC}"], [r"300\text{ AD}"]),
+        (r"5\text{ m left}", [r"5\text{ m left}", "5 m left"], [r"5\text{ m right}"]),
+        (r"10\%\text{ increase}", [r"10\%\text{ increase}"], [r"10\%\text{ decrease}"]),
+        (r"\$20\text{ profit}", [r"\$20\text{ profit}", "$20 profit"], [r"\$20\text{ loss}"]),
+        ("11:59 PM", ["11:59 PM", "11:59 pm"], ["11:59 AM", "12:59 PM"]),
     ],
     "other notations": [
         ("0<x<7.5", ["7.5>x>0", "0 < x < 7.5", r"0 \lt x \lt 7.5"], ["0>x>7.5", r"7.5 \ge x > 0", "7.5<x<0"]),
@@ -207,6 +214,16 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         (r"\sin x + C", [r"\sin x + c", r"\sin(x)+C"], [r"\sin x", r"\cos x + C"]),
         ("e^x+C", ["e^x+c"], ["e^x"]),
         (r"\langle 1,2,3\rangle", ["(1,2,3)", r"\langle 1, 2, 3\rangle"], ["(1,2,4)", r"\langle 3,2,1\rangle"]),
+        ("x^2", ["x\u00b2", "x**2"], ["x\u00b3", "x2"]),
+        (r"2\pi", ["2\u03c0", "2pi", "2*pi", "6.283185"], ["\u03c0"]),
+        (r"\frac12", ["\u00bd", "0.5", "1/2", r"\tfrac12", r"\cfrac{1}{2}"], ["\u00bc"]),
+        ("1.5", ["1\u00bd", "1 \u00bd", "1\u00bd cups"], ["1\u00bc", "\u00bd"]),
+        (r"\emptyset", ["\u2205", r"\varnothing", r"\{\}", r"\emptyset"], ["0", r"\{0\}"]),
+        ("5 cm^2", ["5", "5 cm\u00b2", r"5\text{ cm}^2", "5 square centimeters"], ["25"]),
+        (r"\frac{\pi}{3}", ["\u03c0/3", "pi/3", r"\pi/3"], ["\u03c0/2"]),
+        ("2e-3", ["2e-3", "-3+2e"], ["0.002"]),
+        (r"[0,\infty)", [r"x \ge 0"], ["x > 0"]),
+        ("(1,3)", ["1<x<3"], ["1<x<4"]),
     ],
 }  # fmt: skip
 
