@@ -25,7 +25,7 @@ def stdout_matches(actual: str, expected: str) -> bool:
     """
     actual_lines, expected_lines = _lines(actual), _lines(expected)
     return len(actual_lines) == len(expected_lines) and all(
-        got == want or _words_match(got.split(), want.split())
+        got == want or (len(got.split()) == len(want.split()) and all(map(_word_matches, got.split(), want.split())))
         for got, want in zip(actual_lines, expected_lines, strict=True)
     )
 
@@ -81,10 +81,6 @@ def _key(key: Any) -> str:
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
-
-
-def _words_match(actual: list[str], expected: list[str]) -> bool:
-    return len(actual) == len(expected) and all(map(_word_matches, actual, expected))
 
 
 def _word_matches(actual: str, expected: str) -> bool:

@@ -30,9 +30,7 @@ class Problem:
     inputs: list[Any]  # [num_tests] stdin: text; call: list of arguments; test_code: source of assertions
     outputs: list[Any]  # [num_tests] stdin: text; call: tuple of the values accepted as right; test_code: None
     kind: str = "stdin"  # a key of `kinds.KINDS`
-    fn_name: str | None = (
-        None  # call: function to call, or with `leetcode` a method of class Solution; test_code: the `candidate`
-    )
+    fn_name: str | None = None  # call: function or, if `leetcode`, method of class Solution; test_code: the `candidate`
     leetcode: bool = True  # call, test_code: answers find names without import, and class Solution, as on LeetCode
     starter_code: str = ""  # what the question gives the solver to start from; not needed for scoring
     examples: tuple[int, ...] = ()  # stdin, call: tests that the question shows

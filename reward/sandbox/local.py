@@ -24,11 +24,6 @@ _STOPS: dict[str, tuple[Status, str]] = {
     "scratch": ("output_limit", "too many or too large files"),
     "output": ("output_limit", "more than {output_bytes} bytes of output"),
 }
-GONE = dict.fromkeys(
-    ("backend", "url"),
-    "is gone: programs run on this machine; with a SandboxFusion service set verl's own reward.sandbox_fusion.url",
-)
-"""Settings of earlier releases, and what to do instead."""
 logger = logging.getLogger(__name__)
 
 
@@ -48,9 +43,10 @@ class SandboxConfig:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "SandboxConfig":
         """Read the settings of `reward_kwargs.sandbox`; ValueError: one of them does not exist."""
-        if unknown := fields.keys() - set(cls.__slots__):
-            name = min(unknown)
-            raise ValueError(f"sandbox.{name} {GONE.get(name, f'does not exist: set one of {cls.__slots__}')}")
+        for name in sorted(fields.keys() - set(cls.__slots__)):
+            is_gone = name in ("backend", "url")  # for a SandboxFusion service: set verl's own reward
+            advice = "set verl's own reward.sandbox_fusion.url" if is_gone else f"set one of {', '.join(cls.__slots__)}"
+            raise ValueError(f"there is no setting sandbox.{name}: {advice}")
         return cls(**fields)
 
 

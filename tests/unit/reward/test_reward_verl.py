@@ -63,7 +63,7 @@ def test_limits_come_from_reward_kwargs() -> None:
 
 @pytest.mark.parametrize(("name", "advice"), [("url", "reward.sandbox_fusion.url"), ("slots", "num_slots")])
 def test_a_setting_of_the_sandbox_that_does_not_exist_says_what_to_set(name: str, advice: str) -> None:
-    with pytest.raises(ValueError, match=rf"sandbox\.{name} .*{advice}"):
+    with pytest.raises(ValueError, match=rf"sandbox\.{name}: .*{advice}"):
         asyncio.run(compute_score("d", answer("return x"), GROUND_TRUTH, sandbox={name: 1}))
 
 
