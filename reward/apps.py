@@ -77,13 +77,8 @@ def score_response(
 ) -> Score:
     """Score one answer: find its code, run the tests one after the other, stop at the first error, judge them.
 
-    Blocks for as long as the tests take, at most about `limits.solution_s`; safe to call from several threads.
-
-    Args:
-        problem: a checked problem.
-        response: the answer's text.
-        limits: None: the defaults.
-        sandbox: where the tests run; None: the local one that this process shares.
+    Blocks for as long as the tests take, at most about `limits.solution_s`; safe to call from several threads. The
+    defaults are those of `Limits`, and the sandbox that this process shares.
     """
     limits = limits or Limits()
     sandbox = sandbox or shared_sandbox(SandboxConfig())
@@ -136,13 +131,8 @@ def run_tests(
     """Run a program's tests one after the other, up to one that ends in an error, and judge them then.
 
     Nothing runs behind a judgement, so that no program can tell from what runs next, or when, that it was right before.
-
-    Args:
-        problem: a checked problem.
-        code: the program.
-        limits: all tests together have `solution_s`; those beyond count as `time_out`.
-        sandbox: where they run.
-        until_wrong: judge each as it ends, which costs less where the caller stops at the first that does not pass.
+    With `until_wrong` each is judged as it ends, which costs less where the caller stops at the first that does not
+    pass. All tests together have `limits.solution_s`; those beyond count as `time_out`.
 
     Yields:
         How each test ended, and one line on it for people (empty if it passed).

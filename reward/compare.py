@@ -1,5 +1,6 @@
 """Is an output right? Asked in a judge only: expected outputs never reach the code under test."""
 
+import json
 import math
 import re
 from decimal import Decimal, InvalidOperation
@@ -70,12 +71,8 @@ def _as_json(value: Any) -> Any:
 
 
 def _key(key: Any) -> str:
-    if isinstance(key, str):
-        return key
-    if key is None or isinstance(key, bool):
-        return {None: "null", True: "true", False: "false"}[key]
-    if isinstance(key, (int, float)):
-        return repr(key)
+    if key is None or isinstance(key, (bool, int, float, str)):
+        return key if isinstance(key, str) else json.dumps(key)
     raise ValueError(f"JSON has no key of type {type(key).__name__}")
 
 

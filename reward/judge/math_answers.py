@@ -3,10 +3,9 @@
 math-verify reads LaTeX by a grammar. It looks for answers by patterns of its own, which take any number that stands
 somewhere: here the answer is found first, and math-verify gets nothing else.
 
-A number must be worked out: `2 + 6` is 8, but whoever repeats the question's sum has not answered it. math-verify takes
-both for equal, and a policy that is rewarded for it stops answering. What it has read is still a sum, a product, a
-power or a root; only quotients of whole numbers, doubled signs and numbers side by side (it reads `2 4` as 6, and
-`(2)(1/4)` as 2.25) are gone from it, and for those the text is asked.
+A number must be worked out: `2 + 6` is 8, but whoever repeats the question's sum has not answered it, and a policy that
+is rewarded for it stops answering. What math-verify has read is still a sum, a product, a power or a root; quotients of
+whole numbers, doubled signs and numbers side by side (`2 4`, `(2)(1/4)`) are gone from it: for those the text is asked.
 """
 
 import functools
