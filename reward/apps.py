@@ -21,11 +21,6 @@ from reward.limits import Limits
 from reward.problem import Problem
 from reward.sandbox import Execution, Sandbox, SandboxConfig, shared_sandbox
 
-COMPILE_ERROR_SCORE = -1.0
-RUNTIME_ERROR_SCORE = -0.6
-NONE_PASSED_SCORE = -0.3
-ALL_PASSED_SCORE = 1.0
-
 _NUM_LARGE_OUTPUTS = 64  # so many times `limits.output_bytes` may wait for a judge, of all tests of an answer
 
 
@@ -42,8 +37,12 @@ class Verdict(Enum):
     INFRA_ERROR = "infra_error"
 
 
-# Verdicts of tests that ended early; all of them score as run-time errors do.
-RUNTIME_ERRORS = (Verdict.RUNTIME_ERROR, Verdict.TIME_OUT, Verdict.MEMORY_LIMIT, Verdict.OUTPUT_LIMIT)
+SCORES_OF_ERRORS = {
+    Verdict.INFRA_ERROR: None,
+    Verdict.COMPILE_ERROR: -1.0,
+    **dict.fromkeys((Verdict.RUNTIME_ERROR, Verdict.TIME_OUT, Verdict.MEMORY_LIMIT, Verdict.OUTPUT_LIMIT), -0.6),
+}
+"""By what a test ended in, in the order in which they decide."""
 
 
 def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: str = "") -> Score:
@@ -59,23 +58,18 @@ def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: 
     """
     if num_tests < 1:
         raise ValueError("a problem without tests has no score: give at least one test")
-    num_passed = sum(verdict is Verdict.PASSED for verdict in verdicts)
-
-    def score(value: float | None, outcome: str) -> Score:
-        return Score(score=value, outcome=outcome, num_passed=num_passed, num_tests=num_tests, detail=detail)
-
-    if Verdict.INFRA_ERROR in verdicts:
-        return score(None, "infra_error")
-    if Verdict.COMPILE_ERROR in verdicts:
-        return score(COMPILE_ERROR_SCORE, "compile_error")
-    for verdict in verdicts:
-        if verdict in RUNTIME_ERRORS:
-            return score(RUNTIME_ERROR_SCORE, verdict.value)
-    if len(verdicts) != num_tests:
+    num_passed = verdicts.count(Verdict.PASSED)
+    value: float | None
+    error = next((verdict for verdict in SCORES_OF_ERRORS if verdict in verdicts), None)
+    if error is None and len(verdicts) != num_tests:
         raise ValueError(f"{len(verdicts)} verdicts for {num_tests} tests: run every test when none ends in an error")
-    if num_passed == num_tests:
-        return score(ALL_PASSED_SCORE, "pass")
-    return score(NONE_PASSED_SCORE + (ALL_PASSED_SCORE - NONE_PASSED_SCORE) * num_passed / num_tests, "fail")
+    if error is None and num_passed == num_tests:
+        value, outcome = 1.0, "pass"  # exactly
+    elif error is None:
+        value, outcome = -0.3 + 1.3 * num_passed / num_tests, "fail"
+    else:
+        value, outcome = SCORES_OF_ERRORS[error], error.value
+    return Score(score=value, outcome=outcome, num_passed=num_passed, num_tests=num_tests, detail=detail)
 
 
 def score_response(
@@ -83,13 +77,8 @@ def score_response(
 ) -> Score:
     """Score one answer: find its code, run the tests one after the other, stop at the first error, judge them.
 
-    Blocks for as long as the tests take, at most about `limits.solution_s`; safe to call from several threads.
-
-    Args:
-        problem: a checked problem.
-        response: the answer's text.
-        limits: None: the defaults.
-        sandbox: where the tests run; None: the local one that this process shares.
+    Blocks for as long as the tests take, at most about `limits.solution_s`; safe to call from several threads. The
+    defaults are those of `Limits`, and the sandbox that this process shares.
     """
     limits = limits or Limits()
     sandbox = sandbox or shared_sandbox(SandboxConfig())
@@ -142,13 +131,8 @@ def run_tests(
     """Run a program's tests one after the other, up to one that ends in an error, and judge them then.
 
     Nothing runs behind a judgement, so that no program can tell from what runs next, or when, that it was right before.
-
-    Args:
-        problem: a checked problem.
-        code: the program.
-        limits: all tests together have `solution_s`; those beyond count as `time_out`.
-        sandbox: where they run.
-        until_wrong: judge each as it ends, which costs less where the caller stops at the first that does not pass.
+    With `until_wrong` each is judged as it ends, which costs less where the caller stops at the first that does not
+    pass. All tests together have `limits.solution_s`; those beyond count as `time_out`.
 
     Yields:
         How each test ended, and one line on it for people (empty if it passed).
@@ -176,18 +160,12 @@ def _run_until_error(
     left_s = limits.solution_s
     left_bytes = _NUM_LARGE_OUTPUTS * limits.output_bytes
     for index in range(problem.num_tests):
-        execution, is_right = _late(limits), _is_never_right
+        execution, is_right = _late(limits), lambda: False
         if left_bytes < 0:
             execution = Execution(status="output_limit", detail="more output of all tests than waits for a judge")
         elif left_s > 0:
-            run = TestRun(
-                problem=problem,
-                index=index,
-                code=code,
-                sandbox=sandbox,
-                limits=limits,
-                timeout_s=min(limits.test_s, left_s),
-            )
+            time_s = min(limits.test_s, left_s)
+            run = TestRun(problem=problem, index=index, code=code, sandbox=sandbox, limits=limits, timeout_s=time_s)
             try:
                 execution, is_right = KINDS[problem.kind](run)
             except (UnjudgeableError, JudgeLostError) as error:
@@ -207,7 +185,3 @@ def _unjudged(error: UnjudgeableError | JudgeLostError) -> Execution:
     if isinstance(error, JudgeLostError):
         return Execution(status="infra_error", detail=str(error))
     return Execution(status="output_limit", detail=f"what it gave cannot be judged: {error}")
-
-
-def _is_never_right() -> bool:
-    return False

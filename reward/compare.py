@@ -1,5 +1,6 @@
 """Is an output right? Asked in a judge only: expected outputs never reach the code under test."""
 
+import json
 import math
 import re
 from decimal import Decimal, InvalidOperation
@@ -25,7 +26,7 @@ def stdout_matches(actual: str, expected: str) -> bool:
     """
     actual_lines, expected_lines = _lines(actual), _lines(expected)
     return len(actual_lines) == len(expected_lines) and all(
-        got == want or _words_match(got.split(), want.split())
+        got == want or (len(got.split()) == len(want.split()) and all(map(_word_matches, got.split(), want.split())))
         for got, want in zip(actual_lines, expected_lines, strict=True)
     )
 
@@ -70,21 +71,13 @@ def _as_json(value: Any) -> Any:
 
 
 def _key(key: Any) -> str:
-    if isinstance(key, str):
-        return key
-    if key is None or isinstance(key, bool):
-        return {None: "null", True: "true", False: "false"}[key]
-    if isinstance(key, (int, float)):
-        return repr(key)
+    if key is None or isinstance(key, (bool, int, float, str)):
+        return key if isinstance(key, str) else json.dumps(key)
     raise ValueError(f"JSON has no key of type {type(key).__name__}")
 
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
-
-
-def _words_match(actual: list[str], expected: list[str]) -> bool:
-    return len(actual) == len(expected) and all(map(_word_matches, actual, expected))
 
 
 def _word_matches(actual: str, expected: str) -> bool:

@@ -318,9 +318,9 @@ def _names(node: ast.AST, *, is_use: bool) -> list[str]:
         case ast.ClassDef(name=name):
             return [name]
         case ast.ImportFrom(module=module, names=names):
-            return [alias.asname or alias.name for alias in names if _is_known(module or "")]
+            return [alias.asname or alias.name for alias in names if (module or "").partition(".")[0] in _MODULES]
         case ast.Import(names=names):
-            return [alias.asname or alias.name.partition(".")[0] for alias in names if _is_known(alias.name)]
+            return [alias.asname or root for alias in names if (root := alias.name.partition(".")[0]) in _MODULES]
         case ast.Assign(targets=targets, value=value):
             inner = [] if isinstance(value, ast.Lambda) else list(ast.walk(value))
             read = {part.id for part in inner if isinstance(part, ast.Name)}
@@ -330,10 +330,6 @@ def _names(node: ast.AST, *, is_use: bool) -> list[str]:
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
             return [name]
     return []
-
-
-def _is_known(module: str) -> bool:
-    return module.partition(".")[0] in _MODULES
 
 
 def _says_nothing(statement: ast.stmt) -> bool:

@@ -94,17 +94,11 @@ def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[
         reward_router_address: object = None,
         reward_model_tokenizer: object = None,
     ) -> dict[str, float | int | str | None]:
-        """Grade one response without blocking verl's event loop.
+        """Grade one response without blocking verl's event loop; errors are those of `problem_of`, `score_in_thread`.
 
         Args as verl gives them, and by `reward_kwargs` `max_concurrency`, how many judges of some 70 MB grade at once,
-        and `limits`, fields of `Limits` that differ from their defaults.
-
-        Returns:
-            score (points), acc (1.0 if they are full), outcome, and feedback (one line for a refiner, or "").
-
-        Raises:
-            ValueError: the ground truth is malformed.
-            RuntimeError: see `score_in_thread`.
+        and `limits`, fields of `Limits` that differ from their defaults. Returns score (points), acc (1.0 if they are
+        full), outcome, and feedback (one line for a refiner, or "").
         """
         bounds = Limits(**dict(limits or {}))
 

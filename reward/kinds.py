@@ -5,7 +5,7 @@ The judge's CPU seconds count as the test's: what is slow to judge uses up the a
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,9 +29,9 @@ class TestRun:
     limits: Limits
     timeout_s: float  # seconds of the test, as `Limits.test_s` counts them
 
-    def execute(self, program: Program, *, timeout_s: float | None = None) -> Execution:
-        """Run the answer; None: within the time of the test."""
-        return self.sandbox.execute(program, limits=self.limits, timeout_s=timeout_s or self.timeout_s)
+    def execute(self, **program: Any) -> Execution:
+        """Run the answer, with these fields of `Program`."""
+        return self.sandbox.execute(Program(code=self.code, **program), limits=self.limits, timeout_s=self.timeout_s)
 
 
 Judging = Callable[[], bool]
@@ -40,7 +40,7 @@ Judging = Callable[[], bool]
 
 def run_stdin_test(run: TestRun) -> tuple[Execution, Judging]:
     """Run a program on standard input; returns what it did, and what compares its output."""
-    execution = run.execute(Program(code=run.code, stdin=run.problem.inputs[run.index]))
+    execution = run.execute(stdin=run.problem.inputs[run.index])
     expected = run.problem.outputs[run.index].rstrip()
     execution.stdout = execution.stdout.rstrip()
     if execution.stdout == expected:  # most right answers: no need to ask, nor to keep it
@@ -60,9 +60,7 @@ def run_call_test(run: TestRun) -> tuple[Execution, Judging]:
     """Call a function; returns what it did, and what compares its value."""
     problem = run.problem
     arguments = arguments_text(problem.inputs[run.index])
-    execution = run.execute(
-        Program(code=run.code, fn_name=problem.fn_name, arguments=arguments, leetcode=problem.leetcode)
-    )
+    execution = run.execute(fn_name=problem.fn_name, arguments=arguments, leetcode=problem.leetcode)
     accepted = problem.outputs[run.index]
     if execution.result in [f'["value", {json.dumps(value)}]'.encode() for value in accepted]:  # most right answers
         execution.result = b""
@@ -122,16 +120,8 @@ class _Calls:
         if left_s <= 0:
             self.time_out()
         else:
-            leetcode = run.problem.leetcode
-            program = Program(
-                code=run.code,
-                fn_name=fn_name,
-                arguments=arguments,
-                leetcode=leetcode,
-                is_tested=True,
-                is_hasty=self.is_hasty,
-            )
-            self.last = run.execute(program, timeout_s=left_s)
+            call = {"fn_name": fn_name, "arguments": arguments, "leetcode": run.problem.leetcode}
+            self.last = replace(run, timeout_s=left_s).execute(**call, is_tested=True, is_hasty=self.is_hasty)
         self.seconds += self.last.seconds
         return self.last.status, self.last.result, self.last.seconds
 

@@ -11,9 +11,7 @@ class Limits:
     test_s: float = 4.0
     wall_factor: float = 3.0  # wall seconds that count as one such second, of a program that waits or has to wait
     solution_s: float = 20.0  # the same seconds, of all tests of one answer together
-    startup_s: float = (
-        15.0  # wall seconds for the interpreter to get ready; beyond: infra_error, not the answer's fault
-    )
+    startup_s: float = 15.0  # wall seconds for the interpreter to get ready; beyond: infra_error
     memory_bytes: int = 1 << 30  # address space of the program, beside the interpreter's own
     file_bytes: int = 16 << 20  # largest file that the program may write
     scratch_bytes: int = 64 << 20  # all files that it may have at a time; beyond: output_limit

@@ -30,9 +30,7 @@ class Problem:
     inputs: list[Any]  # [num_tests] stdin: text; call: list of arguments; test_code: source of assertions
     outputs: list[Any]  # [num_tests] stdin: text; call: tuple of the values accepted as right; test_code: None
     kind: str = "stdin"  # a key of `kinds.KINDS`
-    fn_name: str | None = (
-        None  # call: function to call, or with `leetcode` a method of class Solution; test_code: the `candidate`
-    )
+    fn_name: str | None = None  # call: function or, if `leetcode`, method of class Solution; test_code: the `candidate`
     leetcode: bool = True  # call, test_code: answers find names without import, and class Solution, as on LeetCode
     starter_code: str = ""  # what the question gives the solver to start from; not needed for scoring
     examples: tuple[int, ...] = ()  # stdin, call: tests that the question shows
@@ -70,7 +68,9 @@ class Problem:
         where = f"problem {problem_id}"
         limits = limits or Limits()
         fields = _as_object(input_output, where)
-        fn_name = _as_name(fields.get("fn_name") or None, where)
+        fn_name = None if fields.get("fn_name") == "" else fields.get("fn_name")
+        if fn_name is not None and not (isinstance(fn_name, str) and fn_name.isidentifier()):
+            raise ValueError(f"{where}: fn_name is {fn_name!r}: give a Python name, or none for a stdin problem")
         problem = functools.partial(cls, problem_id=str(problem_id), fn_name=fn_name, starter_code=starter_code)
         if "test_code" in fields:
             tests = _as_test_code(fields["test_code"], fn_name, where, limits)
@@ -120,14 +120,6 @@ def _as_object(input_output: str | Mapping[str, Any], where: str) -> Mapping[str
         if not isinstance(input_output.get(key), list):
             raise ValueError(f"{where}: input_output has no list {key!r}: give one entry per test")
     return input_output
-
-
-def _as_name(fn_name: object, where: str) -> str | None:
-    if fn_name is None:
-        return None
-    if isinstance(fn_name, str) and fn_name.isidentifier():
-        return fn_name
-    raise ValueError(f"{where}: fn_name is {fn_name!r}: give a Python name, or leave it out for a stdin problem")
 
 
 def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Limits) -> list[str]:
@@ -214,11 +206,11 @@ def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limit
 
 
 def _as_text(value: object, where: str) -> str:
-    """Standard input or output as text; APPS also has it as a list of lines."""
-    if isinstance(value, str):
-        return value
+    """Standard input or output as text, with line ends as on Linux; APPS also has it as a list of lines."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
-        return "\n".join(line.removesuffix("\n") for line in value)
+        value = "\n".join(line.removesuffix("\n").removesuffix("\r") for line in value)
+    if isinstance(value, str):
+        return value.replace("\r\n", "\n")
     raise ValueError(f"{where} is {type(value).__name__}: give text (or a list of lines), or set fn_name if call-based")
 
 
@@ -233,13 +225,10 @@ def _as_arguments(value: object, where: str) -> list[Any]:
 
 def _with_int_keys(argument: Any) -> Any:
     """Undo JSON's conversion of integer keys to text, as the APPS harness does."""
-    if isinstance(argument, dict) and argument and all(isinstance(key, str) and _is_int(key) for key in argument):
-        return {int(key): value for key, value in argument.items()}
-    return argument
-
-
-def _is_int(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
+    is_dict = isinstance(argument, dict) and all(isinstance(key, str) for key in argument)
+    if not is_dict or not all(key.removeprefix("-").isdecimal() for key in argument):
+        return argument
+    return {int(key): value for key, value in argument.items()}
 
 
 def _accepted_values(inputs: list[Any], outputs: list[Any]) -> list[tuple[Any, ...]]:

@@ -9,7 +9,6 @@ The data is `scripts/prepare_data.py reasoning-gym`'s. The answer is what the la
 response hold, or else all of it.
 """
 
-import json
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +16,7 @@ from reward.grading import Graded, require, row_check, verl_function
 from reward.judge import ask
 from reward.judge.puzzles import grade_puzzle, load
 from reward.limits import Limits
+from reward.problem import read_json
 
 FORGEABLE = {
     "game_of_life_halting": "any text",
@@ -39,16 +39,11 @@ class Puzzle(Graded):
             ValueError: it is something else, or reasoning-gym is not installed.
         """
         require("reasoning_gym", "reasoning-gym")
-        try:
-            fields = json.loads(ground_truth) if isinstance(ground_truth, str) else None
-        except (ValueError, RecursionError):
-            fields = None
+        where = f"problem {problem_id}: reward_model.ground_truth"
+        fields = read_json(ground_truth, where) if isinstance(ground_truth, str) else None
         kinds = {"task": str, "config": dict, "entry": dict}
         if not isinstance(fields, dict) or not all(isinstance(fields.get(key), kinds[key]) for key in kinds):
-            raise ValueError(
-                f"problem {problem_id}: reward_model.ground_truth is no puzzle: make the data with "
-                "scripts/prepare_data.py reasoning-gym"
-            )
+            raise ValueError(f"{where} is no puzzle: make the data with scripts/prepare_data.py reasoning-gym")
         if what := FORGEABLE.get(fields["task"]):
             raise ValueError(
                 f"problem {problem_id}: reasoning-gym's scorer of {fields['task']} gives full points to {what}: "

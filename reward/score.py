@@ -75,20 +75,16 @@ def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
         if key in problems:
             raise ValueError(f"{where}: problem_id {key} occurs twice: give every problem its own id")
         try:
-            problems[key] = _problem(row, key)
+            if row.get("answer") is not None and row.get("input_output") is None:
+                problems[key] = MathProblem.from_answer(row["answer"], problem_id=key)
+            else:
+                starter = row.get("starter_code") or ""
+                problems[key] = Problem.from_input_output(row["input_output"], problem_id=key, starter_code=starter)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         except KeyError as error:
             raise ValueError(f"{where}: no {error}: give it, or the final answer as 'answer'") from error
     return problems
-
-
-def _problem(row: dict[str, Any], problem_id: str) -> Problem | MathProblem:
-    if "answer" in row and "input_output" not in row:
-        return MathProblem.from_answer(row["answer"], problem_id=problem_id)
-    return Problem.from_input_output(
-        row["input_output"], problem_id=problem_id, starter_code=row.get("starter_code") or ""
-    )
 
 
 def load_solutions(path: Path, problems: Mapping[str, object]) -> list[tuple[Any, str]]:
@@ -126,17 +122,14 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         lines = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
         try:
             for number, line in enumerate(io.TextIOWrapper(lines, encoding="utf-8"), start=1):
-                if line.strip():
-                    yield f"{path} line {number}", _object(line, f"{path} line {number}")
+                if not line.strip():
+                    continue
+                value = read_json(line, where := f"{path} line {number}")
+                if not isinstance(value, dict):
+                    raise ValueError(f"{where}: not an object: give one object a line")
+                yield where, value
         except (EOFError, UnicodeDecodeError, zlib.error) as error:
             raise ValueError(f"{path}: {error}: give JSON lines in UTF-8, gzipped if the name ends in .gz") from error
-
-
-def _object(line: str, where: str) -> dict[str, Any]:
-    value = read_json(line, where)
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: not an object: give one object a line")
-    return value
 
 
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -152,10 +145,9 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def add_sandbox_options(parser: argparse.ArgumentParser, *, test_s: float) -> None:
-    """Add how long, how many at once and where programs run."""
+    """Add how long, how many at once and how safely programs run."""
     parser.add_argument("--workers", type=positive_int, default=os.cpu_count() or 1, help="programs run at once")
     parser.add_argument("--timeout", type=float, default=test_s, help="wall seconds of one test (default: %(default)s)")
-    parser.add_argument("--sandbox-url", default="", help="run programs by the SandboxFusion service at this address")
     parser.add_argument(
         "--allow-unsafe", action="store_true", help="run programs even where the machine cannot isolate them"
     )
@@ -163,12 +155,7 @@ def add_sandbox_options(parser: argparse.ArgumentParser, *, test_s: float) -> No
 
 def sandbox_config(arguments: argparse.Namespace) -> SandboxConfig:
     """Return the sandbox that the options ask for."""
-    return SandboxConfig(
-        backend="remote" if arguments.sandbox_url else "local",
-        url=arguments.sandbox_url,
-        allow_unsafe=arguments.allow_unsafe,
-        num_slots=arguments.workers,
-    )
+    return SandboxConfig(num_slots=arguments.workers, allow_unsafe=arguments.allow_unsafe)
 
 
 def positive_int(text: str) -> int:

@@ -4,8 +4,6 @@ reward.custom_reward_function.path=pkg://reward.verl_reward
 reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.max_concurrency=4
 +reward.custom_reward_function.reward_kwargs.limits.test_s=4
-+reward.custom_reward_function.reward_kwargs.sandbox.backend=remote
-+reward.custom_reward_function.reward_kwargs.sandbox.url=http://host:8080
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,17 +16,16 @@ from reward.problem import Problem, read_json
 from reward.sandbox import Execution, Program, Sandbox, SandboxConfig, shared_sandbox
 
 
-class _Meter:
+class _Meter(Sandbox):
     """A sandbox whose runs for one answer are counted."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox, self.close = sandbox, sandbox.close
-        self.num_runs, self.seconds = 0, 0.0  # time used by all runs
+        self._sandbox = sandbox
+        self.run_s: list[float] = []  # time used by each run
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
         execution = self._sandbox.execute(program, limits=limits, timeout_s=timeout_s)
-        self.num_runs += 1
-        self.seconds += execution.seconds
+        self.run_s.append(execution.seconds)
         return execution
 
 
@@ -58,11 +55,11 @@ async def compute_score(
         used by all runs).
 
     Raises:
-        ValueError: the problem is malformed, see `parse_ground_truth`.
+        ValueError: the problem is malformed, see `parse_ground_truth`, or a setting of the sandbox does not exist.
         RuntimeError: see `score_in_thread`.
     """
     bounds = Limits(**dict(limits or {}))
-    config = SandboxConfig(**{"num_slots": max_concurrency, **dict(sandbox or {})})
+    config = SandboxConfig.from_fields({"num_slots": max_concurrency, **(sandbox or {})})
     meters: list[_Meter] = []
 
     def score() -> tuple[str, Score]:
@@ -73,7 +70,7 @@ async def compute_score(
 
     result = await score_in_thread(score, bounds, max_concurrency)
     said = {name: getattr(result, name) for name in ("num_passed", "num_tests", "feedback")}
-    return {**said_of(result), **said, "sandbox_runs": meters[0].num_runs, "sandbox_run_s": meters[0].seconds}
+    return {**said_of(result), **said, "sandbox_runs": len(meters[0].run_s), "sandbox_run_s": sum(meters[0].run_s)}
 
 
 def parse_ground_truth(

@@ -1,12 +1,12 @@
 """Where a text says its final answer."""
 
-import collections
 import re
 
 from reward.extract import end_of_thoughts, without_end_marks
 
 MAX_ANSWER_CHARS = 2000
 _BRACE = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)  # of a box, escaped, or any other
+_BARE_BOX = re.compile(r"\\(?:boxed|fbox) ?(-?\d(?:[\d.,]*\d)?)(?![\w\\^{/])")
 _HASHES = re.compile(r"(?P<margin>^[ \t*]*)?(?<!#)####(?!#)[ \t]*(?P<line>[^\n]*)", re.M)
 _PREFIX = re.compile(r"[*_ \t]*(?:the |my )?(?:final )?answer(?:[*_ \t]+is\b|[*_ \t]*:)[*_ \t]*", re.I)
 _FORMULA = re.compile(r"[\d$\\]|^[*_ \t]*\(?[A-Za-z]\)?[*_. \t]*$")
@@ -59,7 +59,7 @@ def _find_unquoted(text: str) -> str | None:
     marked = find_marked(text)
     if marked is not None:
         return marked.strip() or None
-    stated = _last(_STATED, text)
+    *_, stated = (None, *_STATED.finditer(text))
     if stated is None:
         whole = text.strip()
         if len(whole) > MAX_ANSWER_CHARS:
@@ -86,6 +86,7 @@ def _is_stated(formula: str, whole: str) -> bool:
 
 def find_marked(text: str) -> str | None:
     """What the last mark says; boxes with nothing but `,`, "and", "or" or `x =` between them say it together."""
+    text = _BARE_BOX.sub(r"\\boxed{\1}", text)
     boxes = list(_boxes(text))
     hashes = _last_hashes(text)
     if hashes is not None and (not boxes or hashes[0] > boxes[-1][0]):
@@ -113,10 +114,6 @@ def _last_hashes(text: str) -> tuple[int, str] | None:
         if is_answer or hashes.end() >= end:
             return hashes.start(), line
     return None
-
-
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    return next(iter(collections.deque(pattern.finditer(text), maxlen=1)), None)
 
 
 def _boxes(text: str) -> list[tuple[int, int, str]]:

@@ -1,92 +1,110 @@
-r"""How final answers are written: one form of each notation, units behind numbers, and when two are the same text.
+r"""How final answers are written: one form of each notation, words behind numbers, and when two are the same text.
 
 Upper and lower case count in formulas (`r` and `R` are two variables), and not in words and letters of options.
 """
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
+from unicodedata import normalize
 
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 
 
-def _as_exponent(power: re.Match[str]) -> str:
-    exponent = power.group(1)
-    return f"^{exponent}" if exponent.startswith("{") else f"^{{{exponent}}}"
+def _with_period(repeating: re.Match[str]) -> str:
+    whole, once, period = (re.sub(r"\D", "", digits) for digits in repeating.groups())
+    of_once = int(whole + once or "0")
+    value = Fraction(int(f"{of_once}{period}") - of_once, (10 ** len(period) - 1) * 10 ** len(once))
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}" if value.denominator > 1 else str(value)
 
 
+_MORE = r" ?(>|\\g(?:t|eq?(?:slant)?)(?![a-z])) ?"
 NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<![\w)}\]])\*\*(?=\S)([^*]+)(?<=\S)\*\*(?![\d({\\-])", r" \1 "),  # **bold**
-    (
-        r"(?<=[\w)}\]])(?: ?\*\*| \*\* |\*\* (?=\d))"
-        r"([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|\{[^{}]*\}|\((?:[^()]|\([^()]*\))*\)))"
-        r"(?!\w| ?\*\*)",  # of several Python takes the last first: those are not read
-        _as_exponent,
-    ),  # x**2
+    (r"(?<=[\w)}\]])(?: ?\*\*| \*\* |\*\* (?=\d))([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|\{[^{}]*\}"
+     r"|\((?:[^()]|\([^()]*\))*\)))(?!\w| ?\*\*)", r"^{\1}"),  # x**2; of several Python takes the last first: not read
     (r"^\s*\*\*|\*\*\s*$|\*\*(?=\s)|(?<=\s)\*\*", " "),  # marks of bold that are left
     (r"\\(?:boldsymbol|bm|underline|displaystyle)(?![a-zA-Z])", " "),
-    (r"\\?\$|(?<!\\)\\[()\[\]]|`|\\(?:boxed|fbox)(?![a-zA-Z])", " "),  # marks of mathematics
-    (r"\u221a(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\))(?![\w^.])", r"\\sqrt{\1}"),
+    (r"(?:\bUS)?\\?\$|(?<!\\)\\[()\[\]]|`|\\(?:boxed|fbox)(?![a-zA-Z])", " "),  # marks of mathematics
+    (r"(?:\u221a|(?<![a-zA-Z\\])sqrt(?=\())(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\))(?![\w^.])", r"\\sqrt{\1}"),
     (r"(?<![\d}])" + _TEXT.pattern.replace("[^{}]*", r"\s*-?\d[\d.,]*\s*"), r"\1"),  # \text{5}
     (r"(?<=\d)(?:\\[,;:! ]|\{,\}|,\\!)(?=\d{3}(?!\d))", ""),  # 10\,000
     (r"^(?:\s|\\[,;:! ]|~)+|(?:\s|\\[,;:! ]|~)+$", ""),
-    ("~", " "),
-    ("\u2212", "-"),
-    ("\u221e", r"\\infty "),
-    ("\u00b0", r"^\\circ "),
-    ("\u00b7", r"\\cdot "),
+    *(("~", " "), ("\u2212", "-"), ("\u00b1", r"\\pm "), ("\u221e", r"\\infty "), ("\u00b7", r"\\cdot ")),
+    *(("\u2264", r"\\le "), ("\u2265", r"\\ge "), ("\u2103", r"^\\circ C"), ("\u2109", r"^\\circ F"), ("\u00b2", "^2")),
+    *(("\u00b3", "^3"), (r"\+ ?/ ?-", r"\\pm "), ("\u00b0|\\\\degree(?![a-z])", r"^\\circ ")),
+    *((r"\\varnothing", r"\\emptyset"), (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi ")),
+    ("[\u00bc-\u00be\u2153-\u215e]", lambda x: r"\frac{{{}}}{{{}}}".format(*normalize("NFKC", x[0]).split("\u2044"))),
+    ("(?:\\d[\u0304-\u0307])+", lambda x: r"\overline{{{}}}".format("".join(filter(str.isdigit, x[0])))),
     (r"\s+", " "),
     (r"^ | $", ""),
+    (r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot) ?|(?=\())(\{\d+\}(?:\d*\\dot ?\{\d\})?|\(\d+\)|\d)", _with_period),
+    (r"(\d*)\.(\d*?)(\d{1,9}?)\3\3+(?:\.{3}|\u2026|\\l?dots)", _with_period),  # 0.333...
     (r"(?i)^(?:approximately|\\approx|\u2248) ?(?=[\d.\\-])", ""),
     (r"^\u2013 ?(?=[\d.\\])", "-"),  # a dash for a sign
     (r"[.,;: ]+$", ""),
-)
+    (r"^\\(?:text|mathrm)\{([^{}]*\d[^{}]*)\}$", r"\1"),  # \text{5 cm}
+    (r"^[-+]?\d{1,3}(?: \d{3})+(?![\d/]| ?[\d/])", lambda spaced: spaced[0].replace(" ", "")),  # 1 234 567
+    (r"(?<![\w.])(?=\d+(?:\.|E|e\d|e[-+]\d\d)|1e)(\d+(?:\.\d+)?)[eE]\+?(-?\d{1,3})(?!\w)", r"\1\\cdot 10^{\2}"),
+    (r"(?<![\d.,^_])(\d+)(?: |\\[,;: ])+(\d{1,2}) ?/ ?([1-9]\d*)(?!\d|\.\d)",  # 3 1/2
+     lambda mixed: rf"\frac{{{int(mixed[1]) * int(mixed[3]) + int(mixed[2])}}}{{{mixed[3]}}}"),
+    (r"(?i) ?(\\text ?\{)? ?(?:\\?%|\bper ?cent(?:age)?|\bpct) ?(?(1)\})$", r"\\%"),
+    (r" ?(?:\^ ?(?:\\circ|\{ ?\\circ ?\})|\bdegrees?) ?(\\(?:text|mathrm) ?\{)? ?([CF])\b ?(?(1)\})", r"\\text{ \2}"),
+    (r"^([\u20ac\u00a3\u00a5\u20b9]) ?(.+)$|^(.+?) ?([\u20ac\u00a3\u00a5\u20b9])$", r"\2\3\\text{ \1\4}"),  # of money
+    (r"(?i)(:\d\d|\d ) ?(\\text ?\{)? ?([ap])\.?m(?![a-z])\.?(?(2)\})$", r"\1\\text{ \3m}"),  # 2:30 p.m.
+    (r"^\(([0-9A-F]+)\)(?=_)", r"\1"),  # (2102)_3
+    *((r"\\(?:left ?\\)?langle(?![a-z])", "("), (r"\\(?:right ?\\)?rangle(?![a-z])", ")")),
+    (rf"^([^<>=]+?){_MORE}([^<>=]+?){_MORE}([^<>=]+)$",  # 3 > x > 1
+     lambda x: re.sub(r"\\g(?=[et])", r"\\l", "{4} {3} {2} {1} {0}".format(*x.groups()).replace(">", "<"))),
+    (r"^((?!.*(?<![a-zA-Z\\])[ab](?![a-zA-Z])).*\+ ?)c$", r"\1C"),  # the constant of an integral
+)  # fmt: skip
 """What answers are written with, and what stands for it from then on, in this order; nothing else changes a text."""
 _PATTERNS = [(re.compile(pattern), written) for pattern, written in NOTATIONS]
-_MODULO = re.compile(r"\s*\\p?mod\s*(?:\{[^{}]*\}|\d+)$")
+_MODULO = re.compile(r" ?\\p?mod ?(\{[^{}]*\}|\d+)$")
 _LETTER = r"[^\W\d_]"
 _WORDS = re.compile(rf"(?=.*{_LETTER}{{3}}){_LETTER}(?:{_LETTER}|[ '-]){{3,}}")
 _NO_WORDS = re.compile(rf"\s-|-\s|\b{_LETTER}-|-{_LETTER}\b|\b{_LETTER} (?:and|or) {_LETTER}\b")
 _CASELESS = re.compile(
     rf"(?<!\\)(?<!{_LETTER})(?:{_LETTER}{{4,}}|[A-Z](?=[a-z]?[aeiouy])[a-z]{{2}}|(?i:yes|no))(?!{_LETTER})"
 )
-_OPTION = re.compile(r"\(?[A-E]\)?")
-_LABEL = re.compile(r"\(([A-E])\) ?(?=\S)")  # of an option that is written out behind it
+_OPTION = re.compile(r"\(?([A-Z])\)?")
+_CHOICE = re.compile(
+    r"(?i:(?:answer|choice|option)\b:? ?)?\(?([A-Za-z])(?:\)[:.]?| ?[:.\u2013\u2014]|$)(?!.*[ ,;]\(?[A-Z][):])"
+)
+"""An option by its letter, also where it is written out behind it, and no second one."""
 _OPTIONS = re.compile(r"[A-H]{2,8}")
 _JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:]|\band\b")
-_LINKS = {"", "and", "or"}
-"""Words between answers that are read one by one."""
-_NAME_BEHIND = re.compile(
-    r"(?P<value>[^<>]+?)\s*=\s*(?P<name>(?:[A-DF-HJ-Za-df-hj-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi))"
-    r"(?:_(?:\w|\{\w+\}))?)"  # e and i are numbers
-)
-_COMMAND = re.compile(r"\\[a-zA-Z]+")
-_RELATION = re.compile(r"\\(?:approx|neq?|leq?|geq?|lt|gt|in|sim|equiv)(?![a-zA-Z])")
+_NAME = re.compile(r" ?((?:[A-DF-HJ-Za-df-hj-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi))(?:_(?:\w|\{\w+\}))?)")
+_NO_VALUE = re.compile(r"[<>]|(?<![\\a-zA-Z])[a-zA-Z]|\\(?:approx|neq?|leq?|geq?|lt|gt|in|sim|equiv)(?![a-zA-Z])")
 _EXPONENT = re.compile(r"\s*\^\s*(?:\{[-+\d]+\}|\d)")
-MAX_WORDS = 6
-_COUNTED = re.compile(r"([-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?) ([A-Za-z]+(?:[ /-][A-Za-z]+)*)(?:\^\{?[23]\}?)?", re.ASCII)
-_AS_TEXT = re.compile(r"^\\(?:text|mathrm)\{([^{}]*\d[^{}]*)\}$")
-_WORD = re.compile(r"(?=...)[a-z]+?[aeiou][a-z]*|[aeiou][a-z]{2,}s")  # no product of variables such as `abc` and `xyz`
-_SHORT = re.compile(r"of|in|cm|mm|km|kg|mg|lb|lbs|oz|ft|yd|mi|hr|hrs|mph|kmh|kph|ml|sq")
-_PER = {"h", "s"}
-_NO_UNITS = """
-    and or nor to over fewer short
-    minus plus times divided multiplied squared cubed factorial choose mod modulo base point root
-    sqrt log exp sin cos tan cot negative remainder dozen dozens score gross pi percent infinity infinite half halves
-    double doubled twice triple tripled thrice grand lakh lakhs crore crores mil kilo mega giga
-    third thirds fourth fourths quarter quarters fifth fifths sixth sixths seventh sevenths eighth eighths ninth
-    ninths tenth tenths eleventh twelfth twelfths zero one two three four five six seven eight nine ten eleven twelve
-    thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty
-    ninety not no never neither either but maybe perhaps possibly probably wrong incorrect false unless except
-    tens if nothing unknown without instead rather versus than least most above below under between
-    through until till from alpha beta gamma
-    delta epsilon theta lambda sigma omega
-"""  # they change the number, take it back or go on to another one
-_LARGE = re.compile(r"(?:hundred|thousand|million|billion|trillion|percent)[a-z]*")
-_FACTOR = re.compile(
-    r"(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)[a-z]*|bn|gross|(?<!.)\s*k(?=\s|$)", re.I
+_COUNTED = re.compile(
+    r"(?=\S*\d)([-+]?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?)? ?(?:\\[dt]?frac ?(?:\{\d+\}|\d) ?(?:\{\d+\}|\d))?) "
+    r"([A-Za-z]+(?:[ /-][A-Za-z]+){0,5})(?:\^\{?[23]\}?)?",
+    re.ASCII,
 )
-_PER_CENT = re.compile(r"\bper[ -]cents?\b", re.I)
-_TEXT_OF_UNIT = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mbox)\s*\{([^{}]*)\}")
+_UNIT = r"(?:of|in|[cmk]m|[mk]g|lbs?|oz|ft|yd|mi|hrs?|mph|kmh|kph|ml|sq|[ap]m|usd|eur|gbp|jpy|inr|deg"
+_UNIT += r"|(?=...)[a-z]+?[aeiou][a-z]*|[aeiou][a-z]{2,}s)"  # no product of variables such as `abc` and `xyz`
+_UNITS = re.compile(rf"{_UNIT}(?:/(?:{_UNIT}|[hs]))*")
+_CHANGING = r"""
+    hundred\w* thousand\w* million\w* billion\w* trillion\w* dozen\w* lakhs? crores? gross grand mil bn mn kilo mega
+    giga tens percent\w* half halves thirds? (?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths? squared cubed
+    factorial doubled? tripled? halved twice thrice zero one two three four five six seven eight nine ten eleven twelve
+    (?:twen|thir|for|fif|six|seven|eigh|nine)(?:ty|teen) minus plus negative quarters? not? never neither but maybe
+    perhaps possibly probably wrong incorrect false unless except if nothing unknown instead rather versus alpha beta
+    gamma delta epsilon theta lambda sigma omega sin cos tan cot log mod
+"""
+_CHANGES = re.compile(
+    rf"(?i:\b(?:{'|'.join(_CHANGING.split())})\b(?!-)|\bto the \w+|^\s*k\b"
+    r"|\b(?:than|least|most|up to|under|over|above|below|fewer|short)\s*$"
+    r"|\b(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|over|under|up|so)\b)|^\s*[MB]\b"
+)
+"""Text that makes another number, or none, of the one beside it."""
+_UNLIKE = [[cell.split("=") for cell in line.split()] for line in (
+    "am pm", "bc=bce ad=ce", "c=celsius f=fahrenheit k=kelvin", "degree=degrees radian=radians", "left right",
+    "up down", "north south east west", "profit=gain loss", "increase decrease", "usd=dollar=dollars eur=euro=euros="
+    "\u20ac gbp=pound=pounds=\u00a3 jpy=yen=\u00a5 inr=rupee=rupees=\u20b9 cent=cents",
+)]  # fmt: skip
+"""Words of one line exclude each other, but for those that mean the same."""
 
 
 def clean(answer: str) -> str:
@@ -111,9 +129,10 @@ def is_same_text(found: str, expected: str) -> bool:
     texts = [as_text(found), as_text(expected)]
     if not all(texts):
         return False
-    if _OPTION.fullmatch(texts[1]):
-        label = _LABEL.match(texts[0])
-        return (label[1] if label else texts[0].strip("()")).casefold() == texts[1].strip("()").casefold()
+    if option := _OPTION.fullmatch(texts[1]):
+        choice = _CHOICE.match(texts[0])
+        is_letter = choice is not None and choice[1].upper() == option[1]
+        return is_letter and (texts[0] != option[1].lower() or option[1] in "ABCDE")
     if _TEXT.fullmatch(expected) and expected.startswith(r"\text"):
         return texts[0].casefold() == texts[1].casefold()
     if _OPTIONS.fullmatch(texts[1]):
@@ -127,7 +146,7 @@ def is_compound(answer: str) -> bool:
     before, *parts = _TEXT.split(answer)
     for words, behind in zip(parts[::2], parts[1::2], strict=True):
         goes_on = any(map(str.isdigit, words)) or any(map(str.isalnum, _EXPONENT.sub("", behind, count=1)))
-        if goes_on and any(map(str.isalnum, before)) and words.strip(" ,;").casefold() not in _LINKS:
+        if goes_on and any(map(str.isalnum, before)) and words.strip(" ,;").casefold() not in ("", "and", "or"):
             return True
         before += words + behind
     return False
@@ -139,50 +158,38 @@ def is_same_compound(found: str, expected: str) -> bool:
     return texts[0] == texts[1]
 
 
-def without_modulus(found: str, expected: str) -> str:
-    r"""An answer without a `\pmod{13}` that the expected one does not have."""
-    return found if "mod" in expected else _MODULO.sub("", found)
+def in_one_form(found: str, expected: str) -> tuple[str, str]:
+    r"""Two answers as math-verify reads what they mean.
+
+    That is without `\pmod{13}`, where both have the same or one has none; with a name first, for of `12 = a` it reads
+    the a, if no name or equation is asked for; and with units as text, which it does not read.
+    """
+    if len({modulus.strip("{}") for answer in (found, expected) for modulus in _MODULO.findall(answer)}) < 2:
+        found, expected = _MODULO.sub("", found), _MODULO.sub("", expected)
+    value, _, behind = found.rpartition("=")
+    name = _NAME.fullmatch(behind)
+    if name and value and not _NO_VALUE.search(value) and "=" not in expected and name[1] not in expected:
+        found = f"{name[1]} = {value}"
+    return _unit_as_text(found), _unit_as_text(expected)
 
 
-def with_name_first(found: str, expected: str) -> str:
-    """`12 = a` as `a = 12`, which math-verify reads as 12, where no name or equation is asked for."""
-    ends = _NAME_BEHIND.fullmatch(found)
-    if ends is None or "=" in expected or ends["name"] in expected or _RELATION.search(found):
-        return found
-    is_value = not any(map(str.isalpha, _COMMAND.sub("", ends["value"])))
-    return f"{ends['name']} = {ends['value']}" if is_value else found
-
-
-def unit_as_text(answer: str) -> str:
-    r"""`18 dollars` as `18 \text{ dollars}`, which math-verify reads as 18; any other answer as it is."""
-    answer = _AS_TEXT.sub(r"\1", answer)
+def _unit_as_text(answer: str) -> str:
     counted = _COUNTED.fullmatch(answer)
-    if counted is None or _PER_CENT.search(answer):
-        return answer
-    words = re.split("[ -]", counted.group(2).casefold())
-    if len(words) > MAX_WORDS or not all(map(_is_of_unit, words)):
-        return answer
-    return f"{counted.group(1)} \\text{{ {counted.group(2)}}}"
+    words = re.split("[ -]", counted[2].casefold()) if counted else []
+    is_unit = all(map(_UNITS.fullmatch, words))
+    return f"{counted[1]} \\text{{ {counted[2]}}}" if counted and is_unit else answer
 
 
-def has_other_factors(found: str, expected: str) -> bool:
-    r"""Whether the text in one answer multiplies it and that in the other does not: `3\text{ dozen}` is not 3.
+def says_another_number(found: str, expected: str) -> bool:
+    r"""Whether the text in one answer makes another number of it than that in the other: `3\text{ dozen}` is not 3.
 
     A `k` in the expected answer alone may be a unit, of temperature.
     """
-    of_found, of_expected = _factors(found), _factors(expected)
-    return bool(of_found - of_expected or of_expected - of_found - {"k"})
-
-
-def _factors(answer: str) -> set[str]:
-    texts = _TEXT_OF_UNIT.findall(answer)
-    return {factor.strip().casefold().rstrip("s") for text in texts for factor in _FACTOR.findall(text)}
-
-
-def _is_of_unit(word: str) -> bool:
-    first, *others = word.split("/")
-    return all(
-        _SHORT.fullmatch(part)
-        or (_WORD.fullmatch(part) and part not in _NO_UNITS.split() and not _LARGE.fullmatch(part))
-        for part in [first, *(other for other in others if other not in _PER)]
+    texts = [_TEXT.findall(answer) for answer in (found, expected)]
+    of_found, of_expected = (
+        {change.strip().casefold().rstrip("s") for text in some for change in _CHANGES.findall(text)} for some in texts
     )
+    words = [set(re.findall(r"\w+|[^\w\s]", " ".join(some).casefold())) for some in texts]
+    kinds = ([[cell for cell in line if said.intersection(cell)] for said in words] for line in _UNLIKE)
+    is_unlike = any(one and other and one != other for one, other in kinds)
+    return is_unlike or bool(of_found - of_expected or of_expected - of_found - {"k"})

@@ -37,7 +37,6 @@ _ROOT = str(Path(__file__).parents[2])
 _WALL_FACTOR = 20  # of the CPU seconds that a question may take, on however busy a machine; for what waits
 _START_S = 120.0  # wall seconds in which a judge must have started, and loaded what a question needs
 _MAX_MESSAGE_BYTES = 1 << 28
-_OUT_OF_TIME = (signal.SIGXCPU, signal.SIGPROF)
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -81,7 +80,7 @@ class Judge:
                 )
             self.pid = self._process.pid
             # An installation in place is found by this process's hooks, which the other one does not have.
-            self._connection.send([os.path.abspath(path) for path in (*sys.path, _ROOT)])
+            self._connection.send([os.path.abspath(path) for path in (_ROOT, *sys.path)])
         except OSError as error:
             self.is_usable = False
             self._connection.close()
@@ -171,7 +170,7 @@ def _why_it_ended(status: int, limits: Limits) -> Exception:
     number = os.WTERMSIG(status)
     if number == signal.SIGKILL:  # whose sender is not known
         return JudgeLostError("a judge was killed")
-    if number in _OUT_OF_TIME:
+    if number in (signal.SIGXCPU, signal.SIGPROF):
         return UnjudgeableError(f"it takes more than {limits.judge_s:.3g} CPU seconds")
     is_stack = number in (signal.SIGSEGV, signal.SIGABRT)
     return UnjudgeableError("it is nested too deeply" if is_stack else "it crashes")

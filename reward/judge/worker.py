@@ -31,7 +31,11 @@ def main() -> None:
     """Answer questions until the connection closes, or the trusted process has ended."""
     connection = Connection(int(sys.argv[1]))
     trusted = os.getppid()
-    sys.path[:] = connection.recv()  # where the trusted process finds modules
+    root, *paths = connection.recv()
+    sys.path.append(root)
+    import reward  # noqa: F401  # now: where the trusted process finds modules there may be one of the user's
+
+    sys.path[:] = [*paths, root]
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # the limit here is time
     for set_names in (site.setquit, site.setcopyright, site.sethelper):  # `exit` is no name of the answer's
@@ -81,10 +85,12 @@ def _answer_and_end(
 ) -> NoReturn:
     status = 1
     try:
+        from reward.sandbox.jail import kernel
+
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.dup2(1, 2)  # nothing: what is written may hold any text of the answer's
         _limit(cpu_s, num_bytes)
-        _end_with(parent)
+        kernel.end_with(parent)
         if confined:  # others look at text by the standard library alone; it takes longer than most of them
             _confine()
         channel.send_bytes(b"ready")
@@ -133,19 +139,12 @@ class _Calls:
 
 def _limit(cpu_s: float, num_bytes: int) -> None:
     """Give this process so many CPU seconds, or at most one more, and this memory beside what it has."""
-    with open("/proc/self/statm", "rb", buffering=0) as file:
-        own_bytes = int(file.read().split()[0]) * resource.getpagesize()
-    for kind, value in ((resource.RLIMIT_CPU, math.ceil(cpu_s)), (resource.RLIMIT_AS, own_bytes + num_bytes)):
+    from reward.sandbox.jail.lockdown import own_address_space
+
+    limits = {resource.RLIMIT_CPU: math.ceil(cpu_s), resource.RLIMIT_AS: own_address_space() + num_bytes}
+    for kind, value in limits.items():
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
-
-
-def _end_with(parent: int) -> None:
-    from reward.sandbox.jail import kernel
-
-    kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _confine() -> None:

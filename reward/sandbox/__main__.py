@@ -1,6 +1,6 @@
 """`python -m reward.sandbox --probe`: what isolation this machine gives, and why not more.
 
-Exit status: 0, or 1 if the local backend would refuse to run here.
+Exit status: 0, or 1 if the sandbox would refuse to run here.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         need = "required" if name in REQUIRED_LAYERS else "optional"
         print(f"{name:<12}{'NO' if reason else 'yes':<5}{need:<10}{reason}".rstrip())
     refused = [name for name in REQUIRED_LAYERS if slot.layers[name]]
-    print(f"local backend: {'refuses to run without ' + ' and '.join(refused) if refused else 'runs'}")
+    print(f"sandbox: {'refuses to run without ' + ' and '.join(refused) if refused else 'runs'}")
     return int(bool(refused))
 
 

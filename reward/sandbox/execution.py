@@ -1,8 +1,8 @@
-"""What one run of a program did, and what a sandbox is: the same for every backend."""
+"""A program to run, and what one run of it did."""
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from reward.limits import Limits
 from reward.sandbox.jail.values import arguments_text
@@ -46,17 +46,7 @@ class Execution:
     stdout: str = ""  # standard output, of a program with status ok
     result: bytes = b""  # of a call: text of what it returned or raised; untrusted, so to be read in a judge only
     detail: str = ""  # one line for people: what went wrong, and in which line of the program
-    seconds: float = 0.0  # time used, as `Limits.test_s` counts it; remote: wall seconds
-
-
-class Sandbox(Protocol):
-    """Runs programs; its methods may be called from several threads."""
-
-    def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
-        """Run once, within `timeout_s` seconds of the kind of `Limits.test_s`; `infra_error` after `infra_attempts`."""
-
-    def close(self) -> None:
-        """End every process that it started."""
+    seconds: float = 0.0  # time used, as `Limits.test_s` counts it
 
 
 def last_words(stderr: str) -> str:

@@ -1,10 +1,15 @@
-"""The local backend: on this machine, a slot for each program that runs at a time."""
+"""Runs programs on this machine, in a slot for each that runs at a time."""
 
+import atexit
 import collections
+import functools
 import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from reward.limits import Limits
 from reward.sandbox.execution import Execution, Program, Status, last_words
@@ -22,18 +27,37 @@ _STOPS: dict[str, tuple[Status, str]] = {
 logger = logging.getLogger(__name__)
 
 
-class LocalSandbox:
-    """Runs programs on this machine.
+@dataclass(slots=True, kw_only=True, frozen=True)
+class SandboxConfig:
+    """How programs run; the defaults stand here only."""
+
+    # Programs of this process that run at a time; further callers wait.
+    num_slots: int = field(default_factory=lambda: os.cpu_count() or 1)
+    allow_unsafe: bool = False  # run even where Landlock or seccomp do not work: a program could harm the machine
+
+    def __post_init__(self) -> None:
+        """Reject what cannot be done."""
+        if self.num_slots < 1:
+            raise ValueError(f"sandbox num_slots is {self.num_slots}: set it to at least 1")
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "SandboxConfig":
+        """Read the settings of `reward_kwargs.sandbox`; ValueError: one of them does not exist."""
+        for name in sorted(fields.keys() - set(cls.__slots__)):
+            is_gone = name in ("backend", "url")  # for a SandboxFusion service: set verl's own reward
+            advice = "set verl's own reward.sandbox_fusion.url" if is_gone else f"set one of {', '.join(cls.__slots__)}"
+            raise ValueError(f"there is no setting sandbox.{name}: {advice}")
+        return cls(**fields)
+
+
+class Sandbox:
+    """Runs programs on this machine; its methods may be called from several threads.
 
     Slots are started when they are first needed and started again when lost.
-
-    Args:
-        num_slots: programs that run at a time; further callers wait.
-        allow_unsafe: run even where Landlock or seccomp do not work, as a program could then harm the machine.
     """
 
     def __init__(self, *, num_slots: int, allow_unsafe: bool = False) -> None:
-        """Start the first slot.
+        """Start the first slot; the arguments are those of `SandboxConfig`.
 
         Raises:
             ValueError: the isolation is too weak and `allow_unsafe` is not set.
@@ -55,7 +79,7 @@ class LocalSandbox:
             raise
 
     def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
-        """See `Sandbox.execute`."""
+        """Run once, within `timeout_s` seconds of the kind of `Limits.test_s`; `infra_error` after `infra_attempts`."""
         with self._free:
             for attempt in range(limits.infra_attempts):
                 if attempt:
@@ -130,14 +154,13 @@ def check_isolation(layers: dict[str, str], *, allow_unsafe: bool) -> None:
     line = f"sandbox: own process, limits, {', '.join(working) or 'nothing else'}{absent}"
     if "supervision" in missing:
         raise ValueError(
-            f"{line}: programs could not be watched and ended. Mount /proc and permit pidfd_open (Linux from 5.3), "
-            "or set a remote sandbox's url"
+            f"{line}: programs could not be watched and ended. Mount /proc and permit pidfd_open (Linux from 5.3)"
         )
     is_unsafe = not missing.keys().isdisjoint(REQUIRED_LAYERS)
     if is_unsafe and not allow_unsafe:
         raise ValueError(
-            f"{line}: a program written by a model could harm this machine. Run on Linux from 5.13 with Landlock, set "
-            "a remote sandbox's url, or, on a machine that may be lost, set allow_unsafe=true"
+            f"{line}: a program written by a model could harm this machine. Run on Linux from 5.13 with Landlock "
+            "or, on a machine that may be lost, set allow_unsafe=true"
         )
     logger.log(logging.WARNING if missing else logging.INFO, "%s%s", "UNSAFE " if is_unsafe else "", line)
 
@@ -171,3 +194,27 @@ def execution_of(trace: Trace, program: Program, limits: Limits, timeout_s: floa
     if not trace.result:
         return ended("runtime_error", "ended without returning a value")
     return Execution(status="ok", result=trace.result, seconds=trace.seconds)
+
+
+def shared_sandbox(config: SandboxConfig) -> Sandbox:
+    """The sandbox of this configuration, started at the first call and ended with this process."""
+    with _lock:  # or threads that come first together would start one each
+        return _start(config)
+
+
+@functools.lru_cache
+def _start(config: SandboxConfig) -> Sandbox:
+    sandbox = Sandbox(num_slots=config.num_slots, allow_unsafe=config.allow_unsafe)
+    atexit.register(sandbox.close)
+    return sandbox
+
+
+def _forget_parents_sandboxes() -> None:
+    """Let a forked child start its own zygotes: those of its parent serve the parent alone."""
+    global _lock
+    _lock = threading.Lock()
+    _start.cache_clear()
+
+
+_lock = threading.Lock()
+os.register_at_fork(after_in_child=_forget_parents_sandboxes)

@@ -130,14 +130,19 @@ class Slot:
 
             stdout, stderr, result = (kept(os.memfd_create("output", os.MFD_CLOEXEC)) for _ in range(3))
             stdin = kept(memory_file(program.stdin.encode(errors="replace")))
-            fds = [kept(memory_file(job)), stdin, stderr, result, stdout, *map(kept, _output_pipe(self.uid))]
+            reader, writer = map(kept, os.pipe2(os.O_CLOEXEC))
+            os.set_blocking(reader, False)
+            if self.uid is not None:  # the program may open it by name, as `/dev/stdout`
+                os.fchown(reader, self.uid, -1)
+            fds = [kept(memory_file(job)), stdin, stderr, result, stdout, reader, writer]
             self._connection.settimeout(limits.startup_s + timeout_s * limits.wall_factor * (1 + MAX_QUEUED) + _GRACE_S)
             try:
                 socket.send_fds(self._connection, [marshal.dumps(header)], fds)
             except OSError as error:
                 raise SlotLostError(f"the slot is gone ({error})") from error
             returncode, seconds, stopped_for, control = self._receive().decode(errors="replace").split(" ", 3)
-            said = _tail(stderr)
+            end = max(0, os.fstat(stderr).st_size - _STDERR_TAIL_BYTES)
+            said = os.pread(stderr, _STDERR_TAIL_BYTES, end).decode(errors="replace")
             if stopped_for == "threads":  # where the kernel limits them, the program meets an exception
                 stopped_for, returncode, said = "", "1", f"RuntimeError: more than {MAX_THREADS} threads"
             return Trace(
@@ -171,11 +176,6 @@ class Slot:
         return message
 
 
-def _tail(fd: int) -> str:
-    size = os.fstat(fd).st_size
-    return os.pread(fd, _STDERR_TAIL_BYTES, max(0, size - _STDERR_TAIL_BYTES)).decode(errors="replace")
-
-
 def flavour_of(code: str) -> str:
     """Return "numpy" for code that names it, where it is installed, else "standard"."""
     return "numpy" if "numpy" in code and _folder_of("numpy") is not None else "standard"
@@ -200,19 +200,6 @@ def _folder_of(package: str) -> str | None:
         if spec is not None and spec.origin is not None:
             return os.path.dirname(spec.origin)
     return None
-
-
-def _output_pipe(uid: int | None) -> tuple[int, int]:
-    """Return reader and writer of a pipe, of which the reader never blocks.
-
-    Args:
-        uid: a user who may open it by name, as `/dev/stdout`; None: the own one.
-    """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    if uid is not None:
-        os.fchown(reader, uid, -1)
-    os.set_blocking(reader, False)
-    return reader, writer
 
 
 def memory_file(content: bytes) -> int:

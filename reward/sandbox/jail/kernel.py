@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -35,6 +36,13 @@ def syscall(name: str, number: int, *arguments: object) -> int:
 def prctl(name: str, option: int, argument: int, pointer: object = None) -> None:
     """Set a property of this process."""
     _checked(_prctl(option, argument, pointer, 0, 0), name)
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel end this process by SIGKILL when its parent ends; it may have ended already."""
+    prctl("PDEATHSIG", PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def drop_capabilities() -> None:

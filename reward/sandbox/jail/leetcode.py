@@ -13,10 +13,11 @@ _STARRED = re.findall(r"\w+", "typing string re collections heapq bisect copy ra
 _MODULES = {name: importlib.import_module(name) for name in (*_STARRED, "datetime", "statistics", "json", "sys")}
 _READY: dict[str, object] = {}  # made once, before any call
 exec("\n".join(f"from {name} import *" for name in _STARRED), _READY)
-exec("from datetime import date, datetime, timedelta; from decimal import Decimal", _READY)
-exec("from fractions import Fraction", _READY)
 exec(
     """
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
 class ListNode:
     def __init__(self, val=0, next=None): self.val, self.next = val, next
 class TreeNode:

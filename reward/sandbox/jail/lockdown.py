@@ -76,25 +76,17 @@ class Cell:
             kernel.drop_capabilities()
         else:
             _lower(resource.RLIMIT_NPROC, MAX_THREADS)
-            become(self.uid)
+            os.setgroups([])
+            os.setresgid(self.uid, self.uid, self.uid)
+            os.setresuid(self.uid, self.uid, self.uid)
         kernel.prctl("DUMPABLE", kernel.PR_SET_DUMPABLE, 0)
-        # After the change of user, which clears it.
-        kernel.prctl("PDEATHSIG", kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before it could be watched
-            os._exit(1)
+        kernel.end_with(parent)  # after the change of user, which clears that
         kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
         if self.ruleset is not None:
             landlock.restrict_self(self.ruleset)
             os.close(self.ruleset)
         if self.filter is not None:
             seccomp.install(self.filter)
-
-
-def become(uid: int) -> None:
-    """Change user and group for good."""
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
 
 
 def _lower(kind: int, value: int) -> None:

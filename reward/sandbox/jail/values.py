@@ -178,12 +178,7 @@ def _iterator_text(iterator: Iterator) -> str:
     return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
 
 
-def from_text(
-    text: str | bytes,
-    read_on: Callable[[], NoReturn] | None = None,
-    *,
-    with_nan: bool = True,
-) -> Any:
+def from_text(text: str | bytes, read_on: Callable[[], NoReturn] | None = None, *, with_nan: bool = True) -> Any:
     """The value of which `to_text` gave the text; iterators give their items, then raise what ended them.
 
     Args:

@@ -3,16 +3,7 @@
 Each is run against the expected output `EXPECTED-7391`, and prints `escaped` only where it got what it was after.
 """
 
-import importlib.util
-import textwrap
-from pathlib import Path
-
-_SPEC = importlib.util.spec_from_file_location("hostile_escapes", Path(__file__).with_name("hostile_escapes.py"))
-assert _SPEC is not None and _SPEC.loader is not None
-_escapes = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_escapes)
-Hostile = _escapes.Hostile
-ERROR, WRONG, TIME_OUT, OUTPUT_LIMIT = _escapes.ERROR, _escapes.WRONG, _escapes.TIME_OUT, _escapes.OUTPUT_LIMIT
+from hostile_escapes import ERROR, OUTPUT_LIMIT, TIME_OUT, WRONG
 
 _LEAVE = "import ctypes, hashlib, os, signal, threading, time\nleave = lambda: ctypes.CDLL(None).syscall(60, 0)\n"
 # The process lives on without its first thread, which is the one that the kernel tells of its parent's death.
@@ -225,16 +216,11 @@ _SELF = {
     ),
 }
 
-HOSTILE_PROGRAMS = [
-    Hostile(name=f"{group}-{name}", code=textwrap.dedent(code), outcomes=outcomes)
-    for group, programs in (
-        ("leaderless", LEADERLESS),
-        ("streams", _STREAMS),
-        ("files", _FILES),
-        ("self", _SELF),
-    )
-    for name, (code, outcomes) in programs.items()
-]
+KERNEL_WAYS = {
+    f"{group}-{name}": row
+    for group, table in (("leaderless", LEADERLESS), ("streams", _STREAMS), ("files", _FILES), ("self", _SELF))
+    for name, row in table.items()
+}
 
 # What the user, the rights and the namespaces of programs have no part in; the other modes need not try it again.
 SAME_IN_EVERY_MODE = {

@@ -1,57 +1,41 @@
 """A run whose responses are all hostile programs, some of which the sandbox cannot run: right rewards, nothing left."""
 
 import hashlib
-import importlib.util
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import psutil
 import pytest
+from hostile_programs import HOSTILE_PROGRAMS, Hostile
 
 from recipe.online_refiner.run_files import read_rows
 from reward.apps import Verdict, score_from_verdicts
 
-PROGRAMS = Path(__file__).with_name("hostile_programs.py")
 NUM_STEPS, NUM_ROLLOUTS = 2, 16
 REWARD = f"""
 import sys
-sys.path.insert(0, {str(PROGRAMS.parent)!r})
-from test_hostile_training import NOWHERE, TRUTH, is_lost, load_programs, program_of
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_hostile_training import LOST, TRUTH, is_lost, program_of
 from reward.verl_reward import compute_score as score_program
 
-programs = load_programs()
-
 async def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    code = program_of(programs, solution_str).code
-    return await score_program(
-        data_source,
-        f"```python\\n{{code}}\\n```",
-        TRUTH,
-        limits={{"test_s": 0.8, "memory_bytes": 256 << 20, "infra_attempts": 1}},
-        sandbox=NOWHERE if is_lost(solution_str) else None,
-    )
+    code = program_of(solution_str).code
+    limits = {{"test_s": 0.8, "memory_bytes": 256 << 20, "infra_attempts": 1}}
+    limits |= LOST if is_lost(solution_str) else {{}}
+    return await score_program(data_source, f"```python\\n{{code}}\\n```", TRUTH, limits=limits)
 """
 TRUTH = json.dumps({"inputs": ["3 4"], "outputs": ["EXPECTED-7391"], "problem_id": "hostile"})
-NOWHERE = {"backend": "remote", "url": "http://127.0.0.1:9"}  # no service: an infra_error
-
-
-def load_programs() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hostile_programs", PROGRAMS)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+LOST = {"startup_s": 1e-6}  # no child gets ready in it: an infra_error
 
 
 def number_of(response: str) -> int:
     return int.from_bytes(hashlib.sha256(response.encode()).digest()[:4], "big")
 
 
-def program_of(programs: ModuleType, response: str) -> "hostile_programs.Hostile":  # type: ignore[name-defined]  # noqa: F821
-    return programs.HOSTILE_PROGRAMS[number_of(response) % len(programs.HOSTILE_PROGRAMS)]
+def program_of(response: str) -> Hostile:
+    return HOSTILE_PROGRAMS[number_of(response) % len(HOSTILE_PROGRAMS)]
 
 
 def is_lost(response: str) -> bool:
@@ -94,14 +78,13 @@ def test_steps_of_hostile_programs(start_marked: Callable, letters_job: list[str
 
     steps = list(read_rows(run_dir / "metrics.jsonl"))
     assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))
-    programs = load_programs()
     for step in steps:
         rows = [row for row in read_rows(rollouts / f"{step['step']}.jsonl") if not row["uid"].startswith("pad")]
         assert len(rows) == NUM_ROLLOUTS - step["reward/num_lost"]
         assert step["reward/extra/acc"] == 0 and step["reward/extra/sandbox_runs"] > 0
         for row in rows:
             assert not is_lost(row["output"])
-            allowed = scores_of(program_of(programs, row["output"]).outcomes)
+            allowed = scores_of(program_of(row["output"]).outcomes)
             assert any(row["score"] == pytest.approx(score) for score in allowed), row
     assert 0 < sum(step["reward/num_lost"] for step in steps) < NUM_STEPS * NUM_ROLLOUTS
     assert "could not be run in 1 attempts" in job.output(), "a lost response is not passed over in silence"

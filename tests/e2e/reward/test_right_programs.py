@@ -1,27 +1,23 @@
 """Right programs do in the sandbox what they do in a bare interpreter."""
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from right_programs import RIGHT_PROGRAMS
 
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
+from reward.sandbox import Program, Sandbox
 from reward.sandbox.slot_process import memory_file
 
 pytestmark = pytest.mark.e2e
-_SPEC = importlib.util.spec_from_file_location("right_programs", Path(__file__).with_name("right_programs.py"))
-assert _SPEC is not None and _SPEC.loader is not None
-right = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(right)
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[LocalSandbox]:
-    sandbox = LocalSandbox(num_slots=2)
+def sandbox() -> Iterator[Sandbox]:
+    sandbox = Sandbox(num_slots=2)
     yield sandbox
     sandbox.close()
 
@@ -36,9 +32,9 @@ def run_bare(code: str, stdin: str, folder: Path) -> bytes:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", right.RIGHT_PROGRAMS)
-def test_right_program(sandbox: LocalSandbox, name: str, tmp_path: Path) -> None:
-    code, stdin = right.RIGHT_PROGRAMS[name]
+@pytest.mark.parametrize("name", RIGHT_PROGRAMS)
+def test_right_program(sandbox: Sandbox, name: str, tmp_path: Path) -> None:
+    code, stdin = RIGHT_PROGRAMS[name]
     execution = sandbox.execute(Program(code=code, stdin=stdin), limits=Limits(), timeout_s=30.0)
     assert execution.status == "ok", execution.detail
     expected = run_bare(code, stdin, tmp_path)

@@ -13,8 +13,8 @@ REPOSITORY = Path(__file__).parents[3]
 STARVATION = """
 import threading, time
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
-sandbox = LocalSandbox(num_slots=2)
+from reward.sandbox import Sandbox, Program
+sandbox = Sandbox(num_slots=2)
 run = lambda code, s: sandbox.execute(Program(code=code), limits=Limits(), timeout_s=s)
 right = "import time\\nwhile time.process_time() < 1.2: pass\\nprint('right')"
 bomb = '''
@@ -69,9 +69,9 @@ def test_a_right_program_passes_beside_a_hundred_busy_threads() -> None:
 QUEUES = """
 import os, subprocess, sys
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program
+from reward.sandbox import Sandbox, Program
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-sandbox = LocalSandbox(num_slots=1)
+sandbox = Sandbox(num_slots=1)
 run = lambda code: sandbox.execute(Program(code="import time\\n" + code), limits=Limits(), timeout_s=0.5)
 run("")
 spin = [sys.executable, "-c", "while True: pass"]

@@ -1,7 +1,6 @@
 """Every hostile program ends as it must, in time, and leaves nothing behind: no process, descriptor, file or damage."""
 
 import dataclasses
-import importlib.util
 import os
 import random
 from collections.abc import Iterator
@@ -9,17 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hostile_programs import HOSTILE_PROGRAMS, Hostile
 
 from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import Execution, LocalSandbox, Program
+from reward.sandbox import Execution, Program, Sandbox
 
 pytestmark = pytest.mark.e2e
-_SPEC = importlib.util.spec_from_file_location("hostile_programs", Path(__file__).with_name("hostile_programs.py"))
-assert _SPEC is not None and _SPEC.loader is not None
-hostile = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(hostile)
 
 LIMITS = Limits(test_s=0.8, memory_bytes=256 << 20)
 EXPECTED = "EXPECTED-7391"
@@ -29,10 +25,10 @@ SUM_ANSWER = "```python\nimport os\nassert os.listdir('.') == []\nprint(sum(map(
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Iterator[LocalSandbox]:
+def sandbox() -> Iterator[Sandbox]:
     os.environ["REWARD_TEST_SECRET"] = EXPECTED
     # The trusted process is loaded with the expected text, as a trainer is.
-    sandbox = LocalSandbox(num_slots=4)
+    sandbox = Sandbox(num_slots=4)
     assert score_response(SUM, SUM_ANSWER, sandbox=sandbox).outcome == "pass"  # which starts a judge
     yield sandbox
     scratch = [slot.scratch for slot in sandbox._slots]
@@ -41,13 +37,14 @@ def sandbox() -> Iterator[LocalSandbox]:
     assert not any(os.path.exists(path) for path in scratch)
 
 
-def score(sandbox: LocalSandbox, program: "hostile.Hostile") -> Score:
-    # What must not end needs not be waited for as long as what must.
-    limits = dataclasses.replace(LIMITS, test_s=0.3) if program.outcomes == ("time_out",) else LIMITS
+def score(sandbox: Sandbox, program: Hostile) -> Score:
+    # What must not end needs not be waited for as long as what must, which is given long, for a busy machine.
+    test_s = 0.3 if program.outcomes == ("time_out",) else 0.8 if "time_out" in program.outcomes else 10.0
+    limits = dataclasses.replace(LIMITS, test_s=test_s)
     return score_response(PROBLEM, f"```python\n{program.code}\n```", limits, sandbox=sandbox)
 
 
-def processes_of_slots(sandbox: LocalSandbox) -> list[str]:
+def processes_of_slots(sandbox: Sandbox) -> list[str]:
     """What runs under the users of the slots."""
     users = {slot.uid for slot in sandbox._slots}
     found = []
@@ -60,39 +57,39 @@ def processes_of_slots(sandbox: LocalSandbox) -> list[str]:
     return [stat for stat in found if stat.rpartition(")")[2].split()[0] != "Z"]
 
 
-def scratch_files(sandbox: LocalSandbox) -> list[str]:
+def scratch_files(sandbox: Sandbox) -> list[str]:
     return [name for slot in sandbox._slots for name in os.listdir(slot.scratch)]
 
 
-def num_fds_without_slots(sandbox: LocalSandbox) -> int:
+def num_fds_without_slots(sandbox: Sandbox) -> int:
     """A slot has a connection."""
     return len(os.listdir("/proc/self/fd")) - len(sandbox._slots)
 
 
-def assert_unharmed(sandbox: LocalSandbox) -> None:
+def assert_unharmed(sandbox: Sandbox) -> None:
     assert processes_of_slots(sandbox) == []
     assert scratch_files(sandbox) == []
     assert all(os.path.exists(f"/proc/{pid}") for pid in (slot.pid for slot in sandbox._slots))
     assert score_response(SUM, SUM_ANSWER, LIMITS, sandbox=sandbox).outcome == "pass"
 
 
-@pytest.mark.parametrize("program", hostile.HOSTILE_PROGRAMS, ids=lambda program: program.name)
-def test_hostile_program(sandbox: LocalSandbox, program: "hostile.Hostile") -> None:
-    num_fds = num_fds_without_slots(sandbox)
+@pytest.mark.parametrize("program", HOSTILE_PROGRAMS, ids=lambda program: program.name)
+def test_hostile_program(sandbox: Sandbox, program: Hostile) -> None:
+    num_fds, slots = num_fds_without_slots(sandbox), set(sandbox._slots)
     result = score(sandbox, program)
     assert result.outcome in program.outcomes, result
     assert "escaped" not in result.detail
-    assert num_fds_without_slots(sandbox) == num_fds
+    assert num_fds_without_slots(sandbox) == num_fds and sandbox._slots >= slots, "a slot was lost"
     assert_unharmed(sandbox)
 
 
 def test_all_at_once_in_random_order_print_neither_that_they_escaped_nor_what_is_expected(
-    sandbox: LocalSandbox,
+    sandbox: Sandbox,
 ) -> None:
-    programs = list(hostile.HOSTILE_PROGRAMS)
+    programs = list(HOSTILE_PROGRAMS)
     random.Random(7).shuffle(programs)
 
-    def run(program: "hostile.Hostile") -> Execution:
+    def run(program: Hostile) -> Execution:
         return sandbox.execute(Program(code=program.code, stdin="3 4"), limits=LIMITS, timeout_s=LIMITS.test_s)
 
     with ThreadPoolExecutor(4) as pool:
@@ -104,13 +101,7 @@ def test_all_at_once_in_random_order_print_neither_that_they_escaped_nor_what_is
     assert_unharmed(sandbox)
 
 
-def test_the_hunt_finds_what_is_there(sandbox: LocalSandbox) -> None:
-    hunt = next(program for program in hostile.HOSTILE_PROGRAMS if program.name == "hunt")
-    problem = Problem.from_input_output({"inputs": [EXPECTED], "outputs": [EXPECTED]}, problem_id="hunt")
-    assert score_response(problem, f"```python\n{hunt.code}\n```", LIMITS, sandbox=sandbox).outcome == "pass"
-
-
-def test_empty_output_passes_where_nothing_is_expected_only_at_a_good_end(sandbox: LocalSandbox) -> None:
+def test_empty_output_passes_where_nothing_is_expected_only_at_a_good_end(sandbox: Sandbox) -> None:
     problem = Problem(problem_id="empty", inputs=[""], outputs=[""])
     outcomes = {
         code: score_response(problem, f"```python\n{code}\n```", LIMITS, sandbox=sandbox).outcome
@@ -119,12 +110,12 @@ def test_empty_output_passes_where_nothing_is_expected_only_at_a_good_end(sandbo
     assert list(outcomes.values()) == ["pass", "runtime_error", "runtime_error", "runtime_error"]
 
 
-def test_input_of_50_mb_may_stay_unread(sandbox: LocalSandbox) -> None:
+def test_input_of_50_mb_may_stay_unread(sandbox: Sandbox) -> None:
     problem = Problem.from_input_output({"inputs": ["x" * (50 << 20)], "outputs": ["1"]}, problem_id="unread")
     assert score_response(problem, "```python\nprint(1)\n```", LIMITS, sandbox=sandbox).outcome == "pass"
 
 
-def test_budget_bounds_100_000_tests(sandbox: LocalSandbox) -> None:
+def test_budget_bounds_100_000_tests(sandbox: Sandbox) -> None:
     num_tests = 100_000
     problem = Problem.from_input_output({"inputs": ["1"] * num_tests, "outputs": ["1"] * num_tests}, problem_id="many")
     result = score_response(problem, "```python\nprint(1)\n```", Limits(solution_s=1.0), sandbox=sandbox)
@@ -153,7 +144,7 @@ FORGED_CALLS = [
 
 
 @pytest.mark.parametrize("code", FORGED_CALLS)
-def test_forged_value_does_not_pass(sandbox: LocalSandbox, code: str) -> None:
+def test_forged_value_does_not_pass(sandbox: Sandbox, code: str) -> None:
     result = score_response(CALL, f"```python\n{code}\n```", LIMITS, sandbox=sandbox)
     assert (result.outcome, result.num_passed) == ("fail", 0)
     assert_unharmed(sandbox)

@@ -13,22 +13,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hostile_kernel import LEADERLESS
 
 from reward.limits import Limits
-from reward.sandbox import Execution, LocalSandbox, Program
+from reward.sandbox import Execution, Program, Sandbox
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def sandbox() -> Iterator[LocalSandbox]:
-    sandbox = LocalSandbox(num_slots=2)
+def sandbox() -> Iterator[Sandbox]:
+    sandbox = Sandbox(num_slots=2)
     yield sandbox
     sandbox.close()
 
 
-def run(sandbox: LocalSandbox, code: str, *, timeout_s: float = 4.0, limits: Limits | None = None) -> Execution:
+def run(sandbox: Sandbox, code: str, *, timeout_s: float = 4.0, limits: Limits | None = None) -> Execution:
     return sandbox.execute(Program(code=code), limits=limits or Limits(), timeout_s=timeout_s)
 
 
@@ -36,7 +37,7 @@ def run(sandbox: LocalSandbox, code: str, *, timeout_s: float = 4.0, limits: Lim
 @pytest.mark.parametrize("send", ["a.connect({0!r}); a.send(b'x')", "a.sendto(b'x', {0!r})"])
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
 def test_nothing_reaches_a_socket_of_the_machine(
-    sandbox: LocalSandbox, tmp_path: Path, is_abstract: bool, send: str, kind: int
+    sandbox: Sandbox, tmp_path: Path, is_abstract: bool, send: str, kind: int
 ) -> None:
     name = f"\0reward-test-{os.getpid()}" if is_abstract else str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as machine:
@@ -69,33 +70,45 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    with contextlib.suppress(OSError):  # a first thread that has ended is a zombie, though others live
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0] != "Z" or int(fields[17]) > 1
+    return False
 
 
+def has_lost_its_leader(pid: int) -> bool:
+    return is_alive(pid) and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def sleeps(pid: int) -> bool:
+    return "hrtimer_nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+UNBOUND = "import ctypes, signal, time\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
 # Whatever it does about it, it dies with its slot.
 STUBBORN = """
-import ctypes, signal, time
-ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
 for number in range(1, 65):
     try: signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError): pass
-print("stubborn", flush=True)
 time.sleep(60)
 """
+OUTLIVING = {
+    "stubborn": (STUBBORN, sleeps),
+    "spinning without its first thread": (LEADERLESS["spin"][0], has_lost_its_leader),
+    "sleeping without its first thread": (LEADERLESS["sleep"][0], has_lost_its_leader),
+}
 
 
 @pytest.mark.parametrize("mode", ["kill slot", "close"])
-def test_no_program_outlives_its_slot(sandbox: LocalSandbox, mode: str) -> None:
+@pytest.mark.parametrize("name", OUTLIVING)
+def test_no_program_outlives_its_slot(sandbox: Sandbox, name: str, mode: str) -> None:
+    code, is_ready = OUTLIVING[name]
     slot = sandbox._idle["standard"][0].pid
     limits = Limits(infra_attempts=1)
-    thread = threading.Thread(target=lambda: run(sandbox, STUBBORN, timeout_s=60.0, limits=limits))
+    thread = threading.Thread(target=lambda: run(sandbox, UNBOUND + code, timeout_s=60.0, limits=limits))
     thread.start()
-    wait_for(lambda: children_of(slot))
+    wait_for(lambda: any(map(is_ready, children_of(slot))))
     (program,) = children_of(slot)
-    wait_for(lambda: "hrtimer_nanosleep" in Path(f"/proc/{program}/wchan").read_text())
     if mode == "close":
         sandbox.close()
     else:
@@ -113,11 +126,11 @@ def test_slots_end_silently_whenever_the_trusted_process_does(tmp_path: Path, de
     code = """
         import threading
         from reward.limits import Limits
-        from reward.sandbox import LocalSandbox, Program
+        from reward.sandbox import Sandbox, Program
         def run(code):
             sandbox.execute(Program(code=code), limits=Limits(), timeout_s=60)
         print(flush=True)
-        sandbox = LocalSandbox(num_slots=3)
+        sandbox = Sandbox(num_slots=3)
         endless = [f"{word}\\nwhile True: pass" for word in ("0", "import numpy", "import ssl")]
         threads = [threading.Thread(target=run, args=(code,)) for code in endless]
         [thread.start() for thread in threads]
@@ -140,7 +153,7 @@ def test_slots_end_silently_whenever_the_trusted_process_does(tmp_path: Path, de
     assert errors.read_text() == ""
 
 
-def test_too_many_bytes_are_seen_though_the_program_ends_at_once(sandbox: LocalSandbox) -> None:
+def test_too_many_bytes_are_seen_though_the_program_ends_at_once(sandbox: Sandbox) -> None:
     limits = Limits(scratch_bytes=3 << 20)
     code = "open('{0}', 'wb').write(bytes(1 << 20)); "
     assert run(sandbox, "".join(map(code.format, range(3))), limits=limits).status == "ok"

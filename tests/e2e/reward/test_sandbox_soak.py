@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reward.limits import Limits
-from reward.sandbox import LocalSandbox, Program, arguments_text
+from reward.sandbox import Program, Sandbox, arguments_text
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 LIMITS = Limits(test_s=20.0, memory_bytes=256 << 20)
@@ -33,7 +33,7 @@ def rss_kb(pid: int) -> int:
 
 
 def test_nothing_piles_up() -> None:
-    sandbox = LocalSandbox(num_slots=2)
+    sandbox = Sandbox(num_slots=2)
 
     def run(index: int) -> None:
         program, status = PROGRAMS[index % len(PROGRAMS)]

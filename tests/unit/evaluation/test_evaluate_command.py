@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from reward.sandbox import SandboxConfig, shared_sandbox
+
 Write = Callable[[list[dict[str, Any]], str], str]
 RIGHT = {"task_id": "HumanEval/0", "completion": "    return [double(factor) * x for x in numbers]\n"}
 WRONG = {"task_id": "HumanEval/0", "completion": "    return numbers\n"}
@@ -121,7 +123,6 @@ def test_limit(run: Callable) -> None:
         ([RIGHT, SWAP], ["--k", "1,2"], "pass@2 needs 2 samples of every task, HumanEval/0 has 1"),
         ([RIGHT, SWAP], ["--timeout", "0"], "test_s must be a number above 0"),
         ([RIGHT, SWAP], ["--data", "/nowhere.jsonl"], "/nowhere.jsonl: no such file or folder"),
-        ([RIGHT, SWAP], ["--sandbox-url", "nowhere"], "set it to the http:// address"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(
@@ -134,8 +135,8 @@ def test_wrong_input_is_one_line_and_status_2(
 
 
 def test_programs_that_could_not_be_run(run: Callable, capsys: pytest.CaptureFixture[str]) -> None:
-    # Nothing listens there: no statement about the samples.
-    status, result = run([RIGHT, SWAP], "--sandbox-url", "http://127.0.0.1:9")
+    shared_sandbox(SandboxConfig(num_slots=3)).close()  # the one that this command shares
+    status, result = run([RIGHT, SWAP], "--workers", "3")
     assert (status, result["pass_at_k"], result["verdicts"]) == (1, {"pass@1": None}, {"infra_error": 2})
     error = capsys.readouterr().err
     assert error.count("could not be run") == 2 and "HumanEval/1" in error

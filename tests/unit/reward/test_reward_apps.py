@@ -5,7 +5,7 @@ from reward import kinds
 from reward.apps import Verdict, score_from_verdicts, score_response
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import LocalSandbox
+from reward.sandbox import Sandbox
 
 LIMITS = Limits(test_s=5.0)
 SUM = Problem.from_input_output(
@@ -92,6 +92,13 @@ def test_wrapped_tuple_and_line_inputs() -> None:
     assert score_response(problem, fenced(code), LIMITS).score == 1.0
 
 
+@pytest.mark.parametrize("lines", ["Hello\r\nWorld\r\n", ["Hello\r\n", "World\r\n"], ["Hello\r", "World"]])
+def test_lines_of_inputs_and_outputs_may_end_as_on_windows(lines: str | list[str]) -> None:
+    problem = Problem.from_input_output({"inputs": [lines], "outputs": ["HelloWorld\r\n"]}, problem_id="crlf")
+    for reading in ("a = input(); b = input()", "import sys\na, b = sys.stdin.read().split('\\n')[:2]"):
+        assert score_response(problem, fenced(f"{reading}\nprint(a + b)"), LIMITS).score == 1.0
+
+
 def test_solution_budget_bounds_many_slow_tests() -> None:
     problem = Problem.from_input_output({"inputs": ["1"] * 50, "outputs": ["1"] * 50}, problem_id=1)
     result = score_response(
@@ -134,8 +141,8 @@ def test_an_answer_may_show_its_use(kind: dict, use: str) -> None:
 def test_no_run_follows_a_judgement(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a program could learn by the time that passes until its next run whether it was right."""
     order: list[str] = []
-    execute, asked = LocalSandbox.execute, kinds.ask
-    monkeypatch.setattr(LocalSandbox, "execute", lambda *a, **k: (order.append("run"), execute(*a, **k))[1])
+    execute, asked = Sandbox.execute, kinds.ask
+    monkeypatch.setattr(Sandbox, "execute", lambda *a, **k: (order.append("run"), execute(*a, **k))[1])
     monkeypatch.setattr(kinds, "ask", lambda *a, **k: (order.append("judge"), asked(*a, **k))[1])
     problem, code = {"stdin": (SUM, "print(7)"), "call": (ADD, "def add(a, b): return 7")}[kind]
     result = score_response(problem, fenced(code), LIMITS)

@@ -1,9 +1,7 @@
 """What a call changes in place are the objects of the test code."""
 
 import pytest
-
-from reward.apps import score_response
-from reward.problem import Problem
+from in_sandbox import score
 
 PAIR = "a, b = {'id': 1, 'v': 5}, {'id': 2, 'v': 3}\nrows = [a, b]\n"
 
@@ -33,6 +31,4 @@ PAIR = "a, b = {'id': 1, 'v': 5}, {'id': 2, 'v': 3}\nrows = [a, b]\n"
     ],
 )
 def test_what_a_call_changed_are_the_objects_of_the_test_code(test: str, body: str, outcome: str) -> None:
-    problem = Problem(problem_id="1", inputs=[PAIR + test], outputs=[None], kind="test_code", fn_name="f")
-    answer = f"```python\ndef f(x):\n    {body}\n```"
-    assert score_response(problem, answer).outcome == outcome
+    assert score([PAIR + test], f"def f(x):\n    {body}", "f").outcome == outcome

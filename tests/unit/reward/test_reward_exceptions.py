@@ -1,8 +1,9 @@
 """What an answer raises, where test code expects it."""
 
 import pytest
+from in_sandbox import score
 
-from reward.apps import Score, score_response
+from reward.apps import score_response
 from reward.problem import Problem
 
 OWN = "class E(ValueError):\n    def __init__(self, m): self.m = m\n    def __str__(self): return self.m\n"
@@ -17,11 +18,6 @@ else:
     assert False
 assert f(4) == 2
 """
-
-
-def score(tests: list[str], code: str, fn_name: str) -> Score:
-    problem = Problem(problem_id="1", inputs=tests, outputs=[None] * len(tests), kind="test_code", fn_name=fn_name)
-    return score_response(problem, f"```python\n{code}\n```")
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,7 @@
 """Iterators that an answer returns to test code."""
 
 import pytest
-
-from reward.apps import Score, score_response
-from reward.limits import Limits
-from reward.problem import Problem
-
-
-def score(tests: list[str], code: str, fn_name: str | None = None, **limits: float) -> Score:
-    problem = Problem(problem_id="1", inputs=tests, outputs=[None] * len(tests), kind="test_code", fn_name=fn_name)
-    return score_response(problem, f"```python\n{code}\n```", Limits(**limits))
+from in_sandbox import score
 
 
 def test_a_slow_iterator_of_many_items_comes_back_whole() -> None:

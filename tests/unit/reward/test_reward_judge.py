@@ -221,6 +221,20 @@ def test_a_forked_process_has_judges_of_its_own() -> None:
     assert code_in("```\nx\n```") == "x\n"
 
 
+def test_a_module_of_the_users_with_the_packages_name_is_not_in_the_way(tmp_path: Path) -> None:
+    for name in ("reward", "recipe", "scripts"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(name)")
+    code = f"""
+        import sys
+        from reward import Problem, score_response
+        sys.path.insert(0, {str(tmp_path)!r})  # as Ray does with the folder in which a job was started
+        problem = Problem.from_input_output({{"inputs": ["3"], "outputs": ["4"]}}, problem_id=1)
+        print(score_response(problem, "```python\\nprint(int(input()) + 1.0)\\n```").outcome)
+    """
+    done = run_python(code)
+    assert done.stdout == "pass\n", done.stderr
+
+
 def test_standard_streams_may_be_closed() -> None:
     code = """
         import json, os

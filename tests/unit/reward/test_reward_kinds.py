@@ -1,16 +1,10 @@
 from dataclasses import replace
 
 import pytest
+from in_sandbox import score
 
-from reward.apps import Score, score_response
-from reward.limits import Limits
+from reward.apps import score_response
 from reward.problem import Problem
-
-
-def score(tests: list[str], code: str, fn_name: str | None = None, **limits: float) -> Score:
-    problem = Problem(problem_id="1", inputs=tests, outputs=[None] * len(tests), kind="test_code", fn_name=fn_name)
-    return score_response(problem, f"```python\n{code}\n```", Limits(**limits))
-
 
 CHECK = """
 def check(candidate):

@@ -28,6 +28,9 @@ def points(answer: object, response: str) -> float | None:
         (r"\boxed{7}, \boxed{7}", "7"),
         (r"\boxed{ \{1, 2\} }", r"\{1, 2\}"),
         (r"\fbox{3}", "3"),
+        (r"so it is $\boxed 5$.", "5"),
+        (r"\boxed -1,250", "-1,250"),
+        (r"\boxed 5x", r"\boxed 5x"),
         (r"escaped twice: \\boxed{3}", "3"),
         (r"\boxed{3 \boxed{4}}", r"3 \boxed{4}"),
         (r"put it in \boxed{ as asked: \boxed{6}", "6"),
@@ -276,11 +279,13 @@ def test_command_line_takes_answers_beside_programs(tmp_path: Path, capsys: pyte
     problems = [
         {"problem_id": "sum", "answer": 5},
         {"problem_id": "echo", "input_output": {"inputs": ["a\n"], "outputs": ["a\n"]}},
+        {"problem_id": 0, "answer": 0, "input_output": None},
     ]
     solutions = [
         {"problem_id": "sum", "response": "#### 5"},
         {"problem_id": "echo", "response": "```python\nprint(input())\n```"},
         {"problem_id": "sum", "response": "The answer is 6."},
+        {"problem_id": 0, "response": "0"},
     ]
     for name, rows in (("p.jsonl", problems), ("s.jsonl", solutions)):
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -290,6 +295,7 @@ def test_command_line_takes_answers_beside_programs(tmp_path: Path, capsys: pyte
         (1.0, "pass", "5"),
         (1.0, "pass", ""),
         (0.0, "fail", "6"),
+        (1.0, "pass", "0"),
     ]
     (tmp_path / "p.jsonl").write_text('{"problem_id": 1}\n')
     assert score.main(["--problems", f"{tmp_path}/p.jsonl", "--solutions", f"{tmp_path}/s.jsonl"]) == 2

@@ -1,9 +1,7 @@
 """What is not a number passes no test code that does not name it, in whatever shape it comes."""
 
 import pytest
-
-from reward.apps import score_response
-from reward.problem import Problem
+from in_sandbox import score
 
 SHAPE = "assert len(r) == len(e)\nfor a, b in zip(r, e):\n    if abs(a - b) > 1e-6: raise ValueError"
 ROWS = (
@@ -14,10 +12,9 @@ ROWS = (
 
 def outcome(test: str, body: str) -> tuple[str, str]:
     """What becomes of an answer, and why."""
-    problem = Problem(problem_id="1", inputs=[test], outputs=[None], kind="test_code", fn_name="f")
     code = f"from decimal import Decimal\nnan = float('nan')\ndef f(x, *more):\n    {body}\n"
-    score = score_response(problem, f"```python\n{code}```")
-    return score.outcome, score.detail
+    result = score([test], code, "f")
+    return result.outcome, result.detail
 
 
 @pytest.mark.parametrize(

@@ -2,32 +2,19 @@
 
 import datetime
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
 import pytest
+from in_sandbox import run
 
-from reward.limits import Limits
-from reward.sandbox import Execution, LocalSandbox, Program, arguments_text, from_text
+from reward.sandbox import Execution, arguments_text, from_text
 from reward.sandbox.jail.values import to_text
-
-LIMITS = Limits(test_s=5.0, memory_bytes=300 << 20)
-SANDBOX: LocalSandbox
-
-
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> Iterator[None]:
-    global SANDBOX
-    SANDBOX = LocalSandbox(num_slots=2)
-    yield
-    SANDBOX.close()
 
 
 def call(code: str, *arguments: object, **keywords: object) -> Execution:
-    program = Program(code=code, fn_name="f", arguments=arguments_text(arguments, keywords))
-    return SANDBOX.execute(program, limits=LIMITS, timeout_s=5.0)
+    return run(code, fn_name="f", arguments=arguments_text(arguments, keywords))
 
 
 def returned(execution: Execution) -> object:
@@ -51,18 +38,14 @@ def value_of(expression: str) -> object:
     ],
 )
 def test_what_the_answer_defines_comes_before_what_it_imports(code: str) -> None:
-    program = Program(code=code, fn_name="fmean", arguments=arguments_text([[3, 9]]))
-    assert returned(SANDBOX.execute(program, limits=LIMITS, timeout_s=5.0)) == 3
+    assert returned(run(code, fn_name="fmean", arguments=arguments_text([[3, 9]]))) == 3
 
 
 def test_names_of_leetcode_are_there_where_wanted() -> None:
     for code in ("def f(a):\n    return max(deque(a))", "class Solution:\n    def f(self, a):\n        return max(a)"):
-        wanted, unwanted = (
-            Program(code=code, fn_name="f", arguments=arguments_text([[3, 9]]), leetcode=leetcode)
-            for leetcode in (True, False)
-        )
-        assert returned(SANDBOX.execute(wanted, limits=LIMITS, timeout_s=5.0)) == 9
-        assert SANDBOX.execute(unwanted, limits=LIMITS, timeout_s=5.0).detail.startswith("NameError")
+        arguments = arguments_text([[3, 9]])
+        assert returned(run(code, fn_name="f", arguments=arguments)) == 9
+        assert run(code, fn_name="f", arguments=arguments, leetcode=False).detail.startswith("NameError")
 
 
 def test_the_nodes_of_leetcode_are_there() -> None:
@@ -105,9 +88,8 @@ def test_functions_of_leetcode_may_call_themselves_as_deep_as_there() -> None:
 
 
 def test_a_ready_name_is_not_the_function_that_is_asked_for() -> None:
-    program = Program(code="x = 1  # gcd", fn_name="gcd", arguments=arguments_text([4, 6]))
-    detail = SANDBOX.execute(program, limits=LIMITS, timeout_s=5.0).detail
-    assert detail == "NameError: the code does not define gcd"
+    execution = run("x = 1  # gcd", fn_name="gcd", arguments=arguments_text([4, 6]))
+    assert execution.detail == "NameError: the code does not define gcd"
 
 
 def test_long_integers_come_back_as_they_are() -> None:

@@ -19,16 +19,16 @@ def test_without_landlock_nothing_runs_unless_allowed() -> None:
     code = """
         import errno
         from reward.limits import Limits
-        from reward.sandbox import LocalSandbox, Program
+        from reward.sandbox import Sandbox, Program
         from reward.sandbox.jail import kernel, seccomp
         kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
         answer = seccomp._refused(errno.ENOSYS)
         seccomp.install(seccomp.instruction(0x20, 0) + seccomp._if_one_of((444,), hit=answer, miss=seccomp._ALLOWED))
         try:
-            LocalSandbox(num_slots=1)
+            Sandbox(num_slots=1)
         except ValueError as error:
             print("refused:", error)
-        sandbox = LocalSandbox(num_slots=1, allow_unsafe=True)
+        sandbox = Sandbox(num_slots=1, allow_unsafe=True)
         print(sandbox.execute(Program(code="print(7)"), limits=Limits(), timeout_s=5).stdout)
         sandbox.execute(Program(code="import os; os.makedirs('a/b'); open('a/b/c', 'w')"), limits=Limits(), timeout_s=5)
         print(sandbox.execute(Program(code="import os; print(os.listdir())"), limits=Limits(), timeout_s=5).stdout)
@@ -76,7 +76,7 @@ def test_probe_command_names_every_layer() -> None:
         "uid",
         "landlock",
         "seccomp",
-        "local",
+        "sandbox:",
     ]
     assert [row for row in rows if "required" in row] == [
         [name, "yes", "required"] for name in ("supervision", "landlock", "seccomp")
@@ -87,7 +87,7 @@ def test_probe_command_names_every_layer() -> None:
 def test_without_pidfd_nothing_runs(call: int) -> None:
     code = f"""
         import errno
-        from reward.sandbox import LocalSandbox
+        from reward.sandbox import Sandbox
         from reward.sandbox.__main__ import main
         from reward.sandbox.jail import kernel, seccomp
         kernel.prctl("", kernel.PR_SET_NO_NEW_PRIVS, 1)
@@ -95,13 +95,13 @@ def test_without_pidfd_nothing_runs(call: int) -> None:
         seccomp.install(seccomp.instruction(0x20, 0) + seccomp._if_one_of(({call},), hit=answer, miss=seccomp._ALLOWED))
         assert main(["--probe"]) == 1
         try:
-            LocalSandbox(num_slots=1, allow_unsafe=True)
+            Sandbox(num_slots=1, allow_unsafe=True)
         except ValueError as error:
             print("refused:", error)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
     *_, verdict, refusal = done.stdout.splitlines()
-    assert verdict.startswith("local backend: refuses to run without supervision")
+    assert verdict.startswith("sandbox: refuses to run without supervision")
     assert refusal.startswith("refused: sandbox: ") and "no supervision (a child cannot be ended: [Errno 38]" in refusal
     assert done.stderr == ""
 

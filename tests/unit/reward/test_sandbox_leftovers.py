@@ -1,14 +1,10 @@
 """A program finds nothing of the programs before it in its slot's memory and files, nor in the page cache."""
 
-from collections.abc import Iterator
-
 import pytest
+from in_sandbox import run
 
-from reward.limits import Limits
-from reward.sandbox import Execution, LocalSandbox, Program
-from reward.sandbox.jail.values import arguments_text
+from reward.sandbox import arguments_text
 
-SANDBOX: LocalSandbox
 # Reads every page of the heap, and those near the collector's objects, what is freed there too. A pipe tells which
 # pages there are. The pattern does not match itself.
 WALK = r"""
@@ -36,18 +32,6 @@ while frame:
     frame = frame.f_back
 print(names)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> Iterator[None]:
-    global SANDBOX
-    SANDBOX = LocalSandbox(num_slots=1)
-    yield
-    SANDBOX.close()
-
-
-def run(code: str, **fields: str) -> Execution:
-    return SANDBOX.execute(Program(code=f"import ctypes\n{code}", **fields), limits=Limits(), timeout_s=10.0)
 
 
 def marked(what: str) -> str:
@@ -91,13 +75,13 @@ print("locked")
 try: print(fcntl.{look})
 except PermissionError: print("refused")
 """
-    execution = SANDBOX.execute(Program(code=code, stdin=""), limits=Limits(), timeout_s=10.0)
+    execution = run(code)
     assert (execution.status, execution.stdout) == ("ok", "locked\nrefused\n"), execution.detail
 
 
 def test_what_is_in_the_page_cache_cannot_be_seen_nor_changed() -> None:
     code = """
-import mmap, os
+import ctypes, mmap, os
 fd = os.open("f", os.O_RDWR | os.O_CREAT)
 os.write(fd, b"page")
 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

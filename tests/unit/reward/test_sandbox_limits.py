@@ -1,25 +1,7 @@
 """What counts against the limits of time and memory."""
 
-from collections.abc import Iterator
-
 import pytest
-
-from reward.limits import Limits
-from reward.sandbox import Execution, LocalSandbox, Program
-
-SANDBOX: LocalSandbox
-
-
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> Iterator[None]:
-    global SANDBOX
-    SANDBOX = LocalSandbox(num_slots=1)
-    yield
-    SANDBOX.close()
-
-
-def run(code: str, timeout_s: float = 5.0) -> Execution:
-    return SANDBOX.execute(Program(code=code), limits=Limits(), timeout_s=timeout_s)
+from in_sandbox import run
 
 
 def test_time_used_is_that_of_processors_and_a_third_of_the_wall_clocks() -> None:

@@ -4,29 +4,16 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from in_sandbox import run, sandbox
 
 from reward.limits import Limits
-from reward.sandbox import Execution, LocalSandbox, Program
+from reward.sandbox import Program, Sandbox
 
 REPOSITORY = Path(__file__).parents[3]
-LIMITS = Limits(test_s=5.0, memory_bytes=300 << 20)
-SANDBOX: LocalSandbox
-
-
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> Iterator[None]:
-    global SANDBOX
-    SANDBOX = LocalSandbox(num_slots=2)
-    yield
-    SANDBOX.close()
-
-
-def run(code: str, stdin: str = "", timeout_s: float = 5.0, limits: Limits = LIMITS) -> Execution:
-    return SANDBOX.execute(Program(code=code, stdin=stdin), limits=limits, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize(
@@ -78,16 +65,16 @@ def test_failure_to_start_is_infra_error_after_the_attempts() -> None:
 
 def test_a_lost_slot_is_replaced() -> None:
     run("print(1)")
-    lost = {slot.pid for slot in SANDBOX._slots}
+    lost = {slot.pid for slot in sandbox()._slots}
     for pid in lost:
         os.kill(pid, signal.SIGKILL)
     assert run("print(1)").stdout == "1\n"
-    assert not lost >= {slot.pid for slot in SANDBOX._slots}
+    assert not lost >= {slot.pid for slot in sandbox()._slots}
 
 
 def test_closing_leaves_no_process_descriptor_or_folder() -> None:
     num_fds = len(os.listdir("/proc/self/fd"))
-    sandbox = LocalSandbox(num_slots=1)
+    sandbox = Sandbox(num_slots=1)
     (slot,) = sandbox._slots
     assert Path(slot.scratch).is_dir()
     sandbox.close()
@@ -101,8 +88,8 @@ def test_closing_leaves_no_process_descriptor_or_folder() -> None:
 def test_kill_of_the_trusted_process_leaves_nothing(tmp_path: Path) -> None:
     code = """
         from reward.limits import Limits
-        from reward.sandbox import LocalSandbox, Program
-        sandbox = LocalSandbox(num_slots=1)
+        from reward.sandbox import Sandbox, Program
+        sandbox = Sandbox(num_slots=1)
         (slot,) = sandbox._slots
         print(slot.pid, flush=True)
         sandbox.execute(Program(code="while True: pass"), limits=Limits(), timeout_s=60)
@@ -128,14 +115,14 @@ def test_kill_of_the_trusted_process_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_forked_process_does_not_end_its_parents_sandbox() -> None:
     assert run("print(1)").stdout == "1\n"
-    slots = set(SANDBOX._slots)
+    slots = set(sandbox()._slots)
     pid = os.fork()
     if pid == 0:
-        SANDBOX.close()
+        sandbox().close()
         os._exit(0)
     os.waitpid(pid, 0)
     assert run("print(1)").stdout == "1\n"
-    assert SANDBOX._slots == slots
+    assert sandbox()._slots == slots
 
 
 def wait_for(condition: Callable[[], object]) -> None:

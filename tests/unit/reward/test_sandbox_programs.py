@@ -4,30 +4,16 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from in_sandbox import run
 
 from reward.apps import score_response
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import Execution, LocalSandbox, Program
 
 REPOSITORY = Path(__file__).parents[3]
-SANDBOX: LocalSandbox
-
-
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> Iterator[None]:
-    global SANDBOX
-    SANDBOX = LocalSandbox(num_slots=1)
-    yield
-    SANDBOX.close()
-
-
-def run(code: str, stdin: str = "3 4", limits: Limits = Limits()) -> Execution:  # noqa: B008
-    return SANDBOX.execute(Program(code=textwrap.dedent(code), stdin=stdin), limits=limits, timeout_s=4.0)
 
 
 def test_a_program_calls_itself_as_deep_as_in_an_interpreter_of_its_own() -> None:
@@ -80,8 +66,8 @@ def test_slots_have_standard_streams_where_the_trusted_process_has_none(tmp_path
     code = """
         import sys
         from reward.limits import Limits
-        from reward.sandbox import LocalSandbox, Program
-        sandbox = LocalSandbox(num_slots=1)
+        from reward.sandbox import Sandbox, Program
+        sandbox = Sandbox(num_slots=1)
         execution = sandbox.execute(Program(code="print(input())", stdin="7"), limits=Limits(), timeout_s=5)
         sandbox.close()
         open(sys.argv[1], "w").write(f"{execution.status} {execution.stdout}")
@@ -151,7 +137,7 @@ def test_what_is_left_unwritten_is_written_as_by_an_interpreter(name: str) -> No
     code = textwrap.dedent(LEFT_UNWRITTEN[name])
     bare = subprocess.run([sys.executable, "-I", "-S", "-c", code], input="3 4", capture_output=True, text=True)
     assert bare.returncode == 0 and bare.stdout
-    execution = run(code)
+    execution = run(code, "3 4")
     assert (execution.status, execution.stdout) == ("ok", bare.stdout)
 
 
@@ -179,8 +165,7 @@ def test_exit_status_is_that_of_an_interpreter(code: str, status: int) -> None:
 def test_an_end_that_hangs_meets_the_deadline() -> None:
     for code in ("class A:\n    def __del__(self):\n        while True: pass\na = A()", "import sys\nsys.stdout = A()"):
         program = f"class A:\n    def flush(self):\n        while True: pass\n{code}"
-        execution = SANDBOX.execute(Program(code=program), limits=Limits(), timeout_s=0.3)
-        assert execution.status == "time_out"
+        assert run(program, timeout_s=0.3).status == "time_out"
 
 
 @pytest.mark.parametrize(
