@@ -151,7 +151,7 @@ def checkpoint_can_be_resumed(run: Run) -> str | None:
         return f"trainer.resume_mode={mode}: set one of {', '.join(RESUME_MODES)}"
     if (mode == "resume_path") != (path is not None):
         return (
-            f"trainer.resume_from_path={path} with trainer.resume_mode={mode}: set resume_path and a path, or neither"
+            f"trainer.resume_from_path={path} with trainer.resume_mode={mode}: set resume_path with a path, or neither"
         )
     if mode == "auto":
         with contextlib.redirect_stdout(io.StringIO()):  # it says what it looks for
