@@ -92,7 +92,7 @@ def easy_apps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 ROLLOUT = "actor_rollout_ref.rollout"
 TRAINERS: dict[str, list[str]] = {
-    "sync": [],
+    "sync": ["trainer.total_training_steps=2"],
     "separate_async": [
         *("trainer.v1.trainer_mode=separate_async", "trainer.v1.separate_async.parameter_sync_step=2"),
         *("actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.hybrid_engine=False"),
@@ -100,7 +100,7 @@ TRAINERS: dict[str, list[str]] = {
         *(f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1"),
         f"{ROLLOUT}.checkpoint_engine.backend=sockets",
         *("actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True", "ray_kwargs.ray_init.num_gpus=2"),
-        "algorithm.rollout_correction.bypass_mode=false",
+        *("algorithm.rollout_correction.bypass_mode=false", "trainer.total_training_steps=1"),  # of two updates
     ],
 }
 
@@ -126,7 +126,7 @@ def test_the_quickstart_with_a_server_of_vllms(
             *(f"data.{name}_files={easy_apps}/{name}.parquet" for name in ("train", "val")),
             *("refiner.placement=external", f"refiner.url={serve_chats(smollm2, KEY)}", "refiner.api_key_env=OWN_KEY"),
             *(f"run_dir={run_dir}", f"constraint.mode={mode}", "console=log", *TRAINERS[trainer]),
-            *("trainer.total_training_steps=2", "trainer.save_freq=-1", "measure.num_kl_rollouts=0"),
+            *("trainer.save_freq=-1", "measure.num_kl_rollouts=0"),
         ],
         cwd=tmp_path,
         environment={**own_ray, "OWN_KEY": KEY},
@@ -134,7 +134,7 @@ def test_the_quickstart_with_a_server_of_vllms(
     assert job.wait(900) == 0, job.output()[-6000:]
     assert job.survivors() == []
     steps = list(read_rows(run_dir / "metrics.jsonl"))
-    assert [step["step"] for step in steps] == [1, 2]
+    assert len(steps) == (2 if trainer == "sync" else 1)
     for step in steps:
         assert step["refiner/num_attempted"] > 0 and step["refiner/hidden_s"] > 0
         assert step["refiner/failed/request"] == step["refiner/failed/timeout"] == 0
