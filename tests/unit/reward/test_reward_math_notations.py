@@ -176,6 +176,8 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
             r"\text{fewer than }12", r"\text{up to }12", r"12\text{ at least}", r"12\text{ mn}",
             r"12\text{ gross}", r"12\text{ (or more)}", r"12\text{ to the fourth}", r"12\text{ times ten}",
             r"12!\text{ ways}", r"12\text{ (wrong)}", r"12\text{ is not right}"]),
+        ("3.1", [r"3.1\text{ (to the nearest tenth)}", r"3.1\text{ to one decimal place}"], [r"3.1\text{ tenths}"]),
+        (r"3\mathbf{i}+2\mathbf{k}", ["3i+2k"], ["3i"]),
         (r"12:15\text{ AM}", ["12:15 AM", "12:15 a.m.", "12:15am"], ["12:15 PM", r"12:15\text{ p.m.}", "12:51 AM"]),
         ("3 PM", ["3 PM", "3 pm", r"3\text{ PM}", "3 p.m."], ["3 AM", r"3\text{ AM}", "4 PM"]),
         ("10:30", ["10:30", "10:30 AM"], ["10:31"]),
