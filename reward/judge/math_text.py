@@ -67,7 +67,7 @@ _NO_WORDS = re.compile(rf"\s-|-\s|\b{_LETTER}-|-{_LETTER}\b|\b{_LETTER} (?:and|o
 _CASELESS = re.compile(
     rf"(?<!\\)(?<!{_LETTER})(?:{_LETTER}{{4,}}|[A-Z](?=[a-z]?[aeiouy])[a-z]{{2}}|(?i:yes|no))(?!{_LETTER})"
 )
-_OPTION = re.compile(r"\(?([A-Z])\)?")
+_OPTION = re.compile(r"\(?[A-Z]\)?|\([a-z]\)")
 _CHOICE = re.compile(
     r"(?i:(?:answer|choice|option)\b:? ?)?\(?([A-Za-z])(?:\)[:.]?| ?[:.\u2013\u2014]|$)(?!.*[ ,;]\(?[A-Z][):])"
 )
@@ -130,10 +130,14 @@ def is_same_text(found: str, expected: str) -> bool:
     texts = [as_text(found), as_text(expected)]
     if not all(texts):
         return False
-    if option := _OPTION.fullmatch(texts[1]):
-        choice = _CHOICE.match(texts[0])
-        is_letter = choice is not None and choice[1].upper() == option[1]
-        return is_letter and (texts[0] != option[1].lower() or option[1] in "ABCDE")
+    if _OPTION.fullmatch(texts[1]):
+        letter, choice = texts[1].strip("()"), _CHOICE.match(texts[0])
+        is_bare = texts[0].upper() == letter.upper()  # then it may be a variable
+        return (
+            choice is not None
+            and choice[1].upper() == letter.upper()
+            and (not is_bare or texts[0] == letter or letter.upper() in "ABCDE")
+        )
     if _TEXT.fullmatch(expected) and expected.startswith(r"\text"):
         return texts[0].casefold() == texts[1].casefold()
     if _OPTIONS.fullmatch(texts[1]):

@@ -96,6 +96,8 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         ("(J)", ["J", r"\textbf{(J)}", "J) none"], ["I", "K"]),
         (r"\textbf{(H)}", ["H", r"\textbf{(H) }\frac{1}{2}"], [r"\textbf{(G) }\frac{1}{2}"]),
         ("R", ["R"], ["r", "2R"]),
+        ("(b)", ["(b)", "b", "B", r"\text{(b) }42", "option B"], ["(c)", "a", "b or c"]),
+        ("(x)", ["x", "(x)"], ["X", "y"]),
         ("Z", ["Z", "(Z)"], ["A"]),
         ("G", ["G", "(G)", "G.", "G: none of these", "G) 7", r"\textbf{(G)}\ 7", r"\text{(G)}", r"\boxed{G}",
             "**(G)** 7", "Option G", "Option G: 7", "Choice (G)", "(G) 7"], ["H", "(H) G", "G and H", "F: G",
