@@ -61,7 +61,7 @@ def load() -> None:
     )
     grader.sympy_symbolic_eq = lambda gold, found: not _is_number(gold) and by_formula(_exact(gold), _exact(found))
     for pair in _WARM_UP:
-        verify(*map(_read, pair))
+        grade_math(*pair)
     forbid_code("sympy.parsing")
 
 

@@ -67,7 +67,7 @@ _NO_WORDS = re.compile(rf"\s-|-\s|\b{_LETTER}-|-{_LETTER}\b|\b{_LETTER} (?:and|o
 _CASELESS = re.compile(
     rf"(?<!\\)(?<!{_LETTER})(?:{_LETTER}{{4,}}|[A-Z](?=[a-z]?[aeiouy])[a-z]{{2}}|(?i:yes|no))(?!{_LETTER})"
 )
-_OPTION = re.compile(r"\(?([A-Z])\)?")
+_OPTION = re.compile(r"\(?[A-Z]\)?|\([a-z]\)")
 _CHOICE = re.compile(
     r"(?i:(?:answer|choice|option)\b:? ?)?\(?([A-Za-z])(?:\)[:.]?| ?[:.\u2013\u2014]|$)(?!.*[ ,;]\(?[A-Z][):])"
 )
@@ -91,14 +91,15 @@ _CHANGING = r"""
     factorial doubled? tripled? halved twice thrice zero one two three four five six seven eight nine ten eleven twelve
     (?:twen|thir|for|fif|six|seven|eigh|nine)(?:ty|teen) minus plus negative quarters? not? never neither but maybe
     perhaps possibly probably wrong incorrect false unless except if nothing unknown instead rather versus alpha beta
-    gamma delta epsilon theta lambda sigma omega sin cos tan cot log mod
+    gamma delta epsilon theta lambda sigma omega
 """
 _CHANGES = re.compile(
-    rf"(?i:\b(?:{'|'.join(_CHANGING.split())})\b(?!-)|\bto the \w+|^\s*k\b"
-    r"|\b(?:than|least|most|up to|under|over|above|below|fewer|short)\s*$"
-    r"|\b(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|over|under|up|so)\b)|^\s*[MB]\b"
+    rf"(?i:(?<!nearest )\b(?:{'|'.join(_CHANGING.split())})\b(?!-| decimal| significant)|\bto the (?!nearest)\w+"
+    r"|^\d +k\b|\b(?:than|least|most|up to|under|over|above|below|fewer|short)\s*$"
+    r"|\b(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|over|under|up|so)\b)|^\d +[MB]\b(?!\.)"
 )
 """Text that makes another number, or none, of the one beside it."""
+_SAID = re.compile(r"(\d?)(?: |\\[,;: ])*" + _TEXT.pattern.replace("mathbf|", ""))
 _UNLIKE = [[cell.split("=") for cell in line.split()] for line in (
     "am pm", "bc=bce ad=ce", "c=celsius f=fahrenheit k=kelvin", "degree=degrees radian=radians", "left right",
     "up down", "north south east west", "profit=gain loss", "increase decrease", "usd=dollar=dollars eur=euro=euros="
@@ -129,10 +130,14 @@ def is_same_text(found: str, expected: str) -> bool:
     texts = [as_text(found), as_text(expected)]
     if not all(texts):
         return False
-    if option := _OPTION.fullmatch(texts[1]):
-        choice = _CHOICE.match(texts[0])
-        is_letter = choice is not None and choice[1].upper() == option[1]
-        return is_letter and (texts[0] != option[1].lower() or option[1] in "ABCDE")
+    if _OPTION.fullmatch(texts[1]):
+        letter, choice = texts[1].strip("()"), _CHOICE.match(texts[0])
+        is_bare = texts[0].upper() == letter.upper()  # then it may be a variable
+        return (
+            choice is not None
+            and choice[1].upper() == letter.upper()
+            and (not is_bare or texts[0] == letter or letter.upper() in "ABCDE")
+        )
     if _TEXT.fullmatch(expected) and expected.startswith(r"\text"):
         return texts[0].casefold() == texts[1].casefold()
     if _OPTIONS.fullmatch(texts[1]):
@@ -185,9 +190,10 @@ def says_another_number(found: str, expected: str) -> bool:
 
     A `k` in the expected answer alone may be a unit, of temperature.
     """
-    texts = [_TEXT.findall(answer) for answer in (found, expected)]
+    texts = [list(map(" ".join, _SAID.findall(answer))) for answer in (found, expected)]
     of_found, of_expected = (
-        {change.strip().casefold().rstrip("s") for text in some for change in _CHANGES.findall(text)} for some in texts
+        {change.strip("0123456789 ").casefold().rstrip("s") for text in some for change in _CHANGES.findall(text)}
+        for some in texts
     )
     words = [set(re.findall(r"\w+|[^\w\s]", " ".join(some).casefold())) for some in texts]
     kinds = ([[cell for cell in line if said.intersection(cell)] for said in words] for line in _UNLIKE)
