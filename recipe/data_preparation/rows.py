@@ -95,7 +95,7 @@ def _tests(record: Record) -> dict[str, Any]:
             raise Dropped("broken JSON", str(error)) from error
     if not isinstance(value, dict):
         raise Dropped("malformed tests", f"input_output is {type(value).__name__}: give an object")
-    names = ("test_code",) if "test_code" in value else ("inputs", "outputs")
+    names = ("test_code",) if value.get("test_code") else ("inputs", "outputs")
     if not all(value.get(name) for name in names):
         raise Dropped("no tests")
     tests = {key: value[key] for key in (*names, "fn_name") if value.get(key) is not None}

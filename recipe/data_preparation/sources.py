@@ -153,4 +153,7 @@ def _apps_problem(folder: Path) -> Record:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error

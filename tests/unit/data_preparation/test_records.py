@@ -346,6 +346,23 @@ def test_benchmarks_are_read_by_the_same_names(record: Row, tmp_path: Path) -> N
     assert result.stdout.startswith("2 records: 1 train, 0 val; dropped: 1 overlaps"), result.stderr
 
 
+def test_null_tests_of_another_kind_and_rows_without_ids(tmp_path: Path) -> None:
+    row = apps_row({"question": "Echo.", "input_output": {**TESTS, "test_code": None}}, 0, "apps")
+    assert row["extra_info"]["num_tests"] == 1
+    (tmp_path / "a.jsonl").write_text(lines([{"prompt": "Hi."}, {"prompt": "Ho."}]))
+    command = ("dialogue", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out", "--val-fraction", "0")
+    assert prepared(*command).returncode == 0
+    found = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert [row["extra_info"] for row in found] == [{"index": 0}, {"index": 1}]
+
+
+def test_a_question_that_is_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "apps" / "0").mkdir(parents=True)
+    (tmp_path / "apps" / "0" / "question.txt").write_bytes(b"caf\xe9")
+    error = prepared("apps", f"{tmp_path}/apps", "--output", f"{tmp_path}/out").stderr
+    assert error.count("\n") == 1 and "apps/0/question.txt" in error
+
+
 def test_every_problem_has_an_id_of_its_own(tmp_path: Path) -> None:
     rows = [{"problem": f"What is {n}?", "answer": n, "unique_id": 0} for n in range(3)]
     (tmp_path / "a.jsonl").write_text(lines(rows))
