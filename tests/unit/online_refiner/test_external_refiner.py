@@ -142,8 +142,10 @@ def test_what_is_known_at_once(tokenizer: Any, played: str, caplog: pytest.LogCa
     found, server, servers = play(always(reply), tokenizer, LONG_S, caplog, number)
     assert Counter(one.verdict for one in found) == {verdict: number}
     assert {one.num_retries for one in found} == {0} and server.num_asked == number and len(servers) == 1
+    "".join(one.text for one in found).encode()  # it is recorded
     expected = [*tokenizer.encode("abcd"), tokenizer.eos_token_id] if verdict is Verdict.ACCEPTED else []
     assert all(one.token_ids == expected for one in found)
+    assert all((one.num_prompt_tokens > 0) is (verdict is not Verdict.REQUEST) for one in found)
     assert {one.latency_s is None for one in found} == {
         verdict in (Verdict.REQUEST, Verdict.ENCODING) or played == "a megabyte"
     }
@@ -299,7 +301,8 @@ FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "nothing is wrong": (GOOD, {}, ""),
     "nothing is wrong, by name": (GOOD, {"served_model_name": MODEL}, ""),
     "it is busy": (error(429, ECHO), {}, ""),
-    "another model": (GOOD, {"served_model_name": "other"}, "refiner.served_model_name=other: "),
+    "another name of its model": (GOOD, {"served_model_name": "other"}, ""),
+    "another model": (error(404, ECHO), {"served_model_name": "other"}, "refiner.served_model_name=other: "),
     "a refused model": (error(404, ECHO), {}, "refiner.url: "),
     "a refused key": (error(401, ECHO), {}, "refiner.api_key_env: "),
     "no rights": (error(403, ECHO), {}, "refiner.api_key_env: "),
@@ -308,7 +311,8 @@ FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "another path": (GOOD, {"url": "http://127.0.0.1:{port}"}, "refiner.served_model_name=null: "),
     "another path, by name": (GOOD, {"url": "http://127.0.0.1:{port}", "served_model_name": MODEL}, "refiner.url: "),
     "garbage": (Reply(body=b"<html>"), {}, "refiner.url: "),
-    "no key": (GOOD, {"api_key_env": KEY.replace("-", "_")}, "refiner.api_key_env: "),
+    "an answer in parts": (Reply(body=b"data: {}"), {"extra_body": {"stream": True}}, "refiner.url: "),
+    "no key": (GOOD, {"api_key_env": KEY.replace("-", "_")}, "refiner.url: "),
 }
 
 
