@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -238,7 +239,7 @@ def test_a_template_with_tags_gets_what_stands_between_them(tokenizer: Any) -> N
 def test_an_answer_that_ends_with_its_program(tokenizer: Any, owner: str) -> None:
     """The fence is a part of it: a server that would leave it out is not told to end there."""
     models = Reply(body=json.dumps({"data": [{"id": MODEL, "owned_by": owner}]}).encode())
-    with serving(always(chat("```\nab\n```\nThis program", "length")), models=models) as server:
+    with serving(always(chat("```\nab\n```\nThis program " + "is good. " * 999, "length")), models=models) as server:
         refiner = ExternalRefiner(config(server.url, template="apps"))
         refiner.wake_up()
         (found,) = refined(refiner.client(), tokenizer, 1)
@@ -248,12 +249,16 @@ def test_an_answer_that_ends_with_its_program(tokenizer: Any, owner: str) -> Non
     assert sent == ({"stop": "\n```\n", **expected[owner]} if owner in expected else {})
 
 
-def test_requests_at_once_have_a_limit(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(always(GOOD)) as server:
+def test_requests_at_once_have_a_limit(tokenizer: Any) -> None:
+    def slowly(message: str, num_before: int) -> Reply:
+        time.sleep(0.05)
+        return GOOD
+
+    with serving(slowly) as server:
         client = ExternalClient(servers={server.url: SERVED}, config=config(server.url), num_processes=64)
         found = refined(client, tokenizer, 3 * FEW)
     assert {one.verdict for one in found} == {Verdict.ACCEPTED}
-    assert 1 <= server.most_at_once <= 256 // 64
+    assert 1 < server.most_at_once <= 256 // 64
 
 
 def closed_port() -> str:
