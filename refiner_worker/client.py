@@ -24,8 +24,8 @@ class RefinerRequestError(RuntimeError):
     """A request failed on every replica that could be asked, or what it brought is of no use."""
 
     def __init__(self, why: str, failure: str = "request") -> None:
-        """Say why, and what became of the refinement (``Verdict``)."""
-        super().__init__(why)
+        """Say why, in words that are recorded (no half characters), and what became of the refinement (``Verdict``)."""
+        super().__init__(why.encode(errors="replace").decode())
         self.failure = failure
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import openai
@@ -27,10 +28,11 @@ from refiner_worker.config import RefinerConfig
 
 logger = logging.getLogger(__name__)
 
-GONE_AFTER_S = 30.0
-"""A server that nobody has heard of for so long, while a request was tried again and again, is gone for this step."""
+GONE_AFTER_S, MIN_RETRIES = 30.0, 3
+"""A server that nobody has heard of for so long, while a request was repeated so often, is gone for this step; and so
+is one that was silent for all the time of a request."""
 PROBE_TIMEOUT_S = 10.0
-TRIAL_TIMEOUT_S = 60.0
+TRIAL_TIMEOUT_S, TRIAL_TOKENS = 60.0, 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
 MAX_ANSWER_BYTES = 4 << 20
 MAX_WORDS = 300
@@ -116,7 +118,8 @@ class ExternalClient(RefinerClient):
             try:
                 said = await self._post(server, url, body)
             except asyncio.CancelledError:  # it took too long
-                self._give_up(url, since=started_at)
+                if self._heard_at.get(url, 0.0) < started_at:
+                    self.servers.pop(url, None)
                 raise
             except openai.APIStatusError as error:
                 why = words(error, self.config)
@@ -132,7 +135,8 @@ class ExternalClient(RefinerClient):
                 self._doubted.discard(url)
                 return read(said, bill, secret(self.config.api_key_env))
             self._doubted.add(url)
-            self._give_up(url, since=started_at)
+            if bill.num_retries >= MIN_RETRIES:
+                self._give_up(url, since=started_at)
             if url in self.servers and self.servers.keys() <= self._doubted:
                 if time.monotonic() + pause_s > started_at + self.config.request_timeout_s:
                     raise RefinerRequestError(f"{why}; the next try would be too late")
@@ -146,7 +150,7 @@ class ExternalClient(RefinerClient):
         return min(self.servers, key=lambda url: (url in self._doubted, self._num_in_flight.get(url, 0)))
 
     def _give_up(self, url: str, since: float) -> None:
-        """Take a server out if it is gone: tried since then, and nobody has heard of it."""
+        """Take a server out if it is gone: tried again and again since then, and nobody has heard of it."""
         patience_s = min(GONE_AFTER_S, self.config.request_timeout_s / 2)
         if time.monotonic() - max(since, self._heard_at.get(url, since)) > patience_s:
             self.servers.pop(url, None)
@@ -186,6 +190,7 @@ class ExternalRefiner:
         """Ask nobody yet."""
         self._refiner = refiner
         self._servers: dict[str, Served] = {}
+        self._known: dict[str, Served] = {}
 
     def client(self) -> ExternalClient:
         """Return a client of the servers that answered last."""
@@ -217,32 +222,38 @@ class ExternalRefiner:
                 return None
         except Exception:  # as in ExternalClient.write
             return None
-        name = name or next(iter(models), None)
-        return Served(model=name, keep_stop=KEEP_STOP.get(models.get(name, ""), {})) if name else None
+        if models:
+            model = name or next(iter(models))
+            self._known[url] = Served(model=model, keep_stop=KEEP_STOP.get(models.get(model, ""), {}))
+        return self._known.get(url) or (Served(model=name) if name else None)
 
 
 def fault(config: RefinerConfig) -> str | None:
     """Return a line on the first URL, model or key that is wrong; None if every server answers a short chat."""
     limit_s = min(TRIAL_TIMEOUT_S, config.request_timeout_s)
     for url in config.urls:
+        names, model = list[str](), config.served_model_name
         try:
             with openai.OpenAI(**settings(url, config.api_key_env, limit_s)) as server:
                 try:
                     names = [*listed(server)]
-                except openai.NotFoundError:
-                    names = []
-                model = config.served_model_name or next(iter(names), None)
-                if model is None or (names and model not in names):
-                    there = ", ".join(names[:5]) or "no model"
-                    return f"refiner.served_model_name={model or 'null'}: {url} lists {there}; set one that it serves"
-                server.chat.completions.create(**request(config, model, "Say yes.", 16))
+                except openai.APIStatusError as error:
+                    if model is None and error.status_code != 404:
+                        raise
+                if (model := model or next(iter(names), None)) is None:
+                    return f"refiner.served_model_name=null: {url} lists no model (it ends with /v1 mostly); set one"
+                create = server.chat.completions.with_raw_response.create
+                said = create(**request(config, model, "Say yes.", TRIAL_TOKENS)).content
+                read(said, SimpleNamespace(), secret(config.api_key_env))
         except openai.RateLimitError:
             continue  # it knows who asks
         except openai.APIStatusError as error:
+            if error.status_code in (400, 404) and names and model not in names:
+                return f"refiner.served_model_name={model}: {url} lists {', '.join(names[:5])}; set one that it serves"
             key = "refiner.api_key_env" if error.status_code in REFUSED else "refiner.url"
             return f"{key}: {url} answers {words(error, config)}"
         except RefinerRequestError as error:
-            return str(error)
+            return f"refiner.url: {url}: {error}"
         except Exception as error:  # as in ExternalClient.write
             return f"refiner.url: nobody answers at {url} ({words(error, config)}); it ends with /v1 mostly"
     return None
@@ -256,7 +267,7 @@ def settings(url: str, api_key_env: str | None, timeout_s: float) -> dict[str, A
     """
     key = secret(api_key_env)
     if api_key_env is not None and not key:
-        raise RefinerRequestError("refiner.api_key_env: it names no variable that is set in this environment")
+        raise RefinerRequestError("refiner.api_key_env names no variable that is set in this environment")
     # Without one the client would look for a key of its own.
     return {"base_url": url, "api_key": key or "none", "timeout": timeout_s, "max_retries": 0}
 

@@ -263,9 +263,11 @@ class TextRefiner(Refiner):
     async def _generate(
         self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement
     ) -> list[int]:
+        result.num_prompt_tokens = 0  # nothing is sent yet
         content = await self._on_thread(self._render, self.prompt.content, rollout, told)
         stop, limit = self.prompt.stop, self._most_tokens(rollout)
         text, is_whole = await self.client.write(content, stop, not self.prompt.uses_tags, limit, result)
+        result.num_prompt_tokens = result.num_prompt_tokens or len(prompt_ids)
         text = text.partition(OPEN_TAG)[2] or text if self.prompt.uses_tags else text
         text = text[: text.find(stop) + len(stop)] if stop and stop in text else text
         if len(text) > limit * MAX_CHARACTERS:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -142,8 +143,10 @@ def test_what_is_known_at_once(tokenizer: Any, played: str, caplog: pytest.LogCa
     found, server, servers = play(always(reply), tokenizer, LONG_S, caplog, number)
     assert Counter(one.verdict for one in found) == {verdict: number}
     assert {one.num_retries for one in found} == {0} and server.num_asked == number and len(servers) == 1
+    "".join(one.text for one in found).encode()  # it is recorded
     expected = [*tokenizer.encode("abcd"), tokenizer.eos_token_id] if verdict is Verdict.ACCEPTED else []
     assert all(one.token_ids == expected for one in found)
+    assert all((one.num_prompt_tokens > 0) is (verdict is not Verdict.REQUEST) for one in found)
     assert {one.latency_s is None for one in found} == {
         verdict in (Verdict.REQUEST, Verdict.ENCODING) or played == "a megabyte"
     }
@@ -236,7 +239,7 @@ def test_a_template_with_tags_gets_what_stands_between_them(tokenizer: Any) -> N
 def test_an_answer_that_ends_with_its_program(tokenizer: Any, owner: str) -> None:
     """The fence is a part of it: a server that would leave it out is not told to end there."""
     models = Reply(body=json.dumps({"data": [{"id": MODEL, "owned_by": owner}]}).encode())
-    with serving(always(chat("```\nab\n```\nThis program", "length")), models=models) as server:
+    with serving(always(chat("```\nab\n```\nThis program " + "is good. " * 999, "length")), models=models) as server:
         refiner = ExternalRefiner(config(server.url, template="apps"))
         refiner.wake_up()
         (found,) = refined(refiner.client(), tokenizer, 1)
@@ -246,12 +249,16 @@ def test_an_answer_that_ends_with_its_program(tokenizer: Any, owner: str) -> Non
     assert sent == ({"stop": "\n```\n", **expected[owner]} if owner in expected else {})
 
 
-def test_requests_at_once_have_a_limit(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(always(GOOD)) as server:
+def test_requests_at_once_have_a_limit(tokenizer: Any) -> None:
+    def slowly(message: str, num_before: int) -> Reply:
+        time.sleep(0.05)
+        return GOOD
+
+    with serving(slowly) as server:
         client = ExternalClient(servers={server.url: SERVED}, config=config(server.url), num_processes=64)
         found = refined(client, tokenizer, 3 * FEW)
     assert {one.verdict for one in found} == {Verdict.ACCEPTED}
-    assert 1 <= server.most_at_once <= 256 // 64
+    assert 1 < server.most_at_once <= 256 // 64
 
 
 def closed_port() -> str:
@@ -299,7 +306,8 @@ FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "nothing is wrong": (GOOD, {}, ""),
     "nothing is wrong, by name": (GOOD, {"served_model_name": MODEL}, ""),
     "it is busy": (error(429, ECHO), {}, ""),
-    "another model": (GOOD, {"served_model_name": "other"}, "refiner.served_model_name=other: "),
+    "another name of its model": (GOOD, {"served_model_name": "other"}, ""),
+    "another model": (error(404, ECHO), {"served_model_name": "other"}, "refiner.served_model_name=other: "),
     "a refused model": (error(404, ECHO), {}, "refiner.url: "),
     "a refused key": (error(401, ECHO), {}, "refiner.api_key_env: "),
     "no rights": (error(403, ECHO), {}, "refiner.api_key_env: "),
@@ -308,7 +316,8 @@ FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "another path": (GOOD, {"url": "http://127.0.0.1:{port}"}, "refiner.served_model_name=null: "),
     "another path, by name": (GOOD, {"url": "http://127.0.0.1:{port}", "served_model_name": MODEL}, "refiner.url: "),
     "garbage": (Reply(body=b"<html>"), {}, "refiner.url: "),
-    "no key": (GOOD, {"api_key_env": KEY.replace("-", "_")}, "refiner.api_key_env: "),
+    "an answer in parts": (Reply(body=b"data: {}"), {"extra_body": {"stream": True}}, "refiner.url: "),
+    "no key": (GOOD, {"api_key_env": KEY.replace("-", "_")}, "refiner.url: "),
 }
 
 
