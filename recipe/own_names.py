@@ -34,7 +34,9 @@ def hidden_in(folders: Iterable[str], names: Iterable[str]) -> str | None:
 
 
 def _is_ours(name: str, origin: str) -> bool:
-    return Path(origin).resolve().parent == ROOT / name
+    """Whether it is the package beside this module, or in another copy of this project, such as a checkout."""
+    folder = Path(origin).resolve().parent
+    return folder == ROOT / name or (folder.name == name and (folder.parent / "recipe" / "own_names.py").is_file())
 
 
 def _advice(name: str, origin: str) -> str:

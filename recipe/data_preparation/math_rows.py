@@ -30,11 +30,12 @@ SOLUTION = ("solution", "generated_solution")
 ANSWER = ("answer", "final_answer", "expected_answer")
 """Columns of such data sets; of each line the first that holds something counts."""
 MAX_WORDS = 6
-"""Of an answer in words."""
+"""Of an answer in words, or of each of several."""
 MAX_EXPONENT = 300
-_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?")
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 _WITH_EXPONENT = re.compile(r"[-+]?\d+(?:\.\d+)?e[-+]?\d+", re.I)
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_PROSE = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}\s")
 _SIGN = re.compile(r"[^\w\s.,:;!?'\"\[\]{}()-]")  # what makes a text a formula
 
 
@@ -131,12 +132,15 @@ def _check_label(label: str, problem_id: str) -> None:
         return
     text = as_text(clean(label))
     if _SIGN.search(text) or not any(map(str.isalnum, text)):
+        if _PROSE.match(text):
+            raise Dropped("answer not gradable", f"{text[:80]}: it is a sentence, give the answer alone")
         _check_own_answer(_Formula.from_answer(label, problem_id=problem_id), label)
         return
-    numbers = _NUMBER.findall(text)
-    if len(_WORD.findall(text)) > MAX_WORDS:
+    numbers, parts = _NUMBER.findall(text), re.split(r",(?!\d{3})|\. ", text)
+    num_before = sum(len(_WORD.findall(_NUMBER.split(part, 1)[0])) for part in parts if _NUMBER.search(part))
+    if num_before > 1 or any(len(_WORD.findall(part)) > MAX_WORDS for part in parts):
         raise Dropped("answer not gradable", f"{text[:80]}: it is a sentence, give the answer alone")
-    if len(numbers) == 1:
+    if len(numbers) == 1 and "," not in text.replace(numbers[0], ""):
         before, _, behind = text.partition(numbers[0])
         is_name = before[-1:].isalpha()  # CO2
         if (_WORD.search(before) and not is_name) or len(_WORD.findall(behind)) > 2 or set(text) & set("[]{}\"'"):

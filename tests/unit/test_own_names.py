@@ -9,6 +9,7 @@ from composed_main import composed
 from omegaconf import OmegaConf
 
 from recipe.online_refiner.config.checks import Run, load, names_are_not_hidden
+from recipe.own_names import hidden_in
 
 OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n"
 
@@ -61,3 +62,13 @@ def test_files_that_rays_workers_would_find_first(
     found = names_are_not_hidden(Run(config=config, blocks=load(config)))
     assert (found is not None) == is_hidden
     assert found is None or f"{tmp_path}/{name}.py" in found
+
+
+def test_another_copy_of_this_project_hides_nothing(tmp_path: Path) -> None:
+    for name in ("reward/__init__.py", "recipe/own_names.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    assert hidden_in([str(tmp_path)], ["recipe", "reward", "refiner_worker"]) is None
+    (tmp_path / "reward.py").touch()  # a package goes first
+    (tmp_path / "recipe.py").touch()
+    assert f"{tmp_path}/recipe.py" in str(hidden_in([str(tmp_path)], ["recipe", "reward"]))

@@ -55,6 +55,7 @@ def prompt(record: Row) -> list[tuple[str, str]]:
         ({"answer": 0.00001}, "0.00001", "0.00001"),
         ({"answer": "1e-05"}, "0.00001", "0.00001"),
         ({"answer": 1e22}, "10000000000000000000000", "10^{22}"),
+        ({"answer": "a, bird, can, do, every, 3, good, house"}, None, "a,bird,can,do,every,3,good,house"),
         ({"answer": "CO2"}, "CO2", r"\text{CO2}"),
         ({"answer": Decimal("0.00")}, "0.00", "0"),
         ({"answer": "[0, 1]"}, "[0, 1]", "[0,1]"),
@@ -64,9 +65,9 @@ def prompt(record: Row) -> list[tuple[str, str]]:
         ({"Problem": "How many?", "Answer": 3, "problem": None, "question": None}, "3", "3"),
     ],
 )
-def test_a_label_is_what_its_answer_meets(record: Row, expected: str, met_by: str) -> None:
+def test_a_label_is_what_its_answer_meets(record: Row, expected: str | None, met_by: str) -> None:
     found = label(record)
-    assert found == expected
+    assert found == (record["answer"] if expected is None else expected)
     assert MathProblem.from_answer(found, problem_id=0).score(rf"\boxed{{{met_by}}}").score == 1.0
 
 
@@ -82,6 +83,10 @@ def test_a_label_is_what_its_answer_meets(record: Row, expected: str, met_by: st
         [{"text": "4"}],
         "It is 7.",
         "So she has 7 left.",
+        "First 3, then 4, so 7.",
+        "She has 3 + 4 = 7 apples.",
+        "We get $x = 7$ in the end.",
+        "She buys 3 and 4. So it is 7.",
         "answer: 4",
         "7 apples are left over",
         "She has seven of the apples left.",
