@@ -282,7 +282,8 @@ def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:
 
 def _feedback(extra_fields: dict[str, Any]) -> str:
     """Return the reward function's words, without lone surrogates, which tokenizers refuse."""
-    return str(_said(extra_fields).get("feedback") or "").encode(errors="replace").decode()
+    said = _said(extra_fields).get("feedback")
+    return "" if said is None else str(said).encode(errors="replace").decode()
 
 
 def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:
