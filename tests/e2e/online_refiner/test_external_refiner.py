@@ -28,6 +28,7 @@ def files_with_the_key(*folders: Path) -> list[Path]:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_a_server_dies_and_is_back(
     start_marked: Callable, letters_job: list[str], own_ray: dict[str, str], tmp_path: Path
 ) -> None:
