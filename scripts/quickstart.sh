@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh clone to a trained model: install what is missing, then train SmolLM2-135M-Instruct with the online refiner
-# on two CPU cores and show what it learned. Any override may follow, e.g. trainer.total_training_steps=20.
+# and show what it learned: on one GPU where setup.sh installed packages for GPUs, else on two CPU cores. Any override may follow, e.g. trainer.total_training_steps=20.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
@@ -8,5 +8,8 @@ python=.venv/bin/python
 data=runs/data/mini_apps_easy
 model=$("$python" scripts/get_smollm2.py)
 if [ ! -f "$data/train.parquet" ]; then "$python" scripts/prepare_data.py mini-apps --level easy --output "$data"; fi
+platform=$(cut -d' ' -f1 .venv/.installed)
+if [ "$platform" != cpu ]; then platform=gpu; fi # with Megatron's packages too
 run_dir=runs/quickstart-$(date +%Y%m%d-%H%M%S)
-exec "$python" -m recipe.online_refiner.main experiment=quickstart "actor_rollout_ref.model.path=$model" "run_dir=$run_dir" "$@"
+exec "$python" -m recipe.online_refiner.main experiment=quickstart "platform=$platform" \
+    "actor_rollout_ref.model.path=$model" "run_dir=$run_dir" "$@"

@@ -3,6 +3,8 @@
 #
 #   PLATFORM=cpu|gpu|megatron  choose the lock file by hand. Default: that of the .venv; of a new one gpu where
 #                              nvidia-smi finds one. On a login node say gpu
+#   WITH_FLASH_ATTN=1          on GPUs install flash-attn too, which may compile for an hour; without it training uses
+#                              PyTorch's attention. Default: what .venv has; megatron always needs it
 #   PYTHON=3.11                Python of a new .venv: 3.11 or 3.12, for GPUs 3.12 (the only one that verl has wheels for)
 #   PIP_FIND_LINKS             folders with wheels, looked into beside the package index
 #
@@ -22,7 +24,12 @@ case $PLATFORM in
 esac
 
 lock=requirements/$PLATFORM.txt
+with_flash_attn=${WITH_FLASH_ATTN:-}
+if [ -z "$with_flash_attn" ] && compgen -G ".venv/lib/*/site-packages/flash_attn" >/dev/null; then with_flash_attn=1; fi
+if [ "$PLATFORM" = megatron ]; then with_flash_attn=1; fi
+if [ "$with_flash_attn" != 1 ] || [ "$PLATFORM" = cpu ]; then with_flash_attn=; fi
 state="$PLATFORM $(cat "$lock" requirements/after-torch.txt pyproject.toml | sha256sum | cut -c1-16) $PWD"
+if [ -n "$with_flash_attn" ]; then state+=" flash-attn"; fi
 is_ready() { [ "$(cat "$stamp" 2>/dev/null)" = "$state" ]; }
 if is_ready; then exit 0; fi
 
@@ -68,11 +75,12 @@ if ! output=$(grep -v "$later" "$lock" | uv pip sync "${options[@]}" - 2>&1); th
     echo "setup: the packages of $lock could not be installed" >&2
     exit 1
 fi
-if grep -q "$later" "$lock"; then
+after_torch() { grep "$later" "$lock" | if [ -n "$with_flash_attn" ]; then cat; else grep -v '^flash-attn=='; fi; }
+if [ -n "$(after_torch)" ]; then
     say "installing what is built against torch: minutes, or an hour where it finds no wheel (docs/cluster.md#install)"
-    if ! output=$(grep "$later" "$lock" | uv pip install "${options[@]}" --no-deps --no-build-isolation -r - 2>&1); then
+    if ! output=$(after_torch | uv pip install "${options[@]}" --no-deps --no-build-isolation -r - 2>&1); then
         echo "$output" >&2
-        echo "setup: $(grep "$later" "$lock" | tr '\n' ' ')could not be built: docs/cluster.md#install" >&2
+        echo "setup: $(after_torch | tr '\n' ' ')could not be built: docs/cluster.md#install" >&2
         exit 1
     fi
 fi

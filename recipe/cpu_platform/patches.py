@@ -120,11 +120,11 @@ def _load_valuehead_model(
     )
 
 
-def _patch_valuehead_model() -> None:
+def load_critics_by_their_config() -> None:
     """Replace ``verl/utils/model.py:load_valuehead_model``, which loads the critic.
 
-    Reason: it asks for "flash_attention_2", which needs a GPU, whatever the config says, and reports the failure as
-    "please install trl". The engine imports the function when it needs it, so replacing the attribute is enough.
+    Reason: it asks for "flash_attention_2", which needs a GPU and flash-attn, whatever the config says, and reports the
+    failure as "please install trl". The engine imports the function when it needs it, so replacing the attribute is enough.
     """
     import verl.utils.model as upstream
 
@@ -235,7 +235,7 @@ def apply() -> None:
     check_versions()
     alias_vllm_distribution()
     _patch_process_group()
-    _patch_valuehead_model()
+    load_critics_by_their_config()
     _patch_offload_policy()
     _patch_saved_weights()
     _register_server_adapter()

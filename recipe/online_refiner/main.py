@@ -15,6 +15,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from recipe.online_refiner.config.attention import choose_attention
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.online_refiner.config.fields import GONE
 from recipe.online_refiner.console import CONSOLES
@@ -93,6 +94,8 @@ def prepare(config: DictConfig) -> str:
     if "://" not in config.records.path:
         config.records.path = str(Path(config.records.path).expanduser().absolute())
     blocks = load(config)
+    if line := choose_attention(config):
+        print(line, file=sys.stderr)
     run = Run(config=config, blocks=blocks)
     # They import torch and verl, which takes seconds: only after the config itself is right. verl warns of each engine
     # that is not installed, and of a critic that no critic-free estimator has.

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import fsspec
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from recipe.online_refiner.config.attention import FLASH, chosen_attention, has_flash_attention, trained_models
 from recipe.online_refiner.config.fields import (
     CRITIC_ESTIMATORS,
     CRITIC_FREE_ESTIMATORS,
@@ -684,6 +685,44 @@ def names_are_not_hidden(run: Run) -> str | None:
     path = run.config.reward.custom_reward_function.path or ""
     names = ["recipe", "refiner_worker", *(["reward"] if path.startswith("pkg://reward") else [])]
     return hidden_in([os.getcwd() if working_dir is None else working_dir], names)
+
+
+@rule("machine")
+def flash_attention_is_installed(run: Run) -> str | None:
+    """Attention that needs flash-attn has it, where this machine trains."""
+    if run.config.trainer.device == "cpu" or has_flash_attention():
+        return None
+    for key, model in trained_models(run.config).items():
+        if chosen_attention(model) == FLASH:
+            return (
+                f"{key}.override_config.attn_implementation={FLASH}, but flash-attn is not installed: leave it out, or "
+                "install flash-attn (WITH_FLASH_ATTN=1 bash scripts/setup.sh)"
+            )
+    return None
+
+
+@rule("machine")
+def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
+    """Only flash attention exchanges heads where GPUs share a sequence: verl patches no other one."""
+    config = run.config
+    sizes = {
+        "actor_rollout_ref.model": (
+            "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
+            "actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size",
+        ),
+        "critic.model": ("critic.fsdp.ulysses_sequence_parallel_size",),
+    }
+    for model_key, model in trained_models(config).items():
+        if (chosen_attention(model) or FLASH).startswith("flash_attention"):
+            continue
+        for key in sizes[model_key]:
+            if (OmegaConf.select(config, key) or 1) > 1:
+                return (
+                    f"{key}={OmegaConf.select(config, key)} needs flash-attn, and the attention is "
+                    f"{chosen_attention(model)}: set it to 1, or install flash-attn (WITH_FLASH_ATTN=1 bash "
+                    f"scripts/setup.sh) and leave {model_key}.override_config.attn_implementation out"
+                )
+    return None
 
 
 @rule("machine")

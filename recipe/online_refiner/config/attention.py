@@ -1,0 +1,60 @@
+"""Which attention the trained models use where flash-attn is not installed.
+
+verl asks for ``flash_attention_2`` unless ``override_config.attn_implementation`` of a model says another one
+(``verl/workers/config/model.py``). PyTorch's own attention, ``sdpa``, computes the same from verl's packed sequences
+(``use_remove_padding=true``): transformers separates them by their positions.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+from omegaconf import DictConfig, open_dict
+
+from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
+
+FLASH, OWN = "flash_attention_2", "sdpa"
+CRITIC_LIBRARY = "recipe.online_refiner.critic_attention"
+"""What critics' workers import, as verl loads critics with ``flash_attention_2`` whatever their config says."""
+STRATEGIES = ("fsdp", "fsdp2")
+"""verl's engines that train models of transformers."""
+
+
+def has_flash_attention() -> bool:
+    """Tell whether flash-attn is installed."""
+    return find_spec("flash_attn") is not None
+
+
+def trained_models(config: DictConfig) -> dict[str, Any]:
+    """Return the model blocks that are trained by an engine of ``STRATEGIES``, by their key."""
+    models = {}
+    if config.actor_rollout_ref.actor.strategy in STRATEGIES:
+        models["actor_rollout_ref.model"] = config.actor_rollout_ref.model
+    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS and config.critic.strategy in STRATEGIES:
+        models["critic.model"] = config.critic.model
+    return models
+
+
+def chosen_attention(model: Any) -> str | None:
+    """Return the attention that a model block names; None: verl's default."""
+    return (model.override_config or {}).get("attn_implementation")
+
+
+def choose_attention(config: DictConfig) -> str | None:
+    """Let models that are trained on GPUs use PyTorch's attention, where flash-attn is missing and none was chosen.
+
+    Returns:
+        One line that says so, or None where nothing changed.
+    """
+    if config.trainer.device == "cpu" or has_flash_attention():
+        return None
+    changed = []
+    for key, model in trained_models(config).items():
+        with open_dict(config):
+            if chosen_attention(model) is None:
+                model.override_config = {**(model.override_config or {}), "attn_implementation": OWN}
+                changed.append(f"{key}.override_config.attn_implementation={OWN}")
+            if key == "critic.model" and model.get("external_lib") is None:
+                model.external_lib = CRITIC_LIBRARY
+    if not changed:
+        return None
+    return f"flash-attn is not installed, so PyTorch's attention is used: {', '.join(changed)}"
