@@ -4,7 +4,7 @@
 #   PLATFORM=cpu|gpu|megatron  choose the lock file by hand. Default: that of the .venv; of a new one gpu where
 #                              nvidia-smi finds one. On a login node say gpu
 #   WITH_FLASH_ATTN=1          on GPUs install flash-attn too, which may compile for an hour; without it training uses
-#                              PyTorch's attention. Default: what .venv has; megatron always needs it
+#                              PyTorch's attention. Default: as before; megatron always needs it
 #   PYTHON=3.11                Python of a new .venv: 3.11 or 3.12, for GPUs 3.12 (the only one that verl has wheels for)
 #   PIP_FIND_LINKS             folders with wheels, looked into beside the package index
 #
@@ -25,7 +25,7 @@ esac
 
 lock=requirements/$PLATFORM.txt
 with_flash_attn=${WITH_FLASH_ATTN:-}
-if [ -z "$with_flash_attn" ] && compgen -G ".venv/lib/*/site-packages/flash_attn" >/dev/null; then with_flash_attn=1; fi
+if [ -z "$with_flash_attn" ] && grep -qs ' flash-attn$' "$stamp"; then with_flash_attn=1; fi
 if [ "$PLATFORM" = megatron ]; then with_flash_attn=1; fi
 if [ "$with_flash_attn" != 1 ] || [ "$PLATFORM" = cpu ]; then with_flash_attn=; fi
 state="$PLATFORM $(cat "$lock" requirements/after-torch.txt pyproject.toml | sha256sum | cut -c1-16) $PWD"

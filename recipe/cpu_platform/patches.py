@@ -124,7 +124,8 @@ def load_critics_by_their_config() -> None:
     """Replace ``verl/utils/model.py:load_valuehead_model``, which loads the critic.
 
     Reason: it asks for "flash_attention_2", which needs a GPU and flash-attn, whatever the config says, and reports the
-    failure as "please install trl". The engine imports the function when it needs it, so replacing the attribute is enough.
+    failure as "please install trl". The engine imports the function when it needs it, so replacing the attribute is
+    enough.
     """
     import verl.utils.model as upstream
 

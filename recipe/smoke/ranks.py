@@ -36,6 +36,7 @@ def _megatron(**sizes: int) -> tuple[str, ...]:
 
 LAYOUTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "fsdp_1": (1, PLAIN),
+    "fsdp_packed": (1, (*PLAIN, "actor_rollout_ref.model.use_remove_padding=true")),  # without flash-attn, too
     "fsdp_dp2": (2, PLAIN),
     "megatron_1": (1, _megatron()),
     "megatron_tp2_sp": (2, _megatron(tensor_model=2)),  # sequence parallelism comes with it: verl's default

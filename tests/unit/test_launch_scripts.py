@@ -182,3 +182,51 @@ def test_setup_refuses_another_python(tmp_path: Path) -> None:
     environment = {"PATH": f"{uv.parent}:/usr/bin:/bin", "PLATFORM": "gpu"}
     done = subprocess.run(["bash", "scripts/setup.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "3.12" in done.stderr
+
+
+GPU_UV = """#!/bin/sh
+echo "$@" >>uv.log
+for last; do :; done
+if [ "$last" = - ]; then cat >>pins.log; fi
+"""
+
+
+def test_flash_attention_is_installed_where_it_is_asked_for(tmp_path: Path) -> None:
+    setup_folder(tmp_path, "gpu")
+    python, uv = tmp_path / ".venv" / "bin" / "python", tmp_path / "bin" / "uv"
+    for file, script in ((python, "#!/bin/sh\n"), (uv, GPU_UV)):
+        file.parent.mkdir(parents=True)
+        file.write_text(script)
+        file.chmod(0o755)
+
+    def pins(**environment: str) -> set[str]:
+        environment = {"PATH": f"{uv.parent}:/usr/bin:/bin", "PLATFORM": "gpu", **environment}
+        subprocess.run(["bash", "scripts/setup.sh"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+        log = tmp_path / "pins.log"
+        found = {line.partition("==")[0] for line in log.read_text().split()} if log.exists() else set()
+        log.unlink(missing_ok=True)
+        return found
+
+    plain = pins()
+    assert "torch" in plain and "flash-attn" not in plain
+    assert pins() == set(), "nothing is to do"
+    assert pins(WITH_FLASH_ATTN="1") == plain | {"flash-attn"}
+    assert pins() == set(), "it stays"
+    assert pins(WITH_FLASH_ATTN="0") == plain
+
+
+@pytest.mark.parametrize(("installed", "platform"), [("cpu", "cpu"), ("gpu", "gpu"), ("megatron", "gpu")])
+def test_the_quickstart_trains_on_what_is_installed(tmp_path: Path, installed: str, platform: str) -> None:
+    scripts, python = tmp_path / "scripts", tmp_path / ".venv" / "bin" / "python"
+    for folder in (scripts, python.parent, tmp_path / "runs" / "data" / "mini_apps_easy"):
+        folder.mkdir(parents=True)
+    (scripts / "quickstart.sh").write_text((REPOSITORY / "scripts" / "quickstart.sh").read_text())
+    (scripts / "setup.sh").write_text("")
+    (tmp_path / "runs" / "data" / "mini_apps_easy" / "train.parquet").touch()
+    (tmp_path / ".venv" / ".installed").write_text(f"{installed} 0123 {tmp_path}\n")
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    command = ["bash", "scripts/quickstart.sh", "trainer.total_training_steps=20"]
+    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
+    assert f"platform={platform}" in said and "experiment=quickstart" in said
+    assert said[-1] == "trainer.total_training_steps=20", "what is asked for wins"

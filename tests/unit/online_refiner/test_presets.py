@@ -54,6 +54,22 @@ def test_every_preset_composes(preset: str, on_megatron: bool) -> None:
     assert config.actor_rollout_ref.actor.strategy == expected
 
 
+def test_the_quickstart_on_a_gpu_is_for_one_gpu() -> None:
+    config = composed("experiment=quickstart", "platform=gpu")
+    loaded, rollout = load(config), config.actor_rollout_ref.rollout
+    assert (config.trainer.device, config.trainer.n_gpus_per_node, config.trainer.nnodes) == ("cuda", 1, 1)
+    assert (rollout.tensor_model_parallel_size, rollout.dtype, rollout.free_cache_engine) == (1, "bfloat16", True)
+    assert rollout.gpu_memory_utilization == 0.3 and not config.algorithm.rollout_correction.bypass_mode
+    assert config.actor_rollout_ref.model.use_remove_padding and loaded.refiner.response_length == 192
+    assert config.trainer.save_freq == config.trainer.total_training_steps == 30
+    on_cpu = composed("experiment=quickstart")
+    assert (on_cpu.trainer.device, on_cpu.trainer.total_training_steps) == ("cpu", 8)
+    asked = composed(
+        "experiment=quickstart", "platform=gpu", "trainer.total_training_steps=2", "data.train_batch_size=8"
+    )
+    assert (asked.trainer.total_training_steps, asked.data.train_batch_size) == (2, 8), "what is asked for wins"
+
+
 def test_the_megatron_preset_is_apps_dapo_on_another_engine() -> None:
     preset, stock = flat(composed("experiment=apps_dapo_megatron")), flat(composed("experiment=apps_dapo"))
     method = [name for name in preset if name.startswith(("algorithm.", "constraint.", "data.", "reward.", "refiner."))]
