@@ -45,7 +45,7 @@ def _progress(config: DictConfig) -> Iterator[None]:
     with open_dict(config):
         config.ray_kwargs.ray_init.update(log_to_driver=False, logging_level=30)
     console.print(f"run directory: {run_dir.path}")
-    console.print("starting Ray, vLLM and the trainer: about a minute on 2 cores before the first step ...")
+    console.print("starting Ray, vLLM and the trainer: a minute or more before the first step ...")
     stop = threading.Event()
     watcher = threading.Thread(target=_watch, args=(console, run_dir, config.trainer.total_training_steps, stop))
     watcher.start()
