@@ -1,9 +1,9 @@
 """What a job does until its first request and until its end, in wall and CPU seconds, by phase.
 
-    python scripts/bench_start.py [--platform cpu] [--runs 3] [--steps N] [OVERRIDE...]
+    python scripts/bench_start.py [--platform cpu|gpu] [--runs 3] [--steps N] [OVERRIDE...]
 
-The job is the quickstart's (`scripts/quickstart.sh` has prepared its model and data). On the CPU plain
-(`cpu_platform.preload=false`) and preloaded jobs take turns, so that other work on the machine meets both. Prints
+The job is the quickstart's (`scripts/quickstart.sh` has prepared its model and data). Plain (`preload=false`) and
+preloaded jobs take turns, so that other work on the machine meets both. Prints
 seconds since the launch, of all processes of a job, and ends with their medians as a line of JSON.
 """
 
@@ -21,11 +21,8 @@ from pathlib import Path
 
 import psutil
 
-ARMS: dict[str, dict[str, tuple[str, ...]]] = {
-    "cpu": {"plain": ("cpu_platform.preload=false",), "preloaded": ()},
-    "gpu": {"gpu": ()},
-}
-"""By platform: the overrides of each kind of job."""
+ARMS: dict[str, tuple[str, ...]] = {"plain": ("preload=false",), "preloaded": ()}
+"""The overrides of each kind of job."""
 PHASES = {
     "config checked": "All configuration checks passed",
     "Ray started": "Started a local Ray instance",
@@ -86,19 +83,18 @@ def medians(runs: list[Times]) -> dict[str, list[float]]:
 def main() -> None:
     """Run the jobs and print what they took."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--platform", choices=list(ARMS), default="cpu")
+    parser.add_argument("--platform", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--runs", type=int, default=3, help="of each kind of job")
     parser.add_argument("--steps", type=int, default=2, help="at least 2")
     arguments, overrides = parser.parse_known_args()
     get_model = [sys.executable, Path(__file__).with_name("get_smollm2.py")]
     model = Path(subprocess.run(get_model, check=True, capture_output=True, text=True).stdout.strip())
-    arms = ARMS[arguments.platform]
-    runs: dict[str, list[Times]] = {arm: [] for arm in arms}
+    runs: dict[str, list[Times]] = {arm: [] for arm in ARMS}
     job = [sys.executable, "-m", "recipe.online_refiner.main", *JOB, f"platform={arguments.platform}"]
     job += [f"actor_rollout_ref.model.path={model}", f"trainer.total_training_steps={arguments.steps}"]
     with tempfile.TemporaryDirectory(prefix="bench-start-") as folder:
         for number in range(arguments.runs):
-            for arm, own in arms.items():
+            for arm, own in ARMS.items():
                 run_dir = Path(folder, f"{arm}-{number}")
                 runs[arm].append(run_job([*job, *own, f"run_dir={run_dir}", *overrides], Path(f"{run_dir}.log")))
                 print(f"{arm} {number + 1}: {medians(runs[arm][-1:])}", flush=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe.cpu_platform import ENVIRONMENT
-from recipe.cpu_platform.launch import enter
+from recipe.preload.launch import enter
 
 LIMIT = 1e-5
 SIZES = {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 260}

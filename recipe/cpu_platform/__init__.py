@@ -6,9 +6,9 @@ A launcher and a setting switch a verl job to the CPU (FSDP2 over gloo, vLLM-CPU
         'hydra.searchpath=[pkg://recipe.cpu_platform.config]' +platform=cpu ...
 
 The launcher sets :data:`ENVIRONMENT`, of which one variable makes every process that imports verl load
-:mod:`recipe.cpu_platform.activate`, and imports what the processes share once for all (:mod:`.preload`). With that
-variable alone, ``VERL_USE_EXTERNAL_MODULES=recipe.cpu_platform.activate python -m verl.trainer.main_ppo ...``, the job
-is the same, and starts slower. The config group ``platform`` holds the settings that verl reads from its config.
+:mod:`recipe.cpu_platform.activate`, and imports what the processes share once for all (:mod:`recipe.preload`). With
+that variable alone, ``VERL_USE_EXTERNAL_MODULES=recipe.cpu_platform.activate python -m verl.trainer.main_ppo ...``, the
+job is the same, and starts slower. The config group ``platform`` holds the settings that verl reads from its config.
 Importing this package itself changes nothing and needs neither torch nor verl.
 
 Source: ``verl/__init__.py`` (external modules) and ``verl/plugin/platform`` of verl 0.9.1.
@@ -16,10 +16,13 @@ Source: ``verl/__init__.py`` (external modules) and ``verl/plugin/platform`` of 
 
 import os
 
+from recipe import preload
+
 ACTIVATION_MODULE = "recipe.cpu_platform.activate"
 MODULES_VARIABLE = "VERL_USE_EXTERNAL_MODULES"
 
 ENVIRONMENT: dict[str, str] = {
+    **preload.ENVIRONMENT,
     MODULES_VARIABLE: ACTIVATION_MODULE,
     # verl registers its FSDP engines for the devices "cuda" and "npu" only; the class itself runs on any device.
     "VERL_ENGINE_DEVICE": "cuda",
@@ -34,12 +37,8 @@ ENVIRONMENT: dict[str, str] = {
     # vLLM compiles its log-prob kernel (vllm/v1/sample/ops/logprobs.py) even under enforce_eager. That needs a C++
     # compiler and takes up to a minute in each engine before the first token.
     "TORCHDYNAMO_DISABLE": "1",
-    # Ray otherwise starts idle workers of an environment that no process of a job has.
-    "RAY_prestart_worker_first_driver": "false",
     # Tokenizer threads fight with the compute threads for the same cores, and warn in each forked process.
     "TOKENIZERS_PARALLELISM": "false",
-    # Titles of processes otherwise overwrite what /proc shows of their environment.
-    "SPT_NOENV": "1",
     # The C library gives large tensors back to the kernel when they are freed, and each new one is zeroed page by page.
     "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),

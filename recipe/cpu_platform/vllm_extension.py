@@ -14,7 +14,7 @@ from verl.workers.rollout.vllm_rollout.weight_update_utils import split_buffer_u
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-from recipe.cpu_platform import preload
+from recipe import preload
 from recipe.cpu_platform.patches import leave_rows_without_adapter_alone, of_this_cluster
 
 leave_rows_without_adapter_alone()

@@ -28,8 +28,7 @@ def main(config: DictConfig) -> None:
         if config.console not in CONSOLES:
             raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
         load(config)  # before anything is imported
-        if "cpu_platform" in config:
-            _enter_cpu_platform(config)
+        _enter(config)
         plan = prepare(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
         print("error:", "; ".join(str(error).splitlines()), file=sys.stderr)
@@ -63,22 +62,29 @@ def command() -> None:
     main()
 
 
-def _enter_cpu_platform(config: DictConfig) -> None:
-    """Start this command anew as a job of the CPU platform.
+def _enter(config: DictConfig) -> None:
+    """Start this command anew with the variables of its platform, and with workers that are forks of one process.
 
-    The stages of a step take turns, so each process may use its share of all cores; Ray's default is one thread.
+    On the CPU the stages of a step take turns, so each process may use its share of all cores; Ray's default is one
+    thread.
     """
+    from recipe import preload
     from recipe.cpu_platform import ENVIRONMENT, check_environment
-    from recipe.cpu_platform.launch import enter
+    from recipe.preload.launch import enter
 
-    num_threads = max(1, len(os.sched_getaffinity(0)) // max(1, config.trainer.n_gpus_per_node))
-    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
+    on_cpu = config.trainer.device == "cpu"
+    environment, launcher = preload.ENVIRONMENT, "recipe.preload.launch"
+    if on_cpu:
+        num_threads = max(1, len(os.sched_getaffinity(0)) // max(1, config.trainer.n_gpus_per_node))
+        environment, launcher = {**ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}, "recipe.cpu_platform.launch"
+    joins_cluster = OmegaConf.select(config, "ray_kwargs.ray_init.address") or "RAY_ADDRESS" in os.environ
+    preloads = config.preload and not joins_cluster
     if config.dry_run:  # nothing is computed, and verl is not imported yet
         os.environ.update({**environment, **os.environ})
-    else:
-        joins_cluster = OmegaConf.select(config, "ray_kwargs.ray_init.address") is not None
-        enter(environment, preloads=config.cpu_platform.preload and not joins_cluster)
-    check_environment()
+    elif on_cpu or preloads:
+        enter(environment, launcher=launcher if preloads else None)
+    if on_cpu:
+        check_environment()
 
 
 def prepare(config: DictConfig) -> str:

@@ -81,10 +81,10 @@ IDS_OF_FORKS = """
 import os, sys
 import ray
 from ray._raylet import ActorClassID
-from recipe.cpu_platform import patches
+from recipe.preload import rays
 
 if sys.argv[1] == "patched":
-    patches.spare_rays_random_numbers()
+    rays.spare_random_numbers()
 ray.remote(type("Decorated", (), {}))
 for _ in range(2):
     if os.fork() == 0:

@@ -11,13 +11,13 @@ import pytest
 from ray._private.runtime_env.context import RuntimeEnvContext
 from ray._private.utils import update_envs
 
-from recipe.cpu_platform import preload
-from recipe.cpu_platform.preload import client
+from recipe import preload
+from recipe.preload import client
 
 SCRIPT = """
 import json, os, sys
-from recipe.cpu_platform import launch
-launch.enter({"GIVEN": "default", "MISSING": "default"}, preloads=True)
+from recipe.preload import launch
+launch.enter({"GIVEN": "default", "MISSING": "default"}, launcher="recipe.preload.launch")
 print(json.dumps([sys.argv[1:], sys.orig_argv[1:], sys.warnoptions, os.environ["GIVEN"], os.environ["MISSING"]]))
 """
 
@@ -39,7 +39,7 @@ def test_a_command_starts_anew_through_the_launcher_once(tmp_path: Path, program
     # RAY_ADDRESS keeps the launcher from preloading; the program runs all the same.
     arguments, command, warnings, given, missing, errors = run(tmp_path, "-W", "ignore", *program, "a", "-m", "b c")
     assert arguments == ["a", "-m", "b c"]
-    assert command == ["-W", "ignore", "-m", "recipe.cpu_platform.launch", *program, "a", "-m", "b c"]
+    assert command == ["-W", "ignore", "-m", "recipe.preload.launch", *program, "a", "-m", "b c"]
     assert warnings == ["ignore"]
     assert (given, missing) == ("mine", "default")
     reason = "each worker imports its packages itself: RAY_ADDRESS names a cluster that runs already"
@@ -81,7 +81,7 @@ def test_a_program_ends_as_it_does_without_the_launcher(tmp_path: Path, last_lin
         subprocess.run(
             [sys.executable, *launcher, "job.py"], env=environment, cwd=tmp_path, capture_output=True, text=True
         )
-        for launcher in ((), ("-m", "recipe.cpu_platform.launch"))
+        for launcher in ((), ("-m", "recipe.preload.launch"))
     ]
     assert [done.returncode for done in found] == [code, code]
     assert [done.stdout for done in found] == ["thread handler"] * 2

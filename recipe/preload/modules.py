@@ -1,9 +1,17 @@
 """What a job's processes import, in the order in which it can be shared."""
 
+import ctypes
 import gc
 import importlib
+import os
 import warnings
 from collections.abc import Iterable
+
+from recipe.cpu_platform import ACTIVATION_MODULE, MODULES_VARIABLE
+
+ON_CPU = ACTIVATION_MODULE in os.environ.get(MODULES_VARIABLE, "").split(",")
+"""Whether the job runs on the CPU platform."""
+CUDA_ERROR_NOT_INITIALIZED = 3
 
 DRIVER: tuple[str, ...] = (
     "torch.distributed.checkpoint",
@@ -11,6 +19,7 @@ DRIVER: tuple[str, ...] = (
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
     "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen2.modeling_qwen2",
     "tensordict",
     "datasets",
     "pandas",
@@ -22,8 +31,12 @@ DRIVER: tuple[str, ...] = (
 ENGINE: tuple[str, ...] = (
     "vllm.entrypoints.openai.api_server",
     "vllm.model_executor.models.llama",
-    "vllm.v1.attention.backends.cpu_attn",
-    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.models.qwen2",
+    *(
+        ("vllm.v1.attention.backends.cpu_attn", "vllm.v1.worker.cpu_worker")
+        if ON_CPU
+        else ("vllm.v1.attention.backends.flash_attn", "vllm.v1.worker.gpu_worker", "vllm.v1.worker.gpu.model_runner")
+    ),
 )
 """vLLM's, without Ray: imported by the fork server while the driver goes on."""
 
@@ -38,8 +51,11 @@ JOB: tuple[str, ...] = (
     "transfer_queue.controller",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
-    "vllm.v1.executor.uniproc_executor",
-    "recipe.cpu_platform.vllm_extension",
+    *(
+        ("vllm.v1.executor.uniproc_executor", "recipe.cpu_platform.vllm_extension")
+        if ON_CPU
+        else ("vllm.v1.executor.multiproc_executor", "verl.workers.rollout.vllm_rollout.utils")
+    ),
 )
 """Those that import Ray, which reads the job's variables when it is loaded: imported with the first worker."""
 
@@ -56,3 +72,12 @@ def load(names: Iterable[str]) -> None:
             importlib.import_module(name)
     gc.freeze()
     gc.enable()
+
+
+def has_begun_cuda() -> bool:
+    """Return whether this process has initialised the CUDA driver, which no fork of it could use."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != CUDA_ERROR_NOT_INITIALIZED

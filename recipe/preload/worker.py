@@ -12,7 +12,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from recipe.cpu_platform import preload
+from recipe import preload
 
 PROGRAM_FOLDER = sys.path[0]
 """Where this interpreter looks first, after the program that it was started with; a worker has a program of its own."""

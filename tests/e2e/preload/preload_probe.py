@@ -16,8 +16,8 @@ import psutil
 import ray
 from ray.exceptions import RayActorError
 
-from recipe.cpu_platform.launch import HOOK_VARIABLE
-from recipe.cpu_platform.preload import INTERPRETER_VARIABLE, SOCKET_VARIABLE
+from recipe.preload import INTERPRETER_VARIABLE, SOCKET_VARIABLE
+from recipe.preload.launch import HOOK_VARIABLE
 
 OWN_VARIABLES = {SOCKET_VARIABLE, INTERPRETER_VARIABLE, HOOK_VARIABLE, "TORCHINDUCTOR_CACHE_DIR"}
 """What the launcher sets, and the import of vLLM."""

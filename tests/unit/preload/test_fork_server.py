@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from recipe.cpu_platform.preload import SOCKET_VARIABLE, STAND_IN
+from recipe.preload import SOCKET_VARIABLE, STAND_IN
 
 DRIVER = '''
 import json, os, pwd, signal, subprocess, sys, time
-from recipe.cpu_platform import preload
-from recipe.cpu_platform.preload import modules, server
+from recipe import preload
+from recipe.preload import modules, server
 modules.ENGINE = modules.JOB = ()
 worker = server.start()
 if worker is not None:
@@ -128,7 +128,7 @@ def test_nobody_elses_process_is_served(found: dict[str, Any]) -> None:
 
 
 def test_what_is_no_worker_is_a_plain_python() -> None:
-    environment = {**os.environ, "VERL_CPU_INTERPRETER": sys.executable, SOCKET_VARIABLE: "nobody"}
+    environment = {**os.environ, "VERL_FORK_INTERPRETER": sys.executable, SOCKET_VARIABLE: "nobody"}
     command = [STAND_IN, "-c", "import sys; print(sys.executable, sys.argv)", "x"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

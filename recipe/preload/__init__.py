@@ -1,7 +1,7 @@
 r"""One import instead of fourteen: a job's workers are forks of one process that has imported torch, verl and vLLM.
 
-A job on the CPU is a dozen processes, and each of them needs 10 to 20 CPU seconds to import the same packages, on the
-cores on which the others wait for it. Here one process imports them, once, and forks for each::
+A job is a dozen processes, and each of them needs 10 to 20 CPU seconds to import the same packages, while the others
+wait for it. Here one process imports them, once, and forks for each::
 
     driver (launch.py) ── fork ─▶ fork server (server.py) ── fork ─▶ worker ─┐
        │                                ▲ arguments, environment,            │ pid, then exit status
@@ -13,18 +13,30 @@ Ray starts its workers, and multiprocessing its spawned children (vLLM's engines
 they run here passes its own arguments, environment and descriptors on, forwards signals, and ends as the worker ends.
 
 The fork server serves one job on one node, because Ray reads that job's variables when it is imported, and ends with
-the driver. Whatever it cannot serve is started as a plain Python, with a line that says so. Ray's own
-``worker_process_setup_hook``, prestarted workers and ``--worker-preload-modules`` import in each process again; the
-standard library's forkserver starts children of one program only.
+the driver. A fork can use CUDA as long as its parent has not begun to: an import asks NVML for GPUs
+(:data:`ENVIRONMENT`), and the server serves nobody when an import has begun CUDA all the same. Whatever it cannot serve
+is started as a plain Python, with a line that says so. Ray's own ``worker_process_setup_hook``, prestarted workers and
+``--worker-preload-modules`` import in each process again; the standard library's forkserver starts children of one
+program only.
 """
 
 from pathlib import Path
 from typing import Any
 
-SOCKET_VARIABLE = "VERL_CPU_FORK_SERVER"
+ENVIRONMENT: dict[str, str] = {
+    # torch.cuda.is_available() asks NVML, which a fork may ask again, and not the CUDA driver.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    # Ray otherwise starts idle workers of an environment that no process of a job has.
+    "RAY_prestart_worker_first_driver": "false",
+    # Titles of processes otherwise overwrite what /proc shows of their environment.
+    "SPT_NOENV": "1",
+}
+"""What must be in ``os.environ`` before the driver starts, unless the user has set it; its processes inherit it."""
+
+SOCKET_VARIABLE = "VERL_FORK_SERVER"
 """The abstract socket of the job's fork server."""
 
-INTERPRETER_VARIABLE = "VERL_CPU_INTERPRETER"
+INTERPRETER_VARIABLE = "VERL_FORK_INTERPRETER"
 """The real Python, for the stand-in."""
 
 STAND_IN = Path(__file__).with_name("python")

@@ -13,9 +13,9 @@ import threading
 import uuid
 from dataclasses import dataclass
 
-from recipe.cpu_platform import patches, preload
-from recipe.cpu_platform.preload import modules
-from recipe.cpu_platform.preload.worker import Worker
+from recipe import preload
+from recipe.preload import modules, rays
+from recipe.preload.worker import Worker
 
 JOB_VARIABLES = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """What Ray reads when it is imported: the fork server serves one job on one node."""
@@ -39,7 +39,7 @@ def start() -> Worker | None:
         OSError: There is no socket, or no process.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    name = f"verl-cpu-{uuid.uuid4().hex}"
+    name = f"verl-forks-{uuid.uuid4().hex}"
     listener.bind("\0" + name)
     listener.listen(64)
     sys.stdout.flush()
@@ -62,7 +62,7 @@ def _watch(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):  # something else of this process waits for all children
         os.waitpid(pid, 0)
     print(
-        f"cpu_platform: the preloaded process {pid} ended. The run goes on; workers that start from now on import "
+        f"preload: the preloaded process {pid} ended. The run goes on; workers that start from now on import "
         "their packages themselves, which takes longer.",
         file=sys.stderr,
         flush=True,
@@ -95,6 +95,7 @@ class ForkServer:
         self._listener = listener
         self._running: set[Running] = set()
         self._job: list[str | None] | None = None
+        self._has_begun_cuda = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
 
@@ -102,10 +103,13 @@ class ForkServer:
         """Serve until the driver ends. Returns in forks only."""
         # The driver's to handle. Its workers inherit from it whether they ignore it.
         preload.interrupt_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        patches.alias_vllm_distribution()
+        if modules.ON_CPU:
+            from recipe.cpu_platform import patches
+
+            patches.alias_vllm_distribution()
         modules.load(modules.ENGINE)
         if "ray" in sys.modules:
-            raise ImportError("a module of recipe.cpu_platform.preload.modules imports Ray before the job is known")
+            raise ImportError("a module of recipe.preload.modules imports Ray before the job is known")
         while True:
             for key, _ in self._selector.select():
                 if key.data:
@@ -163,12 +167,15 @@ class ForkServer:
             self._job = job
             os.environ.clear()
             os.environ.update(worker.environment)
-            patches.spare_rays_random_numbers()
+            rays.spare_random_numbers()
             modules.load(modules.JOB)
-            patches.title_rays_workers()
+            rays.title_workers()
             multiprocessing.set_executable(str(preload.STAND_IN))
+            self._has_begun_cuda = modules.has_begun_cuda()
         if job != self._job:
             raise ValueError("it is of another job or node")
+        if self._has_begun_cuda:
+            raise ValueError("an import has begun CUDA, which no fork could use")
 
     def _finish(self, running: Running) -> None:
         """Tell the stand-in the exit status."""

@@ -144,12 +144,12 @@ def main() -> NoReturn:
     arguments = sys.argv[1:]
     if any(argument.startswith(CONTEXT) for argument in arguments):
         arguments = set_up(arguments)
-    name = os.environ.get("VERL_CPU_FORK_SERVER")
+    name = os.environ.get("VERL_FORK_SERVER")
     if name and is_worker(arguments):
         try:
             worker = hand_over(name, arguments)
         except OSError as error:
-            print(f"cpu_platform: not forked from the preloaded process ({error})", file=sys.stderr, flush=True)
+            print(f"preload: not forked from the preloaded process ({error})", file=sys.stderr, flush=True)
         else:
             stand_in(*worker)
     os.execv(sys.executable, [sys.executable, *arguments])

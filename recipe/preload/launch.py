@@ -1,0 +1,94 @@
+r"""Run a verl command whose workers are forks of one preloaded process.
+
+    python -m recipe.preload.launch -m verl.trainer.main_ppo ...
+
+It starts the fork server of :mod:`recipe.preload` and runs the module or script in this process, as ``python`` does. A
+program may start itself anew in this way: :func:`enter`. On the CPU platform it is ``recipe.cpu_platform.launch``.
+"""
+
+import atexit
+import os
+import runpy
+import sys
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import setproctitle
+
+from recipe import preload
+from recipe.preload.worker import Worker
+
+HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK"
+HOOK = f"{preload.__name__}.{preload.use_stand_in.__name__}"
+
+
+def enter(environment: Mapping[str, str], *, launcher: str | None = None) -> None:
+    """Start this command anew with an environment, most of which is read at a start only; return if it is so already.
+
+    Args:
+        environment: Variables that are set unless the user has set them.
+        launcher: The module that preloads what workers import; None: workers shall import it themselves.
+    """
+    missing = {name: value for name, value in environment.items() if name not in os.environ}
+    options = ["-m", launcher] if launcher and not preload.is_tried else []
+    if missing or options:
+        own = sys.orig_argv[1:]
+        position = len(own) - len(sys.argv) + 1  # of the arguments; before them come options, and a module or a script
+        start = next((n for n in range(position) if own[n] == "-m"), position - 1)
+        command = [sys.executable, *own[:start], *options, *own[start:]]
+        os.execve(sys.executable, command, {**os.environ, **missing})
+
+
+def main(environment: Mapping[str, str] = preload.ENVIRONMENT) -> None:
+    """Start the fork server and run the program; in a fork of the server, run what a stand-in asked for."""
+    if not sys.argv[1:] or sys.argv[1:] == ["-m"]:
+        sys.exit("usage: python -m LAUNCHER (-m MODULE | SCRIPT) [ARGUMENT...]")
+    enter({**environment, HOOK_VARIABLE: HOOK})
+    preload.is_tried = True
+    worker = _preload()
+    if worker is not None:
+        worker.run()
+        return
+    program = SimpleNamespace(has_succeeded=False)
+    atexit.register(_end, program)  # the first one is the last to be called
+    if sys.argv[1] == "-m":
+        sys.argv[:] = sys.argv[2:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = sys.argv[1:]
+        sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    program.has_succeeded = True
+
+
+def _end(program: SimpleNamespace) -> None:
+    """End after a program that ran to its end, and after all that ends with it: to take modules apart needs seconds."""
+    if program.has_succeeded:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _preload() -> Worker | None:
+    """Start the fork server unless something is in the way; says what."""
+    if os.environ[HOOK_VARIABLE] != HOOK:
+        reason = f"{HOOK_VARIABLE} is set to {os.environ[HOOK_VARIABLE]}"
+    elif "RAY_ADDRESS" in os.environ:
+        reason = "RAY_ADDRESS names a cluster that runs already"
+    elif not os.access(preload.STAND_IN, os.X_OK):
+        reason = f"{preload.STAND_IN} cannot be executed"
+    else:
+        from recipe.preload import modules, server
+
+        setproctitle.getproctitle()  # it finds the title's place in memory as long as no variable has been changed
+        modules.load(modules.DRIVER)
+        try:
+            return server.start()
+        except OSError as error:
+            reason = str(error)
+    print(f"preload: nothing is preloaded, each worker imports its packages itself: {reason}", file=sys.stderr)
+    return None
+
+
+if __name__ == "__main__":
+    main()
