@@ -39,9 +39,6 @@ OF_THE_POLICY: dict[str, Any] = {
 }
 """Keys of verl's rollout block that cannot hold for the refiner, as they stand where they are not used: verl quantizes
 the weights that a trainer sends, and has engines for prefill of the policy alone and routes for its update."""
-EXTENSION_KEY = "engine_kwargs.vllm.worker_extension_cls"
-FROZEN_EXTENSION = "refiner_worker.frozen_sleep.FrozenWorkerExtension"
-"""By its name: it imports vLLM, and is for its GPU workers."""
 OF_THE_MODEL = ("hf_config_path", "override_config")
 OF_ITS_READING = ("tokenizer_path", "custom_chat_template", "trust_remote_code", "use_shm", "external_lib")
 
@@ -91,9 +88,6 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         speculative = drafts.speculative_config(refiner.draft)
         OmegaConf.update(rollout, "engine_kwargs.vllm.speculative_config", speculative, force_add=True)
     rollout.merge_with(refiner.rollout)
-    is_frozen = refiner.placement == "colocated" and name == "vllm" and can_sleep(rollout)
-    if is_frozen and OmegaConf.select(rollout, EXTENSION_KEY) is None:
-        OmegaConf.update(rollout, EXTENSION_KEY, FROZEN_EXTENSION, force_add=True)
     return rollout
 
 

@@ -1,11 +1,12 @@
 """What a job's processes import, in the order in which it can be shared."""
 
+import contextlib
 import ctypes
 import gc
 import importlib
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from recipe.cpu_platform import ACTIVATION_MODULE, MODULES_VARIABLE
 
@@ -45,16 +46,19 @@ JOB: tuple[str, ...] = (
     "verl.trainer.ppo.v1",
     "verl.workers.engine_workers",
     "verl.workers.engine.fsdp.transformer_impl",
-    "verl.workers.rollout.vllm_rollout.vllm_async_server",
     "verl.experimental.agent_loop",
     "verl.experimental.reward_loop.reward_loop",
     "transfer_queue.controller",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
     *(
-        ("vllm.v1.executor.uniproc_executor", "recipe.cpu_platform.vllm_extension")
+        (
+            "verl.workers.rollout.vllm_rollout.vllm_async_server",
+            "vllm.v1.executor.uniproc_executor",
+            "recipe.cpu_platform.vllm_extension",
+        )
         if ON_CPU
-        else ("vllm.v1.executor.multiproc_executor", "verl.workers.rollout.vllm_rollout.utils")
+        else ("vllm.v1.executor.multiproc_executor",)  # the server's module begins CUDA (vLLM's kernels of FLA)
     ),
 )
 """Those that import Ray, which reads the job's variables when it is loaded: imported with the first worker."""
@@ -72,6 +76,23 @@ def load(names: Iterable[str]) -> None:
             importlib.import_module(name)
     gc.freeze()
     gc.enable()
+
+
+@contextlib.contextmanager
+def capability_from_nvml() -> Iterator[None]:
+    """Let modules ask for the GPU's capability while they are imported (``verl/utils/kernel/kernels.py`` does).
+
+    torch's own answer begins CUDA; vLLM's comes from NVML.
+    """
+    import torch
+    from vllm.platforms import current_platform
+
+    stock = torch.cuda.get_device_capability
+    torch.cuda.get_device_capability = lambda device=None: tuple(current_platform.get_device_capability(0))
+    try:
+        yield
+    finally:
+        torch.cuda.get_device_capability = stock
 
 
 def has_begun_cuda() -> bool:

@@ -168,7 +168,8 @@ class ForkServer:
             os.environ.clear()
             os.environ.update(worker.environment)
             rays.spare_random_numbers()
-            modules.load(modules.JOB)
+            with contextlib.nullcontext() if modules.ON_CPU else modules.capability_from_nvml():
+                modules.load(modules.JOB)
             rays.title_workers()
             multiprocessing.set_executable(str(preload.STAND_IN))
             self._has_begun_cuda = modules.has_begun_cuda()
