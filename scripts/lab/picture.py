@@ -1,6 +1,6 @@
 """Draw the README's picture from committed runs: the policy's reward rises, and fewer refinements are accepted.
 
-    python scripts/lab/picture.py [docs/results/fading.png]
+Usage: ``python scripts/lab/picture.py [docs/results/fading.png]``
 """
 
 import csv
