@@ -545,8 +545,8 @@ def trainer_is_extended(run: Run) -> str | None:
     if trainer.v1.trainer_mode in TRAINER_MODES:
         return None
     return (
-        f"trainer.v1.trainer_mode={trainer.v1.trainer_mode}: the online refiner has not been tried with it; set one "
-        f"of: {', '.join(TRAINER_MODES)}"
+        f"trainer.v1.trainer_mode={trainer.v1.trainer_mode}: set one of: {', '.join(TRAINER_MODES)}. A trainer of your "
+        "own keeps the mode of the class that it extends, and a task runner names it (examples/own_trainer)"
     )
 
 
