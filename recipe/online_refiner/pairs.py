@@ -149,7 +149,23 @@ class Rollout:
 
 
 @dataclass(slots=True, kw_only=True)
-class Refinement:
+class Request:
+    """What is known of the request behind a refinement."""
+
+    num_kept_tokens: int = 0
+    """How many ids of the turn the refiner's answer was begun with (``refiner.keep_prefix``): a' begins with them."""
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_retries: int = 0
+    """How often its request was sent again (``refiner.placement=external``)."""
+    latency_s: float | None = None
+    """Seconds from its request to the answer; None if there was none."""
+    num_copied_tokens: int | None = None
+    """How many tokens of a' stand in the sibling or solution that the refiner was shown; None: it was shown neither."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Refinement(Request):
     """The refiner's answer to one rollout, with its ids and its text.
 
     Example: ``Refinement(verdict=Verdict.ACCEPTED, token_ids=[9, 2], text="2", reward=1.0)``.
@@ -162,22 +178,12 @@ class Refinement:
     """a' as text; of a failed one, what was written."""
     reward: float | None = None
     """r(s0, a') of the session with a' as its last turn; None unless scored."""
-    num_kept_tokens: int = 0
-    """How many ids of the turn the refiner's answer was begun with (``refiner.keep_prefix``): a' begins with them."""
-    num_prompt_tokens: int = 0
-    num_generated_tokens: int = 0
-    num_retries: int = 0
-    """How often its request was sent again (``refiner.placement=external``)."""
-    latency_s: float | None = None
-    """Seconds from its request to the answer; None if there was none."""
-    num_copied_tokens: int | None = None
-    """How many tokens of a' stand in the sibling or solution that the refiner was shown; None: it was shown neither."""
     in_place: list[float] = field(default_factory=list)
     """(turn length,) log pi_0 of the turn behind a prompt with the better answer; empty where it was not scored."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Pair:
+class Pair(Request):
     """All numbers that are known of a rollout and its refinement. The tag of its row carries it between processes.
 
     Example: ``Pair(reward=-0.3, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, num_refined_tokens=9)``.
@@ -201,13 +207,6 @@ class Pair:
     """Whether a' is a."""
     edit_distance: int | None = None
     """From a to a', in tokens; None where it was not measured."""
-    num_kept_tokens: int = 0
-    """As in :class:`Refinement`, as the next ones."""
-    num_prompt_tokens: int = 0
-    num_generated_tokens: int = 0
-    num_retries: int = 0
-    latency_s: float | None = None
-    num_copied_tokens: int | None = None
     is_scored_in_place: bool = False
     """Whether pi_0 has scored the turn itself."""
     detail: str = ""

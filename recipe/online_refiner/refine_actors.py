@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 from uuid import uuid4
 
@@ -34,7 +34,7 @@ from verl.utils.fs import copy_to_local
 from recipe.online_refiner import rows as queue
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraint import counterparts, times_charged
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict
+from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout, Verdict
 from recipe.online_refiner.refine import REFINERS, Refiner, in_place, reference_log_probs
 from recipe.online_refiner.run_files import Records
 from refiner_worker.client import DEATHS, RefinerClient
@@ -158,16 +158,11 @@ class RefineWorker:
             num_compared_tokens=min(len(rollout.turn_ids), len(ids)) - kept if is_used else 0,
             is_verbatim=verdict.is_scored and ids == rollout.turn_ids,
             edit_distance=Levenshtein.distance(rollout.turn_ids, ids) if is_measured else None,
-            num_kept_tokens=kept,
-            num_prompt_tokens=refinement.num_prompt_tokens,
-            num_generated_tokens=refinement.num_generated_tokens,
-            num_retries=refinement.num_retries,
-            latency_s=refinement.latency_s,
-            num_copied_tokens=refinement.num_copied_tokens,
             is_scored_in_place=bool(refinement.in_place),
             detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],
             started_at=started_at,
             refined_at=time.time(),
+            **{one.name: getattr(refinement, one.name) for one in fields(Request)},
         )
 
     async def reward(self, rows: KVBatchMeta) -> bool:
