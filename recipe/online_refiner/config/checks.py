@@ -726,6 +726,16 @@ def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
 
 
 @rule("machine")
+def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
+    """Engines that sleep cannot use expandable segments. vLLM turns them off, but it reads one of torch's two names."""
+    name, variables = "PYTORCH_ALLOC_CONF", "ray_kwargs.ray_init.runtime_env.env_vars"
+    value = OmegaConf.select(run.config, f"{variables}.{name}") or os.environ.get(name, "")
+    if run.config.trainer.device == "cpu" or "expandable_segments:true" not in value.replace(" ", "").lower():
+        return None
+    return f"{name}={value}: vLLM's engines cannot sleep with it, and do not see this name; set PYTORCH_CUDA_ALLOC_CONF"
+
+
+@rule("machine")
 def training_has_workers(run: Run) -> str | None:
     """There are workers to train on."""
     if run.config.trainer.n_gpus_per_node >= 1 and run.config.trainer.nnodes >= 1:

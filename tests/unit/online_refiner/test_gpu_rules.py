@@ -1,4 +1,4 @@
-"""Which attention is used without flash-attn, and that it computes the same from packed sequences."""
+"""Rules of GPUs: attention without flash-attn (it computes the same from packed sequences), memory that expands."""
 
 from types import SimpleNamespace
 
@@ -109,3 +109,13 @@ def test_packed_sequences() -> None:
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
     alone = model(input_ids=torch.cat(rows)[None], use_cache=False).logits[0]
     assert (alone - packed).abs().max() > 0.01, "positions are what separates them"
+
+
+def test_expandable_segments_by_the_name_that_vllm_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = "[segments-expand-where-vllm-sees-it]"
+    assert rule not in error_of()
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "garbage_collection_threshold:0.8, expandable_segments: True")
+    assert error_of().endswith(f"set PYTORCH_CUDA_ALLOC_CONF {rule}")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
+    assert rule not in error_of()
+    assert rule in error_of("+ray_kwargs.ray_init.runtime_env.env_vars.PYTORCH_ALLOC_CONF='expandable_segments:True'")
