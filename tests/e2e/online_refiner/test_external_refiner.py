@@ -15,7 +15,7 @@ from recipe.online_refiner.run_files import read_rows, refinement_lines
 
 REPOSITORY = Path(__file__).parents[3]
 KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"
-NUM_ROLLOUTS, NUM_STEPS = 16, 9
+NUM_ROLLOUTS, NUM_STEPS = 16, 6
 DIES_AT, IS_BACK_BEHIND = 2, 3
 NUM_PROBES_BEFORE = 2
 """Before the first step: by the checks, and when the workers get the refiner."""
@@ -48,7 +48,7 @@ def test_a_server_dies_and_is_back(
         [
             *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
             *("refiner.placement=external", f"refiner.url={server.url}", "refiner.api_key_env=PLAYED_KEY"),
-            *("refiner.request_timeout_s=4", "constraint.mode=penalty", "constraint.eta=0.1"),
+            *("refiner.request_timeout_s=3", "constraint.mode=penalty", "constraint.eta=0.1"),
             "actor_rollout_ref.actor.optim.lr=5e-4",  # at the task's own rate nothing is left to refine
             *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
         ],
