@@ -38,7 +38,7 @@ costs: [hosting.md](hosting.md). `python scripts/write_configuration.py` writes 
 | key of the run | meaning | default |
 |---|---|---|
 | `experiment` | a preset of [config/experiment](../recipe/online_refiner/config/experiment) | none |
-| `control` | `own_solved`, `in_place_bare`, `in_place_other`, `in_place_constant` or `static_kl`: constraint.md | none |
+| `control` | `own_solved`, `in_place_bare`, `in_place_other`, `in_place_constant`, `static_kl`: constraint.md | none |
 | `twin` | `cpu` or `cpu_megatron`: the small twin of a preset, on this machine | none |
 | `platform` | `gpu`, `cpu` or `cpu_megatron` | `gpu` |
 | `run_dir` | where a run writes: [running.md](running.md) | `runs/PROJECT/EXPERIMENT` |
@@ -48,8 +48,8 @@ costs: [hosting.md](hosting.md). `python scripts/write_configuration.py` writes 
 RULES_HEAD = """\
 ## What is checked
 
-These rules ([checks.py](../recipe/online_refiner/config/checks.py), [trials.py](../recipe/online_refiner/config/trials.py))
-are checked before Ray starts. An error line ends with the rule's id. Column *needs*: what the check reads.
+Rules of [checks.py](../recipe/online_refiner/config/checks.py) and
+[trials.py](../recipe/online_refiner/config/trials.py), checked before Ray starts. An error line ends with the rule's id.
 
 | id | rule | needs |
 |---|---|---|

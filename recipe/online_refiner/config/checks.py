@@ -320,7 +320,7 @@ def penalty_has_a_meaning(run: Run) -> str | None:
 
 @rule("config")
 def loss_has_a_fixed_scale(run: Run) -> str | None:
-    """The policy loss does not depend on which rows are in the batch."""
+    """Refinements do not change the scale of the policy's loss."""
     actor, constraint = run.config.actor_rollout_ref.actor, run.blocks.constraint
     if constraint.imitates and actor.policy_loss.loss_mode in ROW_LOSSES:
         return (
@@ -389,7 +389,7 @@ def refinements_fit_into_micro_batches(run: Run) -> str | None:
 
 @rule("config")
 def engines_share_memory(run: Run) -> str | None:
-    """A colocated reward model and the refiner, awake together, share memory."""
+    """A colocated reward model and a colocated refiner, awake together, fit in memory."""
     config, refiner = run.config, run.blocks.refiner
     model = config.reward.reward_model
     is_beside = model.enable and not model.enable_resource_pool and refiner.placement == "colocated"
@@ -443,7 +443,7 @@ def rewards_are_there_when_streaming(run: Run) -> str | None:
 
 @rule("config")
 def rescued_groups_learn_something(run: Run) -> str | None:
-    """Rescued dead groups have a loss, and are filtered by their own rewards."""
+    """A rescued dead group has a loss; only its own rewards make it dead."""
     algorithm, blocks = run.config.algorithm, run.blocks
     filters = algorithm.get("filter_groups")
     is_filtered = bool(filters and filters.enable)
