@@ -49,7 +49,8 @@ RULES_HEAD = """\
 ## What is checked
 
 Rules of [checks.py](../recipe/online_refiner/config/checks.py) and
-[trials.py](../recipe/online_refiner/config/trials.py), checked before Ray starts. An error line ends with the rule's id.
+[trials.py](../recipe/online_refiner/config/trials.py), checked before Ray starts.
+An error line ends with the rule's id.
 
 | id | rule | needs |
 |---|---|---|
