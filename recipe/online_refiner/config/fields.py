@@ -66,7 +66,8 @@ class ConstraintConfig:
     refinement (the paper's ablation, Fig. 7), or all if nothing is refined. ``failed``, in place only: those below the
     maximal reward in a group with a solved sibling, which stands for a'; nothing is decoded."""
     alignment: Alignment = "position"
-    """Which token of a' a token of a is charged for. ``position``: the same position (Eq. 6). ``diff``: only tokens that the edit changed."""
+    """Which token of a' a token of a is charged for. ``position``: the same position (Eq. 6). ``diff``: only tokens
+    that the edit changed."""
     credit: Credit | None = None
     """Where the penalty acts. ``return_to_go``: in the advantages, after the group's normalisation (the paper's way).
     ``in_reward``: D / min(len a, len a') in the reward, before it. Null: ``return_to_go``; in ``lagrangian`` all of D
