@@ -30,69 +30,67 @@ class RefinerConfig:
     """Who refines, where and how."""
 
     model_path: str = from_key("actor_rollout_ref.model.path")
-    """Hugging Face folder or hub id of the reference model pi_0. Default: the actor's initial model."""
+    """The reference model pi_0: a Hugging Face folder or hub id. Default: the actor's initial model."""
     placement: Literal["colocated", "dedicated", "shared", "external"] = "colocated"
-    """Where its replicas live. ``colocated``: on the training GPUs, awake only during the refine stage. ``dedicated``:
-    on GPUs of their own, always awake. ``shared``: none of its own; the policy is a LoRA on pi_0, and its rollout
-    servers are asked without the adapter. ``external``: nowhere here; servers that somebody else hosts are asked by
-    ``url``."""
+    """Where pi_0 runs. ``colocated``: on the training GPUs, awake in the refine stage only. ``dedicated``: on its own
+    GPUs, always awake. ``shared``: on the rollout servers, asked without the adapter; the policy is a LoRA on pi_0.
+    ``external``: on servers that somebody else hosts (``url``)."""
     url: str | list[str] | None = None
-    """Placement ``external``: the base URL of an OpenAI-compatible server (``http://host:8000/v1``), or of several."""
+    """Placement ``external``: the base URL of an OpenAI-compatible server (``http://host:8000/v1``), or a list of
+    them."""
     served_model_name: str | None = None
     """Placement ``external``: the model to ask for. Null: the first that the server lists."""
     api_key_env: str | None = None
-    """Placement ``external``: the name of the environment variable that holds the key, on every node. Null: no key."""
+    """Placement ``external``: the name of the environment variable with the key, on every node. Null: no key."""
     extra_body: dict[str, Any] | None = None
-    """Placement ``external``: further fields of every request, such as ``{reasoning_effort: low}``; a null takes out
-    one that is sent (``{temperature: null}``)."""
+    """Placement ``external``: more fields of every request, such as ``{reasoning_effort: low}``. Null as a value
+    removes a field: ``{temperature: null}``."""
     nnodes: int = 1
-    """Placement ``dedicated``: its nodes."""
+    """Placement ``dedicated``: number of nodes."""
     n_gpus_per_node: int | None = None
-    """Placement ``dedicated``: its GPUs on each node."""
+    """Placement ``dedicated``: GPUs on each node."""
     streaming: bool | None = None
-    """Refine each group as soon as its last response is rewarded, while others are still being written. Null: where the
-    refiner is awake then (``dedicated``, ``shared``, ``external``)."""
+    """Refine each group as soon as its last response has its reward, while other groups are being written. Null: yes,
+    unless the placement is ``colocated``."""
     num_replicas: Positive | None = None
-    """Replicas. Default: as many as fit on the GPUs of the placement."""
+    """Number of replicas. Null: as many as fit on the placement's GPUs."""
     template: str = "general"
-    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, or a Jinja2 file of your own."""
+    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, or your Jinja2 file."""
     in_place_template: str = "answer"
-    """With ``constraint.target=in_place``: what the reference model reads before it scores the response. ``answer``
-    (question and better answer), ``bare`` (the prompt alone: static KL), ``other`` (the answer to another problem, a
-    control), or a Jinja2 file of your own."""
+    """With ``constraint.target=in_place``: what pi_0 reads before it scores the response. ``answer``: question and
+    better answer. ``bare``: the prompt alone (static KL). ``other``: the answer to another problem, a control. Or your
+    Jinja2 file."""
     context: list[Told] = Field(default=["feedback"])
-    """What the refiner is told beside question, response and reward, as far as its template shows it: ``feedback``
-    (the reward function's words on the response, its extra info ``feedback``), ``sibling`` (the best response of the
-    group, if that is better) and ``solution`` (the data set's: ``extra_info.solution`` or ``answer``, else the ground
-    truth). A refiner that is shown an answer copies it: see the metric ``refiner/copied``."""
+    """What the refiner is told beside question, response and reward, if the template shows it: ``feedback`` (the reward
+    function's words), ``sibling`` (the best response of the group, if better), ``solution`` (``extra_info.solution`` or
+    ``answer``, else the ground truth). A refiner that sees an answer copies it: watch ``refiner/copied``."""
     response_length: Positive = from_key("data.max_response_length")
-    """Longest refinement, in tokens, what is kept of the response included; one that is cut by this limit is failed.
-    It may be longer than a response. Default: the longest response."""
+    """Longest refinement in tokens, kept tokens included. A refinement cut here fails. Default: the longest
+    response."""
     max_model_len: int | None = None
-    """Context length of the refiner, in tokens. Default: template + prompt + response + refinement."""
+    """Context length of the refiner in tokens. Null: template + prompt + response + refinement."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Sampling temperature of the refiner; 0 is greedy."""
     skip_reward_at_least: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """Responses with this reward or more are not refined: a maximal reward cannot improve (APPS: 1.0)."""
+    """Do not refine responses with this reward or more. Set the maximal reward (APPS: 1.0)."""
     imitate_solved: bool = False
-    """A response of ``skip_reward_at_least`` is its own refinement, in mode ``sft``: the likelihood of what the policy
-    solved itself. With ``max_refinements_per_group=0`` a control that shows what is owed to the refiner."""
+    """Mode ``sft``: a response that reaches ``skip_reward_at_least`` is its own refinement. With
+    ``max_refinements_per_group=0`` a control for what the refiner adds."""
     max_refinements_per_group: NotNegative | None = None
-    """Refine at most so many responses to one prompt, those with the lowest rewards; null: all, 0: none."""
+    """Refine at most this many responses to a prompt, the lowest rewards first. Null: all; 0: none."""
     keep_prefix: bool = False
-    """Begin the refiner's answer with the tokens of the response that pi_0 would have written itself, and let it only
-    go on from there: each is kept with pi_0's own probability. One more prefill, about half of the decoded tokens."""
+    """Begin the refinement with the response's first tokens, as far as pi_0 would have written them. Costs one more
+    prefill, saves about half of the decoded tokens."""
     draft: Draft | None = None
-    """Speculative decoding for the refiner alone: draft by ``ngram`` lookup in its prompt, or by ``suffix`` trees (with
-    the package arctic-inference); null: none. Not with placement ``shared``, whose servers are the policy's."""
+    """Speculative decoding for the refiner: ``ngram`` (lookup in its prompt) or ``suffix`` (suffix trees, package
+    arctic-inference). Null: none. Not with placement ``shared``."""
     request_timeout_s: Seconds = 600
-    """A refinement that is not there so many seconds after its request was first sent, its reward included, is
-    failed."""
+    """Seconds from sending a request to its reward; later refinements fail."""
     on_replica_death: Literal["restart", "continue", "stop"] = "restart"
-    """What follows in the next step: ``restart`` it (and end the run if that fails), ``continue`` with those that are
-    left, in the end without refinements, or ``stop`` the run. The step in which it dies loses its refinements only."""
+    """What follows in the next step: ``restart`` the replica (the run ends if that fails), ``continue`` with the rest,
+    or ``stop`` the run. The step itself loses refinements only."""
     rollout: dict[str, Any] = Field(default_factory=dict)
-    """Overrides of verl's rollout block for the refiner's replicas (engine arguments, memory, parallelism)."""
+    """Overrides of verl's rollout block for the replicas: engine arguments, memory, parallelism."""
 
     @property
     def is_dedicated(self) -> bool:

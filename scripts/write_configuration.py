@@ -28,16 +28,12 @@ run_dir: runs/${trainer.project_name}/${trainer.experiment_name}
 HEAD = """\
 # Every key of this extension
 
-Written by `python scripts/write_configuration.py` from
-the fields in [refiner_worker/config.py](../refiner_worker/config.py) and
-[fields.py](../recipe/online_refiner/config/fields.py), as is
-[online.yaml](../recipe/online_refiner/config/refinement/online.yaml); a test says when they are stale.
-
 All other keys are verl's own, and any can be set behind a preset. `dry_run=true` checks a config with its models and
-data, prints who runs where, and exits; a mistake is one line that says what to set, before Ray starts. It reads the
-first prompts of each file through the run's data class and chat template, looks for the checkpoint to resume, and lets
-a reward function of verl or of this package reward a made-up answer. What the keys of `constraint` do to the gradient:
-[constraint.md](constraint.md); where the refiner lives and what it costs: [hosting.md](hosting.md).
+data, prints who runs where, and exits. A mistake is one line that says what to set, before Ray starts.
+
+What the keys of `constraint` do to the gradient: [constraint.md](constraint.md). Where the refiner lives and what it
+costs: [hosting.md](hosting.md). `python scripts/write_configuration.py` writes this page from
+[refiner_worker/config.py](../refiner_worker/config.py) and [fields.py](../recipe/online_refiner/config/fields.py).
 
 | key of the run | meaning | default |
 |---|---|---|
@@ -45,16 +41,16 @@ a reward function of verl or of this package reward a made-up answer. What the k
 | `control` | `own_solved`, `in_place_bare`, `in_place_other`, `in_place_constant`, `static_kl`: constraint.md | none |
 | `twin` | `cpu` or `cpu_megatron`: the small twin of a preset, on this machine | none |
 | `platform` | `gpu`, `cpu` or `cpu_megatron` | `gpu` |
-| `run_dir` | where everything of a run is written: [running.md](running.md) | `runs/PROJECT/EXPERIMENT` |
-| `console` | `log`: verl's output; `progress`: a bar, a line for each step, and a summary | `log` |
-| `dry_run` | check, print the plan and exit; `reward`: your own reward function rewards a made-up answer too | false |
+| `run_dir` | where a run writes: [running.md](running.md) | `runs/PROJECT/EXPERIMENT` |
+| `console` | `log`: verl's output; `progress`: a bar, a line a step, a summary | `log` |
+| `dry_run` | check, print the plan and exit; `reward`: also call your own reward function on a made-up answer | false |
 """
 RULES_HEAD = """\
 ## What is checked
 
-Every rule of [checks.py](../recipe/online_refiner/config/checks.py) and
-[trials.py](../recipe/online_refiner/config/trials.py), before Ray starts. An error line ends with the
-rule's id.
+Rules of [checks.py](../recipe/online_refiner/config/checks.py) and
+[trials.py](../recipe/online_refiner/config/trials.py), checked before Ray starts.
+An error line ends with the rule's id.
 
 | id | rule | needs |
 |---|---|---|

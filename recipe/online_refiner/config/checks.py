@@ -101,7 +101,7 @@ def load(config: DictConfig) -> RefinementConfig:
 
 @rule("config")
 def platform_is_megatrons(run: Run) -> str | None:
-    """The platform is made for the engine."""
+    """The platform fits the training engine."""
     strategy = run.config.actor_rollout_ref.actor.strategy
     if not _is_megatron(run) or strategy == "megatron":
         return None
@@ -113,7 +113,7 @@ def platform_is_megatrons(run: Run) -> str | None:
 
 @rule("config")
 def adaptive_eta_has_a_bound(run: Run) -> str | None:
-    """An adaptive eta has a bound on D to keep, and a start above 0."""
+    """An adaptive eta has a bound (``delta``) and starts above 0."""
     constraint = run.blocks.constraint
     if constraint.eta_schedule != "adaptive" or (constraint.delta is not None and constraint.first_eta > 0):
         return None
@@ -122,7 +122,7 @@ def adaptive_eta_has_a_bound(run: Run) -> str | None:
 
 @rule("config")
 def target_goes_with_the_rest(run: Run) -> str | None:
-    """What is charged in place has a meaning in the mode, the credit, the gate and the placement."""
+    """``constraint.target`` fits mode, credit, gate and placement."""
     constraint, refiner = run.blocks.constraint, run.blocks.refiner
     if constraint.reward_gate == "failed" and not constraint.is_in_place and constraint.mode != "none":
         return "constraint.reward_gate=failed: nothing is refined then; set constraint.target=in_place"
@@ -164,7 +164,7 @@ def credit_is_of_the_mode(run: Run) -> str | None:
 
 @rule("config")
 def solved_responses_are_imitated_only(run: Run) -> str | None:
-    """It is known which responses are solved where they are imitated, and none is charged for itself."""
+    """``imitate_solved`` has mode ``sft`` and ``skip_reward_at_least``."""
     refiner = run.blocks.refiner
     if not refiner.imitate_solved or (run.blocks.constraint.mode == "sft" and refiner.skip_reward_at_least is not None):
         return None
@@ -173,7 +173,7 @@ def solved_responses_are_imitated_only(run: Run) -> str | None:
 
 @rule("config")
 def dedicated_refiner_has_gpus(run: Run) -> str | None:
-    """A dedicated refiner has GPUs of its own, another one none."""
+    """A dedicated refiner has its own GPUs; no other placement has."""
     refiner = run.blocks.refiner
     if refiner.is_dedicated and (refiner.nnodes < 1 or not refiner.n_gpus_per_node or refiner.n_gpus_per_node < 1):
         return (
@@ -189,7 +189,7 @@ def dedicated_refiner_has_gpus(run: Run) -> str | None:
 
 @rule("config")
 def colocated_refiner_does_not_stream(run: Run) -> str | None:
-    """A refiner that sleeps during the rollout does not stream."""
+    """A colocated refiner, which sleeps during the rollout, does not stream."""
     if run.blocks.refiner.placement != "colocated" or not run.blocks.refiner.streaming:
         return None
     return (
@@ -200,7 +200,7 @@ def colocated_refiner_does_not_stream(run: Run) -> str | None:
 
 @rule("config")
 def shared_refiner_has_no_servers_of_its_own(run: Run) -> str | None:
-    """Settings of replicas are for a refiner that has some."""
+    """A shared refiner has no settings of replicas."""
     refiner = run.blocks.refiner
     own = refiner.streaming is False or refiner.num_replicas or refiner.rollout or refiner.draft
     if refiner.placement != "shared" or not own:
@@ -222,7 +222,7 @@ def _changed(refiner: RefinerConfig, names: tuple[str, ...]) -> list[str]:
 
 @rule("config")
 def external_refiner_has_urls(run: Run) -> str | None:
-    """An external refiner has URLs without a key, another one none."""
+    """An external refiner has URLs without a key in them; no other placement has URLs."""
     refiner = run.blocks.refiner
     if refiner.placement != "external":
         changed = _changed(refiner, OF_EXTERNAL)
@@ -239,7 +239,7 @@ def external_refiner_has_urls(run: Run) -> str | None:
 
 @rule("config")
 def external_refiner_is_not_hosted(run: Run) -> str | None:
-    """Nothing of an external refiner is hosted."""
+    """An external refiner has no settings of hosting."""
     refiner = run.blocks.refiner
     changed = _changed(refiner, OF_HOSTING)
     if refiner.model_path != run.config.actor_rollout_ref.model.path:
@@ -254,7 +254,7 @@ def external_refiner_is_not_hosted(run: Run) -> str | None:
 
 @rule("config")
 def external_refiner_has_no_log_probs(run: Run) -> str | None:
-    """Nothing asks an external refiner for log-probs."""
+    """Nothing needs log-probs of an external refiner."""
     blocks, actor = run.blocks, run.config.actor_rollout_ref
     if blocks.refiner.placement != "external":
         return None
@@ -273,7 +273,7 @@ def external_refiner_has_no_log_probs(run: Run) -> str | None:
 
 @rule("config")
 def template_exists(run: Run) -> str | None:
-    """The prompt template is one of this package, or a file."""
+    """The template is one of this package, or a file."""
     run.blocks.refiner.template_path()
     run.blocks.refiner.in_place_template_path()
     return None
@@ -281,7 +281,7 @@ def template_exists(run: Run) -> str | None:
 
 @rule("config")
 def records_have_a_file_system(run: Run) -> str | None:
-    """Records go to a folder, or to a file system that fsspec knows."""
+    """Records go to a folder, or to a URL that fsspec knows."""
     path = run.blocks.records.path
     if "://" not in path:
         return None
@@ -307,7 +307,7 @@ ROW_LOSSES = ("geo_mean", "bypass_mode")
 
 @rule("config")
 def penalty_has_a_meaning(run: Run) -> str | None:
-    """The penalty has a meaning for the advantage estimator."""
+    """The penalty works with the advantage estimator."""
     estimator, constraint = run.config.algorithm.adv_estimator, run.blocks.constraint
     known = CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS
     if not constraint.penalises or estimator in known:
@@ -320,7 +320,7 @@ def penalty_has_a_meaning(run: Run) -> str | None:
 
 @rule("config")
 def loss_has_a_fixed_scale(run: Run) -> str | None:
-    """No refinement scales the policy's loss."""
+    """Refinements do not change the scale of the policy's loss."""
     actor, constraint = run.config.actor_rollout_ref.actor, run.blocks.constraint
     if constraint.imitates and actor.policy_loss.loss_mode in ROW_LOSSES:
         return (
@@ -347,7 +347,7 @@ def loss_has_a_fixed_scale(run: Run) -> str | None:
 
 @rule("config")
 def both_terms_are_one_gradient(run: Run) -> str | None:
-    """Both terms of ``lagrangian`` are divided alike."""
+    """Both terms of ``lagrangian`` have the same divisor."""
     actor = run.config.actor_rollout_ref.actor
     by_length = actor.loss_agg_mode == "seq-mean-token-mean" or actor.policy_loss.loss_mode in SEQUENCE_LOSSES
     if run.blocks.constraint.mode != "lagrangian" or not by_length:
@@ -389,7 +389,7 @@ def refinements_fit_into_micro_batches(run: Run) -> str | None:
 
 @rule("config")
 def engines_share_memory(run: Run) -> str | None:
-    """A colocated reward model is awake beside the refiner, whose answers it scores as they come."""
+    """A colocated reward model and a colocated refiner, awake together, fit in memory."""
     config, refiner = run.config, run.blocks.refiner
     model = config.reward.reward_model
     is_beside = model.enable and not model.enable_resource_pool and refiner.placement == "colocated"
@@ -407,7 +407,7 @@ def engines_share_memory(run: Run) -> str | None:
 
 @rule("config")
 def routes_are_recorded(run: Run) -> str | None:
-    """Routers are not replayed: refinements have no recorded routes."""
+    """Router replay is off: refinements have no recorded routes."""
     actor = run.config.actor_rollout_ref.actor
     routers = (OmegaConf.select(actor, f"{engine}.router_replay.mode") for engine in ("megatron", "veomni"))
     modes = (*routers, OmegaConf.select(actor, "router_replay.mode"))
@@ -421,7 +421,7 @@ def routes_are_recorded(run: Run) -> str | None:
 
 @rule("config")
 def loss_is_the_policys(run: Run) -> str | None:
-    """Neither distillation nor multi-token prediction has a loss of its own."""
+    """Distillation and multi-token prediction, with losses of their own, are off."""
     if run.blocks.refines and OmegaConf.select(run.config, "distillation.enabled"):
         return "distillation.enabled=true has a loss of its own; set it to false, or constraint.mode=none"
     if run.blocks.refines and OmegaConf.select(run.config, "actor_rollout_ref.model.mtp.enable"):
@@ -431,7 +431,7 @@ def loss_is_the_policys(run: Run) -> str | None:
 
 @rule("config")
 def rewards_are_there_when_streaming(run: Run) -> str | None:
-    """Streaming scores refinements during the rollout."""
+    """A streaming run has rewards during the rollout."""
     model = run.config.reward.reward_model
     if not run.blocks.streams or not model.enable or model.enable_resource_pool:
         return None
@@ -443,7 +443,7 @@ def rewards_are_there_when_streaming(run: Run) -> str | None:
 
 @rule("config")
 def rescued_groups_learn_something(run: Run) -> str | None:
-    """A rescued dead group has a loss, and is one by the group's own rewards alone."""
+    """A rescued dead group has a loss; only its own rewards make it dead."""
     algorithm, blocks = run.config.algorithm, run.blocks
     filters = algorithm.get("filter_groups")
     is_filtered = bool(filters and filters.enable)
@@ -465,7 +465,7 @@ def rescued_groups_learn_something(run: Run) -> str | None:
 
 @rule("config")
 def shared_servers_are_the_reference(run: Run) -> str | None:
-    """A shared refiner's servers are pi_0 without their adapter."""
+    """Shared servers without their adapter are pi_0."""
     blocks, actor = run.blocks, run.config.actor_rollout_ref
     if not blocks.is_shared or not (blocks.hosts_refiner or blocks.measures_kl_by_actor):
         return None
@@ -486,7 +486,7 @@ def shared_servers_are_the_reference(run: Run) -> str | None:
 
 @rule("config")
 def refiner_has_an_engine(run: Run) -> str | None:
-    """Replicas of the refiner run on an engine that is known, with drafts that it has."""
+    """The replicas' engine is known and has the drafts."""
     blocks, rollout = run.blocks, run.config.actor_rollout_ref.rollout
     if not blocks.refiner.has_replicas or not blocks.hosts_refiner:
         return None
@@ -504,7 +504,7 @@ def refiner_has_an_engine(run: Run) -> str | None:
 
 @rule("config")
 def kl_is_measured_at_the_rollouts_temperature(run: Run) -> str | None:
-    """Replicas measure the KL to the reference at temperature 1."""
+    """Replicas measure the KL only at rollout temperature 1."""
     temperature = run.config.actor_rollout_ref.rollout.temperature
     if not run.blocks.measures_kl or temperature == 1:
         return None
@@ -529,7 +529,7 @@ def _is_separate(run: Run) -> bool:
 
 @rule("config")
 def agent_loops_have_one_manager(run: Run) -> str | None:
-    """Streaming replaces verl's manager of agent loops, and nothing else does."""
+    """Only streaming replaces verl's agent loop manager."""
     manager = OmegaConf.select(run.config, MANAGER_KEY)
     if not run.blocks.streams or manager in (None, STREAMING_MANAGER):
         return None
@@ -538,7 +538,7 @@ def agent_loops_have_one_manager(run: Run) -> str | None:
 
 @rule("config")
 def trainer_is_extended(run: Run) -> str | None:
-    """The trainer is one of verl's that the refine stage extends."""
+    """The trainer is a V1 trainer of verl that has the refine stage."""
     trainer = run.config.trainer
     if not trainer.use_v1:
         return "the online refiner extends verl's V1 trainers; set trainer.use_v1=true"
@@ -552,7 +552,7 @@ def trainer_is_extended(run: Run) -> str | None:
 
 @rule("config")
 def shared_servers_are_not_interrupted(run: Run) -> str | None:
-    """Servers that refine as well are not interrupted in the middle."""
+    """Shared servers are used only by a trainer that does not interrupt them."""
     mode = run.config.trainer.v1.trainer_mode
     if mode == "sync" or not run.blocks.streams or not run.blocks.is_shared:
         return None
@@ -564,7 +564,7 @@ def shared_servers_are_not_interrupted(run: Run) -> str | None:
 
 @rule("config")
 def separate_trainer_has_its_parts(run: Run) -> str | None:
-    """``separate_async`` has GPUs for each part, whole weights to send, and what verl asserts after Ray's start."""
+    """``separate_async`` has GPUs for each part, whole weights to send, and what verl asserts later."""
     if not _is_separate(run):
         return None
     config, blocks, num_parts = run.config, run.blocks, run.config.trainer.v1.separate_async.parameter_sync_step
@@ -614,7 +614,7 @@ def _is_megatron(run: Run) -> bool:
 
 @rule("config")
 def optimizer_is_distributed(run: Run) -> str | None:
-    """Weights are sent to the rollout from Megatron's distributed optimizer."""
+    """Megatron's optimizer is distributed: the rollout gets its weights."""
     if not _is_megatron(run) or run.config.actor_rollout_ref.actor.megatron.use_distributed_optimizer:
         return None
     return (
@@ -652,7 +652,7 @@ def adapters_have_a_bridge(run: Run) -> str | None:
 
 @rule("config")
 def stages_take_whole_groups(run: Run) -> str | None:
-    """Interleaved stages take whole groups of micro-batches: of mini-batches, to which verl fills up a batch."""
+    """Interleaved pipeline stages get whole groups of micro-batches."""
     actor, rollout = run.config.actor_rollout_ref.actor, run.config.actor_rollout_ref.rollout
     if not _is_megatron(run) or (actor.megatron.get("virtual_pipeline_model_parallel_size") or 1) == 1:
         return None
@@ -680,7 +680,7 @@ def stages_take_whole_groups(run: Run) -> str | None:
 
 @rule("machine")
 def names_are_not_hidden(run: Run) -> str | None:
-    """No module in the folder where Ray's workers look first hides a package of this project."""
+    """No module in the working folder hides a package of this project."""
     working_dir = OmegaConf.select(run.config, "ray_kwargs.ray_init.runtime_env.working_dir")
     path = run.config.reward.custom_reward_function.path or ""
     names = ["recipe", "refiner_worker", *(["reward"] if path.startswith("pkg://reward") else [])]
@@ -689,7 +689,7 @@ def names_are_not_hidden(run: Run) -> str | None:
 
 @rule("machine")
 def flash_attention_is_installed(run: Run) -> str | None:
-    """Attention that needs flash-attn has it, where this machine trains."""
+    """flash-attn is installed where the attention needs it."""
     if run.config.trainer.device == "cpu" or has_flash_attention():
         return None
     for key, model in trained_models(run.config).items():
@@ -703,7 +703,7 @@ def flash_attention_is_installed(run: Run) -> str | None:
 
 @rule("machine")
 def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
-    """Only flash attention exchanges heads where GPUs share a sequence: verl patches no other one."""
+    """Where GPUs share a sequence, attention is flash attention."""
     config = run.config
     sizes = {
         "actor_rollout_ref.model": (
@@ -745,7 +745,7 @@ def training_has_workers(run: Run) -> str | None:
 
 @rule("machine")
 def reward_model_has_nodes(run: Run) -> str | None:
-    """A reward model with GPUs of its own has nodes."""
+    """A reward model with its own GPUs has nodes."""
     model = run.config.reward.reward_model
     if not (model.enable and model.enable_resource_pool) or model.nnodes >= 1:
         return None
@@ -754,7 +754,7 @@ def reward_model_has_nodes(run: Run) -> str | None:
 
 @rule("machine")
 def machine_has_the_workers(run: Run) -> str | None:
-    """The machine has as many GPUs, or cores, as a node has workers."""
+    """The machine has a GPU (or core) for each worker of a node."""
     num_workers, num_there = run.config.trainer.n_gpus_per_node, run.files.num_devices
     if num_there is None or num_workers <= num_there:
         return None
@@ -766,7 +766,7 @@ def machine_has_the_workers(run: Run) -> str | None:
 
 @rule("machine")
 def machine_has_the_pools(run: Run) -> str | None:
-    """The machine has GPUs for all that have some of their own."""
+    """The machine has GPUs for all pools."""
     if run.files.num_devices is None:
         return None
     pools = _gpus_by_pool(run.config, run.blocks)
@@ -804,7 +804,7 @@ RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
 
 @rule("files")
 def home_is_written_out(run: Run) -> str | None:
-    """Paths of models and data do not begin with ``~``, which a shell leaves behind ``=`` and no reader expands."""
+    """Paths of models and data do not begin with ``~``, which nothing expands."""
     data = () if OmegaConf.select(run.config, "data.custom_cls.path") else ("data.train_files", "data.val_files")
     for key in ("actor_rollout_ref.model.path", "refiner.model_path", *data):  # a class of the user's reads its own
         value = OmegaConf.select(run.config, key)
@@ -816,7 +816,7 @@ def home_is_written_out(run: Run) -> str | None:
 
 @rule("files")
 def models_are_there(run: Run) -> str | None:
-    """Every model that a run reads is a model folder, where it is a folder."""
+    """Each model path that is a folder is a model folder."""
     config = run.config
     paths = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
     if run.blocks.hosts_refiner:
@@ -845,7 +845,7 @@ def tokenizer_writes_chats(run: Run) -> str | None:
 
 @rule("files")
 def refiner_has_the_policys_tokens(run: Run) -> str | None:
-    """The refiner's tokens are the policy's targets."""
+    """The refiner has the policy's tokens."""
     if not run.blocks.hosts_refiner:
         return None
     actor, refiner = run.files.tokenizer, run.files.refiner_tokenizer
@@ -859,7 +859,7 @@ def refiner_has_the_policys_tokens(run: Run) -> str | None:
 
 @rule("files")
 def external_servers_answer(run: Run) -> str | None:
-    """Every server of an external refiner answers a short chat: its URL, model and key are right."""
+    """Every external server answers a short chat: URL, model and key are right."""
     if not run.blocks.hosts_refiner or run.blocks.refiner.placement != "external":
         return None
     from refiner_worker.external import fault  # here: it imports openai
@@ -869,7 +869,7 @@ def external_servers_answer(run: Run) -> str | None:
 
 @rule("files")
 def suffix_drafts_are_installed(run: Run) -> str | None:
-    """Drafts by suffix trees have their package."""
+    """The package for suffix drafts is installed."""
     if not run.blocks.hosts_refiner or run.blocks.refiner.draft != "suffix" or find_spec(SUFFIX_PACKAGE):
         return None
     return (
@@ -880,7 +880,7 @@ def suffix_drafts_are_installed(run: Run) -> str | None:
 
 @rule("files")
 def data_have_rows(run: Run) -> str | None:
-    """Neither data set is empty, and there are prompts for a step."""
+    """Data sets have rows, and enough prompts for a step."""
     data = run.config.data
     for key, num_rows in run.files.num_rows.items():
         if num_rows == 0:
@@ -895,7 +895,7 @@ def data_have_rows(run: Run) -> str | None:
 
 @rule("files")
 def prompts_are_text(run: Run) -> str | None:
-    """The refiner reads text."""
+    """Prompts are text: the refiner reads nothing else."""
     if not run.blocks.hosts_refiner or not run.files.media:
         return None
     return f"data.train_files: its {run.files.media[0]} would not reach the refiner, which reads text; drop the column"
@@ -903,7 +903,7 @@ def prompts_are_text(run: Run) -> str | None:
 
 @rule("files")
 def no_grader_runs_answers(run: Run) -> str | None:
-    """No grader of verl's evaluates what the model writes."""
+    """No grader of verl's runs the model's answers as code."""
     if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:
         return None
     for key in run.files.num_rows:
@@ -920,7 +920,7 @@ def no_grader_runs_answers(run: Run) -> str | None:
 
 @rule("files")
 def problems_can_be_rewarded(run: Run) -> str | None:
-    """The reward function can use every row, as far as its module checks rows (``validate_row``)."""
+    """The reward function's ``validate_row``, if it has one, accepts every row."""
     for key in run.files.num_rows:
         run.files.validate_rows(key)
     return None
@@ -931,7 +931,7 @@ def problems_can_be_rewarded(run: Run) -> str | None:
 
 @rule("sizes")
 def policy_reads_prompt_and_response(run: Run) -> str | None:
-    """The policy's model reads as much as its engine is told, and a prompt with its response."""
+    """The policy's context holds prompt and response, and what its engine is told."""
     shape, rollout, data = run.plan.policy_shape, run.config.actor_rollout_ref.rollout, run.config.data
     if shape is None or not shape.max_positions:
         return None
@@ -949,7 +949,7 @@ def policy_reads_prompt_and_response(run: Run) -> str | None:
 
 @rule("sizes")
 def refiner_reads_prompt_and_response(run: Run) -> str | None:
-    """The refiner's context holds a prompt and a response, and its model can read it."""
+    """The refiner's context holds prompt and response, and its model can read it."""
     plan = run.plan
     if plan.least_model_len <= plan.max_model_len <= plan.max_positions:
         return None
@@ -961,7 +961,7 @@ def refiner_reads_prompt_and_response(run: Run) -> str | None:
 
 @rule("sizes")
 def shared_servers_read_it_too(run: Run) -> str | None:
-    """Servers that are shared read the refiner's prompt as well."""
+    """Shared servers can read the refiner's prompt."""
     own = run.config.actor_rollout_ref.rollout.max_model_len
     if run.blocks.refiner.placement != "shared" or not own or own >= run.plan.max_model_len:
         return None
@@ -973,7 +973,7 @@ def shared_servers_read_it_too(run: Run) -> str | None:
 
 @rule("sizes")
 def heads_are_cut_evenly(run: Run) -> str | None:
-    """Tensor-parallel ranks have equally many attention heads, as vLLM and Megatron ask."""
+    """Tensor-parallel ranks have equally many attention heads."""
     actor, policy = run.config.actor_rollout_ref, run.plan.policy_shape
     cut = [("actor_rollout_ref.rollout", actor.rollout, policy)]
     if run.blocks.hosts_refiner:
@@ -1004,7 +1004,7 @@ def replicas_fit(run: Run) -> str | None:
 
 @rule("sizes")
 def replicas_align_with_nodes(run: Run) -> str | None:
-    """Replicas take equal parts of a node, or whole nodes, and leave none over: verl slices its pools so."""
+    """Replicas take equal parts of a node, or whole nodes, with no GPU left over."""
     size, num_gpus = run.plan.replica_size, run.plan.refiner_gpus
     per_node = run.blocks.refiner.n_gpus_per_node or run.config.trainer.n_gpus_per_node
     is_aligned = (per_node % size == 0 or size % per_node == 0) and num_gpus % size == 0
@@ -1018,5 +1018,5 @@ def replicas_align_with_nodes(run: Run) -> str | None:
 
 @rule("sizes")
 def memory_is_there(run: Run) -> str | None:
-    """What is sure to be in memory at any moment of a step fits (``recipe/sizing/refusals.py``)."""
+    """What is surely in memory at any moment of a step fits (``recipe/sizing/refusals.py``)."""
     return refusal(run.plan.footprint(run.config, run.blocks))

@@ -45,39 +45,39 @@ class ConstraintConfig:
     """How accepted refinements act on the policy."""
 
     mode: Mode = "sft"
-    """``none``: verl's own step, nothing is refined. ``penalty``: Eq. 6 as a token-level penalty in the advantages (the
-    paper's way). ``sft``: the cross-entropy of accepted refinements in the actor's loss. ``lagrangian``: both, as the
-    two terms of the gradient of -eta E[D]."""
+    """``none``: verl's own step, no refinement. ``penalty``: Eq. 6 as a token-level penalty in the advantages (the
+    paper's way). ``sft``: the cross-entropy of accepted refinements in the actor's loss. ``lagrangian``: both terms of
+    the gradient of -eta E[D]."""
     eta: Number | None = None
-    """Weight of the constraint; 0 gives verl's own numbers. With a schedule, its value in the first step. Null: 1e-3 in
-    mode ``penalty`` (Appendix B of the paper), 0.03 in ``sft``, 0.01 in ``lagrangian``; 0.03 in place, untuned."""
+    """Weight of the constraint; 0 gives verl's numbers. With a schedule: the value of the first step. Null: 1e-3 in
+    ``penalty`` (Appendix B of the paper), 0.03 in ``sft``, 0.01 in ``lagrangian``; in place 0.03, untuned."""
     eta_schedule: EtaSchedule = "constant"
-    """``constant``; ``linear`` or ``cosine`` towards 0 after the last step; ``adaptive``: D <= delta (Eq. 5)."""
+    """``constant``; ``linear`` or ``cosine``: to 0 after the last step; ``adaptive``: keeps D <= delta (Eq. 5)."""
     delta: PositiveNumber | None = None
-    """Bound on ``constraint/divergence_per_token`` for ``adaptive``, in nats per token."""
+    """``adaptive``: bound on ``constraint/divergence_per_token``, in nats per token."""
     target: Target = "rewrite"
-    """What a response is charged for. ``rewrite``: the tokens of a' (Eq. 6). ``in_place``: its own tokens, each for
-    log pi_theta - log pi_0, where pi_0 has read the better answer (``refiner.in_place_template``): modes ``penalty``,
-    and ``sft`` with the cross-entropy of a' beside it. ``constant``: one for each token, a control."""
+    """What a response is charged for. ``rewrite``: the tokens of a' (Eq. 6). ``in_place``: each of its own tokens, by
+    log pi_theta - log pi_0, where pi_0 has read the better answer (``refiner.in_place_template``); in ``penalty``, or
+    in ``sft`` beside the cross-entropy. ``constant``: 1 for each token, a control."""
     in_place_clip: PositiveNumber | None = None
-    """A token is charged at most so many nats in place, either way; null: no limit."""
+    """Largest charge of a token in place, in nats, either way. Null: no limit."""
     reward_gate: bool | Literal["failed"] = True
-    """Which responses are constrained. ``true``: those with a better refinement (Eq. 6). ``false``: all whose
-    refinement has a reward (the paper's ablation, Fig. 7), or all, where nothing is refined. ``failed``, in place only:
-    those below the maximal reward whose group has a solved sibling, which stands where a' would; nothing is decoded."""
+    """Which responses are constrained. ``true``: those with a better refinement (Eq. 6). ``false``: all with a rewarded
+    refinement (the paper's ablation, Fig. 7), or all if nothing is refined. ``failed``, in place only: those below the
+    maximal reward in a group with a solved sibling, which stands for a'; nothing is decoded."""
     alignment: Alignment = "position"
-    """Which token of a' a token of a is charged for: ``position`` (Eq. 6) or ``diff`` (only what the edit took out)."""
+    """Which token of a' a token of a is charged for. ``position``: the same position (Eq. 6). ``diff``: only tokens
+    that the edit changed."""
     credit: Credit | None = None
-    """Where the penalty acts. ``return_to_go``: in the advantages, behind the group's normalisation (the paper's way).
-    ``in_reward``: D / min(len a, len a') in the response's reward, before it. Null: ``return_to_go``; in mode
-    ``lagrangian`` all of D on each token of the response, so that both terms are one gradient; in place each token's
-    own charge, as verl charges KL."""
+    """Where the penalty acts. ``return_to_go``: in the advantages, after the group's normalisation (the paper's way).
+    ``in_reward``: D / min(len a, len a') in the reward, before it. Null: ``return_to_go``; in ``lagrangian`` all of D
+    on each token, so that both terms are one gradient; in place each token's own charge, as verl charges KL."""
     sft_normaliser: Literal["batch", "accepted"] = "batch"
-    """What the cross-entropy is divided by: as the policy's loss (``batch``), so that it fades as fewer refinements are
-    accepted, or the tokens of ``accepted`` refinements."""
+    """Divisor of the cross-entropy. ``batch``: as the policy's loss, so it fades as fewer refinements are accepted.
+    ``accepted``: the tokens of accepted refinements."""
     rescue_dead_groups: bool = False
-    """Keep groups with equal rewards if any refinement improves on them, even when DAPO would filter them out. They
-    contribute only cross-entropy, so this needs ``sft`` or ``lagrangian``."""
+    """Keep groups with equal rewards if a refinement improves on them, also when DAPO would filter them out. They add
+    cross-entropy only: needs ``sft`` or ``lagrangian``."""
 
     @property
     def first_eta(self) -> float:
@@ -117,9 +117,9 @@ class RecordsConfig:
     """What is written of rollouts and refinements, for reports (``run_files.py``)."""
 
     path: str = from_key("run_dir") + "/refinements"
-    """Folder, on a file system that all nodes see, or the URL of one that fsspec knows (``s3://...``)."""
+    """A folder that all nodes see, or a URL that fsspec knows (``s3://...``)."""
     max_rollouts_per_step: NotNegative | None = None
-    """At most so many of a step, those with an accepted refinement first; null is all, 0 none."""
+    """Most responses recorded of a step, accepted refinements first. Null: all; 0: none."""
 
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)
@@ -127,12 +127,11 @@ class MeasureConfig:
     """What is measured beside what a step needs."""
 
     num_kl_rollouts: NotNegative | None = None
-    """Responses a step, at most, on which KL(pi_theta || pi_0) is measured with the refiner; 0: none. Null: 64, but
-    none where ``constraint.mode=none``, so that such a run has no second model, and with placement ``external``.
-    Where verl has a reference worker (static KL), its log-probs of all responses are used instead; with placements
-    ``shared`` and ``external`` the actor's without its adapter."""
+    """Most responses of a step on which KL(pi_theta || pi_0) is measured with the refiner; 0: none. Null: 64; 0 with
+    ``constraint.mode=none`` (so no second model is needed) and with placement ``external``. With a reference worker
+    (static KL): all responses, by its log-probs. With ``shared`` and ``external``: by the actor without its adapter."""
     cross_entropy_all_every: NotNegative = 10
-    """Measure the cross-entropy over all refinements, not only accepted ones, every so many steps; 0: never."""
+    """Every so many steps, measure the cross-entropy over all refinements, not only accepted ones. 0: never."""
 
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)
@@ -140,8 +139,7 @@ class SizingConfig:
     """The machine that a run is sized for: what ``dry_run=true`` says of memory (``docs/cluster.md``)."""
 
     gpu_memory_gib: PositiveNumber | None = None
-    """Memory of a GPU, in GiB: what cannot fit is refused. Null: this machine's; where it has none, nothing is said of
-    what fits."""
+    """Memory of a GPU in GiB, to refuse what cannot fit. Null: this machine's; without a GPU nothing is checked."""
 
 
 BLOCKS: dict[str, type] = {

@@ -42,7 +42,7 @@ _AS_PREPARED = "as scripts/prepare_data.py writes them"
 
 @rule("files")
 def prompts_are_chats(run: Run) -> str | None:
-    """The first prompts of each file, read by the run's data class, are messages that the chat template writes."""
+    """The first prompts of each file, read by the run's data class, pass the chat template."""
     name = run.config.data.prompt_key
     for key in run.files.num_rows:
         for file, part in run.files.data(key).items():
@@ -68,7 +68,7 @@ def prompts_are_chats(run: Run) -> str | None:
 
 @rule("files")
 def prompts_are_short_enough(run: Run) -> str | None:
-    """``filter_overlong_prompts`` leaves a batch to train on, and a prompt to validate with."""
+    """``filter_overlong_prompts`` leaves enough prompts to train on and one to validate with."""
     data = run.config.data
     for key, enough in {"train_files": data.train_batch_size, "val_files": 1}.items():
         dataset, found = run.files.dataset(key), 0
@@ -90,7 +90,7 @@ def prompts_are_short_enough(run: Run) -> str | None:
 
 @rule("files")
 def rows_can_be_rewarded(run: Run) -> str | None:
-    """The reward is there, and the columns that it reads; in a dry run verl's and ours reward a made-up answer."""
+    """The reward function exists and its columns are there. A dry run calls verl's and ours."""
     reward, dry_run = run.config.reward, run.files.is_dry_run
     path, name = reward.custom_reward_function.path, reward.custom_reward_function.name
     if reward.reward_model.enable and path is None:
@@ -130,7 +130,7 @@ def rows_can_be_rewarded(run: Run) -> str | None:
 
 @rule("files")
 def agent_loops_have_their_files(run: Run) -> str | None:
-    """The files of agent loops and of their tools are there."""
+    """Files of agent loops and tools exist."""
     for key in AGENT_FILES:
         path = OmegaConf.select(run.config.actor_rollout_ref.rollout, key)
         try:
@@ -144,7 +144,7 @@ def agent_loops_have_their_files(run: Run) -> str | None:
 
 @rule("files")
 def checkpoint_can_be_resumed(run: Run) -> str | None:
-    """The checkpoint that the run resumes is there, and of as many workers."""
+    """The checkpoint to resume exists, with the same number of workers."""
     trainer = run.config.trainer
     mode, path = trainer.resume_mode, trainer.resume_from_path or None
     if mode not in RESUME_MODES:
