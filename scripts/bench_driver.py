@@ -188,7 +188,7 @@ def main() -> None:
             *("platform=cpu", f"actor_rollout_ref.model.path={found.stdout.strip()}", f"run_dir={folder}"),
             "constraint.mode=penalty",
             *(f"data.max_response_length={arguments.tokens}", f"data.train_batch_size={arguments.responses // GROUP}"),
-            *(f"actor_rollout_ref.rollout.n={GROUP}"),
+            f"actor_rollout_ref.rollout.n={GROUP}",
         ]
         with initialize_config_module("recipe.online_refiner.config", version_base=None):
             config = compose("online_refiner", overrides=overrides)
