@@ -97,14 +97,14 @@ def page(rules: Protocol, path: Path) -> str:
 
 TITLE = """# Every table of {stem}.yaml
 
-Written by `python -m recipe.lab.findings docs/results/{stem}.yaml` from the metrics beside this file. What they say, the
-rules, and the limits: [results.md](../results.md).
+Written by `python -m recipe.lab.findings docs/results/{stem}.yaml` from the metrics beside this file. What they say,
+the rules, and the limits: [results.md](../results.md).
 
 `calibrate` and `tune`: mean outcomes by learning rate or weight, what was taken in bold. *Outcome*: interquartile mean
-over runs. *P*: the probability that a run of one arm is above one of the other. In brackets: 95 % intervals by bootstrap
-over runs, too narrow for so few. *Step*: held-out share. Reward and what follows: means over the last five steps. *Not
-compiling*: of all answers. *KL*: to the reference model, nats a token. *Accepted*: refinements with a higher reward, by
-all rollouts. Blank: not measured, or 0 in every step.
+over runs. *P*: the probability that a run of one arm is above one of the other. In brackets: 95 % intervals by
+bootstrap over runs, too narrow for so few. *Step*: held-out share. Reward and what follows: means over the last five
+steps. *Not compiling*: of all answers; 0 where nothing is compiled. *KL*: to the reference model, nats a token.
+*Accepted*: refinements with a higher reward, by all rollouts. Blank: not measured, or 0 in every step.
 
 """
 
