@@ -454,7 +454,7 @@ def rescued_groups_learn_something(run: Run) -> str | None:
         not in NO_GROUP_ESTIMATORS,
         "algorithm.filter_groups.metric=reward": not is_filtered or filters.metric == "reward",
         "algorithm.use_kl_in_reward=false: that KL would be silenced too": not algorithm.use_kl_in_reward,
-        "refiner.placement=dedicated, shared or external, streaming: DAPO's filter looks at refined groups": blocks.streams
+        "refiner.placement=dedicated, shared or external: DAPO's filter looks at refined groups": blocks.streams
         or not is_filtered,
     }
     missing = [what for what, holds in why.items() if not holds]
