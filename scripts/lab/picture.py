@@ -1,4 +1,4 @@
-"""Draw the README's picture from committed runs: the policy's reward rises, and fewer refinements are accepted.
+"""Draw the README's picture from committed runs: three arms' rewards, and how often a refinement is better.
 
 Usage: ``python scripts/lab/picture.py [docs/results/fading.png]``
 """
@@ -13,28 +13,40 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-ARM = "dapo-sft-seed"
-PANELS = {"reward/mean": "reward of the policy", "refiner/improvement_ratio": "share of accepted refinements"}
+ARMS = {"dapo-sft": "with the refiner", "dapo-none": "no constraint", "dapo-kl_in_loss": "static KL"}
+PANELS = {
+    "reward/mean": "reward of the policy",
+    "refiner/improvement_ratio": "share of responses that a refinement beats",
+}
+
+
+def mean_by_step(arm: str, metric: str) -> dict[int, float]:
+    """Return the mean over an arm's runs."""
+    values: dict[int, list[float]] = defaultdict(list)
+    with (RESULTS / "lab_final.csv").open() as stream:
+        for row in csv.DictReader(stream):
+            if row["run"].startswith(f"{arm}-seed") and row[metric]:
+                values[int(row["step"])].append(float(row[metric]))
+    most = max(map(len, values.values()))
+    return {step: mean(found) for step, found in sorted(values.items()) if len(found) == most}
 
 
 def main() -> None:
-    """Draw each run of the arm thin, and their mean."""
+    """Draw the reward of three arms, and what the refiner of the first one does."""
     file = Path(sys.argv[1]) if sys.argv[1:] else RESULTS / "fading.png"
-    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(9, 2.4), layout="constrained")
-    for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
-        runs: dict[str, dict[int, float]] = defaultdict(dict)
-        with (RESULTS / "lab_final.csv").open() as stream:
-            for row in csv.DictReader(stream):
-                if row["run"].startswith(ARM) and row[name]:
-                    runs[row["run"]][int(row["step"])] = float(row[name])
-        for run in runs.values():
-            axis.plot(list(run), list(run.values()), color="tab:blue", alpha=0.25, linewidth=0.8)
-        steps = sorted(set.intersection(*(set(run) for run in runs.values())))
-        axis.plot(steps, [mean(run[step] for run in runs.values()) for step in steps], color="tab:blue", linewidth=2)
+    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(9, 2.6), layout="constrained")
+    for axis, (metric, title) in zip(axes, PANELS.items(), strict=True):
+        for arm, name in ARMS.items():
+            if metric == "reward/mean" or arm == "dapo-sft":
+                steps = mean_by_step(arm, metric)
+                axis.plot(list(steps), list(steps.values()), label=name, linewidth=2 if arm == "dapo-sft" else 1.2)
         axis.set_title(title, fontsize=10)
-        axis.set_xlabel(f"step ({len(runs)} runs, and their mean)", fontsize=8)
+        axis.set_xlabel("step", fontsize=8)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].legend(fontsize=8)
     figure.savefig(file, dpi=100)
 
 
