@@ -121,7 +121,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with path.open("rb") as file:
         lines = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
         try:
-            for number, line in enumerate(io.TextIOWrapper(lines, encoding="utf-8"), start=1):
+            for number, line in enumerate(io.TextIOWrapper(lines, encoding="utf-8-sig"), start=1):
                 if not line.strip():
                     continue
                 value = read_json(line, where := f"{path} line {number}")

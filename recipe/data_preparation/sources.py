@@ -154,6 +154,6 @@ def _apps_problem(folder: Path) -> Record:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        return path.read_text(encoding="utf-8-sig") if path.is_file() else ""
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: {error}") from error

@@ -98,7 +98,8 @@ class Bench:
                 request=request,
             )
             said = await self._reward(rollout, ids)
-            rollout.reward, rollout.feedback = said["score"], str(said.get("feedback") or "")
+            words = said.get("feedback")
+            rollout.reward, rollout.feedback = said["score"], "" if words is None else str(words)
             return rollout
 
         return list(await asyncio.gather(*map(one, range(num_samples))))

@@ -26,13 +26,14 @@ DEEP_PROBLEM = {
 }
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+def write(path: Path, rows: list[dict[str, object]], encoding: str = "utf-8") -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding=encoding)
     return str(path)
 
 
 def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
-    problems, solutions = write(tmp_path / "p", PROBLEMS), write(tmp_path / "s", SOLUTIONS)
+    problems = write(tmp_path / "p", PROBLEMS, "utf-8-sig")  # with the mark that Windows writes
+    solutions = write(tmp_path / "s", SOLUTIONS)
     result = subprocess.run(
         [sys.executable, "-m", "reward.score", "--problems", problems, "--solutions", solutions, "--workers", "2"],
         capture_output=True,
