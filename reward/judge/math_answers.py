@@ -94,8 +94,11 @@ def grade_math(found: str, answer: str) -> tuple[str, float, str]:
 
 def is_equal(found: str, expected: str) -> bool:
     """Whether math-verify finds two answers equal, which differ as text."""
-    if math_text.is_words(math_text.as_text(expected)):  # to it a word is a product of letters, in any order
+    text = math_text.as_text(expected)
+    if math_text.is_words(text):  # to it a word is a product of letters, in any order
         return False
+    if math_text.is_written(text):
+        return math_text.as_text(found).casefold().removesuffix(" am").removesuffix(" pm") == text.casefold()
     if math_text.is_compound(found) or math_text.is_compound(expected):
         return math_text.is_same_compound(found, expected)
     bases = set(_BASE.findall(found))  # math-verify drops them

@@ -2,7 +2,7 @@
 
 import re
 
-from reward.extract import end_of_thoughts, without_end_marks
+from reward.extract import without_end_marks
 
 MAX_ANSWER_CHARS = 2000
 _BRACE = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)  # of a box, escaped, or any other
@@ -30,6 +30,8 @@ _BETWEEN_BOXES = re.compile(
     r"(?:[\s$,;&]|\\[()\[\],;! ]|\\?q?quad|\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b|\b[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
 )
 
+_END_OF_THOUGHTS = re.compile("</think(?:ing)?>")
+
 
 def find_answer(text: str) -> str | None:
     r"""The final answer in a response, or None.
@@ -41,7 +43,7 @@ def find_answer(text: str) -> str | None:
     ("thus it is $4$."); or else the whole text, if that is one line.
     """
     text = without_end_marks(text)
-    begin = end_of_thoughts(text)
+    begin = max((thoughts.end() for thoughts in _END_OF_THOUGHTS.finditer(text)), default=0)
     return _find(text[begin:]) or (_find(text) if begin else None)
 
 

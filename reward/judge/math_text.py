@@ -6,6 +6,7 @@ Upper and lower case count in formulas (`r` and `R` are two variables), and not 
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from math import gcd
 from unicodedata import normalize
 
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
@@ -33,6 +34,7 @@ NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     *(("~", " "), ("\u2212", "-"), ("\u00b1", r"\\pm "), ("\u221e", r"\\infty "), ("\u00b7", r"\\cdot ")),
     *(("\u2264", r"\\le "), ("\u2265", r"\\ge "), ("\u2103", r"^\\circ C"), ("\u2109", r"^\\circ F"), ("\u00b2", "^2")),
     *(("\u00b3", "^3"), (r"\+ ?/ ?-", r"\\pm "), ("\u00b0|\\\\degree(?![a-z])", r"^\\circ ")),
+    (r"(\\(?:text|textrm|mathrm|mbox) ?\{[^{}^]*[a-zA-Z]) ?\^ ?(?:\{([23])\}|([23])) ?\}", r"\1}^\2\3"),  # \text{cm^2}
     *((r"\\varnothing", r"\\emptyset"), (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi ")),
     ("[\u00bc-\u00be\u2153-\u215e]", lambda x: r"\frac{{{}}}{{{}}}".format(*normalize("NFKC", x[0]).split("\u2044"))),
     ("(?:\\d[\u0304-\u0307])+", lambda x: r"\overline{{{}}}".format("".join(filter(str.isdigit, x[0])))),
@@ -73,6 +75,8 @@ _CHOICE = re.compile(
 )
 """An option by its letter, also where it is written out behind it, and no second one."""
 _OPTIONS = re.compile(r"[A-H]{2,8}")
+_WRITTEN = re.compile(r"\d+(?:-\d+)+|\d+(?:/\d+){2,}|\d+(?: \d+)+|0[xX][0-9a-fA-F]+|0\d?:\d\d|\d{1,2}:0\d")
+_CLOCK = re.compile(r"(\d{1,2}):(\d\d)")
 _JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:]|\band\b")
 _NAME = re.compile(r" ?((?:[A-DF-HJ-Za-df-hj-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi))(?:_(?:\w|\{\w+\}))?)")
 _NO_VALUE = re.compile(r"[<>]|(?<![\\a-zA-Z])[a-zA-Z]|\\(?:approx|neq?|leq?|geq?|lt|gt|in|sim|equiv)(?![a-zA-Z])")
@@ -123,6 +127,16 @@ def as_text(answer: str) -> str:
 def is_words(text: str) -> bool:
     """Whether a text is words and no formula: letters with a run of three, and no `x - y` or `A and C`."""
     return _WORDS.fullmatch(text) is not None and _NO_WORDS.search(text) is None
+
+
+def is_written(text: str) -> bool:
+    """Whether a text of digits is no formula: a date, a score, a range, a list, hexadecimal digits, a time of day.
+
+    `10:30` is a time, since a ratio is given in lowest terms; `2:3` and `3:10` are ratios.
+    """
+    clock = _CLOCK.fullmatch(text)
+    is_reducible = clock is not None and gcd(*map(int, clock.groups())) != 1
+    return is_reducible or _WRITTEN.fullmatch(text) is not None
 
 
 def is_same_text(found: str, expected: str) -> bool:

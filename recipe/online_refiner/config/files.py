@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ from recipe.online_refiner.config.fields import RefinementConfig
 FORMATS = (".parquet", ".json", ".jsonl")
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
 """Where ``RLHFDataset`` copies ``hdfs://`` files without ``data.cache_dir``."""
+
+
+def wrong_with_extra_info(row: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a row's ``extra_info``, which verl reads as an object, if anything is."""
+    info = row.get("extra_info")
+    return None if isinstance(info, dict | None) else f"extra_info is {type(info).__name__}; give an object, or nothing"
 
 
 def one_line(error: BaseException) -> str:
@@ -171,7 +178,7 @@ class Files:
             return
         try:
             validate = getattr(load_module(reward.path), "validate_row", None)
-        except Exception as error:  # a user's module may raise anything
+        except (Exception, SystemExit) as error:  # a user's module may raise anything
             raise ValueError(f"reward.custom_reward_function.path={reward.path}: {error}") from error
         limits = OmegaConf.select(reward, "reward_kwargs.limits")
         if validate is None:
@@ -183,6 +190,8 @@ class Files:
             for row in part.select_columns(names):
                 if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
                     raise ValueError(f"data.{key}: a row has no reward_model.ground_truth; see scripts/prepare_data.py")
+                if wrong := wrong_with_extra_info(row):
+                    raise ValueError(f"data.{key}: {wrong}")
                 try:
                     validate(row, limits=limits)
                 except ValueError as error:

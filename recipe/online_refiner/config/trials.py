@@ -23,7 +23,7 @@ from verl.utils.tokenizer import normalize_token_ids
 
 from recipe.online_refiner.config.checks import Run, rule
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
-from recipe.online_refiner.config.files import one_line
+from recipe.online_refiner.config.files import one_line, wrong_with_extra_info
 from recipe.online_refiner.pairs import Rollout
 
 NUM_FIRST = 4
@@ -49,8 +49,12 @@ def prompts_are_chats(run: Run) -> str | None:
             if name not in part.column_names:
                 return f"{_lacks(key, file, part, name)}; set data.prompt_key, or write prompts {_AS_PREPARED}"
             for index in _first_of(part, name):
-                if wrong := _wrong_with(part[index][name], is_text=run.blocks.hosts_refiner):
-                    return f"data.{key}: row {index} of {Path(file).name}: {wrong}"
+                row = part[index]
+                where = f"data.{key}: row {index} of {Path(file).name}"
+                if wrong := _wrong_with(row[name], is_text=run.blocks.hosts_refiner):
+                    return f"{where}: {wrong}"
+                if wrong := wrong_with_extra_info(row):
+                    return f"{where}: {wrong}"
         for where, row in _first_rows(run, key):
             if "raw_prompt" not in row:
                 return f"{where} has no raw_prompt, which verl's agent loops read: let data.custom_cls give it"
@@ -98,7 +102,7 @@ def rows_can_be_rewarded(run: Run) -> str | None:
     try:
         get_custom_reward_fn(run.config)
         resolve_reward_manager_cls(run.config)
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         return (
             f"reward.custom_reward_function.path={path}, name={name}, reward.reward_manager.name="
             f"{reward.reward_manager.name}: {one_line(error)}"
@@ -154,8 +158,12 @@ def checkpoint_can_be_resumed(run: Run) -> str | None:
             f"trainer.resume_from_path={path} with trainer.resume_mode={mode}: set resume_path with a path, or neither"
         )
     if mode == "auto":
-        with contextlib.redirect_stdout(io.StringIO()):  # it says what it looks for
-            path = find_latest_ckpt_path(trainer.default_local_dir)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # it says what it looks for
+                path = find_latest_ckpt_path(trainer.default_local_dir)
+        except ValueError:
+            file = Path(trainer.default_local_dir, "latest_checkpointed_iteration.txt")
+            return f"trainer.resume_mode=auto: {file} holds no step; write one into it, or remove it"
     if path is None:
         return None
     name, folder, num_workers = (
@@ -168,7 +176,7 @@ def checkpoint_can_be_resumed(run: Run) -> str | None:
     if not re.fullmatch(r".*global_step_\d+", path):
         return f"{name}: give a folder whose name ends with global_step_ and the step, without a slash"
     for role in ("actor", *(["critic"] if run.config.algorithm.adv_estimator in CRITIC_ESTIMATORS else [])):
-        if not (folder / role).is_dir():
+        if not (folder / role).is_dir() or not any((folder / role).iterdir()):
             return f"{name}: no {role} in it; give a checkpoint that verl has finished"
         sizes = {int(one.name.split("_")[3]) for one in (folder / role).glob("model_world_size_*_rank_*.pt")}
         if sizes and num_workers not in sizes:
@@ -184,13 +192,15 @@ def _lacks(key: str, file: str, part: datasets.Dataset, column: str) -> str:
 
 
 def _first_of(part: datasets.Dataset, prompt_key: str) -> list[int]:
-    """Return the first rows of a file, and the first of each sequence of roles and types of content."""
+    """Return the first rows of a file, and the first of each data source, sequence of roles and types of content."""
     num_rows = min(part.num_rows, NUM_SCANNED)
+    rows = part.select(range(num_rows))
+    sources = rows["data_source"] if "data_source" in part.column_names else [None] * num_rows
     first: dict[Any, int] = {}
-    for index, prompt in enumerate(part.select(range(num_rows))[prompt_key]):
+    for index, (prompt, source) in enumerate(zip(rows[prompt_key], sources, strict=True)):
         messages = prompt if isinstance(prompt, list) and all(isinstance(one, dict) for one in prompt) else [{}]
         shape = tuple((one.get("role"), type(one.get("content"))) for one in messages)
-        first.setdefault((type(prompt), shape), index)
+        first.setdefault((str(source), type(prompt), shape), index)
     return sorted({*range(min(NUM_FIRST, num_rows)), *first.values()})
 
 

@@ -369,6 +369,7 @@ def test_a_checkpoint_to_resume(
         for name in names:
             (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / folder / name).touch()
+    (tmp_path / "global_step_8" / "actor").mkdir(parents=True, exist_ok=True)  # a disk was full
     config.trainer.resume_mode, config.trainer.resume_from_path = mode, path and f"{tmp_path}/{path}"
     if message is None:
         checked(config)
@@ -379,7 +380,15 @@ def test_a_checkpoint_to_resume(
 
 
 @pytest.mark.parametrize(
-    ("tracker", "message"), [("4", None), ("5", "no actor in it"), ("6", "of 8 workers"), ("7", None), ("x", "x")]
+    ("tracker", "message"),
+    [
+        ("4", None),
+        ("5", "no actor in it"),
+        ("6", "of 8 workers"),
+        ("7", None),
+        ("x", "holds no step"),
+        ("8", "no actor in it"),
+    ],
 )
 def test_the_last_checkpoint(config: DictConfig, tmp_path: Path, tracker: str, message: str | None) -> None:
     config.trainer.default_local_dir = str(tmp_path)
@@ -429,6 +438,35 @@ def test_one_reward_of_a_made_up_answer(
         checked(config)
     else:
         assert error_of(config).endswith(f" [{rule}]")
+
+
+def test_a_module_of_a_reward_that_ends_the_program(config: DictConfig, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import sys\nsys.exit('usage: own FILE')\n")
+    config.reward.custom_reward_function.path = f"{tmp_path}/own.py"
+    assert "usage: own FILE" in error_of(config) and error_of(config).endswith(" [rows-can-be-rewarded]")
+
+
+def test_each_data_source_is_tried_wherever_it_begins(config: DictConfig, tmp_path: Path) -> None:
+    config.dry_run = True
+    config.reward.custom_reward_function.path = None
+    rows = pandas.read_parquet(config.data.train_files).iloc[[0] * 12].assign(data_source="openai/gsm8k")
+    rows["reward_model"] = [{"style": "rule", "ground_truth": "4"}] * len(rows)
+    for last, rule in (("openai/gsm8k", None), ("mine", "rows-can-be-rewarded")):
+        rows.iloc[-1, rows.columns.get_loc("data_source")] = last
+        rows.to_parquet(tmp_path / "rows.parquet")
+        config.data.train_files = config.data.val_files = f"{tmp_path}/rows.parquet"
+        if rule is None:
+            checked(config)
+        else:
+            assert "(data source mine)" in error_of(config) and error_of(config).endswith(f" [{rule}]")
+
+
+def test_extra_info_that_is_text(config: DictConfig, tmp_path: Path) -> None:
+    pandas.read_parquet(config.data.train_files).assign(extra_info="{}").to_parquet(tmp_path / "rows.parquet")
+    config.data.train_files = f"{tmp_path}/rows.parquet"
+    assert "data.train_files: extra_info is str; give an object" in error_of(config)
+    config.reward.custom_reward_function.path = None
+    assert "data.train_files: row 0 of rows.parquet: extra_info is str; give an object" in error_of(config)
 
 
 def test_an_unknown_reward_manager(config: DictConfig) -> None:

@@ -99,6 +99,8 @@ def points(answer: object, response: str) -> float | None:
         ("<think>\nFirst \\boxed{73}\n</think>\n<answer> 72 </answer>", "72"),
         ("<think>\nSo \\boxed{72}\n</think>\nWe did it.\nDone.", "72"),
         ("<think>\nSo \\boxed{72}\n</think>\n", "72"),
+        ("<think>\\boxed{73}</think> The answer is 72.", "72"),
+        ("Thinking: \\boxed{73}?</think>72", "72"),
         ("#### 72<|im_end|>", "72"),
         ("42", "42"),
         ("a\nb", None),
