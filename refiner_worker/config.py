@@ -32,63 +32,54 @@ class RefinerConfig:
     model_path: str = from_key("actor_rollout_ref.model.path")
     """The reference model pi_0: a Hugging Face folder or hub id. Default: the actor's initial model."""
     placement: Literal["colocated", "dedicated", "shared", "external"] = "colocated"
-    """Where pi_0 runs. ``colocated``: on the training GPUs, awake in the refine stage only. ``dedicated``: on its own
-    GPUs, always awake. ``shared``: on the rollout servers, asked without the adapter; the policy is a LoRA on pi_0.
-    ``external``: on servers that somebody else hosts (``url``)."""
+    """Where pi_0 runs. ``colocated``: on the training GPUs. ``dedicated``: on its own GPUs. ``shared``: on the rollout
+    servers; the policy is a LoRA on pi_0. ``external``: on servers that somebody else hosts (``url``)."""
     url: str | list[str] | None = None
-    """Placement ``external``: the base URL of an OpenAI-compatible server (``http://host:8000/v1``), or a list of
-    them."""
+    """Placement ``external``: the URL of an OpenAI-compatible server (``http://host:8000/v1``), or a list."""
     served_model_name: str | None = None
     """Placement ``external``: the model to ask for. Null: the first that the server lists."""
     api_key_env: str | None = None
     """Placement ``external``: the name of the environment variable with the key, on every node. Null: no key."""
     extra_body: dict[str, Any] | None = None
-    """Placement ``external``: more fields of every request, such as ``{reasoning_effort: low}``. Null as a value
-    removes a field: ``{temperature: null}``."""
+    """Placement ``external``: more fields of every request. Null as a value removes one: ``{temperature: null}``."""
     nnodes: int = 1
     """Placement ``dedicated``: number of nodes."""
     n_gpus_per_node: int | None = None
     """Placement ``dedicated``: GPUs on each node."""
     streaming: bool | None = None
-    """Refine each group as soon as its last response has its reward, while other groups are being written. Null: yes,
-    unless the placement is ``colocated``."""
+    """Refine each group once its last response has its reward, during the rollout. Null: yes, unless ``colocated``."""
     num_replicas: Positive | None = None
     """Number of replicas. Null: as many as fit on the placement's GPUs."""
     template: str = "general"
     """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, or your Jinja2 file."""
     in_place_template: str = "answer"
-    """With ``constraint.target=in_place``: what pi_0 reads before it scores the response. ``answer``: question and
-    better answer. ``bare``: the prompt alone (static KL). ``other``: the answer to another problem, a control. Or your
-    Jinja2 file."""
+    """Target ``in_place``: what pi_0 reads before it scores the response. ``answer``: question and better answer.
+    ``bare``: the prompt alone. ``other``: the answer to another problem, a control. Or your Jinja2 file."""
     context: list[Told] = Field(default=["feedback"])
-    """What the refiner is told beside question, response and reward, if the template shows it: ``feedback`` (the reward
-    function's words), ``sibling`` (the best response of the group, if better), ``solution`` (``extra_info.solution`` or
-    ``answer``, else the ground truth). A refiner that sees an answer copies it: watch ``refiner/copied``."""
+    """What the refiner is also told, if the template shows it: ``feedback`` (the reward function's words), ``sibling``
+    (the group's best response), ``solution``. A refiner that sees an answer copies it: watch ``refiner/copied``."""
     response_length: Positive = from_key("data.max_response_length")
-    """Longest refinement in tokens, kept tokens included. A refinement cut here fails. Default: the longest
-    response."""
+    """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
     max_model_len: int | None = None
-    """Context length of the refiner in tokens. Null: template + prompt + response + refinement."""
+    """Context length of the refiner in tokens. Null: as long as needed."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Sampling temperature of the refiner; 0 is greedy."""
     skip_reward_at_least: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Do not refine responses with this reward or more. Set the maximal reward (APPS: 1.0)."""
     imitate_solved: bool = False
-    """Mode ``sft``: a response that reaches ``skip_reward_at_least`` is its own refinement. With
-    ``max_refinements_per_group=0`` a control for what the refiner adds."""
+    """Mode ``sft``: a response that reaches ``skip_reward_at_least`` is its own refinement."""
     max_refinements_per_group: NotNegative | None = None
     """Refine at most this many responses to a prompt, the lowest rewards first. Null: all; 0: none."""
     keep_prefix: bool = False
-    """Begin the refinement with the response's first tokens, as far as pi_0 would have written them. Costs one more
-    prefill, saves about half of the decoded tokens."""
+    """Begin the refinement with the response's first tokens, as far as pi_0 would have written them."""
     draft: Draft | None = None
-    """Speculative decoding for the refiner: ``ngram`` (lookup in its prompt) or ``suffix`` (suffix trees, package
-    arctic-inference). Null: none. Not with placement ``shared``."""
+    """Speculative decoding for the refiner: ``ngram`` (lookup in its prompt) or ``suffix`` (package arctic-inference).
+    Null: none. Not with placement ``shared``."""
     request_timeout_s: Seconds = 600
     """Seconds from sending a request to its reward; later refinements fail."""
     on_replica_death: Literal["restart", "continue", "stop"] = "restart"
     """What follows in the next step: ``restart`` the replica (the run ends if that fails), ``continue`` with the rest,
-    or ``stop`` the run. The step itself loses refinements only."""
+    or ``stop`` the run."""
     rollout: dict[str, Any] = Field(default_factory=dict)
     """Overrides of verl's rollout block for the replicas: engine arguments, memory, parallelism."""
 

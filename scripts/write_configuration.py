@@ -28,12 +28,9 @@ run_dir: runs/${trainer.project_name}/${trainer.experiment_name}
 HEAD = """\
 # Every key of this extension
 
-All other keys are verl's own, and any can be set behind a preset. `dry_run=true` checks a config with its models and
-data, prints who runs where, and exits. A mistake is one line that says what to set, before Ray starts.
-
-What the keys of `constraint` do to the gradient: [constraint.md](constraint.md). Where the refiner lives and what it
-costs: [hosting.md](hosting.md). `python scripts/write_configuration.py` writes this page from
-[refiner_worker/config.py](../refiner_worker/config.py) and [fields.py](../recipe/online_refiner/config/fields.py).
+All other keys are verl's own. `dry_run=true` checks a config with its models and data, prints who runs where, and
+exits. `python scripts/write_configuration.py` writes this page. More about the keys of `constraint`:
+[constraint.md](constraint.md); about the refiner's placement and cost: [hosting.md](hosting.md).
 
 | key of the run | meaning | default |
 |---|---|---|
@@ -49,11 +46,9 @@ RULES_HEAD = """\
 ## What is checked
 
 Rules of [checks.py](../recipe/online_refiner/config/checks.py) and
-[trials.py](../recipe/online_refiner/config/trials.py), checked before Ray starts.
-An error line ends with the rule's id.
+[trials.py](../recipe/online_refiner/config/trials.py), checked before Ray starts. An error is one line: it says what to
+set and ends with the rule's id.
 
-| id | rule | needs |
-|---|---|---|
 """
 
 
@@ -81,11 +76,7 @@ def page() -> str:
     for block, fields in BLOCKS.items():
         rows = [f"| `{block}.{name}` | {meaning} | `{default}` |" for name, default, meaning in fields_of(fields)]
         parts.append("\n".join([f"## `{block}`", "", "| key | meaning | default |", "|---|---|---|", *rows, ""]))
-    checked = [
-        f"| `{rule_id(rule)}` | {(rule.__doc__ or '').strip()} | {needs} |\n"
-        for needs, rules in RULES.items()
-        for rule in rules
-    ]
+    checked = [f"- `{rule_id(rule)}`: {(rule.__doc__ or '').strip()}\n" for rules in RULES.values() for rule in rules]
     return "\n".join([*parts, RULES_HEAD + "".join(checked).replace("``", "`")])
 
 

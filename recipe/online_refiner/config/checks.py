@@ -727,7 +727,7 @@ def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
 
 @rule("machine")
 def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
-    """Engines that sleep cannot use expandable segments. vLLM turns them off, but it reads one of torch's two names."""
+    """Engines that sleep do not get torch's expandable segments."""
     name, variables = "PYTORCH_ALLOC_CONF", "ray_kwargs.ray_init.runtime_env.env_vars"
     value = OmegaConf.select(run.config, f"{variables}.{name}") or os.environ.get(name, "")
     if run.config.trainer.device == "cpu" or "expandable_segments:true" not in value.replace(" ", "").lower():

@@ -45,39 +45,38 @@ class ConstraintConfig:
     """How accepted refinements act on the policy."""
 
     mode: Mode = "sft"
-    """``none``: verl's own step, no refinement. ``penalty``: Eq. 6 as a token-level penalty in the advantages (the
-    paper's way). ``sft``: the cross-entropy of accepted refinements in the actor's loss. ``lagrangian``: both terms of
-    the gradient of -eta E[D]."""
+    """``none``: verl's own step. ``penalty``: Eq. 6 as a penalty in the advantages (the paper's way). ``sft``: the
+    cross-entropy of accepted refinements in the loss. ``lagrangian``: both, as the gradient of -eta E[D]."""
     eta: Number | None = None
-    """Weight of the constraint; 0 gives verl's numbers. With a schedule: the value of the first step. Null: 1e-3 in
-    ``penalty`` (Appendix B of the paper), 0.03 in ``sft``, 0.01 in ``lagrangian``; in place 0.03, untuned."""
+    """Weight; 0 gives verl's numbers. With a schedule: of the first step. Null: 1e-3 in ``penalty`` (the paper's
+    Appendix B), 0.03 in ``sft``, 0.01 in ``lagrangian``; in place 0.03, untuned."""
     eta_schedule: EtaSchedule = "constant"
     """``constant``; ``linear`` or ``cosine``: to 0 after the last step; ``adaptive``: keeps D <= delta (Eq. 5)."""
     delta: PositiveNumber | None = None
     """``adaptive``: bound on ``constraint/divergence_per_token``, in nats per token."""
     target: Target = "rewrite"
-    """What a response is charged for. ``rewrite``: the tokens of a' (Eq. 6). ``in_place``: each of its own tokens, by
-    log pi_theta - log pi_0, where pi_0 has read the better answer (``refiner.in_place_template``); in ``penalty``, or
-    in ``sft`` beside the cross-entropy. ``constant``: 1 for each token, a control."""
+    """What a response is charged for. ``rewrite``: the tokens of a' (Eq. 6). ``in_place`` (``penalty``, ``sft``): each
+    of its own tokens, by log pi_theta - log pi_0, where pi_0 has read the better answer. ``constant``: 1 for each
+    token, a control."""
     in_place_clip: PositiveNumber | None = None
     """Largest charge of a token in place, in nats, either way. Null: no limit."""
     reward_gate: bool | Literal["failed"] = True
     """Which responses are constrained. ``true``: those with a better refinement (Eq. 6). ``false``: all with a rewarded
-    refinement (the paper's ablation, Fig. 7), or all if nothing is refined. ``failed``, in place only: those below the
-    maximal reward in a group with a solved sibling, which stands for a'; nothing is decoded."""
+    refinement (the paper's ablation), or all if nothing is refined. ``failed``, in place only: those below the maximal
+    reward in a group with a solved sibling, which stands for a'."""
     alignment: Alignment = "position"
     """Which token of a' a token of a is charged for. ``position``: the same position (Eq. 6). ``diff``: only tokens
     that the edit changed."""
     credit: Credit | None = None
     """Where the penalty acts. ``return_to_go``: in the advantages, after the group's normalisation (the paper's way).
-    ``in_reward``: D / min(len a, len a') in the reward, before it. Null: ``return_to_go``; in ``lagrangian`` all of D
-    on each token, so that both terms are one gradient; in place each token's own charge, as verl charges KL."""
+    ``in_reward``: per token in the reward, before it. Null: ``return_to_go``; in ``lagrangian`` all of D on each token;
+    in place each token's own charge."""
     sft_normaliser: Literal["batch", "accepted"] = "batch"
-    """Divisor of the cross-entropy. ``batch``: as the policy's loss, so it fades as fewer refinements are accepted.
+    """Divisor of the cross-entropy. ``batch``: the policy loss's, so it fades as fewer refinements are accepted.
     ``accepted``: the tokens of accepted refinements."""
     rescue_dead_groups: bool = False
-    """Keep groups with equal rewards if a refinement improves on them, also when DAPO would filter them out. They add
-    cross-entropy only: needs ``sft`` or ``lagrangian``."""
+    """Keep groups with equal rewards if a refinement improves on them, also when DAPO would filter them out. Needs
+    ``sft`` or ``lagrangian``."""
 
     @property
     def first_eta(self) -> float:
@@ -127,9 +126,8 @@ class MeasureConfig:
     """What is measured beside what a step needs."""
 
     num_kl_rollouts: NotNegative | None = None
-    """Most responses of a step on which KL(pi_theta || pi_0) is measured with the refiner; 0: none. Null: 64; 0 with
-    ``constraint.mode=none`` (so no second model is needed) and with placement ``external``. With a reference worker
-    (static KL): all responses, by its log-probs. With ``shared`` and ``external``: by the actor without its adapter."""
+    """Most responses of a step on which KL(pi_theta || pi_0) is measured; 0: none. Null: 64; 0 with
+    ``constraint.mode=none`` and placement ``external``. With static KL: all, by the reference worker's log-probs."""
     cross_entropy_all_every: NotNegative = 10
     """Every so many steps, measure the cross-entropy over all refinements, not only accepted ones. 0: never."""
 

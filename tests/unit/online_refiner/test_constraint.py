@@ -141,7 +141,7 @@ def test_garbage_where_nothing_is_charged_does_not_leak() -> None:
     assert torch.equal(charged_by_hand(dirty), charged_by_hand(torch.tensor(LOG_PROBS)))
 
 
-# ---- credit: `x - y <eos>` with the refinement `x + y <eos>`, of docs/constraint.md; the policy gives `+` 0.2
+# ---- credit: `x - y <eos>` with the refinement `x + y <eos>`; the policy gives `+` 0.2
 
 ETA, OWN_REWARDS = 0.1, [0, 0, 0, -0.3]
 PROBABILITIES = [0.9, 0.2, 0.8, 0.9]
