@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 from typing import Any
 
 from reward.judge import JudgeLostError, UnjudgeableError, ask
@@ -69,7 +70,7 @@ class Problem:
         limits = limits or Limits()
         fields = _as_object(input_output, where)
         fn_name = None if fields.get("fn_name") == "" else fields.get("fn_name")
-        if fn_name is not None and not (isinstance(fn_name, str) and fn_name.isidentifier()):
+        if fn_name is not None and not (isinstance(fn_name, str) and fn_name.isidentifier() and not iskeyword(fn_name)):
             raise ValueError(f"{where}: fn_name is {fn_name!r}: give a Python name, or none for a stdin problem")
         problem = functools.partial(cls, problem_id=str(problem_id), fn_name=fn_name, starter_code=starter_code)
         if "test_code" in fields:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipe.data_preparation.fields import Dropped, Record, question_in
+from recipe.data_preparation.fields import BROKEN, Dropped, Record, question_in
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row
 from recipe.data_preparation.rows import QUESTION, Row, Screen, apps_row, dialogue_row, solutions_of, starter_of
 from recipe.data_preparation.sources import READERS, read_records
@@ -89,6 +89,8 @@ def _questions(source: str) -> Iterator[str]:
             question = question_in(record, "question", "problem", "prompt", "text")
         except Dropped as dropped:
             reason = str(dropped)
+            if dropped.reason == BROKEN:
+                raise ValueError(f"--benchmarks {source}: {reason}") from dropped
         else:
             yield question
     if question is None:
@@ -227,7 +229,10 @@ def _convert(
         val_fraction=arguments.val_fraction,
         extra=extra,
     )
-    print(f"{card.summary()}; see {arguments.output / 'card.md'}")
+    shares = {"train": 1, "val": arguments.val_fraction}
+    few = f"; too few rows for --val-fraction {arguments.val_fraction}: no "
+    missing = "".join(f"{few}{split}.parquet" for split, share in shares.items() if share and not card.kept[split])
+    print(f"{card.summary()}; see {arguments.output / 'card.md'}{missing}")
 
 
 def _problem_lines(record: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:

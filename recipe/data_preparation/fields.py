@@ -1,14 +1,20 @@
 """What a record's columns hold: one definition of what is missing, and of what is text, for every reader of rows."""
 
+import json
+import re
 from typing import Any
 
 Record = dict[str, Any]
+BROKEN = "broken row"
+"""The only column of a record that its file does not hold whole: why; also the reason that drops it."""
 ROLES = {
     **{role: role for role in ("system", "user", "assistant", "tool", "developer")},
     **dict.fromkeys(("human", "prompter"), "user"),
     **dict.fromkeys(("gpt", "bot", "model", "chatgpt"), "assistant"),
 }
 """Names of who speaks, and what chat templates call them."""
+_CHAT = re.compile(r"""\s*(\[\s*\]\s*$|(array\()?\[?\s*\{[^{}]*?["'](role|from|content)["']\s*:)""")
+"""How messages begin that are written as text: as JSON, or as Python or numpy print them."""
 
 
 class Dropped(Exception):
@@ -41,7 +47,9 @@ def given(record: Record, *names: str) -> Any:
 
 
 def wanted(record: Record, reason: str, *names: str) -> Dropped:
-    """Return that a record has none of these columns, or nothing in them."""
+    """Return that a record has none of these columns, or nothing in them, or is broken."""
+    if BROKEN in record:
+        return Dropped(BROKEN, record[BROKEN])
     return Dropped(reason, f"give a column {' or '.join(names)}; there are {', '.join(map(str, record)) or 'none'}")
 
 
@@ -67,12 +75,17 @@ def question_in(record: Record, *names: str) -> str:
 
 
 def messages_in(value: Any, reason: str) -> list[dict[str, str]]:
-    """Return chat messages up to the last one of the user: a text is one.
+    """Return chat messages up to the last one of the user: a text is one, unless it is JSON of messages.
 
     Raises:
         Dropped: For this reason: there is no such message, or one that is no text.
     """
-    if isinstance(value, str):
+    if isinstance(value, str) and _CHAT.match(value):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise Dropped(reason, f"messages as text that is no JSON ({error}): give a list or its JSON") from error
+    elif isinstance(value, str):
         value = {"role": "user", "content": value}
     speakers, contents = [], []
     for message in value if isinstance(value, list) else [value]:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from recipe.data_preparation.fields import Dropped, Record, given, messages_in, question_in, text_in, wanted
+from recipe.data_preparation.fields import Dropped, Record, given, is_missing, messages_in, question_in, text_in, wanted
 from reward.judge import JudgeLostError
 from reward.problem import Problem
 
@@ -146,7 +146,7 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
 
 
 def solutions_of(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the reference solutions of an APPS record, each with why it does not compile, if so."""
+    """Yield the reference solutions of an APPS record, each with why it is none, if so."""
     solutions = given(record, "solutions")
     if isinstance(solutions, str):
         try:
@@ -154,6 +154,9 @@ def solutions_of(record: Record) -> Iterator[tuple[str, str]]:
         except ValueError:
             solutions = [solutions]  # the code itself
     for solution in solutions if isinstance(solutions, list) else ():
+        if is_missing(solution):
+            yield "", "it is empty"
+            continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
@@ -200,11 +203,12 @@ class Screen:
             Dropped: ``duplicate`` or ``overlaps with a benchmark``.
         """
         text = "\n".join(message["content"] for message in row["prompt"])
-        identity = identity_of(text)
+        question = row["extra_info"].get("question") or text  # without what all prompts of a source say
+        identity = identity_of(question)
         if identity in self._seen:
             raise Dropped("duplicate")
         self._seen.add(identity)
-        for part in (text, row["extra_info"].get("question", "")):  # without what all prompts of a source say
+        for part in (text, question):
             if not self.benchmark_parts.isdisjoint(self._parts(part)):
                 raise Dropped("overlaps with a benchmark")
 

@@ -3,13 +3,13 @@
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 
-from recipe.data_preparation.fields import Record
+from recipe.data_preparation.fields import BROKEN, Record
 from reward.problem import read_json
 
 _LISTS = ("data", "rows", "records", "examples")
@@ -36,7 +36,7 @@ def read_records(source: str, split: str, config: str | None = None) -> Iterator
             raise ValueError(f"{source}: no such file or folder")
         import datasets  # here: wrong options need not wait seconds for it
 
-        records = iter(datasets.load_dataset(source, config, split=split, streaming=True))
+        records = _of_dataset(datasets.load_dataset(source, config, split=split, streaming=True))
     number = 0
     for number, record in enumerate(records, start=1):  # noqa: B007
         yield record
@@ -57,7 +57,7 @@ def _of_folder(path: Path, split: str, config: str | None) -> Iterator[Record]:
             if split not in found:
                 raise ValueError(f"{path}: no split {split} in it: set --split to one of {', '.join(sorted(found))}")
             found = found[split]
-        yield from found
+        yield from _of_dataset(found)
         return
     if not any(_kind_of(file) in READERS for file in (*path.glob("*"), *path.glob("*/*"))):
         raise ValueError(
@@ -77,6 +77,8 @@ def _of_file(path: Path, split: str) -> Iterator[Record]:
         raise ValueError(f"{path}: give a file that ends in one of {', '.join(READERS)}, maybe compressed")
     try:
         yield from READERS[kind](path, split)
+    except UnicodeDecodeError as error:
+        raise _no_utf8(path, error) from error
     except Exception as error:  # each format's package has errors of its own
         raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
@@ -119,17 +121,57 @@ def _as_record(value: Any, where: str) -> Record:
 
 
 def _table(path: Path, split: str) -> Iterator[Record]:
+    """Each row by its columns; one that is not what the columns say is BROKEN, and costs no other row."""
     csv.field_size_limit(sys.maxsize)
     with _opened(path) as file:
-        dialect = "excel-tab" if _kind_of(path) == ".tsv" else "excel"
-        yield from csv.DictReader(file, dialect=dialect, restkey="cells without a column")
+        rows = csv.reader(file, "excel-tab" if _kind_of(path) == ".tsv" else "excel", strict=True)
+        names = next(filter(None, rows), [])
+        if "\0" in "".join(names):
+            raise ValueError(f"{path}: its first line has null characters, as UTF-16 has: give UTF-8")
+        while True:
+            start = rows.line_num + 1
+            try:
+                cells = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                if "end of data" in str(error):
+                    raise ValueError(f"{path} line {start}: a quote that opens in this row is never closed") from error
+                where = f"line {start}" if start == rows.line_num else f"lines {start} to {rows.line_num}, one row"
+                yield {BROKEN: f"{where}: {error}: close each quote, and write one within quotes twice"}
+                continue
+            if any(cells[len(names) :]):
+                what = f"it has {len(cells)} cells for {len(names)} columns: put quotes around a cell with a separator"
+                yield {BROKEN: f"line {start}: {what}"}
+            elif cells:
+                yield {**dict.fromkeys(names), **dict(zip(names, cells, strict=False))}
 
 
 def _parquet(path: Path, split: str) -> Iterator[Record]:
     import pyarrow.parquet as pq
 
-    for batch in pq.ParquetFile(path).iter_batches():
-        yield from batch.to_pylist()
+    file = pq.ParquetFile(path)
+    yield from _as_written((row for batch in file.iter_batches() for row in batch.to_pylist()), file.schema_arrow)
+
+
+def _of_dataset(dataset: Any) -> Iterator[Record]:
+    yield from _as_written(dataset, dataset.features.arrow_schema if dataset.features else ())
+
+
+def _as_written(records: Iterable[Record], schema: Iterable[Any]) -> Iterator[Record]:
+    """Floats of less than 64 bits are the shortest decimals that they stand for: 0.1, not 0.10000000149011612."""
+    short = {field.name: field.type for field in schema if "float" in str(field.type)}  # 64 bits are called double
+    for record in records:
+        yield {name: _shortest(value, short[name]) if name in short else value for name, value in record.items()}
+
+
+def _shortest(value: Any, kind: Any) -> Any:
+    if isinstance(value, list):
+        return [_shortest(one, getattr(kind, "value_type", kind)) for one in value]
+    if isinstance(value, dict):
+        return {name: _shortest(one, kind.field(name).type) for name, one in value.items()}
+    is_short = isinstance(value, float) and str(kind) in ("float", "halffloat")
+    return float(str(kind.to_pandas_dtype()(value))) if is_short else value
 
 
 READERS: dict[str, Callable[[Path, str], Iterator[Record]]] = {
@@ -156,4 +198,8 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig") if path.is_file() else ""
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise _no_utf8(path, error) from error
+
+
+def _no_utf8(path: Path, error: UnicodeDecodeError) -> ValueError:
+    return ValueError(f"{path} is no text in UTF-8 ({error}): give UTF-8")

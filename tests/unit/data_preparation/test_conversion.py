@@ -37,10 +37,9 @@ def write_problem(root: Path, name: str, question: str, tests: Any, starter: str
 def apps(tmp_path: Path) -> Path:
     root = tmp_path / "apps" / "train"
     solutions = ["print(sum(map(int, input().split())))", "return 3", "print 3"]
+    add_list = ["", "def total(values):\n    return sum(values)"]
     write_problem(root, "0000", "Add two numbers.", STDIN, solutions=solutions)
-    write_problem(
-        root, "0001", "Add a list.", CALL, "def total(values):", ["def total(values):\n    return sum(values)"]
-    )
+    write_problem(root, "0001", "Add a list.", CALL, "def total(values):", add_list)
     write_problem(root, "0002", "No tests at all.", "")
     write_problem(root, "0003", "Empty tests.", {"inputs": [], "outputs": []})
     write_problem(root, "0004", "Broken.", '{"inputs": [')
@@ -60,9 +59,9 @@ def test_apps_folders_with_every_fault(apps: Path, tmp_path: Path) -> None:
     result = prepared("apps", str(apps), "--output", str(output), "--val-fraction", "0", *options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("10 records: 2 train, 0 val; dropped: 1 broken JSON, 1 duplicate, ")
-    assert result.stdout.split(";")[2].strip() == "2 solutions do not compile"
+    assert result.stdout.split(";")[2].strip() == "3 solutions do not compile"
     card = (output / "card.md").read_text()
-    assert "left out: 2\n- 0000, solution 1: 'return' outside function (solution.py, line 1)\n- 0000, " in card
+    assert "left out: 3\n- 0000, solution 1: 'return' outside function (solution.py, line 1)\n- 0000, " in card
     reasons = {
         **{"no tests": ["0002", "0003"], "broken JSON": ["0004"], "unequal lengths": ["0005"], "no question": ["0006"]},
         **{"duplicate": ["0007"], "overlaps with a benchmark": ["0008"]},
@@ -79,6 +78,9 @@ def test_apps_folders_with_every_fault(apps: Path, tmp_path: Path) -> None:
     assert "def total(values):" in rows[1]["prompt"][0]["content"]
     assert parse_ground_truth(rows[1]["reward_model"]["ground_truth"]).fn_name == "total"
     assert rows[0]["extra_info"]["solution"] == "print(sum(map(int, input().split())))"
+    assert rows[1]["extra_info"]["solution"] == "def total(values):\n    return sum(values)"
+    assert "- 0001, solution 0: it is empty" in card
+    assert len((output / "solutions.jsonl").read_text().splitlines()) == 2
 
 
 def test_tests_that_a_question_shows_are_its_examples() -> None:

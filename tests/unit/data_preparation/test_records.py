@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -137,9 +138,27 @@ def test_content_is_text_in_whatever_shape(record: Row, expected: list[str]) -> 
     assert prompt(record) == [("user", text) for text in expected]
 
 
+@pytest.mark.parametrize("column", ["messages", "prompt", "conversations"])
+@pytest.mark.parametrize("value", [[USER], [{"from": "human", "value": USER["content"]}], USER, [{"id": 1, **USER}]])
+def test_messages_may_be_json_text(column: str, value: Any) -> None:
+    assert prompt({column: json.dumps(value)}) == [("user", USER["content"])]
+    assert math_row({"problem": json.dumps(value), "answer": 1}, 0, "m")["extra_info"]["question"] == USER["content"]
+
+
+@pytest.mark.parametrize("text", ["[1, 2]: is it JSON?", "{1, 2} is a set", '[{"a": 1}]', "[role: user]"])
+def test_text_in_brackets_is_no_chat(text: str) -> None:
+    assert prompt({"prompt": text}) == [("user", text)]
+
+
 @pytest.mark.parametrize(
     "record",
     [
+        {"messages": str([USER])},
+        {"messages": str([{"content": "a {b}", "role": "user"}])},
+        {"messages": f"[{USER}\n {USER}]"},
+        {"messages": f"array([{USER}], dtype=object)"},
+        {"messages": json.dumps([USER])[:-9]},
+        {"messages": "[]"},
         {"messages": [{"role": "user", "content": None}]},
         {"messages": [{"role": "system", "content": None}, USER]},
         {"messages": [{"role": "user", "content": [TEXT, {"type": "image_url", "image_url": "a.png"}]}]},
@@ -171,6 +190,7 @@ def test_what_is_no_text_is_dropped_by_name(record: Row) -> None:
         ('{"a": 1}', []),
         ("7", []),
         ([None, 7, "print(1)"], ["print(1)"]),
+        (["", " \n", "print(1)"], ["print(1)"]),
     ],
 )
 def test_solutions_are_a_list_or_its_json(solutions: Any, expected: list[str]) -> None:
@@ -208,6 +228,15 @@ def test_duplicates_are_the_same_problem(first: str, second: str, is_duplicate: 
             screen.check(dialogue_row({"prompt": f"Compute {second}"}, 1, "d"))
     else:
         screen.check(dialogue_row({"prompt": f"Compute {second}"}, 1, "d"))
+
+
+@pytest.mark.parametrize("build", [math_row, gsm8k_row])
+def test_duplicates_are_found_by_the_question(build: Callable[..., Row]) -> None:
+    screen = Screen([])
+    screen.check(build({"question": "What is the capital of Peru?", "answer": "Lima"}, 0, "m"))
+    screen.check(build({"question": "What is the capital of Chile?", "answer": "Santiago"}, 1, "m"))
+    with pytest.raises(Dropped, match="duplicate"):
+        screen.check(build({"question": "what is the capital of peru", "answer": "Lima"}, 2, "m"))
 
 
 def test_a_short_benchmark_is_no_other_problem() -> None:
@@ -292,7 +321,97 @@ def test_an_empty_cell_holds_nothing(tmp_path: Path) -> None:
     assert label(record) == "0"
 
 
+def of_table(tmp_path: Path, text: str, name: str = "rows.csv") -> tuple[dict[str, str], list[str]]:
+    """Answers by question, and what the card lists as dropped."""
+    (tmp_path / name).write_text(text)
+    result = prepared("math", f"{tmp_path}/{name}", "--output", f"{tmp_path}/out", "--val-fraction", "0")
+    assert result.returncode == 0, result.stderr
+    rows = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    kept = {row["extra_info"]["question"]: row["reward_model"]["ground_truth"] for row in rows}
+    return kept, [line for line in (tmp_path / "out" / "card.md").read_text().splitlines() if ": line" in line]
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ("Compute f(1,2).,5", "line 3: it has 3 cells for 2 columns"),
+        ('"A 5" pipe, how long?",5', "line 3: ',' expected after '\"'"),
+        ('"Compute 1,5\nWhat is 9?,9\n"Compute, please, 2","2"', "lines 3 to 5, one row: ',' expected after"),
+    ],
+)
+def test_a_row_that_is_not_what_the_columns_say_is_dropped_by_name(rows: str, named: str, tmp_path: Path) -> None:
+    kept, (dropped,) = of_table(
+        tmp_path, f'problem,answer\n"What, is 3?",3,\n{rows}\n"What\nis ""4""?",4\nWhat is 6"?,6\n'
+    )
+    assert kept == {"What, is 3?": "3", 'What\nis "4"?': "4", 'What is 6"?': "6"}
+    assert dropped.startswith(f"- 1: {named}")
+    assert "## Dropped, broken row: 1" in (tmp_path / "out" / "card.md").read_text()
+    options = ("--output", f"{tmp_path}/other", "--benchmarks", f"{tmp_path}/rows.csv")
+    assert named.partition(":")[0] in prepared("gsm8k", "--generated", "9", *options).stderr
+
+
+def test_a_stray_quote_in_a_table_with_tabs(tmp_path: Path) -> None:
+    kept, dropped = of_table(tmp_path, 'problem\tanswer\n"A 5" pipe\t5\nWhat is 3, or 4?\t3\n', "rows.tsv")
+    assert (kept, len(dropped)) == ({"What is 3, or 4?": "3"}, 1)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "save_to_disk", "hub"])
+def test_short_floats_are_the_decimals_that_were_written(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = [1234.56, 16777.1, 0.1]
+    columns = {
+        "answer": pa.array(written, pa.float32()),
+        "list": pa.array([[number] for number in written], pa.list_(pa.float32())),
+        "object": pa.array([{"x": number} for number in written], pa.struct([("x", pa.float32())])),
+        "half": pa.array(np.array([0.1, 2.5, 3.3], np.float16)),
+        "double": pa.array([1234.56005859375, None, 1e16]),
+    }
+    table = pa.table({"problem": ["What?"] * 3, **columns})
+    source = str(tmp_path)
+    if kind in ("save_to_disk", "hub"):
+        dataset = datasets.Dataset(datasets.table.InMemoryTable(table))
+        if kind == "hub":
+            monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: dataset.to_iterable_dataset())
+            source = "some/dataset"
+        else:
+            dataset.save_to_disk(source)
+    else:
+        pq.write_table(table, tmp_path / "rows.parquet")
+        source += "/rows.parquet" if kind == "file" else ""
+    found = list(read_records(source, "train"))
+    assert [label(record) for record in found] == ["1234.56", "16777.1", "0.1"]
+    assert [record["list"] for record in found] == [[number] for number in written]
+    assert [record["object"] for record in found] == [{"x": number} for number in written]
+    assert [record["half"] for record in found] == [0.1, 2.5, 3.3]
+    assert [record["double"] for record in found] == columns["double"].to_pylist()
+
+
+def test_the_last_line_says_which_file_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(ROWS))
+
+    def last_line(val_fraction: str) -> str:
+        options = ("--output", f"{tmp_path}/{val_fraction}", "--val-fraction", val_fraction)
+        return prepared("math", f"{tmp_path}/a.jsonl", *options).stdout.splitlines()[-1]
+
+    assert last_line("0.05").endswith("; too few rows for --val-fraction 0.05: no val.parquet")
+    assert last_line("0.999").endswith("; too few rows for --val-fraction 0.999: no train.parquet")
+    assert last_line("0").endswith("card.md")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
+def test_a_table_in_another_encoding_is_told_to_be_utf8(name: str, encoding: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes("problem,answer\nHow much café?,5\n".encode(encoding))
+    error = prepared("math", f"{tmp_path}/{name}", "--output", f"{tmp_path}/out").stderr
+    assert name in error and error.endswith("give UTF-8\n") and error.count("\n") == 1
+
+
 WRONG: dict[str, tuple[str, str]] = {
+    "open.csv": (
+        'problem,answer\nWhat?,1\n\n"Compute 1,5\nWho?,2\n',
+        "open.csv line 4: a quote that opens in this row is never closed",
+    ),
     "empty.jsonl": ("", "no record in it"),
     "blank.jsonl": ("\n\n", "no record in it"),
     "empty.json": ("", "no record in it"),

@@ -68,6 +68,7 @@ def test_wrapped_outputs_are_unwrapped_only_if_all_are_wrapped() -> None:
         ({"inputs": [3], "outputs": ["3"], "fn_name": "f"}, "input 0 is int: give the list"),
         ({"inputs": [[3]], "outputs": [3], "fn_name": 3}, "fn_name is 3: give a Python name"),
         ({"inputs": ["3"], "outputs": ["3"], "fn_name": 0}, "fn_name is 0: give a Python name"),
+        ({"inputs": [[3]], "outputs": [3], "fn_name": "class"}, "fn_name is 'class': give a Python name"),
         ({"test_code": ["assert f(1)"], "fn_name": ["f"]}, "fn_name is ['f']: give a Python name"),
         ("[" * 100_000, "input_output is nested more than 200 deep"),
         ({"inputs": [[nested(5000)]], "outputs": [1], "fn_name": "f"}, "input 0 is nested more than 200 deep"),
