@@ -443,7 +443,7 @@ def test_one_reward_of_a_made_up_answer(
 def test_a_module_of_a_reward_that_ends_the_program(config: DictConfig, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("import sys\nsys.exit('usage: own FILE')\n")
     config.reward.custom_reward_function.path = f"{tmp_path}/own.py"
-    assert "usage: own FILE" in error_of(config) and error_of(config).endswith(" [rows-can-be-rewarded]")
+    assert error_of(config).endswith("own.py: usage: own FILE [problems-can-be-rewarded]")
 
 
 def test_each_data_source_is_tried_wherever_it_begins(config: DictConfig, tmp_path: Path) -> None:
