@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import random
-import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,8 +34,12 @@ PROBE_TIMEOUT_S = 10.0
 TRIAL_TIMEOUT_S, TRIAL_TOKENS = 60.0, 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
 MAX_ANSWER_BYTES = 4 << 20
-MAX_WORDS = 300
-"""Characters of what a server says of an error."""
+MAX_TOKENS = 1 << 31
+"""More of them in a bill is a mistake."""
+MAX_WORDS, MAX_READ = 300, 2000
+"""Characters of what a server says of an error: of which a line is made, and that are looked at for it."""
+WHOLE = ("stop", "eos", "eos_token", "end_turn")
+"""Reasons for which an answer ends of itself; some servers have their own words."""
 BUSY = (408, 409, 425, 429)
 """Statuses below 500 after which the same request may be answered."""
 REFUSED = (401, 403, 407)
@@ -79,6 +82,7 @@ class ExternalClient(RefinerClient):
     servers: dict[str, Served]
     """By URL."""
     _heard_at: dict[str, float] = field(default_factory=dict)
+    _served_at: dict[str, float] = field(default_factory=dict)
     _doubted: set[str] = field(default_factory=set)
 
     @property
@@ -126,19 +130,26 @@ class ExternalClient(RefinerClient):
                 if error.status_code < 500:
                     self._heard_at[url] = time.monotonic()
                 if error.status_code < 500 and error.status_code not in BUSY:
+                    self._doubted.add(url)
                     raise RefinerRequestError(why) from None
                 pause_s = asked_pause_s(error.response.headers) or pause_s
             except Exception as error:  # whatever the network brings: openai has names for a part of it only
                 why = words(error, self.config)
             else:
                 self._heard_at[url] = time.monotonic()
+                self._doubted.add(url)
+                written = read(said, bill, secret(self.config.api_key_env))
                 self._doubted.discard(url)
-                return read(said, bill, secret(self.config.api_key_env))
+                self._served_at[url] = time.monotonic()
+                return written
             self._doubted.add(url)
             if bill.num_retries >= MIN_RETRIES:
                 self._give_up(url, since=started_at)
             if url in self.servers and self.servers.keys() <= self._doubted:
                 if time.monotonic() + pause_s > started_at + self.config.request_timeout_s:
+                    served_at = max(started_at, self._served_at.get(url, 0.0))
+                    if time.monotonic() - served_at > self.config.request_timeout_s / 2:  # others need not wait as long
+                        self.servers.pop(url, None)
                     raise RefinerRequestError(f"{why}; the next try would be too late")
                 await asyncio.sleep(pause_s)
             bill.num_retries += bool(self.servers)
@@ -176,7 +187,8 @@ def connection(
     loop: asyncio.AbstractEventLoop, url: str, api_key_env: str | None, timeout_s: float
 ) -> openai.AsyncOpenAI:
     """Return the client of a server, which lives in one event loop."""
-    return openai.AsyncOpenAI(**settings(url, api_key_env, timeout_s))
+    client = openai.DefaultAsyncHttpxClient(follow_redirects=False)  # nobody else reads questions and responses
+    return openai.AsyncOpenAI(**settings(url, api_key_env, timeout_s), http_client=client)
 
 
 class ExternalRefiner:
@@ -216,9 +228,10 @@ class ExternalRefiner:
         """Return what a server is to be asked for; None if it does not answer."""
         name, models = self._refiner.served_model_name, dict[str, str]()
         try:
-            models = listed(openai.OpenAI(**settings(url, self._refiner.api_key_env, PROBE_TIMEOUT_S)))
+            with blocking(url, self._refiner.api_key_env, PROBE_TIMEOUT_S) as server:
+                models = listed(server, PROBE_TIMEOUT_S)
         except openai.APIStatusError as error:  # one that lists nothing may still answer
-            if error.status_code >= 500:
+            if is_down(error):
                 return None
         except Exception:  # as in ExternalClient.write
             return None
@@ -234,16 +247,17 @@ def fault(config: RefinerConfig) -> str | None:
     for url in config.urls:
         names, model = list[str](), config.served_model_name
         try:
-            with openai.OpenAI(**settings(url, config.api_key_env, limit_s)) as server:
+            with blocking(url, config.api_key_env, limit_s) as server:
                 try:
-                    names = [*listed(server)]
+                    names = [*listed(server, limit_s)]
                 except openai.APIStatusError as error:
-                    if model is None and error.status_code != 404:
+                    if is_down(error) or (model is None and error.status_code not in (404, 429)):
                         raise
                 if (model := model or next(iter(names), None)) is None:
                     return f"refiner.served_model_name=null: {url} lists no model (it ends with /v1 mostly); set one"
-                create = server.chat.completions.with_raw_response.create
-                said = create(**request(config, model, "Say yes.", TRIAL_TOKENS)).content
+                create = server.chat.completions.with_streaming_response.create
+                with create(**request(config, model, "Say yes.", TRIAL_TOKENS)) as response:
+                    said = within(limit_s, response)
                 read(said, SimpleNamespace(), secret(config.api_key_env))
         except openai.RateLimitError:
             continue  # it knows who asks
@@ -257,6 +271,33 @@ def fault(config: RefinerConfig) -> str | None:
         except Exception as error:  # as in ExternalClient.write
             return f"refiner.url: nobody answers at {url} ({words(error, config)}); it ends with /v1 mostly"
     return None
+
+
+def blocking(url: str, api_key_env: str | None, timeout_s: float) -> openai.OpenAI:
+    """Return a server's client for a thread that waits."""
+    client = openai.DefaultHttpxClient(follow_redirects=False)
+    return openai.OpenAI(**settings(url, api_key_env, timeout_s), http_client=client)
+
+
+def within(limit_s: float, response: Any) -> bytes:
+    """Return what a server sends, if it comes in time.
+
+    Raises:
+        TimeoutError: It does not.
+    """
+    ends_at, sent = time.monotonic() + limit_s, bytearray()
+    for part in response.iter_bytes():
+        sent += part
+        if time.monotonic() > ends_at:
+            raise TimeoutError(f"no whole answer within {limit_s:g} s")
+        if len(sent) > MAX_ANSWER_BYTES:
+            break
+    return bytes(sent)
+
+
+def is_down(error: openai.APIStatusError) -> bool:
+    """Whether a status says that nothing answers there now; 501 is of a server that has no list of models."""
+    return error.status_code >= 500 and error.status_code != 501
 
 
 def settings(url: str, api_key_env: str | None, timeout_s: float) -> dict[str, Any]:
@@ -299,19 +340,31 @@ def read(said: bytes, bill: Bill, key: str) -> tuple[str, bool]:
         text, reason = answer["choices"][0]["message"]["content"] or "", answer["choices"][0]["finish_reason"]
     except (ValueError, LookupError, TypeError, RecursionError):
         raise RefinerRequestError("what the server sent is no chat completion") from None
-    if not isinstance(text, str) or reason not in ("stop", "length"):
+    if key and isinstance(text, str) and key in text:  # it was written with escapes
+        raise RefinerRequestError("the server repeats the key in its answer")
+    reason = reason.lower() if isinstance(reason, str) else reason
+    if not isinstance(text, str) or reason not in (*WHOLE, "length"):
         raise RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
     usage = answer.get("usage")
     for name, counted in (("num_prompt_tokens", "prompt_tokens"), ("num_generated_tokens", "completion_tokens")):
         number = usage.get(counted) if isinstance(usage, dict) else None
-        if isinstance(number, int) and number >= 0:
+        if isinstance(number, int) and 0 <= number < MAX_TOKENS:
             setattr(bill, name, number)
-    return text, reason == "stop"
+    return text, reason != "length"
 
 
-def listed(server: openai.OpenAI) -> dict[str, str]:
-    """Return the owner of each model that a server lists, in its order."""
-    return {model.id: model.owned_by or "" for model in server.models.list().data}
+def listed(server: openai.OpenAI, limit_s: float) -> dict[str, str]:
+    """Return the owner of each model that a server lists, in its order; nothing if what it sends is no list."""
+    with server.models.with_streaming_response.list() as response:
+        said = within(limit_s, response)
+    try:
+        found = json.loads(said)
+    except (ValueError, RecursionError):
+        return {}
+    rows = found.get("data") if isinstance(found, dict) else found
+    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    models = {row["id"]: row.get("owned_by") for row in rows if isinstance(row.get("id"), str)}
+    return {name: owner if isinstance(owner, str) else "" for name, owner in models.items()}
 
 
 def growing_pause_s(num_tries: int) -> float:
@@ -328,7 +381,7 @@ def asked_pause_s(headers: Mapping[str, str]) -> float | None:
         pass
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
@@ -344,9 +397,11 @@ def words(error: Exception, config: RefinerConfig) -> str:
 
 def without_key(text: str, config: RefinerConfig) -> str:
     """Return a text, shortened to one line, without the words in which a part of the key stands."""
-    text = " ".join(text.split())
-    if key := secret(config.api_key_env):
+    said = text[:MAX_READ].split()
+    if len(text) > MAX_READ:
+        del said[-1:]  # it may hold a part of the key that is too short to be known
+    if key := secret(config.api_key_env).casefold():
         size = min(6, len(key))  # of a masked one servers show the ends
         parts = {key[at : at + size] for at in range(len(key) - size + 1)} | {key[:4], key[-4:]}
-        text = re.sub(rf"\S*(?:{'|'.join(map(re.escape, sorted(parts)))})\S*", "***", text)
-    return text[:MAX_WORDS]
+        said = ["***" if any(part in word.casefold() for part in parts) else word for word in said]
+    return " ".join(said)[:MAX_WORDS]

@@ -7,6 +7,7 @@ these, so that what compares tokens (``constraint.alignment=diff``) finds no cha
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
@@ -37,7 +38,7 @@ def encode_like(text: str, response_ids: Sequence[int], tokenizer: Any) -> list[
     except (TypeError, UnicodeError):  # half a character: a lone surrogate
         return None
     whole = _decode(tokenizer, ids)
-    if whole.strip() != text.strip():
+    if whole.strip() not in (text.strip(), normalize("NFC", text).strip()):  # some tokenizers compose characters
         return None
     special = {one for one, token in tokenizer.added_tokens_decoder.items() if token.special}
     response = _decode(tokenizer, response_ids)

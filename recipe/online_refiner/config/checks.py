@@ -230,7 +230,8 @@ def external_refiner_has_urls(run: Run) -> str | None:
     parts = [urlsplit(url) for url in refiner.urls]
     if not parts or any(part.scheme not in ("http", "https") or not part.hostname for part in parts):
         return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
-    if any(part.username or part.password or part.query or part.fragment for part in parts):
+    key = os.environ.get(refiner.api_key_env or "", "").strip()
+    if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in refiner.urls):
         return "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
     if refiner.api_key_env is not None and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", refiner.api_key_env):
         return "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"

@@ -108,6 +108,7 @@ CUT = Reply(body=GOOD.body[:40], length=len(GOOD.body))
 AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
     "good": (GOOD, Verdict.ACCEPTED),
     "counts that are none": (chat("abcd", usage={"prompt_tokens": "x"}), Verdict.ACCEPTED),
+    "its own word for the end": (chat("abcd", "eos_token"), Verdict.ACCEPTED),
     "busy for an hour": (error(429, retry_after="3600"), Verdict.REQUEST),
     "busy until the end": (error(503, retry_after="inf"), Verdict.REQUEST),
     "a wrong key": (error(401, ECHO), Verdict.REQUEST),
@@ -126,6 +127,9 @@ AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
     "filtered": (chat("abcd", "content_filter"), Verdict.REQUEST),
     "unfinished": (chat("abcd", None), Verdict.REQUEST),
     "the key": (chat(f"abcd {KEY}"), Verdict.REQUEST),
+    "the key with escapes": (Reply(body=chat(f"abcd {KEY}").body.replace(b"-", b"\\u002d")), Verdict.REQUEST),
+    "sent elsewhere": (Reply(status=307, headers={"location": f"/v2?key={KEY}"}), Verdict.REQUEST),
+    "a long page of an error": (Reply(status=400, body=b"<" + KEY.encode() * 4000), Verdict.REQUEST),
     "no text": (chat(None), Verdict.EMPTY),
     "no text but a list": (chat([{"text": "x"}]), Verdict.REQUEST),
     "a control token": (chat("ab<|im_end|>cd"), Verdict.ENCODING),
@@ -157,6 +161,7 @@ AGAIN: dict[str, tuple[int, Reply]] = {
     "busy, says when": (1, error(429, retry_after="1")),
     "busy, says when by a date that is over": (1, error(429, retry_after="Wed, 21 Oct 2015 07:28:00 GMT")),
     "busy, says when in other words": (1, error(429, retry_after="soon")),
+    "busy, says when by no date": (1, error(429, retry_after=f"Wed, 21 Oct {'9' * 20} 07:28:00 GMT")),
     "an error": (1, error(500, ECHO)),
     "an error, says when": (1, error(503, retry_after="1")),
     "half an answer": (1, CUT),
@@ -174,7 +179,7 @@ def test_what_is_asked_again(tokenizer: Any, played: str, caplog: pytest.LogCapt
 
 
 NEVER: dict[str, tuple[Reply | None, bool]] = {
-    "always busy": (error(429, ECHO), True),
+    "always busy": (error(429, ECHO), False),
     "always an error": (error(502, ECHO), False),
     "nothing": (Reply(hangs=True), False),
     "always half an answer": (CUT, False),
@@ -292,7 +297,8 @@ def test_who_is_there_is_asked_before_every_step() -> None:
     there, by_name = ExternalRefiner(config(*urls)), ExternalRefiner(config(*urls, served_model_name="mine"))
     assert (there.wake_up(), by_name.wake_up()) == (0, 0)
     assert models(there) == {urls[0]: "first"}
-    assert models(by_name) == {urls[0]: "mine", urls[1]: "mine"}, "one that lists nothing may still answer"
+    expected = {url: "mine" for url in (urls[0], urls[1], urls[3])}
+    assert models(by_name) == expected, "one that lists nothing, or no list, may still answer"
     servers[0].end()
     there.wake_up()
     assert there.client().servers == {}
@@ -318,6 +324,7 @@ FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "another path, by name": (GOOD, {"url": "http://127.0.0.1:{port}", "served_model_name": MODEL}, "refiner.url: "),
     "garbage": (Reply(body=b"<html>"), {}, "refiner.url: "),
     "an answer in parts": (Reply(body=b"data: {}"), {"extra_body": {"stream": True}}, "refiner.url: "),
+    "sent elsewhere": (Reply(status=307, headers={"location": f"/v2?key={KEY}"}), {}, "refiner.url: "),
     "no key": (GOOD, {"api_key_env": KEY.replace("-", "_")}, "refiner.url: "),
 }
 
