@@ -55,6 +55,7 @@ def run(command: Path, *arguments: str, cwd: Path, status: int = 0) -> str:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 def test_commands_of_the_wheel(commands: Path, tmp_path: Path, tiny_llama: Path, letters_task: list[str]) -> None:
     where = "import recipe.online_refiner as package; print(package.__file__, package.__version__)"
     file, version = run(commands / "python", "-c", where, cwd=tmp_path).split()

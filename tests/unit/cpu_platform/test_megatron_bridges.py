@@ -72,6 +72,7 @@ assert isinstance(optimizer.__loader__, sys.modules["recipe.cpu_platform.megatro
 """
 
 
+@pytest.mark.slow
 def test_megatron_is_imported_where_an_engine_is_built_and_nowhere_else() -> None:
     command = [sys.executable, "-W", "ignore", "-c", WHO_IMPORTS]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
