@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from recipe.online_refiner.config import trials  # noqa: F401  # its rules
 from recipe.online_refiner.config.checks import RULES, rule_id
 from recipe.online_refiner.config.fields import BLOCKS
+from recipe.preflight import inputs, machine, trials  # noqa: F401  # their rules
 
 DEFAULTS = Path(__file__).parents[1] / "recipe" / "online_refiner" / "config" / "refinement" / "online.yaml"
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -46,7 +46,7 @@ RULES_HEAD = """\
 ## What is checked
 
 Rules of [checks.py](../recipe/online_refiner/config/checks.py) and
-[trials.py](../recipe/online_refiner/config/trials.py), checked before Ray starts. An error is one line: it says what to
+[preflight](../recipe/preflight), checked before Ray starts. An error is one line: it says what to
 set and ends with the rule's id.
 
 """

@@ -15,10 +15,10 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner.config.attention import choose_attention
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.online_refiner.config.fields import GONE
 from recipe.online_refiner.console import CONSOLES
+from recipe.preflight.attention import choose_attention
 
 
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
@@ -109,9 +109,9 @@ def prepare(config: DictConfig) -> str:
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    from recipe.online_refiner.config import trials  # noqa: F401  # its rules
-    from recipe.online_refiner.config.files import Files
     from recipe.online_refiner.plan import make_plan
+    from recipe.preflight import inputs, machine, trials  # noqa: F401  # their rules
+    from recipe.preflight.files import Files
 
     run.files = Files(config, blocks)
     check(run, "machine")

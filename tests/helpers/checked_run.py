@@ -3,10 +3,10 @@
 import pytest
 from omegaconf import DictConfig
 
-from recipe.online_refiner.config import trials  # noqa: F401  # its rules
 from recipe.online_refiner.config.checks import Run, check, load
-from recipe.online_refiner.config.files import Files
 from recipe.online_refiner.plan import make_plan
+from recipe.preflight import inputs, machine, trials  # noqa: F401  # their rules
+from recipe.preflight.files import Files
 
 
 def checked(config: DictConfig) -> Run:

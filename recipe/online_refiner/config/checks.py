@@ -2,21 +2,19 @@
 
 A rule is a function of a :class:`Run`. It returns None, or one line for the user: what is wrong, and which key to set.
 The line ends with the rule's id, its name with hyphens, which tests and the docs use. The first broken rule is shown.
-A new rule is a function here (in ``trials.py`` if it needs verl) and a case in its test.
+A new rule is a function here (in ``recipe/preflight`` if it looks at more than the config) and a case in its test.
 """
 
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import fsspec
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner.config.attention import FLASH, chosen_attention, has_flash_attention, trained_models
 from recipe.online_refiner.config.fields import (
     CRITIC_ESTIMATORS,
     CRITIC_FREE_ESTIMATORS,
@@ -24,15 +22,13 @@ from recipe.online_refiner.config.fields import (
     read_blocks,
 )
 from recipe.online_refiner.megatron import layout, rows_multiple
-from recipe.own_names import hidden_in
 from recipe.sizing.refusals import refusal
 from refiner_worker.config import RefinerConfig
-from refiner_worker.drafts import SUFFIX_PACKAGE
 from refiner_worker.engines import ENGINES
 
 if TYPE_CHECKING:  # they import torch and verl
-    from recipe.online_refiner.config.files import Files
     from recipe.online_refiner.plan import Plan
+    from recipe.preflight.files import Files
 
 
 @dataclass(kw_only=True)
@@ -673,257 +669,6 @@ def stages_take_whole_groups(run: Run) -> str | None:
                 f"mini-batch (actor.ppo_mini_batch_size * rollout.n / {num_shares}) are no multiple of {multiple} "
                 f"(actor_rollout_ref.{name} times the pipeline's stages); change one of them"
             )
-    return None
-
-
-# ---- what the machine has to have
-
-
-@rule("machine")
-def names_are_not_hidden(run: Run) -> str | None:
-    """No module in the working folder hides a package of this project."""
-    working_dir = OmegaConf.select(run.config, "ray_kwargs.ray_init.runtime_env.working_dir")
-    path = run.config.reward.custom_reward_function.path or ""
-    names = ["recipe", "refiner_worker", *(["reward"] if path.startswith("pkg://reward") else [])]
-    return hidden_in([os.getcwd() if working_dir is None else working_dir], names)
-
-
-@rule("machine")
-def flash_attention_is_installed(run: Run) -> str | None:
-    """flash-attn is installed where the attention needs it."""
-    if run.config.trainer.device == "cpu" or has_flash_attention():
-        return None
-    for key, model in trained_models(run.config).items():
-        if chosen_attention(model) == FLASH:
-            return (
-                f"{key}.override_config.attn_implementation={FLASH}, but flash-attn is not installed: leave it out, or "
-                "install flash-attn (WITH_FLASH_ATTN=1 bash scripts/setup.sh)"
-            )
-    return None
-
-
-@rule("machine")
-def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
-    """Where GPUs share a sequence, attention is flash attention."""
-    config = run.config
-    sizes = {
-        "actor_rollout_ref.model": (
-            "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
-            "actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size",
-        ),
-        "critic.model": ("critic.fsdp.ulysses_sequence_parallel_size",),
-    }
-    for model_key, model in trained_models(config).items():
-        if (chosen_attention(model) or FLASH).startswith("flash_attention"):
-            continue
-        for key in sizes[model_key]:
-            if (OmegaConf.select(config, key) or 1) > 1:
-                return (
-                    f"{key}={OmegaConf.select(config, key)} needs flash-attn, and the attention is "
-                    f"{chosen_attention(model)}: set it to 1, or install flash-attn (WITH_FLASH_ATTN=1 bash "
-                    f"scripts/setup.sh) and leave {model_key}.override_config.attn_implementation out"
-                )
-    return None
-
-
-@rule("machine")
-def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
-    """Engines that sleep do not get torch's expandable segments."""
-    name, variables = "PYTORCH_ALLOC_CONF", "ray_kwargs.ray_init.runtime_env.env_vars"
-    value = OmegaConf.select(run.config, f"{variables}.{name}") or os.environ.get(name, "")
-    if run.config.trainer.device == "cpu" or "expandable_segments:true" not in value.replace(" ", "").lower():
-        return None
-    return f"{name}={value}: vLLM's engines cannot sleep with it, and do not see this name; set PYTORCH_CUDA_ALLOC_CONF"
-
-
-@rule("machine")
-def training_has_workers(run: Run) -> str | None:
-    """There are workers to train on."""
-    if run.config.trainer.n_gpus_per_node >= 1 and run.config.trainer.nnodes >= 1:
-        return None
-    return "trainer.n_gpus_per_node and trainer.nnodes: set at least 1"
-
-
-@rule("machine")
-def reward_model_has_nodes(run: Run) -> str | None:
-    """A reward model with its own GPUs has nodes."""
-    model = run.config.reward.reward_model
-    if not (model.enable and model.enable_resource_pool) or model.nnodes >= 1:
-        return None
-    return f"reward.reward_model.nnodes={model.nnodes}: set at least 1 for GPUs of its own"
-
-
-@rule("machine")
-def machine_has_the_workers(run: Run) -> str | None:
-    """The machine has a GPU (or core) for each worker of a node."""
-    num_workers, num_there = run.config.trainer.n_gpus_per_node, run.files.num_devices
-    if num_there is None or num_workers <= num_there:
-        return None
-    what = "CPU cores" if run.config.trainer.device == "cpu" else "GPUs"
-    return f"trainer.n_gpus_per_node={num_workers} workers, but this machine has {num_there} {what}; lower it" + (
-        ", or set platform=cpu" if num_there == 0 else ""
-    )
-
-
-@rule("machine")
-def machine_has_the_pools(run: Run) -> str | None:
-    """The machine has GPUs for all pools."""
-    if run.files.num_devices is None:
-        return None
-    pools = _gpus_by_pool(run.config, run.blocks)
-    total, wanted = sum(pools.values()), ", ".join(f"{number} for {who}" for who, number in pools.items())
-    num_there, what, way_out = run.files.num_devices, "GPUs", "start Ray on every node first"
-    if run.config.trainer.device == "cpu":
-        key = "ray_kwargs.ray_init.num_gpus"
-        num_there = run.config.ray_kwargs.ray_init.get("num_gpus") or 0
-        what, way_out = f"logical GPUs ({key})", f"set {key}={total}"
-    if total <= num_there:
-        return None
-    return f"the run needs {total} GPUs ({wanted}), but this machine has {num_there} {what}; lower them, or {way_out}"
-
-
-def _gpus_by_pool(config: DictConfig, blocks: RefinementConfig) -> dict[str, int]:
-    pools = {"training": config.trainer.nnodes * config.trainer.n_gpus_per_node}
-    if config.trainer.v1.trainer_mode == "separate_async":
-        rollout = config.actor_rollout_ref.rollout
-        pools["the rollout"] = rollout.nnodes * rollout.n_gpus_per_node
-    if blocks.hosts_refiner and blocks.refiner.is_dedicated:
-        pools["the refiner"] = blocks.refiner.nnodes * (blocks.refiner.n_gpus_per_node or 0)
-    model = config.reward.reward_model
-    if model.enable and model.enable_resource_pool:
-        pools["the reward model"] = model.nnodes * model.n_gpus_per_node
-    return pools
-
-
-# ---- what models and data have to be
-
-
-_NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
-RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
-"""Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
-
-
-@rule("files")
-def home_is_written_out(run: Run) -> str | None:
-    """Paths of models and data do not begin with ``~``, which nothing expands."""
-    data = () if OmegaConf.select(run.config, "data.custom_cls.path") else ("data.train_files", "data.val_files")
-    for key in ("actor_rollout_ref.model.path", "refiner.model_path", *data):  # a class of the user's reads its own
-        value = OmegaConf.select(run.config, key)
-        for path in value if isinstance(value, ListConfig) else [value]:
-            if str(path).startswith("~"):
-                return f"{key}: {path} begins with ~, which nothing reads there; write $HOME or the whole path"
-    return None
-
-
-@rule("files")
-def models_are_there(run: Run) -> str | None:
-    """Each model path that is a folder is a model folder."""
-    config = run.config
-    paths = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
-    if run.blocks.hosts_refiner:
-        paths["refiner.model_path"] = run.blocks.refiner.model_path
-    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
-        paths["critic.model.path"] = config.critic.model.path
-    if config.reward.reward_model.enable:
-        paths["reward.reward_model.model_path"] = config.reward.reward_model.model_path
-    missing = [f"{key}={path}" for key, path in paths.items() if not run.files.is_model(path)]
-    return f"{missing[0]}: no model folder there (config.json is missing)" if missing else None
-
-
-@rule("files")
-def tokenizer_writes_chats(run: Run) -> str | None:
-    """The policy's tokenizer has a chat template and an EOS token."""
-    model, tokenizer = run.config.actor_rollout_ref.model, run.files.tokenizer
-    name = "path" if model.tokenizer_path is None else "tokenizer_path"
-    if not tokenizer.chat_template:
-        what = "its tokenizer has no chat template; use an instruct model, or add one to it"
-    elif tokenizer.eos_token_id is None:
-        what = "its tokenizer has no EOS token; set eos_token in tokenizer_config.json"
-    else:
-        return None
-    return f"actor_rollout_ref.model.{name}={model[name]}: {what}"
-
-
-@rule("files")
-def refiner_has_the_policys_tokens(run: Run) -> str | None:
-    """The refiner has the policy's tokens."""
-    if not run.blocks.hosts_refiner:
-        return None
-    actor, refiner = run.files.tokenizer, run.files.refiner_tokenizer
-    if actor.get_vocab() == refiner.get_vocab() and actor.eos_token_id == refiner.eos_token_id:
-        return None
-    return (
-        "refiner.model_path: its tokenizer differs from the actor's, but refined token ids are the policy's targets; "
-        "set a model of the same family, or leave refiner.model_path at the actor's"
-    )
-
-
-@rule("files")
-def external_servers_answer(run: Run) -> str | None:
-    """Every external server answers a short chat: URL, model and key are right."""
-    if not run.blocks.hosts_refiner or run.blocks.refiner.placement != "external":
-        return None
-    from refiner_worker.external import fault  # here: it imports openai
-
-    return fault(run.blocks.refiner)
-
-
-@rule("files")
-def suffix_drafts_are_installed(run: Run) -> str | None:
-    """The package for suffix drafts is installed."""
-    if not run.blocks.hosts_refiner or run.blocks.refiner.draft != "suffix" or find_spec(SUFFIX_PACKAGE):
-        return None
-    return (
-        "refiner.draft=suffix needs the package arctic-inference on every node: pip install arctic-inference, or set "
-        "refiner.draft=ngram"
-    )
-
-
-@rule("files")
-def data_have_rows(run: Run) -> str | None:
-    """Data sets have rows, and enough prompts for a step."""
-    data = run.config.data
-    for key, num_rows in run.files.num_rows.items():
-        if num_rows == 0:
-            return f"data.{key}: the data set is empty: {data[key]}"
-    if run.files.num_prompts >= data.train_batch_size:
-        return None
-    return (
-        f"data.train_files has {run.files.num_prompts} rows, less than one batch; lower data.train_batch_size="
-        f"{data.train_batch_size}, add data or raise data.train_max_samples"
-    )
-
-
-@rule("files")
-def prompts_are_text(run: Run) -> str | None:
-    """Prompts are text: the refiner reads nothing else."""
-    if not run.blocks.hosts_refiner or not run.files.media:
-        return None
-    return f"data.train_files: its {run.files.media[0]} would not reach the refiner, which reads text; drop the column"
-
-
-@rule("files")
-def no_grader_runs_answers(run: Run) -> str | None:
-    """No grader of verl's runs the model's answers as code."""
-    if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:
-        return None
-    for key in run.files.num_rows:
-        for part in run.files.data(key).values():
-            sources = part.unique("data_source") if "data_source" in part.column_names else []
-            if found := sorted(RUN_BY_VERL.intersection(sources)):
-                return (
-                    f"data.{key}: verl's grader of {', '.join(found)} runs what the model writes as code; set "
-                    "reward.custom_reward_function.path=pkg://reward.math and "
-                    "reward.custom_reward_function.name=compute_score"
-                )
-    return None
-
-
-@rule("files")
-def problems_can_be_rewarded(run: Run) -> str | None:
-    """The reward function's ``validate_row``, if it has one, accepts every row."""
-    for key in run.files.num_rows:
-        run.files.validate_rows(key)
     return None
 
 

@@ -183,7 +183,7 @@ def test_more_pools_than_the_machine_has_gpus(
     config: DictConfig, overrides: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("recipe.online_refiner.config.files.read_ray_address", lambda _: None)
+    monkeypatch.setattr("recipe.preflight.files.read_ray_address", lambda _: None)
     for name, value in overrides.items():
         OmegaConf.update(config, name, value)
     found = error_of(config)

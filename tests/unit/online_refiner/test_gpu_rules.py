@@ -9,9 +9,9 @@ from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from recipe.online_refiner import critic_attention
-from recipe.online_refiner.config import attention, checks
-from recipe.online_refiner.config.attention import CRITIC_LIBRARY, choose_attention, chosen_attention
 from recipe.online_refiner.config.checks import Run, check, load
+from recipe.preflight import attention, machine
+from recipe.preflight.attention import CRITIC_LIBRARY, choose_attention, chosen_attention
 
 ACTOR, CRITIC = "actor_rollout_ref.model", "critic.model"
 CHOICE = "override_config.attn_implementation"
@@ -20,7 +20,7 @@ LENGTHS = (3, 9, 1, 6)
 
 @pytest.fixture(params=[True, False])
 def is_installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    for module in (attention, checks):
+    for module in (attention, machine):
         monkeypatch.setattr(module, "has_flash_attention", lambda: request.param)
     return request.param
 

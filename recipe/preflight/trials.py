@@ -23,8 +23,8 @@ from verl.utils.tokenizer import normalize_token_ids
 
 from recipe.online_refiner.config.checks import Run, rule
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
-from recipe.online_refiner.config.files import one_line, wrong_with_extra_info
 from recipe.online_refiner.pairs import Rollout
+from recipe.preflight.files import one_line, wrong_with_extra_info
 
 NUM_FIRST = 4
 """Rows of each file that are read as the run will read them, beside the first of each sequence of roles."""

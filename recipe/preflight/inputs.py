@@ -1,0 +1,137 @@
+"""Rules on models and data, as far as their files and columns tell."""
+
+from importlib.util import find_spec
+
+from omegaconf import ListConfig, OmegaConf
+
+from recipe.online_refiner.config.checks import Run, rule
+from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
+from refiner_worker.drafts import SUFFIX_PACKAGE
+
+_NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
+RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
+"""Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
+
+
+@rule("files")
+def home_is_written_out(run: Run) -> str | None:
+    """Paths of models and data do not begin with ``~``, which nothing expands."""
+    data = () if OmegaConf.select(run.config, "data.custom_cls.path") else ("data.train_files", "data.val_files")
+    for key in ("actor_rollout_ref.model.path", "refiner.model_path", *data):  # a class of the user's reads its own
+        value = OmegaConf.select(run.config, key)
+        for path in value if isinstance(value, ListConfig) else [value]:
+            if str(path).startswith("~"):
+                return f"{key}: {path} begins with ~, which nothing reads there; write $HOME or the whole path"
+    return None
+
+
+@rule("files")
+def models_are_there(run: Run) -> str | None:
+    """Each model path that is a folder is a model folder."""
+    config = run.config
+    paths = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
+    if run.blocks.hosts_refiner:
+        paths["refiner.model_path"] = run.blocks.refiner.model_path
+    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+        paths["critic.model.path"] = config.critic.model.path
+    if config.reward.reward_model.enable:
+        paths["reward.reward_model.model_path"] = config.reward.reward_model.model_path
+    missing = [f"{key}={path}" for key, path in paths.items() if not run.files.is_model(path)]
+    return f"{missing[0]}: no model folder there (config.json is missing)" if missing else None
+
+
+@rule("files")
+def tokenizer_writes_chats(run: Run) -> str | None:
+    """The policy's tokenizer has a chat template and an EOS token."""
+    model, tokenizer = run.config.actor_rollout_ref.model, run.files.tokenizer
+    name = "path" if model.tokenizer_path is None else "tokenizer_path"
+    if not tokenizer.chat_template:
+        what = "its tokenizer has no chat template; use an instruct model, or add one to it"
+    elif tokenizer.eos_token_id is None:
+        what = "its tokenizer has no EOS token; set eos_token in tokenizer_config.json"
+    else:
+        return None
+    return f"actor_rollout_ref.model.{name}={model[name]}: {what}"
+
+
+@rule("files")
+def refiner_has_the_policys_tokens(run: Run) -> str | None:
+    """The refiner has the policy's tokens."""
+    if not run.blocks.hosts_refiner:
+        return None
+    actor, refiner = run.files.tokenizer, run.files.refiner_tokenizer
+    if actor.get_vocab() == refiner.get_vocab() and actor.eos_token_id == refiner.eos_token_id:
+        return None
+    return (
+        "refiner.model_path: its tokenizer differs from the actor's, but refined token ids are the policy's targets; "
+        "set a model of the same family, or leave refiner.model_path at the actor's"
+    )
+
+
+@rule("files")
+def external_servers_answer(run: Run) -> str | None:
+    """Every external server answers a short chat: URL, model and key are right."""
+    if not run.blocks.hosts_refiner or run.blocks.refiner.placement != "external":
+        return None
+    from refiner_worker.external import fault  # here: it imports openai
+
+    return fault(run.blocks.refiner)
+
+
+@rule("files")
+def suffix_drafts_are_installed(run: Run) -> str | None:
+    """The package for suffix drafts is installed."""
+    if not run.blocks.hosts_refiner or run.blocks.refiner.draft != "suffix" or find_spec(SUFFIX_PACKAGE):
+        return None
+    return (
+        "refiner.draft=suffix needs the package arctic-inference on every node: pip install arctic-inference, or set "
+        "refiner.draft=ngram"
+    )
+
+
+@rule("files")
+def data_have_rows(run: Run) -> str | None:
+    """Data sets have rows, and enough prompts for a step."""
+    data = run.config.data
+    for key, num_rows in run.files.num_rows.items():
+        if num_rows == 0:
+            return f"data.{key}: the data set is empty: {data[key]}"
+    if run.files.num_prompts >= data.train_batch_size:
+        return None
+    return (
+        f"data.train_files has {run.files.num_prompts} rows, less than one batch; lower data.train_batch_size="
+        f"{data.train_batch_size}, add data or raise data.train_max_samples"
+    )
+
+
+@rule("files")
+def prompts_are_text(run: Run) -> str | None:
+    """Prompts are text: the refiner reads nothing else."""
+    if not run.blocks.hosts_refiner or not run.files.media:
+        return None
+    return f"data.train_files: its {run.files.media[0]} would not reach the refiner, which reads text; drop the column"
+
+
+@rule("files")
+def no_grader_runs_answers(run: Run) -> str | None:
+    """No grader of verl's runs the model's answers as code."""
+    if run.config.reward.custom_reward_function.path is not None or run.config.reward.reward_model.enable:
+        return None
+    for key in run.files.num_rows:
+        for part in run.files.data(key).values():
+            sources = part.unique("data_source") if "data_source" in part.column_names else []
+            if found := sorted(RUN_BY_VERL.intersection(sources)):
+                return (
+                    f"data.{key}: verl's grader of {', '.join(found)} runs what the model writes as code; set "
+                    "reward.custom_reward_function.path=pkg://reward.math and "
+                    "reward.custom_reward_function.name=compute_score"
+                )
+    return None
+
+
+@rule("files")
+def problems_can_be_rewarded(run: Run) -> str | None:
+    """The reward function's ``validate_row``, if it has one, accepts every row."""
+    for key in run.files.num_rows:
+        run.files.validate_rows(key)
+    return None

@@ -1,0 +1,126 @@
+"""Rules on the machine and the cluster that a run asks for."""
+
+import os
+
+from omegaconf import DictConfig, OmegaConf
+
+from recipe.online_refiner.config.checks import Run, rule
+from recipe.online_refiner.config.fields import RefinementConfig
+from recipe.own_names import hidden_in
+from recipe.preflight.attention import FLASH, chosen_attention, has_flash_attention, trained_models
+
+
+@rule("machine")
+def names_are_not_hidden(run: Run) -> str | None:
+    """No module in the working folder hides a package of this project."""
+    working_dir = OmegaConf.select(run.config, "ray_kwargs.ray_init.runtime_env.working_dir")
+    path = run.config.reward.custom_reward_function.path or ""
+    names = ["recipe", "refiner_worker", *(["reward"] if path.startswith("pkg://reward") else [])]
+    return hidden_in([os.getcwd() if working_dir is None else working_dir], names)
+
+
+@rule("machine")
+def flash_attention_is_installed(run: Run) -> str | None:
+    """flash-attn is installed where the attention needs it."""
+    if run.config.trainer.device == "cpu" or has_flash_attention():
+        return None
+    for key, model in trained_models(run.config).items():
+        if chosen_attention(model) == FLASH:
+            return (
+                f"{key}.override_config.attn_implementation={FLASH}, but flash-attn is not installed: leave it out, or "
+                "install flash-attn (WITH_FLASH_ATTN=1 bash scripts/setup.sh)"
+            )
+    return None
+
+
+@rule("machine")
+def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
+    """Where GPUs share a sequence, attention is flash attention."""
+    config = run.config
+    sizes = {
+        "actor_rollout_ref.model": (
+            "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
+            "actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size",
+        ),
+        "critic.model": ("critic.fsdp.ulysses_sequence_parallel_size",),
+    }
+    for model_key, model in trained_models(config).items():
+        if (chosen_attention(model) or FLASH).startswith("flash_attention"):
+            continue
+        for key in sizes[model_key]:
+            if (OmegaConf.select(config, key) or 1) > 1:
+                return (
+                    f"{key}={OmegaConf.select(config, key)} needs flash-attn, and the attention is "
+                    f"{chosen_attention(model)}: set it to 1, or install flash-attn (WITH_FLASH_ATTN=1 bash "
+                    f"scripts/setup.sh) and leave {model_key}.override_config.attn_implementation out"
+                )
+    return None
+
+
+@rule("machine")
+def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
+    """Engines that sleep do not get torch's expandable segments."""
+    name, variables = "PYTORCH_ALLOC_CONF", "ray_kwargs.ray_init.runtime_env.env_vars"
+    value = OmegaConf.select(run.config, f"{variables}.{name}") or os.environ.get(name, "")
+    if run.config.trainer.device == "cpu" or "expandable_segments:true" not in value.replace(" ", "").lower():
+        return None
+    return f"{name}={value}: vLLM's engines cannot sleep with it, and do not see this name; set PYTORCH_CUDA_ALLOC_CONF"
+
+
+@rule("machine")
+def training_has_workers(run: Run) -> str | None:
+    """There are workers to train on."""
+    if run.config.trainer.n_gpus_per_node >= 1 and run.config.trainer.nnodes >= 1:
+        return None
+    return "trainer.n_gpus_per_node and trainer.nnodes: set at least 1"
+
+
+@rule("machine")
+def reward_model_has_nodes(run: Run) -> str | None:
+    """A reward model with its own GPUs has nodes."""
+    model = run.config.reward.reward_model
+    if not (model.enable and model.enable_resource_pool) or model.nnodes >= 1:
+        return None
+    return f"reward.reward_model.nnodes={model.nnodes}: set at least 1 for GPUs of its own"
+
+
+@rule("machine")
+def machine_has_the_workers(run: Run) -> str | None:
+    """The machine has a GPU (or core) for each worker of a node."""
+    num_workers, num_there = run.config.trainer.n_gpus_per_node, run.files.num_devices
+    if num_there is None or num_workers <= num_there:
+        return None
+    what = "CPU cores" if run.config.trainer.device == "cpu" else "GPUs"
+    return f"trainer.n_gpus_per_node={num_workers} workers, but this machine has {num_there} {what}; lower it" + (
+        ", or set platform=cpu" if num_there == 0 else ""
+    )
+
+
+@rule("machine")
+def machine_has_the_pools(run: Run) -> str | None:
+    """The machine has GPUs for all pools."""
+    if run.files.num_devices is None:
+        return None
+    pools = _gpus_by_pool(run.config, run.blocks)
+    total, wanted = sum(pools.values()), ", ".join(f"{number} for {who}" for who, number in pools.items())
+    num_there, what, way_out = run.files.num_devices, "GPUs", "start Ray on every node first"
+    if run.config.trainer.device == "cpu":
+        key = "ray_kwargs.ray_init.num_gpus"
+        num_there = run.config.ray_kwargs.ray_init.get("num_gpus") or 0
+        what, way_out = f"logical GPUs ({key})", f"set {key}={total}"
+    if total <= num_there:
+        return None
+    return f"the run needs {total} GPUs ({wanted}), but this machine has {num_there} {what}; lower them, or {way_out}"
+
+
+def _gpus_by_pool(config: DictConfig, blocks: RefinementConfig) -> dict[str, int]:
+    pools = {"training": config.trainer.nnodes * config.trainer.n_gpus_per_node}
+    if config.trainer.v1.trainer_mode == "separate_async":
+        rollout = config.actor_rollout_ref.rollout
+        pools["the rollout"] = rollout.nnodes * rollout.n_gpus_per_node
+    if blocks.hosts_refiner and blocks.refiner.is_dedicated:
+        pools["the refiner"] = blocks.refiner.nnodes * (blocks.refiner.n_gpus_per_node or 0)
+    model = config.reward.reward_model
+    if model.enable and model.enable_resource_pool:
+        pools["the reward model"] = model.nnodes * model.n_gpus_per_node
+    return pools
