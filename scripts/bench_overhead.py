@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 
 ALWAYS = (
     "constraint.mode=penalty",

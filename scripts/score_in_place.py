@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.online_refiner.constraint import NONE, diff
-from recipe.online_refiner.run_files import refinement_lines
+from recipe.runs.files import refinement_lines
 from refiner_worker.config import RefinerConfig
 from refiner_worker.prompts import InPlacePrompt
 

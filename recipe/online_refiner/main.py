@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.online_refiner.config.fields import GONE
-from recipe.online_refiner.console import CONSOLES
 from recipe.preflight.attention import choose_attention
+from recipe.runs.console import CONSOLES
 
 
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)

@@ -36,7 +36,7 @@ from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraint import counterparts, times_charged
 from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout, Verdict
 from recipe.online_refiner.refine import REFINERS, Refiner, in_place, reference_log_probs
-from recipe.online_refiner.run_files import Records
+from recipe.runs.files import Records
 from refiner_worker.client import DEATHS, RefinerClient
 from refiner_worker.group import RunEndedError
 from refiner_worker.prompts import InPlacePrompt, RefinerPrompt

@@ -20,14 +20,14 @@ from recipe.online_refiner.constraint import IN_ADVANTAGES, IN_REWARDS, Charges,
 from recipe.online_refiner.megatron import rows_multiple
 from recipe.online_refiner.pairs import Pair, Verdict, group_of
 from recipe.online_refiner.refine_actors import RefineWorkers
-from recipe.online_refiner.run_files import choose_records
-from recipe.online_refiner.sample_log import choose_samples
 from recipe.online_refiner.step import StepState
 from refiner_worker.client import RefinerClient
 
 logger = logging.getLogger(__name__)
 ETA_FILE = "constraint.json"
 """Of a checkpoint: the state of an adaptive eta."""
+NUM_SAMPLES = 8
+"""Of a step: half of them those that gained most, the rest attempts that were not accepted, as far as there are any."""
 
 
 class Stages:
@@ -99,7 +99,7 @@ class Stages:
             logger.warning("step %d: %s", state.step, warning)
         most = self._blocks.records.max_rollouts_per_step
         recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
-        samples = set() if state.part else {batch.keys[row] for row in choose_samples(state)}
+        samples = set() if state.part else {batch.keys[row] for row in choose_samples(state.pairs)}
         self._workers.record(state.step, state.part, queue.rows_of(batch, recorded), samples)
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
@@ -260,3 +260,22 @@ class Stages:
             state.metrics["kl_ref/k3"] = metric_names.kl_to_reference(
                 log_probs=data["old_log_probs"], ref_log_probs=data[name], response_mask=data["response_mask"]
             )
+
+
+def choose_records(pairs: dict[int, Pair], max_rows: int | None, seed: int) -> list[int]:
+    """Return the rows of a step that are recorded: all, or at most so many, accepted refinements first, then others."""
+    rows = sorted(pairs)
+    if max_rows is None or max_rows >= len(rows):
+        return rows
+    random.Random(seed).shuffle(rows)
+    rows.sort(key=lambda row: not pairs[row].is_accepted)
+    return sorted(rows[:max_rows])
+
+
+def choose_samples(pairs: dict[int, Pair]) -> list[int]:
+    """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
+    attempted = [row for row, pair in pairs.items() if pair.verdict.is_scored or pair.verdict.is_failure]
+    accepted = [row for row in attempted if pairs[row].is_accepted]
+    accepted.sort(key=lambda row: pairs[row].reward - pairs[row].refined_reward)
+    others = [row for row in attempted if not pairs[row].is_accepted]
+    return (accepted[: NUM_SAMPLES - min(len(others), NUM_SAMPLES // 2)] + others)[:NUM_SAMPLES]

@@ -10,8 +10,8 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from recipe.online_refiner import patches
 from recipe.online_refiner.config.checks import MANAGER_KEY, STREAMING_MANAGER, load
-from recipe.online_refiner.run_files import RunDir
 from recipe.online_refiner.trainer import OnlineRefinerTrainer, RefinedLogProbs
+from recipe.runs.files import RunDir
 
 
 class OnlineRefinerSync(OnlineRefinerTrainer, PPOTrainerSync, RefinedLogProbs):

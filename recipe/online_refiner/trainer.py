@@ -38,11 +38,11 @@ from recipe.online_refiner.hosting import Hosting
 from recipe.online_refiner.metrics import advice, draft_metrics, of_step
 from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.refine_actors import RefineWorkers
-from recipe.online_refiner.run_files import Records, RunDir, read_rows
-from recipe.online_refiner.sample_log import log_samples
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.watch import Watch, parts_of, refuse_too_few
+from recipe.runs.files import Records, RunDir, read_rows
+from recipe.runs.samples import log_samples
 from refiner_worker.group import HostedRefiner
 from refiner_worker.memory import most_used_gb
 

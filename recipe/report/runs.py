@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from recipe.online_refiner.run_files import finished_lines, refinement_lines
+from recipe.runs.files import finished_lines, refinement_lines
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 from recipe.smoke.cases import CASES, LIMITS, Case, Steps, faults, table
 from recipe.smoke.letters import save_llama, save_prompts
 

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from recipe.lab import metrics, protocol
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "docs" / "results" / "lab.yaml"

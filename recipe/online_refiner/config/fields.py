@@ -113,7 +113,7 @@ class ConstraintConfig:
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)
 class RecordsConfig:
-    """What is written of rollouts and refinements, for reports (``run_files.py``)."""
+    """What is written of rollouts and refinements, for reports (``recipe/runs/files.py``)."""
 
     path: str = from_key("run_dir") + "/refinements"
     """A folder that all nodes see, or a URL that fsspec knows (``s3://...``)."""

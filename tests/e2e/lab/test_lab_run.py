@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from recipe.lab.arms import TUNED
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 
 REPOSITORY = Path(__file__).parents[3]
 SCRIPTS = REPOSITORY / "scripts" / "lab"

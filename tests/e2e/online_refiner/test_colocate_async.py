@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_files import read_rows, refinement_lines
+from recipe.runs.files import read_rows, refinement_lines
 
 NUM_STEPS = 3
 PLACEMENTS = {

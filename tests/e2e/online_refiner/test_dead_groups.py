@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 
 NUM_STEPS, NUM_RESPONSES = 8, 16
 SHOWN = ("reward/mean", "constraint/num_rescued_groups", "constraint/cross_entropy_accepted", "actor/grad_norm")

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 
 REFINER = re.compile(r"refiner replica 0: server process (\d+)")
 ENDS = {

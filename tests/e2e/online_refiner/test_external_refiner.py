@@ -11,7 +11,7 @@ import pytest
 from played_server import Reply, Server, chat
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_files import read_rows, refinement_lines
+from recipe.runs.files import read_rows, refinement_lines
 
 REPOSITORY = Path(__file__).parents[3]
 KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"

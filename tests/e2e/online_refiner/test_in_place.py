@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 
 NUM_STEPS = 2
 DEDICATED = ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"]

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_files import refinement_lines
+from recipe.runs.files import refinement_lines
 
 REPOSITORY = Path(__file__).parents[3]
 STEPS = [1, 2, 3]  # of stock verl's job

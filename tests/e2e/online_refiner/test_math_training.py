@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 from reward.puzzle import compute_score
 
 NUM_STEPS = 2

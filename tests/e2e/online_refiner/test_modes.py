@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_files import read_rows, refinement_lines
+from recipe.runs.files import read_rows, refinement_lines
 
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")
 NUM_STEPS = {"gae": 9, "grpo": 7, "dapo": 5}

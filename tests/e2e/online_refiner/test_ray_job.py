@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "cluster" / "ray_job.sh"
 ENVIRONMENT = {

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_files import refinement_lines
+from recipe.runs.files import refinement_lines
 
 pytestmark = [pytest.mark.timeout(2400)]
 PROBE = Path(__file__).with_name("log_probs_probe.py")

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_files import read_rows, refinement_lines
+from recipe.runs.files import read_rows, refinement_lines
 from refiner_worker.config import TEMPLATES
 from refiner_worker.parsing import parse_answer
 from refiner_worker.prompts import RefinerPrompt

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from recipe.online_refiner.metrics import MEANING
-from recipe.online_refiner.run_files import read_rows, refinement_lines
+from recipe.runs.files import read_rows, refinement_lines
 from recipe.smoke.letters import compute_score
 
 NUM_STEPS = 4

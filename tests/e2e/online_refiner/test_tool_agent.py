@@ -19,7 +19,7 @@ from plain_advantages import ETA, groups_of, penalty
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from recipe.online_refiner.run_files import read_rows, refinement_lines
+from recipe.runs.files import read_rows, refinement_lines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from hostile_programs import HOSTILE_PROGRAMS, Hostile
 
-from recipe.online_refiner.run_files import read_rows
+from recipe.runs.files import read_rows
 from reward.apps import Verdict, score_from_verdicts
 
 NUM_STEPS, NUM_ROLLOUTS = 2, 16

@@ -9,8 +9,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from verl.utils.tracking import Tracking
 
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.sample_log import COLUMNS, NAME, choose_samples, log_samples
+from recipe.online_refiner.stages import choose_samples
 from recipe.online_refiner.step import StepState
+from recipe.runs.samples import COLUMNS, NAME, log_samples
 
 SKIPPED = Pair(reward=-1.0, verdict=Verdict.MAX_REWARD)
 FAILED = Pair(reward=-1.0, verdict=Verdict.TRUNCATED, detail="loop \ud800")
@@ -41,10 +42,10 @@ def records(state: StepState, rows: list[int]) -> list[dict[str, Any]]:
 
 def test_the_best_come_first_and_failures_are_shown() -> None:
     many = [accepted(reward / 10) for reward in range(10)]
-    assert choose_samples(step(SKIPPED)) == []
-    assert choose_samples(step(*many)) == [9, 8, 7, 6, 5, 4, 3, 2]
-    assert choose_samples(step(*many, *[FAILED] * 6)) == [9, 8, 7, 6, 10, 11, 12, 13]
-    assert choose_samples(step(FAILED, many[0], SKIPPED, *[FAILED] * 9)) == [1, 0, *range(3, 9)]
+    assert choose_samples(step(SKIPPED).pairs) == []
+    assert choose_samples(step(*many).pairs) == [9, 8, 7, 6, 5, 4, 3, 2]
+    assert choose_samples(step(*many, *[FAILED] * 6).pairs) == [9, 8, 7, 6, 10, 11, 12, 13]
+    assert choose_samples(step(FAILED, many[0], SKIPPED, *[FAILED] * 9).pairs) == [1, 0, *range(3, 9)]
 
 
 def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +54,7 @@ def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "board"))
     tracking = Tracking("project", "run", ["console", "wandb", "tensorboard"], config={"trainer": {}})
     refined = step(accepted(0.5), FAILED, SKIPPED)
-    log_samples(tracking.logger, 3, records(refined, choose_samples(refined)))
+    log_samples(tracking.logger, 3, records(refined, choose_samples(refined.pairs)))
     log_samples(tracking.logger, 4, [])
     tracking.log({"reward/mean": 0.5}, step=4)
     tracking.finish()

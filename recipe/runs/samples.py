@@ -2,22 +2,9 @@
 
 from typing import Any
 
-from recipe.online_refiner.step import StepState
-
-NUM_SAMPLES = 8
-"""Of a step: half of them those that gained most, the rest attempts that were not accepted, as far as there are any."""
 COLUMNS = ("question", "response", "refined", "reward", "refined reward", "verdict")
 NAME = "refiner/samples"
 Sample = tuple[str, str, str, float, float | None, str]
-
-
-def choose_samples(state: StepState) -> list[int]:
-    """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
-    attempted = [row for row, pair in state.pairs.items() if pair.verdict.is_scored or pair.verdict.is_failure]
-    accepted = [row for row in attempted if state.pairs[row].is_accepted]
-    accepted.sort(key=lambda row: state.pairs[row].reward - state.pairs[row].refined_reward)
-    others = [row for row in attempted if not state.pairs[row].is_accepted]
-    return (accepted[: NUM_SAMPLES - min(len(others), NUM_SAMPLES // 2)] + others)[:NUM_SAMPLES]
 
 
 def log_samples(backends: dict[str, Any], step: int, records: list[dict[str, Any]]) -> None:

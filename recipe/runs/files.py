@@ -12,15 +12,12 @@ names.
 import json
 import math
 import os
-import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 from omegaconf import DictConfig, OmegaConf
-
-from recipe.online_refiner.pairs import Pair
 
 SUFFIX = ".jsonl"
 UNDONE = "undone"
@@ -77,16 +74,6 @@ def to_lines(rows: Iterable[dict[str, Any]]) -> bytes:
 
 def _step(path: str) -> int:
     return int(path.rpartition("/")[2].partition(".")[0])
-
-
-def choose_records(pairs: dict[int, Pair], max_rows: int | None, seed: int) -> list[int]:
-    """Return the rows of a step that are recorded: all, or at most so many, accepted refinements first, then others."""
-    rows = sorted(pairs)
-    if max_rows is None or max_rows >= len(rows):
-        return rows
-    random.Random(seed).shuffle(rows)
-    rows.sort(key=lambda row: not pairs[row].is_accepted)
-    return sorted(rows[:max_rows])
 
 
 class RunDir:

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recipe.online_refiner.metrics import advice
-from recipe.online_refiner.run_files import RunDir, read_rows, refinement_lines
+from recipe.runs.files import RunDir, read_rows, refinement_lines
 
 POLL_S = 1.0
 LOG_WIDTH = 120
