@@ -144,8 +144,8 @@ def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[
         for part in ray.get([write_rows.remote(tokenizer, first, arguments.tokens) for first in firsts])
         for key in part
     ]
-    tags = list(transfer_queue.kv_list("train")["train"][key] for key in keys)
-    batch = KVBatchMeta(keys=keys, tags=tags, partition_id="train")
+    tags = transfer_queue.kv_list("train")["train"]
+    batch = KVBatchMeta(keys=keys, tags=[tags[key] for key in keys], partition_id="train")
     pids = [ray.get(worker.__ray_call__.remote(lambda _: psutil.Process().pid)) for worker in workers.start()]
     state = StepState(step=1)
     before = [cpu_s(pid) for pid in (psutil.Process().pid, *pids)]
