@@ -5,8 +5,9 @@ The refiner is that of training (``recipe.online_refiner.refine``), on a vLLM en
 
 import asyncio
 import contextlib
+import inspect
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,9 @@ from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
 
-Reward = Callable[..., Awaitable[dict[str, Any]]]
+Reward = Callable[..., Any]
+"""verl's reward function, async or not; its answer is a number, or ``score`` beside others."""
+COLUMNS = ("data_source", "reward_model", "extra_info")
 MAX_WAITING = 64
 """Requests under way at a time."""
 NUM_RESAMPLES = 2000
@@ -38,10 +41,12 @@ class Engine:
     def __init__(self, model: str, max_model_len: int, seed: int) -> None:
         """Load the model."""
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        dtype = "float32" if current_platform.is_cpu() else "auto"
         self._llm = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype="float32", enforce_eager=True, seed=seed)
+            AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype=dtype, enforce_eager=True, seed=seed)
         )
         self._slots = asyncio.Semaphore(MAX_WAITING)
 
@@ -88,7 +93,7 @@ class Bench:
         async def one(sample: int) -> Rollout:
             async with self.engine.slot():
                 ids = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
-            request = {name: row[name] for name in ("data_source", "reward_model", "extra_info")}
+            request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
             rollout = Rollout(
                 key=f"{group}_{sample}_0",
                 messages=messages,
@@ -106,7 +111,7 @@ class Bench:
 
     async def refine(self, groups: Sequence[list[Rollout]], settings: Mapping[str, Any]) -> list[Refinement]:
         """Refine the wrong answers of groups, with these keys of the block ``refiner``; in order."""
-        config = RefinerConfig(**{"model_path": "", "skip_reward_at_least": 1.0, **settings})
+        config = RefinerConfig(**{"model_path": "", **settings})
         limits = config.limits(self.max_response_tokens)
 
         async def score(rollout: Rollout, ids: list[int]) -> float:
@@ -125,9 +130,16 @@ class Bench:
         return [one for one in refined if one.verdict is not Verdict.MAX_REWARD]
 
     async def _reward(self, rollout: Rollout, ids: list[int]) -> dict[str, Any]:
-        columns, text = rollout.request, decode(self.tokenizer, ids)
-        truth = columns["reward_model"]["ground_truth"]
-        return await self.reward(columns["data_source"], text, truth, columns["extra_info"])
+        columns = rollout.request
+        arguments = {
+            "data_source": columns["data_source"],
+            "solution_str": decode(self.tokenizer, ids),
+            "ground_truth": columns["reward_model"]["ground_truth"],
+            "extra_info": columns["extra_info"],
+        }
+        is_async = inspect.iscoroutinefunction(self.reward)
+        said = await (self.reward(**arguments) if is_async else asyncio.to_thread(self.reward, **arguments))
+        return said if isinstance(said, dict) else {"score": float(said)}
 
 
 def interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float, float]:

@@ -1,10 +1,13 @@
-"""Which template, and which context, refines best? The same wrong answers of a model, refined in several ways.
+"""Can a model refine its own answers, and with which template? Run it before you train.
 
-    python scripts/compare_templates.py --model DIR --data FILE.parquet apps apps+feedback general+feedback+sibling
+    python scripts/check_refiner.py --model DIR --data FILE.parquet --reward my_reward:compute_score general math
 
-A way is a template (a name, or a file of your own) with what `refiner.context` has, joined by `+`. The model answers
-every problem of the file (verl's schema) at temperature 1 and then refines its wrong answers, greedily, as in training.
-Prints a Markdown table: shares with 95 % intervals, the difference to the first way, and tokens. Every refinement is
+The model answers every problem of the file (verl's schema) at temperature 1, and then refines the answers below
+--highest-reward, greedily, as in training. A way is a template (a name, or a file of your own) with what
+`refiner.context` has, joined by `+`.
+
+Prints first how often another answer to the same problem has a higher reward: a refiner that improves fewer only costs.
+Then a Markdown table: shares with 95 % intervals, the difference to the first way, and tokens. Every refinement is
 written to --output as JSON lines.
 """
 
@@ -31,13 +34,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, nargs="+")
     parser.add_argument("--samples", type=int, default=8, help="answers to each problem")
     parser.add_argument("--seed", type=int, default=0, help="of the answers")
-    parser.add_argument("--max-response-tokens", type=int, default=48)
-    parser.add_argument("--max-new-tokens", type=int, default=96, help="of a refinement")
-    parser.add_argument("--max-model-len", type=int, default=1024)
+    parser.add_argument("--max-response-tokens", type=int, default=512)
+    parser.add_argument("--max-new-tokens", type=int, default=512, help="of a refinement")
+    parser.add_argument("--max-model-len", type=int, default=2048)
+    parser.add_argument("--highest-reward", type=float, default=1.0, help="answers with it are not refined")
     parser.add_argument(
-        "--reward", default="reward.verl_reward:compute_score", help="MODULE:FUNCTION, async, as verl's"
+        "--reward", default="reward.verl_reward:compute_score", help="MODULE:FUNCTION, as verl calls it"
     )
-    parser.add_argument("--output", type=Path, default=Path("compare_templates.jsonl"))
+    parser.add_argument("--output", type=Path, default=Path("check_refiner.jsonl"))
     asyncio.run(compare(parser.parse_args()))
 
 
@@ -63,15 +67,20 @@ async def compare(arguments: argparse.Namespace) -> None:
     rows = load_dataset("parquet", data_files=[str(file) for file in arguments.data], split="train")
     answers = (bench.answer(row, group, arguments.samples) for group, row in enumerate(rows))
     groups = await asyncio.gather(*answers)
-    wrong = [one for group in groups for one in group if one.reward < 1.0]
-    problems = np.array([int(one.group) for one in wrong])
-    print(f"{len(wrong)} wrong answers of {sum(map(len, groups))}, to {len(set(problems))} problems\n")
+    highest = arguments.highest_reward
+    of = [(one, group) for group in groups for one in group if one.reward < highest]
+    wrong, problems = [one for one, _ in of], np.array([int(one.group) for one, _ in of])
+    print(f"{len(wrong)} of {sum(map(len, groups))} answers are refined, to {len(set(problems))} problems")
+    others = (np.mean([other.reward > one.reward for other in group if other is not one]) for one, group in of)
+    if arguments.samples > 1:
+        print(f"Another answer has a higher reward: {np.mean(list(others)):.1%}")
+    print()
     print("| way |", " | ".join(OUTCOMES), "| tokens read | written |\n|---|" + "---|" * (len(OUTCOMES) + 2))
     first: dict[str, np.ndarray] = {}
     with arguments.output.open("w") as file:
         for way in arguments.ways:
             template, *context = way.split("+")
-            settings: dict[str, Any] = {"template": template, "context": context}
+            settings: dict[str, Any] = {"template": template, "context": context, "skip_reward_at_least": highest}
             refined = await bench.refine(groups, {**settings, "response_length": arguments.max_new_tokens})
             cells = []
             for name, holds in OUTCOMES.items():
