@@ -18,7 +18,7 @@ from recipe.lab import metrics, protocol
 from recipe.lab.arms import STATIC
 from recipe.lab.protocol import Protocol
 from recipe.lab.statistics import holm, improvement, interquartile_mean, interval, permutation_p
-from recipe.report.figures import COLOURS, STYLE, png
+from recipe.report.figures import COLOURS, STYLE
 
 ROW = 0.24
 """Height of an arm's row in the figure, in inches."""
@@ -266,7 +266,7 @@ def main() -> None:
     rules, runs = protocol.read(path), metrics.read(metrics.path_of(path, "final"))
     path.with_suffix(".md").write_text(document(rules, path), encoding="utf-8")
     if runs:
-        path.with_name(f"{path.stem}_outcomes.png").write_bytes(png(outcomes(outcomes_by_algorithm(rules, runs))))
+        outcomes(outcomes_by_algorithm(rules, runs)).savefig(path.with_name(f"{path.stem}_outcomes.png"), dpi=150)
 
 
 if __name__ == "__main__":

@@ -44,10 +44,8 @@ class Parts(html.parser.HTMLParser):
 
 
 def report(paths: list[Path], output: Path, num_rows: int = 300) -> str:
-    runs, left_out = read_runs(paths)
-    page, *images = write(group(runs), output, left_out=left_out, num_rows=num_rows)
-    assert all(image.read_bytes().startswith(b"\x89PNG") for image in images)
-    return page.read_text(encoding="utf-8")
+    write(group(read_runs(paths)[0]), output, num_rows=num_rows)
+    return output.read_text(encoding="utf-8")
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -78,10 +76,13 @@ def test_model_written_text_is_data_and_nothing_else(write_run: Callable, refine
 
 def test_the_tables_hold_the_numbers(write_run: Callable, refinement: Callable, tmp_path: Path) -> None:
     rows = [refinement(step, "accepted" if step < 10 else "truncated") for step in range(40)]
-    first = write_run("a", [0.0, 0.5, 0.5], refinements=rows)
-    text = report([first, write_run("b", [0.0, 1.0, 1.0])], tmp_path / "page.html", 8)
+    first, second = (
+        write_run(name, [0.0, reward, reward], refinements=own, metrics={"val-core/apps/acc/mean@1": score})
+        for name, reward, own, score in (("a", 0.5, rows, 0.5), ("b", 1.0, [], 0.8))
+    )
+    text = report([first, second], tmp_path / "page.html", 8)
     words = " ".join(re.sub(r"<[^>]*>", " ", text[: text.index('id="data"')]).split())
-    assert "0.500 ± 0.236" in words, "final reward over the last three steps"
+    assert "0.500 ± 0.236 0.650 ± 0.212" in words, "final reward over the last three steps, last validation score"
     assert "Responses truncated accepted x 40 30 75 % 10 25 %" in words
     assert "These counts are of all 40 responses. The table below holds 8 of them" in words
 
@@ -108,7 +109,6 @@ def test_what_has_nothing_to_show_is_left_out_and_said(write_run: Callable, tmp_
     result = command(write_run("a", [0.0]), tmp_path / "empty", "--output", tmp_path / "page.html")
     line = f"{tmp_path / 'empty'}: not a run directory (config.yaml is missing)"
     assert (result.returncode, result.stderr) == (0, f"left out: {line}\n")
-    assert line in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(
