@@ -58,7 +58,7 @@ def panel(quantity: Quantity, curves: Mapping[int, dict[int, Stat]], names: list
     if quantity.from_zero and axes.get_ylim()[0] < axes.get_ylim()[1]:
         axes.set_ylim(bottom=0)
     if len(names) > 1:
-        figure.legend(loc="outside lower left", ncols=3, fontsize=8, frameon=False)
+        figure.legend(loc="outside lower left", ncols=2, fontsize=8, frameon=False)
     return figure
 
 

@@ -39,8 +39,7 @@ def test_greedy_samples_are_the_same_twice(tiny_llama: Path, tmp_path: Path, sta
     assert [(sample["text"], sample["verdict"]) for sample in first["samples"]] == [("abcdz", "compile_error")] * 2
     assert first["pass_at_k"] == {"pass@1": 0.0}
     assert first["sampling"]["temperature"] == 0.0
-    example = first["prompt"]["example"]
-    assert example.startswith("<|im_start|>user\n") and RECORDS[0]["prompt"].strip() in example
+    assert first["prompt"].startswith("<|im_start|>user\n") and RECORDS[0]["prompt"].strip() in first["prompt"]
 
 
 @pytest.mark.e2e

@@ -3,14 +3,11 @@ from typing import Any
 
 import pytest
 
-from recipe.evaluation.benchmarks import Task, load_tasks
-from recipe.evaluation.prompts import PROMPTS
-from recipe.evaluation.samples import Sample
+from recipe.evaluation.benchmarks import load_tasks
+from recipe.evaluation.samples import Sample, program_of
 from recipe.evaluation.scoring import limits_of, pass_at_k, score_samples
 from reward.limits import Limits
 from reward.sandbox import Sandbox
-
-Load = Callable[[str], list[Task]]
 
 
 def verdicts(samples: list[Sample], sandbox: Sandbox, limits: Limits | None = None) -> list[str]:
@@ -18,37 +15,23 @@ def verdicts(samples: list[Sample], sandbox: Sandbox, limits: Limits | None = No
     return [result.verdict.value for result in results]
 
 
-@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
-def test_reference_passes_and_nothing_does_not(name: str, load: Load, sandbox: Sandbox) -> None:
-    tasks = load(name)
-    assert len(tasks) in (1, 2, 3)
-    samples = [Sample(task=task, text="", program=text) for task in tasks for text in (task.reference, task.prompt)]
-    assert [verdict == "passed" for verdict in verdicts(samples, sandbox)] == [True, False] * len(tasks)
-
-
-def test_mbpp_counts_its_test_tasks_only(load: Load) -> None:
-    (task,) = load("mbpp")  # task 600 is for training
-    assert task.test_code[2] == "size = 5\nassert total((5,)) == size"
-    assert task.prompt.endswith('assert total((5,)) == size\n"""\n')
-
-
-def test_prompts_and_programs(load: Load, sandbox: Sandbox) -> None:
-    scale, mbpp = load("humaneval")[0], load("mbpp")[0]
-    chat, completion = PROMPTS["chat"], PROMPTS["completion"]
-    assert scale.prompt.strip() in chat.text(scale) and "assert total(()) == 0" in chat.text(mbpp)
+def test_prompts_and_programs(load: Callable, sandbox: Sandbox) -> None:
+    scale, _ = load("humaneval")
+    (mbpp,) = load("mbpp")  # task 600 is for training
+    assert mbpp.problem.inputs[2] == "size = 5\nassert total((5,)) == size"
+    assert scale.prompt.strip() in scale.messages[0]["content"]
+    assert "assert total(()) == 0" in mbpp.messages[0]["content"]
     answer = "Sure:\n```python\ndef scale(numbers, factor):\n    return [double(factor) * x for x in numbers]\n```"
-    programs = [
-        chat.program(scale, answer),  # with the prompt's helper
-        chat.program(scale, f"{answer}\nIts use:\n```python\nprint(scale([1], 2))\n```"),
-        chat.program(scale, "I do not know."),
-        completion.program(scale, "    return [2 * factor * x for x in numbers]"),
-        completion.program(mbpp, "def total(values):\n    return sum(values)"),
+    answers = [
+        (scale, answer, "passed"),  # with the prompt's helper
+        (scale, f"{answer}\nIts use:\n```python\nprint(scale([1], 2))\n```", "passed"),
+        (scale, "```python\ndef scale(numbers, factor):\n    pass\n```", "wrong"),
+        (scale, "I do not know.", "compile_error"),
+        (mbpp, "```python\ndef total(x):\n    return sum(x)\n```\n```python\nprint(total([]))\n```", "passed"),
+        (mbpp, "```python\n```", "compile_error"),
     ]
-    tasks = [*[scale] * 4, mbpp]
-    samples = [Sample(task=task, text="", program=code) for task, code in zip(tasks, programs, strict=True)]
-    assert verdicts(samples, sandbox) == ["passed", "passed", "compile_error", "passed", "passed"]
-    assert "\ndef " in completion.stops(scale) and "\ndef " not in completion.stops(mbpp)
-    assert chat.stops(scale) == ()
+    samples = [Sample(task=task, text=text, program=program_of(task, text)) for task, text, _ in answers]
+    assert verdicts(samples, sandbox) == [verdict for *_, verdict in answers]
 
 
 TASK = {"task_id": 11, "code": "", "test_list": ["f()"]}
@@ -122,4 +105,4 @@ def test_falsy_values_and_parts_of_text(
     benchmark: str, row: dict[str, Any], key: str, question: str, write: Callable[..., str]
 ) -> None:
     (task,) = load_tasks(benchmark, write([row], "records.jsonl"))
-    assert task.task_id == key and task.question.startswith(question)
+    assert task.task_id == key and task.messages[-1]["content"].startswith(question)

@@ -1,11 +1,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from recipe.evaluation import __main__ as evaluate
 from reward.sandbox import SandboxConfig, shared_sandbox
 
 Write = Callable[[list[dict[str, Any]], str], str]
@@ -15,9 +15,7 @@ SWAP = {"task_id": "1", "solution": "def swap(pair): return pair[1], pair[0]"}
 
 
 @pytest.fixture
-def run(
-    evaluate: ModuleType, humaneval_file: str, tmp_path: Path, write: Write
-) -> Callable[..., tuple[int, dict[str, Any] | None]]:
+def run(humaneval_file: str, tmp_path: Path, write: Write) -> Callable[..., tuple[int, dict[str, Any] | None]]:
     """Return a function that evaluates samples of the small HumanEval; returns the exit status and the result."""
 
     def run_samples(rows: list[dict[str, Any]], *options: str) -> tuple[int, dict[str, Any] | None]:
@@ -53,7 +51,7 @@ def test_result_says_what_happened(run: Callable, capsys: pytest.CaptureFixture[
 
 
 def test_rows_of_training_data_are_judged_as_in_training(
-    evaluate: ModuleType, tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import datasets
 
@@ -79,14 +77,10 @@ def test_rows_of_training_data_are_judged_as_in_training(
     assert result["pass_at_k"] == {"pass@1": 0.5}
     assert evaluate.main(command) == 2
     assert "set --data to a parquet file of verl rows" in capsys.readouterr().err
-    assert evaluate.main(["--benchmark", "rows", "--data", data, "--model", "/x", "--prompt", "completion"]) == 2
-    assert "--prompt completion is not for these problems: set --prompt chat" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("benchmark", ["gsm8k", "math500"])
-def test_final_answers_are_graded_as_in_training(
-    benchmark: str, evaluate: ModuleType, tmp_path: Path, write: Write
-) -> None:
+def test_final_answers_are_graded_as_in_training(benchmark: str, tmp_path: Path, write: Write) -> None:
     records = [
         {"question": "3 + 4?", "problem": "3 + 4?", "answer": "#### 7", "solution": "\\boxed{7}"},
         {"question": "1 / 2?", "problem": "1 / 2?", "answer": "#### 0.5", "solution": "\\boxed{\\frac12}"},
