@@ -13,11 +13,8 @@ import argparse
 import json
 import random
 import resource
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +22,7 @@ import psutil
 import ray
 import torch
 import transfer_queue
+from get_smollm2 import chat_model
 from hydra import compose, initialize_config_module
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -179,13 +177,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
-    found = subprocess.run(
-        [sys.executable, Path(__file__).with_name("get_smollm2.py")], check=True, capture_output=True, text=True
-    )
-    tokenizer = AutoTokenizer.from_pretrained(found.stdout.strip())
+    model = chat_model()
+    tokenizer = AutoTokenizer.from_pretrained(model)
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
-            *("platform=cpu", f"actor_rollout_ref.model.path={found.stdout.strip()}", f"run_dir={folder}"),
+            *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={folder}"),
             "constraint.mode=penalty",
             *(f"data.max_response_length={arguments.tokens}", f"data.train_batch_size={arguments.responses // GROUP}"),
             f"actor_rollout_ref.rollout.n={GROUP}",

@@ -72,11 +72,6 @@ def outcomes_of(rules: Protocol, arms: Arms) -> dict[str, list[float]]:
     return {name: [rules.outcome(rules.held_out_of(run)) for run in runs] for name, runs in arms.items()}
 
 
-def outcomes_by_algorithm(rules: Protocol, runs: Mapping[str, Steps]) -> dict[str, dict[str, list[float]]]:
-    """Return the outcomes of the final runs by algorithm and arm."""
-    return {algorithm: outcomes_of(rules, arms) for algorithm, arms in by_algorithm(runs).items()}
-
-
 def page(rules: Protocol, path: Path) -> str:
     """Return all that the page has of an experiment, from its protocol's file and the metrics beside that."""
     is_done = {
@@ -266,7 +261,8 @@ def main() -> None:
     rules, runs = protocol.read(path), metrics.read(metrics.path_of(path, "final"))
     path.with_suffix(".md").write_text(document(rules, path), encoding="utf-8")
     if runs:
-        outcomes(outcomes_by_algorithm(rules, runs)).savefig(path.with_name(f"{path.stem}_outcomes.png"), dpi=150)
+        found = {algorithm: outcomes_of(rules, arms) for algorithm, arms in by_algorithm(runs).items()}
+        outcomes(found).savefig(path.with_name(f"{path.stem}_outcomes.png"), dpi=150)
 
 
 if __name__ == "__main__":
