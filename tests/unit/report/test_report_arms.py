@@ -35,17 +35,27 @@ def test_runs_that_differ_in_seed_name_and_folder_are_one_arm(write_run: Callabl
     assert arms_of(configs, write_run) == {"apps": ["run0", "run1"]}
 
 
-def test_runs_that_differ_in_a_setting_are_arms_and_equal_names_say_which(write_run: Callable) -> None:
-    found = arms_of([settings(eta=0.1), settings(eta=0.2), settings("y"), settings(eta=0.2, seed=2)], write_run)
-    assert found == {"x eta=0.1": ["run0"], "x eta=0.2": ["run1", "run3"], "y": ["run2"]}
-
-
-def test_equal_names_get_as_few_settings_as_tell_them_apart_the_mode_first(write_run: Callable) -> None:
-    modes = [{"mode": mode, "eta": eta} for mode, eta in (("none", 0.1), ("sft", 0.1), ("sft", 0.2))]
-    two = [settings(constraint=constraint, algorithm={"gamma": place}) for place, constraint in enumerate(modes[:2])]
-    assert list(arms_of(two, write_run)) == ["x mode=none", "x mode=sft"]
-    runs, _ = read_runs([write_run(f"more{n}", [0.0], config=settings(constraint=one)) for n, one in enumerate(modes)])
-    assert [arm.name for arm in group(runs)] == ["x mode=none eta=0.1", "x mode=sft eta=0.1", "x mode=sft eta=0.2"]
+@pytest.mark.parametrize(
+    ("configs", "arms"),
+    [
+        (
+            [settings(eta=0.1), settings(eta=0.2), settings("y"), settings(eta=0.2, seed=2)],
+            {"x eta=0.1": ["run0"], "x eta=0.2": ["run1", "run3"], "y": ["run2"]},
+        ),
+        (
+            [settings(constraint={"mode": mode}, algorithm={"gamma": mode}) for mode in ("none", "sft")],
+            {"x mode=none": ["run0"], "x mode=sft": ["run1"]},
+        ),
+        (
+            [settings(constraint={"mode": mode, "eta": eta}) for mode, eta in (("none", 1), ("sft", 1), ("sft", 2))],
+            {"x mode=none eta=1": ["run0"], "x mode=sft eta=1": ["run1"], "x mode=sft eta=2": ["run2"]},
+        ),
+    ],
+)
+def test_equal_names_get_as_few_settings_as_tell_them_apart_the_mode_first(
+    configs: list[dict[str, Any]], arms: dict[str, list[str]], write_run: Callable
+) -> None:
+    assert arms_of(configs, write_run) == arms
 
 
 @pytest.mark.parametrize(
