@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from recipe.evaluation.benchmarks import Task, load_tasks
-from reward.sandbox import Sandbox, SandboxConfig, shared_sandbox
-
 SCALE_PROMPT = '''from typing import List
 
 def double(x: float) -> float:
@@ -60,18 +57,6 @@ def write(tmp_path: Path) -> Callable[[list[dict[str, Any]], str], str]:
 
 
 @pytest.fixture
-def load(write: Callable[..., str]) -> Callable[[str], list[Task]]:
-    """Return a function that reads the tasks of a small benchmark."""
-    return lambda name: load_tasks(name, write(RECORDS[name], f"{name}.jsonl"))
-
-
-@pytest.fixture
-def humaneval_file(write: Callable[..., str]) -> str:
-    """Return a file of the small HumanEval."""
-    return write(HUMANEVAL, "HumanEval.jsonl.gz")
-
-
-@pytest.fixture(scope="session")
-def sandbox() -> Sandbox:
-    """Return a sandbox that runs two programs at a time."""
-    return shared_sandbox(SandboxConfig(num_slots=2))
+def records(write: Callable[..., str]) -> Callable[[str], str]:
+    """Return a function that writes a small benchmark's records to a file."""
+    return lambda name: write(RECORDS[name], f"{name}.jsonl.gz")

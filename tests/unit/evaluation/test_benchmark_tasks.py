@@ -6,18 +6,12 @@ import pytest
 from recipe.evaluation.benchmarks import load_tasks
 from recipe.evaluation.samples import Sample, program_of
 from recipe.evaluation.scoring import limits_of, pass_at_k, score_samples
-from reward.limits import Limits
-from reward.sandbox import Sandbox
+from reward.sandbox import SandboxConfig, shared_sandbox
 
 
-def verdicts(samples: list[Sample], sandbox: Sandbox, limits: Limits | None = None) -> list[str]:
-    results = score_samples(samples, sandbox=sandbox, limits=limits or limits_of(4.0), num_workers=2)
-    return [result.verdict.value for result in results]
-
-
-def test_prompts_and_programs(load: Callable, sandbox: Sandbox) -> None:
-    scale, _ = load("humaneval")
-    (mbpp,) = load("mbpp")  # task 600 is for training
+def test_prompts_and_programs(records: Callable) -> None:
+    scale, _ = load_tasks("humaneval", records("humaneval"))
+    (mbpp,) = load_tasks("mbpp", records("mbpp"))  # task 600 is for training
     assert mbpp.problem.inputs[2] == "size = 5\nassert total((5,)) == size"
     assert scale.prompt.strip() in scale.messages[0]["content"]
     assert "assert total(()) == 0" in mbpp.messages[0]["content"]
@@ -31,7 +25,9 @@ def test_prompts_and_programs(load: Callable, sandbox: Sandbox) -> None:
         (mbpp, "```python\n```", "compile_error"),
     ]
     samples = [Sample(task=task, text=text, program=program_of(task, text)) for task, text, _ in answers]
-    assert verdicts(samples, sandbox) == [verdict for *_, verdict in answers]
+    sandbox = shared_sandbox(SandboxConfig(num_slots=2))
+    results = score_samples(samples, sandbox=sandbox, limits=limits_of(4.0), num_workers=2)
+    assert [result.verdict.value for result in results] == [verdict for *_, verdict in answers]
 
 
 TASK = {"task_id": 11, "code": "", "test_list": ["f()"]}

@@ -15,14 +15,16 @@ SWAP = {"task_id": "1", "solution": "def swap(pair): return pair[1], pair[0]"}
 
 
 @pytest.fixture
-def run(humaneval_file: str, tmp_path: Path, write: Write) -> Callable[..., tuple[int, dict[str, Any] | None]]:
+def run(
+    records: Callable[[str], str], tmp_path: Path, write: Write
+) -> Callable[..., tuple[int, dict[str, Any] | None]]:
     """Return a function that evaluates samples of the small HumanEval; returns the exit status and the result."""
 
     def run_samples(rows: list[dict[str, Any]], *options: str) -> tuple[int, dict[str, Any] | None]:
         output = tmp_path / "results" / "result.json"
         samples = write(rows, "samples.jsonl.gz")
-        command = ["--benchmark", "humaneval", "--data", humaneval_file, "--samples", samples, "--output", str(output)]
-        status = evaluate.main([*command, "--workers", "2", *options])
+        command = ["--benchmark", "humaneval", "--data", records("humaneval"), "--samples", samples, "--workers", "2"]
+        status = evaluate.main([*command, "--output", str(output), *options])
         return status, json.loads(output.read_text()) if output.exists() else None
 
     return run_samples
