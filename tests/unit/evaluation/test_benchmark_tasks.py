@@ -30,8 +30,7 @@ def test_prompts_and_programs(records: Callable) -> None:
     assert [result.verdict.value for result in results] == [verdict for *_, verdict in answers]
 
 
-TASK = {"task_id": 11, "code": "", "test_list": ["f()"]}
-RECORD = {"task_id": "HumanEval/0", "prompt": "", "canonical_solution": "", "entry_point": "f"}
+RECORD = {"task_id": "HumanEval/0", "prompt": "", "entry_point": "f"}
 
 
 @pytest.mark.parametrize(
@@ -43,8 +42,8 @@ RECORD = {"task_id": "HumanEval/0", "prompt": "", "canonical_solution": "", "ent
         ("humaneval", [{**RECORD, "test": ""}] * 2, "record 2: task HumanEval/0 occurs twice"),
         ("mbpp", [{"task_id": 600}], "no task of mbpp"),
         ("mbpp", [{"task_id": "x"}], "record 1: invalid literal"),
-        ("mbpp", [{"task_id": 11, "text": "t", "code": "", "test_list": []}], "record 1: no tests"),
-        ("mbpp", [{"task_id": 11, "text": 7, "code": 7, "test_list": ["assert 7"]}], "record 1: no question"),
+        ("mbpp", [{"task_id": 11, "text": "t", "test_list": []}], "record 1: no tests"),
+        ("mbpp", [{"task_id": 11, "text": 7, "test_list": ["assert 7"]}], "record 1: no question"),
         ("humaneval", [{**RECORD, "prompt": 7, "test": ""}], "record 1: "),
         ("rows", [{"prompt": 7, "reward_model": {"ground_truth": "1"}, "extra_info": {"problem_id": 1}}], "record 1: "),
         ("math500", [{"problem": "What?", "answer": ["1", "2"]}], "record 1: answer not gradable"),
@@ -79,12 +78,7 @@ def test_pass_at_k(num_samples: int, num_passed: int, k: int, expected: float) -
         ("math500", {"problem": "What?", "answer": 0, "unique_id": 0}, "0", "What? "),
         ("math500", {"Problem": "What?", "Answer": "x^2 = -1"}, "0", "What? "),  # its numbers count for all, or none
         ("gsm8k", {"question": [{"role": "user", "content": "What?"}], "answer": "#### 0"}, "0", "What? "),
-        (
-            "mbpp",
-            {"task_id": 11, "text": "", "prompt": "Do it.", "code": "", "test_list": ["f()"]},
-            "Mbpp/11",
-            "Do it.",
-        ),
+        ("mbpp", {"task_id": 11, "text": "", "prompt": "Do it.", "test_list": ["f()"]}, "Mbpp/11", "Do it."),
         (
             "rows",
             {

@@ -17,14 +17,10 @@ def arm(*paths: Path) -> Arm:
 
 
 def test_a_curve_is_mean_and_sample_deviation_over_the_seeds_that_have_the_step(write_run: Callable) -> None:
-    both = arm(write_run("a", [0.0, 1.0, 2.0]), write_run("b", [1.0, 1.0]))
+    both = arm(write_run("a", [0.0, 1.0, 2.0, None]), write_run("b", [1.0, 1.0, float("nan")]))
     points = series.curve(both, series.REWARD)
     assert {step: point.mean for step, point in points.items()} == {1: 0.5, 2: 1.0, 3: 2.0}
     assert [point.spread for point in points.values()] == [pytest.approx(0.5**0.5), 0.0, None]
-
-
-def test_what_is_no_number_leaves_a_gap(write_run: Callable) -> None:
-    assert list(series.curve(arm(write_run("a", [0.0, None, float("nan"), 3.0])), series.REWARD)) == [1, 4]
 
 
 @pytest.mark.parametrize(

@@ -65,28 +65,23 @@ def test_the_tables_hold_the_numbers(write_run: Callable, refinement: Callable, 
     assert "These counts are of all 40 responses. The table below holds 8 of them" in words
 
 
-def test_a_run_that_is_still_going_and_one_without_refinements(
+def test_a_run_that_is_still_going_one_without_refinements_and_no_run(
     write_run: Callable, refinement: Callable, tmp_path: Path
 ) -> None:
+    (tmp_path / "empty").mkdir()
     going, plain = write_run("going", [0.0, 0.5], refinements=[refinement(1, "accepted")]), write_run("plain", [0.1])
     half = '{"step": 2, "response": "é'.encode()[:-1]
     for name, cut in (("metrics", b'{"step": 3, "rew'), ("refinements/000001.w0", half)):
         with (going / f"{name}.jsonl").open("ab") as file:
             file.write(cut)
-    result = command(going, plain, "--output", tmp_path / "out")
-    assert (result.returncode, result.stderr) == (0, "")
+    result = command(going, plain, tmp_path / "empty", "--output", tmp_path / "out")
+    line = f"left out: {tmp_path / 'empty'}: not a run directory (config.yaml is missing)"
+    assert (result.returncode, result.stderr) == (0, f"{line}\n")
     page = tmp_path / "out" / "report.html"
     assert result.stdout == f"{page}\n"
     assert len(json.loads(scripts_of(page.read_text())[0][1])["rows"]) == 1
     plain_page = report([plain], tmp_path / "plain.html")
     assert "No run has refinements" in plain_page and "Improvement ratio, " in plain_page, "said, not drawn as 0"
-
-
-def test_what_has_nothing_to_show_is_left_out_and_said(write_run: Callable, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    result = command(write_run("a", [0.0]), tmp_path / "empty", "--output", tmp_path / "page.html")
-    line = f"{tmp_path / 'empty'}: not a run directory (config.yaml is missing)"
-    assert (result.returncode, result.stderr) == (0, f"left out: {line}\n")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def sizes(found: Footprint, name: str) -> dict[str, float]:
     return {part.name: part.size for part in moment.parts}
 
 
-def test_parameters_are_those_of_the_models_cards() -> None:
+def test_parameters_are_those_of_the_models_cards_and_a_token_of_kv_cache() -> None:
     assert SHAPE.num_parameters == NUM_PARAMETERS and SHAPE.is_known
     assert shapes.read(LLAMA_8B).num_parameters == 8_030_261_248
     sparse = shapes.read(QWEN_30B)
@@ -60,9 +60,6 @@ def test_parameters_are_those_of_the_models_cards() -> None:
     assert shapes.read({"model_type": "mamba", "hidden_size": 4096}) is None
     assert not shapes.read({**LLAMA_8B, "model_type": "gemma3"}).is_known
     assert not shapes.read({**QWEN_7B, "use_sliding_window": True}).is_known
-
-
-def test_a_token_of_kv_cache() -> None:
     assert SHAPE.kv_bytes() == 28 * 2 * 4 * 128 * 2 == 57344
     assert SHAPE.kv_bytes(2) == 57344 / 2
     assert SHAPE.kv_bytes(8) == 57344 / 4, "a head is not cut"
