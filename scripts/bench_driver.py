@@ -13,11 +13,8 @@ import argparse
 import json
 import random
 import resource
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +22,7 @@ import psutil
 import ray
 import torch
 import transfer_queue
+from get_smollm2 import chat_model
 from hydra import compose, initialize_config_module
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -71,11 +69,11 @@ class Reward:
 
 
 @ray.remote
-def write_rows(tokenizer: Any, first: int, num_tokens: int) -> list[str]:
+def write_rows(tokenizer: Any, numbers: range, num_tokens: int) -> list[str]:
     """Put rollouts into the queue, as verl's agent loop workers do, and return their keys."""
     transfer_queue.init()
     keys, rows = [], []
-    for number in range(first, first + CHUNK):
+    for number in numbers:
         text = " ".join(random.Random(number).choices(WORDS, k=2 * num_tokens))
         response = torch.tensor(
             tokenizer.encode(text, add_special_tokens=False)[: num_tokens - 1] + [tokenizer.eos_token_id]
@@ -94,7 +92,7 @@ def write_rows(tokenizer: Any, first: int, num_tokens: int) -> list[str]:
             }
         )
     lengths = {"prompt_len": NUM_PROMPT_TOKENS, "response_len": num_tokens, "seq_len": NUM_PROMPT_TOKENS + num_tokens}
-    tags = [{**lengths, "max_global_steps": 0}] * CHUNK
+    tags = [{**lengths, "max_global_steps": 0}] * len(keys)
     transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
     return keys
 
@@ -138,12 +136,10 @@ def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[
     client = RefinerClient(servers={"echo": echo}, config=blocks.refiner)
     workers = RefineWorkers(config, tokenizer, [reward], arguments.workers)
     stages = Stages(config, blocks, workers, total_training_steps=1)
-    firsts = range(0, arguments.responses, CHUNK)
-    keys = [
-        key
-        for part in ray.get([write_rows.remote(tokenizer, first, arguments.tokens) for first in firsts])
-        for key in part
-    ]
+    numbers = range(arguments.responses)
+    parts = (numbers[first : first + CHUNK] for first in numbers[::CHUNK])
+    written = ray.get([write_rows.remote(tokenizer, part, arguments.tokens) for part in parts])
+    keys = [key for part in written for key in part]
     tags = transfer_queue.kv_list("train")["train"]
     batch = KVBatchMeta(keys=keys, tags=[tags[key] for key in keys], partition_id="train")
     pids = [ray.get(worker.__ray_call__.remote(lambda _: psutil.Process().pid)) for worker in workers.start()]
@@ -175,17 +171,15 @@ def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[
 def main() -> None:
     """Make the rows and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--responses", type=int, default=512, help=f"a multiple of {CHUNK}")
+    parser.add_argument("--responses", type=int, default=512, help=f"a multiple of {GROUP}")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
-    found = subprocess.run(
-        [sys.executable, Path(__file__).with_name("get_smollm2.py")], check=True, capture_output=True, text=True
-    )
-    tokenizer = AutoTokenizer.from_pretrained(found.stdout.strip())
+    model = chat_model()
+    tokenizer = AutoTokenizer.from_pretrained(model)
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
-            *("platform=cpu", f"actor_rollout_ref.model.path={found.stdout.strip()}", f"run_dir={folder}"),
+            *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={folder}"),
             "constraint.mode=penalty",
             *(f"data.max_response_length={arguments.tokens}", f"data.train_batch_size={arguments.responses // GROUP}"),
             f"actor_rollout_ref.rollout.n={GROUP}",

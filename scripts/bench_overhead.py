@@ -14,7 +14,6 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from recipe.runs.files import read_rows
@@ -55,21 +54,10 @@ ARMS = {
 BASELINES = {"lora_none": "lora_none", "shared": "lora_none"}
 
 
-@dataclass(slots=True, kw_only=True)
-class Cost:
-    """One arm: medians over its steps, in seconds a step, and tokens."""
-
-    name: str
-    step_s: float
-    rollout_s: float
-    exposed_s: float
-    """What refining adds to a step, as the run itself measures it."""
-    hidden_s: float
-    tokens_per_pair: float
-    """Prompt and generated tokens of the refiner per accepted pair, over all steps; infinite if none was accepted."""
-    attempted: float
-    """Share of the responses that were refined."""
-    draft_acceptance: float
+Cost = dict[str, float]
+"""One arm: medians over its steps in seconds (``exposed_s``: what refining adds, as the run itself measures it);
+``tokens_per_pair``: prompt and generated tokens of the refiner per accepted pair, over all steps, infinite if none was
+accepted; ``attempted``: share of the responses that were refined; ``draft_acceptance``."""
 
 
 def run_arm(name: str, folder: Path, num_steps: int, overrides: list[str]) -> list[dict[str, float]]:
@@ -93,25 +81,19 @@ def run_arm(name: str, folder: Path, num_steps: int, overrides: list[str]) -> li
     return list(read_rows(metrics))[1:]
 
 
-def summarise(name: str, steps: list[dict[str, float]]) -> Cost:
-    """Medians over the steps of an arm."""
-
-    def median(key: str) -> float:
-        return statistics.median(step[key] for step in steps)
-
-    num_pairs = sum(step["refiner/num_accepted"] for step in steps)
-    num_tokens = sum(step["tokens/refine_prompt"] + step["tokens/refine"] for step in steps)
-    return Cost(
-        name=name,
-        step_s=median("timing_s/step"),
-        rollout_s=median("timing_s/gen"),
-        exposed_s=median("refiner/exposed_s"),
-        hidden_s=median("refiner/hidden_s"),
-        tokens_per_pair=num_tokens / num_pairs if num_pairs else float("inf"),
-        attempted=sum(step["refiner/num_attempted"] for step in steps)
-        / sum(step["refiner/num_rollouts"] for step in steps),
-        draft_acceptance=median("refiner/spec_accept_rate"),
-    )
+def summarise(steps: list[dict[str, float]]) -> Cost:
+    """Return what the steps of an arm cost."""
+    medians = {
+        **{"step_s": "timing_s/step", "rollout_s": "timing_s/gen", "exposed_s": "refiner/exposed_s"},
+        **{"hidden_s": "refiner/hidden_s", "draft_acceptance": "refiner/spec_accept_rate"},
+    }
+    totals = {key: sum(step[key] for step in steps) for key in steps[0] if key.startswith(("refiner/num_", "tokens/"))}
+    num_tokens, num_pairs = totals["tokens/refine_prompt"] + totals["tokens/refine"], totals["refiner/num_accepted"]
+    return {
+        **{name: statistics.median(step[key] for step in steps) for name, key in medians.items()},
+        "tokens_per_pair": num_tokens / num_pairs if num_pairs else float("inf"),
+        "attempted": totals["refiner/num_attempted"] / totals["refiner/num_rollouts"],
+    }
 
 
 def table(costs: dict[str, Cost]) -> str:
@@ -122,11 +104,12 @@ def table(costs: dict[str, Cost]) -> str:
     for name, cost in costs.items():
         base = costs.get(BASELINES.get(name, "none"))
         paper = costs.get("paper")
-        to_none = f"{cost.step_s / base.step_s:.2f}" if base else ""
-        to_paper = f"{cost.exposed_s / paper.exposed_s:.2f}" if paper and cost.exposed_s else ""
-        pair = "" if cost.tokens_per_pair in (0.0, float("inf")) else f"{cost.tokens_per_pair:.0f}"
-        row = [ARMS[name][0], f"{cost.step_s:.1f}", to_none, f"{cost.rollout_s:.1f}", f"{cost.exposed_s:.2f}", to_paper]
-        row += [f"{cost.hidden_s:.1f}", f"{cost.attempted:.0%}", pair, f"{cost.draft_acceptance:.0%}"]
+        to_none = f"{cost['step_s'] / base['step_s']:.2f}" if base else ""
+        to_paper = f"{cost['exposed_s'] / paper['exposed_s']:.2f}" if paper and cost["exposed_s"] else ""
+        pair = "" if cost["tokens_per_pair"] in (0.0, float("inf")) else f"{cost['tokens_per_pair']:.0f}"
+        row = [ARMS[name][0], f"{cost['step_s']:.1f}", to_none, f"{cost['rollout_s']:.1f}", f"{cost['exposed_s']:.2f}"]
+        row += [to_paper, f"{cost['hidden_s']:.1f}", f"{cost['attempted']:.0%}", pair]
+        row.append(f"{cost['draft_acceptance']:.0%}")
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 
@@ -144,10 +127,9 @@ def main() -> None:
         overrides = [*TASK, *overrides]
     costs = {}
     for name in arguments.arms:
-        costs[name] = summarise(name, run_arm(name, arguments.output, arguments.steps, overrides))
+        costs[name] = summarise(run_arm(name, arguments.output, arguments.steps, overrides))
         print(table(costs).splitlines()[-1], flush=True)
-    found = {name: {field: getattr(cost, field) for field in Cost.__slots__} for name, cost in costs.items()}
-    (arguments.output / "overhead.json").write_text(json.dumps(found, indent=1))
+    (arguments.output / "overhead.json").write_text(json.dumps(costs, indent=1))
     (arguments.output / "overhead.md").write_text(table(costs))
     print(table(costs))
 

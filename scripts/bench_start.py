@@ -20,6 +20,7 @@ import uuid
 from pathlib import Path
 
 import psutil
+from get_smollm2 import chat_model
 
 ARMS: dict[str, tuple[str, ...]] = {"plain": ("preload=false",), "preloaded": ()}
 """The overrides of each kind of job."""
@@ -87,11 +88,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="of each kind of job")
     parser.add_argument("--steps", type=int, default=2, help="at least 2")
     arguments, overrides = parser.parse_known_args()
-    get_model = [sys.executable, Path(__file__).with_name("get_smollm2.py")]
-    model = Path(subprocess.run(get_model, check=True, capture_output=True, text=True).stdout.strip())
     runs: dict[str, list[Times]] = {arm: [] for arm in ARMS}
     job = [sys.executable, "-m", "recipe.online_refiner.main", *JOB, f"platform={arguments.platform}"]
-    job += [f"actor_rollout_ref.model.path={model}", f"trainer.total_training_steps={arguments.steps}"]
+    job += [f"actor_rollout_ref.model.path={chat_model()}", f"trainer.total_training_steps={arguments.steps}"]
     with tempfile.TemporaryDirectory(prefix="bench-start-") as folder:
         for number in range(arguments.runs):
             for arm, own in ARMS.items():

@@ -78,22 +78,27 @@ def save(folder: Path, *writers: Callable[[Path], object]) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def chat_model(folder: Path | None = None) -> Path:
+    """Convert if needed, and return the folder."""
+    folder = folder or default_folder()
+    if not (folder / "config.json").exists():
+        print(f"converting {NAME} (once, about half a minute) ...", file=sys.stderr)
+        convert(folder)
+    return folder
+
+
 def main() -> None:
-    """Convert if needed, then print the folder."""
+    """Print the folder."""
     parser = argparse.ArgumentParser(description="Write SmolLM2-135M-Instruct as a Hugging Face folder.")
     parser.add_argument("--reward-model", action="store_true", help="with a random scalar head")
     parser.add_argument("folder", type=Path, nargs="?")
     arguments = parser.parse_args()
-    chat = default_folder() if arguments.reward_model or not arguments.folder else arguments.folder
-    if not (chat / "config.json").exists():
-        print(f"converting {NAME} (once, about half a minute) ...", file=sys.stderr)
-        convert(chat)
     if not arguments.reward_model:
-        print(chat)
+        print(chat_model(arguments.folder))
         return
     folder = arguments.folder or default_folder(REWARD_NAME)
     if not (folder / "config.json").exists():
-        add_reward_head(chat, folder)
+        add_reward_head(chat_model(), folder)
     print(folder)
 
 

@@ -5,10 +5,8 @@
     --model DIR_OR_HUB_ID       vLLM draws the samples: greedy, or --num-samples N --temperature T
     --samples FILE              json lines {task_id, completion} or {task_id, solution}, also gzipped
 
-Prompt formats (--prompt)
-    chat         the model's chat template around a request for the whole function in one ```python block; the program
-                 is the last such block, behind the imports and helper functions of HumanEval's prompt
-    completion   the bare prompt; the program is the prompt with the answer up to a stop sequence
+A model gets its chat template around a request for the whole function in one ```python block; the program is the last
+such block that defines it, behind the imports and helper functions of HumanEval's prompt.
 
 A sample passes when it passes every test, in the sandbox. The JSON file (--output) holds the numbers, how they came
 about, and every sample with its program and verdict. Exit status: 0; 1 if programs could not be run (infra_error;
@@ -29,9 +27,8 @@ from typing import Any
 
 from recipe.evaluation.benchmarks import BENCHMARKS, Task, load_tasks
 from recipe.evaluation.generation import Sampling, generate
-from recipe.evaluation.prompts import PROMPTS
 from recipe.evaluation.samples import Sample, read_samples
-from recipe.evaluation.scoring import Result, count_verdicts, limits_of, pass_at, score_samples
+from recipe.evaluation.scoring import count_verdicts, limits_of, pass_at, score_samples
 from reward.apps import Verdict
 from reward.sandbox import shared_sandbox
 from reward.score import add_sandbox_options, positive_int, sandbox_config
@@ -52,14 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def evaluate(arguments: argparse.Namespace) -> int:
     """Get samples, run them, write and print the result; returns the exit status."""
     limits = limits_of(arguments.timeout)
-    ks = arguments.k
     sandbox = shared_sandbox(sandbox_config(arguments))
     known = load_tasks(arguments.benchmark, arguments.data)
     tasks = known[: arguments.limit]
-    samples, origin = samples_of(arguments, known, tasks, ks)
+    samples, origin = samples_of(arguments, known, tasks)
     print(f"running {len(samples)} programs of {len(tasks)} problems ...", file=sys.stderr)
     results = score_samples(samples, sandbox=sandbox, limits=limits, num_workers=arguments.workers)
-    rates = pass_at(results, ks)
+    rates = pass_at(results, arguments.k)
     num_problems = len({sample.task.task_id for sample in samples})
     result = {
         "benchmark": arguments.benchmark,
@@ -72,58 +68,56 @@ def evaluate(arguments: argparse.Namespace) -> int:
         "verdicts": count_verdicts(results),
         "limits": asdict(limits),
         "versions": versions(),
-        "samples": sample_rows(results),
+        "samples": [
+            {
+                **{"task_id": one.sample.task.task_id, "verdict": one.verdict.value, "detail": one.detail},
+                **{"num_passed": one.num_passed, "num_tests": one.num_tests},
+                **{"text": one.sample.text, "program": one.sample.program},
+            }
+            for one in results
+        ],
     }
     path = arguments.output or default_output(arguments)
-    write_result(result, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name in ("benchmark", "data", "num_problems", "num_samples", "verdicts", "pass_at_k"):
         print(f"{name:12} {result[name]}")
     print(f"written to   {path}")
-    return report_infra_errors(results)
+    failed = [one for one in results if one.verdict is Verdict.INFRA_ERROR]
+    for one in failed:
+        print(f"error: {one.sample.task.task_id} could not be run: {one.detail}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def samples_of(
-    arguments: argparse.Namespace, known: list[Task], tasks: list[Task], ks: list[int]
+    arguments: argparse.Namespace, known: list[Task], tasks: list[Task]
 ) -> tuple[list[Sample], dict[str, Any]]:
     """Return the samples, and what the result says of where they come from.
 
     Raises:
         ValueError: a k above the number of samples, or what reading or drawing them raises.
     """
+    highest = max(arguments.k)
     if arguments.samples is not None:
-        samples = read_samples(arguments.samples, known, tasks)
-        check_ks(ks, samples)
+        samples = read_samples(arguments.samples, BENCHMARKS[arguments.benchmark], known, tasks)
+        counts = Counter(sample.task.task_id for sample in samples)
+        task_id, fewest = min(counts.items(), key=lambda item: item[1])
+        if highest > fewest:
+            raise ValueError(
+                f"pass@{highest} needs {highest} samples of every task, {task_id} has {fewest}: set --k lower"
+            )
         return samples, {"model": None, "samples_file": str(arguments.samples), "prompt": None, "sampling": None}
     sampling = Sampling(**{field.name: getattr(arguments, field.name) for field in fields(Sampling)})
-    if max(ks) > sampling.num_samples:
-        raise ValueError(f"pass@{max(ks)} needs --num-samples {max(ks)} or more")
-    samples, example = generate(arguments.model, tasks, arguments.prompt, sampling)
-    layout = PROMPTS[arguments.prompt]
-    prompt = {
-        "format": arguments.prompt,
-        "summary": layout.summary,
-        "stops": layout.stops(tasks[0]),
-        "example": example,
-    }
-    origin = {"model": arguments.model, "samples_file": None, "prompt": prompt, "sampling": asdict(sampling)}
+    if highest > sampling.num_samples:
+        raise ValueError(f"pass@{highest} needs --num-samples {highest} or more")
+    samples, example = generate(arguments.model, tasks, sampling)
+    origin = {"model": arguments.model, "samples_file": None, "prompt": example, "sampling": asdict(sampling)}
     return samples, origin
 
 
 def numbers(text: str) -> list[int]:
     """Return the whole numbers from 1 of `1,10`."""
     return sorted({positive_int(part) for part in text.split(",")})
-
-
-def check_ks(ks: list[int], samples: list[Sample]) -> None:
-    """Check that every problem has enough samples.
-
-    Raises:
-        ValueError: one has not.
-    """
-    counts = Counter(sample.task.task_id for sample in samples)
-    task_id, fewest = min(counts.items(), key=lambda item: item[1])
-    if max(ks) > fewest:
-        raise ValueError(f"pass@{max(ks)} needs {max(ks)} samples of every task, {task_id} has {fewest}: set --k lower")
 
 
 def default_output(arguments: argparse.Namespace) -> Path:
@@ -140,36 +134,6 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **installed}
 
 
-def sample_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return what the file says of every sample."""
-    return [
-        {
-            "task_id": result.sample.task.task_id,
-            "verdict": result.verdict.value,
-            "detail": result.detail,
-            "num_passed": result.num_passed,
-            "num_tests": result.num_tests,
-            "text": result.sample.text,
-            "program": result.sample.program,
-        }
-        for result in results
-    ]
-
-
-def write_result(result: dict[str, Any], path: Path) -> None:
-    """Write it as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-def report_infra_errors(results: list[Result]) -> int:
-    """Name the samples that could not be run; returns the exit status."""
-    failed = [result for result in results if result.verdict is Verdict.INFRA_ERROR]
-    for result in failed:
-        print(f"error: {result.sample.task.task_id} could not be run: {result.detail}", file=sys.stderr)
-    return 1 if failed else 0
-
-
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Evaluate a model, or samples from a file, by pass@k.")
@@ -182,7 +146,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--k", type=numbers, default=[1], help="which pass@k, as in 1,10 (default: 1)")
     parser.add_argument("--limit", type=positive_int, help="evaluate the first so many problems only")
     defaults = Sampling()
-    parser.add_argument("--prompt", choices=PROMPTS, default="chat", help="see above (default: chat)")
     parser.add_argument("--num-samples", type=int, default=defaults.num_samples, help="a problem (default: 1)")
     parser.add_argument("--temperature", type=float, default=defaults.temperature, help="0, the default, is greedy")
     parser.add_argument("--top-p", type=float, default=defaults.top_p)

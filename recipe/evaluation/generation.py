@@ -3,12 +3,10 @@
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.evaluation.benchmarks import Task
-from recipe.evaluation.prompts import PROMPTS, PromptFormat
-from recipe.evaluation.samples import Sample
+from recipe.evaluation.samples import Sample, program_of
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -22,25 +20,21 @@ class Sampling:
     seed: int = 0  # of each task's first sample: the same seed draws the same answers
 
 
-def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling) -> tuple[list[Sample], str]:
+def generate(model: str, tasks: Sequence[Task], sampling: Sampling) -> tuple[list[Sample], str]:
     """Draw samples for every task.
 
     Args:
         model: Folder or hub id.
         tasks: At least one.
-        prompt: A key of :data:`recipe.evaluation.prompts.PROMPTS`.
         sampling: How.
 
     Returns:
         The samples in the order of the tasks, and the first task's prompt as the model got it.
 
     Raises:
-        ValueError: If the model has no chat template though one is needed, or vLLM cannot sample so.
+        ValueError: If the model has no chat template, or vLLM cannot sample so.
         OSError: If the model cannot be read.
     """
-    layout = PROMPTS[prompt]
-    if tasks[0].family not in layout.families:
-        raise ValueError(f"--prompt {prompt} is not for these problems: set --prompt chat")
     is_cpu = prepare_vllm()
     from transformers import AutoConfig, AutoTokenizer
     from vllm import LLM, SamplingParams
@@ -48,15 +42,14 @@ def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling)
     settings = {**asdict(sampling), "n": sampling.num_samples, "max_tokens": sampling.max_new_tokens}
     del settings["num_samples"], settings["max_new_tokens"]
     try:
-        wanted = [SamplingParams(**settings, stop=list(layout.stops(task))) for task in tasks]
+        wanted = SamplingParams(**settings)
     except Exception as error:  # of classes of vLLM's own, which are no ValueError
         raise ValueError(f"vLLM: {error}") from None
     tokenizer = AutoTokenizer.from_pretrained(model)
-    if layout.is_chat and not tokenizer.chat_template:
-        raise ValueError(f"{model} has no chat template: set --prompt completion")
-    texts = [_render(tokenizer, layout, task) for task in tasks]
-    # A chat template writes the special tokens itself.
-    prompts = [tokenizer(text, add_special_tokens=not layout.is_chat).input_ids for text in texts]
+    if not tokenizer.chat_template:
+        raise ValueError(f"{model} has no chat template: evaluate a base model with evalplus (docs/evaluation.md)")
+    texts = [tokenizer.apply_chat_template(task.messages, tokenize=False, add_generation_prompt=True) for task in tasks]
+    prompts = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]  # the template writes them
     # The context that is needed, or all that the model has: answers then end earlier.
     needed = max(map(len, prompts)) + sampling.max_new_tokens
     config = AutoConfig.from_pretrained(model).get_text_config()
@@ -70,7 +63,7 @@ def generate(model: str, tasks: Sequence[Task], prompt: str, sampling: Sampling)
     )
     outputs = engine.generate([{"prompt_token_ids": tokens} for tokens in prompts], wanted)
     samples = [
-        Sample(task=task, text=answer.text, program=layout.program(task, answer.text))
+        Sample(task=task, text=answer.text, program=program_of(task, answer.text))
         for task, output in zip(tasks, outputs, strict=True)
         for answer in output.outputs
     ]
@@ -87,10 +80,3 @@ def prepare_vllm() -> bool:
     import recipe.cpu_platform.activate  # noqa: F401  # its settings of vLLM on a CPU
 
     return True
-
-
-def _render(tokenizer: Any, layout: PromptFormat, task: Task) -> str:
-    if not layout.is_chat:
-        return layout.text(task)
-    messages = list(task.messages) or [{"role": "user", "content": layout.text(task)}]
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -1,10 +1,13 @@
-"""Samples of a benchmark's tasks from a file, one JSON object a line."""
+"""Samples of a benchmark's tasks: the programs of answers, and samples from a file, one JSON object a line."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipe.evaluation.benchmarks import Task, task_key
+from recipe.evaluation.benchmarks import Benchmark, Task
+from reward.apps import find_code
+from reward.grading import Graded
+from reward.limits import Limits
 from reward.score import read_json_lines
 
 
@@ -17,6 +20,14 @@ class Sample:
     program: str | None  # what is run; None: there is no code in the text
 
 
+def program_of(task: Task, answer: str) -> str | None:
+    """Return a chat model's program: its last ```python block that defines what is tested; None if it has no code."""
+    if isinstance(task.problem, Graded):
+        return answer
+    code = find_code(answer, Limits(), task.problem)
+    return None if code is None else f"{task.preamble}{code}"
+
+
 PROGRAMS: dict[str, Callable[[Task, str], str]] = {
     "completion": lambda task, text: task.prompt + text,
     "solution": lambda task, text: text,
@@ -24,12 +35,13 @@ PROGRAMS: dict[str, Callable[[Task, str], str]] = {
 """By the key that a line has beside ``task_id``: from its text to a program."""
 
 
-def read_samples(path: Path, known: Sequence[Task], wanted: Sequence[Task]) -> list[Sample]:
+def read_samples(path: Path, benchmark: Benchmark, known: Sequence[Task], wanted: Sequence[Task]) -> list[Sample]:
     """Return the samples of the wanted tasks, in the file's order.
 
     Args:
         path: Lines ``{"task_id": "HumanEval/0", "completion": "..."}``, a continuation of the prompt, or ``{"task_id":
             ..., "solution": "..."}``, a whole program; several for a task are several samples of it.
+        benchmark: Of the tasks.
         known: All tasks of the benchmark; a sample of another one is an error.
         wanted: Those that are evaluated.
 
@@ -43,7 +55,7 @@ def read_samples(path: Path, known: Sequence[Task], wanted: Sequence[Task]) -> l
     for where, row in read_json_lines(path):
         if "task_id" not in row:
             raise ValueError(f"{where}: no 'task_id': give the task's id")
-        task = tasks.get(task_key(row["task_id"], known[0].family))
+        task = tasks.get(benchmark.key(row["task_id"]))
         if task is None:
             raise ValueError(f"{where}: unknown task_id {row['task_id']!r}: the benchmark has no such task")
         given = [key for key in PROGRAMS if key in row]

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from recipe.evaluation.benchmarks import Task
 from recipe.evaluation.samples import Sample
 from reward.apps import Verdict, run_tests
 from reward.grading import Graded
 from reward.limits import Limits
-from reward.problem import Problem
 from reward.sandbox import Sandbox
 
 SOLUTION_S = 600.0  # wall seconds of all tests of one sample; the time of a single one is an option
@@ -51,26 +49,15 @@ def score_samples(samples: Sequence[Sample], *, sandbox: Sandbox, limits: Limits
     """Run every sample, `num_workers` at a time."""
 
     def score_one(sample: Sample) -> Result:
-        return score_sample(sample, problem_of(sample.task), sandbox=sandbox, limits=limits)
+        return score_sample(sample, sandbox=sandbox, limits=limits)
 
     with ThreadPoolExecutor(max_workers=num_workers) as pool:
         return list(pool.map(score_one, samples))
 
 
-def problem_of(task: Task) -> Problem | Graded:
-    """Return a task's tests as the reward package runs them; a benchmark's test code is taken as it is."""
-    return task.problem or Problem(
-        problem_id=task.task_id,
-        inputs=list(task.test_code),
-        outputs=[None] * len(task.test_code),
-        kind="test_code",
-        leetcode=False,
-        fn_name=task.entry_point or None,
-    )
-
-
-def score_sample(sample: Sample, problem: Problem | Graded, *, sandbox: Sandbox, limits: Limits) -> Result:
+def score_sample(sample: Sample, *, sandbox: Sandbox, limits: Limits) -> Result:
     """Run one sample up to the first test that it does not pass."""
+    problem = sample.task.problem
 
     def result(verdict: Verdict, num_passed: int, detail: str = "") -> Result:
         return Result(sample=sample, verdict=verdict, num_passed=num_passed, num_tests=problem.num_tests, detail=detail)
@@ -78,9 +65,8 @@ def score_sample(sample: Sample, problem: Problem | Graded, *, sandbox: Sandbox,
     if isinstance(problem, Graded):
         grade = problem.score(sample.text, limits)
         verdict = _VERDICTS.get(grade.outcome, Verdict.WRONG)
-        return result(
-            verdict, grade.num_passed, "" if verdict is Verdict.PASSED else f"{grade.outcome}: {grade.detail}"
-        )
+        detail = "" if verdict is Verdict.PASSED else f"{grade.outcome}: {grade.detail}"
+        return result(verdict, grade.num_passed, detail)
     if sample.program is None:
         return result(Verdict.COMPILE_ERROR, 0, "no code found")
     tests = run_tests(problem, sample.program, limits, sandbox, until_wrong=True)

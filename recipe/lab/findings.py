@@ -18,7 +18,7 @@ from recipe.lab import metrics, protocol
 from recipe.lab.arms import STATIC
 from recipe.lab.protocol import Protocol
 from recipe.lab.statistics import holm, improvement, interquartile_mean, interval, permutation_p
-from recipe.report.figures import COLOURS, STYLE, png
+from recipe.report.figures import COLOURS, STYLE
 
 ROW = 0.24
 """Height of an arm's row in the figure, in inches."""
@@ -70,11 +70,6 @@ def by_algorithm(runs: Mapping[str, Steps]) -> dict[str, dict[str, list[Steps]]]
 def outcomes_of(rules: Protocol, arms: Arms) -> dict[str, list[float]]:
     """Return the outcome of each run of each arm."""
     return {name: [rules.outcome(rules.held_out_of(run)) for run in runs] for name, runs in arms.items()}
-
-
-def outcomes_by_algorithm(rules: Protocol, runs: Mapping[str, Steps]) -> dict[str, dict[str, list[float]]]:
-    """Return the outcomes of the final runs by algorithm and arm."""
-    return {algorithm: outcomes_of(rules, arms) for algorithm, arms in by_algorithm(runs).items()}
 
 
 def page(rules: Protocol, path: Path) -> str:
@@ -266,7 +261,8 @@ def main() -> None:
     rules, runs = protocol.read(path), metrics.read(metrics.path_of(path, "final"))
     path.with_suffix(".md").write_text(document(rules, path), encoding="utf-8")
     if runs:
-        path.with_name(f"{path.stem}_outcomes.png").write_bytes(png(outcomes(outcomes_by_algorithm(rules, runs))))
+        found = {algorithm: outcomes_of(rules, arms) for algorithm, arms in by_algorithm(runs).items()}
+        outcomes(found).savefig(path.with_name(f"{path.stem}_outcomes.png"), dpi=150)
 
 
 if __name__ == "__main__":

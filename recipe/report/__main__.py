@@ -1,8 +1,7 @@
 """Make one page of any runs: `python -m recipe.report RUN_DIR... [--output FOLDER|PAGE.html]`.
 
-The page is self-contained: curves, a comparison of the arms, and a table of refinements to search. The figures are
-also written as PNG beside it. Runs with the same settings but for the seed are one arm. A run that is still going can
-be reported. What each part shows: docs/report.md.
+The page is self-contained: a table of the arms, curves, and a table of refinements to search. Runs with the same
+settings but for the seed are one arm. A run that is still going can be reported. What each part shows: docs/report.md.
 """
 
 import argparse
@@ -35,7 +34,7 @@ def main() -> int:
             from recipe.report.page import write
         except ModuleNotFoundError as error:
             raise ValueError(f"{error}; figures need: pip install 'verl-online-refiner[report]'") from error
-        write(group(runs), page, left_out=left_out, num_rows=arguments.rows)
+        write(group(runs), page, num_rows=arguments.rows)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

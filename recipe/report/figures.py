@@ -1,4 +1,4 @@
-"""The figures of a report, drawn with matplotlib without a display: for the page as SVG, beside it as PNG."""
+"""The figures of a report, drawn with matplotlib without a display."""
 
 import io
 import re
@@ -46,11 +46,10 @@ def panel(quantity: Quantity, curves: Mapping[int, dict[int, Stat]], names: list
         places = list(points)
         mean = np.array([point.mean for point in points.values()])
         spread = np.array([point.spread or 0.0 for point in points.values()])
-        line: dict[str, Any] = {"color": colour(arm), "marker": "o" if len(places) < 20 else None, "markersize": 3.5}
-        axes.plot(places, mean, label=names[arm][-MAX_LABEL:], gid=f"{quantity.slug}-arm-{arm}-line", **line)
+        marker = "o" if len(places) < 20 else None
+        axes.plot(places, mean, label=names[arm][-MAX_LABEL:], color=colour(arm), marker=marker, markersize=3.5)
         if spread.any():
-            band = axes.fill_between(places, mean - spread, mean + spread, alpha=0.15, lw=0, color=colour(arm))
-            band.set_gid(f"{quantity.slug}-arm-{arm}-band")
+            axes.fill_between(places, mean - spread, mean + spread, alpha=0.15, lw=0, color=colour(arm))
     axes.set_title(quantity.title)
     axes.set_ylabel(quantity.unit)
     axes.set_xlabel("step", loc="right")
@@ -59,7 +58,7 @@ def panel(quantity: Quantity, curves: Mapping[int, dict[int, Stat]], names: list
     if quantity.from_zero and axes.get_ylim()[0] < axes.get_ylim()[1]:
         axes.set_ylim(bottom=0)
     if len(names) > 1:
-        figure.legend(loc="outside lower left", ncols=3, fontsize=8, frameon=False)
+        figure.legend(loc="outside lower left", ncols=2, fontsize=8, frameon=False)
     return figure
 
 
@@ -71,14 +70,4 @@ def svg(figure: Figure, slug: str) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
     text = re.sub(r'<g id="[\w.]+_\d+"', "<g", text[text.index("<svg") :])  # not unique in a page
-    size = re.compile(r' (width|height)="[0-9.]+pt"')
-    return size.sub("", text, count=2)
-
-
-def png(figure: Figure) -> bytes:
-    """Return a figure as a PNG file."""
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
+    return re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs no server and no network, and its figures as PNG files beside it."""
+"""The report as one HTML file that needs no server and no network."""
 
 import base64
 import hashlib
@@ -8,28 +8,21 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from recipe.report import figures, refinements, series
-from recipe.report.arms import Arm, differences, seeds
-from recipe.report.runs import Run, printable
+from recipe.report.arms import Arm, differences
 from recipe.report.series import Quantity
 
 TEMPLATES = Path(__file__).parent / "templates"
-MAX_VALIDATIONS = 8
 
 
-def write(arms: list[Arm], page: Path, *, left_out: list[str], num_rows: int) -> list[Path]:
-    """Write the page, and its figures into a folder beside it (``report.html``: ``report_figures``).
+def write(arms: list[Arm], page: Path, *, num_rows: int) -> None:
+    """Write the page.
 
     Args:
         arms: At least one, each with its runs.
         page: The HTML file.
-        left_out: A line on each folder that has nothing to show.
         num_rows: Refinements in the table at most.
-
-    Returns:
-        The files, the page first.
 
     Raises:
         ValueError: If a file of a run is damaged.
@@ -37,86 +30,53 @@ def write(arms: list[Arm], page: Path, *, left_out: list[str], num_rows: int) ->
     runs = [run for arm in arms for run in arm.runs]
     verdicts = [refinements.verdicts_of(run) for run in runs]
     chosen = refinements.choose(verdicts, num_rows)
-    by_run = dict(zip((run.name for run in runs), verdicts, strict=True))
-    of_arms = [refinements.counts([by_run[run.name] for run in arm.runs]) for arm in arms]
-    drawn = _curves(arms, runs)
-    scores = series.validations(runs)[:MAX_VALIDATIONS]
-    text = _render(
-        **_head(arms, runs, left_out),
-        arms=[_summary(arm, scores) for arm in arms],
-        curves=[_entry(quantity, drawn) for quantity in series.QUANTITIES if quantity.slug in drawn],
-        unmeasured=[quantity.title for quantity in series.QUANTITIES if quantity.slug not in drawn],
-        validations=[_entry(quantity, drawn) for quantity in scores],
-        num_more_validations=len(series.validations(runs)) - len(scores),
-        verdicts=[verdict for verdict, _ in refinements.counts(verdicts).most_common()],
-        verdict_counts=of_arms,
-        num_refinements=sum(counted.total() for counted in of_arms),
-        num_shown=sum(map(len, chosen)),
-        data=_script_data({"runs": [run.name for run in runs], **refinements.table(runs, chosen)}),
-    )
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, encoding="utf-8")
-    folder = page.with_name(f"{page.stem}_figures")
-    folder.mkdir(exist_ok=True)
-    for slug, figure in drawn.items():
-        (folder / f"{slug}.png").write_bytes(figures.png(figure))
-    return [page, *(folder / f"{slug}.png" for slug in drawn)]
-
-
-def _curves(arms: list[Arm], runs: list[Run]) -> dict[str, Figure]:
-    """Draw each quantity that any run measured, by slug."""
-    names, drawn = [arm.name for arm in arms], {}
-    for quantity in [*series.QUANTITIES, *series.validations(runs)[:MAX_VALIDATIONS]]:
-        lines = {place: points for place, arm in enumerate(arms) if (points := series.curve(arm, quantity))}
-        if lines:
-            drawn[quantity.slug] = figures.panel(quantity, lines, names)
-    return drawn
-
-
-def _entry(quantity: Quantity, drawn: dict[str, Figure]) -> dict[str, Any]:
-    return {"title": quantity.title, "svg": Markup(figures.svg(drawn[quantity.slug], quantity.slug))}
-
-
-def _head(arms: list[Arm], runs: list[Run], left_out: list[str]) -> dict[str, Any]:
     names = [arm.name for arm in arms]
     values: dict[str, dict[str, list[str]]] = {}
     for setting, by_arm in differences(arms).items():
         for name, value in zip(names, by_arm, strict=True):
             values.setdefault(setting, {}).setdefault(value, []).append(name)
-    places = {run.name: place for place, arm in enumerate(arms) for run in arm.runs}
-    return {
-        "title": names,
-        "left_out": [printable(line) for line in left_out],
-        "num_steps": _span([run.metrics[-1]["step"] for run in runs]),
-        "many_runs": len(runs) > len(arms),
-        "differences": values,
-        "colours": [figures.colour(place) for place in range(len(arms))],
-        "runs": [
-            {
-                **{"name": run.name, "arm": places[run.name], "path": printable(str(run.path)), "seed": seeds(run)},
-                **{"num_steps": run.metrics[-1]["step"], "final": series.final(run, series.REWARD)},
-            }
-            for run in runs
+    scores = series.validations(runs)
+    drawn = {quantity: _drawn(quantity, arms) for quantity in (*series.QUANTITIES, *scores)}
+    of_runs = iter(verdicts)
+    text = _render(
+        colours=[figures.colour(place) for place in range(len(arms))],
+        arms=[
+            {**_summary(arm, scores), "verdicts": refinements.counts([next(of_runs) for _ in arm.runs])} for arm in arms
         ],
-    }
+        runs=[run.name for run in runs],
+        differences=values,
+        scores=[quantity.title for quantity in scores],
+        curves={quantity.title: svg for quantity, svg in drawn.items() if svg},
+        unmeasured=[quantity.title for quantity, svg in drawn.items() if not svg],
+        verdicts=[verdict for verdict, _ in refinements.counts(verdicts).most_common()],
+        num_refinements=sum(map(len, verdicts)),
+        num_shown=sum(map(len, chosen)),
+        data=_script_data({"runs": [run.name for run in runs], **refinements.table(runs, chosen)}),
+    )
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
+
+
+def _drawn(quantity: Quantity, arms: list[Arm]) -> Markup:
+    """Return a figure; nothing if no run measured it."""
+    lines = {place: points for place, arm in enumerate(arms) if (points := series.curve(arm, quantity))}
+    if not lines:
+        return Markup()
+    return Markup(figures.svg(figures.panel(quantity, lines, [arm.name for arm in arms]), quantity.slug))
 
 
 def _summary(arm: Arm, scores: list[Quantity]) -> dict[str, Any]:
+    steps = sorted({run.metrics[-1]["step"] for run in arm.runs})
     return {
-        **{"name": arm.name, "num_runs": len(arm.runs)},
-        "num_steps": _span([run.metrics[-1]["step"] for run in arm.runs]),
-        "validations": [series.over_runs(arm, quantity, series.last) for quantity in scores],
+        **{"name": arm.name, "runs": [run.name for run in arm.runs]},
+        "num_steps": " to ".join(map(str, dict.fromkeys((steps[0], steps[-1])))),
         "final": series.over_runs(arm, series.REWARD, series.final),
+        "scores": [series.over_runs(arm, quantity, series.last) for quantity in scores],
         "kl": series.over_runs(arm, series.KL, series.final),
         "cross_entropy": series.over_runs(arm, series.CE_ACCEPTED, series.final),
         "improvement": series.over_runs(arm, series.IMPROVEMENT, series.over_all_steps),
         "seconds": series.over_runs(arm, series.SECONDS, series.over_all_steps),
     }
-
-
-def _span(values: list[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _render(**values: Any) -> str:

@@ -1,15 +1,25 @@
-"""The table of refinements: counts of all of them, and a sample that a page can hold."""
+"""The table of refinements: counts of all of them, and a sample that a page can hold, with the words that changed."""
 
 import random
+import re
 import sys
 from collections import Counter, defaultdict
+from itertools import chain
 from typing import Any
 
-from recipe.report.diff import pieces
+from rapidfuzz.distance import Indel
+
 from recipe.report.runs import Run, finite, printable
 
 MAX_CHARS = 8000
 """A longer text is shown up to here, and says so."""
+KEPT, TAKEN_OUT, PUT_IN = 0, -1, 1
+Piece = tuple[int, str]
+"""KEPT, TAKEN_OUT or PUT_IN, and the text."""
+KINDS = {"equal": KEPT, "delete": TAKEN_OUT, "insert": PUT_IN}
+WORD = re.compile(r"\s+|\w+|[^\w\s]")
+MIN_SIMILARITY = 0.4
+"""Texts that share less of their words are shown as replaced: the shreds they share by chance would not help."""
 
 
 def verdicts_of(run: Run) -> list[str]:
@@ -36,7 +46,7 @@ def choose(verdicts: list[list[str]], num_rows: int) -> list[set[int]]:
 
 def counts(verdicts: list[list[str]]) -> Counter[str]:
     """Count the verdicts of some runs."""
-    return Counter(verdict for of_run in verdicts for verdict in of_run)
+    return Counter(chain.from_iterable(verdicts))
 
 
 def table(runs: list[Run], chosen: list[set[int]]) -> dict[str, Any]:
@@ -50,16 +60,16 @@ def table(runs: list[Run], chosen: list[set[int]]) -> dict[str, Any]:
     rows = []
     for place, (run, wanted) in enumerate(zip(runs, chosen, strict=True)):
         for row in (row for number, row in enumerate(run.refinements()) if number in wanted):
-            prompt = prompt_text(row["prompt"])
+            response = _clipped(row["response"])
+            if row["refined"] is None:
+                texts: dict[str, Any] = {"response": response, "detail": _clipped(row["detail"])}
+            else:
+                texts = {"pieces": list(chain.from_iterable(pieces(response, _clipped(row["refined"]))))}
             rows.append(
                 {
-                    "run": place,
-                    "step": row["step"],
-                    "verdict": printable(row["verdict"]),
-                    "reward": finite(row["reward"]),
-                    "refined_reward": finite(row["refined_reward"]),
-                    "prompt": prompts.setdefault(prompt, len(prompts)),
-                    **_texts(row),
+                    **{"run": place, "step": row["step"], "verdict": printable(row["verdict"])},
+                    **{"reward": finite(row["reward"]), "refined_reward": finite(row["refined_reward"])},
+                    **{"prompt": prompts.setdefault(prompt_text(row["prompt"]), len(prompts)), **texts},
                 }
             )
     return {"prompts": list(prompts), "rows": rows}
@@ -67,20 +77,27 @@ def table(runs: list[Run], chosen: list[set[int]]) -> dict[str, Any]:
 
 def prompt_text(messages: list[dict[str, Any]]) -> str:
     """Return a chat as text; the role is named where there is more than one message."""
-    contents = (message["content"] for message in messages)
-    parts = [content if isinstance(content, str) else str(content) for content in contents]
-    if len(parts) > 1:
-        parts = [f"{message['role']}: {part}" for message, part in zip(messages, parts, strict=True)]
-    return _clipped("\n\n".join(parts))
-
-
-def _texts(row: dict[str, Any]) -> dict[str, Any]:
-    response = _clipped(row["response"])
-    if row["refined"] is None:
-        return {"response": response, "detail": _clipped(row["detail"])}
-    return {"pieces": [part for piece in pieces(response, _clipped(row["refined"])) for part in piece]}
+    names = [f"{message['role']}: " if len(messages) > 1 else "" for message in messages]
+    return _clipped("\n\n".join(f"{name}{message['content']}" for name, message in zip(names, messages, strict=True)))
 
 
 def _clipped(text: str) -> str:
     more = len(text) - MAX_CHARS
     return printable(text if more <= 0 else f"{text[:MAX_CHARS]}\n[{more:,} more characters are in the run's records]")
+
+
+def pieces(before: str, after: str) -> list[Piece]:
+    """Return two texts as one list of pieces: all but those put in make `before`, all but those taken out `after`.
+
+    ``pieces("x - y", "x + y")`` is ``[(0, "x "), (-1, "-"), (1, "+"), (0, " y")]``.
+    """
+    old, new = WORD.findall(before), WORD.findall(after)
+    if Indel.normalized_similarity(old, new) < MIN_SIMILARITY:
+        return [(kind, text) for kind, text in ((TAKEN_OUT, before), (PUT_IN, after)) if text]
+    return [
+        (
+            KINDS[op.tag],
+            "".join(new[op.dest_start : op.dest_end] if op.tag == "insert" else old[op.src_start : op.src_end]),
+        )
+        for op in Indel.opcodes(old, new)
+    ]

@@ -68,10 +68,8 @@ def read_run(path: Path) -> Run:
     """Read one run directory; its refinements are not read yet.
 
     Raises:
-        ValueError: If it is no run directory, if no step is finished yet, or if its files are damaged.
+        ValueError: It is no run directory, no step is finished yet, or its files are damaged.
     """
-    if not path.is_dir():
-        raise ValueError(f"{path}: no such folder")
     if not (path / "config.yaml").is_file():
         raise ValueError(f"{path}: not a run directory (config.yaml is missing)")
     try:
@@ -80,11 +78,10 @@ def read_run(path: Path) -> Run:
         raise ValueError(f"{path / 'config.yaml'}: not YAML ({' '.join(str(error).split())})") from None
     file = path / "metrics.jsonl"
     lines = finished_lines(file) if file.exists() else ()
-    run = Run(path=path, name=printable(path.name), config=dict(_flat(config)), metrics=[])
-    run.metrics = list(_rows(f"{path}, metrics", lines, {"step"}))
-    if not run.metrics:
+    metrics = list(_rows(f"{path}, metrics", lines, {"step"}))
+    if not metrics:
         raise ValueError(f"{path}: no step is finished yet")
-    return run
+    return Run(path=path, name=printable(path.name), config=dict(_flat(config)), metrics=metrics)
 
 
 def printable(text: str) -> str:

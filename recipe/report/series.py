@@ -11,7 +11,6 @@ from recipe.report.runs import Run, finite
 FINAL_SHARE = 0.1
 MIN_FINAL_STEPS = 3
 """A final value is a run's mean over its last tenth of steps, and over 3 at least."""
-Row = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -24,8 +23,8 @@ class Quantity:
     metric: str
     title: str
     unit: str
-    measured: Callable[[Row], bool] = lambda row: True
-    """Whether a step measured it: a metric that was not measured is 0, and 0 would be wrong."""
+    measured_if: tuple[str, ...] = ()
+    """A step measured it if one of these is not 0: a metric that was not measured is 0, and 0 would be wrong."""
     otherwise: str = ""
     """The metric that stands in where a step lacks the first one."""
     from_zero: bool = True
@@ -33,16 +32,14 @@ class Quantity:
 
     @property
     def slug(self) -> str:
-        """Return a name for files and ids."""
+        """Return a name for ids."""
         return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in self.metric)
 
-    def value(self, row: Row) -> float | None:
+    def value(self, row: dict[str, Any]) -> float | None:
         """Return the value of a step, if it has one."""
-        return finite(row.get(self.metric, row.get(self.otherwise))) if self.measured(row) else None
-
-
-def _if_any(metric: str) -> Callable[[Row], bool]:
-    return lambda row: bool(row.get(metric))
+        if self.measured_if and not any(row.get(name) for name in self.measured_if):
+            return None
+        return finite(row.get(self.metric, row.get(self.otherwise)))
 
 
 REWARD = Quantity(
@@ -52,21 +49,21 @@ KL = Quantity(
     metric="kl_ref/k3",
     title="KL to the reference",
     unit="nats per token",
-    measured=lambda row: row.get("tokens/kl_ref") != 0 or row.get("kl_ref/k3") != 0,
+    measured_if=("tokens/kl_ref", "kl_ref/k3"),
 )
 CE_ACCEPTED = Quantity(
     metric="constraint/cross_entropy_accepted",
     title="Cross-entropy of accepted refinements",
     unit="nats per token",
-    measured=_if_any("constraint/cross_entropy_accepted"),
+    measured_if=("constraint/cross_entropy_accepted",),
 )
 IMPROVEMENT = Quantity(
     metric="refiner/improvement_ratio",
     title="Improvement ratio",
     unit="accepted refinements / responses",
-    measured=_if_any("refiner/num_attempted"),
+    measured_if=("refiner/num_attempted",),
 )
-SECONDS = Quantity(metric="timing_s/step", title="Time of a step", unit="s", measured=_if_any("timing_s/step"))
+SECONDS = Quantity(metric="timing_s/step", title="Time of a step", unit="s")
 QUANTITIES = (
     REWARD,
     KL,
@@ -84,10 +81,20 @@ QUANTITIES = (
         title="Constraint penalty",
         unit="reward per response token",
         from_zero=False,
-        measured=_if_any("constraint/penalty"),
+        measured_if=("constraint/penalty",),
     ),
 )
-"""The curves of every page. All other metrics are in metrics.jsonl and in verl's loggers."""
+"""The curves of every page, beside validation. All other metrics are in metrics.jsonl and in verl's loggers."""
+
+
+def validations(runs: list[Run]) -> list[Quantity]:
+    """Return the mean scores of validation, of whatever data sets there are."""
+    names = {name for run in runs for row in run.metrics for name in row}
+    return [
+        Quantity(metric=name, title=name.removeprefix("val-core/"), unit="validation score", from_zero=False)
+        for name in sorted(names)
+        if name.startswith("val-core/") and "/mean@" in name
+    ]
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -112,50 +119,30 @@ def stat(values: list[float]) -> Stat | None:
 
 def curve(arm: Arm, quantity: Quantity) -> dict[int, Stat]:
     """Return an arm's curve by step, over the runs that have a value there."""
-    curves = [
-        {row["step"]: value for row in run.metrics if (value := quantity.value(row)) is not None} for run in arm.runs
-    ]
-    points = {
-        step: stat([values[step] for values in curves if step in values])
-        for step in sorted({step for values in curves for step in values})
-    }
-    return {step: point for step, point in points.items() if point}
+    found: dict[int, list[float]] = {}
+    for row in (row for run in arm.runs for row in run.metrics):
+        if (value := quantity.value(row)) is not None:
+            found.setdefault(row["step"], []).append(value)
+    return {step: point for step, values in sorted(found.items()) if (point := stat(values))}
 
 
-def final(run: Run, quantity: Quantity) -> float | None:
-    """Return a run's mean over its last steps; None if none of them measured it."""
-    num_last = max(MIN_FINAL_STEPS, round(FINAL_SHARE * len(run.metrics)))
-    return _mean(run.metrics[-num_last:], quantity)
+def final(values: list[float | None]) -> float | None:
+    """Return the mean over a run's last steps; None if none of them measured it."""
+    return over_all_steps(values[-max(MIN_FINAL_STEPS, round(FINAL_SHARE * len(values))) :])
 
 
-def last(run: Run, quantity: Quantity) -> float | None:
+def last(values: list[float | None]) -> float | None:
     """Return the last value that a run measured."""
-    return next((value for row in reversed(run.metrics) if (value := quantity.value(row)) is not None), None)
+    return next((value for value in reversed(values) if value is not None), None)
 
 
-def over_all_steps(run: Run, quantity: Quantity) -> float | None:
+def over_all_steps(values: list[float | None]) -> float | None:
     """Return the mean over a run's steps that measured it."""
-    return _mean(run.metrics, quantity)
+    measured = [value for value in values if value is not None]
+    return statistics.fmean(measured) if measured else None
 
 
-def _mean(rows: list[Row], quantity: Quantity) -> float | None:
-    values = [value for row in rows if (value := quantity.value(row)) is not None]
-    return statistics.fmean(values) if values else None
-
-
-def over_runs(arm: Arm, quantity: Quantity, of_run: Callable[[Run, Quantity], float | None]) -> Stat | None:
-    """Summarise one of the three functions above over the runs of an arm."""
-    return stat([value for run in arm.runs if (value := of_run(run, quantity)) is not None])
-
-
-def validations(runs: list[Run]) -> list[Quantity]:
-    """Return the validation scores that verl holds for the main ones, of whatever data sets there are; means first.
-
-    Their spreads over bootstrap samples (``best@N/std``: verl/trainer/ppo/metric_utils.py) are no scores.
-    """
-    names = {name for run in runs for row in run.metrics for name in row}
-    return [
-        Quantity(metric=name, title=name.removeprefix("val-core/"), unit="validation score", from_zero=False)
-        for name in sorted(names, key=lambda name: ("/mean@" not in name, name))
-        if name.startswith("val-core/") and not name.endswith("/std")
-    ]
+def over_runs(arm: Arm, quantity: Quantity, of_run: Callable[[list[float | None]], float | None]) -> Stat | None:
+    """Summarise one of the three functions above, of a quantity by step, over the runs of an arm."""
+    found = (of_run([quantity.value(row) for row in run.metrics]) for run in arm.runs)
+    return stat([value for value in found if value is not None])

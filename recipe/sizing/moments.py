@@ -48,16 +48,6 @@ class Moment:
         """Bytes at its peak, estimates included."""
         return sum(part.size for part in self.parts)
 
-    @property
-    def least(self) -> float:
-        """Bytes that are sure."""
-        return sum(part.size for part in self.parts if part.is_sure)
-
-    @property
-    def key(self) -> str:
-        """What makes the largest of its parts smaller."""
-        return max(self.parts, key=lambda part: part.size).key
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
@@ -306,17 +296,18 @@ def table(found: Footprint) -> str:
     for where in dict.fromkeys(moment.where for moment in found.moments):
         moments = sorted((one for one in found.moments if one.where == where), key=lambda one: -one.size)
         worst, limit = moments[0], found.limit(moments[0])
+        key = max(worst.parts, key=lambda part: part.size).key
         unit = f"memory of a {where}" if where != "host" else "memory of a node"
         lines.append(f"{unit}, GiB" + (f", of {limit / GIB:.0f}" if limit else ""))
         for moment in moments:
             parts = sorted(moment.parts, key=lambda part: -part.size)
             shown = ", ".join(f"{'' if part.is_sure else '~'}{part.name} {part.size / GIB:.1f}" for part in parts)
             lines.append(f"  {moment.name:<20} {moment.size / GIB:6.1f}  {shown}")
-        verdict = f"; {worst.key} makes it smaller"
+        verdict = f"; {key} makes it smaller"
         if limit is not None:
             verdict = f", {worst.size / limit:.0%} of what there is"
             if worst.size > limit:
-                verdict = f", which may not fit (~ is an estimate): {worst.key} makes it smaller"
+                verdict = f", which may not fit (~ is an estimate): {key} makes it smaller"
         lines.append(f"  worst: {worst.name}{verdict}")
     if found.gpu is not None:
         lines += [

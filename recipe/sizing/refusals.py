@@ -1,6 +1,6 @@
 """What cannot fit into the memory that there is. Only what is sure refuses: estimates stand in the plan's table."""
 
-from recipe.sizing.moments import GIB, Footprint, Moment, Server
+from recipe.sizing.moments import GIB, Footprint
 
 
 def refusal(found: Footprint) -> str | None:
@@ -30,35 +30,26 @@ def _engines_too_small(found: Footprint) -> str | None:
                 f"({one.key}.gpu_memory_utilization={one.share}); raise its share or "
                 f"{one.key}.tensor_model_parallel_size"
             )
-        if (error := _one_request(one, share)) is not None:
-            return error
+        num_tokens = (share - one.weights) / one.kv_token
+        if num_tokens < one.max_model_len:
+            key = "refiner.max_model_len" if one.name == "refiner" else f"{one.key}.max_model_len"
+            return (
+                f"{key}: the {one.name}'s KV cache holds {num_tokens:.0f} tokens at most beside its weights, one "
+                f"request may have {one.max_model_len}; lower it, or raise {one.key}.gpu_memory_utilization or "
+                f"{one.key}.tensor_model_parallel_size"
+            )
     return None
-
-
-def _one_request(one: Server, share: float) -> str | None:
-    num_tokens = (share - one.weights) / one.kv_token
-    if num_tokens >= one.max_model_len:
-        return None
-    key = "refiner.max_model_len" if one.name == "refiner" else f"{one.key}.max_model_len"
-    return (
-        f"{key}: the {one.name}'s KV cache holds {num_tokens:.0f} tokens at most beside its weights, one request may "
-        f"have {one.max_model_len}; lower it, or raise {one.key}.gpu_memory_utilization or "
-        f"{one.key}.tensor_model_parallel_size"
-    )
 
 
 def _moments_too_large(found: Footprint) -> str | None:
     """At every moment of a step, what is sure to be on a GPU or in host memory fits."""
     for moment in found.moments:
         limit = found.limit(moment)
-        if limit is not None and moment.least > limit:
-            return _sentence(moment, limit)
+        parts = sorted((part for part in moment.parts if part.is_sure), key=lambda part: -part.size)
+        least = sum(part.size for part in parts)
+        if limit is not None and least > limit:
+            shown = ", ".join(f"{part.name} {part.size / GIB:.1f}" for part in parts)
+            keys = " or ".join(dict.fromkeys(part.key for part in parts[:2]))
+            what = f"{least / GIB:.1f} GiB of a {moment.where} with {limit / GIB:.0f}"
+            return f"{moment.name} needs {what} ({shown}); set {keys}"
     return None
-
-
-def _sentence(moment: Moment, limit: float) -> str:
-    parts = sorted((part for part in moment.parts if part.is_sure), key=lambda part: -part.size)
-    shown = ", ".join(f"{part.name} {part.size / GIB:.1f}" for part in parts)
-    what = "node" if moment.where == "host" else moment.where
-    keys = " or ".join(dict.fromkeys(part.key for part in parts[:2]))
-    return f"{moment.name} needs {moment.least / GIB:.1f} GiB of a {what} with {limit / GIB:.0f} ({shown}); set {keys}"

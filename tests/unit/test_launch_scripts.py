@@ -57,15 +57,9 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         (tmp_path / "script").write_text(text)
         path = f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}"
         job = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]", "VENV": str(tmp_path), "RAY_AUTH_TOKEN": "t"}
-        begun.append(
-            subprocess.Popen(
-                ["bash", "script", "experiment=apps_dapo"],
-                cwd=tmp_path,
-                env={**os.environ, **job, **variables, "PATH": path},
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        )
+        options = {"cwd": tmp_path, "env": {**os.environ, **job, **variables, "PATH": path}, "start_new_session": True}
+        command = ["bash", "script", "experiment=apps_dapo"]
+        begun.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, **options))
         return begun[-1]
 
     yield launch
@@ -145,6 +139,12 @@ def test_shell(text: str) -> None:
     assert subprocess.run(command, input=text, text=True, capture_output=True).stdout == ""
 
 
+def write_program(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
 def setup_folder(folder: Path, lock: str) -> None:
     for name in (f"requirements/{lock}.txt", "requirements/after-torch.txt", "pyproject.toml", "scripts/setup.sh"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -174,33 +174,20 @@ def test_setup_waits_for_whoever_installs(tmp_path: Path) -> None:
 
 def test_setup_refuses_another_python(tmp_path: Path) -> None:
     setup_folder(tmp_path, "gpu")
-    python, uv = tmp_path / ".venv" / "bin" / "python", tmp_path / "bin" / "uv"
-    for file, script in ((python, "exit 1"), (uv, "exit 0")):
-        file.parent.mkdir(parents=True)
-        file.write_text(f"#!/bin/sh\n{script}\n")
-        file.chmod(0o755)
-    environment = {"PATH": f"{uv.parent}:/usr/bin:/bin", "PLATFORM": "gpu"}
+    write_program(tmp_path / ".venv" / "bin" / "python", "exit 1")
+    write_program(tmp_path / "bin" / "uv", "exit 0")
+    environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "PLATFORM": "gpu"}
     done = subprocess.run(["bash", "scripts/setup.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "3.12" in done.stderr
 
 
-GPU_UV = """#!/bin/sh
-echo "$@" >>uv.log
-for last; do :; done
-if [ "$last" = - ]; then cat >>pins.log; fi
-"""
-
-
 def test_flash_attention_is_installed_where_it_is_asked_for(tmp_path: Path) -> None:
     setup_folder(tmp_path, "gpu")
-    python, uv = tmp_path / ".venv" / "bin" / "python", tmp_path / "bin" / "uv"
-    for file, script in ((python, "#!/bin/sh\n"), (uv, GPU_UV)):
-        file.parent.mkdir(parents=True)
-        file.write_text(script)
-        file.chmod(0o755)
+    write_program(tmp_path / ".venv" / "bin" / "python", "")
+    write_program(tmp_path / "bin" / "uv", 'for last; do :; done; if [ "$last" = - ]; then cat >>pins.log; fi')
 
     def pins(**environment: str) -> set[str]:
-        environment = {"PATH": f"{uv.parent}:/usr/bin:/bin", "PLATFORM": "gpu", **environment}
+        environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "PLATFORM": "gpu", **environment}
         subprocess.run(["bash", "scripts/setup.sh"], cwd=tmp_path, env=environment, check=True, capture_output=True)
         log = tmp_path / "pins.log"
         found = {line.partition("==")[0] for line in log.read_text().split()} if log.exists() else set()
@@ -217,15 +204,14 @@ def test_flash_attention_is_installed_where_it_is_asked_for(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("installed", "platform"), [("cpu", "cpu"), ("gpu", "gpu"), ("megatron", "gpu")])
 def test_the_quickstart_trains_on_what_is_installed(tmp_path: Path, installed: str, platform: str) -> None:
-    scripts, python = tmp_path / "scripts", tmp_path / ".venv" / "bin" / "python"
-    for folder in (scripts, python.parent, tmp_path / "runs" / "data" / "mini_apps_easy"):
+    scripts = tmp_path / "scripts"
+    for folder in (scripts, tmp_path / "runs" / "data" / "mini_apps_easy"):
         folder.mkdir(parents=True)
     (scripts / "quickstart.sh").write_text((REPOSITORY / "scripts" / "quickstart.sh").read_text())
     (scripts / "setup.sh").write_text("")
     (tmp_path / "runs" / "data" / "mini_apps_easy" / "train.parquet").touch()
+    write_program(tmp_path / ".venv" / "bin" / "python", 'echo "$@"')
     (tmp_path / ".venv" / ".installed").write_text(f"{installed} 0123 {tmp_path}\n")
-    python.write_text('#!/bin/sh\necho "$@"\n')
-    python.chmod(0o755)
     command = ["bash", "scripts/quickstart.sh", "trainer.total_training_steps=20"]
     said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
     assert f"platform={platform}" in said and "experiment=quickstart" in said

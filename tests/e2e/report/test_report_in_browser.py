@@ -3,12 +3,13 @@
 import fcntl
 import json
 import os
+import random
 import select
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
 )
 PATIENCE_S = 30.0
+HOSTILE = (
+    "</script><script>window.broken = 1</script x <!-- <script ",
+    "<img src=x onerror='window.broken = 2'>",
+    "</pre></td></table>--><!-- <style>body { display: none }</style>",
+    "\x00\x1b[31m\x07\u202egnirts\u202c \ud800 lone \udfff {{ 7 * 7 }} $\\frac{1}$ \u2028",
+    "javascript:window.broken=3 &lt;b&gt; ' \" ` ${window.broken = 4}",
+)
 
 
 class Browser:
@@ -35,19 +43,9 @@ class Browser:
     def __init__(self, profile: Path) -> None:
         low = (*os.pipe(), *os.pipe())
         commands, self.writer, self.reader, answers = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in low)
-        self.process = subprocess.Popen(
-            # Chromium reads descriptor 3 and writes to 4.
-            [
-                "bash",
-                "-c",
-                f'exec "$0" "$@" 3<&{commands} 4>&{answers}',
-                str(CHROMIUM),
-                *FLAGS,
-                f"--user-data-dir={profile}",
-            ],
-            pass_fds=(commands, answers),
-            stderr=subprocess.DEVNULL,
-        )
+        start = f'exec "$0" "$@" 3<&{commands} 4>&{answers}'  # Chromium reads descriptor 3 and writes to 4
+        command = ["bash", "-c", start, str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
+        self.process = subprocess.Popen(command, pass_fds=(commands, answers), stderr=subprocess.DEVNULL)
         for end in (*low, commands, answers):
             os.close(end)
         self.received = b""
@@ -105,17 +103,11 @@ class Browser:
             assert time.monotonic() < deadline, expression
             time.sleep(0.02)
 
-    def point_at(self, selector: str) -> tuple[float, float]:
-        """Move the mouse to the middle of an element and return that place."""
+    def click(self, selector: str) -> None:
         x, y = self.value(
             f"(() => {{ const one = document.querySelector({selector!r}); one.scrollIntoView({{block: 'center'}});"
             "const box = one.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
         )
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-        return x, y
-
-    def click(self, selector: str) -> None:
-        x, y = self.point_at(selector)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
@@ -127,7 +119,7 @@ class Browser:
         """Choose an option: the list itself is drawn outside the page and cannot be clicked."""
         self.value(
             f"(() => {{ const one = document.querySelector({selector!r}); one.value = {value!r};"
-            "one.dispatchEvent(new Event('change', {bubbles: true})); })()"
+            "one.dispatchEvent(new Event('input', {bubbles: true})); })()"
         )
 
     def texts(self, selector: str) -> list[str]:
@@ -143,18 +135,51 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     started.process.wait(20)
 
 
+def make_run(path: Path, *, arm: int = 0, seed: int = 1, num_steps: int, hostile: bool = False) -> Path:
+    """Write a run directory: arms differ in eta, runs of an arm in the seed alone; arm 1 refines nothing."""
+    draw = random.Random(f"{arm} {seed}")
+    constraint = {"mode": "penalty", "eta": 10.0 ** -(2 + arm)} if arm != 1 else {"mode": "none"}
+    config = {"data": {"seed": seed}, "constraint": constraint, "trainer": {"experiment_name": "apps_dapo"}}
+    steps = range(1, num_steps + 1)
+    metrics = [
+        {
+            **{"step": step, "reward/mean": step / 40 + draw.random(), "kl_ref/k3": 0.01, "timing_s/step": 92.0},
+            **{"refiner/num_attempted": 12 * (arm != 1), "refiner/improvement_ratio": draw.random()},
+            **{"constraint/cross_entropy_accepted": float(arm != 1), "constraint/penalty": -1e-4 * (arm != 1)},
+            **({"val-core/mini_apps/acc/mean@1": draw.random()} if step % 5 == 0 else {}),
+        }
+        for step in steps
+    ]
+    places = [(step, place) for step in (steps if arm != 1 else ()) for place in range(16)]
+    rows = [
+        row_of(step, f"{step}_{place}", HOSTILE[(step + place) % len(HOSTILE)] if hostile else "", draw)
+        for step, place in places
+    ]
+    (path / "refinements").mkdir(parents=True)
+    (path / "config.yaml").write_text(json.dumps({**config, "run_dir": str(path)}))  # JSON is YAML as well
+    for name, lines in (("metrics", metrics), ("refinements/000001.w0", rows)):
+        (path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def row_of(step: int, key: str, hostile: str, draw: random.Random) -> dict[str, Any]:
+    verdict, number = draw.choice(("accepted", "not_better", "truncated", "max_reward", "timeout")), draw.randint(2, 30)
+    refined = f"def add_{number}(x):\n    return x + {number}{hostile}"
+    reward = draw.choice((-1.0, -0.6, -0.3))
+    return {
+        **{"step": step, "key": key, "verdict": verdict, "reward": reward},
+        "prompt": [{"role": "user", "content": f"Write a function `add_{number}(x)` that returns x plus {number}."}],
+        "response": f"def add_{number}(x):\n    returning x + {number}{hostile}",
+        "refined": refined if verdict in ("accepted", "not_better") else None,
+        "refined_reward": {"accepted": 1.0, "not_better": reward}.get(verdict),
+        "detail": refined[12:] if verdict == "truncated" else "",
+    }
+
+
 def report(runs: list[Path], page: Path, *arguments: str) -> Path:
     command = [sys.executable, "-m", "recipe.report", *map(str, runs), "--output", str(page), *arguments]
     subprocess.run(command, cwd=REPOSITORY, check=True, timeout=120)
     return page
-
-
-@pytest.fixture(scope="module")
-def one_run(make_run: Callable, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a run directory and its page."""
-    folder = tmp_path_factory.mktemp("one")
-    run = make_run(folder / "run", num_steps=20)
-    return run, report([run], folder / "page.html")
 
 
 def check_basics(browser: Browser, page: Path) -> None:
@@ -165,74 +190,47 @@ def check_basics(browser: Browser, page: Path) -> None:
     assert browser.loaded == [page.as_uri()], "nothing from elsewhere"
 
 
-def test_one_run(browser: Browser, one_run: tuple[Path, Path]) -> None:
-    run, page = one_run
-    check_basics(browser, page)
+def test_one_run(browser: Browser, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", num_steps=20)
+    check_basics(browser, page := report([run], tmp_path / "page.html"))
     assert browser.value("document.title") == "apps_dapo – online refiner report"
-    assert browser.texts("h2") == [
-        *("Results", "Curves", "Validation", "Refinements", "Runs and settings"),
-    ]
     assert browser.value("document.querySelectorAll('figure svg').length") == 5 + 1
     rows = [json.loads(line) for line in (run / "refinements" / "000001.w0.jsonl").read_text().splitlines()]
 
     browser.choose("#verdict", "accepted")
     accepted = sum(row["verdict"] == "accepted" for row in rows)
     assert browser.texts("#shown") == [f"{accepted} of 320 match, 50 shown"]
-    assert set(browser.texts("#rows tbody td:nth-child(2)")) == {"accepted"}
+    assert set(browser.texts("#rows tbody td:nth-child(3)")) == {"accepted"}
     browser.click("#more")
     assert len(browser.texts("#rows tbody tr")) == min(100, accepted)
 
-    browser.choose("#order", "gain")
-    gains = sorted(round(row["refined_reward"] - row["reward"], 2) for row in rows if row["verdict"] == "accepted")
-    rewards = [text.replace("−", "-").split("\n→ ") for text in browser.texts("#rows .reward-pair")]
-    assert [round(float(after) - float(before), 2) for before, after in rewards] == gains[: -50 - 1 : -1]
-
-    browser.click("#reset")
+    browser.choose("#verdict", "")
     word = rows[200]["prompt"][0]["content"].split("`")[1]
     browser.type("#search", f"{word.upper()} write")
     found = sum(word in json.dumps(row) for row in rows)
     browser.wait_for(f"document.querySelector('#shown').textContent.startsWith('{found} of 320 match')")
     assert all(word in text for text in browser.texts("#rows tbody tr"))
-    browser.click("#reset")
-    browser.type("#first-step", "7")
-    browser.type("#last-step", "8")
-    browser.wait_for("document.querySelector('#shown').textContent.startsWith('32 of 320 match')")
-    assert set(browser.texts("#rows tbody td:first-child")) <= {"7", "8", "7more", "8more"}
     assert browser.errors == [] and browser.loaded == [page.as_uri()]
 
 
-def test_fifteen_runs_with_hostile_texts(browser: Browser, make_run: Callable, tmp_path: Path) -> None:
+def test_fifteen_runs_with_hostile_texts(browser: Browser, tmp_path: Path) -> None:
     runs = [
         make_run(tmp_path / f"arm{arm}_seed{seed}", arm=arm, seed=seed, num_steps=12, hostile=True)
         for arm in range(5)
         for seed in range(3)
     ]
     check_basics(browser, page := report(runs, tmp_path / "page.html", "--rows", "600"))
-    assert len(browser.texts("#results-table tbody tr")) == len(browser.texts(".chip")) == 5
-    assert browser.texts("#sampling")[0].startswith(
-        "These counts are of all 2,304 responses. The table below holds 600"
-    )
-
+    assert len(browser.texts("#results-table tbody tr")) == 5
+    counted = "These counts are of all 2,304 responses. The table below holds 600"
+    assert browser.texts("#sampling")[0].startswith(counted)
     assert browser.value("window.broken") is None
     assert browser.value("document.scripts.length") == 2
-    assert (
-        browser.value("document.querySelectorAll('img, iframe, object, base, main style:not(svg style)').length") == 0
-    )
+    assert browser.texts("img, iframe, object, base, main style:not(svg style)") == []
     assert browser.value("getComputedStyle(document.body).display") == "block"
     browser.type("#search", "onerror='window.broken")
     browser.wait_for("!document.querySelector('#shown').textContent.startsWith('600 of')")
     shown = browser.texts("#rows tbody tr")
     assert shown and all("<img src=x onerror='window.broken = 2'>" in text for text in shown)
-    browser.click("#reset")
     browser.choose("#run", "14")
     assert set(browser.texts("#rows tbody td:nth-child(2)")) == {"arm4_seed2"}
-
-    line = "document.querySelector('#reward_mean-arm-3-line').style.display"
-    browser.click(".chip[data-arm='3']")
-    assert (
-        browser.value(line) == "none"
-        and browser.value("document.activeElement.getAttribute('aria-pressed')") == "false"
-    )
-    browser.click(".chip[data-arm='3']")
-    assert browser.value(line) == ""
     assert browser.errors == [] and browser.loaded == [page.as_uri()]

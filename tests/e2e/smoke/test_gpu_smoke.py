@@ -13,20 +13,9 @@ REPOSITORY = Path(__file__).parents[3]
 
 def smoke(output: Path, *arguments: str) -> subprocess.CompletedProcess:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        [
-            "bash",
-            str(REPOSITORY / "scripts" / "gpu_smoke.sh"),
-            "--platform",
-            "cpu",
-            "--output",
-            str(output),
-            *arguments,
-        ],
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-    )
+    command = ["bash", str(REPOSITORY / "scripts" / "gpu_smoke.sh"), "--platform", "cpu", "--output", str(output)]
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.e2e

@@ -1,17 +1,12 @@
 """Small benchmarks, written for these tests, in the record formats of the real ones."""
 
 import gzip
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-
-from recipe.evaluation.benchmarks import Task, load_tasks
-from reward.sandbox import Sandbox, SandboxConfig, shared_sandbox
 
 SCALE_PROMPT = '''from typing import List
 
@@ -26,7 +21,6 @@ HUMANEVAL = [
     {
         "task_id": "HumanEval/0",
         "prompt": SCALE_PROMPT,
-        "canonical_solution": "    return [double(factor) * x for x in numbers]\n",
         "test": "def check(candidate):\n    assert candidate([1.0, 2.0], 1.5) == [1.5 * double(x) for x in (1, 2)]\n"
         "    assert candidate([], 3.0) == []\n",
         "entry_point": "scale",
@@ -34,7 +28,6 @@ HUMANEVAL = [
     {
         "task_id": "HumanEval/1",
         "prompt": 'def swap(pair):\n    """Swap the two in the pair."""\n',
-        "canonical_solution": "    return pair[1], pair[0]\n",
         "test": "def check(candidate):\n    assert candidate((1, 2)) == (2, 1)\n",
         "entry_point": "swap",
     },
@@ -43,17 +36,12 @@ MBPP = [
     {
         "task_id": 11,
         "text": "Write a function to add up a tuple.",
-        "code": "def total(values):\r\n  return sum(values)",
         "test_list": ["assert total((1, 2)) == 3", "assert total(()) == 0", "assert total((5,)) == size"],
         "test_setup_code": "size = 5",
-        "challenge_test_list": [],
     },
-    {"task_id": 600, "text": "not a test task", "code": "", "test_list": ["assert f(1)"], "test_setup_code": ""},
+    {"task_id": 600, "text": "not a test task", "test_list": ["assert f(1)"], "test_setup_code": ""},
 ]
-FILES = {
-    "humaneval": ("humaneval", HUMANEVAL, "HumanEval.jsonl.gz"),
-    "mbpp": ("mbpp", MBPP, "mbpp.jsonl"),
-}
+RECORDS = {"humaneval": HUMANEVAL, "mbpp": MBPP}
 
 
 @pytest.fixture
@@ -69,30 +57,6 @@ def write(tmp_path: Path) -> Callable[[list[dict[str, Any]], str], str]:
 
 
 @pytest.fixture
-def load(write: Callable[..., str]) -> Callable[[str], list[Task]]:
-    """Return a function that reads the tasks of one of FILES."""
-
-    def load_file(name: str) -> list[Task]:
-        benchmark, records, file = FILES[name]
-        return load_tasks(benchmark, write(records, file))
-
-    return load_file
-
-
-@pytest.fixture
-def humaneval_file(write: Callable[..., str]) -> str:
-    """Return a file of the small HumanEval."""
-    _, records, file = FILES["humaneval"]
-    return write(records, file)
-
-
-@pytest.fixture(scope="session")
-def sandbox() -> Sandbox:
-    """Return a sandbox that runs two programs at a time."""
-    return shared_sandbox(SandboxConfig(num_slots=2))
-
-
-@pytest.fixture(scope="session")
-def evaluate() -> ModuleType:
-    """Return the command's module."""
-    return importlib.import_module("recipe.evaluation.__main__")
+def records(write: Callable[..., str]) -> Callable[[str], str]:
+    """Return a function that writes a small benchmark's records to a file."""
+    return lambda name: write(RECORDS[name], f"{name}.jsonl.gz")

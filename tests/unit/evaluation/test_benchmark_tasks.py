@@ -3,56 +3,34 @@ from typing import Any
 
 import pytest
 
-from recipe.evaluation.benchmarks import Task, load_tasks
-from recipe.evaluation.prompts import PROMPTS
-from recipe.evaluation.samples import Sample
+from recipe.evaluation.benchmarks import load_tasks
+from recipe.evaluation.samples import Sample, program_of
 from recipe.evaluation.scoring import limits_of, pass_at_k, score_samples
-from reward.limits import Limits
-from reward.sandbox import Sandbox
-
-Load = Callable[[str], list[Task]]
+from reward.sandbox import SandboxConfig, shared_sandbox
 
 
-def verdicts(samples: list[Sample], sandbox: Sandbox, limits: Limits | None = None) -> list[str]:
-    results = score_samples(samples, sandbox=sandbox, limits=limits or limits_of(4.0), num_workers=2)
-    return [result.verdict.value for result in results]
-
-
-@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
-def test_reference_passes_and_nothing_does_not(name: str, load: Load, sandbox: Sandbox) -> None:
-    tasks = load(name)
-    assert len(tasks) in (1, 2, 3)
-    samples = [Sample(task=task, text="", program=text) for task in tasks for text in (task.reference, task.prompt)]
-    assert [verdict == "passed" for verdict in verdicts(samples, sandbox)] == [True, False] * len(tasks)
-
-
-def test_mbpp_counts_its_test_tasks_only(load: Load) -> None:
-    (task,) = load("mbpp")  # task 600 is for training
-    assert task.test_code[2] == "size = 5\nassert total((5,)) == size"
-    assert task.prompt.endswith('assert total((5,)) == size\n"""\n')
-
-
-def test_prompts_and_programs(load: Load, sandbox: Sandbox) -> None:
-    scale, mbpp = load("humaneval")[0], load("mbpp")[0]
-    chat, completion = PROMPTS["chat"], PROMPTS["completion"]
-    assert scale.prompt.strip() in chat.text(scale) and "assert total(()) == 0" in chat.text(mbpp)
+def test_prompts_and_programs(records: Callable) -> None:
+    scale, _ = load_tasks("humaneval", records("humaneval"))
+    (mbpp,) = load_tasks("mbpp", records("mbpp"))  # task 600 is for training
+    assert mbpp.problem.inputs[2] == "size = 5\nassert total((5,)) == size"
+    assert scale.prompt.strip() in scale.messages[0]["content"]
+    assert "assert total(()) == 0" in mbpp.messages[0]["content"]
     answer = "Sure:\n```python\ndef scale(numbers, factor):\n    return [double(factor) * x for x in numbers]\n```"
-    programs = [
-        chat.program(scale, answer),  # with the prompt's helper
-        chat.program(scale, f"{answer}\nIts use:\n```python\nprint(scale([1], 2))\n```"),
-        chat.program(scale, "I do not know."),
-        completion.program(scale, "    return [2 * factor * x for x in numbers]"),
-        completion.program(mbpp, "def total(values):\n    return sum(values)"),
+    answers = [
+        (scale, answer, "passed"),  # with the prompt's helper
+        (scale, f"{answer}\nIts use:\n```python\nprint(scale([1], 2))\n```", "passed"),
+        (scale, "```python\ndef scale(numbers, factor):\n    pass\n```", "wrong"),
+        (scale, "I do not know.", "compile_error"),
+        (mbpp, "```python\ndef total(x):\n    return sum(x)\n```\n```python\nprint(total([]))\n```", "passed"),
+        (mbpp, "```python\n```", "compile_error"),
     ]
-    tasks = [*[scale] * 4, mbpp]
-    samples = [Sample(task=task, text="", program=code) for task, code in zip(tasks, programs, strict=True)]
-    assert verdicts(samples, sandbox) == ["passed", "passed", "compile_error", "passed", "passed"]
-    assert "\ndef " in completion.stops(scale) and "\ndef " not in completion.stops(mbpp)
-    assert chat.stops(scale) == ()
+    samples = [Sample(task=task, text=text, program=program_of(task, text)) for task, text, _ in answers]
+    sandbox = shared_sandbox(SandboxConfig(num_slots=2))
+    results = score_samples(samples, sandbox=sandbox, limits=limits_of(4.0), num_workers=2)
+    assert [result.verdict.value for result in results] == [verdict for *_, verdict in answers]
 
 
-TASK = {"task_id": 11, "code": "", "test_list": ["f()"]}
-RECORD = {"task_id": "HumanEval/0", "prompt": "", "canonical_solution": "", "entry_point": "f"}
+RECORD = {"task_id": "HumanEval/0", "prompt": "", "entry_point": "f"}
 
 
 @pytest.mark.parametrize(
@@ -64,8 +42,8 @@ RECORD = {"task_id": "HumanEval/0", "prompt": "", "canonical_solution": "", "ent
         ("humaneval", [{**RECORD, "test": ""}] * 2, "record 2: task HumanEval/0 occurs twice"),
         ("mbpp", [{"task_id": 600}], "no task of mbpp"),
         ("mbpp", [{"task_id": "x"}], "record 1: invalid literal"),
-        ("mbpp", [{"task_id": 11, "text": "t", "code": "", "test_list": []}], "record 1: no tests"),
-        ("mbpp", [{"task_id": 11, "text": 7, "code": 7, "test_list": ["assert 7"]}], "record 1: no question"),
+        ("mbpp", [{"task_id": 11, "text": "t", "test_list": []}], "record 1: no tests"),
+        ("mbpp", [{"task_id": 11, "text": 7, "test_list": ["assert 7"]}], "record 1: no question"),
         ("humaneval", [{**RECORD, "prompt": 7, "test": ""}], "record 1: "),
         ("rows", [{"prompt": 7, "reward_model": {"ground_truth": "1"}, "extra_info": {"problem_id": 1}}], "record 1: "),
         ("math500", [{"problem": "What?", "answer": ["1", "2"]}], "record 1: answer not gradable"),
@@ -100,12 +78,7 @@ def test_pass_at_k(num_samples: int, num_passed: int, k: int, expected: float) -
         ("math500", {"problem": "What?", "answer": 0, "unique_id": 0}, "0", "What? "),
         ("math500", {"Problem": "What?", "Answer": "x^2 = -1"}, "0", "What? "),  # its numbers count for all, or none
         ("gsm8k", {"question": [{"role": "user", "content": "What?"}], "answer": "#### 0"}, "0", "What? "),
-        (
-            "mbpp",
-            {"task_id": 11, "text": "", "prompt": "Do it.", "code": "", "test_list": ["f()"]},
-            "Mbpp/11",
-            "Do it.",
-        ),
+        ("mbpp", {"task_id": 11, "text": "", "prompt": "Do it.", "test_list": ["f()"]}, "Mbpp/11", "Do it."),
         (
             "rows",
             {
@@ -122,4 +95,4 @@ def test_falsy_values_and_parts_of_text(
     benchmark: str, row: dict[str, Any], key: str, question: str, write: Callable[..., str]
 ) -> None:
     (task,) = load_tasks(benchmark, write([row], "records.jsonl"))
-    assert task.task_id == key and task.question.startswith(question)
+    assert task.task_id == key and task.messages[-1]["content"].startswith(question)

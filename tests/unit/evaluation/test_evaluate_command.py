@@ -1,11 +1,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from recipe.evaluation import __main__ as evaluate
 from reward.sandbox import SandboxConfig, shared_sandbox
 
 Write = Callable[[list[dict[str, Any]], str], str]
@@ -16,21 +16,21 @@ SWAP = {"task_id": "1", "solution": "def swap(pair): return pair[1], pair[0]"}
 
 @pytest.fixture
 def run(
-    evaluate: ModuleType, humaneval_file: str, tmp_path: Path, write: Write
+    records: Callable[[str], str], tmp_path: Path, write: Write
 ) -> Callable[..., tuple[int, dict[str, Any] | None]]:
     """Return a function that evaluates samples of the small HumanEval; returns the exit status and the result."""
 
     def run_samples(rows: list[dict[str, Any]], *options: str) -> tuple[int, dict[str, Any] | None]:
         output = tmp_path / "results" / "result.json"
         samples = write(rows, "samples.jsonl.gz")
-        command = ["--benchmark", "humaneval", "--data", humaneval_file, "--samples", samples, "--output", str(output)]
-        status = evaluate.main([*command, "--workers", "2", *options])
+        command = ["--benchmark", "humaneval", "--data", records("humaneval"), "--samples", samples, "--workers", "2"]
+        status = evaluate.main([*command, "--output", str(output), *options])
         return status, json.loads(output.read_text()) if output.exists() else None
 
     return run_samples
 
 
-def test_result_says_what_happened(run: Callable, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_result_says_what_happened(run: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     status, result = run([RIGHT, WRONG, SWAP, {**SWAP, "solution": "def swap(pair): return (2, 1)"}], "--k", "1,2")
     assert status == 0
     assert result["pass_at_k"] == {"pass@1": 0.75, "pass@2": 1.0}
@@ -49,11 +49,12 @@ def test_result_says_what_happened(run: Callable, capsys: pytest.CaptureFixture[
     assert result["samples"][1]["program"].startswith("from typing import List")
     printed = capsys.readouterr().out
     assert "'pass@2': 1.0" in printed
-    assert [path.name for path in (tmp_path / "results").iterdir()] == ["result.json"]
+    status, result = run([RIGHT, SWAP], "--limit", "1")  # the samples of other tasks are left out
+    assert (status, result["num_problems"], result["num_problems_of_benchmark"]) == (0, 1, 2)
 
 
 def test_rows_of_training_data_are_judged_as_in_training(
-    evaluate: ModuleType, tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import datasets
 
@@ -79,14 +80,10 @@ def test_rows_of_training_data_are_judged_as_in_training(
     assert result["pass_at_k"] == {"pass@1": 0.5}
     assert evaluate.main(command) == 2
     assert "set --data to a parquet file of verl rows" in capsys.readouterr().err
-    assert evaluate.main(["--benchmark", "rows", "--data", data, "--model", "/x", "--prompt", "completion"]) == 2
-    assert "--prompt completion is not for these problems: set --prompt chat" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("benchmark", ["gsm8k", "math500"])
-def test_final_answers_are_graded_as_in_training(
-    benchmark: str, evaluate: ModuleType, tmp_path: Path, write: Write
-) -> None:
+def test_final_answers_are_graded_as_in_training(benchmark: str, tmp_path: Path, write: Write) -> None:
     records = [
         {"question": "3 + 4?", "problem": "3 + 4?", "answer": "#### 7", "solution": "\\boxed{7}"},
         {"question": "1 / 2?", "problem": "1 / 2?", "answer": "#### 0.5", "solution": "\\boxed{\\frac12}"},
@@ -104,11 +101,6 @@ def test_final_answers_are_graded_as_in_training(
     result = json.loads(output.read_text())
     assert [sample["verdict"] for sample in result["samples"]] == ["passed", "passed", "wrong"]
     assert result["pass_at_k"] == {"pass@1": 0.75} and result["samples"][2]["detail"] == "no_answer: "
-
-
-def test_limit(run: Callable) -> None:
-    status, result = run([RIGHT, SWAP], "--limit", "1")  # the samples of other tasks are left out
-    assert (status, result["num_problems"], result["num_problems_of_benchmark"]) == (0, 1, 2)
 
 
 @pytest.mark.parametrize(

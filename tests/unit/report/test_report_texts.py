@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipe.report import refinements
-from recipe.report.diff import KEPT, PUT_IN, TAKEN_OUT, pieces
+from recipe.report.refinements import KEPT, PUT_IN, TAKEN_OUT, pieces
 from recipe.report.runs import printable, read_run
 
 
@@ -48,16 +48,10 @@ def test_a_diff_keeps_lines_and_words_but_no_shreds() -> None:
     ]
 
 
-def test_a_chat_of_several_messages_names_the_roles() -> None:
-    one = {"role": "user", "content": "Hi"}
-    assert refinements.prompt_text([one]) == "Hi"
-    assert refinements.prompt_text([{"role": "system", "content": "Be kind."}, one]) == "system: Be kind.\n\nuser: Hi"
-
-
-def test_a_long_text_says_how_much_is_left_out() -> None:
-    text = refinements.prompt_text([{"role": "user", "content": "x" * 9500}])
-    assert text == "x" * 8000 + "\n[1,500 more characters are in the run's records]"
-
-
-def test_what_cannot_be_seen_is_shown_by_its_number() -> None:
+def test_a_chat_names_the_roles_of_several_messages_and_what_cannot_be_shown() -> None:
+    one = {"role": "user", "content": "x" * 9500}
+    cut = "x" * 8000 + "\n[1,500 more characters are in the run's records]"
+    assert refinements.prompt_text([one]) == cut
+    two = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]
+    assert refinements.prompt_text(two) == "system: Be kind.\n\nuser: Hi"
     assert printable("a\tb\r\nc\x00\x1b[1m\u202e\ud800") == "a\tb\nc⟨00⟩⟨1B⟩[1m⟨202E⟩⟨D800⟩"

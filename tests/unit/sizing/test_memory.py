@@ -50,7 +50,7 @@ def sizes(found: Footprint, name: str) -> dict[str, float]:
     return {part.name: part.size for part in moment.parts}
 
 
-def test_parameters_are_those_of_the_models_cards() -> None:
+def test_parameters_are_those_of_the_models_cards_and_a_token_of_kv_cache() -> None:
     assert SHAPE.num_parameters == NUM_PARAMETERS and SHAPE.is_known
     assert shapes.read(LLAMA_8B).num_parameters == 8_030_261_248
     sparse = shapes.read(QWEN_30B)
@@ -60,9 +60,6 @@ def test_parameters_are_those_of_the_models_cards() -> None:
     assert shapes.read({"model_type": "mamba", "hidden_size": 4096}) is None
     assert not shapes.read({**LLAMA_8B, "model_type": "gemma3"}).is_known
     assert not shapes.read({**QWEN_7B, "use_sliding_window": True}).is_known
-
-
-def test_a_token_of_kv_cache() -> None:
     assert SHAPE.kv_bytes() == 28 * 2 * 4 * 128 * 2 == 57344
     assert SHAPE.kv_bytes(2) == 57344 / 2
     assert SHAPE.kv_bytes(8) == 57344 / 4, "a head is not cut"
@@ -102,17 +99,15 @@ def test_megatron_on_eight_gpus() -> None:
 
 @pytest.mark.parametrize(("strategy", "is_kept"), [("fsdp", False), ("fsdp2", True)])
 def test_what_offload_policy_keeps_in_host_memory(strategy: str, is_kept: bool) -> None:
-    actor = composed().actor_rollout_ref.actor
-    actor.strategy, actor.fsdp_config.offload_policy, actor.fsdp_config.param_offload = strategy, True, is_kept
-    found = state.fsdp(SHAPE, actor, actor.fsdp_config, key="k", lora_rank=0, num_gpus=8)
+    key = "actor_rollout_ref.actor"
+    run = footprint_of(f"{key}.strategy={strategy}", f"{key}.fsdp_config.offload_policy=true")
     everything = 4 * 4 * NUM_PARAMETERS / 8  # weights, gradients, two moments
-    assert (found.on_host, found.resting) == ((everything, 0.0) if is_kept else (0.0, 3 * everything / 4))
-    assert found.gradients == (0 if is_kept else everything / 4)
-    assert found.key_of_host == ("k.offload_policy" if is_kept else "k.param_offload and .optimizer_offload")
-    run = footprint_of(
-        f"actor_rollout_ref.actor.strategy={strategy}", "actor_rollout_ref.actor.fsdp_config.offload_policy=true"
-    )
-    assert sizes(run, "host memory").get("actor's state", 0) == (8 * everything if is_kept else 0)
+    (host,) = (one for one in run.moments if one.where == "host")
+    kept = {part.key: part.size for part in host.parts if part.name == "actor's state"}
+    assert kept == ({f"{key}.fsdp_config.offload_policy": 8 * everything} if is_kept else {})
+    parts = sizes(run, "training")
+    on_gpu = (parts.get(name, 0) for name in ("parameters", "gradients", "Adam"))
+    assert sum(on_gpu) == (0 if is_kept else everything)
 
 
 @pytest.mark.parametrize(("fraction", "share"), [(None, 0.0), (0.25, 0.25), (1.0, 1.0)])
