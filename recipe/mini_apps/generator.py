@@ -7,10 +7,10 @@ import random
 import sys
 from typing import Any
 
-from recipe.mini_apps import easy, hard, medium
+from recipe.mini_apps import easy, medium
 from recipe.mini_apps.family import Family, Kind, Level, Parameters, fill
 
-FAMILIES: tuple[Family, ...] = (*easy.FAMILIES, *medium.FAMILIES, *hard.FAMILIES)
+FAMILIES: tuple[Family, ...] = (*easy.FAMILIES, *medium.FAMILIES)
 PROBLEMS_PER_FAMILY = 8
 NUM_TESTS = 5
 
