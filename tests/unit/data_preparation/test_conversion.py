@@ -130,6 +130,9 @@ def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
         (("apps", "/nowhere"), "/nowhere: no such file or folder"),
         (("apps", "."), "give the folder that holds APPS's problems"),
         (("dialogue", "README.md"), "README.md: give a file that ends in one of"),
+        (("gsm8k",), "give a SOURCE or --generated N"),
+        (("gsm8k", "--generated", "0"), "--generated 0: give 1 to 10000"),
+        (("reasoning-gym", "--tasks", "a", "--set", "a.b"), "--set a.b: give TASK.KEY=JSON"),
         (("apps", ".", "--val-fraction", "1"), "--val-fraction 1.0: give 0 or more and less than 1"),
     ],
 )

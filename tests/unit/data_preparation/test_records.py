@@ -78,6 +78,7 @@ def test_a_label_is_what_its_answer_meets(record: Row, expected: str | None, met
         '{"value": 4}',
         [{"text": "4"}],
         "It is 7.",
+        "(" * 30 + "1" + ")" * 30,
         "First 3, then 4, so 7.",
         "We get $x = 7$ in the end.",
         "answer: 4",
