@@ -84,11 +84,7 @@ class Running:
 
 
 class ForkServer:
-    """Forks a worker for each stand-in that asks, and tells it the exit status.
-
-    Args:
-        listener: The socket on which stand-ins connect.
-    """
+    """Forks a worker for each stand-in that connects, and tells it the exit status."""
 
     def __init__(self, listener: socket.socket) -> None:
         """Wait for stand-ins, from now on."""
