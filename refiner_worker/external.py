@@ -91,9 +91,8 @@ class ExternalClient(RefinerClient):
 
         Args:
             content: The user's message.
-            stop: Text at which the answer may end. A server that would leave it out is not told of one that is a part
-                of the answer, and writes on.
-            is_part: Whether that text is.
+            stop: Text at which the answer may end.
+            is_part: Whether that text is a part of the answer; a server that would leave it out is not told of it then.
             max_new_tokens: Longest answer, in the server's tokens.
             bill: Its ``num_retries`` counts them; gets ``num_prompt_tokens`` and ``num_generated_tokens`` where the
                 server tells them.
@@ -199,11 +198,7 @@ async def sent(response: Any) -> bytes:
 
 
 class ExternalRefiner(HostedRefiner):
-    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but hosts nothing.
-
-    Args:
-        refiner: The refiner block.
-    """
+    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but hosts nothing."""
 
     def __init__(self, refiner: RefinerConfig) -> None:
         """Ask nobody yet."""

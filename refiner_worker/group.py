@@ -50,11 +50,6 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
     weights that a trainer sends, loads real weights (the policy's default is to wait for a sync) and ends with the
     user's ``refiner.rollout``.
 
-    Args:
-        config: The whole config.
-        refiner: The refiner block.
-        max_model_len: Context length, in tokens.
-
     Raises:
         ValueError: If ``refiner.rollout`` has a key that verl does not know, or one that needs a trainer.
     """

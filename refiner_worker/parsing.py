@@ -105,13 +105,8 @@ def conversation(
 ) -> list[dict[str, Any]]:
     """Return the chat that a turn answers: the prompt's, or in a later turn the session before it as one text.
 
-    Nothing keeps the messages of later turns, and token ids are what the policy read.
-
-    Args:
-        tokenizer: The policy's.
-        messages: The chat prompt.
-        prompt_ids: The same, as the policy saw it.
-        earlier_ids: What of the session came between prompt and turn; none in the first turn.
+    Nothing keeps the messages of later turns, and token ids are what the policy read: those of the prompt, and
+    ``earlier_ids``, what of the session came between prompt and turn.
     """
     if not earlier_ids:
         return messages

@@ -16,12 +16,7 @@ GAP = " ... "
 
 
 class Chat:
-    """A user's turn as token ids, through the chat template; what stands in it of control tokens is text.
-
-    Args:
-        tokenizer: A Hugging Face tokenizer with a chat template.
-        chat_settings: What the chat template is given beside messages.
-    """
+    """A user's turn as token ids, through the chat template; what stands in it of control tokens is text."""
 
     def __init__(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None) -> None:
         """Know the tokens."""

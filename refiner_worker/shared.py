@@ -49,15 +49,10 @@ def register() -> None:
 
 
 class SharedRefiner(HostedRefiner):
-    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but owns nothing: verl runs the servers.
-
-    Args:
-        refiner: The refiner block.
-        replicas: The rollout's.
-    """
+    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but owns nothing: verl runs the servers."""
 
     def __init__(self, refiner: RefinerConfig, replicas: list[RolloutReplica]) -> None:
-        """Keep the servers."""
+        """Keep the rollout's servers."""
         servers = {replica.server_address: replica.server_handle for replica in replicas}
         self._client = RefinerClient(servers=servers, config=refiner, method="generate_without_adapter")
 

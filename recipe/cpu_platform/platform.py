@@ -10,11 +10,7 @@ import torch
 from verl.plugin.platform.platform_base import PlatformBase
 
 from recipe.cpu_platform import device
-
-
-def always(value: Any) -> Any:
-    """Return a method that answers the same, whatever it is asked."""
-    return staticmethod(lambda *_, **__: value)
+from recipe.cpu_platform.device import always, nothing
 
 
 class PlatformCPU(PlatformBase):
@@ -28,12 +24,12 @@ class PlatformCPU(PlatformBase):
     is_available: Any = always(True)
     is_platform_available: Any = always(False)
     """The CPU is a choice, never the result of verl's auto-detection."""
-    device_count: Any = always(1)
+    device_count: Any = device.device_count
     current_device: Any = always("cpu")
     """No index: in verl's ``tensor.to(get_device_id())`` a bare 0 means an accelerator."""
     manual_seed: Any = staticmethod(torch.manual_seed)
     manual_seed_all: Any = staticmethod(torch.manual_seed)
-    synchronize: Any = always(None)
+    synchronize: Any = nothing
     set_device = set_allocator_settings = empty_cache = synchronize
     profiler_start = profiler_stop = cudart = synchronize
     nvtx_range: Any = always(nullcontext())

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import json
 import multiprocessing
 import os
 import selectors
@@ -150,7 +151,7 @@ class ForkServer:
         if PEER.unpack(peer)[1] != os.geteuid():
             raise ValueError("it is another user's")
         message, received, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
-        return Worker.from_request(message, received)
+        return Worker(**json.loads(message), received=received)
 
     def _check(self, worker: Worker) -> None:
         """Import the rest for the first worker, and check that this one can be a fork of this process.
