@@ -1,6 +1,7 @@
 """Requests to the refiner's replicas: generate a refinement, or the log-probs of given tokens."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -131,3 +132,22 @@ class RefinerClient:
             finally:
                 self._num_in_flight[address] -= 1
         raise RefinerRequestError("no refiner replica is alive")
+
+
+class HostedRefiner(ABC):
+    """What a placement of the refiner has to offer the trainer."""
+
+    @abstractmethod
+    def client(self) -> RefinerClient:
+        """Return a client of the servers that are there."""
+
+    def wake_up(self) -> int:
+        """Make it ready, and return how many replicas had to be started anew."""
+        return 0
+
+    def sleep(self) -> None:  # noqa: B027  # not all take turns
+        """Give its memory back, if it takes turns with others."""
+
+    def new_draft_counts(self) -> list[int]:
+        """Return what drafts brought since the last call (``drafts.py``)."""
+        return [0, 0]

@@ -19,11 +19,9 @@ _ACCEPTED = "vllm:spec_decode_num_accepted_tokens_per_pos"
 
 def speculative_config(draft: str) -> dict[str, Any]:
     """Return vLLM's ``speculative_config`` (``vllm/config/speculative.py``)."""
-    if draft == "ngram":
-        # From the last four tokens if they have occurred, from the last two at least.
-        lookup = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
-        return {"method": draft, "num_speculative_tokens": NUM_DRAFT_TOKENS, **lookup}
-    return {"method": draft, "num_speculative_tokens": NUM_DRAFT_TOKENS}
+    # From the last four tokens if they have occurred, from the last two at least.
+    lookup = {"prompt_lookup_max": 4, "prompt_lookup_min": 2} if draft == "ngram" else {}
+    return {"method": draft, "num_speculative_tokens": NUM_DRAFT_TOKENS, **lookup}
 
 
 def add(*counts: Sequence[int]) -> list[int]:

@@ -13,16 +13,15 @@ import os
 import random
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import openai
 from ray.actor import ActorHandle
 
-from refiner_worker.client import RefinerClient, RefinerRequestError
+from refiner_worker.client import HostedRefiner, RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
 
 logger = logging.getLogger(__name__)
@@ -63,14 +62,6 @@ class Served:
     """An entry of KEEP_STOP; empty if it has none."""
 
 
-class Bill(Protocol):
-    """What a request took, counted while it goes on."""
-
-    num_prompt_tokens: int
-    num_generated_tokens: int
-    num_retries: int
-
-
 @dataclass(slots=True, kw_only=True)
 class ExternalClient(RefinerClient):
     """Sends words to the server with the fewest of its requests in flight.
@@ -94,17 +85,17 @@ class ExternalClient(RefinerClient):
         """There is nothing to end: a server gives up what nobody waits for any more."""
 
     async def write(
-        self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Bill
+        self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any
     ) -> tuple[str, bool]:
         """Ask for one refinement; a busy or lost server is asked again, after growing pauses or when it says.
 
         Args:
             content: The user's message.
-            stop: Text at which the answer may end. A server that would leave it out is not told of one that is a part
-                of the answer, and writes on.
-            is_part: Whether that text is.
+            stop: Text at which the answer may end.
+            is_part: Whether that text is a part of the answer; a server that would leave it out is not told of it then.
             max_new_tokens: Longest answer, in the server's tokens.
-            bill: Gets the number of retries, and of tokens where the server tells them.
+            bill: Its ``num_retries`` counts them; gets ``num_prompt_tokens`` and ``num_generated_tokens`` where the
+                server tells them.
 
         Returns:
             What was written, and whether it came to its end, uncut.
@@ -114,7 +105,8 @@ class ExternalClient(RefinerClient):
         """
         started_at = time.monotonic()
         while True:
-            url, pause_s = self._choose(), growing_pause_s(bill.num_retries)
+            url = self._choose()
+            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**bill.num_retries) * random.uniform(0.75, 1)
             served = self.servers[url]
             ends = {"stop": stop, **served.keep_stop} if served.keep_stop or not is_part else {}
             body = request(self.config, served.model, content, max_new_tokens, **(ends if stop else {}))
@@ -167,36 +159,46 @@ class ExternalClient(RefinerClient):
             self.servers.pop(url, None)
 
     async def _post(self, server: openai.AsyncOpenAI, url: str, body: dict[str, Any]) -> bytes:
-        """Return what a server sends, of which it may send without an end."""
-        create = server.chat.completions.with_streaming_response.create
         self._num_in_flight[url] = self._num_in_flight.get(url, 0) + 1
         try:
-            async with create(**body) as response:
-                sent = bytearray()
-                async for part in response.iter_bytes():
-                    sent += part
-                    if len(sent) > MAX_ANSWER_BYTES:
-                        break
-                return bytes(sent)
+            return await sent(server.chat.completions.with_streaming_response.create(**body))
         finally:
             self._num_in_flight[url] -= 1
 
 
 @functools.lru_cache  # for all steps: to make one takes tenths of a second
-def connection(
-    loop: asyncio.AbstractEventLoop, url: str, api_key_env: str | None, timeout_s: float
-) -> openai.AsyncOpenAI:
-    """Return the client of a server, which lives in one event loop."""
-    client = openai.DefaultAsyncHttpxClient(follow_redirects=False)  # nobody else reads questions and responses
-    return openai.AsyncOpenAI(**settings(url, api_key_env, timeout_s), http_client=client)
+def connection(loop: asyncio.AbstractEventLoop, *place: Any) -> openai.AsyncOpenAI:
+    """Return the client of a server (:func:`connect`), which lives in one event loop."""
+    return connect(*place)
 
 
-class ExternalRefiner:
-    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but hosts nothing.
+def connect(url: str, api_key_env: str | None, timeout_s: float) -> openai.AsyncOpenAI:
+    """Return a new client of a server; retries are ours, which look at the time that is left.
 
-    Args:
-        refiner: The refiner block.
+    Raises:
+        RefinerRequestError: If there is no key; its variable is not named, for who took the key for a name.
     """
+    key = secret(api_key_env)
+    if api_key_env is not None and not key:
+        raise RefinerRequestError("refiner.api_key_env names no variable that is set in this environment")
+    client = openai.DefaultAsyncHttpxClient(follow_redirects=False)  # nobody else reads questions and responses
+    # Without a key openai's client would look for one of its own.
+    return openai.AsyncOpenAI(base_url=url, api_key=key or "none", timeout=timeout_s, max_retries=0, http_client=client)
+
+
+async def sent(response: Any) -> bytes:
+    """Return what a server sends, of which it may send without an end."""
+    async with response as opened:
+        found = bytearray()
+        async for part in opened.iter_bytes():
+            found += part
+            if len(found) > MAX_ANSWER_BYTES:
+                break
+        return bytes(found)
+
+
+class ExternalRefiner(HostedRefiner):
+    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but hosts nothing."""
 
     def __init__(self, refiner: RefinerConfig) -> None:
         """Ask nobody yet."""
@@ -210,26 +212,22 @@ class ExternalRefiner:
 
     def wake_up(self) -> int:
         """Ask every server whether it is there, as before every step; nothing can be started anew."""
-        with ThreadPoolExecutor(len(self._refiner.urls)) as pool:
-            found = pool.map(self._ask, self._refiner.urls)
-            self._servers = {url: one for url, one in zip(self._refiner.urls, found, strict=True) if one}
+        urls = self._refiner.urls
+
+        async def ask() -> list[Served | None]:
+            return await asyncio.gather(*map(self._ask, urls))
+
+        self._servers = {url: one for url, one in zip(urls, asyncio.run(ask()), strict=True) if one}
         if not self._servers:
             logger.warning("no server of refiner.url answers: this step goes without refinements")
         return 0
 
-    def sleep(self) -> None:
-        """There is nothing to put to sleep."""
-
-    def new_draft_counts(self) -> list[int]:
-        """No drafts that anybody tells of."""
-        return [0, 0]
-
-    def _ask(self, url: str) -> Served | None:
+    async def _ask(self, url: str) -> Served | None:
         """Return what a server is to be asked for; None if it does not answer."""
         name, models = self._refiner.served_model_name, dict[str, str]()
         try:
-            with blocking(url, self._refiner.api_key_env, PROBE_TIMEOUT_S) as server:
-                models = listed(server, PROBE_TIMEOUT_S)
+            async with connect(url, self._refiner.api_key_env, PROBE_TIMEOUT_S) as server:
+                models = await listed(server, PROBE_TIMEOUT_S)
         except openai.APIStatusError as error:  # one that lists nothing may still answer
             if is_down(error):
                 return None
@@ -243,74 +241,45 @@ class ExternalRefiner:
 
 def fault(config: RefinerConfig) -> str | None:
     """Return a line on the first URL, model or key that is wrong; None if every server answers a short chat."""
+    return next(filter(None, (asyncio.run(_fault(config, url)) for url in config.urls)), None)
+
+
+async def _fault(config: RefinerConfig, url: str) -> str | None:
     limit_s = min(TRIAL_TIMEOUT_S, config.request_timeout_s)
-    for url in config.urls:
-        names, model = list[str](), config.served_model_name
-        try:
-            with blocking(url, config.api_key_env, limit_s) as server:
-                try:
-                    names = [*listed(server, limit_s)]
-                except openai.APIStatusError as error:
-                    if is_down(error) or (model is None and error.status_code not in (404, 429)):
-                        raise
-                if (model := model or next(iter(names), None)) is None:
-                    return f"refiner.served_model_name=null: {url} lists no model (it ends with /v1 mostly); set one"
-                create = server.chat.completions.with_streaming_response.create
-                with create(**request(config, model, "Say yes.", TRIAL_TOKENS)) as response:
-                    said = within(limit_s, response)
-                read(said, SimpleNamespace(), secret(config.api_key_env))
-        except openai.RateLimitError:
-            continue  # it knows who asks
-        except openai.APIStatusError as error:
-            if error.status_code in (400, 404) and names and model not in names:
-                return f"refiner.served_model_name={model}: {url} lists {', '.join(names[:5])}; set one that it serves"
-            key = "refiner.api_key_env" if error.status_code in REFUSED else "refiner.url"
-            return f"{key}: {url} answers {words(error, config)}"
-        except RefinerRequestError as error:
-            return f"refiner.url: {url}: {error}"
-        except Exception as error:  # as in ExternalClient.write
-            return f"refiner.url: nobody answers at {url} ({words(error, config)}); it ends with /v1 mostly"
+    names, model = list[str](), config.served_model_name
+    try:
+        async with connect(url, config.api_key_env, limit_s) as server:
+            try:
+                names = [*await listed(server, limit_s)]
+            except openai.APIStatusError as error:
+                if is_down(error) or (model is None and error.status_code not in (404, 429)):
+                    raise
+            if (model := model or next(iter(names), None)) is None:
+                return f"refiner.served_model_name=null: {url} lists no model (it ends with /v1 mostly); set one"
+            trial = request(config, model, "Say yes.", TRIAL_TOKENS)
+            said = await asyncio.wait_for(
+                sent(server.chat.completions.with_streaming_response.create(**trial)), limit_s
+            )
+            read(said, SimpleNamespace(), secret(config.api_key_env))
+    except openai.RateLimitError:
+        return None  # it knows who asks
+    except openai.APIStatusError as error:
+        if error.status_code in (400, 404) and names and model not in names:
+            return f"refiner.served_model_name={model}: {url} lists {', '.join(names[:5])}; set one that it serves"
+        key = "refiner.api_key_env" if error.status_code in REFUSED else "refiner.url"
+        return f"{key}: {url} answers {words(error, config)}"
+    except RefinerRequestError as error:
+        return f"refiner.url: {url}: {error}"
+    except TimeoutError:
+        return f"refiner.url: {url} sends no whole answer within {limit_s:g} s"
+    except Exception as error:  # as in ExternalClient.write
+        return f"refiner.url: nobody answers at {url} ({words(error, config)}); it ends with /v1 mostly"
     return None
-
-
-def blocking(url: str, api_key_env: str | None, timeout_s: float) -> openai.OpenAI:
-    """Return a server's client for a thread that waits."""
-    client = openai.DefaultHttpxClient(follow_redirects=False)
-    return openai.OpenAI(**settings(url, api_key_env, timeout_s), http_client=client)
-
-
-def within(limit_s: float, response: Any) -> bytes:
-    """Return what a server sends, if it comes in time.
-
-    Raises:
-        TimeoutError: It does not.
-    """
-    ends_at, sent = time.monotonic() + limit_s, bytearray()
-    for part in response.iter_bytes():
-        sent += part
-        if time.monotonic() > ends_at:
-            raise TimeoutError(f"no whole answer within {limit_s:g} s")
-        if len(sent) > MAX_ANSWER_BYTES:
-            break
-    return bytes(sent)
 
 
 def is_down(error: openai.APIStatusError) -> bool:
     """Whether a status says that nothing answers there now; 501 is of a server that has no list of models."""
     return error.status_code >= 500 and error.status_code != 501
-
-
-def settings(url: str, api_key_env: str | None, timeout_s: float) -> dict[str, Any]:
-    """Return how openai's client is made: retries are ours, which look at the time that is left.
-
-    Raises:
-        RefinerRequestError: If there is no key; its variable is not named, for who took the key for a name.
-    """
-    key = secret(api_key_env)
-    if api_key_env is not None and not key:
-        raise RefinerRequestError("refiner.api_key_env names no variable that is set in this environment")
-    # Without one the client would look for a key of its own.
-    return {"base_url": url, "api_key": key or "none", "timeout": timeout_s, "max_retries": 0}
 
 
 def secret(api_key_env: str | None) -> str:
@@ -325,7 +294,7 @@ def request(config: RefinerConfig, model: str, content: str, max_new_tokens: int
     return {"model": model, "messages": [{"role": "user", "content": content}], "extra_body": extra}
 
 
-def read(said: bytes, bill: Bill, key: str) -> tuple[str, bool]:
+def read(said: bytes, bill: Any, key: str) -> tuple[str, bool]:
     """Return the text of a server's answer, and whether it came to its end.
 
     Raises:
@@ -353,23 +322,15 @@ def read(said: bytes, bill: Bill, key: str) -> tuple[str, bool]:
     return text, reason != "length"
 
 
-def listed(server: openai.OpenAI, limit_s: float) -> dict[str, str]:
+async def listed(server: openai.AsyncOpenAI, limit_s: float) -> dict[str, str]:
     """Return the owner of each model that a server lists, in its order; nothing if what it sends is no list."""
-    with server.models.with_streaming_response.list() as response:
-        said = within(limit_s, response)
+    said = await asyncio.wait_for(sent(server.models.with_streaming_response.list()), limit_s)
     try:
         found = json.loads(said)
-    except (ValueError, RecursionError):
+        rows = found["data"] if isinstance(found, dict) else found
+        return {row["id"]: str(row.get("owned_by")) for row in rows if isinstance(row["id"], str)}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
-    rows = found.get("data") if isinstance(found, dict) else found
-    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    models = {row["id"]: row.get("owned_by") for row in rows if isinstance(row.get("id"), str)}
-    return {name: owner if isinstance(owner, str) else "" for name, owner in models.items()}
-
-
-def growing_pause_s(num_tries: int) -> float:
-    """Return how long to wait before the next try; not everybody comes back at the same moment."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**num_tries) * random.uniform(0.75, 1)
 
 
 def asked_pause_s(headers: Mapping[str, str]) -> float | None:

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +20,7 @@ from verl.single_controller.ray.base import RayResourcePool, split_resource_pool
 from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_class
 
 from refiner_worker import drafts
-from refiner_worker.client import RefinerClient, is_dead
+from refiner_worker.client import HostedRefiner, RefinerClient, is_dead
 from refiner_worker.config import RefinerConfig
 from refiner_worker.engines import can_sleep, engine_of
 
@@ -49,11 +49,6 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
     It starts from the policy's rollout block, so that a run's engine settings hold for both, without what is made for
     weights that a trainer sends, loads real weights (the policy's default is to wait for a sync) and ends with the
     user's ``refiner.rollout``.
-
-    Args:
-        config: The whole config.
-        refiner: The refiner block.
-        max_model_len: Context length, in tokens.
 
     Raises:
         ValueError: If ``refiner.rollout`` has a key that verl does not know, or one that needs a trainer.
@@ -111,23 +106,7 @@ class RunEndedError(RuntimeError):
     """Something died, or failed so often, that the run cannot go on. Its text says so to the user, in one line."""
 
 
-class HostedRefiner(Protocol):
-    """What a placement of the refiner has to offer the trainer."""
-
-    def client(self) -> RefinerClient:
-        """Return a client of the replicas that are alive."""
-
-    def wake_up(self) -> int:
-        """Make it ready, and return how many replicas had to be started anew."""
-
-    def sleep(self) -> None:
-        """Give its memory back, if it takes turns with others."""
-
-    def new_draft_counts(self) -> list[int]:
-        """Return what drafts brought since the last call (``drafts.py``)."""
-
-
-class RefinerGroup:
+class RefinerGroup(HostedRefiner):
     """Replicas of pi_0: launched once, woken and put to sleep around the refine stage, started anew when they died.
 
     Args:

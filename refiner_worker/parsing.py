@@ -67,8 +67,7 @@ def parse_answer(
         first = decode(tokenizer, ids[:1])
         if kept_before or first != first.lstrip():
             ids[:1] = tokenizer.encode(kept_before + first.lstrip(), add_special_tokens=False)
-    written = decode(tokenizer, ids)
-    text = written
+    text = decode(tokenizer, ids)
     if stop and stop in text:
         text, ended = _cut(text, stop, decode(tokenizer, list(kept))) if keeps_stop else (text.partition(stop)[0], True)
     kept_after = os.path.commonprefix([edge(response[::-1])[::-1], edge(text[::-1])[::-1]])
@@ -78,7 +77,7 @@ def parse_answer(
     if not text and not kept:
         return Answer(token_ids=[], text="", failure="empty")
     text = kept_before + text + kept_after if text else ""
-    own, own_text = _kept_prefix(ids, written, text, tokenizer)
+    own, own_text = _kept_prefix(ids, text, tokenizer) if text else ([], "")
     rest = text[len(own_text) :]
     tail = tokenizer.encode(rest, add_special_tokens=False) if rest else []
     answer = [*kept, *own, *tail]
@@ -106,47 +105,16 @@ def conversation(
 ) -> list[dict[str, Any]]:
     """Return the chat that a turn answers: the prompt's, or in a later turn the session before it as one text.
 
-    Nothing keeps the messages of later turns, and token ids are what the policy read.
-
-    Args:
-        tokenizer: The policy's.
-        messages: The chat prompt.
-        prompt_ids: The same, as the policy saw it.
-        earlier_ids: What of the session came between prompt and turn; none in the first turn.
+    Nothing keeps the messages of later turns, and token ids are what the policy read: those of the prompt, and
+    ``earlier_ids``, what of the session came between prompt and turn.
     """
     if not earlier_ids:
         return messages
     return [{"role": "user", "content": decode(tokenizer, prompt_ids + earlier_ids)}]
 
 
-def _kept_prefix(ids: list[int], written: str, text: str, tokenizer: Any) -> tuple[list[int], str]:
-    """Return the longest prefix of ``ids`` whose text is a prefix of ``text``, and that text.
-
-    Args:
-        ids: The answer and what follows it.
-        written: Their text.
-        text: The answer.
-        tokenizer: Of both.
-    """
-    if written == text:
-        return ids, text
-
-    def prefix(length: int) -> str | None:
-        found = decode(tokenizer, ids[:length])
-        return found if text.startswith(found) else None
-
-    # What follows is short nearly always, and so are its tokens' texts.
-    num_cut = 0
-    while num_cut < len(ids) and len(decode(tokenizer, ids[-num_cut:] if num_cut else [])) < len(written) - len(text):
-        num_cut += 1
-    guess = len(ids) - num_cut
-    if (found := prefix(guess)) is not None and prefix(min(guess + 1, len(ids))) is None:
-        return ids[:guess], found
-    low, high = 0, len(ids)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if prefix(middle) is not None:
-            low = middle
-        else:
-            high = middle - 1
-    return ids[:low], prefix(low) or ""
+def _kept_prefix(ids: list[int], text: str, tokenizer: Any) -> tuple[list[int], str]:
+    """Return the longest prefix of ids whose text is a prefix of a text, and its text; what is cut is short mostly."""
+    prefixes = (ids[:length] for length in range(len(ids), -1, -1))
+    texts = ((prefix, decode(tokenizer, prefix)) for prefix in prefixes)
+    return next((prefix, found) for prefix, found in texts if text.startswith(found))

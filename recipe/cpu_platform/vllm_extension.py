@@ -49,12 +49,7 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
     ) -> None:
         """Receive one complete set of weights and put it in use.
 
-        Args:
-            peft_config: LoRA config of the sender; with ``base_sync_done`` the tensors are an adapter, which the
-                stock extension loads correctly on CPU.
-            base_sync_done: Whether the engine already holds the base weights. False with a ``peft_config`` means that
-                the engine started from dummy weights.
-            use_shm: Whether the buckets come through shared memory; always True on CPU.
+        With ``peft_config`` and ``base_sync_done`` the tensors are an adapter, which the stock method loads correctly.
 
         Raises:
             NotImplementedError: If the engine starts from dummy weights under LoRA, or drafts with an MTP head.

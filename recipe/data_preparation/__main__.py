@@ -9,8 +9,8 @@ r"""Write training data in verl's schema: `python scripts/prepare_data.py SOURCE
 
 Every source writes to DIR
     train.parquet, val.parquet   verl rows: data_source, prompt, ability, reward_model, extra_info
-and, for sources that are read, card.md: counts, and every dropped record with its reason;
-for problems with tests,
+    card.md                      counts, and every dropped record with its reason
+and for problems with tests
     problems.jsonl               problem_id, question, input_output, starter_code, ... as in APPS
     solutions.jsonl              problem_id, response: each reference solution that compiles, as an answer
 (mathematics: problem_id, question, answer)
@@ -21,57 +21,104 @@ import argparse
 import functools
 import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from recipe.data_preparation.fields import BROKEN, Dropped, Record, question_in
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row
-from recipe.data_preparation.rows import QUESTION, Row, Screen, apps_row, dialogue_row, solutions_of, starter_of
+from recipe.data_preparation.rows import (
+    QUESTION,
+    Row,
+    Screen,
+    apps_row,
+    dialogue_row,
+    mini_apps_row,
+    solutions_of,
+    starter_of,
+)
 from recipe.data_preparation.sources import READERS, read_records
 from recipe.data_preparation.word_problems import word_problems
 from recipe.data_preparation.writer import Card, convert
 from recipe.mini_apps.family import LEVELS
 from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, generate
-from reward.verl_reward import validate_rows
 
-_FILES = ", ".join(name.lstrip(".") for name in READERS)
+Lines = Callable[[Record, Row, Card], Iterable[dict[str, Any]]]
+"""What a kept record writes to a file of JSON lines, and to the card."""
+Build = Callable[[Record, int, str], Row]
+Conversion = tuple[str, Iterator[Record], Build, dict[str, Lines]]
+"""``data_source`` where no --name is given, the records, what makes rows of them, and the other files."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; exit status 0, or 2 if an option or the data is wrong."""
-    parser = argparse.ArgumentParser(description="Write training data in verl's schema.")
-    subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="SOURCE")
-    for name, (summary, add_arguments, _) in SUBCOMMANDS.items():
-        subparser = subparsers.add_parser(name, help=summary, description=summary)
-        subparser.add_argument("--output", type=Path, required=True, help="folder to write to; made if missing")
-        add_arguments(subparser)
-    arguments = parser.parse_args(argv)
-    _, _, prepare = SUBCOMMANDS[arguments.subcommand]
+    arguments = options().parse_args(argv)
     try:
-        prepare(arguments)
+        name, records, build, others = arguments.read(arguments)
+        card = convert(
+            records,
+            build,
+            name=arguments.name or name,
+            screen=screen_of(arguments),
+            output=arguments.output,
+            val_fraction=arguments.val_fraction,
+            extra=others,
+        )
     except (ValueError, OSError) as error:  # wrong options or data: one line for the user, no traceback
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    shares = {"train": 1, "val": arguments.val_fraction}
+    few = f"; too few rows for --val-fraction {arguments.val_fraction}: no "
+    missing = "".join(f"{few}{split}.parquet" for split, share in shares.items() if share and not card.kept[split])
+    print(f"{card.summary()}; see {arguments.output / 'card.md'}{missing}")
     return 0
 
 
-def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of everything that is read from somewhere."""
-    parser.add_argument("source", help=f"hub id, file ({_FILES}), folder of such, or of APPS problems")
-    add_reading_arguments(parser)
-
-
-def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of how records become rows."""
-    parser.add_argument("--split", default="train", help="split of a hub data set (default: train)")
-    parser.add_argument("--config", help="configuration of a hub data set that has several")
-    parser.add_argument("--name", help="data_source of the rows (default: the subcommand)")
-    parser.add_argument("--val-fraction", type=float, default=0.05, help="share of rows in val.parquet")
-    parser.add_argument(
+def options() -> argparse.ArgumentParser:
+    """Return the options of every source, each of which sets ``read``: it returns the Conversion that they ask for."""
+    rows, source = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
+    rows.add_argument("--name", help="data_source of the rows (default: of the subcommand)")
+    rows.add_argument("--val-fraction", type=float, default=0.05, help="share of rows in val.parquet")
+    rows.add_argument(
         "--benchmarks", nargs="*", default=[], metavar="SOURCE", help="evaluation problems that must not be trained on"
     )
+    source.add_argument("--split", default="train", help="split of a hub data set (default: train)")
+    source.add_argument("--config", help="configuration of a hub data set that has several")
+    parser = argparse.ArgumentParser(description="Write training data in verl's schema.")
+    subparsers = parser.add_subparsers(required=True, metavar="SOURCE")
+
+    def add(
+        name: str, summary: str, read: Callable[[argparse.Namespace], Conversion], *parents: argparse.ArgumentParser
+    ) -> argparse.ArgumentParser:
+        one = subparsers.add_parser(name, help=summary, description=summary, parents=list(parents))
+        one.add_argument("--output", type=Path, required=True, help="folder to write to; made if missing")
+        one.set_defaults(read=read)
+        return one
+
+    one = add("mini-apps", "small problems generated here, without a download", read_mini_apps)
+    one.set_defaults(name=None, val_fraction=0.0, benchmarks=[])
+    one.add_argument("--level", choices=(*LEVELS, "all"), default="all", help="difficulty (default: all)")
+    one.add_argument("--seed", type=int, default=0, help="the same seed writes the same problems")
+    one.add_argument("--problems-per-family", type=int, default=PROBLEMS_PER_FAMILY, help="size of the data")
+    files = ", ".join(name.lstrip(".") for name in READERS)
+    for name, (summary, data_source, build, others) in READ.items():
+        one = add(name, summary, functools.partial(read, data_source, build, others), rows, source)
+        one.add_argument("source", help=f"hub id, file ({files}), folder of such, or of APPS problems")
+    one = add("gsm8k", "word problems with a number as their answer, as in GSM8K", read_gsm8k, rows, source)
+    one.add_argument("source", nargs="?", help=f"hub id, file ({files}), or folder of such")
+    one.add_argument("--generated", type=int, metavar="N", help="instead: N problems of this format made here")
+    one.add_argument("--seed", type=int, default=0, help="of the generated problems")
+    one = add("reasoning-gym", "puzzles that reasoning-gym generates and scores", read_puzzles, rows)
+    one.add_argument("--tasks", required=True, help="names of reasoning-gym's tasks, as in chain_sum,leg_counting")
+    one.add_argument("--number", type=int, default=500, help="puzzles of each task (default: 500)")
+    one.add_argument("--seed", type=int, default=0, help="the same seed makes the same puzzles")
+    one.add_argument(
+        "--set", nargs="*", default=[], metavar="TASK.KEY=JSON", help="a setting of a task, as in chain_sum.max_terms=2"
+    )
+    one.add_argument(
+        "--graded-by", choices=["puzzle", "math"], default="puzzle", help="reward.puzzle (default), or reward.math"
+    )
+    return parser
 
 
 def screen_of(arguments: argparse.Namespace) -> Screen:
@@ -97,108 +144,27 @@ def _questions(source: str) -> Iterator[str]:
         raise ValueError(f"--benchmarks {source}: {reason}")
 
 
-def add_mini_apps_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of mini-apps."""
-    parser.add_argument("--level", choices=(*LEVELS, "all"), default="all", help="difficulty (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed writes the same problems")
-    parser.add_argument("--problems-per-family", type=int, default=PROBLEMS_PER_FAMILY, help="size of the data")
+def read_mini_apps(arguments: argparse.Namespace) -> Conversion:
+    """Generate mini APPS; ValueError if more problems are wanted than a family has."""
+    level = None if arguments.level == "all" else arguments.level
+    problems = generate(level, seed=arguments.seed, problems_per_family=arguments.problems_per_family)
+    own: dict[str, Lines] = {"problems.jsonl": lambda record, *_: [record], "solutions.jsonl": _solution_lines}
+    return "mini_apps", iter(problems), mini_apps_row, own
 
 
-def prepare_mini_apps(arguments: argparse.Namespace) -> None:
-    """Generate mini APPS and write it.
-
-    Raises:
-        ValueError: more problems wanted than a family has.
-    """
-    problems = generate(
-        None if arguments.level == "all" else arguments.level,
-        seed=arguments.seed,
-        problems_per_family=arguments.problems_per_family,
-    )
-    output: Path = arguments.output
-    output.mkdir(parents=True, exist_ok=True)
-    for split in ("train", "val"):
-        rows = [p.to_verl_row(index) for index, p in enumerate(p for p in problems if p.split == split)]
-        validate_rows(rows)
-        import datasets  # here: --help and wrong options need not wait seconds for it
-
-        datasets.Dataset.from_list(rows).to_parquet(str(output / f"{split}.parquet"))
-    write_json_lines([problem.to_row() for problem in problems], output / "problems.jsonl")
-    write_json_lines(
-        [{"problem_id": p.problem_id, "response": f"```python\n{p.solution}```"} for p in problems],
-        output / "solutions.jsonl",
-    )
-    for (split, level), count in sorted(Counter((p.split, p.difficulty) for p in problems).items()):
-        num_families = len({p.family for p in problems if (p.split, p.difficulty) == (split, level)})
-        print(f"{split:5} {level:6} {count:4} problems of {num_families} families")
-    print(f"{len(problems)} problems written to {output}")
-
-
-def write_json_lines(rows: list[dict[str, Any]], path: Path) -> None:
-    """Write rows as one JSON object a line."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def prepare_apps(arguments: argparse.Namespace) -> None:
-    """Convert APPS."""
-    _convert(arguments, apps_row, {"problems.jsonl": _problem_lines, "solutions.jsonl": _solution_lines})
-
-
-def prepare_dialogue(arguments: argparse.Namespace) -> None:
-    """Convert dialogue prompts."""
-    _convert(arguments, dialogue_row, {})
-
-
-def add_gsm8k_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of gsm8k, which can also be generated."""
-    parser.add_argument("source", nargs="?", help=f"hub id, file ({_FILES}), or folder of such")
-    parser.add_argument("--generated", type=int, metavar="N", help="instead: N problems of this format made here")
-    parser.add_argument("--seed", type=int, default=0, help="of the generated problems")
-    add_reading_arguments(parser)
-
-
-def prepare_gsm8k(arguments: argparse.Namespace) -> None:
-    """Convert GSM8K, or make problems of its format.
-
-    Raises:
-        ValueError: neither or both of SOURCE and --generated, or nothing usable.
-    """
+def read_gsm8k(arguments: argparse.Namespace) -> Conversion:
+    """Read GSM8K, or make problems of its format; ValueError for neither or both of SOURCE and --generated."""
     if (arguments.source is None) == (arguments.generated is None):
         raise ValueError("give a SOURCE or --generated N")
     if arguments.source is None:
-        name, records = "word_problems", word_problems(arguments.generated, arguments.seed)
-    else:
-        is_local = Path(arguments.source).expanduser().exists()
-        config = arguments.config or (None if is_local else "main")
-        name, records = "openai/gsm8k", read_records(arguments.source, arguments.split, config)
-    _convert(arguments, gsm8k_row, _ANSWERS, name=name, records=records)
+        return "word_problems", word_problems(arguments.generated, arguments.seed), gsm8k_row, _ANSWERS
+    if not Path(arguments.source).expanduser().exists():
+        arguments.config = arguments.config or "main"
+    return read("openai/gsm8k", gsm8k_row, _ANSWERS, arguments)
 
 
-def prepare_math(arguments: argparse.Namespace) -> None:
-    """Convert MATH and what looks like it."""
-    _convert(arguments, math_row, _ANSWERS, name="DigitalLearningGmbH/MATH-lighteval")
-
-
-def add_puzzle_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of reasoning-gym."""
-    parser.add_argument("--tasks", required=True, help="names of reasoning-gym's tasks, as in chain_sum,leg_counting")
-    parser.add_argument("--number", type=int, default=500, help="puzzles of each task (default: 500)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed makes the same puzzles")
-    parser.add_argument(
-        "--set", nargs="*", default=[], metavar="TASK.KEY=JSON", help="a setting of a task, as in chain_sum.max_terms=2"
-    )
-    parser.add_argument(
-        "--graded-by", choices=["puzzle", "math"], default="puzzle", help="reward.puzzle (default), or reward.math"
-    )
-    add_reading_arguments(parser)
-
-
-def prepare_puzzles(arguments: argparse.Namespace) -> None:
-    """Make puzzles.
-
-    Raises:
-        ValueError: a wrong --set or --tasks, or reasoning-gym is not installed.
-    """
+def read_puzzles(arguments: argparse.Namespace) -> Conversion:
+    """Make puzzles; ValueError for a wrong --set or --tasks, or if reasoning-gym is not installed."""
     configs: dict[str, dict[str, Any]] = {}
     for setting in arguments.set:
         place, _, value = setting.partition("=")
@@ -208,31 +174,12 @@ def prepare_puzzles(arguments: argparse.Namespace) -> None:
         except ValueError as error:
             raise ValueError(f"--set {setting}: give TASK.KEY=JSON, as in chain_sum.max_terms=2") from error
     records = puzzle_records(arguments.tasks.split(","), arguments.number, arguments.seed, configs)
-    build = functools.partial(puzzle_row, graded_by=arguments.graded_by)
-    _convert(arguments, build, {}, name="reasoning_gym", records=records)
+    return "reasoning_gym", records, functools.partial(puzzle_row, graded_by=arguments.graded_by), {}
 
 
-def _convert(
-    arguments: argparse.Namespace,
-    build: Callable[..., Row],
-    extra: dict[str, Callable[..., Any]],
-    *,
-    name: str | None = None,
-    records: Iterator[Record] | None = None,
-) -> None:
-    card = convert(
-        read_records(arguments.source, arguments.split, arguments.config) if records is None else records,
-        build,
-        name=arguments.name or name or arguments.subcommand,
-        screen=screen_of(arguments),
-        output=arguments.output,
-        val_fraction=arguments.val_fraction,
-        extra=extra,
-    )
-    shares = {"train": 1, "val": arguments.val_fraction}
-    few = f"; too few rows for --val-fraction {arguments.val_fraction}: no "
-    missing = "".join(f"{few}{split}.parquet" for split, share in shares.items() if share and not card.kept[split])
-    print(f"{card.summary()}; see {arguments.output / 'card.md'}{missing}")
+def read(name: str, build: Build, others: dict[str, Lines], arguments: argparse.Namespace) -> Conversion:
+    """Read a source."""
+    return name, read_records(arguments.source, arguments.split, arguments.config), build, others
 
 
 def _problem_lines(record: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
@@ -264,17 +211,15 @@ def _steps_lines(_: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
     yield {"problem_id": row["extra_info"]["problem_id"], "response": row["extra_info"]["solution"] or answer}
 
 
-_ANSWERS = {"problems.jsonl": _answer_lines, "solutions.jsonl": _steps_lines}
-Subcommand = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]]
-"""One line for --help, what adds the options beside --output, and what writes the files."""
-SUBCOMMANDS: dict[str, Subcommand] = {
-    "mini-apps": ("small problems generated here, without a download", add_mini_apps_arguments, prepare_mini_apps),
-    "apps": ("programming problems with tests, as in APPS", add_source_arguments, prepare_apps),
-    "dialogue": ("dialogue prompts, to be rewarded by a model", add_source_arguments, prepare_dialogue),
-    "gsm8k": ("word problems with a number as their answer, as in GSM8K", add_gsm8k_arguments, prepare_gsm8k),
-    "math": ("mathematical problems with an answer in a box, as in MATH", add_source_arguments, prepare_math),
-    "reasoning-gym": ("puzzles that reasoning-gym generates and scores", add_puzzle_arguments, prepare_puzzles),
+MATH = "DigitalLearningGmbH/MATH-lighteval"
+_ANSWERS: dict[str, Lines] = {"problems.jsonl": _answer_lines, "solutions.jsonl": _steps_lines}
+_PROGRAMS: dict[str, Lines] = {"problems.jsonl": _problem_lines, "solutions.jsonl": _solution_lines}
+READ: dict[str, tuple[str, str, Build, dict[str, Lines]]] = {
+    "apps": ("programming problems with tests, as in APPS", "apps", apps_row, _PROGRAMS),
+    "dialogue": ("dialogue prompts, to be rewarded by a model", "dialogue", dialogue_row, {}),
+    "math": ("mathematical problems with an answer in a box, as in MATH", MATH, math_row, _ANSWERS),
 }
+"""What has no options of its own: a line for --help, and of its Conversion all but the records."""
 
 if __name__ == "__main__":
     sys.exit(main())

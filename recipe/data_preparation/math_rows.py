@@ -39,25 +39,14 @@ _PROSE = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}\s")
 _SIGN = re.compile(r"[^\w\s.,:;!?'\"\[\]{}()-]")  # what makes a text a formula
 
 
-def gsm8k_row(record: Record, index: int, name: str, *, is_label_checked: bool = True) -> Row:
-    """Build a row from GSM8K's ``question`` and ``answer`` (steps, and behind ``####`` the number).
+def math_row(
+    record: Record, index: int, name: str, *, answer_format: str = MATH_FORMAT, is_label_checked: bool = True
+) -> Row:
+    r"""Build a row from MATH's ``problem`` and ``solution`` (the answer in its last ``\boxed{}``), or ``answer``.
 
     Raises:
         Dropped: ``no question``, ``no answer``, ``answer not gradable`` (no answer would get 1) or ``not tried``.
     """
-    return _row(record, index, name, GSM8K_FORMAT, is_label_checked)
-
-
-def math_row(record: Record, index: int, name: str, *, is_label_checked: bool = True) -> Row:
-    r"""Build a row from MATH's ``problem`` and ``solution`` (the answer in its last ``\boxed{}``), or ``answer``.
-
-    Raises:
-        Dropped: As ``gsm8k_row``.
-    """
-    return _row(record, index, name, MATH_FORMAT, is_label_checked)
-
-
-def _row(record: Record, index: int, name: str, answer_format: str, is_label_checked: bool) -> Row:
     text = question_in(record, *QUESTION)
     steps, answer = text_in(record, *SOLUTION), given(record, *ANSWER)
     if answer is None:
@@ -83,6 +72,10 @@ def _row(record: Record, index: int, name: str, answer_format: str, is_label_che
             "solution": steps,
         },
     }
+
+
+gsm8k_row = partial(math_row, answer_format=GSM8K_FORMAT)
+"""The same from GSM8K's ``question`` and ``answer`` (steps, and behind ``####`` the number)."""
 
 
 def label_of(answer: Any) -> str:

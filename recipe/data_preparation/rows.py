@@ -11,6 +11,7 @@ from reward.judge import JudgeLostError
 from reward.problem import Problem
 
 Row = dict[str, Any]
+"""Made of a record, its position in the source, and the name of the source, which is the row's ``data_source``."""
 ANSWER_FORMAT = {
     True: "Write a Python function or method with the given name and arguments.",
     False: "Write a Python program that reads standard input and prints to standard output.",
@@ -23,11 +24,8 @@ QUESTION = ("question", "problem", "prompt")
 def apps_row(record: Record, index: int, name: str) -> Row:
     """Build a row from an APPS record, its tests checked.
 
-    Args:
-        record: ``question``, ``input_output`` (JSON text or object; also with ``test_code``), and where there are any
-            ``problem_id``, ``starter_code``, ``difficulty``, ``solutions`` (a list, or its JSON).
-        index: Position in the source.
-        name: ``data_source`` of the row.
+    It has ``question``, ``input_output`` (JSON text or object; also with ``test_code``), and where there are any
+    ``problem_id``, ``starter_code``, ``difficulty``, ``solutions`` (a list, or its JSON).
 
     Raises:
         Dropped: ``no question``, ``no tests``, ``broken JSON``, ``unequal lengths``, ``malformed tests`` or
@@ -62,6 +60,21 @@ def apps_row(record: Record, index: int, name: str) -> Row:
             "solution": next((solution for solution, fault in solutions_of(record) if not fault), ""),
             "index": index,
         },
+    }
+
+
+def mini_apps_row(record: Record, index: int, name: str) -> Row:
+    """Build a row from a problem of ``recipe.mini_apps``, whose question says all, in the split of its family."""
+    problem_id = record["problem_id"]
+    (solution,) = json.loads(record["solutions"])
+    ground_truth = json.dumps({**json.loads(record["input_output"]), "problem_id": problem_id})
+    own = {key: record[key] for key in ("family", "difficulty", "split")}
+    return {
+        "data_source": name,
+        "prompt": [{"role": "user", "content": record["question"]}],
+        "ability": "code",
+        "reward_model": {"style": "rule", "ground_truth": ground_truth},
+        "extra_info": {"problem_id": problem_id, **own, "solution": solution, "index": index},
     }
 
 
@@ -113,12 +126,9 @@ MESSAGES = ("context_messages", "messages", "conversations", "prompt")
 def dialogue_row(record: Record, index: int, name: str) -> Row:
     """Build a row from a record with a dialogue prompt, whose reward is a model's.
 
-    Args:
-        record: One of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text), ``turns``
-            (of which the first is taken) or ``instruction`` (with an ``input`` where there is one). Answers behind the
-            last user message are left out.
-        index: Position in the source.
-        name: ``data_source`` of the row.
+    It has one of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text), ``turns`` (of
+    which the first is taken) or ``instruction`` (with an ``input`` where there is one). Answers behind the last user
+    message are left out.
 
     Raises:
         Dropped: ``no prompt``.

@@ -185,11 +185,8 @@ READERS: dict[str, Callable[[Path, str], Iterator[Record]]] = {
 
 
 def _apps_problem(folder: Path) -> Record:
-    record: Record = {"problem_id": folder.name}
-    for name, file in (("question", "question.txt"), ("starter_code", "starter_code.py")):
-        record[name] = _text(folder / file)
-    for name in ("input_output", "solutions"):
-        record[name] = _text(folder / f"{name}.json")
+    files = ("question.txt", "starter_code.py", "input_output.json", "solutions.json")
+    record = {"problem_id": folder.name, **{file.partition(".")[0]: _text(folder / file) for file in files}}
     metadata = read_json(_text(folder / "metadata.json") or "{}", f"{folder}/metadata.json")
     return {**record, **{name: metadata[name] for name in ("difficulty", "url") if name in metadata}}
 

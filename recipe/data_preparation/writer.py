@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,7 +102,7 @@ def convert(
     screen: Screen,
     output: Path,
     val_fraction: float,
-    extra: dict[str, Callable[[Record, Row, Card], Iterator[dict[str, Any]]]] | None = None,
+    extra: dict[str, Callable[[Record, Row, Card], Iterable[dict[str, Any]]]] | None = None,
 ) -> Card:
     """Convert records to rows and write them with their card.
 
@@ -112,7 +112,8 @@ def convert(
         name: ``data_source`` of the rows.
         screen: What drops duplicates and overlaps.
         output: Folder; gets train.parquet, val.parquet, card.md and the extra files.
-        val_fraction: Share of rows for val.parquet, chosen by a hash of the prompt: the same in every run.
+        val_fraction: Share of rows for val.parquet, chosen by a hash of the prompt: the same in every run. A row whose
+            ``extra_info`` has a split goes there.
         extra: JSON lines files by name, and what a kept record writes to them, and to the card.
 
     Raises:
@@ -142,7 +143,7 @@ def convert(
                 row["extra_info"]["problem_id"] = own = f"{own}/{index}"
             ids.add(own)
             place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
-            split = "val" if place < val_fraction else "train"
+            split = row["extra_info"].get("split") or ("val" if place < val_fraction else "train")
             files[split].add(row)
             card.kept[split] += 1
             for stream, lines in others.values():

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from string import Template
 from typing import Any, Literal
 
-Level = Literal["easy", "medium", "hard"]
+Level = Literal["easy", "medium"]
 Kind = Literal["call", "stdin"]
 Split = Literal["train", "val"]
 Parameters = dict[str, Any]
 
-LEVELS: tuple[Level, ...] = ("easy", "medium", "hard")
+LEVELS: tuple[Level, ...] = ("easy", "medium")
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)

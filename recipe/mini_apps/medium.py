@@ -1,4 +1,4 @@
-"""Families of the middle level: a loop, a condition or two, or a comprehension."""
+"""Families of the higher level: a loop, a condition or two, or a comprehension."""
 
 from functools import partial
 

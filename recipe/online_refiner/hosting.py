@@ -9,8 +9,9 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.plan import Plan
+from refiner_worker.client import HostedRefiner
 from refiner_worker.engines import can_sleep
-from refiner_worker.group import HostedRefiner, RefinerGroup
+from refiner_worker.group import RefinerGroup
 
 OWN_POOL = "refiner_pool"
 

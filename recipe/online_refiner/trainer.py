@@ -43,7 +43,7 @@ from recipe.online_refiner.step import StepState
 from recipe.online_refiner.watch import Watch, parts_of, refuse_too_few
 from recipe.runs.files import Records, RunDir, read_rows
 from recipe.runs.samples import log_samples
-from refiner_worker.group import HostedRefiner
+from refiner_worker.client import HostedRefiner
 from refiner_worker.memory import most_used_gb
 
 ACTOR_ROLES = {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef}

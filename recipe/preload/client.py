@@ -24,13 +24,10 @@ TIMEOUT_S = 120
 
 
 def set_up(arguments: list[str]) -> list[str]:
-    """Do what Ray's ``setup_worker.py`` does before it runs Python, unless Ray shall run something else.
+    """Do what Ray's ``setup_worker.py`` does, unless Ray shall run something else; return what Python is to run.
 
     Args:
         arguments: What follows ``python`` on the worker's command line, and the script's own options.
-
-    Returns:
-        What this process is to run as Python.
     """
     own = [argument for argument in arguments if argument.startswith((CONTEXT, "--language="))]
     context = json.loads(next(argument for argument in own if argument.startswith(CONTEXT)).removeprefix(CONTEXT))
@@ -77,14 +74,7 @@ def inherited_descriptors() -> list[int]:
 
 
 def hand_over(name: str, arguments: list[str]) -> tuple[socket.socket, int]:
-    """Let the fork server start the worker.
-
-    Args:
-        name: The fork server's abstract socket.
-        arguments: What follows ``python`` on the worker's command line.
-
-    Returns:
-        The connection, on which the exit status will come, and a pidfd of the worker.
+    """Let the fork server start the worker; return the connection, for the exit status, and the worker's pidfd.
 
     Raises:
         OSError: The fork server is gone, or does not serve this process.
@@ -106,12 +96,7 @@ def hand_over(name: str, arguments: list[str]) -> tuple[socket.socket, int]:
 
 
 def stand_in(connection: socket.socket, pidfd: int) -> NoReturn:
-    """Forward signals to the worker and end as it ends, or with the parent of this process; that ends the worker.
-
-    Args:
-        connection: What `hand_over` returned.
-        pidfd: As well.
-    """
+    """Forward signals to the worker and end as it ends, or with the parent of this process; that ends the worker."""
 
     def forward(number: int, _: object) -> None:
         with contextlib.suppress(ProcessLookupError):

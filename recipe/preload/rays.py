@@ -1,6 +1,7 @@
 """What Ray must be told in a process that will be forked."""
 
 import os
+from types import SimpleNamespace
 
 
 def spare_random_numbers() -> None:
@@ -13,16 +14,7 @@ def spare_random_numbers() -> None:
     import ray.actor
 
     real = ray.actor.ActorClassID
-
-    class FromTheSystem:
-        """What ``ray/actor.py`` asks of ``ActorClassID``."""
-
-        @staticmethod
-        def from_random() -> object:
-            """Return a random id."""
-            return real(os.urandom(real.size()))
-
-    ray.actor.ActorClassID = FromTheSystem
+    ray.actor.ActorClassID = SimpleNamespace(from_random=lambda: real(os.urandom(real.size())))
 
 
 def title_workers() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import json
 import multiprocessing
 import os
 import selectors
@@ -84,11 +85,7 @@ class Running:
 
 
 class ForkServer:
-    """Forks a worker for each stand-in that asks, and tells it the exit status.
-
-    Args:
-        listener: The socket on which stand-ins connect.
-    """
+    """Forks a worker for each stand-in that connects, and tells it the exit status."""
 
     def __init__(self, listener: socket.socket) -> None:
         """Wait for stand-ins, from now on."""
@@ -154,7 +151,7 @@ class ForkServer:
         if PEER.unpack(peer)[1] != os.geteuid():
             raise ValueError("it is another user's")
         message, received, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
-        return Worker.from_request(message, received)
+        return Worker(**json.loads(message), received=received)
 
     def _check(self, worker: Worker) -> None:
         """Import the rest for the first worker, and check that this one can be a fork of this process.

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import runpy
 import select
@@ -10,7 +9,6 @@ import signal
 import sys
 import types
 from dataclasses import dataclass
-from typing import Any
 
 from recipe import preload
 
@@ -32,12 +30,6 @@ class Worker:
     oom_score_adj: int
     received: list[int]
     """This process's numbers of a pipe, whose other end the stand-in holds, and of the descriptors, in that order."""
-
-    @classmethod
-    def from_request(cls, request: bytes, received: list[int]) -> "Worker":
-        """Read a stand-in's message."""
-        fields: dict[str, Any] = json.loads(request)
-        return cls(**fields, received=received)
 
     def close_received(self) -> None:
         """Close the descriptors that came with the message."""

@@ -39,7 +39,7 @@ def make_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
 def test_updated_engine_computes_with_the_new_weights(
     tied: bool, start_marked: Callable, make_model: Callable, tmp_path: Path
 ) -> None:
-    """Two updates in a row give Hugging Face's log-probs; stale caches and a stale LM head would be seen."""
+    """Two updates in a row give Hugging Face's log-probs; a stale LM head would be seen."""
     job = start_marked(
         [str(PROBE), str(make_model(tied))],
         environment={
@@ -58,11 +58,6 @@ def test_updated_engine_computes_with_the_new_weights(
     assert nats["before_update"] > 0.5, "the perturbation must be visible, or the test shows nothing"
     assert nats["first_update"] < 1e-2
     assert nats["second_update"] < 1e-2
-
-    assert nats["stale_tokens"] >= 128, "the prefix cache must be in play"
-    assert nats["stale_cache"] > 1e-2
-    assert nats["reset_tokens"] == 0
-    assert nats["reset_cache"] < 1e-2
 
     if tied:
         assert nats["without_repack"] > 0.1, "vLLM now re-packs a tied head: CpuWorkerExtension._repack_lm_head can go"

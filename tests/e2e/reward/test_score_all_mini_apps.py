@@ -21,5 +21,5 @@ def test_every_reference_solution_scores_one(tmp_path: Path) -> None:
     )
     assert scored.returncode == 0, scored.stderr
     results = [json.loads(line) for line in scored.stdout.splitlines()]
-    assert len(results) == 400
+    assert len(results) == 272
     assert [result for result in results if (result["score"], result["outcome"]) != (1.0, "pass")] == []

@@ -48,14 +48,6 @@ def test_any_other_version_is_refused(name: str, monkeypatch: pytest.MonkeyPatch
         patches.check_versions()
 
 
-def test_second_apply_changes_nothing() -> None:
-    import verl.utils.distributed as distributed
-
-    before = (distributed.initialize_global_process_group_ray, len(sys.meta_path))
-    patches.apply()
-    assert (distributed.initialize_global_process_group_ray, len(sys.meta_path)) == before
-
-
 def test_weights_reach_the_engines_of_their_own_cluster_only(monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.workers.rollout.base import get_rollout_class
     from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter

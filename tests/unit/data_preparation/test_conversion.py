@@ -1,8 +1,6 @@
 """Data sets to verl's parquet: what is kept is right, and what is dropped is told with its reason."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
 
-from recipe.data_preparation.fields import Dropped
 from recipe.data_preparation.rows import Screen, apps_row, dialogue_row
 from recipe.data_preparation.writer import convert
+from reward import score
 from reward.verl_reward import parse_ground_truth, validate_rows
 
-REPOSITORY = Path(__file__).parents[3]
 STDIN = {"inputs": ["1 2\n"], "outputs": ["3\n"]}
 CALL = {"inputs": [[[1, 2]]], "outputs": [3], "fn_name": "total"}
 BENCHMARK = "Return the sum of all the even numbers of a list that is given to you, but only those"
@@ -51,7 +48,7 @@ def apps(tmp_path: Path) -> Path:
     return root.parent
 
 
-def test_apps_folders_with_every_fault(apps: Path, tmp_path: Path) -> None:
+def test_apps_folders_with_every_fault(apps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     benchmark = tmp_path / "benchmark.jsonl"
     benchmark.write_text(json.dumps({"prompt": f"def f(values):\n    '''{BENCHMARK}'''"}) + "\n")
     output = tmp_path / "out"
@@ -80,7 +77,8 @@ def test_apps_folders_with_every_fault(apps: Path, tmp_path: Path) -> None:
     assert rows[0]["extra_info"]["solution"] == "print(sum(map(int, input().split())))"
     assert rows[1]["extra_info"]["solution"] == "def total(values):\n    return sum(values)"
     assert "- 0001, solution 0: it is empty" in card
-    assert len((output / "solutions.jsonl").read_text().splitlines()) == 2
+    assert score.main([f"--{name}={output}/{name}.jsonl" for name in ("problems", "solutions")]) == 0
+    assert [json.loads(line)["score"] for line in capsys.readouterr().out.splitlines()] == [1.0, 1.0]
 
 
 def test_tests_that_a_question_shows_are_its_examples() -> None:
@@ -92,36 +90,9 @@ def test_tests_that_a_question_shows_are_its_examples() -> None:
     assert parse_ground_truth(row["reward_model"]["ground_truth"]).examples == ()
 
 
-def test_reference_solutions_score_one_through_the_output(apps: Path, tmp_path: Path) -> None:
-    assert prepared("apps", str(apps), "--output", str(tmp_path / "out")).returncode == 0
-    files = (f"--problems={tmp_path}/out/problems.jsonl", f"--solutions={tmp_path}/out/solutions.jsonl")
-    command = [sys.executable, "-m", "reward.score", *files]
-    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
-    assert [json.loads(line)["score"] for line in result.stdout.splitlines()] == [1.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("record", "prompt"),
-    [
-        ({"context_messages": [{"role": "user", "content": "hi"}]}, ["user: hi"]),
-        ({"prompt": "hi"}, ["user: hi"]),
-        (
-            {"messages": [{"role": role, "content": role[0]} for role in ("system", "user", "assistant")]},
-            ["system: s", "user: u"],
-        ),
-        ({"turns": ["first", "second"]}, ["user: first"]),
-        ({"instruction": "do", "instances": [{"input": "this"}]}, ["user: do\n\nthis"]),
-    ],
-)
-def test_dialogue_prompts(record: dict[str, Any], prompt: list[str]) -> None:
-    row = dialogue_row(record, 0, "d")
-    assert [f"{message['role']}: {message['content']}" for message in row["prompt"]] == prompt
-
-
-@pytest.mark.parametrize("record", [{}, {"prompt": " "}, {"messages": [{"role": "assistant", "content": "a"}]}])
-def test_a_dialogue_without_a_question_is_dropped(record: dict[str, Any]) -> None:
-    with pytest.raises(Dropped, match="no prompt"):
-        dialogue_row(record, 0, "d")
+def test_a_dialogue_ends_with_the_user() -> None:
+    chat = [{"role": role, "content": role[0]} for role in ("system", "user", "assistant")]
+    assert dialogue_row({"messages": chat}, 0, "d")["prompt"] == chat[:2]
 
 
 def test_the_split_is_the_same_in_every_run_and_no_row_is_lost(tmp_path: Path) -> None:
@@ -159,6 +130,9 @@ def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
         (("apps", "/nowhere"), "/nowhere: no such file or folder"),
         (("apps", "."), "give the folder that holds APPS's problems"),
         (("dialogue", "README.md"), "README.md: give a file that ends in one of"),
+        (("gsm8k",), "give a SOURCE or --generated N"),
+        (("gsm8k", "--generated", "0"), "--generated 0: give 1 to 10000"),
+        (("reasoning-gym", "--tasks", "a", "--set", "a.b"), "--set a.b: give TASK.KEY=JSON"),
         (("apps", ".", "--val-fraction", "1"), "--val-fraction 1.0: give 0 or more and less than 1"),
     ],
 )

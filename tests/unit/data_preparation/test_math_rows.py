@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
 
-from recipe.data_preparation.fields import Dropped
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
 from recipe.data_preparation.word_problems import word_problems
 from reward import score
@@ -34,20 +33,6 @@ def test_rows_are_those_of_verls_examples() -> None:
     assert math_row({**MATH, "answer": "0.5"}, 1, "math")["reward_model"]["ground_truth"] == "0.5"
 
 
-@pytest.mark.parametrize(
-    ("record", "reason"),
-    [
-        ({**MATH, "problem": " "}, "no question"),
-        ({**MATH, "solution": "So it is."}, "no answer"),
-        ({**MATH, "solution": r"\boxed{}"}, "no answer"),
-        ({**MATH, "answer": "(" * 30 + "1" + ")" * 30}, "answer not gradable"),
-    ],
-)
-def test_unusable_records_are_dropped(record: dict, reason: str) -> None:
-    with pytest.raises(Dropped, match=reason):
-        math_row(record, 0, "math")
-
-
 def test_generated_word_problems_score_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = prepared("gsm8k", "--generated", "20", "--seed", "3", "--val-fraction", "0.2", "--output", str(tmp_path))
     assert result.returncode == 0, result.stderr
@@ -61,23 +46,10 @@ def test_generated_word_problems_score_one(tmp_path: Path, capsys: pytest.Captur
     assert {json.loads(line)["score"] for line in capsys.readouterr().out.splitlines()} == {1.0}
 
 
-def test_gsm8k_is_read_from_a_clone_and_a_file(tmp_path: Path) -> None:
-    clone = tmp_path / "clone"
-    (clone / "data").mkdir(parents=True)
-    for place in (clone / "data" / "train.jsonl", tmp_path / "train.jsonl"):
-        place.write_text(json.dumps(COINS) + "\n")
-    for number, source in enumerate((clone, tmp_path / "train.jsonl")):
-        result = prepared("gsm8k", str(source), "--val-fraction", "0", "--output", f"{tmp_path}/{number}")
-        assert result.returncode == 0, result.stderr
-        (row,) = pq.read_table(tmp_path / str(number) / "train.parquet").to_pylist()
-        assert (row["data_source"], row["reward_model"]["ground_truth"]) == ("openai/gsm8k", "7")
-
-
-def test_wrong_options_are_one_line(tmp_path: Path) -> None:
-    for arguments, message in (
-        (["gsm8k"], "give a SOURCE or --generated N"),
-        (["gsm8k", "--generated", "0"], "--generated 0: give 1 to 10000"),
-        (["reasoning-gym", "--tasks", "a", "--set", "a.b"], "--set a.b: give TASK.KEY=JSON"),
-    ):
-        result = prepared(*arguments, "--output", str(tmp_path / "out"))
-        assert (result.returncode, result.stderr.count("\n")) == (2, 1) and message in result.stderr
+def test_gsm8k_is_read_from_a_clone(tmp_path: Path) -> None:
+    (tmp_path / "clone" / "data").mkdir(parents=True)
+    (tmp_path / "clone" / "data" / "train.jsonl").write_text(json.dumps(COINS) + "\n")
+    result = prepared("gsm8k", f"{tmp_path}/clone", "--val-fraction", "0", "--output", f"{tmp_path}/out")
+    assert result.returncode == 0, result.stderr
+    (row,) = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert (row["data_source"], row["reward_model"]["ground_truth"]) == ("openai/gsm8k", "7")

@@ -1,5 +1,6 @@
 """What real data sets hold: numbers for labels, parts for content, files of every kind. Kept right, or named."""
 
+import contextlib
 import csv
 import gzip
 import json
@@ -43,17 +44,12 @@ def prompt(record: Row) -> list[tuple[str, str]]:
         ({"answer": 0}, "0", "0"),
         ({"answer": 0.0}, "0.0", "0"),
         ({"answer": False}, "False", "false"),
-        ({"answer": True}, "True", "true"),
         ({"answer": 0, "solution": r"not \boxed{5}"}, "0", "0"),
-        ({"answer": None, "solution": r"so \boxed{5}"}, "5", "5"),
         ({"answer": float("nan"), "solution": r"so \boxed{5}"}, "5", "5"),
         ({"answer": " ", "solution": r"so \boxed{0}"}, "0", "0"),
-        ({"answer": r"so \boxed{5}"}, "5", "5"),
         ({"final_answer": ["5 cm"]}, "5 cm", "5"),
-        ({"answer": '["5 cm"]'}, "5 cm", "5"),
         ({"answer": "['5 cm']"}, "5 cm", "5"),
         ({"answer": [0]}, "0", "0"),
-        ({"answer": 0.00001}, "0.00001", "0.00001"),
         ({"answer": "1e-05"}, "0.00001", "0.00001"),
         ({"answer": 1e22}, "10000000000000000000000", "10^{22}"),
         ({"answer": "a, bird, can, do, every, 3, good, house"}, None, "a,bird,can,do,every,3,good,house"),
@@ -78,22 +74,17 @@ def test_a_label_is_what_its_answer_meets(record: Row, expected: str | None, met
     [
         {"value": 4},
         ["1", "2"],
-        '["1", "2"]',
         "['1', '2']",
         '{"value": 4}',
         [{"text": "4"}],
         "It is 7.",
-        "So she has 7 left.",
+        "(" * 30 + "1" + ")" * 30,
         "First 3, then 4, so 7.",
-        "She has 3 + 4 = 7 apples.",
         "We get $x = 7$ in the end.",
-        "She buys 3 and 4. So it is 7.",
         "answer: 4",
-        "7 apples are left over",
         "She has seven of the apples left.",
         "<b>4</b>",
         "1e999999999",
-        float("inf"),
         date(2024, 1, 5),
         "Room 12",
         b"4",
@@ -112,19 +103,18 @@ def test_what_holds_nothing_is_no_answer(answer: Any) -> None:
 
 
 def test_falsy_values_are_values() -> None:
-    row = math_row({"problem": "How many?", "answer": 2, "problem_id": 0, "level": 0}, 7, "m")
-    assert (row["extra_info"]["problem_id"], row["extra_info"]["difficulty"]) == ("0", "0")
-    row = apps_row({"question": "Echo.", "input_output": TESTS, "problem_id": 0, "difficulty": 0}, 7, "apps")
-    assert (row["extra_info"]["problem_id"], row["extra_info"]["difficulty"]) == ("0", "0")
+    own = {"problem_id": 0, "level": 0, "difficulty": 0}
+    math = math_row({"problem": "How many?", "answer": 2, **own}, 7, "m")
+    apps = apps_row({"question": "Echo.", "input_output": {**TESTS, "test_code": None}, **own}, 7, "apps")
+    for row in (math, apps):
+        assert (row["extra_info"]["problem_id"], row["extra_info"]["difficulty"]) == ("0", "0")
 
 
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi."}]}]}, ["Hi."]),
         ({"messages": [{"role": "user", "content": [TEXT, {"type": "text", "text": "a joke."}]}]}, ["Tell me a joke."]),
         ({"prompt": [USER]}, ["Tell me a joke."]),
-        ({"prompt": USER}, ["Tell me a joke."]),
         ({"messages": [USER, {"role": "assistant", "content": None}]}, ["Tell me a joke."]),
         ({"conversations": [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Ho."}]}, ["Hi."]),
         ({"messages": [], "prompt": "Hi."}, ["Hi."]),
@@ -132,6 +122,8 @@ def test_falsy_values_are_values() -> None:
         ({"turns": ["Hi.", "Ho."]}, ["Hi."]),
         ({"messages": [{"role": "User", "content": "Hi."}]}, ["Hi."]),
         ({"instruction": "Double it:", "input": "0"}, ["Double it:\n\n0"]),
+        ({"instruction": "do", "instances": [{"input": "this"}]}, ["do\n\nthis"]),
+        ({"context_messages": [USER]}, ["Tell me a joke."]),
     ],
 )
 def test_content_is_text_in_whatever_shape(record: Row, expected: list[str]) -> None:
@@ -155,23 +147,20 @@ def test_text_in_brackets_is_no_chat(text: str) -> None:
     [
         {"messages": str([USER])},
         {"messages": str([{"content": "a {b}", "role": "user"}])},
-        {"messages": f"[{USER}\n {USER}]"},
         {"messages": f"array([{USER}], dtype=object)"},
-        {"messages": json.dumps([USER])[:-9]},
         {"messages": "[]"},
         {"messages": [{"role": "user", "content": None}]},
         {"messages": [{"role": "system", "content": None}, USER]},
         {"messages": [{"role": "user", "content": [TEXT, {"type": "image_url", "image_url": "a.png"}]}]},
         {"messages": [{"role": "user", "content": {"parts": ["hi"]}}]},
-        {"messages": [{"role": "user", "content": 7}]},
         {"messages": [{"content": "hi"}]},
         {"messages": [{"role": "narrator", "content": "hi"}]},
-        {"messages": [["user", "hi"]]},
         {"prompt": ["hi"]},
         {"prompt": 7},
-        {"prompt": {"text": "hi"}},
         {"turns": [{"value": "hi"}]},
         {"completion": "hi"},
+        {"prompt": " "},
+        {"messages": [{"role": "assistant", "content": "a"}]},
     ],
 )
 def test_what_is_no_text_is_dropped_by_name(record: Row) -> None:
@@ -184,10 +173,7 @@ def test_what_is_no_text_is_dropped_by_name(record: Row) -> None:
     [
         (["print(1)"], ["print(1)"]),
         ('["print(1)"]', ["print(1)"]),
-        (None, []),
-        ("", []),
         ("print(1)", ["print(1)"]),
-        ('{"a": 1}', []),
         ("7", []),
         ([None, 7, "print(1)"], ["print(1)"]),
         (["", " \n", "print(1)"], ["print(1)"]),
@@ -197,7 +183,7 @@ def test_solutions_are_a_list_or_its_json(solutions: Any, expected: list[str]) -
     assert [code for code, fault in solutions_of({"solutions": solutions}) if not fault] == expected
 
 
-@pytest.mark.parametrize("tests", [7, [1], {"inputs": 7, "outputs": 7}, {"inputs": "ab", "outputs": "ab"}, '"a"'])
+@pytest.mark.parametrize("tests", [7, {"inputs": 7, "outputs": 7}, {"inputs": "ab", "outputs": "ab"}, '"a"'])
 def test_tests_of_another_shape_are_dropped_by_name(tests: Any) -> None:
     with pytest.raises(Dropped, match="no tests|malformed tests"):
         apps_row({"question": "Echo.", "input_output": tests}, 0, "apps")
@@ -209,12 +195,9 @@ def test_tests_of_another_shape_are_dropped_by_name(tests: Any) -> None:
         *((first, second, False) for first in ("$3+4$", "$3-4$") for second in ("$3^4$", "$3*4$", "$(3,4)$")),
         ("$1.5$", "$15$", False),
         ("$3!$", "$3$", False),
-        ("$n!$", "$n$", False),
-        ("n!", "n", False),
         ("R", "r", False),
         ("a < b", "a > b", False),
         ("[0,1)", "(0,1]", False),
-        ("f'(x)", "f(x)", False),
         ("कि", "की", False),
         ("the  sum\nof all", "The sum of all!", True),
         ("$3+4$", " $3+4$\n", True),
@@ -223,20 +206,16 @@ def test_tests_of_another_shape_are_dropped_by_name(tests: Any) -> None:
 def test_duplicates_are_the_same_problem(first: str, second: str, is_duplicate: bool) -> None:
     screen = Screen([])
     screen.check(dialogue_row({"prompt": f"Compute {first}"}, 0, "d"))
-    if is_duplicate:
-        with pytest.raises(Dropped, match="duplicate"):
-            screen.check(dialogue_row({"prompt": f"Compute {second}"}, 1, "d"))
-    else:
+    with pytest.raises(Dropped, match="duplicate") if is_duplicate else contextlib.nullcontext():
         screen.check(dialogue_row({"prompt": f"Compute {second}"}, 1, "d"))
 
 
-@pytest.mark.parametrize("build", [math_row, gsm8k_row])
-def test_duplicates_are_found_by_the_question(build: Callable[..., Row]) -> None:
+def test_duplicates_are_found_by_the_question() -> None:
     screen = Screen([])
-    screen.check(build({"question": "What is the capital of Peru?", "answer": "Lima"}, 0, "m"))
-    screen.check(build({"question": "What is the capital of Chile?", "answer": "Santiago"}, 1, "m"))
+    screen.check(math_row({"question": "What is the capital of Peru?", "answer": "Lima"}, 0, "m"))
+    screen.check(math_row({"question": "What is the capital of Chile?", "answer": "Santiago"}, 1, "m"))
     with pytest.raises(Dropped, match="duplicate"):
-        screen.check(build({"question": "what is the capital of peru", "answer": "Lima"}, 2, "m"))
+        screen.check(math_row({"question": "what is the capital of peru", "answer": "Lima"}, 2, "m"))
 
 
 def test_a_short_benchmark_is_no_other_problem() -> None:
@@ -268,7 +247,6 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "lines.json": lambda path: path.write_text(lines(ROWS)),
     "bom.jsonl": lambda path: path.write_text("\ufeff" + lines(ROWS), encoding="utf-8"),
     "list.json": lambda path: path.write_text(json.dumps(ROWS)),
-    "list.json.gz": lambda path: path.write_bytes(gzip.compress(json.dumps(ROWS).encode())),
     "of_split.json": lambda path: path.write_text(json.dumps({"version": 1, "train": ROWS, "test": []})),
     "data.json": lambda path: path.write_text(json.dumps({"version": 1, "data": ROWS})),
     "rows.parquet": lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path),
@@ -308,11 +286,9 @@ def test_a_folder_that_is_called_as_a_format(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_folder_with_splits(tmp_path: Path) -> None:
-    for name, rows in (("train.csv", ROWS), ("test.csv", ROWS[:1])):
-        write_csv(tmp_path / name)
-        (tmp_path / name).write_text("problem,answer\n" + "".join(f"{r['problem']},{r['answer']}\n" for r in rows))
-    assert len(list(read_records(str(tmp_path), "train"))) == 2
-    assert len(list(read_records(str(tmp_path), "test"))) == 1
+    for name, rows in (("train.jsonl", ROWS), ("test.jsonl", ROWS[:1])):
+        (tmp_path / name).write_text(lines(rows))
+    assert [list(read_records(str(tmp_path), split)) for split in ("train", "test")] == [ROWS, ROWS[:1]]
 
 
 def test_an_empty_cell_holds_nothing(tmp_path: Path) -> None:
@@ -400,11 +376,10 @@ def test_the_last_line_says_which_file_is_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
-@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])
-def test_a_table_in_another_encoding_is_told_to_be_utf8(name: str, encoding: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes("problem,answer\nHow much café?,5\n".encode(encoding))
-    error = prepared("math", f"{tmp_path}/{name}", "--output", f"{tmp_path}/out").stderr
-    assert name in error and error.endswith("give UTF-8\n") and error.count("\n") == 1
+def test_a_table_in_another_encoding_is_told_to_be_utf8(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_bytes("problem\tanswer\nHow much café?\t5\n".encode(encoding))
+    error = prepared("math", f"{tmp_path}/rows.tsv", "--output", f"{tmp_path}/out").stderr
+    assert "rows.tsv" in error and error.endswith("give UTF-8\n") and error.count("\n") == 1
 
 
 WRONG: dict[str, tuple[str, str]] = {
@@ -413,21 +388,19 @@ WRONG: dict[str, tuple[str, str]] = {
         "open.csv line 4: a quote that opens in this row is never closed",
     ),
     "empty.jsonl": ("", "no record in it"),
-    "blank.jsonl": ("\n\n", "no record in it"),
-    "empty.json": ("", "no record in it"),
-    "empty.csv": ("", "no record in it"),
     "head.csv": ("problem,answer\n", "no record in it"),
     "nothing.json": ("[]", "no record in it"),
     "list.jsonl": ("[1]\n", "list.jsonl line 1: "),
     "number.json": ("7", "number.json"),
-    "texts.json": ('["a"]', "texts.json"),
     "broken.jsonl": ('{"problem": "a", "answer": 1}\n{"problem": ', "broken.jsonl line 2 is not JSON"),
     "latin.jsonl": ('{"problem": "caf\udce9"}\n', "latin.jsonl"),
     "no.parquet": ("PAR1", "no.parquet"),
-    "no.gz": ("plain", "no.gz"),
     "no.jsonl.gz": ("plain", "no.jsonl.gz"),
     "rows.txt": ("What?", "rows.txt: give a file that ends in one of"),
-    "columns.jsonl": ('{"text": "What?", "label": 1}\n', "no question: "),
+    "columns.jsonl": (
+        '{"Aufgabe": "Was?"}\n',
+        "or query; there are Aufgabe",
+    ),
     "unanswered.jsonl": ('{"problem": "What?", "score": 1}\n', "no answer: "),
     "surrogate.jsonl": ('{"problem": "What \\ud800?", "answer": 1}\n', "surrogate"),
     "deep.jsonl": ('{"problem": "What?", "answer": ' + "[" * 3000 + "]" * 3000 + "}\n", "deep"),
@@ -442,12 +415,6 @@ def test_what_cannot_be_read_is_one_line(name: str, tmp_path: Path) -> None:
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert message in result.stderr
     assert not list((tmp_path / "out").glob("*.parquet"))
-
-
-def test_columns_that_nobody_knows_are_told_with_those_that_are_wanted(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"Aufgabe": "Was?", "Zahl": 1}\n')
-    error = prepared("math", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out").stderr
-    assert "problem" in error and "question" in error and "Aufgabe" in error and "Zahl" in error
 
 
 def test_a_record_that_breaks_a_reader_costs_no_other(tmp_path: Path) -> None:
@@ -470,9 +437,7 @@ def test_benchmarks_are_read_by_the_same_names(record: Row, tmp_path: Path) -> N
     assert result.stdout.startswith("2 records: 1 train, 0 val; dropped: 1 overlaps"), result.stderr
 
 
-def test_null_tests_of_another_kind_and_rows_without_ids(tmp_path: Path) -> None:
-    row = apps_row({"question": "Echo.", "input_output": {**TESTS, "test_code": None}}, 0, "apps")
-    assert row["extra_info"]["num_tests"] == 1
+def test_rows_without_ids(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines([{"prompt": "Hi."}, {"prompt": "Ho."}]))
     command = ("dialogue", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out", "--val-fraction", "0")
     assert prepared(*command).returncode == 0

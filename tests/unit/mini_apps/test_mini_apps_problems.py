@@ -2,72 +2,85 @@ import json
 import os
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from data_command import prepared
 
 from recipe.mini_apps.family import LEVELS
-from recipe.mini_apps.generator import FAMILIES, MiniProblem, generate
+from recipe.mini_apps.generator import FAMILIES, generate
 from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
+from reward.score import load_problems, load_solutions
+from reward.verl_reward import validate_rows
 
 
 @pytest.fixture(scope="module")
-def problems() -> list[MiniProblem]:
+def problems() -> list[dict[str, Any]]:
     return generate()
 
 
-def test_problems_are_many_and_distinct(problems: list[MiniProblem]) -> None:
-    assert (len(FAMILIES), len(problems)) == (50, 400)
-    assert len({problem.question for problem in problems}) == len({problem.problem_id for problem in problems}) == 400
-    for level in LEVELS:
-        assert {family.kind for family in FAMILIES if family.level == level} == {"call", "stdin"}
-
-
-def test_tests_are_distinct_and_no_constant_answer_passes(problems: list[MiniProblem]) -> None:
+def test_problems_are_distinct_and_no_constant_answer_passes(problems: list[dict[str, Any]]) -> None:
+    assert len(problems) == 8 * len(FAMILIES)
+    assert len({one["question"] for one in problems}) == len({one["problem_id"] for one in problems}) == len(problems)
     for problem in problems:
-        assert len({json.dumps(value) for value in problem.inputs}) >= 5
-        assert len(problem.inputs) == len(problem.outputs)
-        assert len({json.dumps(value) for value in problem.outputs}) >= 2
+        tests = json.loads(problem["input_output"])
+        assert len({json.dumps(value) for value in tests["inputs"]}) == len(tests["outputs"]) == 5
+        assert len({json.dumps(value) for value in tests["outputs"]}) >= 2
 
 
-def test_validation_families_are_unseen_in_training(problems: list[MiniProblem]) -> None:
-    for level in LEVELS:
-        families: dict[str, set[str]] = defaultdict(set)
-        for problem in problems:
-            if problem.difficulty == level:
-                families[problem.split].add(problem.family)
-        assert families["train"].isdisjoint(families["val"])
-        assert len(families["val"]) == 3
-        assert len(families["train"]) >= 13
+@pytest.mark.parametrize("level", LEVELS)
+def test_validation_families_are_unseen_in_training(problems: list[dict[str, Any]], level: str) -> None:
+    assert {family.kind for family in FAMILIES if family.level == level} == {"call", "stdin"}
+    families: dict[str, set[str]] = defaultdict(set)
+    for problem in problems:
+        if problem["difficulty"] == level:
+            families[problem["split"]].add(problem["family"])
+    assert families["train"].isdisjoint(families["val"])
+    assert len(families["val"]) == 3 < len(families["train"])
 
 
-def test_generation_is_deterministic_and_seeded(problems: list[MiniProblem]) -> None:
+def test_generation_is_deterministic_and_seeded(problems: list[dict[str, Any]]) -> None:
     assert generate() == problems
-    assert generate("medium") == [problem for problem in problems if problem.difficulty == "medium"]
+    assert generate("medium") == [problem for problem in problems if problem["difficulty"] == "medium"]
     assert generate(seed=1) != problems
 
 
-def test_a_reference_solution_of_each_family_scores_one(problems: list[MiniProblem]) -> None:
+def test_a_reference_solution_of_each_family_scores_one(problems: list[dict[str, Any]]) -> None:
     limits = Limits(test_s=30.0, solution_s=120.0)  # generous: a busy test machine is not the solution's fault
-    one_of_each = list({problem.family: problem for problem in problems}.values())
-    assert len(one_of_each) == len(FAMILIES)
+    one_of_each = list({problem["family"]: problem for problem in problems}.values())
 
-    def score(problem: MiniProblem) -> Score:
-        checked = Problem.from_input_output(problem.input_output, problem_id=problem.problem_id)
-        return score_response(checked, f"```python\n{problem.solution}```", limits)
+    def score(problem: dict[str, Any]) -> Score:
+        checked = Problem.from_input_output(json.loads(problem["input_output"]), problem_id=problem["problem_id"])
+        return score_response(checked, f"```python\n{json.loads(problem['solutions'])[0]}```", limits)
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        scores = {
-            problem.family: result for problem, result in zip(one_of_each, pool.map(score, one_of_each), strict=True)
-        }
+        scores = dict(zip((one["family"] for one in one_of_each), pool.map(score, one_of_each), strict=True))
     assert {name: result for name, result in scores.items() if result.score != 1.0} == {}
+    assert scores.keys() == {family.name for family in FAMILIES}
 
 
-def test_errors_say_what_to_set() -> None:
-    with pytest.raises(ValueError, match="unknown level"):
-        generate("simple")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="at least 1"):
-        generate(problems_per_family=0)
-    with pytest.raises(ValueError, match="at most 10"):
-        generate("easy", problems_per_family=11)
+def test_the_command_writes_verls_schema_and_what_the_score_command_reads(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder"
+    result = prepared("mini-apps", "--output", str(out), "--level", "easy", "--problems-per-family", "2")
+    assert result.stdout.startswith("36 records: 30 train, 6 val; dropped: none; see "), result.stderr
+    rows = {split: pq.read_table(out / f"{split}.parquet").to_pylist() for split in ("train", "val")}
+    for split, found in rows.items():
+        assert validate_rows(found) == len(found)
+        for row in found:
+            assert (row["data_source"], row["ability"], row["reward_model"]["style"]) == ("mini_apps", "code", "rule")
+            assert [message["role"] for message in row["prompt"]] == ["user"]
+            assert row["extra_info"].keys() == {"problem_id", "family", "difficulty", "split", "solution", "index"}
+            assert row["extra_info"]["split"] == split
+    read = load_problems(out / "problems.jsonl")
+    assert len(read) == len(load_solutions(out / "solutions.jsonl", read)) == 36
+
+
+@pytest.mark.parametrize("number", ["0", "11"])
+def test_a_number_that_families_do_not_have(number: str, tmp_path: Path) -> None:
+    result = prepared("mini-apps", "--output", str(tmp_path), "--level", "easy", "--problems-per-family", number)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1 and "set it to 1 to 10" in result.stderr
+    assert list(tmp_path.iterdir()) == []

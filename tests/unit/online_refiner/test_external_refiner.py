@@ -24,7 +24,7 @@ from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
 
 KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"
-NUM_ROLLOUTS, FEW, MAX_TOKENS = 100, 10, 24
+FEW, MAX_TOKENS = 10, 24
 SHORT_S, LONG_S = 12.0, 120.0
 GOOD = chat("abcd")
 SERVED = Served(model=MODEL)
@@ -45,20 +45,11 @@ def config(*urls: str, **changes: Any) -> RefinerConfig:
     return RefinerConfig(**{"model_path": "m", "template": "general", "request_timeout_s": LONG_S, **values, **changes})
 
 
-def rollouts(tokenizer: Any, number: int) -> list[Rollout]:
-    ids = [[*tokenizer.encode(f"No {n}."), tokenizer.eos_token_id] for n in range(number)]
-    chat = [{"role": "user", "content": "Say yes."}]
-    return [
-        Rollout(key=f"u{n}_0_0", messages=chat, prompt_ids=[1], response_ids=one, reward=0.0, request={})
-        for n, one in enumerate(ids)
-    ]
-
-
-def refined(client: ExternalClient, tokenizer: Any, number: int) -> list[Refinement]:
+def refined(client: ExternalClient, tokenizer: Any, number: int = FEW) -> list[Refinement]:
     return asyncio.run(stage(client, tokenizer, number))
 
 
-async def stage(client: ExternalClient, tokenizer: Any, number: int = NUM_ROLLOUTS) -> list[Refinement]:
+async def stage(client: ExternalClient, tokenizer: Any, number: int) -> list[Refinement]:
     """Refine so many responses, each alone in its group; every answer gets the same reward."""
 
     async def score(rollout: Rollout, response_ids: list[int]) -> float:
@@ -74,33 +65,34 @@ async def stage(client: ExternalClient, tokenizer: Any, number: int = NUM_ROLLOU
         max_model_len=4096,
         max_response_tokens=MAX_TOKENS,
     )
-    tasks = (refiner.refine_group([one]) for one in rollouts(tokenizer, number))
+    said, ids = [{"role": "user", "content": "Say yes."}], [[*tokenizer.encode(f"No {n}."), end] for n in range(number)]
+    rollouts = (
+        Rollout(key=f"u{n}_0_0", messages=said, prompt_ids=[1], response_ids=one, reward=0.0, request={})
+        for n, one in enumerate(ids)
+    )
+    tasks = (refiner.refine_group([one]) for one in rollouts)
     found = await asyncio.wait_for(asyncio.gather(*tasks), client.config.request_timeout_s + 20)
     return [one for (one,) in found]
-
-
-def first(num_times: int, reply: Reply, then: Reply = GOOD) -> Callable[[str, int], Reply]:
-    """Return what answers each message so many times with a reply, and then well."""
-    return lambda message, num_before: reply if num_before < num_times else then
 
 
 def always(reply: Reply) -> Callable[[str, int], Reply]:
     return lambda message, num_before: reply
 
 
-def play(
-    answer: Callable[[str, int], Reply], tokenizer: Any, limit_s: float, logs: Any, number: int = NUM_ROLLOUTS
-) -> tuple[Any, Server, Any]:
+def play(answer: Callable[[str, int], Reply], tokenizer: Any, logs: Any) -> tuple[list[Refinement], Server, Any]:
     """Refine responses with a server; nothing that is left of it holds a part of the key."""
     logs.set_level(logging.INFO)
     logs.set_level(logging.DEBUG, "openai")
     with serving(answer) as server:
-        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, request_timeout_s=limit_s))
-        found = refined(client, tokenizer, number)
-    said = repr(found) + logs.text + repr(client)
-    assert not [part for part in (KEY, KEY[:8], KEY[-6:]) if part in said]
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url))
+        found = refined(client, tokenizer)
+    tells_no_key(repr(found) + logs.text + repr(client))
     assert server.keys <= {f"Bearer {KEY}"}
     return found, server, client.servers
+
+
+def tells_no_key(said: str) -> None:
+    assert not [part for part in (KEY, KEY[:8], KEY[-6:], "Tq8vZ0") if part in said]
 
 
 ECHO = f"Incorrect API key provided: {KEY}, {KEY[:8]}*****{KEY[-4:]}. Bearer {KEY}"
@@ -112,20 +104,14 @@ AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
     "busy for an hour": (error(429, retry_after="3600"), Verdict.REQUEST),
     "busy until the end": (error(503, retry_after="inf"), Verdict.REQUEST),
     "a wrong key": (error(401, ECHO), Verdict.REQUEST),
-    "no rights": (error(403, ECHO), Verdict.REQUEST),
     "a wrong model": (error(404, f"no such model, {KEY}"), Verdict.REQUEST),
-    "a refused request": (error(400, ECHO), Verdict.REQUEST),
-    "an empty answer": (Reply(), Verdict.REQUEST),
     "garbage": (Reply(body=b"\x1f\x8b<html>" * 99), Verdict.REQUEST),
-    "garbage by its own name": (Reply(body=b"<html>", headers={"content-type": "text/html"}), Verdict.REQUEST),
     "other JSON": (Reply(body=b'{"choices": [7]}'), Verdict.REQUEST),
     "deep JSON": (Reply(body=b"[" * 10**5), Verdict.REQUEST),
-    "half of the JSON": (Reply(body=GOOD.body[:40]), Verdict.REQUEST),
     "a megabyte": (chat("ab" * (1 << 19)), Verdict.TRUNCATED),
     "without an end": (Reply(is_endless=True), Verdict.REQUEST),
     "cut": (chat("abcd", "length"), Verdict.TRUNCATED),
     "filtered": (chat("abcd", "content_filter"), Verdict.REQUEST),
-    "unfinished": (chat("abcd", None), Verdict.REQUEST),
     "the key": (chat(f"abcd {KEY}"), Verdict.REQUEST),
     "the key with escapes": (Reply(body=chat(f"abcd {KEY}").body.replace(b"-", b"\\u002d")), Verdict.REQUEST),
     "sent elsewhere": (Reply(status=307, headers={"location": f"/v2?key={KEY}"}), Verdict.REQUEST),
@@ -137,16 +123,12 @@ AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
 }
 
 
-MANY = ("good", "a wrong key", "a wrong model", "garbage", "half of the JSON", "a megabyte")
-
-
 @pytest.mark.parametrize("played", AT_ONCE)
 def test_what_is_known_at_once(tokenizer: Any, played: str, caplog: pytest.LogCaptureFixture) -> None:
     reply, verdict = AT_ONCE[played]
-    number = NUM_ROLLOUTS if played in MANY else FEW
-    found, server, servers = play(always(reply), tokenizer, LONG_S, caplog, number)
-    assert Counter(one.verdict for one in found) == {verdict: number}
-    assert {one.num_retries for one in found} == {0} and server.num_asked == number and len(servers) == 1
+    found, server, servers = play(always(reply), tokenizer, caplog)
+    assert Counter(one.verdict for one in found) == {verdict: FEW}
+    assert {one.num_retries for one in found} == {0} and server.num_asked == FEW and len(servers) == 1
     "".join(one.text for one in found).encode()  # it is recorded
     expected = [*tokenizer.encode("abcd"), tokenizer.eos_token_id] if verdict is Verdict.ACCEPTED else []
     assert all(one.token_ids == expected for one in found)
@@ -160,7 +142,6 @@ AGAIN: dict[str, tuple[int, Reply]] = {
     "busy": (2, error(429, ECHO)),
     "busy, says when": (1, error(429, retry_after="1")),
     "busy, says when by a date that is over": (1, error(429, retry_after="Wed, 21 Oct 2015 07:28:00 GMT")),
-    "busy, says when in other words": (1, error(429, retry_after="soon")),
     "busy, says when by no date": (1, error(429, retry_after=f"Wed, 21 Oct {'9' * 20} 07:28:00 GMT")),
     "an error": (1, error(500, ECHO)),
     "an error, says when": (1, error(503, retry_after="1")),
@@ -171,11 +152,12 @@ AGAIN: dict[str, tuple[int, Reply]] = {
 @pytest.mark.parametrize("played", AGAIN)
 def test_what_is_asked_again(tokenizer: Any, played: str, caplog: pytest.LogCaptureFixture) -> None:
     num_times, reply = AGAIN[played]
-    number = FEW if "says" in played else NUM_ROLLOUTS
-    found, server, _ = play(first(num_times, reply), tokenizer, LONG_S, caplog, number)
-    assert Counter(one.verdict for one in found) == {Verdict.ACCEPTED: number}
+    found, server, _ = play(lambda _, num_before: reply if num_before < num_times else GOOD, tokenizer, caplog)
+    assert Counter(one.verdict for one in found) == {Verdict.ACCEPTED: FEW}
     assert {one.num_retries for one in found} == {num_times}
     assert {len(times) for times in server.asked.values()} == {num_times + 1}
+    if reply.headers.get("retry-after") == "1":
+        assert all(second - before >= 1 for before, second in server.asked.values())
 
 
 NEVER: dict[str, tuple[Reply | None, bool]] = {
@@ -189,6 +171,7 @@ NEVER: dict[str, tuple[Reply | None, bool]] = {
 
 def test_what_never_comes(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     """It is given up within the time limit, and who was not heard of is not asked again in this step."""
+    number = 100
     caplog.set_level(logging.INFO)
     servers = [Server(always(reply or GOOD)) for reply, _ in NEVER.values()]
     clients = [
@@ -197,15 +180,15 @@ def test_what_never_comes(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> N
     servers[-1].end()
 
     async def at_once() -> list[list[Refinement]]:
-        return await asyncio.gather(*(stage(client, tokenizer) for client in clients))
+        return await asyncio.gather(*(stage(client, tokenizer, number) for client in clients))
 
     answers = asyncio.run(at_once())
     for (played, (_, is_there)), server, client, found in zip(NEVER.items(), servers, clients, answers, strict=True):
         assert {one.verdict for one in found} <= {Verdict.REQUEST, Verdict.TIMEOUT}, played
         is_gone = not client.servers  # on a busy machine the time is over before anybody is sure
-        assert len(found) == NUM_ROLLOUTS and not (is_there and is_gone), played
-        assert server.num_asked <= 6 * NUM_ROLLOUTS, "pauses grow"
-        assert not [part for part in (KEY, KEY[:8], KEY[-6:]) if part in repr(found) + caplog.text + repr(client)]
+        assert len(found) == number and not (is_there and is_gone), played
+        assert server.num_asked <= 6 * number, "pauses grow"
+        tells_no_key(repr(found) + caplog.text + repr(client))
         if is_gone:
             (again,) = refined(client, tokenizer, 1)
             assert (again.verdict, again.num_retries) == (Verdict.REQUEST, 0), "the next one is not even sent"
@@ -224,12 +207,6 @@ def test_what_is_sent_and_what_it_costs(tokenizer: Any) -> None:
     kept = {"top_k": 3, "chat_template_kwargs": {"enable_thinking": False}, "max_tokens": MAX_TOKENS}
     assert server.bodies == [{"model": MODEL, "messages": [{"role": "user", "content": words}], **kept}]
     assert (found.num_prompt_tokens, found.num_generated_tokens) == (11, 7)
-
-
-def test_a_server_says_when_it_wants_to_be_asked(tokenizer: Any) -> None:
-    with serving(first(1, error(429, retry_after="1"))) as server:
-        refined(ExternalClient(servers={server.url: SERVED}, config=config(server.url)), tokenizer, 9)
-        assert all(second - before >= 1 for before, second in server.asked.values())
 
 
 def test_a_template_with_tags_gets_what_stands_between_them(tokenizer: Any) -> None:
@@ -311,17 +288,14 @@ def test_who_is_there_is_asked_before_every_step() -> None:
 
 FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "nothing is wrong": (GOOD, {}, ""),
-    "nothing is wrong, by name": (GOOD, {"served_model_name": MODEL}, ""),
     "it is busy": (error(429, ECHO), {}, ""),
     "another name of its model": (GOOD, {"served_model_name": "other"}, ""),
     "another model": (error(404, ECHO), {"served_model_name": "other"}, "refiner.served_model_name=other: "),
     "a refused model": (error(404, ECHO), {}, "refiner.url: "),
     "a refused key": (error(401, ECHO), {}, "refiner.api_key_env: "),
-    "no rights": (error(403, ECHO), {}, "refiner.api_key_env: "),
-    "a refused request": (error(400, ECHO), {}, "refiner.url: "),
     "an error": (error(500, ECHO), {}, "refiner.url: "),
-    "another path": (GOOD, {"url": "http://127.0.0.1:{port}"}, "refiner.served_model_name=null: "),
-    "another path, by name": (GOOD, {"url": "http://127.0.0.1:{port}", "served_model_name": MODEL}, "refiner.url: "),
+    "another path": (GOOD, {}, "refiner.served_model_name=null: "),
+    "another path, by name": (GOOD, {"served_model_name": MODEL}, "refiner.url: "),
     "garbage": (Reply(body=b"<html>"), {}, "refiner.url: "),
     "an answer in parts": (Reply(body=b"data: {}"), {"extra_body": {"stream": True}}, "refiner.url: "),
     "sent elsewhere": (Reply(status=307, headers={"location": f"/v2?key={KEY}"}), {}, "refiner.url: "),
@@ -333,12 +307,11 @@ FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
 def test_what_is_found_before_a_start(played: str) -> None:
     reply, changes, expected = FAULTS[played]
     with serving(always(reply)) as server:
-        values = {**changes}
-        if "url" in changes:
-            values["url"] = changes["url"].format(port=server.server_address[1])
-        found = fault(config(server.url, **values)) or ""
+        url = server.url.removesuffix("/v1") if "another path" in played else server.url
+        found = fault(config(url, **changes)) or ""
     assert found.startswith(expected) and bool(found) is bool(expected)
-    assert "\n" not in found and not [part for part in (KEY, KEY[:8], KEY[-6:], "Tq8vZ0") if part in found]
+    assert "\n" not in found
+    tells_no_key(found)
 
 
 def test_a_wrong_url_is_one_line_before_the_start(config: DictConfig) -> None:

@@ -153,9 +153,3 @@ def test_control_tokens_are_no_part_of_the_answer(tokenizer: Any, output: str, t
     answer = parse(tokenizer, output, ended=False, tags=False)
     assert answer.failure == (None if text else "truncated")
     assert answer.token_ids == ([*tokenizer.encode(text, add_special_tokens=False), EOS] if text else [])
-
-
-def test_every_token_that_stops_the_engine_is_an_end(tokenizer: Any) -> None:
-    ids = tokenizer.encode("ab<|endoftext|>", add_special_tokens=False)
-    answer = parse_answer(ids, response="x", eos_token_id=EOS, stop_token_ids=(ids[-1],), tokenizer=tokenizer)
-    assert answer.token_ids == [*ids[:-1], EOS], "ended as a is"
