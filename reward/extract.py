@@ -1,21 +1,18 @@
 """From a model's answer to the code in it, in time that grows with its length only.
 
-markdown-it-py is not used: models also open a fence behind words, close one behind code and leave marks of quotes out,
-which CommonMark takes for text.
+markdown-it-py is not used: models also open a fence behind words and close one behind code, which CommonMark takes for
+text.
 """
 
 import ast
-import builtins
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_RUN = re.compile(r"`{3,}|~{3,}")
-# Indentation, and marks of list items and block quotes.
-_BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+|>[ \t]*)*")
+_RUN = re.compile(r"`{3,}")
+_BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)*")  # indentation, and marks of list items
 _MAX_BEFORE_FENCE = 100  # characters; a fence behind more is one in the middle of a line
-_INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line behind an opening fence
+_INFO = re.compile(r"[^`\n]*\n")  # the line behind an opening fence
 _NAMES_OF_PYTHON = r"(?:i?py(?:thon)?|cpython|pypy|tool_code)[0-9.]*"
 _BARE_INFO = re.compile(rf"(?:{_NAMES_OF_PYTHON})?[ \t]*\r?\n", re.I)  # Python alone, or nothing
 _BLANK_LINE = re.compile(r"[ \t\r]*(?:\n|\Z)")
@@ -39,14 +36,9 @@ _READS = re.compile(
     r"|\bfileinput\b|\b(?:f?d?open|read|FileIO|mmap)\s*\(\s*0\b|/dev/(?:stdin|fd/0)"
 )
 """What reads standard input, or names what does (`read = input`); `sys.stdin = ...` gives it another."""
-_GIVES_ANOTHER, _KEEPS = re.compile(r"\bstdin\s*=[^=]"), re.compile(r"=\s*(?:sys\s*\.\s*)?stdin\s*$", re.M)
-"""What a harness does around a program's function: `old = sys.stdin`, then `sys.stdin = ...`."""
 _WRITES = re.compile(r"\bprint\b|write|stdout")
 _COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.M)
-_MODULES = {*sys.stdlib_module_names, "numpy"}
-"""Imports from elsewhere are of the answer itself: `from solution import f`."""
-_TAB = 4  # columns
-_MAX_CLOSING_INDENTATION = 3  # columns more than the opening fence's
+_MAX_CLOSING_INDENTATION = 3  # characters more than the opening fence's
 _STATEMENTS_OF_CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
 
 
@@ -122,7 +114,7 @@ def _language(info: str) -> str:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class _Run:
-    """Three or more characters of which fences are made."""
+    """Three or more backticks."""
 
     marks: str
     end: int  # where it ends in the text
@@ -144,12 +136,13 @@ def _runs(text: str) -> Iterator[_Run]:
 def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
     """(text behind the opening fence, content) of each block.
 
-    As in CommonMark, whatever the indentation of the opening fence. More is accepted: fences of backticks in the middle
-    of a line, which open a block if a language alone stands behind them, and close one if they alone end the line.
+    As in CommonMark, whatever the indentation of the opening fence, but for fences of `~` and block quotes. More is
+    accepted: fences in the middle of a line, which open a block if a language alone stands behind them, and close one
+    if they alone end the line.
     """
     opening, info, content = None, "", 0
     for run in _runs(text):
-        if opening is not None and _opens_python(text, run) and _is_left_open(opening, run):
+        if opening is not None and _is_left_open(text, opening, run):
             yield info, text[content : run.end - len(run.marks)]
             opening = None
         if opening is None:
@@ -162,30 +155,21 @@ def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
         yield info, _without_indentation(text[content:], opening.before or "")
 
 
-def _opens_python(text: str, run: _Run) -> bool:
-    """Whether a line is a fence that names Python."""
-    if run.before is None or run.marks[0] != "`":
-        return False
+def _is_left_open(text: str, opening: _Run, run: _Run) -> bool:
+    """Whether a fence that names Python shows that a block was never closed, or that prose spoke of fences."""
     line = _line_behind(text, run)
-    return line is not None and _PYTHON.fullmatch(_language(line.strip())) is not None
-
-
-def _is_left_open(opening: _Run, run: _Run) -> bool:
-    """Whether a fence that names a language shows that a block was never closed, or that prose spoke of fences."""
-    if opening.before is None:
-        return True
-    if _width(run.before or "") > _width(opening.before) + _MAX_CLOSING_INDENTATION:
+    if run.before is None or line is None or not _PYTHON.fullmatch(_language(line.strip())):
         return False
-    return run.marks.startswith(opening.marks)
+    return opening.before is None or (_is_near(run, opening) and run.marks.startswith(opening.marks))
+
+
+def _is_near(run: _Run, opening: _Run) -> bool:
+    return len(run.before or "") <= len(opening.before or "") + _MAX_CLOSING_INDENTATION
 
 
 def _line_behind(text: str, run: _Run) -> str | None:
     """What stands behind an opening fence, with the line's end; None: it opens nothing."""
-    mark = run.marks[0]
-    if run.before is None and mark == "~":
-        return None
-    # Up to the next backtick only, so that no part of a long line is read twice.
-    line = _INFO[mark].match(text, run.end)
+    line = _INFO.match(text, run.end)  # up to the next backtick only, so that no part of a long line is read twice
     if line is None or (run.before is None and not _BARE_INFO.fullmatch(line.group())):
         return None
     return line.group()
@@ -195,35 +179,17 @@ def _closes(text: str, run: _Run, opening: _Run) -> bool:
     """Whether the run closes the block; in strings and comments of code few are where a closing fence may be."""
     if not run.marks.startswith(opening.marks):
         return False
-    is_tilde = run.marks[0] == "~"
-    is_quoted = ">" in (opening.before or "")
-    if run.before is None or run.before.strip(" \t>" if is_quoted else " \t"):
-        return not is_tilde and run.is_first and _BLANK_LINE.match(text, run.end) is not None
-    if _width(run.before) > _width(opening.before or "") + _MAX_CLOSING_INDENTATION:
-        return False
-    return not is_tilde or _BLANK_LINE.match(text, run.end) is not None
+    if run.before is None or run.before.strip():
+        return run.is_first and _BLANK_LINE.match(text, run.end) is not None
+    return _is_near(run, opening)
 
 
 def _without_indentation(content: str, before: str) -> str:
-    """The lines without as many columns as stand before the opening fence, where they are blank or marks of quotes."""
-    depth = before.count(">")
-    width = _width(before.rpartition(">")[2].removeprefix(" ") if depth else before)
-    if not depth and not width:
-        return content
-    marks = re.compile(rf"(?:[ \t]*> ?){{0,{depth}}}")
-    unmarked = [marks.sub("", line, count=1) for line in content.split("\n")]
-    code = next((line for line in unmarked if line.strip() and not line.lstrip().startswith("#")), "")
-    width = min(width, _width(code[: len(code) - len(code.lstrip(" \t"))]))  # it may stand at the margin nevertheless
-    lines = []
-    for line in unmarked:
-        rest = line.lstrip(" \t")
-        blank = line[: len(line) - len(rest)]
-        lines.append(blank.expandtabs(_TAB)[width:] + rest)
-    return "\n".join(lines)
-
-
-def _width(before: str) -> int:
-    return len(before.expandtabs(_TAB))
+    """The lines without as many blanks as stand before the opening fence, or before the first line of code."""
+    lines = content.split("\n")
+    code = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    width = min(len(before), len(code) - len(code.lstrip(" \t")))  # it may stand at the margin nevertheless
+    return "\n".join(line[:width].lstrip(" \t") + line[width:] for line in lines) if width else content
 
 
 def _looks_like_code(text: str) -> bool:
@@ -266,16 +232,14 @@ def shows_values(code: str) -> bool:
 def is_filter(code: str) -> bool:
     """Whether it seems to read standard input and to write; what a line of comment says of it does not count."""
     code = _COMMENT_LINE.sub("", code)
-    reading = _KEEPS.sub("", code) if _GIVES_ANOTHER.search(code) else code
-    return _READS.search(reading) is not None and _WRITES.search(code) is not None
+    return _READS.search(code) is not None and _WRITES.search(code) is not None
 
 
 def defines(code: str, name: str) -> bool:
-    """Whether it gives the name a meaning: a definition, a class with a method of the name, an assignment, an import.
+    """Whether it gives the name a meaning: a function, a class, a method of a class, or an assignment.
 
-    A function without a body, what is taken of the name itself or of another's attribute of that name (`f = s.f`), and
-    imports of the answer give none. Where it does not compile, as an answer that was cut short, a line that begins so
-    does.
+    A function without a body, and what is taken of the name itself or of an attribute of that name (`f = s.f`) give
+    none. Where it does not compile, as an answer that was cut short, a line that begins so does.
     """
     if name not in code:
         return False
@@ -283,53 +247,27 @@ def defines(code: str, name: str) -> bool:
     if tree is None:
         begins = rf"^[ \t]*(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+){name}\b|^{name}[ \t]*(?::[^=\n]*)?=(?!=)"
         return re.search(begins, code, re.M) is not None
-    is_use = _is_use(tree)
     nodes: list[ast.AST] = [tree]
     for node in nodes:  # also under `if`, `try` and the like, and in classes, but in no function
-        if name in _names(node, is_use=is_use):
+        if _is_definition(node, name):
             return True
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.expr)):
             nodes += ast.iter_child_nodes(node)
     return False
 
 
-def _is_use(tree: ast.Module) -> bool:
-    """Whether a block has names or modules of another block, as `Solution()` or `import solution`."""
-    bound = {"self", *dir(builtins)}
-    read: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ctx):
-                (read if isinstance(ctx, ast.Load) else bound).add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                bound.add(name)
-            case ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
-                bound.add(name)
-            case ast.Import() | ast.ImportFrom():
-                bound.update(_names(node, is_use=False))
-    return not read <= bound
-
-
-def _names(node: ast.AST, *, is_use: bool) -> list[str]:
-    """What a statement defines; in a use of another block what is taken of it by its own name is none."""
+def _is_definition(node: ast.AST, name: str) -> bool:
     match node:
-        case ast.FunctionDef(name=name, body=body) | ast.AsyncFunctionDef(name=name, body=body):
-            return [] if all(map(_says_nothing, body)) else [name]
-        case ast.ClassDef(name=name):
-            return [name]
-        case ast.ImportFrom(module=module, names=names):
-            return [alias.asname or alias.name for alias in names if (module or "").partition(".")[0] in _MODULES]
-        case ast.Import(names=names):
-            return [alias.asname or root for alias in names if (root := alias.name.partition(".")[0]) in _MODULES]
+        case ast.FunctionDef(name=own, body=body) | ast.AsyncFunctionDef(name=own, body=body):
+            return own == name and not all(map(_says_nothing, body))
+        case ast.ClassDef(name=own) | ast.AnnAssign(target=ast.Name(id=own), value=ast.expr()):
+            return own == name
         case ast.Assign(targets=targets, value=value):
             inner = [] if isinstance(value, ast.Lambda) else list(ast.walk(value))
-            read = {part.id for part in inner if isinstance(part, ast.Name)}
-            read |= {part.attr for part in inner if is_use and isinstance(part, ast.Attribute)}
-            stored = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
-            return [part.id for part in stored if isinstance(part.ctx, ast.Store) and part.id not in read]
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
-            return [name]
-    return []
+            read = {getattr(part, "id", None) or getattr(part, "attr", None) for part in inner}
+            names = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            return name not in read and any(part.id == name and isinstance(part.ctx, ast.Store) for part in names)
+    return False
 
 
 def _says_nothing(statement: ast.stmt) -> bool:
