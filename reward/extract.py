@@ -5,13 +5,13 @@ text.
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 _RUN = re.compile(r"`{3,}")
 _BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)*")  # indentation, and marks of list items
-_MAX_BEFORE_FENCE = 100  # characters; a fence behind more is one in the middle of a line
 _INFO = re.compile(r"[^`\n]*\n")  # the line behind an opening fence
 _NAMES_OF_PYTHON = r"(?:i?py(?:thon)?|cpython|pypy|tool_code)[0-9.]*"
 _BARE_INFO = re.compile(rf"(?:{_NAMES_OF_PYTHON})?[ \t]*\r?\n", re.I)  # Python alone, or nothing
@@ -27,8 +27,6 @@ _END_OF_THOUGHTS = re.compile(
 )
 _END_MARKS = ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>",
               "<end_of_turn>", "<｜end▁of▁sentence｜>", "<eos>", "</s>")  # fmt: skip
-_BEFORE_CODE = re.compile(r"(?:[ \t\f]*(?:#[^\r\n]*)?[\r\n])*[ \t\f]*(?:#[^\r\n]*)?")
-_PROMPT = ">>>"
 _COMMANDS = ("!", "%", "$ ", "pip install ", "#")
 """What lines begin with that a shell or a notebook runs; comments may stand between them."""
 _READS = re.compile(
@@ -47,15 +45,15 @@ def extract_code(response: str, *names: str) -> str | None:
 
     The last Python block counts; without one the last block that names no language (a program's output, shown in a
     plain block after the program, must not replace it). Of these the last that defines one of `names` comes first, or
-    if the answer is to define none, the last that reads standard input; then those that do not show values alone.
-    Blocks in other languages, of comments or commands alone and of sessions (`>>>`) do not count. An unterminated last
-    fence reaches to the end. Text before any fence is code only if all of it parses as Python and it has a definition,
-    an import, an assignment or a print: a bare word is no program. What a model thought first (up to `</think>`) is
-    looked at only where there is no code behind it.
+    if the answer is to define none, the last that reads standard input. Blocks in other languages, of comments or
+    commands alone and of sessions (`>>>`) do not count. An unterminated last fence reaches to the end. Text before any
+    fence is code only if all of it parses as Python and it has a definition, an import, an assignment or a print: a
+    bare word is no program. What a model thought first (up to `</think>`) is looked at only where there is no code
+    behind it.
     """
     response = without_end_marks(response)
     code = _last_code(response, names)
-    thoughts = end_of_thoughts(response)
+    thoughts = max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
     is_in_code = code is not None and _END_OF_THOUGHTS.search(code) is not None and parsed(code) is not None
     if thoughts and not is_in_code:
         return _last_code(response[thoughts:], names) or code
@@ -72,29 +70,25 @@ def without_end_marks(response: str) -> str:
     return response[:kept]
 
 
-def end_of_thoughts(response: str) -> int:
-    """Where a model's answer begins, behind what it thought first."""
-    return max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
-
-
 def _last_code(response: str, names: tuple[str, ...]) -> str | None:
     found = [(_language(info), code) for info, code in _fenced_blocks(response)]
     blocks = [(language, code.removeprefix(_BYTE_ORDER_MARK)) for language, code in found if is_program(code)]
     named = [code for language, code in blocks if _PYTHON.fullmatch(language)]
     if named:
-        return _last_of(named, [code for code in named if not shows_values(code)], names)
+        return _last_of(named, names)
     outside = _without_tags(response.partition("```")[0])
     if _looks_like_code(outside):  # in no fence, or in one that the prompt opened
         return outside
     unnamed = [code for language, code in blocks if not language]
-    return _last_of(unnamed, [code for code in unnamed if _looks_like_code(code)], names) if unnamed else None
+    # Behind them may stand what the program writes.
+    return _last_of([*itertools.filterfalse(_looks_like_code, unnamed), *filter(_looks_like_code, unnamed)], names)
 
 
-def _last_of(blocks: list[str], better: list[str], names: tuple[str, ...]) -> str:
+def _last_of(blocks: list[str], names: tuple[str, ...]) -> str | None:
     def is_wanted(code: str) -> bool:
         return any(defines(code, name) for name in names) if names else is_filter(code)
 
-    return next(filter(is_wanted, reversed(blocks)), (better or blocks)[-1])
+    return next(filter(is_wanted, reversed(blocks)), blocks[-1] if blocks else None)
 
 
 def _without_tags(text: str) -> str:
@@ -123,14 +117,13 @@ class _Run:
 
 
 def _runs(text: str) -> Iterator[_Run]:
-    line = looked_at = 0  # where the line of the run begins, and up to where that has been looked for
-    for found in _RUN.finditer(text):
-        newline = text.rfind("\n", looked_at, found.start())
-        line, is_first = newline + 1 or line, newline >= 0 or not looked_at
-        looked_at = found.end()
-        before = text[line : found.start()] if found.start() - line <= _MAX_BEFORE_FENCE else "no fence"
-        begins_line = _BEFORE_FENCE.fullmatch(before) is not None
-        yield _Run(marks=found.group(), end=found.end(), before=before if begins_line else None, is_first=is_first)
+    start = 0  # of the line
+    for line in text.split("\n"):
+        for number, found in enumerate(_RUN.finditer(line)):
+            begins_line = number == 0 and _BEFORE_FENCE.fullmatch(line, 0, found.start()) is not None
+            before = line[: found.start()] if begins_line else None
+            yield _Run(marks=found.group(), end=start + found.end(), before=before, is_first=number == 0)
+        start += len(line) + 1
 
 
 def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -214,19 +207,8 @@ def parsed(text: str) -> ast.Module | None:
 
 def is_program(code: str) -> bool:
     """Whether there is more in it than comments and commands, and it does not begin as a transcript (`>>> f(1)`)."""
-    before = _BEFORE_CODE.match(code)
-    start = before.end() if before else 0
-    if start == len(code) or code.startswith(_PROMPT, start):
-        return False
-    return not all(line.startswith(_COMMANDS) for line in map(str.lstrip, code.splitlines()) if line)
-
-
-def shows_values(code: str) -> bool:
-    """Whether it only shows values, as a program's output does: expressions that call nothing."""
-    tree = parsed(code)
-    if tree is None or not all(isinstance(statement, ast.Expr) for statement in tree.body):
-        return False
-    return not any(isinstance(node, ast.Call) for node in ast.walk(tree))
+    lines = [line for line in map(str.lstrip, code.splitlines()) if line and not line.startswith(_COMMANDS)]
+    return bool(lines) and not lines[0].startswith(">>>")
 
 
 def is_filter(code: str) -> bool:

@@ -5,8 +5,7 @@ The text is JSON. Scalars and lists stand for themselves; a value of any other t
 a hostile program can choose, is written as the plain value inside it, so that no `__eq__` or `__repr__` of the program
 ever decides anything. Reading untrusted text takes time and memory: outside the sandbox only a judge does it.
 
-Of the library's types those in `LIBRARY`, Counter, OrderedDict and deque count as built in, and defaultdict where
-a built-in type makes its defaults.
+Of the library's types those in `LIBRARY`, Counter, OrderedDict and deque count as built in.
 """
 
 import builtins
@@ -15,7 +14,7 @@ import importlib
 import json
 import math
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
 from typing import Any
@@ -28,8 +27,6 @@ CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 ERRORS = (Exception, SystemExit)
 """What test code may expect of a call."""
 _VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
-_MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
-_MAKERS: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, tuple, set, dict)}
 LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
     ("decimal", "Decimal"): ("__str__",),
     ("fractions", "Fraction"): ("numerator", "denominator"),
@@ -50,7 +47,7 @@ class NanError(Exception):
 def to_text(value: Any) -> str:
     """The value as JSON text.
 
-    Other defaultdicts become dict, views of a dict list, named tuples tuple, numpy's scalars the numbers that they are.
+    A defaultdict becomes dict, views of a dict list, named tuples tuple, numpy's scalars the numbers that they are.
     An iterator is run to its end, or to an exception, which is part of the text.
 
     Raises:
@@ -114,10 +111,6 @@ def _joined(items: Iterable[object]) -> str:
 def _dict_text(value: dict) -> str:
     keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
     pairs = ", ".join([f"[{to_text(key)}, {to_text(dict.__getitem__(value, key))}]" for key in keys])
-    if isinstance(value, defaultdict):
-        for name, maker in _MAKERS.items():
-            if _MAKER.__get__(value) is maker:
-                return f'{{"defaultdict": ["{name}", [{pairs}]]}}'
     kind = next((kind.__name__ for kind in (OrderedDict, Counter) if isinstance(value, kind)), "dict")
     return f'{{"{kind}": [{pairs}]}}'
 
@@ -232,7 +225,6 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "deque": deque,
     "dict": dict,
     "OrderedDict": OrderedDict,
-    "defaultdict": lambda content: defaultdict(_MAKERS[content[0]], content[1]),
     "Counter": lambda pairs: Counter(dict(pairs)),
     "bytes": bytes.fromhex,
     "bytearray": bytearray.fromhex,
