@@ -19,8 +19,10 @@ _BLANK_LINE = re.compile(r"[ \t\r]*(?:\n|\Z)")
 _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.-]*)")  # as in ```python title="x", ```{python} and ```{.python .numbered}
 _PYTHON = re.compile(_NAMES_OF_PYTHON)
 _BYTE_ORDER_MARK = "\ufeff"
-_OPENING_TAG = re.compile(r"\s*(?:<(?:answer|code|solution|python|\|python_tag\|)>|\[PYTHON\])(?:[ \t]*\n)?")
-_CLOSING_TAGS = ("</answer>", "</code>", "</solution>", "</python>", "[/PYTHON]")
+_TAGS = re.compile(  # around an answer
+    r"\A\s*(?:<(?:answer|code|solution|python|\|python_tag\|)>|\[PYTHON\])(?:[ \t]*\n)?"
+    r"|(?:</(?:answer|code|solution|python)>|\[/PYTHON\])\s*\Z"
+)
 # Behind a line or before one, or before the tag of an answer; not in a program's text.
 _END_OF_THOUGHTS = re.compile(
     r"^[ \t]*</think(?:ing)?>|</think(?:ing)?>(?:[ \t]*\r?$|(?=[ \t]*<(?:answer|code|solution|python)>))", re.M
@@ -76,7 +78,7 @@ def _last_code(response: str, names: tuple[str, ...]) -> str | None:
     named = [code for language, code in blocks if _PYTHON.fullmatch(language)]
     if named:
         return _last_of(named, names)
-    outside = _without_tags(response.partition("```")[0])
+    outside = _TAGS.sub("", response.partition("```")[0])
     if _looks_like_code(outside):  # in no fence, or in one that the prompt opened
         return outside
     unnamed = [code for language, code in blocks if not language]
@@ -89,15 +91,6 @@ def _last_of(blocks: list[str], names: tuple[str, ...]) -> str | None:
         return any(defines(code, name) for name in names) if names else is_filter(code)
 
     return next(filter(is_wanted, reversed(blocks)), blocks[-1] if blocks else None)
-
-
-def _without_tags(text: str) -> str:
-    """The text without tags around it, as of `<answer>` or `[PYTHON]`."""
-    begin, end = _OPENING_TAG.match(text), len(text.rstrip())
-    for tag in _CLOSING_TAGS:
-        if text.endswith(tag, 0, end):
-            return text[begin.end() if begin else 0 : end - len(tag)]
-    return text[begin.end() :] if begin else text
 
 
 def _language(info: str) -> str:
