@@ -75,18 +75,11 @@ def run_test_code(run: TestRun) -> tuple[Execution, Judging]:
     """
     calls = _Calls(run)
     test_code = run.problem.inputs[run.index]
-    judge_s = 0.0
-    for calls.is_hasty in (True, False):  # most tests take few items of an iterator, others all of a slow one
-        question = partial(run_assertions, test_code, run.problem.fn_name)
-        reply = ask(question, limits=run.limits, load=partial(load_modules, test_code), on_call=calls.call)
-        judge_s += reply.seconds
-        ending, detail = reply.value
-        if ending != "late":
-            break
-    else:
-        calls.time_out()
-    execution = calls.last if ending in ("ended", "late") else Execution(status="ok", detail=detail)
-    execution.seconds = calls.seconds + judge_s
+    question = partial(run_assertions, test_code, run.problem.fn_name)
+    reply = ask(question, limits=run.limits, load=partial(load_modules, test_code), on_call=calls.call)
+    ending, detail = reply.value
+    execution = calls.last if ending == "ended" else Execution(status="ok", detail=detail)
+    execution.seconds = calls.seconds + reply.seconds
     return execution, lambda: ending == "passed"
 
 
@@ -111,20 +104,15 @@ class _Calls:
     def __init__(self, run: TestRun) -> None:
         self._run = run
         self.seconds = 0.0
-        self.is_hasty = True
         self.last = Execution(status="ok")
 
     def call(self, fn_name: str, arguments: str) -> tuple[str, bytes, float]:
         run = self._run
         left_s = run.timeout_s - self.seconds
         if left_s <= 0:
-            self.time_out()
+            self.last = Execution(status="time_out", detail=f"no end within {run.timeout_s:.3g} s")
         else:
             call = {"fn_name": fn_name, "arguments": arguments, "leetcode": run.problem.leetcode}
-            self.last = replace(run, timeout_s=left_s).execute(**call, is_tested=True, is_hasty=self.is_hasty)
+            self.last = replace(run, timeout_s=left_s).execute(**call, is_tested=True)
         self.seconds += self.last.seconds
         return self.last.status, self.last.result, self.last.seconds
-
-    def time_out(self) -> None:
-        """Let it end as what finds no end within the test's time."""
-        self.last = Execution(status="time_out", detail=f"no end within {self._run.timeout_s:.3g} s")

@@ -181,17 +181,18 @@ def _check_value(value: Any, where: str) -> str:
     try:
         text = json.dumps(value)
         arguments_text([value])
-    except RecursionError as error:
-        raise ValueError(f"{where} is {_DEEP}") from error
+        if _depth(value) <= _MAX_DEPTH:
+            return text
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where} is no JSON value ({error}): give plain ones") from error
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        inner = [list(item.values()) if isinstance(item, dict) else item for item in level]
-        level = [item for items in inner if isinstance(items, (list, tuple)) for item in items]
-    if any(isinstance(item, (list, tuple, dict)) for item in level):
-        raise ValueError(f"{where} is {_DEEP}")
-    return text
+    except RecursionError:
+        pass
+    raise ValueError(f"{where} is {_DEEP}")
+
+
+def _depth(value: Any) -> int:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+    return 0 if items is None else 1 + max(map(_depth, items), default=0)
 
 
 def _check_returnable(accepted: list[tuple[Any, ...]], where: str, limits: Limits) -> None:

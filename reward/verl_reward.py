@@ -108,7 +108,7 @@ def validate_row(row: Mapping[str, Any], *, limits: Mapping[str, Any] | None = N
 
 def validate_rows(rows: Iterable[Mapping[str, Any]]) -> int:
     """Check rows as `validate_row`; returns how many there are."""
-    num_rows = 0
-    for num_rows, row in enumerate(rows, start=1):  # noqa: B007
+    rows = list(rows)
+    for row in rows:
         validate_row(row)
-    return num_rows
+    return len(rows)

@@ -6,21 +6,20 @@ runs here. Every call loads the answer anew, so that it keeps no state from one 
 
 import ast
 import builtins
+import contextlib
 import functools
 import importlib
 import itertools
-import operator
 import re
 import symtable
 import sys
-import typing
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
 from reward.judge.process import Call
-from reward.sandbox.jail.values import ERRORS, NanError, arguments_text, from_text, to_text
+from reward.sandbox.jail.values import ERRORS, NanError, arguments_text, from_text
 
 NamedFunction = Callable[[str], Callable[..., Any]]
 """From the name of a function of the answer to what stands for it."""
@@ -37,13 +36,6 @@ _LONG = 100  # items of a literal
 _LOADED = ("asyncio", "dataclasses", "datetime", "decimal", "fractions", "numpy", "pytest", "statistics", "unittest")
 _NAMES_NAN = re.compile(r"(?i)(?<![a-z])nan|isnan")
 """Other test code means numbers where it compares: `if abs(f(3) - 2.5) > 1e-6: raise` says nothing of nan."""
-_WITH_STARS = (*_LOADED, "bisect", "collections", "functools", "heapq", "itertools", "math", "operator", "random", "re",
-               "string", "typing")  # fmt: skip
-# Of `typing`, for test code's own functions; no answer defines these.
-_NAMES_OF_TYPES = """
-    Any Callable DefaultDict Deque Dict FrozenSet Generator Iterable Iterator List Mapping Optional Sequence Set Tuple
-    Union
-"""
 
 
 def load_modules(test_code: str) -> None:
@@ -69,7 +61,7 @@ def _absent(*_: Any, **__: Any) -> NoReturn:
 def run_test_code(test_code: str, fn_name: str | None, call: Call) -> tuple[str, str]:
     """Run one test; returns "passed", "wrong", or what decides whatever the test code makes of it; and one line on it.
 
-    "ended": a run of the answer. "late": it wants more of an iterator than was read in time.
+    "ended": a run of the answer.
 
     Args:
         test_code: Python source.
@@ -102,45 +94,20 @@ def _ending(
     return "passed", ""
 
 
-def change(old: Any, new: Any) -> Any:
-    """Make a container in place what an answer made of it; returns it, or the new one where it is no such container.
-
-    Test code may hold what is in it: items that are in it still, in any order, and those changed at their place, are
-    the objects that they were.
-    """
-    if isinstance(old, dict) and isinstance(new, dict):
-        items = {key: change(old[key], item) if key in old else item for key, item in new.items()}
+def change(old: Any, new: Any) -> None:
+    """Make a container in place what an answer made of it, as far as it can be: a tuple by what is in it."""
+    if isinstance(old, dict):
         old.clear()
-        for key, item in items.items():  # Counter.update adds
+        for key, item in dict(new).items():  # Counter.update adds
             old[key] = item
-    elif isinstance(old, (list, deque)) and isinstance(new, (list, deque)):
-        kept = _kept(list(old), list(new))
-        old.clear()
-        old.extend(kept)
-    elif isinstance(old, set) and isinstance(new, set):
-        old.clear()
-        old.update(new)
-    elif isinstance(old, bytearray) and isinstance(new, bytearray):
+    elif isinstance(old, (list, bytearray)):
         old[:] = new
-    elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
-        kept = _kept(list(old), list(new))
-        return old if all(map(operator.is_, old, kept)) else tuple(kept)
-    else:
-        return new
-    return old
-
-
-def _kept(old: list[Any], new: list[Any]) -> list[Any]:
-    """The new items; for each stands the old one of the same text, or that at its place if it is nowhere else."""
-    of_old, of_new = list(map(to_text, old)), list(map(to_text, new))
-    by_text, texts = dict(zip(of_old, old, strict=True)), set(of_new)
-    items = []
-    for at, (item, text) in enumerate(zip(new, of_new, strict=True)):
-        if text in by_text:
-            items.append(by_text[text])
-        else:
-            items.append(change(old[at], item) if at < len(old) and of_old[at] not in texts else item)
-    return items
+    elif isinstance(old, (set, deque)):
+        old.clear()
+        (old.update if isinstance(old, set) else old.extend)(new)
+    elif isinstance(old, tuple):
+        for one, other in zip(old, new, strict=True):
+            change(one, other)
 
 
 class _AnswerEndedError(BaseException):
@@ -176,7 +143,7 @@ class _Answer:
         try:
             if status in ("ok", "runtime_error"):
                 with_nan = self._with_nan or status == "runtime_error"
-                kind, content, *changed = from_text(text, self._read_on, with_nan=with_nan)
+                kind, content, *changed = from_text(text, with_nan=with_nan)
             else:
                 changed = []
             for number, now in itertools.chain(*changed):
@@ -197,26 +164,18 @@ class _Answer:
         self.ending = ("wrong", "the returned value is not plain") if status == "ok" else ("ended", "")
         raise _AnswerEndedError
 
-    def _read_on(self) -> NoReturn:
-        self.ending = self.ending or ("late", "")
-        raise _AnswerEndedError
-
 
 def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> None:
     """Run the test code, with what the function gives for the names that the answer is to define."""
     module = ModuleType("__main__")  # much test code runs its tests under `if __name__ == "__main__":`
     sys.modules[module.__name__] = module  # where dataclasses look for what annotations name
     namespace = module.__dict__
-    namespace.update({name: getattr(typing, name) for name in _NAMES_OF_TYPES.split()})
     used = modules_used(test_code)
     for name in names_of_the_answer(test_code, fn_name):
         if name not in used or name == fn_name:
             namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
-            continue
-        imported = importlib.import_module(name)
-        taken = {attribute for base, attribute in _attributes(parsed(test_code)) if base == name}
-        is_class = not any(hasattr(imported, attribute) for attribute in taken)
-        namespace[name] = getattr(imported, name, imported) if is_class else imported
+        else:
+            namespace[name] = importlib.import_module(name)
     # Whatever the interpreter's options are, assertions count.
     exec(compile(test_code, _TESTS_FILE, "exec", dont_inherit=True, optimize=0), namespace)
 
@@ -242,7 +201,7 @@ def names_of_the_answer(test_code: str, fn_name: str | None) -> list[str]:
     Only the test code decides: an answer that defines `set` or `all` must not change what the assertions mean.
     """
     tree = parsed(test_code)
-    undefined = set(_undefined(test_code)) - {*builtins.__dict__, *_NAMES_OF_TYPES.split()}
+    undefined = set(_undefined(test_code)) - builtins.__dict__.keys()
     # `check(candidate)` names the answer's function as `check` names its parameter.
     if any(isinstance(node, ast.Name) and node.id == "candidate" for node in ast.walk(tree)):
         undefined.add("candidate")
@@ -266,21 +225,16 @@ def _undefined(test_code: str) -> frozenset[str]:
         tables += table.get_children()
     for node in ast.walk(parsed(test_code)):
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            bound.update(_names_of_module(node.module or ""))
+            with contextlib.suppress(Exception):  # it has none of this name: the test code will meet that too
+                bound.update(dir(importlib.import_module(node.module or "")))
     return frozenset(read - bound)
 
 
 def modules_used(test_code: str) -> set[str]:
     """Modules, of the standard library or `pytest`, that the test code takes attributes of without importing them."""
+    taken = [node.value for node in ast.walk(parsed(test_code)) if isinstance(node, ast.Attribute)]
     undefined = _undefined(test_code) & {*sys.stdlib_module_names, "pytest"}
-    return {base for base, _ in _attributes(parsed(test_code))} & undefined
-
-
-def _attributes(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Names and what is taken of them, as `math` and `pi`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            yield node.value.id, node.attr
+    return {base.id for base in taken if isinstance(base, ast.Name)} & undefined
 
 
 def _first_called(tree: ast.Module) -> list[str]:
@@ -299,14 +253,3 @@ def _is_literal(node: ast.AST) -> bool:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
-
-
-def _names_of_module(name: str) -> list[str]:
-    """What `from ... import *` gives."""
-    if name.partition(".")[0] not in _WITH_STARS:  # others are not even imported
-        return []
-    try:
-        module = importlib.import_module(name)
-    except Exception:  # it has none of this name: the test code will meet that too
-        return []
-    return getattr(module, "__all__", [name for name in dir(module) if not name.startswith("_")])

@@ -10,6 +10,8 @@ from math import gcd
 from unicodedata import normalize
 
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+WITH_EXPONENT = re.compile(_TEXT.pattern + r"(?:\s*\^\s*(?:\{[-+\d]+\}|\d))?")
+_MARK = "\uffff"
 
 
 def _with_period(repeating: re.Match[str]) -> str:
@@ -19,7 +21,13 @@ def _with_period(repeating: re.Match[str]) -> str:
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}" if value.denominator > 1 else str(value)
 
 
-_MORE = r" ?(>|\\g(?:t|eq?(?:slant)?)(?![a-z])) ?"
+_SIGNS = str.maketrans({
+    "\u2212": "-", "\u00b2": "^2", "\u00b3": "^3", "\u00b1": r"\pm ", "\u221e": r"\infty ", "\u00b7": r"\cdot ",
+    "\u2264": r"\le ", "\u2265": r"\ge ", "\u00b0": r"^\circ ", "\u2103": r"^\circ C", "\u2109": r"^\circ F",
+})  # fmt: skip
+_UNIT = r"(?:of|in|[cmk]m|[mk]g|lbs?|oz|ft|yd|mi|hrs?|mph|kmh|kph|ml|sq|[ap]m|usd|eur|gbp|jpy|inr|deg"
+_UNIT += r"|(?=[a-z]{3})[a-z]+?[aeiou][a-z]*|[aeiou][a-z]{2,}s)"  # no product of variables such as `abc` and `xyz`
+_UNITS = rf"{_UNIT}(?:/(?:{_UNIT}|[hs]))*"
 NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<![\w)}\]])\*\*(?=\S)([^*]+)(?<=\S)\*\*(?![\d({\\-])", r" \1 "),  # **bold**
     (r"(?<=[\w)}\]])(?: ?\*\*| \*\* |\*\* (?=\d))([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|\{[^{}]*\}"
@@ -30,16 +38,15 @@ NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?:\u221a|(?<![a-zA-Z\\])sqrt(?=\())(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\))(?![\w^.])", r"\\sqrt{\1}"),
     (r"(?<![\d}])" + _TEXT.pattern.replace("[^{}]*", r"\s*-?\d[\d.,]*\s*"), r"\1"),  # \text{5}
     (r"(?<=\d)(?:\\[,;:! ]|\{,\}|,\\!)(?=\d{3}(?!\d))", ""),  # 10\,000
-    (r"^(?:\s|\\[,;:! ]|~)+|(?:\s|\\[,;:! ]|~)+$", ""),
-    *(("~", " "), ("\u2212", "-"), ("\u00b1", r"\\pm "), ("\u221e", r"\\infty "), ("\u00b7", r"\\cdot ")),
-    *(("\u2264", r"\\le "), ("\u2265", r"\\ge "), ("\u2103", r"^\\circ C"), ("\u2109", r"^\\circ F"), ("\u00b2", "^2")),
-    *(("\u00b3", "^3"), (r"\+ ?/ ?-", r"\\pm "), ("\u00b0|\\\\degree(?![a-z])", r"^\\circ ")),
+    (r"[\s~]+", " "),
+    (r"^(?: |\\[,;:! ])+|(?: |\\[,;:! ])+$", ""),
+    (r"\+ ?/ ?-", r"\\pm "),
+    (r"\\degree(?![a-z])", r"^\\circ "),
+    (r"\\varnothing|\u2205", r"\\emptyset"),
+    (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
     (r"(\\(?:text|textrm|mathrm|mbox) ?\{[^{}^]*[a-zA-Z]) ?\^ ?(?:\{([23])\}|([23])) ?\}", r"\1}^\2\3"),  # \text{cm^2}
-    *((r"\\varnothing", r"\\emptyset"), (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi ")),
     ("[\u00bc-\u00be\u2153-\u215e]", lambda x: r"\frac{{{}}}{{{}}}".format(*normalize("NFKC", x[0]).split("\u2044"))),
     ("(?:\\d[\u0304-\u0307])+", lambda x: r"\overline{{{}}}".format("".join(filter(str.isdigit, x[0])))),
-    (r"\s+", " "),
-    (r"^ | $", ""),
     (r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot) ?|(?=\())(\{\d+\}(?:\d*\\dot ?\{\d\})?|\(\d+\)|\d)", _with_period),
     (r"(\d*)\.(\d*?)(\d{1,9}?)\3\3+(?:\.{3}|\u2026|\\l?dots)", _with_period),  # 0.333...
     (r"(?i)^(?:approximately|\\approx|\u2248) ?(?=[\d.\\-])", ""),
@@ -55,12 +62,15 @@ NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^([\u20ac\u00a3\u00a5\u20b9]) ?(.+)$|^(.+?) ?([\u20ac\u00a3\u00a5\u20b9])$", r"\2\3\\text{ \1\4}"),  # of money
     (r"(?i)(:\d\d|\d ) ?(\\text ?\{)? ?([ap])\.?m(?![a-z])\.?(?(2)\})$", r"\1\\text{ \3m}"),  # 2:30 p.m.
     (r"^\(([0-9A-F]+)\)(?=_)", r"\1"),  # (2102)_3
-    *((r"\\(?:left ?\\)?langle(?![a-z])", "("), (r"\\(?:right ?\\)?rangle(?![a-z])", ")")),
-    (rf"^([^<>=]+?){_MORE}([^<>=]+?){_MORE}([^<>=]+)$",  # 3 > x > 1
+    (r"\\(?:(?:left|right) ?\\)?([lr])angle(?![a-z])", lambda side: "()"[side[1] == "r"]),
+    (r"^([^<>=]+?) ?(>|\\g[et][a-z]*) ?([^<>=]+?) ?(>|\\g[et][a-z]*) ?([^<>=]+)$",  # 3 > x > 1
      lambda x: re.sub(r"\\g(?=[et])", r"\\l", "{4} {3} {2} {1} {0}".format(*x.groups()).replace(">", "<"))),
     (r"^((?!.*(?<![a-zA-Z\\])[ab](?![a-zA-Z])).*\+ ?)c$", r"\1C"),  # the constant of an integral
+    (r"^((?:[^<>a-zA-Z\\]|\\[^a-zA-Z]|\\(?:[dt]?frac|sqrt|pi))+)= ?([A-DF-HJ-Za-df-hj-z](?:_\w)?)$", r"\2=\1"),  # 2=a
+    (r"(?ai)^((?=\S*\d)[-+]?[\d,./]*(?: ?\\[dt]?frac ?(?:\{\d+\}|\d) ?(?:\{\d+\}|\d))?) "  # 18 dollars
+     rf"({_UNITS}(?:[ -]{_UNITS}){{0,5}})(?:\^\{{?[23]\}}?)?$", r"\1 \\text{ \2}"),
 )  # fmt: skip
-"""What answers are written with, and what stands for it from then on, in this order; nothing else changes a text."""
+"""What answers are written with, and what stands for it from then on, in this order, behind the signs."""
 _PATTERNS = [(re.compile(pattern), written) for pattern, written in NOTATIONS]
 _MODULO = re.compile(r" ?\\p?mod ?(\{[^{}]*\}|\d+)$")
 _LETTER = r"[^\W\d_]"
@@ -74,21 +84,9 @@ _CHOICE = re.compile(
     r"(?i:(?:answer|choice|option)\b:? ?)?\(?([A-Za-z])(?:\)[:.]?| ?[:.\u2013\u2014]|$)(?!.*[ ,;]\(?[A-Z][):])"
 )
 """An option by its letter, also where it is written out behind it, and no second one."""
-_OPTIONS = re.compile(r"[A-H]{2,8}")
 _WRITTEN = re.compile(r"\d+(?:-\d+)+|\d+(?:/\d+){2,}|\d+(?: \d+)+|0[xX][0-9a-fA-F]+|0\d?:\d\d|\d{1,2}:0\d")
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)")
 _JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:]|\band\b")
-_NAME = re.compile(r" ?((?:[A-DF-HJ-Za-df-hj-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi))(?:_(?:\w|\{\w+\}))?)")
-_NO_VALUE = re.compile(r"[<>]|(?<![\\a-zA-Z])[a-zA-Z]|\\(?:approx|neq?|leq?|geq?|lt|gt|in|sim|equiv)(?![a-zA-Z])")
-_EXPONENT = re.compile(r"\s*\^\s*(?:\{[-+\d]+\}|\d)")
-_COUNTED = re.compile(
-    r"(?=\S*\d)([-+]?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?)? ?(?:\\[dt]?frac ?(?:\{\d+\}|\d) ?(?:\{\d+\}|\d))?) "
-    r"([A-Za-z]+(?:[ /-][A-Za-z]+){0,5})(?:\^\{?[23]\}?)?",
-    re.ASCII,
-)
-_UNIT = r"(?:of|in|[cmk]m|[mk]g|lbs?|oz|ft|yd|mi|hrs?|mph|kmh|kph|ml|sq|[ap]m|usd|eur|gbp|jpy|inr|deg"
-_UNIT += r"|(?=...)[a-z]+?[aeiou][a-z]*|[aeiou][a-z]{2,}s)"  # no product of variables such as `abc` and `xyz`
-_UNITS = re.compile(rf"{_UNIT}(?:/(?:{_UNIT}|[hs]))*")
 _CHANGING = r"""
     hundred\w* thousand\w* million\w* billion\w* trillion\w* dozen\w* lakhs? crores? gross grand mil bn mn kilo mega
     giga tens percent\w* half halves thirds? (?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths? squared cubed
@@ -114,6 +112,7 @@ _UNLIKE = [[cell.split("=") for cell in line.split()] for line in (
 
 def clean(answer: str) -> str:
     """The answer in one notation, without what marks it as mathematics, and without a full stop."""
+    answer = answer.translate(_SIGNS)
     for pattern, written in _PATTERNS:
         answer = pattern.sub(written, answer)
     return answer
@@ -146,29 +145,24 @@ def is_same_text(found: str, expected: str) -> bool:
         return False
     if _OPTION.fullmatch(texts[1]):
         letter, choice = texts[1].strip("()"), _CHOICE.match(texts[0])
-        is_bare = texts[0].upper() == letter.upper()  # then it may be a variable
-        return (
-            choice is not None
-            and choice[1].upper() == letter.upper()
-            and (not is_bare or texts[0] == letter or letter.upper() in "ABCDE")
-        )
+        said = choice[1] if choice else ""
+        is_caseless = len(texts[0]) > 1 or letter.upper() in "ABCDE"  # else it may be a variable
+        return said == letter or (is_caseless and said.upper() == letter.upper())
     if _TEXT.fullmatch(expected) and expected.startswith(r"\text"):
         return texts[0].casefold() == texts[1].casefold()
-    if _OPTIONS.fullmatch(texts[1]):
-        return _JOINTS.sub("", texts[0]) == texts[1]
     folded = [_CASELESS.sub(lambda word: word.group().casefold(), text) for text in texts]
     return folded[0] == folded[1]
 
 
 def is_compound(answer: str) -> bool:
     r"""Whether it goes on behind words: `2\text{ hours }30\text{ minutes}`, of which math-verify reads the 2 alone."""
-    before, *parts = _TEXT.split(answer)
-    for words, behind in zip(parts[::2], parts[1::2], strict=True):
-        goes_on = any(map(str.isdigit, words)) or any(map(str.isalnum, _EXPONENT.sub("", behind, count=1)))
-        if goes_on and any(map(str.isalnum, before)) and words.strip(" ,;").casefold() not in ("", "and", "or"):
-            return True
-        before += words + behind
-    return False
+    marked = WITH_EXPONENT.sub(_mark, answer)
+    return re.search(rf"\w[^{_MARK}]*{_MARK}\W*\w", marked) is not None
+
+
+def _mark(words: re.Match[str]) -> str:
+    is_joint = words[1].strip(" ,;").casefold() in ("", "and", "or")
+    return " " if is_joint else f"{_MARK}{any(map(str.isdigit, words[1])) or ''}"
 
 
 def is_same_compound(found: str, expected: str) -> bool:
@@ -177,26 +171,11 @@ def is_same_compound(found: str, expected: str) -> bool:
     return texts[0] == texts[1]
 
 
-def in_one_form(found: str, expected: str) -> tuple[str, str]:
-    r"""Two answers as math-verify reads what they mean.
-
-    That is without `\pmod{13}`, where both have the same or one has none; with a name first, for of `12 = a` it reads
-    the a, if no name or equation is asked for; and with units as text, which it does not read.
-    """
-    if len({modulus.strip("{}") for answer in (found, expected) for modulus in _MODULO.findall(answer)}) < 2:
-        found, expected = _MODULO.sub("", found), _MODULO.sub("", expected)
-    value, _, behind = found.rpartition("=")
-    name = _NAME.fullmatch(behind)
-    if name and value and not _NO_VALUE.search(value) and "=" not in expected and name[1] not in expected:
-        found = f"{name[1]} = {value}"
-    return _unit_as_text(found), _unit_as_text(expected)
-
-
-def _unit_as_text(answer: str) -> str:
-    counted = _COUNTED.fullmatch(answer)
-    words = re.split("[ -]", counted[2].casefold()) if counted else []
-    is_unit = all(map(_UNITS.fullmatch, words))
-    return f"{counted[1]} \\text{{ {counted[2]}}}" if counted and is_unit else answer
+def without_modulus(found: str, expected: str) -> list[str]:
+    r"""Two answers without `\pmod{13}`, where both have the same or one has none."""
+    answers = [found, expected]
+    moduli = {modulus.strip("{}") for answer in answers for modulus in _MODULO.findall(answer)}
+    return answers if len(moduli) > 1 else [_MODULO.sub("", answer) for answer in answers]
 
 
 def says_another_number(found: str, expected: str) -> bool:

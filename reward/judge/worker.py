@@ -110,12 +110,9 @@ def _answer(question: Callable[..., Any], *arguments: Any) -> bytes:
         if len(said) <= _MAX_BYTES:
             return said
         error = "what is found in it is too long"
-    except MemoryError:
-        error = "it takes more than its memory"
-    except RecursionError:
-        error = "it is nested too deeply"
     except Exception as other:  # on untrusted text, or of a judge that users bring: never a verdict
-        error = f"{type(other).__name__}: {other}"[:_MAX_DETAIL]
+        said_of = {MemoryError: "it takes more than its memory", RecursionError: "it is nested too deeply"}
+        error = said_of.get(type(other), f"{type(other).__name__}: {other}"[:_MAX_DETAIL])
     return json.dumps({"error": error}).encode()
 
 

@@ -26,16 +26,11 @@ class Program:
     arguments: str = NO_ARGUMENTS  # of the call, as `arguments_text` gives them
     leetcode: bool = True  # call-based: with the names that LeetCode's platform imports, and its class Solution
     is_tested: bool = False  # call-based: test code asks, which also sees exceptions and changed arguments
-    is_hasty: bool = False  # call-based: it takes a small share of the time to read what iterators hold
 
     def max_result_bytes(self, limits: Limits) -> int:
         """Bytes that a call may write: its value and, where test code asks, what it made of the arguments."""
         changed = limits.output_bytes + len(self.arguments) if self.is_tested else 0
         return limits.output_bytes + changed
-
-    def iterator_limits(self, limits: Limits, timeout_s: float) -> tuple[float, int]:
-        """CPU seconds and bytes of text at which a call leaves an iterator: one without end breaks no limit."""
-        return timeout_s / 40 if self.is_hasty else 0.8 * timeout_s, self.max_result_bytes(limits) // 2
 
 
 @dataclass(slots=True, kw_only=True)

@@ -44,9 +44,7 @@ class SandboxConfig:
     def from_fields(cls, fields: Mapping[str, Any]) -> "SandboxConfig":
         """Read the settings of `reward_kwargs.sandbox`; ValueError: one of them does not exist."""
         for name in sorted(fields.keys() - set(cls.__slots__)):
-            is_gone = name in ("backend", "url")  # for a SandboxFusion service: set verl's own reward
-            advice = "set verl's own reward.sandbox_fusion.url" if is_gone else f"set one of {', '.join(cls.__slots__)}"
-            raise ValueError(f"there is no setting sandbox.{name}: {advice}")
+            raise ValueError(f"there is no setting sandbox.{name}: set one of {', '.join(cls.__slots__)}")
         return cls(**fields)
 
 

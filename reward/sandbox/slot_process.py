@@ -97,7 +97,7 @@ class Slot:
                 [sys.executable, "-I", "-S", "-X", "utf8", str(_SLOT), str(fd), self.scratch],
                 stdin=subprocess.DEVNULL,  # can be read twice, and output cannot: so programs will find theirs
                 stdout=subprocess.PIPE,
-                stderr=_inherited_stderr(),
+                stderr=None if sys.__stderr__ else subprocess.DEVNULL,  # without one `input()` fails
                 pass_fds=[fd],
                 env=dict.fromkeys(_ENVIRONMENT, "1"),
                 cwd="/",
@@ -119,7 +119,7 @@ class Slot:
         max_result_bytes = program.max_result_bytes(limits)
         # Marshal is safe in this direction only: what comes back from the child is JSON.
         call = (program.fn_name, program.arguments, program.leetcode, program.is_tested)
-        job = marshal.dumps((program.code, *call, program.iterator_limits(limits, timeout_s)))
+        job = marshal.dumps((program.code, *call, max_result_bytes // 2))
         file_bytes = max(limits.file_bytes, max_result_bytes + 1)
         header = {**dataclasses.asdict(limits), "test_s": timeout_s, "file_bytes": file_bytes}
         with contextlib.ExitStack() as stack:
@@ -210,14 +210,3 @@ def memory_file(content: bytes) -> int:
         offset += os.pwrite(fd, view[offset:], offset)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     return fd
-
-
-def _inherited_stderr() -> int:
-    """What `subprocess` takes as standard error: that of this process, or nothing where it was closed.
-
-    A descriptor 2 that was opened later is something else, and an interpreter without one cannot even do `input()`.
-    """
-    with contextlib.suppress(OSError):
-        if sys.__stderr__ is not None and os.fstat(2):
-            return 2
-    return subprocess.DEVNULL

@@ -5,8 +5,7 @@ The text is JSON. Scalars and lists stand for themselves; a value of any other t
 a hostile program can choose, is written as the plain value inside it, so that no `__eq__` or `__repr__` of the program
 ever decides anything. Reading untrusted text takes time and memory: outside the sandbox only a judge does it.
 
-Of the library's types those in `LIBRARY`, Counter, OrderedDict and deque count as built in, and defaultdict where
-a built-in type makes its defaults.
+Of the library's types those in `LIBRARY`, Counter, OrderedDict and deque count as built in.
 """
 
 import builtins
@@ -14,27 +13,20 @@ import contextlib
 import importlib
 import json
 import math
-import signal
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
-from typing import Any, NoReturn
+from typing import Any
 
 _LONG_BITS = 10_000  # the time for decimal digits grows with the square of their number
 _MAX_ITEMS = 100_000  # of an iterator
-_is_late = False  # the time for reading iterators is over
-_num_reading = 0  # iterators that are being read, one in the other
 _characters_left = math.inf  # that all iterators together may still take as text
 CONTAINERS = (list, tuple, dict, set, deque, bytearray)
 """What may be changed in place, or hold what may."""
 ERRORS = (Exception, SystemExit)
 """What test code may expect of a call."""
-_WITH_POSITIONS = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
-_VIEWS: dict[str, Any] = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
-_LENGTH: Any = deque.__dict__["maxlen"]
-_MAKER: Any = defaultdict.__dict__["default_factory"]  # the type's own attribute, whatever a subclass makes of it
-_MAKERS: dict[str, Any] = {kind.__name__: kind for kind in (int, float, bool, str, list, tuple, set, dict)}
+_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
 LIBRARY: dict[tuple[str, str], tuple[str, ...]] = {
     ("decimal", "Decimal"): ("__str__",),
     ("fractions", "Fraction"): ("numerator", "denominator"),
@@ -55,8 +47,8 @@ class NanError(Exception):
 def to_text(value: Any) -> str:
     """The value as JSON text.
 
-    Other defaultdicts become dict, named tuples tuple, numpy's scalars the numbers that they are. An
-    iterator is run to its end, or to an exception, which is part of the text.
+    A defaultdict becomes dict, views of a dict list, named tuples tuple, numpy's scalars the numbers that they are.
+    An iterator is run to its end, or to an exception, which is part of the text.
 
     Raises:
         TypeError: the value is of another type.
@@ -70,8 +62,6 @@ def to_text(value: Any) -> str:
     if isinstance(value, dict):
         return _dict_text(value)
     kind: Any
-    if isinstance(value, deque) and (length := _LENGTH.__get__(value)) is not None:
-        return f'{{"bounded": [[{_joined(deque.__iter__(value))}], {length}]}}'
     for kind in (tuple, set, frozenset, deque):
         if isinstance(value, kind):
             return _tagged(kind.__name__, kind.__iter__(value))
@@ -84,9 +74,8 @@ def to_text(value: Any) -> str:
         return _tagged("range", (value.start, value.stop, value.step))
     if isinstance(value, Exception):
         return error_text(value)
-    for name, view in _VIEWS.items():
-        if isinstance(value, view):
-            return _tagged(name, value)
+    if isinstance(value, _VIEWS):
+        return f"[{_joined(list(value))}]"
     for (module, name), attributes in LIBRARY.items():
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type) and isinstance(value, kind):
@@ -122,10 +111,6 @@ def _joined(items: Iterable[object]) -> str:
 def _dict_text(value: dict) -> str:
     keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
     pairs = ", ".join([f"[{to_text(key)}, {to_text(dict.__getitem__(value, key))}]" for key in keys])
-    if isinstance(value, defaultdict):
-        for name, maker in _MAKERS.items():
-            if _MAKER.__get__(value) is maker:
-                return f'{{"defaultdict": ["{name}", [{pairs}]]}}'
     kind = next((kind.__name__ for kind in (OrderedDict, Counter) if isinstance(value, kind)), "dict")
     return f'{{"{kind}": [{pairs}]}}'
 
@@ -138,52 +123,39 @@ def _parts(library_type: type, attributes: tuple[str, ...], value: Any) -> Itera
 
 
 def error_text(error: BaseException) -> str:
-    """`{"error": [names of its built-in classes, arguments, its text, if any]}`."""
-    parts = [to_text([one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"]), "[]", "null"]
-    for index, part in ((1, lambda: list(error.args)), (2, lambda: str(error))):
-        with contextlib.suppress(Exception):  # untrusted: arguments of foreign types, or no tuple at all
-            parts[index] = to_text(part())
-    return f'{{"error": [{", ".join(parts)}]}}'
-
-
-class _LateError(BaseException):
-    """The time for reading iterators is over."""
+    """`{"error": [names of its built-in classes, arguments]}`."""
+    arguments = "[]"
+    with contextlib.suppress(Exception):  # untrusted: arguments of foreign types, or no tuple at all
+        arguments = to_text(list(error.args))
+    names = to_text([one.__name__ for one in type(error).__mro__ if one.__module__ == "builtins"])
+    return f'{{"error": [{names}, {arguments}]}}'
 
 
 def _iterator_text(iterator: Iterator) -> str:
-    """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more" or "late"."""
-    global _characters_left, _num_reading
+    """`{"iterator": [items, ending]}`; the ending is null, the error that ended it, or the text "more"."""
+    global _characters_left
     items: list[str] = []
     ending = "null"
-    _num_reading += 1
     try:
         for item in iterator:
-            if _is_late:
-                raise _LateError
             text = to_text(item)
             _characters_left -= len(text) + 2
             if len(items) == _MAX_ITEMS or _characters_left < 0:
                 ending = '"more"'
                 break
             items.append(text)
-    except _LateError:
-        ending = '"late"'
     except MemoryError:  # also that of an item which alone takes all: those before it count
         ending = '"more"'
     except Exception as error:  # untrusted: the program's own, which a test may expect
         ending = error_text(error)
-    finally:
-        _num_reading -= 1
-    ending = '"late"' if _is_late else ending  # it may have caught the error, and ended by that
     return f'{{"iterator": [[{", ".join(items)}], {ending}]}}'
 
 
-def from_text(text: str | bytes, read_on: Callable[[], NoReturn] | None = None, *, with_nan: bool = True) -> Any:
+def from_text(text: str | bytes, *, with_nan: bool = True) -> Any:
     """The value of which `to_text` gave the text; iterators give their items, then raise what ended them.
 
     Args:
         text: untrusted.
-        read_on: called where an iterator that was left for its time is read to the end of its items.
         with_nan: whether a value may be, or hold, what is not a number.
 
     Raises:
@@ -197,7 +169,7 @@ def from_text(text: str | bytes, read_on: Callable[[], NoReturn] | None = None, 
             ((kind, content),) = tagged.items()
             if kind == "iterator":
                 items, ending = content
-                return _replayed(items, ending, read_on)
+                return _replayed(items, ending)
             value = _FROM_CONTENT[kind](content)
             return checked(value) if kind in ("complex", "Decimal") else value
         except (TypeError, LookupError, AttributeError, ArithmeticError, SystemError) as error:
@@ -216,30 +188,22 @@ def arguments_text(positional: Iterable[Any], keywords: dict[str, Any] | None = 
     return to_text([list(positional), keywords or {}])
 
 
-def _replayed(items: list, ending: Any, read_on: Callable[[], NoReturn] | None) -> Iterator:
-    """Give the items, then raise what ended the iterator; `read_on` is called where it was left for its time."""
+def _replayed(items: list, ending: Any) -> Iterator:
     yield from items
     if isinstance(ending, Exception):
         raise ending
-    if ending == "late" and read_on is not None:
-        read_on()
     if ending is not None:
         raise OverflowError("the answer's iterator has too many items")
 
 
 def _error(content: list) -> BaseException:
-    names, arguments, text = content
+    names, arguments = content
     for name in names:
         kind = getattr(builtins, name, None)
-        if isinstance(kind, type) and issubclass(kind, ERRORS):
-            try:
-                error = kind(*arguments)
-                if isinstance(error, _WITH_POSITIONS) and not 0 <= error.start <= error.end <= len(error.object):
-                    continue  # its text would come from memory that is not its object's
-                own = {"__str__": lambda _: text}  # as a class of the answer's says it
-                return error if text in (None, str(error)) else type(name, (kind,), own)(*arguments)
-            except TypeError:  # it wants other arguments, as UnicodeDecodeError does
-                continue
+        # Unicode errors look up their positions when they are shown, wherever these are.
+        if isinstance(kind, type) and issubclass(kind, ERRORS) and not issubclass(kind, UnicodeError):
+            with contextlib.suppress(TypeError):  # it wants other arguments
+                return kind(*arguments)
     return Exception(*arguments)
 
 
@@ -259,18 +223,13 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
     "set": set,
     "frozenset": frozenset,
     "deque": deque,
-    "bounded": lambda content: deque(*content),
     "dict": dict,
     "OrderedDict": OrderedDict,
-    "defaultdict": lambda content: defaultdict(_MAKERS[content[0]], content[1]),
     "Counter": lambda pairs: Counter(dict(pairs)),
     "bytes": bytes.fromhex,
     "bytearray": bytearray.fromhex,
     "complex": lambda parts: complex(*parts),
     "range": lambda parts: range(*parts),
-    "keys": lambda keys: dict.fromkeys(keys).keys(),
-    "values": lambda values: dict(enumerate(values)).values(),
-    "items": lambda pairs: dict(pairs).items(),
     "error": _error,
     **{name: _of_library(module, name) for module, name in LIBRARY},
     "Fraction": _fraction,
@@ -279,15 +238,16 @@ _FROM_CONTENT: dict[str, Callable[[Any], Any]] = {
 
 
 def outcome_of_call(
-    function: Callable[..., Any], arguments: str, *, is_tested: bool, iterator_limits: tuple[float, int]
+    function: Callable[..., Any], arguments: str, *, is_tested: bool, num_characters: int
 ) -> tuple[str, BaseException | None]:
     """Call the function; returns what came of it as text, and the exception that it raised, if any.
 
     The text is `["value", value]`, `["not plain", its type]`, `["raised", error]`, or nothing where the run must end by
     the exception alone. Test code may look at more than the value: if `is_tested`, an exception is told, and as a third
-    item the arguments that the call changed in place, `[[number, value], ...]`. Iterators are left at their limits, see
-    `_limit_iterators`.
+    item the arguments that the call changed in place, `[[number, value], ...]`. Iterators are left behind so many
+    characters of all together: some have no end.
     """
+    global _characters_left
     positional, keywords = from_text(arguments)
     given = [*positional, *keywords.values()] if is_tested else []
     before = list(map(_text_of, given))
@@ -297,7 +257,7 @@ def outcome_of_call(
         value = function(*positional, **keywords)
     except BaseException as error:  # untrusted
         raised = error
-    _limit_iterators(*iterator_limits)
+    _characters_left = num_characters
     if raised is not None and not (is_tested and isinstance(raised, (Exception, SystemExit))):
         return "", raised
     try:
@@ -316,18 +276,3 @@ def _changes_text(values: list[Any], before: list[str]) -> str:
     after = map(_text_of, values)
     changes = [f"[{at}, {now}]" for at, (now, old) in enumerate(zip(after, before, strict=True)) if now != old]
     return f", [{', '.join(changes)}]" if changes else ""
-
-
-def _limit_iterators(max_s: float, num_characters: int) -> None:
-    """Leave iterators after so many CPU seconds from now, or so much text of all together: some have no end."""
-    global _characters_left
-    _characters_left = num_characters
-    signal.signal(signal.SIGPROF, _on_time)
-    signal.setitimer(signal.ITIMER_PROF, max(max_s, 1e-3))
-
-
-def _on_time(*_: object) -> None:
-    global _is_late
-    _is_late = True
-    if _num_reading:  # it may be stuck between two items
-        raise _LateError

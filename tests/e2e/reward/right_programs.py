@@ -16,21 +16,9 @@ _READING = {
     """,
     "iter_readline": "import sys\nfor line in iter(sys.stdin.readline, ''): print(line.rstrip()[::-1])",
     "open_0": "print(*map(sum, (map(int, line.split()) for line in open(0))))",
-    "open_0_bytes": "with open(0, 'rb') as file: print(file.readlines(), file.closed)\nprint(file.closed)",
     "fdopen": "import os\nprint(*os.fdopen(0), sep='|')",
     "dev_stdin": "print(open('/dev/stdin').read().split())",
     "fileinput": "import fileinput\nfor line in fileinput.input(): print(fileinput.lineno(), line, end='')",
-    "readinto": """
-        import sys
-        room = bytearray(5)
-        print(sys.stdin.buffer.readinto(room), room, sys.stdin.buffer.read1())
-    """,
-    "os_read": """
-        import os
-        parts = []
-        while part := os.read(0, 4): parts.append(part)
-        print(b"".join(parts), len(parts))
-    """,
     "fast_input": """
         import io, os
         input = io.BytesIO(os.read(0, os.fstat(0).st_size)).readline
@@ -38,15 +26,9 @@ _READING = {
     """,
     "mmap": "import mmap\nwith mmap.mmap(0, 0, access=mmap.ACCESS_READ) as m: print(m.readline(), m.find(b'8'))",
     "read_twice": "import sys\nprint(len(sys.stdin.read()), sys.stdin.seek(0), len(sys.stdin.read()))",
-    "reconfigured_stdin": """
-        import sys
-        sys.stdin.reconfigure(encoding='latin-1', newline='')
-        print(ascii(sys.stdin.read()))
-    """,
     "select": "import select, sys\nprint(select.select([sys.stdin], [], [], 5)[0] == [sys.stdin], input())",
 }
 _WRITING = {
-    "print_end": "print(1, 2, sep='', end='|')\nprint(3, flush=True, end='')",
     "print_and_os_write": "import os\nprint(1, flush=True)\nos.write(1, b'2\\n')\nprint(3)",
     "print_and_buffer": "import sys\nprint(1)\nsys.stdout.flush()\nsys.stdout.buffer.write(b'2\\n')\nprint(3)",
     "dev_stdout": "print(1, flush=True)\nopen('/dev/stdout', 'w').write('2\\n')\nprint(3)",
@@ -57,13 +39,7 @@ _WRITING = {
         atexit.register(lambda: os.write(1, sys.stdout.getvalue().encode()))
         print(7)
     """,
-    "redirected": """
-        import contextlib, io
-        with contextlib.redirect_stdout(io.StringIO()) as kept: print("inner")
-        print(kept.getvalue().upper())
-    """,
     "reconfigured": "import sys\nsys.stdout.reconfigure(line_buffering=True, newline='\\r\\n')\nprint('a')\nprint('b')",
-    "latin_1": "import sys\nsys.stdout.reconfigure(encoding='ascii', errors='backslashreplace')\nprint('\\xe9\\u20ac')",
     "unicode": "print('\\N{GREEK SMALL LETTER PI} \\U0001f600 \\u05d0')",
     "dup2": """
         import os
@@ -73,41 +49,12 @@ _WRITING = {
         os.dup2(kept, 1)
         print(open("f").read())
     """,
-    "memory_handler": """
-        import logging, logging.handlers, sys
-        target = logging.StreamHandler(sys.stdout)
-        logging.getLogger().addHandler(logging.handlers.MemoryHandler(99, target=target))
-        logging.warning("kept until the end")
-    """,
     "900_kib_in_lines": "for number in range(140_000): print(number)",
     "900_kib_flushed": "for number in range(900): print('x' * 1023, flush=True)",
 }
 _ENDING = {
     "finalize_now": "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, print, 'gone')\ndel a\nprint('main')",
-    "weak_callback": """
-        import weakref
-        class A: pass
-        a = A()
-        r = weakref.ref(a, lambda _: print('dead'))
-        a = None
-        print(r())
-    """,
-    "del_of_cycle": """
-        import gc
-        class A:
-            def __del__(self): print('del')
-        a = A()
-        a.me = a
-        del a
-        print(gc.collect() > 0)
-    """,
     "generator_left": "def g():\n    try: yield 1\n    finally: print('closed')\nkept = g()\nprint(next(kept))",
-    "exit_in_with": """
-        import contextlib
-        with contextlib.ExitStack() as s:
-            s.callback(print, 'left')
-            raise SystemExit
-    """,
     "exception_hook": "import sys\nsys.unraisablehook = lambda u: print(type(u.exc_value))\n"
     "class A:\n    def __del__(self): 1 / 0\nA()",
 }
@@ -132,19 +79,6 @@ _WAITING = {
         threading.Thread(target=time.sleep, args=(99,), daemon=True).start()
         print(7)
     """,
-    "queue": """
-        import queue, threading
-        todo, done = queue.Queue(2), queue.PriorityQueue()
-        def work():
-            while (item := todo.get()) is not None: done.put(-int(item))
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for t in threads: t.start()
-        for item in open(0).read().split() + [None] * 4: todo.put(item)
-        for t in threads: t.join()
-        print([done.get() for _ in range(done.qsize())])
-    """,
-    "thread_pool": "from multiprocessing.pool import ThreadPool\nprint(ThreadPool(3).starmap(pow, [(2, 3), (3, 2)]))",
-    "dummy": "from multiprocessing.dummy import Pool, Lock\nwith Pool(3) as p, Lock(): print(p.map(len, ['a', 'bc']))",
     "asyncio_stdout": """
         import asyncio, sys
         async def main():
@@ -161,20 +95,6 @@ _WAITING = {
             print(await asyncio.gather(*(asyncio.sleep(0.01 * n, n) for n in (2, 1))))
         asyncio.run(main())
     """,
-    "async_generator": """
-        import asyncio
-        async def numbers():
-            try:
-                for n in range(3): yield n
-            finally: print("closed")
-        async def main():
-            async for n in numbers():
-                if n: break
-            queue = asyncio.Queue()
-            asyncio.get_running_loop().call_later(0.01, queue.put_nowait, n)
-            print(await asyncio.wait_for(queue.get(), 5))
-        asyncio.run(main())
-    """,
     "signals": """
         import signal, time
         signal.signal(signal.SIGALRM, lambda number, frame: print("alarm"))
@@ -183,20 +103,10 @@ _WAITING = {
         signal.signal(signal.SIGUSR1, lambda number, frame: print("raised"))
         signal.raise_signal(signal.SIGUSR1)
     """,
-    "timeout_by_signal": """
-        import signal
-        def stop(number, frame): raise TimeoutError
-        signal.signal(signal.SIGALRM, stop)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        try:
-            for number in iter(int, 1): pass
-        except TimeoutError: print("stopped")
-    """,
 }
 _LONG_INPUT = {
     "sum": "print(sum(map(int, open(0).read().split())))",
     "echo": "import sys\nsys.stdout.write(sys.stdin.read())",
-    "echo_bytes": "import shutil, sys\nshutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)",
     "echo_os": "import os\nwhile part := os.read(0, 1 << 16): os.write(1, part)",
     "numpy": """
         import sys

@@ -23,14 +23,11 @@ def fenced(code: str) -> str:
     [
         (["compile_error"], -1.0, "compile_error"),
         (["passed", "runtime_error"], -0.6, "runtime_error"),
-        (["wrong", "runtime_error"], -0.6, "runtime_error"),
         (["wrong", "wrong", "wrong", "wrong"], -0.3, "fail"),
         (["passed", "wrong", "wrong", "wrong"], 0.025, "fail"),  # -0.3 + 1.3 / 4
         (["passed", "passed", "wrong", "wrong"], 0.35, "fail"),
-        (["passed", "passed", "passed", "wrong"], 0.675, "fail"),
         (["passed", "passed", "passed", "passed"], 1.0, "pass"),
         (["passed", "time_out"], -0.6, "time_out"),
-        (["wrong", "memory_limit"], -0.6, "memory_limit"),
         (["output_limit"], -0.6, "output_limit"),
         (["passed", "infra_error"], None, "infra_error"),
     ],
@@ -108,11 +105,6 @@ def test_solution_budget_bounds_many_slow_tests() -> None:
     )
     assert result.outcome == "time_out"
     assert 1 <= result.num_passed <= 3
-
-
-def test_infinite_loop_stops_at_the_first_test() -> None:
-    result = score_response(SUM, fenced("while True: pass"), Limits(test_s=0.5))
-    assert (result.score, result.detail) == (-0.6, "test 0: no end within 0.5 s")
 
 
 @pytest.mark.parametrize(("stdin", "outcome"), [("1", "fail"), ("EXPECTED-7391", "pass")])

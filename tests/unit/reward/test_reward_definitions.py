@@ -19,16 +19,8 @@ def in_blocks(*blocks: str) -> str:
         (GCD, "assert gcd(12, 18) == 6\nresult = gcd(7, 5)\n"),
         (METHOD, "sol = Solution()\nprint(sol.gcd(12, 18))\n"),
         (GCD, "gcd(12, 18) -> 6\n"),
-        (GCD, "def main():\n    gcd = 3\n    gcd == 3\n"),
-        ("from math import gcd\n", "import math\nprint(gcd(1, 2))\n"),
         (METHOD, "gcd = Solution().gcd\nprint(gcd(12, 18))\n"),
         (GCD, "import solution\ngcd = solution.gcd\n"),
-        ("import math\ngcd = math.gcd\n", "print(gcd(1, 2))\n"),
-        (GCD, "import solution\ns = solution.Solution()\ngcd = s.gcd\n"),
-        ("gcd = int.__rmod__\n", "gcd = x[0](1).gcd\n"),
-        ("import math as m\ngcd = m.gcd\n", "print(gcd(1, 2))\n"),
-        ("TABLE = {1: 2}\ngcd = TABLE.gcd\n", "print(gcd(1, 2))\n"),
-        ("from functools import cache\nimport math as m\ngcd = cache(m.gcd)\n", "print(gcd(1, 2))\n"),
         ("gcd = lambda a, b: 1\n", "gcd: int\nx: int = gcd(1, 2)\n"),
         ("first, gcd = lambda a: 1, lambda a, b: 2\n", "print(gcd(1, 2))\n"),
         ("async def gcd(a, b):\n    return 1\n", "gcd += 1\n"),
@@ -47,38 +39,30 @@ def test_the_last_block_that_defines_the_wanted_name_counts(first: str, second: 
 
 @pytest.mark.parametrize(
     "last",
-    [
-        "def gcd(a, b):\n    return 2\n",
-        "def gcd(a, b):\n    return (\n",  # cut short, or wrong
-        "gcd = lambda a, b: (\n",
-        "class Solution:\n    def gcd(self, a, b):\n        return (\n",
-        "class gcd:\n    pass\n",
-    ],
-)
+    ["def gcd(a, b):\n    return 2\n", "gcd = lambda a, b: (\n", "class gcd:\n    pass\n",
+     "class Solution:\n    def gcd(self, a, b):\n        return (\n"],  # cut short, or wrong
+)  # fmt: skip
 def test_the_last_of_those_that_define_the_wanted_name_counts(last: str) -> None:
     assert extract_code(in_blocks(GCD, "print(gcd(1, 2))\n", last), "gcd") == last
 
 
 @pytest.mark.parametrize(
-    "block", ["# gcd(12, 18) -> 6\n", "\n\t# one\r\n\n  # two", ">>> gcd(12, 18)\n6\n", "# use\n\n  >>> gcd(1, 1)\n"]
-)
-def test_comments_and_sessions_are_no_code(block: str) -> None:
+    "block",
+    ["# gcd(12, 18) -> 6\n", "\n\t# one\r\n\n  # two", ">>> gcd(12, 18)\n6\n", "# use\n\n  >>> gcd(1, 1)\n",
+     "!pip install numpy\n", "# once\n%pip install numpy\n\n  $ ls\n"],
+)  # fmt: skip
+def test_comments_sessions_and_commands_are_no_code(block: str) -> None:
     for names in ((), ("gcd",)):
         assert extract_code(in_blocks(GCD, block), *names) == GCD
         assert extract_code(in_blocks(block), *names) is None
         assert extract_code(f"```\n{GCD}```\nSo:\n```python\n{block}```", *names) == GCD
-
-
-@pytest.mark.parametrize("code", ["x = 1  # one\n", '"""\n>>> x\n"""\n', "x = (1\n>>> 2)\n", "#\n\nx\n", "x"])
-def test_code_may_hold_comments_and_sessions(code: str) -> None:
-    assert extract_code(in_blocks(code)) == code
+    for code in ("x = 1  # one\n", '"""\n>>> x\n"""\n', "!pip install numpy\nx = 1\n"):
+        assert extract_code(in_blocks(code)) == code
 
 
 @pytest.mark.parametrize(
     "use",
     [
-        "from solution import gcd\nassert gcd(12, 18) == 6\n",
-        "import gcd\nprint(gcd.gcd(1, 2))\n",
         "gcd = gcd(12, 18)\nprint(gcd)\n",
         "def gcd(a, b): ...\n",
         'async def gcd(a, b):\n    """Greatest."""\n    raise NotImplementedError("yet")\n',
@@ -104,10 +88,3 @@ def test_what_shows_values_is_taken_only_where_there_is_nothing_else(shown: str)
 def test_output_in_a_block_without_a_language_replaces_no_program(shown: str) -> None:
     assert extract_code(f"```\n{GCD}```\nIt prints\n```\n{shown}```") == GCD
     assert extract_code(in_blocks(GCD, shown)) == shown, "what is called Python may be a program with a mistake"
-
-
-@pytest.mark.parametrize("block", ["!pip install numpy\n", "# once\n%pip install numpy\n\n  $ ls\n"])
-def test_commands_are_no_code(block: str) -> None:
-    assert extract_code(in_blocks(GCD, block)) == GCD
-    assert extract_code(in_blocks(block)) is None
-    assert extract_code(in_blocks(f"{block}x = 1\n")) == f"{block}x = 1\n"

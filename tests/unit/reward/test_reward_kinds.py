@@ -55,9 +55,8 @@ def test_answer_does_not_change_what_assertions_mean() -> None:
     assert score(["assert size(1) == sys.maxsize"], "import sys\ndef size(x): return sys.maxsize").outcome == "pass"
 
 
-@pytest.mark.parametrize("first", ["", "assert f(3) == 9\n"])
-def test_tests_run_as_the_main_program(first: str) -> None:
-    test = f"{first}def test():\n    assert f(4) == 16\nif __name__ == '__main__':\n    test()"
+def test_tests_run_as_the_main_program() -> None:
+    test = "def test():\n    assert f(4) == 16\nif __name__ == '__main__':\n    test()"
     assert score([test], "def f(x): return x * x").outcome == "pass"
     assert score([test], "def f(x): return 9").outcome == "fail"
 
@@ -67,10 +66,7 @@ def test_tests_run_as_the_main_program(first: str) -> None:
     [
         ("def helper(a):\n    g = a + 1\n    return g\nassert f(1) == 1 and g([1, 2]) == 3", "f"),
         ("assert sum(g for g in [1, 2]) == 3\nassert g([1, 2]) == 3", None),
-        ("class T:\n    def g(self): return g([1, 2])\nassert (f(1), T().g()) == (1, 3)", "f"),
         ("def helper(g):\n    return g([1, 2])\nassert helper(g) == 3", None),
-        ("def set_up():\n    global y\n    y = 3\nset_up()\nassert g([1, 2]) == y", None),
-        ("def check(string):\n    return string.upper()\nassert check(str(g([3]))) == '3'", None),
     ],
 )
 def test_a_name_of_the_answer_may_be_another_elsewhere(test: str, fn_name: str | None) -> None:
@@ -79,86 +75,54 @@ def test_a_name_of_the_answer_may_be_another_elsewhere(test: str, fn_name: str |
 
 
 def test_calls_of_one_test_share_its_time() -> None:
-    tests = ["for _ in range(50): assert f(1) == 1"]
+    tests = ["for _ in range(10_000): assert f(1) == 1"]
     slow = "import time\ndef f(x):\n    time.sleep(0.2)\n    return x"
     assert score(tests, slow, test_s=0.7).outcome == "time_out"
+    assert score(tests, "def f(x): return x", test_s=0.2).outcome == "time_out", "each call counts"
 
 
-@pytest.mark.parametrize(
-    ("test", "right", "wrong"),
-    [
-        ("assert f(2) == 4", "import numpy as np\ndef f(x): return np.int64(x * 2)", "np.int64(x)"),
-        ("assert list(f(3)) == [0, 1, 2]", "def f(x): yield from range(x)", "iter([])"),
-        ("assert f(3) == [0, 1, 2]", "def f(x): return list(range(x))", "(i for i in range(x))"),  # types are kept
-        ("assert next(f(3)) == 3", "import itertools\ndef f(x): return itertools.count(x)", "iter([x + 1])"),
-        ("assert set(f({1: 2})) == {1}", "def f(d): return d.keys()", "x.values()"),
-        ("assert f({1: 2}) == {1: 2}.items()", "def f(d): return d.items()", "x.keys()"),
-        ("assert f(3) == range(3)", "def f(x): return range(x)", "[0, 1, 2]"),
-        ("x = [[3, 1]]\nrow = x[0]\nf(x)\nassert row == [1, 3]", "def f(x): x[0].sort()", "x[0]"),
-        ("t = (0, [1])\nf(t)\nassert t == (0, [1, 2])", "def f(t): t[1].append(2)", "x"),
-        ("d = {}\nf(d)\nassert d == {1: 2}", "def f(d): d[1] = 2", "{1: 2}"),
-        ("s = {1, 2}\nf(s)\nassert s == {2}", "def f(s): s.remove(1)", "x - {1}"),
-        (
-            "from collections import deque\nd = deque([1])\nf(d)\nassert d == deque([1, 2])",
-            "def f(d): d.append(2)",
-            "x",
-        ),
-        ("assert f('aab')['a'] == 2 and f('b')['missing'] == 0", "from collections import Counter as f", "{'a': 2}"),
-        (
-            "c = f('aab')\nassert c['z'] == [] and c == {'z': []}",
-            "from collections import defaultdict\ndef f(x): return defaultdict(list)",
-            "{}",
-        ),
-        (
-            "from collections import Counter\nc = Counter('ab')\nf(c)\nassert c == Counter('a') and c['b'] == 0",
-            "def f(c): del c['b']",
-            "x",
-        ),
-        (
-            "from decimal import Decimal\nassert f(Decimal('0.1')) == Decimal('0.3')",
-            "def f(x): return x * 3",
-            "float(x) * 3",
-        ),
-        (
-            "x = [[1]]\ntry:\n    f(x)\nexcept KeyError:\n    assert x == [[1, 2]]\nelse:\n    assert False",
-            "def f(x):\n    x[0].append(2)\n    raise KeyError",
-            "{}[1]",
-        ),
-        (
-            "from collections import OrderedDict\nassert f({'b': 2, 'a': 1}) == OrderedDict([('a', 1), ('b', 2)])",
-            "from collections import OrderedDict\ndef f(x): return OrderedDict(sorted(x.items()))",
-            "__import__('collections').OrderedDict(x)",
-        ),
-        (
-            "from collections import OrderedDict\nassert f(OrderedDict(a=1, b=2)) == ('a', 1)",
-            "def f(x): return x.popitem(last=False)",
-            "x.popitem()",
-        ),
-        (
-            "def brute(xs: List[int], *rest: Optional[Any]) -> int: return sum(xs)\nassert f([1, 2]) == brute([1, 2])",
-            "def f(x): return sum(x)",
-            "x[0]",
-        ),
-        (
-            "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Case:\n"
-            "    given: list\n    wanted: int\nfor case in [Case([1, 2], 3)]: assert f(case.given) == case.wanted",
-            "def f(x): return sum(x)",
-            "x[0]",
-        ),
-        ("assert candidate([1, 2]) == 3", "class Solution:\n    def f(self, x: 'List[int]'): return sum(x)", "x[0]"),
-        ("assert f([1, 2]) == 3", "def f(x: List[int]) -> int: return reduce(operator.add, x)", "x[0]"),
-        (
-            "from collections import deque\nd = deque([1], 2)\nassert f([d, deque([], 2)]).maxlen == 2 and len(d) == 2",
-            "from collections import deque\ndef f(x):\n    x[0].append(3)\n    return deque([1], x[1].maxlen)",
-            "x[0].append(3) or type(x[0])()",
-        ),
-        ("assert f('7') == datetime.strptime('7', '%d')", "def f(x): return datetime(1900, 1, int(x))", "x"),
-        ("assert f(7) == datetime.datetime(1900, 1, 7)", "def f(x): return datetime(1900, 1, x)", "x"),
-        ("assert f(1) == pytest.approx(0.1 + 0.9)", "def f(x): return x", "x + 1"),
-        ("with pytest.raises(KeyError): f(1)", "def f(x): return {}[x]", "x"),
-        ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
-    ],
-)
+# Test code, a right answer, and what a wrong one returns.
+SEEN = [
+    ("assert f(2) == 4", "import numpy as np\ndef f(x): return np.int64(x * 2)", "np.int64(x)"),
+    ("assert list(f(3)) == [0, 1, 2]", "def f(x): yield from range(x)", "iter([])"),
+    ("assert f(3) == [0, 1, 2]", "def f(x): return list(range(x))", "(i for i in range(x))"),  # types are kept
+    ("assert next(f(3)) == 3", "import itertools\ndef f(x): return itertools.count(x)", "iter([x + 1])"),
+    ("assert list(map(len, f(90))) == [10_000] * 90", "def f(x): return ('x' * 10_000 for _ in range(x))", "iter('x')"),
+    ("g = f(1)\nassert (next(g), next(g)) == (1, 2)",
+     "def f(x):\n    yield x\n    yield x + 1\n    while True: yield 'x' * 10_000", "iter([x, x])"),
+    ("g = f(1)\nassert (next(g), next(g)) == (1, 2)",
+     "def f(x):\n    yield 1\n    yield 2\n    while True: yield 'x' * (x := 4 * x)", "iter([x])"),
+    ("assert set(f({1: 2})) == {1}", "def f(d): return d.keys()", "x.values()"),
+    ("assert f(3) == range(3)", "def f(x): return range(x)", "[0, 1, 2]"),
+    ("x = [[3, 1]]\nf(x)\nassert x == [[1, 3]]", "def f(x): x[0].sort()", "x[0]"),
+    ("t = (0, [1])\nf(t)\nassert t == (0, [1, 2])", "def f(t): t[1].append(2)", "x"),
+    ("d = {}\nf(d)\nassert d == {1: 2}", "def f(d): d[1] = 2", "{1: 2}"),
+    ("s = {1, 2}\nf(s)\nassert s == {2}", "def f(s): s.remove(1)", "x - {1}"),
+    ("from collections import deque\nd = deque([1])\nf(d)\nassert d == deque([1, 2])", "def f(d): d.append(2)", "x"),
+    ("b = bytearray(b'ab')\nf(x=b)\nassert b == b'ba'", "def f(x): x.reverse()", "x[::-1]"),
+    ("s = [0]\nassert f(s) == [0] and f(s) is not s", "def f(x): return x[:]", "None"),
+    ("s = [3, 1]\nassert f(s) == 1", "def f(x): return min(x)", "x.append(x) or 1"),
+    ("s = [3, 1]\nassert f(s) == 1", "def f(x): return min(x)", "x.append(object()) or 1"),
+    ("s = [1, 2]\nf(s)\nassert str(s) == '[1.0, 2.0]'", "def f(x): x[:] = map(float, x)", "x"),
+    ("x = [[1]]\ntry:\n    f(x)\nexcept KeyError:\n    assert x == [[1, 2]]\nelse:\n    assert False",
+     "def f(x):\n    x[0].append(2)\n    raise KeyError", "{}[1]"),
+    ("assert f('aab')['a'] == 2 and f('b')['missing'] == 0", "from collections import Counter as f", "{'a': 2}"),
+    ("from collections import Counter\nc = Counter('ab')\nf(c)\nassert c == Counter('a') and c['b'] == 0",
+     "def f(c): del c['b']", "x"),
+    ("from collections import OrderedDict\nassert f(OrderedDict(a=1, b=2)) == ('a', 1)",
+     "def f(x): return x.popitem(last=False)", "x.popitem()"),
+    ("from decimal import Decimal\nassert f(Decimal(1)) == Decimal(3)", "def f(x): return x * 3", "str(x)"),
+    ("from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Case:\n"
+     "    given: list\nassert f(Case([1, 2]).given) == 3", "def f(x): return sum(x)", "x[0]"),
+    ("assert candidate([1, 2]) == 3", "class Solution:\n    def f(self, x: 'List[int]'): return sum(x)", "x[0]"),
+    ("assert f(7) == datetime.datetime(1900, 1, 7)", "def f(x): return datetime(1900, 1, x)", "x"),
+    ("from math import *\nassert isclose(f(1), pi)", "from math import pi\ndef f(x): return pi", "x"),
+    ("assert f(1) == pytest.approx(0.1 + 0.9)", "def f(x): return x", "x + 1"),
+    ("with pytest.raises(KeyError): f(1)", "def f(x): return {}[x]", "x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("test", "right", "wrong"), SEEN)
 def test_what_test_code_may_see_of_a_call(test: str, right: str, wrong: str) -> None:
     assert score([test], right, "f").outcome == "pass"
     assert score([test], f"import numpy as np\ndef f(x): return {wrong}", "f").outcome == "fail"
@@ -191,13 +155,9 @@ def test_the_import_of_a_module_is_not_the_answers_time() -> None:
 
 
 def test_what_interpreters_define_is_not_the_answers() -> None:
-    tests = ["cases = [lambda: f(1) == 2, lambda: f(2) == 3]\nassert all(case() for case in cases)"]
-    assert score(tests, "def f(x): return 0\ndef all(x): return True", "f").outcome == "fail"
+    tests = ["if not all([f(1) == 2, f(2) == 3]):\n    exit(1)"]
+    assert score(tests, "def f(x): return 0\ndef all(x): return True\ndef exit(x): pass", "f").outcome == "fail"
     assert score(tests, "def f(x): return x + 1", "f").outcome == "pass"
-    for end in ("exit", "quit"):
-        tests = [f"if f(2) != 4:\n    {end}(1)\nassert f(1) == 1"]
-        assert score(tests, f"def f(x): return 1\ndef {end}(code=0): pass", "f").outcome == "fail"
-        assert score(tests, "def f(x): return x * x", "f").outcome == "pass"
 
 
 @pytest.mark.parametrize("file_bytes", [16 << 20, 1 << 20])  # the latter is less than the arguments have
@@ -217,28 +177,15 @@ def test_many_short_calls_take_the_time_of_the_answers_own_code() -> None:
         assert score(many, code, "f", test_s=1.2).outcome == "time_out"
 
 
-def test_calls_that_take_no_time_have_an_end() -> None:
-    assert (
-        score(["for _ in range(10_000): assert f(1) == 1"], "def f(x): return x", "f", test_s=0.2).outcome == "time_out"
-    )
-
-
-@pytest.mark.parametrize("hidden", ["try: f(1)\nexcept BaseException: pass", "try: f(1)\nexcept: pass"])
-def test_the_end_of_the_answer_cannot_be_hidden(hidden: str) -> None:
-    answer = "import os\ndef f(x): return x if x else os._exit(0)"
-    assert (
-        score(
-            [hidden.replace("f(1)", "assert f(0) == 0") + "\nassert f(1) == 1\nassert f(3) == 3"], answer, "f"
-        ).outcome
-        != "pass"
-    )
+def test_the_end_of_the_answer_cannot_be_hidden() -> None:
+    test = "try: assert f(0) == 0\nexcept BaseException: pass\nassert f(1) == 1\nassert f(3) == 3"
+    assert score([test], "import os\ndef f(x): return x if x else os._exit(0)", "f").outcome == "runtime_error"
 
 
 @pytest.mark.parametrize(
     "test",
     [
         "cases = [(1, 2), (3, 4)]\nassert all(map(lambda c: f(c[0]) == c[1], cases))",
-        "for right in map(lambda c: f(c) == 2, [1]): assert right",
         "assert not any(map(lambda c: f(c) != 2, [1]))",
     ],
 )

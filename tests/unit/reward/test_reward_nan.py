@@ -22,10 +22,8 @@ def outcome(test: str, body: str) -> tuple[str, str]:
     [
         ("if abs(f(3) - 2.5) > 1e-6: raise ValueError", "2.5", "nan"),
         ("if abs(f(3) - 2.5) > 1e-6: raise ValueError", "2.5", "complex(nan, 0)"),
-        ("try:\n    assert not abs(f(3) - 4) > 1e-6\nexcept Exception: pass\nassert f(3)", "4", "nan"),
         (f"r = f([1, 2, 5], 2)\ne = [1.5, 3.5]\n{SHAPE}", "[1.5, 3.5]", "[nan] * (len(x) - more[0] + 1)"),
         (f"r = f([[1, 2]])\ne = [[1], [2]]\n{ROWS}", "[[1], [2]]", "[[nan] * len(x) for _ in x[0]]"),
-        (f"r = f(2, 3)\ne = [[0, 1, 4]] * 2\n{ROWS}", "[[0, 1, 4]] * 2", "[[nan] * more[0]] * x"),
         ("r = f([1])\nif max(abs(r[k] - 1) for k in ('mean', 'max')) > 1e-6: raise ValueError",
          "{'mean': 1, 'max': 1}", "{'mean': nan, 'max': nan}"),
         ("import numpy as np\nr = np.array(f(3, 2))\nassert r.shape == (3, 2)\nassert not np.any(np.abs(r - 1) > 1e-9)",
@@ -50,7 +48,6 @@ def test_nan_put_into_an_argument_is_wrong_too() -> None:
     "test",
     [
         "import math\nassert math.isnan(f(3))",
-        "from math import isnan\nassert isnan(f(3))",
         "assert str(f(3)) == 'nan'",
         "import numpy as np\nassert np.allclose(f(3), np.nan, equal_nan=True)",
     ],

@@ -95,11 +95,8 @@ def test_tasks_whose_scorers_pass_what_is_wrong_are_refused(task: str, tmp_path:
     data = reasoning_gym.create_dataset(task, seed=3, size=4)
     passed = 0
     for entry in data:
-        wrong = (
-            f"-{entry['answer']}"
-            if task == "gsm_symbolic"
-            else {"game_of_life_halting": "no idea"}.get(task, FORGEABLE[task])
-        )
+        forged = {"gsm_symbolic": f"-{entry['answer']}", "game_of_life_halting": "no idea"}
+        wrong = forged.get(task, FORGEABLE[task])
         truth = json.dumps({"task": task, "config": {}, "entry": entry})
         passed += wrong != entry["answer"] and grade_puzzle(truth, f"<answer>{wrong}</answer>")[0] == "pass"
         with pytest.raises(ValueError, match=f"problem 7: reasoning-gym's scorer of {task} gives full points to "):

@@ -1,12 +1,9 @@
-import contextlib
 import gzip
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
-import psutil
 import pytest
 
 from reward.score import main
@@ -41,34 +38,12 @@ def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
     )
     assert (result.returncode, result.stderr) == (0, "")
     rows = [json.loads(line) for line in result.stdout.splitlines()]
-    assert rows == [
-        {
-            "problem_id": 1,
-            "score": 1.0,
-            "outcome": "pass",
-            "num_passed": 1,
-            "num_tests": 1,
-            "detail": "",
-            "feedback": "",
-        },
-        {
-            "problem_id": "add",
-            "score": -0.3,
-            "outcome": "fail",
-            "num_passed": 0,
-            "num_tests": 1,
-            "detail": "test 0: wrong answer",
-            "feedback": "It runs, but fails 1 of 1 tests, test 1 first.",
-        },
-        {
-            "problem_id": "add",
-            "score": -1.0,
-            "outcome": "compile_error",
-            "num_passed": 0,
-            "num_tests": 1,
-            "detail": "no code found",
-            "feedback": "There is no program in it.",
-        },
+    names = ("problem_id", "score", "outcome", "num_passed", "num_tests", "detail", "feedback")
+    wrong = "It runs, but fails 1 of 1 tests, test 1 first."
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (1, 1.0, "pass", 1, 1, "", ""),
+        ("add", -0.3, "fail", 0, 1, "test 0: wrong answer", wrong),
+        ("add", -1.0, "compile_error", 0, 1, "no code found", "There is no program in it."),
     ]
 
 
@@ -123,26 +98,3 @@ def test_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert main(["--problems", problems, "--solutions", str(file)]) == 2
         captured = capsys.readouterr()
         assert (captured.out, captured.err.count("\n")) == ("", 1), file
-
-
-def test_a_judge_lost_while_a_problem_is_loaded_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tests = {"test_code": ["n = 0\nwhile n < 10 ** 9:\n    n += 1\nassert f(3) == 4"]}
-    problems = write(tmp_path / "p", [{"problem_id": 7, "input_output": tests}])
-    is_done = threading.Event()
-
-    def kill_judges() -> None:
-        while not is_done.wait(0.2):
-            for child in psutil.Process().children():
-                with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-                    if "judge" in " ".join(child.cmdline()):
-                        child.kill()
-
-    killer = threading.Thread(target=kill_judges)
-    killer.start()
-    try:
-        assert main(["--problems", problems, "--solutions", write(tmp_path / "s", [])]) == 1
-    finally:
-        is_done.set()
-        killer.join()
-    error = capsys.readouterr().err
-    assert error.startswith("error: problem 7: test_code could not be tried") and error.count("\n") == 1

@@ -61,10 +61,9 @@ def test_limits_come_from_reward_kwargs() -> None:
         asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_seconds": 1}))
 
 
-@pytest.mark.parametrize(("name", "advice"), [("url", "reward.sandbox_fusion.url"), ("slots", "num_slots")])
-def test_a_setting_of_the_sandbox_that_does_not_exist_says_what_to_set(name: str, advice: str) -> None:
-    with pytest.raises(ValueError, match=rf"sandbox\.{name}: .*{advice}"):
-        asyncio.run(compute_score("d", answer("return x"), GROUND_TRUTH, sandbox={name: 1}))
+def test_a_setting_of_the_sandbox_that_does_not_exist_says_what_to_set() -> None:
+    with pytest.raises(ValueError, match=r"sandbox\.slots: set one of num_slots"):
+        asyncio.run(compute_score("d", answer("return x"), GROUND_TRUTH, sandbox={"slots": 1}))
 
 
 def test_infra_error_raises() -> None:

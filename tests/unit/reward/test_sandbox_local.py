@@ -23,7 +23,6 @@ REPOSITORY = Path(__file__).parents[3]
         ("input()", "EOFError"),
         ("exit(3)", "exit status 3"),
         ("raise SystemExit('no')", "no"),
-        ("import os\nos.kill(os.getpid(), 9)", "killed by signal 9"),
         ("import torch", "No module named 'torch'"),
         ("open('f', 'wb').write(bytes(17 << 20))", "File too large"),
         ("import os\nos.kill(0, 9)", "killed by signal 9"),  # its own group, not the test's parent
@@ -130,11 +129,6 @@ def wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def test_limits_reject_nonsense() -> None:
-    with pytest.raises(ValueError, match="limit test_s must be a number above 0, got 0"):
-        Limits(test_s=0)
 
 
 def test_no_end_while_compiling_is_a_time_out() -> None:
