@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+import json
 import socket
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +66,41 @@ def letters_job(tiny_llama: Path, letters_task: list[str]) -> list[str]:
         *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=2e-2"),
         "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a run left."""
+
+    output: str
+    steps: list[dict[str, Any]]
+    """Its metrics."""
+    refinements: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def train_letters(start_marked: Callable, letters_job: list[str]) -> Callable[..., Trained]:
+    """Return a function that trains so many steps in a folder, and lets something be done to the job meanwhile."""
+
+    def train(
+        folder: Path, num_steps: int, *overrides: str, meanwhile: Callable = lambda job: None, **options: Any
+    ) -> Trained:
+        from recipe.online_refiner.metrics import MEANING
+        from recipe.online_refiner.run_files import read_rows, refinement_lines
+
+        command = ["-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={folder}/run", *letters_job]
+        command += [f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=99", "trainer.save_freq=-1"]
+        job = start_marked([*command, *overrides], cwd=folder, **options)
+        meanwhile(job)
+        assert job.wait(900) == 0, job.output()[-6000:]
+        assert job.survivors() == []
+        steps = list(read_rows(folder / "run" / "metrics.jsonl"))
+        assert [step["step"] for step in steps] == list(range(1, num_steps + 1))
+        assert all(name in step for step in steps for name in MEANING)
+        refinements = list(map(json.loads, refinement_lines(folder / "run")))
+        return Trained(output=job.output(), steps=steps, refinements=refinements)
+
+    return train
 
 
 @pytest.fixture

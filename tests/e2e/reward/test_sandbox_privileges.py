@@ -96,6 +96,7 @@ def test_root_of_a_default_container(tmp_path: Path, programs: str) -> None:
     assert_all_contained(found)
 
 
+@pytest.mark.slow
 @needs_setpriv
 @on_hostile_programs
 def test_root_without_capabilities(tmp_path: Path, programs: str) -> None:
@@ -105,6 +106,7 @@ def test_root_without_capabilities(tmp_path: Path, programs: str) -> None:
     assert_all_contained(found, run_as_root=True)
 
 
+@pytest.mark.slow
 @needs_setpriv
 @on_hostile_programs
 def test_root_that_may_not_kill_others(tmp_path: Path, programs: str) -> None:

@@ -13,7 +13,7 @@ from recipe.online_refiner.config import attention, checks
 from recipe.online_refiner.config.attention import CRITIC_LIBRARY, choose_attention, chosen_attention
 from recipe.online_refiner.config.checks import Run, check, load
 
-ACTOR, CRITIC = "actor_rollout_ref.model", "critic.model"
+ACTOR = "actor_rollout_ref.model"
 CHOICE = "override_config.attn_implementation"
 LENGTHS = (3, 9, 1, 6)
 
@@ -38,38 +38,27 @@ def error_of(*overrides: str) -> str:
 
 
 def test_pytorchs_attention_where_flash_attention_is_missing(is_installed: bool) -> None:
-    config = composed(f"+{ACTOR}.override_config.rope_theta=5")
+    config = composed(f"+{ACTOR}.override_config.rope_theta=5", "algorithm.adv_estimator=gae")
     line = choose_attention(config)
     assert (line is None) is is_installed
-    assert chosen_attention(config.actor_rollout_ref.model) == (None if is_installed else "sdpa")
-    assert (
-        config.actor_rollout_ref.model.override_config.rope_theta == 5
-        and config.actor_rollout_ref.model.use_remove_padding
-    )
-    assert chosen_attention(config.critic.model) is None, "no critic is trained"
+    attention, library = (None, None) if is_installed else ("sdpa", CRITIC_LIBRARY)
+    for model in (config.actor_rollout_ref.model, config.critic.model):
+        assert chosen_attention(model) == attention
+    assert config.critic.model.external_lib == library and critic_attention.__name__ == CRITIC_LIBRARY
+    assert config.actor_rollout_ref.model.override_config.rope_theta == 5
     assert choose_attention(config) is None, "it is said once"
     if line:
         assert "\n" not in line and f"{ACTOR}.{CHOICE}=sdpa" in line
-
-
-def test_critics_too(is_installed: bool) -> None:
-    config = composed("algorithm.adv_estimator=gae")
-    choose_attention(config)
-    expected = (None, None) if is_installed else ("sdpa", CRITIC_LIBRARY)
-    assert (chosen_attention(config.critic.model), config.critic.model.external_lib) == expected
-    assert critic_attention.__name__ == CRITIC_LIBRARY
+    alone = composed()
+    choose_attention(alone)
+    assert chosen_attention(alone.critic.model) is None, "no critic is trained"
 
 
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        (f"+{ACTOR}.{CHOICE}=eager",),
-        ("trainer.device=cpu",),
-        ("actor_rollout_ref.actor.strategy=veomni",),
-    ],
+    "override", [f"+{ACTOR}.{CHOICE}=eager", "trainer.device=cpu", "actor_rollout_ref.actor.strategy=veomni"]
 )
-def test_what_is_left_alone(is_installed: bool, overrides: tuple[str, ...]) -> None:
-    config = composed(*overrides)
+def test_what_is_left_alone(is_installed: bool, override: str) -> None:
+    config = composed(override)
     before = OmegaConf.to_container(config)
     assert choose_attention(config) is None and OmegaConf.to_container(config) == before
 

@@ -129,11 +129,6 @@ def test_a_dry_run_that_names_its_gpus_needs_none_here(
     assert error_of(config).endswith(" [machine-has-the-workers]")
 
 
-def test_a_run_on_cpus_says_nothing_of_gpus(config: DictConfig) -> None:
-    found = checked(config)
-    assert "memory" not in found.plan.describe(found.config, found.blocks, 4)
-
-
 def test_engines_on_gpus_sleep_by_verls_default() -> None:
     rollout = composed().actor_rollout_ref.rollout
     assert "enable_sleep_mode" not in rollout and can_sleep(rollout)

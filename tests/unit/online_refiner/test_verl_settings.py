@@ -1,6 +1,5 @@
 """verl's settings hold for the refiner as they do for the actor, and its data may be all that verl reads."""
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -71,8 +70,6 @@ def test_the_refiner_reads_its_model_as_the_actor_does(config: DictConfig, tiny_
     assert plan.max_model_len == needed - 1
     assert (plan.refiner_model.hf_config_path, plan.refiner_model.use_shm) == (str(tmp_path), True)
     assert plan.refiner_model.override_config == model.override_config
-    assert plan.refiner_model.override_config.max_position_embeddings == needed - 1
-    assert not Path("/dev/shm/verl-cache", hashlib.md5(str(tiny_llama).encode()).hexdigest()).exists()
 
     shutil.copytree(tiny_llama, tmp_path / "other")
     config.refiner.model_path, config.refiner.max_model_len = str(tmp_path / "other"), None
@@ -124,8 +121,6 @@ def test_replicas_on_sglang(config: DictConfig) -> None:
     assert not plan.refiner_rollout.skip_tokenizer_init, "stop strings need one"
     assert plan.refiner_rollout.engine_kwargs.sglang.tokenizer_path == config.actor_rollout_ref.model.path
     assert plan.max_model_len == checked(on_vllm).plan.max_model_len + 1
-    text = plan.describe(config, run.blocks, run.files.num_prompts)
-    assert "1 sglang replicas, colocated" in text and "1 sglang replicas, colocated, context" in text
 
 
 def test_the_plan_of_servers_of_their_own(config: DictConfig) -> None:
