@@ -26,7 +26,7 @@ NATIVE_CRASH = ["assert -11 == 0", r"\*\*\* SIGSEGV received", "Fatal Python err
 and pytest's last line says so; any other failure counts at once."""
 
 
-LONGEST = ("test_examples.py", "test_megatron_job.py", "test_placements.py")
+LONGEST = ("test_examples.py", "test_main_job.py", "test_megatron_job.py", "test_placements.py")
 """Files that begin before all others: one that begins last has a core to itself, and the other idles."""
 
 
@@ -144,19 +144,38 @@ def _answers(url: str, key: str) -> bool:
     return False
 
 
+@pytest.fixture(scope="session")
+def run_stock(start_marked: Callable) -> Callable[..., list[dict[str, Any]]]:
+    """Return a function that runs stock verl in a folder, and returns its metrics."""
+
+    def run(folder: Path, *overrides: str) -> list[dict[str, Any]]:
+        job = start_marked(
+            [*STOCK_VERL, f"hydra.run.dir={folder}", f"trainer.default_local_dir={folder}/checkpoints", *overrides],
+            environment={"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"},
+            cwd=folder,
+        )
+        assert job.wait(900) == 0, job.output()[-6000:]
+        assert job.survivors() == []
+        return [json.loads(line)["data"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+    return run
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
     """Stock verl's run of the task."""
 
     folder: Path
-    """Its metrics.jsonl, and a checkpoint of every step."""
+    """With a checkpoint of every step."""
+    steps: list[dict[str, Any]]
+    """Its metrics."""
     job: list[str]
     """Overrides of a run that repeats it: the number of workers and of steps, and the rollouts that it kept."""
 
 
 @pytest.fixture(scope="session")
 def stock_on(
-    start_marked: Callable, letters_job: list[str], tmp_path_factory: pytest.TempPathFactory
+    run_stock: Callable, letters_job: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Stock]:
     """Return a function that trains with stock verl on some workers, once for each number of them."""
 
@@ -170,13 +189,6 @@ def stock_on(
             *("skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
             f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}",
         ]
-        started = start_marked(
-            [*STOCK_VERL, f"hydra.run.dir={folder}", f"trainer.default_local_dir={folder}/checkpoints", *job],
-            environment={"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"},
-            cwd=folder,
-        )
-        assert started.wait(600) == 0, started.output()[-6000:]
-        assert started.survivors() == []
-        return Stock(folder=folder, job=job)
+        return Stock(folder=folder, steps=run_stock(folder, *job), job=job)
 
     return train

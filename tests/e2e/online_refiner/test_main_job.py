@@ -39,17 +39,16 @@ def weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
     }
 
 
-def assert_same_numbers(stock: Path, run_dir: Path, killed_at: int = 0) -> None:
+def assert_same_numbers(stock: Any, run_dir: Path, killed_at: int) -> None:
     """Compare advantages and loss of every step with stock verl's.
 
     The line of the step that a killed run had last saved may lack what verl computes after saving.
     """
-    reference = [row["data"] for row in rows(stock / "metrics.jsonl")]
     steps = rows(run_dir / "metrics.jsonl")
     assert [row["step"] for row in steps] == STEPS
     names = ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/score/mean")
     names += tuple(f"critic/advantages/{kind}" for kind in ("mean", "max", "min"))
-    for step, expected in zip(steps, reference, strict=True):
+    for step, expected in zip(steps, stock.steps, strict=True):
         for name in names:
             if step["step"] == killed_at and name.startswith("critic/") and name not in step:
                 continue
@@ -84,7 +83,7 @@ def assert_exported(run_dir: Path, folder: Path) -> None:
 @pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_stock_verl_trains_without_a_gpu(num_workers: int, stock_on: Callable) -> None:
     """Stock verl with the platform's variable and config group: each worker is an FSDP rank, and has a replica."""
-    steps = [row["data"] for row in rows(stock_on(num_workers).folder / "metrics.jsonl")]
+    steps = stock_on(num_workers).steps
     assert [step["training/global_step"] for step in steps] == STEPS
     for step in steps:
         for name in ("actor/pg_loss", "actor/grad_norm", "critic/rewards/mean"):
@@ -109,7 +108,8 @@ class Resumed:
     """A run that was killed at a checkpoint and started again, and stock verl's run of the same job."""
 
     arm: str
-    stock: Path
+    stock: Any
+    """Of conftest.py's ``Stock``."""
     run_dir: Path
     killed: Any
     """The first start, a ``Job`` of conftest.py."""
@@ -147,7 +147,7 @@ def resumed(
     assert second.survivors() == []
     return Resumed(
         arm=request.param,
-        stock=stock.folder,
+        stock=stock,
         run_dir=run_dir,
         killed=first,
         killed_at=killed_at,
@@ -158,7 +158,7 @@ def resumed(
 @pytest.mark.e2e
 def test_it_has_stock_verls_numbers_and_parameters(resumed: Resumed, tmp_path: Path) -> None:
     assert_same_numbers(resumed.stock, resumed.run_dir, resumed.killed_at)
-    assert_same_parameters(resumed.stock, resumed.run_dir)
+    assert_same_parameters(resumed.stock.folder, resumed.run_dir)
     if resumed.arm == WORKER_DIES:  # its checkpoint is of two ranks
         assert_exported(resumed.run_dir, tmp_path / "exported")
 
