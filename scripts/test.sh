@@ -39,8 +39,10 @@ together() {
     OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses "$at_a_time" --dist loadfile --no-loadscope-reorder \
         --durations=15 -m "$chosen and not alone" "$@"
 }
-alone() {
-    .venv/bin/pytest -v --durations=15 -m "$chosen and alone" "$@"
+alone() { # of the files that have such a test, since to import all files takes long
+    local files
+    mapfile -t files < <(grep -rl --include='test_*.py' 'mark\.alone' tests/e2e)
+    .venv/bin/pytest -v --durations=15 -m "$chosen and alone" "${files[@]}" "$@"
 }
 static() {
     .venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check . && .venv/bin/mypy && return
@@ -54,14 +56,14 @@ unit() {
 }
 e2e() {
     run together tests/e2e "$@"
-    run alone tests/e2e "$@"
+    run alone "$@"
 }
 all() { # long tests first, style and types beside them
     static &
     local checks=$!
     run together tests/e2e tests/unit
     run wait $checks
-    run alone tests/e2e
+    run alone
 }
 slow() {
     browser

@@ -1,5 +1,6 @@
 """Shared fixtures: a tiny random Llama, prompts, and subprocesses whose descendants are all accounted for."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from hypothesis import settings
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.smoke.letters import save_llama, save_prompts
 
+gc.disable()  # until all test files are imported, which leaves nothing to collect
+
 # verl chooses its platform once, when it is first imported, whichever test does that.
 for _name, _value in ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
@@ -29,6 +32,12 @@ REPOSITORY = Path(__file__).parents[1]
 MARKER = "ONLINE_REFINER_TEST_RUN"
 RAYS_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """Processes of Ray's own that outlive a killed driver by a minute."""
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but do not look at what the imports have left."""
+    gc.freeze()
+    gc.enable()
 
 
 @dataclass(slots=True, kw_only=True)

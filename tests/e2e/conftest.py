@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+import json
 import socket
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,7 @@ NATIVE_CRASH = ["assert -11 == 0", r"\*\*\* SIGSEGV received", "Fatal Python err
 and pytest's last line says so; any other failure counts at once."""
 
 
-LONGEST = ("test_examples.py", "test_megatron_job.py", "test_placements.py")
+LONGEST = ("test_examples.py", "test_main_job.py", "test_megatron_job.py", "test_placements.py")
 """Files that begin before all others: one that begins last has a core to itself, and the other idles."""
 
 
@@ -64,6 +66,41 @@ def letters_job(tiny_llama: Path, letters_task: list[str]) -> list[str]:
         *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=2e-2"),
         "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a run left."""
+
+    output: str
+    steps: list[dict[str, Any]]
+    """Its metrics."""
+    refinements: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def train_letters(start_marked: Callable, letters_job: list[str]) -> Callable[..., Trained]:
+    """Return a function that trains so many steps in a folder, and lets something be done to the job meanwhile."""
+
+    def train(
+        folder: Path, num_steps: int, *overrides: str, meanwhile: Callable = lambda job: None, **options: Any
+    ) -> Trained:
+        from recipe.online_refiner.metrics import MEANING
+        from recipe.runs.files import read_rows, refinement_lines
+
+        command = ["-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={folder}/run", *letters_job]
+        command += [f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=99", "trainer.save_freq=-1"]
+        job = start_marked([*command, *overrides], cwd=folder, **options)
+        meanwhile(job)
+        assert job.wait(900) == 0, job.output()[-6000:]
+        assert job.survivors() == []
+        steps = list(read_rows(folder / "run" / "metrics.jsonl"))
+        assert [step["step"] for step in steps] == list(range(1, num_steps + 1))
+        assert all(name in step for step in steps for name in MEANING)
+        refinements = list(map(json.loads, refinement_lines(folder / "run")))
+        return Trained(output=job.output(), steps=steps, refinements=refinements)
+
+    return train
 
 
 @pytest.fixture
@@ -107,19 +144,38 @@ def _answers(url: str, key: str) -> bool:
     return False
 
 
+@pytest.fixture(scope="session")
+def run_stock(start_marked: Callable) -> Callable[..., list[dict[str, Any]]]:
+    """Return a function that runs stock verl in a folder, and returns its metrics."""
+
+    def run(folder: Path, *overrides: str) -> list[dict[str, Any]]:
+        job = start_marked(
+            [*STOCK_VERL, f"hydra.run.dir={folder}", f"trainer.default_local_dir={folder}/checkpoints", *overrides],
+            environment={"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"},
+            cwd=folder,
+        )
+        assert job.wait(900) == 0, job.output()[-6000:]
+        assert job.survivors() == []
+        return [json.loads(line)["data"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+    return run
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
     """Stock verl's run of the task."""
 
     folder: Path
-    """Its metrics.jsonl, and a checkpoint of every step."""
+    """With a checkpoint of every step."""
+    steps: list[dict[str, Any]]
+    """Its metrics."""
     job: list[str]
     """Overrides of a run that repeats it: the number of workers and of steps, and the rollouts that it kept."""
 
 
 @pytest.fixture(scope="session")
 def stock_on(
-    start_marked: Callable, letters_job: list[str], tmp_path_factory: pytest.TempPathFactory
+    run_stock: Callable, letters_job: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Stock]:
     """Return a function that trains with stock verl on some workers, once for each number of them."""
 
@@ -133,13 +189,6 @@ def stock_on(
             *("skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
             f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}",
         ]
-        started = start_marked(
-            [*STOCK_VERL, f"hydra.run.dir={folder}", f"trainer.default_local_dir={folder}/checkpoints", *job],
-            environment={"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"},
-            cwd=folder,
-        )
-        assert started.wait(600) == 0, started.output()[-6000:]
-        assert started.survivors() == []
-        return Stock(folder=folder, job=job)
+        return Stock(folder=folder, steps=run_stock(folder, *job), job=job)
 
     return train

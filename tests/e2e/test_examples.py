@@ -7,7 +7,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = sorted(path.parent.name for path in (REPOSITORY / "examples").glob("*/run.sh"))
-OFTEN = "own_recipe"
+OFTEN = "own_verifier"
 
 
 def command(example: str, *overrides: str) -> str:

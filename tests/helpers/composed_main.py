@@ -1,7 +1,7 @@
 """The main config with overrides, without composing it anew for each test (a second)."""
 
-import copy
 import functools
+import pickle
 from pathlib import Path
 
 import yaml
@@ -21,9 +21,14 @@ def base(engine: str | None = None) -> DictConfig:
         return compose("online_refiner", overrides=overrides)
 
 
+@functools.cache
+def _pickled() -> bytes:
+    return pickle.dumps(base())
+
+
 def composed(*overrides: str) -> DictConfig:
     """Return it with overrides as Hydra would set them."""
-    config = copy.deepcopy(base())
+    config: DictConfig = pickle.loads(_pickled())  # a sixth of the time of a deep copy
     OmegaConf.set_struct(config, False)
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")

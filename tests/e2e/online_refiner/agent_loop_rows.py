@@ -10,37 +10,29 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 NUM_GROUPS, GROUP_SIZE = 4, 2
 COLUMNS = {"data_source": "letters", "reward_model": {"ground_truth": "7"}, "extra_info": {"index": 3}}
-FEEDBACK = "No vowel in it. <|im_end|>\ud800"
 
 
-def write_step(
-    step: int, tokenizer: Any, output_number: int = 0, text: str = "abc", unlikely: str = "", **changes: Any
-) -> KVBatchMeta:
+def write_step(step: int, tokenizer: Any, output_number: int = 0, **changes: Any) -> KVBatchMeta:
     """Write the rows of a step as verl's agent loop does, and one row of padding that copies the first.
 
     Args:
         step: Its number.
         tokenizer: The policy's.
         output_number: Of its session, the last part of the keys.
-        text: Of the responses.
-        unlikely: Letters of it that the policy gave a low probability.
         changes: Fields that are unlike those of verl's own agent loops.
     """
     keys, rows = [], []
-    response_ids = [*tokenizer.encode(text), tokenizer.eos_token_id]
+    response_ids = [*tokenizer.encode("abc"), tokenizer.eos_token_id]
     for number in range(NUM_GROUPS * GROUP_SIZE):
         output = AgentLoopOutput(
             prompt_ids=[5, 6],
             response_ids=response_ids,
             response_mask=[1] * len(response_ids),
-            response_logprobs=[-5.0 if tokenizer.decode([one]) in unlikely else -0.1 for one in response_ids],
+            response_logprobs=[-0.1] * len(response_ids),
             reward_score=0.25,
             num_turns=2,
             metrics={"compute_score": 0.1},
-            extra_fields={
-                "from_loop": "x",
-                "reward_extra_info": {"acc": 1, "feedback": FEEDBACK},
-            },
+            extra_fields={"from_loop": "x", "reward_extra_info": {"acc": 1}},
         )
         uid = f"s{step}g{number // GROUP_SIZE}"
         prompt = [{"role": "user", "content": "Write."}]

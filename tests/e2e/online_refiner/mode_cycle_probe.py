@@ -29,16 +29,18 @@ MODES: list[dict[str, str | None]] = [
     {"mode": "penalty", "alignment": "diff"},
     {"mode": "sft"},
 ]
-IN_REWARD: list[dict[str, str | None]] = [
-    {"mode": "penalty", "credit": "in_reward"},
-    {"mode": "lagrangian", "credit": "in_reward"},
-    {"mode": "lagrangian"},
-]
-CYCLES = {
-    "gae": [*MODES, *IN_REWARD, {"mode": "penalty", "target": "in_place"}],
+CYCLES: dict[str, list[dict[str, str | None]]] = {
+    "gae": [
+        *MODES,
+        {"mode": "penalty", "credit": "in_reward"},
+        {"mode": "lagrangian"},
+        {"mode": "penalty", "target": "in_place"},
+    ],
     "grpo": [
-        *(*IN_REWARD, {"mode": "lagrangian", "credit": "return_to_go"}, {"mode": "penalty"}),
-        *({"mode": mode, "target": "in_place"} for mode in ("penalty", "sft")),
+        {"mode": "lagrangian", "credit": "in_reward"},
+        {"mode": "lagrangian"},
+        {"mode": "penalty"},
+        {"mode": "sft", "target": "in_place"},
     ],
     "dapo": MODES,
 }

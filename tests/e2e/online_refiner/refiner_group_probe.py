@@ -18,16 +18,14 @@ from typing import Any
 import psutil
 import ray
 import torch
-from abandoned_requests import abandon, give_up
 from hydra import compose, initialize_config_dir
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.single_controller.ray import ResourcePoolManager
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.pairs import Refinement, Rollout
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine import Refiner, reference_log_probs
-from refiner_worker import client as client_module
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.group import RefinerGroup
 from refiner_worker.prompts import RefinerPrompt
@@ -40,7 +38,6 @@ OVERRIDES = (
     "actor_rollout_ref.rollout.dtype=float32",
     "actor_rollout_ref.rollout.max_num_batched_tokens=2048",
     "refiner.temperature=0",
-    "refiner.skip_reward_at_least=1.0",
     "refiner.draft=ngram",
     "constraint.reward_gate=false",
     "+actor_rollout_ref.model.override_config.max_position_embeddings=1024",
@@ -52,12 +49,10 @@ OVERRIDES = (
 
 async def letters(rollout: Rollout, response_ids: list[int]) -> float:
     """A reward that needs nothing but the token ids."""
-    if rollout.reward < -2:
-        raise ZeroDivisionError("a reward function that fails")
     return sum(token % 2 for token in response_ids) / len(response_ids)
 
 
-def rollouts(tokenizer: Any, num: int, reward: float = 0.0) -> list[Rollout]:
+def rollouts(tokenizer: Any, num: int) -> list[Rollout]:
     """Return rollouts with different prompts."""
     made = []
     for index in range(num):
@@ -70,7 +65,7 @@ def rollouts(tokenizer: Any, num: int, reward: float = 0.0) -> list[Rollout]:
                 messages=messages,
                 prompt_ids=prompt_ids,
                 response_ids=response_ids,
-                reward=reward,
+                reward=0.0,
                 request={},
             )
         )
@@ -119,68 +114,6 @@ async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> li
     await asyncio.sleep(0.3)
     os.kill(pid, signal.SIGKILL)
     return await stage
-
-
-def break_requests(refiner: Refiner, tokenizer: Any, batch: list[Rollout]) -> dict[str, Any]:
-    """Ask for what cannot be: too late, too long, nothing to improve, a reward function that fails."""
-    result: dict[str, Any] = {}
-    hurried = dataclasses.replace(refiner, config=dataclasses.replace(refiner.config, request_timeout_s=0.001))
-    result["hurried"] = {refinement.verdict for refinement in refine(hurried, batch)}
-    narrow = dataclasses.replace(refiner, max_model_len=100)
-    result["narrow"] = {refinement.verdict for refinement in refine(narrow, batch)}
-    result["solved"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 3, reward=1.0))}
-    result["bad_reward"] = {refinement.verdict for refinement in refine(refiner, rollouts(tokenizer, 12, reward=-3.0))}
-    return result
-
-
-def most_in_flight(refiner: Refiner, batch: list[Rollout], limit: int) -> tuple[int, list[Refinement]]:
-    """Refine with a limit of requests in flight, shared by two processes; return also how many there were at most."""
-    client_module.MAX_REQUESTS_IN_FLIGHT = limit
-    client = dataclasses.replace(refiner.client, num_processes=2, _num_in_flight={}, _slots={})
-    narrow = dataclasses.replace(refiner, client=client)
-
-    async def watch() -> tuple[int, list[Refinement]]:
-        stage, most = asyncio.create_task(refine_all(narrow, batch)), 0
-        while not stage.done():
-            most = max(most, sum(narrow.client._num_in_flight.values()))
-            await asyncio.sleep(0)
-        return most, await stage
-
-    return asyncio.run(watch())
-
-
-def staggered(refiner: Refiner, batch: list[Rollout]) -> list[bool]:
-    """Refine groups that begin one after the other, log-probs asked for beside them, and each response alone.
-
-    Returns:
-        For each response whether both wrote the same.
-    """
-    refiner = dataclasses.replace(refiner, config=dataclasses.replace(refiner.config, keep_prefix=True))
-
-    async def together(number: int, group: list[Rollout]) -> list[Refinement]:
-        await asyncio.sleep(0.03 * number)
-        measured = asyncio.gather(*(reference_log_probs(refiner.client, rollout) for rollout in group))
-        refined = await refiner.refine_group(group)
-        await measured
-        return refined
-
-    async def all_groups() -> list[Refinement]:
-        groups = [batch[first : first + 4] for first in range(0, len(batch), 4)]
-        refined = await asyncio.gather(*(together(number, group) for number, group in enumerate(groups)))
-        return [refinement for group in refined for refinement in group]
-
-    found = asyncio.run(all_groups())
-    alone = [refine(refiner, [rollout])[0] for rollout in batch]
-    return [
-        (a.verdict, a.token_ids, a.text) == (b.verdict, b.token_ids, b.text) for a, b in zip(found, alone, strict=True)
-    ]
-
-
-def capped(refiner: Refiner, batch: list[Rollout]) -> list[bool]:
-    """Refine one response of each group; return which were not chosen."""
-    config = dataclasses.replace(refiner.config, max_refinements_per_group=1)
-    refined = refine(dataclasses.replace(refiner, config=config), batch)
-    return [refinement.verdict is Verdict.NOT_CHOSEN for refinement in refined]
 
 
 def engine_of(group: RefinerGroup) -> psutil.Process:
@@ -270,17 +203,10 @@ def main() -> None:
     result["before"] = [refinement.verdict for refinement in before]
     result["kl_difference"] = largest_difference_to_hugging_face(refiner.client, model_path, batch)
 
-    result["most_in_flight"], narrow = most_in_flight(refiner, batch, limit=6)
-    result["same_in_turn"] = [a.token_ids == b.token_ids for a, b in zip(before, narrow, strict=True)]
-    prompts = [refiner._encode(rollout, refiner._told(rollout, [rollout])) for rollout in rollouts(tokenizer, 200)]
-    client_module.MAX_REQUESTS_IN_FLIGHT = 256
-    result["staggered"] = staggered(refiner, rollouts(tokenizer, 560))
-    result["num_given_up"] = asyncio.run(give_up(refiner.client, prompts))
-    result.update(asyncio.run(abandon(refiner.client, engine_of(group), prompts[:100])))
     read = next(iter(refiner.client.servers.values())).__ray_call__.remote(lambda server: server.model_config)
     result["read_by_the_server"] = [ray.get(read).hf_config.max_position_embeddings, ray.get(read).local_path]
-    result.update(break_requests(refiner, tokenizer, batch))
-    result["capped"] = capped(refiner, batch)
+    hurried = dataclasses.replace(refiner, config=dataclasses.replace(refiner.config, request_timeout_s=0.001))
+    result["hurried"] = {refinement.verdict for refinement in refine(hurried, batch)}
     try:
         asyncio.run(refiner.client.generate([5] * (plan.max_model_len + 1), [], 1))
     except RefinerRequestError as error:

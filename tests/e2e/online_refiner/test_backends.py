@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "check_backends.py"
-IN_DEFAULT_SET = ["fsdp_dp2", "fsdp_packed", "megatron_tp2_sp"]
-OTHERS = ["fsdp_1", "megatron_1", "megatron_dp2", "megatron_pp2", "megatron_pp2_vpp2", "megatron_cp2"]
+IN_DEFAULT_SET = ["fsdp_packed", "megatron_tp2_sp"]
+OTHERS = ["fsdp_1", "fsdp_dp2", "megatron_1", "megatron_dp2", "megatron_pp2", "megatron_pp2_vpp2", "megatron_cp2"]
 
 
 @pytest.mark.e2e

@@ -1,17 +1,16 @@
 """A refiner by URL in whole jobs: one whose server dies and is back, and real ones against a real server of vLLM."""
 
-import json
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from played_server import Reply, Server, chat
 
-from recipe.online_refiner.metrics import MEANING
-from recipe.runs.files import read_rows, refinement_lines
+from recipe.runs.files import read_rows
 
 REPOSITORY = Path(__file__).parents[3]
 KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"
@@ -29,12 +28,9 @@ def files_with_the_key(*folders: Path) -> list[Path]:
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_server_dies_and_is_back(
-    start_marked: Callable, letters_job: list[str], own_ray: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_server_dies_and_is_back(train_letters: Callable, own_ray: dict[str, str], tmp_path: Path) -> None:
     """It costs refinements, and no step; its key stands nowhere."""
-    run_dir, metrics = tmp_path / "run", tmp_path / "run" / "metrics.jsonl"
-    is_dying = threading.Lock()
+    metrics, is_dying, servers = tmp_path / "run" / "metrics.jsonl", threading.Lock(), list[Server]()
 
     def answer(message: str, num_before: int) -> Reply:
         if server.num_probes >= NUM_PROBES_BEFORE + DIES_AT:
@@ -44,26 +40,22 @@ def test_a_server_dies_and_is_back(
         return chat("abcdz")
 
     server = Server(answer)
-    job = start_marked(
-        [
-            *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
-            *("refiner.placement=external", f"refiner.url={server.url}", "refiner.api_key_env=PLAYED_KEY"),
-            *("refiner.request_timeout_s=3", "constraint.mode=penalty", "constraint.eta=0.1"),
-            "actor_rollout_ref.actor.optim.lr=5e-4",  # at the task's own rate nothing is left to refine
-            *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
-        ],
-        cwd=tmp_path,
+
+    def bring_back(job: Any) -> None:
+        job.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= IS_BACK_BEHIND, 600)
+        servers.append(Server(lambda message, num_before: chat("abcdz"), port=server.server_address[1]))
+
+    trained = train_letters(
+        tmp_path,
+        NUM_STEPS,
+        *("refiner.placement=external", f"refiner.url={server.url}", "refiner.api_key_env=PLAYED_KEY"),
+        *("refiner.request_timeout_s=3", "constraint.mode=penalty", "constraint.eta=0.1"),
+        "actor_rollout_ref.actor.optim.lr=5e-4",  # at the task's own rate nothing is left to refine
+        meanwhile=bring_back,
         environment={**own_ray, "PLAYED_KEY": KEY},
     )
-    job.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= IS_BACK_BEHIND, 600)
-    again = Server(lambda message, num_before: chat("abcdz"), port=server.server_address[1])
-    assert job.wait(600) == 0, job.output()[-6000:]
+    steps, again = trained.steps, servers.pop()
     again.end()
-    assert job.survivors() == []
-
-    steps = list(read_rows(metrics))
-    assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))
-    assert all(name in step for step in steps for name in MEANING)
     before, dying, dead, last = steps[0], steps[DIES_AT - 1], steps[IS_BACK_BEHIND - 1], steps[-1]
     for step in (before, last):
         assert step["refiner/num_replicas"] == 1
@@ -77,9 +69,9 @@ def test_a_server_dies_and_is_back(
         assert step["refiner/latency_p95_s"] == step["tokens/refine_prompt"] == 0
     assert dying["refiner/num_replicas"] == 1 and dying["refiner/num_retries"] > 0
     assert dead["refiner/num_replicas"] == dead["refiner/num_retries"] == 0
-    assert {json.loads(line)["refined"] for line in refinement_lines(run_dir)} == {"abcdz", None}
+    assert {row["refined"] for row in trained.refinements} == {"abcdz", None}
     assert server.keys == again.keys == {f"Bearer {KEY}"}
-    assert KEY not in job.output() and files_with_the_key(tmp_path, Path(own_ray["RAY_TMPDIR"])) == []
+    assert KEY not in trained.output and files_with_the_key(tmp_path, Path(own_ray["RAY_TMPDIR"])) == []
 
 
 @pytest.fixture(scope="module")

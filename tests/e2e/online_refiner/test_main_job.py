@@ -39,17 +39,16 @@ def weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
     }
 
 
-def assert_same_numbers(stock: Path, run_dir: Path, killed_at: int = 0) -> None:
+def assert_same_numbers(stock: Any, run_dir: Path, killed_at: int) -> None:
     """Compare advantages and loss of every step with stock verl's.
 
     The line of the step that a killed run had last saved may lack what verl computes after saving.
     """
-    reference = [row["data"] for row in rows(stock / "metrics.jsonl")]
     steps = rows(run_dir / "metrics.jsonl")
     assert [row["step"] for row in steps] == STEPS
     names = ("actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/score/mean")
     names += tuple(f"critic/advantages/{kind}" for kind in ("mean", "max", "min"))
-    for step, expected in zip(steps, reference, strict=True):
+    for step, expected in zip(steps, stock.steps, strict=True):
         for name in names:
             if step["step"] == killed_at and name.startswith("critic/") and name not in step:
                 continue
@@ -80,24 +79,11 @@ def assert_exported(run_dir: Path, folder: Path) -> None:
         torch.testing.assert_close(exported[name], trained[name].bfloat16().float(), atol=0, rtol=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
-    """A run with eta 0 that was killed at a checkpoint and started again, and stock verl's run of the same job."""
-
-    stock: Path
-    run_dir: Path
-    killed: Any
-    """The first start, a ``Job`` of conftest.py."""
-    killed_at: int
-    output: str
-    """Of the second start."""
-
-
 @pytest.mark.e2e
-@pytest.mark.parametrize("num_workers", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_stock_verl_trains_without_a_gpu(num_workers: int, stock_on: Callable) -> None:
     """Stock verl with the platform's variable and config group: each worker is an FSDP rank, and has a replica."""
-    steps = [row["data"] for row in rows(stock_on(num_workers).folder / "metrics.jsonl")]
+    steps = stock_on(num_workers).steps
     assert [step["training/global_step"] for step in steps] == STEPS
     for step in steps:
         for name in ("actor/pg_loss", "actor/grad_norm", "critic/rewards/mean"):
@@ -108,24 +94,50 @@ def test_stock_verl_trains_without_a_gpu(num_workers: int, stock_on: Callable) -
         assert 0.1 < step["actor/perf/max_memory_allocated_gb"] < 10
 
 
-@pytest.fixture(scope="session")  # as long as what is looked at last
-def resumed(stock_on: Callable, start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
-    """Refine on two workers with eta 0; kill the run when it has a checkpoint, and start it again."""
-    stock, folder = stock_on(2), tmp_path_factory.mktemp("resumed")
+ETA_ZERO = ["constraint.mode=penalty", "constraint.eta=0", "refiner.template=dialogue", "refiner.temperature=0"]
+ARMS = {
+    "eta 0, the driver is killed": (1, ETA_ZERO),
+    "eta 0 on two workers, one of which is killed": (2, [*ETA_ZERO, "refiner.num_replicas=1"]),
+    "no refiner": (1, ["constraint.mode=none", "measure.num_kl_rollouts=0"]),
+}
+OFTEN, WORKER_DIES, _ = ARMS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """A run that was killed at a checkpoint and started again, and stock verl's run of the same job."""
+
+    arm: str
+    stock: Any
+    """Of conftest.py's ``Stock``."""
+    run_dir: Path
+    killed: Any
+    """The first start, a ``Job`` of conftest.py."""
+    killed_at: int
+    output: str
+    """Of the second start."""
+
+
+@pytest.fixture(
+    scope="module", params=[arm if arm == OFTEN else pytest.param(arm, marks=pytest.mark.slow) for arm in ARMS]
+)
+def resumed(
+    request: pytest.FixtureRequest, stock_on: Callable, start_marked: Callable, tmp_path_factory: Any
+) -> Resumed:
+    num_workers, settings = ARMS[request.param]
+    stock, folder = stock_on(num_workers), tmp_path_factory.mktemp("resumed")
     run_dir = folder / "run"
-    settings = (
-        "constraint.mode=penalty",
-        "constraint.eta=0",
-        "refiner.template=dialogue",
-        "refiner.temperature=0",
-        "refiner.num_replicas=1",
-    )
     command = ours(run_dir, *settings, *stock.job)
     first = start_marked(command, cwd=folder)
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
     first.wait_until(tracker.exists, 600)  # verl logs the step later: its line of metrics must be there all the same
-    first.process.kill()  # the driver alone
-    first.process.wait(20)
+    if request.param == WORKER_DIES:
+        next(process for process in first.descendants() if "WorkerDict" in process.name()).kill()
+        assert first.wait(200) not in (0, None)
+        assert "has died: worker" in first.output()
+    else:
+        first.process.kill()  # the driver alone
+        first.process.wait(20)
     assert first.survivors(60, agents=False) == []
     killed_at = int(tracker.read_text())
     assert killed_at != STEPS[-1], "the run ended before it was killed"
@@ -133,57 +145,35 @@ def resumed(stock_on: Callable, start_marked: Callable, tmp_path_factory: pytest
     second = start_marked(command, cwd=folder)
     assert second.wait(900) == 0, second.output()[-6000:]
     assert second.survivors() == []
-    return Resumed(stock=stock.folder, run_dir=run_dir, killed=first, killed_at=killed_at, output=second.output())
+    return Resumed(
+        arm=request.param,
+        stock=stock,
+        run_dir=run_dir,
+        killed=first,
+        killed_at=killed_at,
+        output=second.output(),
+    )
 
 
 @pytest.mark.e2e
-def test_eta_zero_has_stock_verls_numbers(resumed: Resumed) -> None:
+def test_it_has_stock_verls_numbers_and_parameters(resumed: Resumed, tmp_path: Path) -> None:
     assert_same_numbers(resumed.stock, resumed.run_dir, resumed.killed_at)
-
-
-@pytest.mark.e2e
-def test_eta_zero_trains_stock_verls_parameters(resumed: Resumed) -> None:
-    assert_same_parameters(resumed.stock, resumed.run_dir)
+    assert_same_parameters(resumed.stock.folder, resumed.run_dir)
+    if resumed.arm == WORKER_DIES:  # its checkpoint is of two ranks
+        assert_exported(resumed.run_dir, tmp_path / "exported")
 
 
 @pytest.mark.e2e
 def test_a_killed_run_goes_on_behind_its_checkpoint_and_its_records_are_complete(resumed: Resumed) -> None:
     assert f"setting global step to {resumed.killed_at}" in resumed.output
-    assert any(step["refiner/num_accepted"] for step in rows(resumed.run_dir / "metrics.jsonl"))
-    assert {json.loads(line)["step"] for line in refinement_lines(resumed.run_dir)} == set(STEPS)
+    steps, refines = rows(resumed.run_dir / "metrics.jsonl"), resumed.arm != "no refiner"
+    assert set(MEANING) <= set(steps[0])
+    assert any(step["refiner/num_accepted"] for step in steps) is refines
+    assert {json.loads(line)["step"] for line in refinement_lines(resumed.run_dir)} == (
+        set(STEPS) if refines else set()
+    )
 
 
 @pytest.mark.e2e
-def test_a_checkpoint_of_two_workers_is_exported(resumed: Resumed, tmp_path: Path) -> None:
-    assert_exported(resumed.run_dir, tmp_path / "exported")
-
-
-@pytest.mark.e2e
-@pytest.mark.last
 def test_nothing_is_left_of_the_killed_run(resumed: Resumed) -> None:
     assert resumed.killed.survivors(70) == []
-
-
-@pytest.mark.e2e
-@pytest.mark.slow
-def test_mode_none_is_verl(stock_on: Callable, start_marked: Callable, tmp_path: Path) -> None:
-    """On one worker, without a refiner, and exported; also when the worker dies in the middle of a step."""
-    stock, run_dir = stock_on(1), tmp_path / "run"
-    command = ours(run_dir, "constraint.mode=none", "measure.num_kl_rollouts=0", *stock.job)
-    job = start_marked(command, cwd=tmp_path)
-    tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
-    job.wait_until(tracker.exists, 600)
-    (worker,) = (process for process in job.descendants() if "WorkerDict" in process.name())
-    worker.kill()
-    assert job.wait(200) not in (0, None)
-    assert "ActorDiedError" in job.output()
-    assert job.survivors() == []
-    killed_at = int(tracker.read_text())
-
-    job = start_marked(command, cwd=tmp_path)
-    assert job.wait(900) == 0, job.output()[-6000:]
-    assert job.survivors() == []
-    assert_same_numbers(stock.folder, run_dir, killed_at)
-    assert_same_parameters(stock.folder, run_dir)
-    assert set(MEANING) <= set(rows(run_dir / "metrics.jsonl")[0])
-    assert_exported(run_dir, tmp_path / "exported")

@@ -1,14 +1,11 @@
 """The refiner gives the same refinements for the same rollouts, wherever it lives and whichever trainer asks it."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-from recipe.runs.files import refinement_lines
 
 DEDICATED = ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"]
 PLACEMENTS = {
@@ -46,31 +43,24 @@ def babbler(tiny_llama: Path, tmp_path: Path) -> Path:
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_all_placements_give_the_same_refinements(
-    start_marked: Callable, serve_chats: Callable, letters_job: list[str], babbler: Path, tmp_path: Path
+    train_letters: Callable, serve_chats: Callable, babbler: Path, tmp_path: Path
 ) -> None:
     """Greedy rollouts and refinements of a policy that stays as it is (a learning rate of zero)."""
     found: dict[str, dict[str, tuple]] = {}
     for placement, overrides in PLACEMENTS.items():
         overrides = [one.format(url=serve_chats(babbler, "")) if "{url}" in one else one for one in overrides]
-        run_dir = tmp_path / placement.replace(", ", "-").replace(" ", "-")
-        job = start_marked(
-            [
-                *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job, *overrides),
-                *("actor_rollout_ref.rollout.top_k=1", "actor_rollout_ref.rollout.n=2", "refiner.temperature=0"),
-                *(
-                    "refiner.template=math",  # tags are begun for replicas only
-                    "constraint.mode=penalty",
-                    "constraint.eta=0.1",
-                    f"actor_rollout_ref.model.path={babbler}",
-                    "actor_rollout_ref.actor.optim.lr=0",
-                ),
-                *("actor_rollout_ref.rollout.max_model_len=640", "data.shuffle=false"),
-                *("trainer.total_training_steps=2", "trainer.total_epochs=9", "trainer.save_freq=-1"),
-            ],
-            cwd=tmp_path,
-        )
-        assert job.wait(900) == 0, job.output()[-6000:]
-        rows = [json.loads(line) for line in refinement_lines(run_dir)]
+        folder = tmp_path / placement.replace(", ", "-").replace(" ", "-")
+        folder.mkdir()
+        rows = train_letters(
+            folder,
+            2,
+            *("actor_rollout_ref.rollout.top_k=1", "actor_rollout_ref.rollout.n=2", "refiner.temperature=0"),
+            "refiner.template=math",  # tags are begun for replicas only
+            *("constraint.mode=penalty", "constraint.eta=0.1", "actor_rollout_ref.actor.optim.lr=0"),
+            *(f"actor_rollout_ref.model.path={babbler}", "actor_rollout_ref.rollout.max_model_len=640"),
+            *("data.shuffle=false", *overrides),
+        ).refinements
+        assert len({row["key"] for row in rows}) == len(rows), "each response is refined once"
         found[placement] = {str(row["prompt"]): tuple(row[name] for name in COMPARED) for row in rows}
         assert len(found[placement]) >= 8
         assert all(tuple(row[name] for name in COMPARED) == found[placement][str(row["prompt"])] for row in rows)

@@ -29,19 +29,19 @@ ENVIRONMENT = {
 def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
     start_marked: Callable, letters_job: list[str], own_ray: dict[str, str], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """It trains on one node, and a dedicated refiner lives on the other; Prometheus is told of the servers of both.
+    """It trains on both nodes, and each has a replica of the refiner, which drafts; Prometheus is told of all servers.
 
     Checkpoints are uploaded by the example's callback, and the last one is fetched from the store at the end.
     """
     monkeypatch.setenv("PYTHONPATH", f"{SCRIPT.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("CHECKPOINT_STORE", f"file://{tmp_path}/store")
     probe, file, run_dir = Path(__file__).with_name("two_nodes.py"), tmp_path / "address", tmp_path / "run"
-    cluster = start_marked([str(probe), "serve", str(file)], environment={**own_ray, **ENVIRONMENT}, cwd=tmp_path)
+    cluster = start_marked([str(probe), str(file)], environment={**own_ray, **ENVIRONMENT}, cwd=tmp_path)
     cluster.wait_until(file.exists, 120)
     address, targets = file.read_text(), tmp_path / "prometheus" / "prometheus.yml"
     job = [
         *("platform=cpu", f"run_dir={run_dir}", *letters_job, "refiner.template=dialogue", "refiner.draft=ngram"),
-        *("trainer.n_gpus_per_node=1", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
+        *("trainer.nnodes=2", "trainer.n_gpus_per_node=1"),
         *("ray_kwargs.ray_init.num_gpus=null", "ray_kwargs.ray_init.num_cpus=null"),
         *("trainer.save_freq=1", "trainer.total_epochs=99"),
         *("actor_rollout_ref.rollout.disable_log_stats=false", "trainer.checkpoint_callback_class=upload.Upload"),
@@ -54,7 +54,7 @@ def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
     cluster.wait_until(lambda: tracker.exists() or status(name, address) == "FAILED", 900)
     assert tracker.exists(), ray_job("logs", name, address).stdout[-6000:]
-    assert names_of_models(targets) == {"tiny_llama0": 1, "refiner": 1}
+    assert names_of_models(targets) == {"tiny_llama0": 1, "tiny_llama1": 1, "refiner": 2}
     stopped = ray_job("stop", name, address)
     assert "was stopped" in stopped.stderr + stopped.stdout, stopped
     stopped_at = int(tracker.read_text())
@@ -63,14 +63,18 @@ def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
     again = submit(address, [*job, f"trainer.total_training_steps={last}"])
     assert again.returncode == 0, again.stdout[-6000:] + again.stderr[-2000:]
     assert f"setting global step to {stopped_at}" in again.stdout, "the script shows the job's log"
-    assert [step["step"] for step in read_rows(run_dir / "metrics.jsonl")] == list(range(1, last + 1))
+    steps = list(read_rows(run_dir / "metrics.jsonl"))
+    assert [step["step"] for step in steps] == list(range(1, last + 1))
+    assert all(step["refiner/num_accepted"] > 0 and step["refiner/drafted_tokens"] > 0 for step in steps)
+    places = dict(re.findall(r"refiner replica (\d): server process \d+ on node (\w+)", again.stdout))
+    assert places.keys() == {"0", "1"} and places["0"] != places["1"]
 
     fetch = f"import upload, pathlib; upload.download(pathlib.Path('{tmp_path}/fetched'))"
     subprocess.run([sys.executable, "-c", fetch], check=True)
     assert contents(tmp_path / "fetched", last) == contents(run_dir / "checkpoints", last)
 
-    failed = submit(address, [*job, "refiner.n_gpus_per_node=0"])
-    assert failed.returncode != 0 and "error: refiner.placement=dedicated" in failed.stdout
+    failed = submit(address, [*job, "refiner.n_gpus_per_node=1"])
+    assert failed.returncode != 0 and "[dedicated-refiner-has-gpus]" in failed.stdout
     cluster.process.terminate()
     assert cluster.wait(60) == 0, cluster.output()[-3000:]
     assert cluster.survivors() == []

@@ -45,18 +45,9 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
         assert num_drafts >= accepted[0] and accepted == sorted(accepted, reverse=True), "each needs the one before"
     assert all(result["as_hugging_face"]), "drafts change nothing that is written"
     assert result["kl_difference"] < 1e-4
-    assert result["most_in_flight"] == 3
-    assert all(result["same_in_turn"])
-    assert result["staggered"] == [True] * 560, "requests that share a batch do not change each other"
     assert result["hurried"] == ["timeout"]
-    assert result["num_given_up"] > 0, "a late request ends in the engine too"
-    assert (result["left_behind"], result["left"], result["left_of_the_other"]) == (100, 0, 100)
     assert result["read_by_the_server"][0] == 1024
     assert result["read_by_the_server"][1].startswith("/dev/shm/verl-cache/")
-    assert result["narrow"] == ["too_long"]
-    assert result["solved"] == ["max_reward"]
-    assert "reward" in result["bad_reward"] and "accepted" not in result["bad_reward"]
-    assert result["capped"] == [False, True, True, True] * 3, "equal rewards: the first of each group of four"
     assert "no room to generate" in result["too_long_for_the_server"]
     assert result["alive_after_bad_requests"]
     assert "request" in result["killed"], "the refiner died too late for this test to show anything"

@@ -1,15 +1,13 @@
 """A LoRA policy whose rollout servers, asked without the adapter, are the refiner: no second model, and always pi_0."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from recipe.online_refiner.metrics import MEANING
-from recipe.runs.files import read_rows, refinement_lines
 from refiner_worker.config import TEMPLATES
 from refiner_worker.parsing import parse_answer
 from refiner_worker.prompts import RefinerPrompt
@@ -19,37 +17,28 @@ NUM_STEPS, MAX_NEW_TOKENS = 4, 16
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_the_rollouts_servers_refine(
-    start_marked: Callable, letters_job: list[str], tiny_llama: Path, tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    job = start_marked(
-        [
-            *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
-            *("refiner.placement=shared", "refiner.template=dialogue", "actor_rollout_ref.rollout.max_model_len=640"),
-            *("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=64"),
-            *("actor_rollout_ref.actor.optim.lr=0.3", "constraint.mode=penalty", "constraint.eta=0.1"),
-            *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.save_freq=-1"),
-        ],
-        cwd=tmp_path,
-    )
-    engines = lambda: [one for one in job.descendants() if "VLLM::EngineCore" in " ".join(one.cmdline())]  # noqa: E731
-    job.wait_until((run_dir / "metrics.jsonl").exists, 900)
-    assert len(engines()) == 1, "one model is loaded, not two"
-    assert job.wait(900) == 0, job.output()[-6000:]
-    assert job.survivors() == []
+def test_the_rollouts_servers_refine(train_letters: Callable, tiny_llama: Path, tmp_path: Path) -> None:
+    def count_engines(job: Any) -> None:
+        job.wait_until((tmp_path / "run" / "metrics.jsonl").exists, 900)
+        engines = [one for one in job.descendants() if "VLLM::EngineCore" in " ".join(one.cmdline())]
+        assert len(engines) == 1, "one model is loaded, not two"
 
-    steps = list(read_rows(run_dir / "metrics.jsonl"))
-    assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))
-    assert all(name in step for step in steps for name in MEANING)
+    trained = train_letters(
+        tmp_path,
+        NUM_STEPS,
+        *("refiner.placement=shared", "refiner.template=dialogue", "actor_rollout_ref.rollout.max_model_len=640"),
+        *("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=64"),
+        *("actor_rollout_ref.actor.optim.lr=0.3", "constraint.mode=penalty", "constraint.eta=0.1"),
+        meanwhile=count_engines,
+    )
+    steps = trained.steps
     assert steps[0]["kl_ref/k3"] < 1e-3 < steps[-1]["kl_ref/k3"], "the policy moves away from what refines"
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     base = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32)
     prompt = RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer)
     compared = 0
-    for line in refinement_lines(run_dir):
-        row = json.loads(line)
+    for row in trained.refinements:
         if row["refined"] is None:
             continue
         ids = torch.tensor([prompt.encode(row["prompt"], row["response"], row["reward"])])

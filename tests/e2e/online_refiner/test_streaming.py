@@ -1,57 +1,43 @@
 """A refiner on GPUs of its own refines each response while others are still being written, DAPO's filter included."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from recipe.online_refiner.metrics import MEANING
-from recipe.runs.files import read_rows, refinement_lines
 from recipe.smoke.letters import compute_score
-
-NUM_STEPS = 4
 
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_dedicated_refiner_streams(start_marked: Callable, letters_job: list[str], tmp_path: Path) -> None:
+def test_a_dedicated_refiner_streams(train_letters: Callable, tmp_path: Path) -> None:
     """Also when its only replica is killed: that costs refinements, and no rollout and no step."""
-    run_dir = tmp_path / "run"
-    job = start_marked(
-        [
-            *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
-            *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"),
-            *(
-                "refiner.template=dialogue",
-                "refiner.max_refinements_per_group=3",
-                "constraint.mode=penalty",
-                "constraint.eta=0.1",
-            ),
-            *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
-            *("measure.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=1e-3"),
-            *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
-        ],
-        cwd=tmp_path,
-    )
-    job.wait_until((run_dir / "metrics.jsonl").exists, 900)
-    replica = re.search(r"refiner replica 0: server process (\d+)", job.output())
-    assert replica is not None
-    psutil.Process(int(replica[1])).kill()
-    assert job.wait(900) == 0, job.output()[-6000:]
-    assert job.survivors() == []
 
-    steps = list(read_rows(run_dir / "metrics.jsonl"))
-    assert [step["step"] for step in steps] == list(range(1, NUM_STEPS + 1))
-    assert all(name in step for step in steps for name in MEANING)
+    def kill(job: Any) -> None:
+        job.wait_until((tmp_path / "run" / "metrics.jsonl").exists, 900)
+        (pid,) = re.findall(r"refiner replica 0: server process (\d+)", job.output())
+        psutil.Process(int(pid)).kill()
+
+    trained = train_letters(
+        tmp_path,
+        4,
+        *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"),
+        *("refiner.template=dialogue", "refiner.max_refinements_per_group=3", "refiner.keep_prefix=true"),
+        *("constraint.mode=penalty", "constraint.eta=0.1"),
+        *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
+        *("measure.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=1e-3"),
+        meanwhile=kill,
+    )
+    steps, rows = trained.steps, trained.refinements
     assert sum(step["refiner/num_restarts"] for step in steps) == 1
     assert all(step["reward/num_lost"] == 0 for step in steps)
     assert steps[0]["refiner/hidden_s"] > 0
     assert steps[0]["refiner/exposed_s"] < steps[0]["timing_s/step"]
     assert sum(step["refiner/num_accepted"] > 0 for step in steps) >= 2
-    rows = list(map(json.loads, refinement_lines(run_dir)))
+    assert sum(step["tokens/refine_kept"] for step in steps) > 0
     for step in steps:
         own = [row for row in rows if row["step"] == step["step"]]
         assert len(own) == step["refiner/num_rollouts"]

@@ -14,7 +14,7 @@ from recipe.online_refiner import config, main
 
 CONFIG = Path(str(config.__file__)).parent
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
-BASES = {"apps_dapo", "apps_ppo", "dialogue_ppo", "gsm8k_grpo"}  # the others change a few of their keys
+OFTEN = {"apps_dapo", "gsm8k_grpo"}
 TWINS = {"gsm8k_grpo": "math", "math_dapo": "math", "reasoning_gym": "puzzles", "lab_sums": "puzzles"}  # others: cpu
 SOURCES = {
     "cpu": ["mini-apps", "--level", "easy"],
@@ -45,7 +45,7 @@ def data_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    "preset", [preset if preset in BASES else pytest.param(preset, marks=pytest.mark.slow) for preset in PRESETS]
+    "preset", [preset if preset in OFTEN else pytest.param(preset, marks=pytest.mark.slow) for preset in PRESETS]
 )
 def test_every_twin_passes_the_checks(preset: str, tiny_llama: Path, data_of: Callable[[str], Path]) -> None:
     twin = TWINS.get(preset, "cpu_megatron" if preset.endswith("_megatron") else "cpu")

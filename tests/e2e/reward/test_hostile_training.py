@@ -48,6 +48,7 @@ def scores_of(outcomes: tuple[str, ...]) -> set[float | None]:
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.alone  # it looks for processes of all sandboxes
 def test_steps_of_hostile_programs(start_marked: Callable, letters_job: list[str], tmp_path: Path) -> None:
     reward = tmp_path / "hostile_reward.py"

@@ -83,6 +83,7 @@ def test_hostile_program(sandbox: Sandbox, program: Hostile) -> None:
     assert_unharmed(sandbox)
 
 
+@pytest.mark.slow
 def test_all_at_once_in_random_order_print_neither_that_they_escaped_nor_what_is_expected(
     sandbox: Sandbox,
 ) -> None:

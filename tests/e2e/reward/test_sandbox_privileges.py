@@ -92,8 +92,11 @@ def missing_layers(found: dict) -> list[str]:
 @on_hostile_programs
 @pytest.mark.parametrize(
     ("capabilities", "why_no_user"),
-    [(CONTAINER_CAPABILITIES, ""), ("-all", ": programs run as root"), ("-kill", "Operation not permitted")],
-    ids=["a default container", "without capabilities", "may not kill others"],
+    [
+        pytest.param(CONTAINER_CAPABILITIES, "", id="a default container"),
+        pytest.param("-all", ": programs run as root", id="without capabilities", marks=pytest.mark.slow),
+        pytest.param("-kill", "Operation not permitted", id="may not kill others", marks=pytest.mark.slow),
+    ],
 )
 def test_root_with_fewer_capabilities(tmp_path: Path, programs: str, capabilities: str, why_no_user: str) -> None:
     found = run_script(["setpriv", "--bounding-set", capabilities, sys.executable], tmp_path, programs)

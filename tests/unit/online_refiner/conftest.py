@@ -1,7 +1,7 @@
 """A config on the tiny model and a data file of four problems, which tests change and check."""
 
-import copy
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def write() -> Callable[[Path, list[Any]], Path]:
 
 
 @pytest.fixture(scope="session")
-def composed(tiny_llama: Path) -> DictConfig:
+def pickled(tiny_llama: Path) -> bytes:
     """Compose the main config (a second); tests get copies."""
     overrides = [
         *("platform=cpu", f"actor_rollout_ref.model.path={tiny_llama}", "data.train_batch_size=2"),
@@ -46,12 +46,12 @@ def composed(tiny_llama: Path) -> DictConfig:
         "reward.custom_reward_function.path=pkg://reward.verl_reward",
     ]
     with initialize_config_dir(str(CONFIG), version_base=None):
-        return compose("online_refiner", overrides=overrides)
+        return pickle.dumps(compose("online_refiner", overrides=overrides))
 
 
 @pytest.fixture
-def config(composed: DictConfig, write: Callable, tmp_path: Path) -> DictConfig:
+def config(pickled: bytes, write: Callable, tmp_path: Path) -> DictConfig:
     """Return the config with a data file of its own."""
-    config = copy.deepcopy(composed)
+    config: DictConfig = pickle.loads(pickled)
     config.data.train_files = config.data.val_files = str(write(tmp_path / "good.parquet", [GOOD] * 4))
     return config

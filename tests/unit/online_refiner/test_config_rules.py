@@ -1,21 +1,19 @@
 """What a config alone tells: types and bounds of keys, what they stand for, and rules, of which each has a case."""
 
-import copy
 import functools
+import pickle
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from composed_main import CONFIG, composed
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from recipe.online_refiner import constraint
-from recipe.online_refiner.config import fields
 from recipe.online_refiner.config.checks import RULES, load, rule_id
 from recipe.online_refiner.config.fields import GONE, ConstraintConfig
 from recipe.online_refiner.main import command
-from recipe.online_refiner.megatron import layout, rows_multiple
+from recipe.online_refiner.megatron import layout
 
 
 def error_of(*overrides: str) -> str:
@@ -55,13 +53,10 @@ def test_what_a_mode_stands_for(mode: str, eta: float, credit: str | None) -> No
     "override",
     [
         *("constraint.eta=-1", "constraint.eta=much", "constraint.eta=inf", "constraint.delta=0"),
-        *("constraint.mode=punish", "constraint.credit=whole", "constraint.sft_normaliser=x"),
-        *("constraint.alignment=x", "constraint.eta_schedule=x", "refiner.placement=moon", "refiner.num_replicas=0"),
-        *("refiner.response_length=0", "refiner.temperature=-1", "refiner.max_refinements_per_group=-1"),
-        *("refiner.draft=x", "refiner.on_replica_death=pray"),
-        *("refiner.request_timeout_s=0", "refiner.keep_prefix=maybe"),
-        *("refiner.skip_reward_at_least=nan", "records.max_rollouts_per_step=-1", "sizing.gpu_memory_gib=0"),
-        *("measure.cross_entropy_all_every=-1", "measure.num_kl_rollouts=-1"),
+        *("constraint.mode=punish", "constraint.credit=whole", "refiner.placement=moon", "refiner.num_replicas=0"),
+        *("refiner.response_length=0", "refiner.temperature=-1", "refiner.request_timeout_s=0"),
+        *("refiner.keep_prefix=maybe", "refiner.skip_reward_at_least=nan", "records.max_rollouts_per_step=-1"),
+        *("measure.cross_entropy_all_every=-1", "sizing.gpu_memory_gib=0"),
     ],
 )
 def test_a_value_that_a_key_does_not_take(override: str) -> None:
@@ -116,17 +111,6 @@ def test_a_foreign_recipe_takes_the_config_group(tmp_path: Path) -> None:
     assert config.run_dir.startswith("runs/")
 
 
-def test_choices_are_implemented() -> None:
-    from verl.trainer.ppo.core_algos import AdvantageEstimator
-
-    assert tuple(constraint.ALIGNMENTS) == get_args(fields.Alignment)
-    assert set(constraint.IN_REWARDS) == {*get_args(fields.Credit), "whole", "token"} > set(constraint.IN_ADVANTAGES)
-    assert (*constraint.Eta.SHAPES, "adaptive") == get_args(fields.EtaSchedule)
-    assert tuple(fields.ETA_OF_MODE) == get_args(fields.Mode) and set(fields.CREDIT_OF_MODE) < set(fields.ETA_OF_MODE)
-    known = {*fields.CRITIC_ESTIMATORS, *fields.CRITIC_FREE_ESTIMATORS}
-    assert {estimator.value for estimator in AdvantageEstimator} - known == UNDECIDED
-
-
 # ---- rules: without the mistake a config passes, with it one line ends with the rule's id
 
 PENALTY, SFT, LAGRANGIAN = (f"constraint.mode={mode}" for mode in ("penalty", "sft", "lagrangian"))
@@ -149,7 +133,6 @@ SEPARATE = (
     *("data.train_batch_size=1024", f"{ACTOR}.ppo_mini_batch_size=256"),
     *(f"{ROLLOUT}.checkpoint_engine.backend=nccl", f"{ACTOR}.fsdp_config.reshard_after_forward=true"),
 )
-UNDECIDED = {"gdpo", "optimal_token_baseline", "tir_optimal_token_baseline"}
 MISTAKES = {
     "adaptive-eta-has-a-bound": [
         ((), "constraint.eta_schedule=adaptive"),
@@ -172,10 +155,7 @@ MISTAKES = {
     ],
     "external-refiner-has-urls": [
         *(((), f"refiner.{one}") for one in ("url=http://host/v1", "api_key_env=KEY", "extra_body={top_k: 1}")),
-        *(
-            (EXTERNAL, f"refiner.url={url}")
-            for url in ("null", "[]", "host:8000/v1", "[http://host/v1, ftp://host/v1]")
-        ),
+        *((EXTERNAL, f"refiner.url={url}") for url in ("null", "host:8000/v1", "[http://host/v1, ftp://host/v1]")),
         *((EXTERNAL, f"refiner.url=https://{rest}") for rest in ("me:key@host/v1", "host/v1?key=1", "/v1")),
         *((EXTERNAL, f"refiner.api_key_env={key}") for key in ("sk-key", "''", "9key")),
     ],
@@ -238,13 +218,9 @@ MISTAKES = {
         ((*RESCUE, FILTER), "refiner.streaming=false"),
     ],
     "shared-servers-are-the-reference": [
-        (SHARED, f"{MODEL}.lora_rank=0"),
-        (SHARED, f"{MODEL}.lora_adapter_path=x"),
-        (SHARED, f"{MODEL}.lora.merge=true"),
+        *[(SHARED, f"{MODEL}.{own}") for own in ("lora_rank=0", "lora_adapter_path=x", "lora.merge=true")],
         (SHARED, "refiner.model_path=other"),
-        (SHARED, f"{ROLLOUT}.name=sglang"),
-        *[(SHARED, f"{ROLLOUT}.{own}") for own in ("quantization=fp8", "qat={enable: true}")],
-        (SHARED, f"{ROLLOUT}.disaggregation.enabled=true"),
+        *[(SHARED, f"{ROLLOUT}.{own}") for own in ("name=sglang", "quantization=fp8", "disaggregation.enabled=true")],
         (("refiner.placement=shared", NONE), TRACKED),
     ],
     "refiner-has-an-engine": [
@@ -283,11 +259,6 @@ def test_what_one_setting_makes_wrong(rule: str, settings: tuple[str, ...], mist
     "settings",
     [
         (NONE, "algorithm.adv_estimator=gdpo", "constraint.credit=in_reward"),
-        (
-            f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=2",
-            LOG_PROB_SIZE[0],
-            LOG_PROB_SIZE[1].replace("1024", "512"),
-        ),
         (REWARD_MODEL, "refiner.rollout.gpu_memory_utilization=0.4"),
         (REWARD_MODEL, "reward.reward_model.enable_resource_pool=true"),
         (REWARD_MODEL, "trainer.device=cpu"),
@@ -329,12 +300,12 @@ def test_who_hosts_and_who_streams(settings: tuple[str, ...], hosts: bool, strea
 
 
 @functools.cache
-def on_megatron() -> Any:
+def on_megatron() -> bytes:
     with initialize_config_dir(str(CONFIG), version_base=None):
         sizes = [f"{ACTOR}.ppo_mini_batch_size=4", f"{ACTOR}.ppo_micro_batch_size_per_gpu=2"]
         sizes += [f"{ROLLOUT}.n=2", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=4"]
         overrides = ["platform=cpu_megatron", f"{MODEL}.path=model", "trainer.n_gpus_per_node=2", *sizes]
-        return compose("online_refiner", overrides=overrides)
+        return pickle.dumps(compose("online_refiner", overrides=overrides))
 
 
 STAGES = {
@@ -363,7 +334,7 @@ ON_MEGATRON: list[tuple[str | None, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("rule", "changes"), ON_MEGATRON)
 def test_what_megatron_asks(rule: str | None, changes: dict[str, Any]) -> None:
-    config = copy.deepcopy(on_megatron())
+    config = pickle.loads(on_megatron())
     for key, value in changes.items():
         OmegaConf.update(config, key, value)
     if rule is None:
@@ -391,11 +362,3 @@ def test_the_layout_of_a_cluster() -> None:
     with initialize_config_dir(str(CONFIG), version_base=None):
         config = compose("online_refiner", overrides=["experiment=apps_dapo_megatron"])
     assert layout(config) == {"tensor": 8, "pipeline": 2, "context": 1, "data": 2}
-
-
-def test_multiples_of_rows() -> None:
-    plain = {"virtual_pipeline_model_parallel_size": None, "override_transformer_config": {}}
-    interleaved = {**plain, "virtual_pipeline_model_parallel_size": 2, "pipeline_model_parallel_size": 4}
-    own = {**interleaved, "override_transformer_config": {"microbatch_group_size_per_vp_stage": 6}}
-    assert [rows_multiple(engine, 3) for engine in ({}, plain, interleaved, own)] == [3, 3, 12, 18]
-    assert [rows_multiple(engine, None) for engine in ({}, plain, interleaved, own)] == [1, 1, 4, 6]

@@ -59,13 +59,8 @@ def test_a_dataset_class_of_the_users_reads_its_files_itself(config: DictConfig,
     OmegaConf.update(config, "data.custom_cls", {"path": f"{tmp_path}/own.py", "name": "Lines"})
     assert checked(config).files.num_prompts == 5
     text = (tmp_path / "own.py").read_text()
-    for broken, rule in (
-        (text.replace("raw_prompt", "prompt"), "prompts-are-chats"),
-        (text.replace("self.rows[index]", "None"), "prompts-are-chats"),
-        (text.replace("reward_model", "reward"), "rows-can-be-rewarded"),
-        (text.split("    def __getitem__")[0], "prompts-are-chats"),
-    ):
-        (tmp_path / "own.py").write_text(broken)
+    for name, rule in (("raw_prompt", "prompts-are-chats"), ("reward_model", "rows-can-be-rewarded")):
+        (tmp_path / "own.py").write_text(text.replace(name, "other"))
         found = error_of(config)
         assert found.startswith("data.train_files: row 0") and found.endswith(f" [{rule}]")
     (tmp_path / "own.py").write_text(text.replace("class Lines", "class Rows"))
@@ -146,6 +141,32 @@ def test_a_home_folder_that_no_shell_wrote_out(
 
 
 @pytest.mark.parametrize(
+    ("mistake", "status", "message"),
+    [
+        ("trainer.n_gpus_per_node=1000", 2, "error: trainer.n_gpus_per_node=1000 workers, but this machine has"),
+        ("constraint.eta=-1", 2, "error: constraint.eta=-1: Input should be greater"),
+        ("refiner.eta=1", 1, "Key 'eta' is not in struct"),  # Hydra's own
+    ],
+)
+def test_a_mistake_ends_the_command_with_one_line(
+    config: DictConfig, mistake: str, status: int, message: str, monkeypatch: Any, capfd: Any
+) -> None:
+    files, model = config.data.train_files, config.actor_rollout_ref.model.path
+    arguments = ["platform=cpu", f"data.train_files={files}", f"data.val_files={files}", "data.train_batch_size=2"]
+    arguments += [
+        f"actor_rollout_ref.model.path={model}",
+        "reward.custom_reward_function.path=pkg://reward.verl_reward",
+    ]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # else it starts itself anew, with this one
+    quiet = ["preload=false", "hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"]
+    monkeypatch.setattr("sys.argv", ["main", *arguments, mistake, *quiet, f"hydra.run.dir={Path(files).parent}"])
+    with pytest.raises(SystemExit, match=str(status)):
+        command()
+    said = capfd.readouterr()
+    assert message in said.err and "Traceback" not in said.err and "Ray instance" not in said.out + said.err
+
+
+@pytest.mark.parametrize(
     ("changes", "rule"),
     [
         ({"trainer.n_gpus_per_node": 0}, "training-has-workers"),
@@ -156,6 +177,7 @@ def test_a_home_folder_that_no_shell_wrote_out(
         ({"refiner.max_model_len": 80}, "refiner-reads-prompt-and-response"),
         ({"refiner.max_model_len": 100_000}, "refiner-reads-prompt-and-response"),
         ({"refiner.num_replicas": 2}, "replicas-fit"),
+        ({"reward.reward_manager.name": "nobody"}, "rows-can-be-rewarded"),
         (
             {
                 **{"refiner.placement": "shared", "actor_rollout_ref.model.lora_rank": 8},
@@ -166,7 +188,6 @@ def test_a_home_folder_that_no_shell_wrote_out(
     ],
 )
 def test_what_one_setting_makes_wrong(config: DictConfig, changes: dict[str, Any], rule: str) -> None:
-    checked(config)
     for key, value in changes.items():
         OmegaConf.update(config, key, value)
     assert error_of(config).endswith(f" [{rule}]")
@@ -252,30 +273,23 @@ def write_prompts(path: Path, prompts: list[Any], **columns: Any) -> str:
     [
         (["double it"] * 4, "row 0 of bad.parquet: its prompt is str"),
         ([["double it"]] * 4, "row 0 of bad.parquet: message 0 is str"),
-        ([[USER], [USER], None, [USER]], "row 2 of bad.parquet: its prompt is "),
         ([[USER], [USER], [], [USER]], "row 2 of bad.parquet: its prompt is "),
         ([[USER]] * 3 + [[{"role": "user", "content": None}]], "row 3 of bad.parquet: the content of message 0 is "),
         ([[{"role": "user", "content": [{"type": "text", "text": "a"}]}]] * 4, "the content of message 0 is list"),
         ([[{"from": "human", "value": "a"}]] * 4, "row 0 of bad.parquet: message 0 has from, value"),
-        (
-            [[USER]] * 3 + [[SYSTEM, USER]],
-            "row 3 of bad.parquet: the chat template of the policy refuses it (TemplateError: System ",
-        ),
         (
             [[USER]] * 9 + [[SYSTEM, USER]],
             "row 9 of bad.parquet: the chat template of the policy refuses it (TemplateError: System ",
         ),
     ],
 )
-@pytest.mark.parametrize("key", ["train_files", "val_files"])
 def test_prompts_that_the_rollout_could_not_read(
-    config: DictConfig, tmp_path: Path, prompts: list[Any], message: str, key: str
+    config: DictConfig, tmp_path: Path, prompts: list[Any], message: str
 ) -> None:
     config.actor_rollout_ref.model.custom_chat_template = NO_SYSTEM
-    checked(config)
-    config.data[key] = [config.data[key], write_prompts(tmp_path / "bad.parquet", prompts)]
+    config.data.val_files = [config.data.val_files, write_prompts(tmp_path / "bad.parquet", prompts)]
     found = error_of(config)
-    assert found.startswith(f"data.{key}: ") and found.endswith(" [prompts-are-chats]")
+    assert found.startswith("data.val_files: ") and found.endswith(" [prompts-are-chats]")
     assert message in found
 
 
@@ -302,12 +316,6 @@ def test_columns_of_other_names(config: DictConfig, tmp_path: Path) -> None:
     config.data.train_files = config.data.val_files = f"{tmp_path}/chat.parquet"
     config.data.prompt_key = "chat"
     checked(config)
-    write_prompts(tmp_path / "none.parquet", [[USER]] * 4, reward_model={"style": "rule"})
-    config.data.prompt_key = "prompt"
-    config.data.train_files = config.data.val_files = f"{tmp_path}/none.parquet"
-    assert error_of(config).endswith("-can-be-rewarded]")
-    config.reward.custom_reward_function.path = None
-    assert error_of(config).endswith("-can-be-rewarded]")
 
 
 def test_files_that_do_not_fit_together_or_have_another_end(config: DictConfig, tmp_path: Path) -> None:
@@ -319,86 +327,56 @@ def test_files_that_do_not_fit_together_or_have_another_end(config: DictConfig, 
         assert error_of(config).startswith("data.train_files: verl reads files that end in .parquet, .json, .jsonl")
 
 
-@pytest.mark.parametrize("key", ["train_files", "val_files"])
-@pytest.mark.parametrize(("num_short", "num_long"), [(0, 4), (1, 8)])
-def test_prompts_that_are_all_filtered_away(
-    config: DictConfig, tmp_path: Path, key: str, num_short: int, num_long: int
-) -> None:
+@pytest.mark.parametrize(("key", "num_short"), [("train_files", 1), ("val_files", 0)])  # a step takes two prompts
+def test_prompts_that_are_all_filtered_away(config: DictConfig, tmp_path: Path, key: str, num_short: int) -> None:
     long = [{"role": "user", "content": "double it " * 20}]
-    config.data[key] = write_prompts(tmp_path / "long.parquet", [[USER]] * num_short + [long] * num_long)
+    config.data[key] = write_prompts(tmp_path / "long.parquet", [[USER]] * num_short + [long] * 8)
     checked(config)  # the rollout cuts them
     config.data.filter_overlong_prompts = True
-    if num_short == 1 and key == "val_files":
-        checked(config)
-        return
     found = error_of(config)
     assert found.startswith(f"data.{key}: ") and found.endswith(" [prompts-are-short-enough]")
-    assert f"{num_short} of {num_short + num_long} prompts" in found and "data.max_prompt_length=64" in found
+    assert f"{num_short} of {num_short + 8} prompts" in found and "data.max_prompt_length=64" in found
 
 
-CHECKPOINTS = {
-    "nowhere": [],
-    "no_step": ["actor/model_world_size_1_rank_0.pt"],
-    "global_step_4": ["actor/model_world_size_1_rank_0.pt", "data.pt"],
-    "global_step_5": ["data.pt"],
-    "global_step_6": ["actor/model_world_size_8_rank_0.pt"],
-}
+CHECKPOINTS = ("no_step/actor/model_world_size_1_rank_0.pt", "global_step_4/actor/model_world_size_1_rank_0.pt")
+CHECKPOINTS += ("global_step_5/data.pt", "global_step_6/actor/model_world_size_8_rank_0.pt")
 
 
 @pytest.mark.parametrize(
-    ("mode", "path", "message"),
+    ("mode", "path", "tracker", "message"),
     [
-        ("resume_path", "global_step_4", None),
-        ("resume_path", "nowhere", "no such folder"),
-        ("resume_path", "global_step_7", "no such folder"),
-        ("resume_path", "no_step", "global_step_"),
-        ("resume_path", "global_step_4/", "global_step_"),
-        ("resume_path", "global_step_5", "no actor in it"),
-        ("resume_path", "global_step_6", "of 8 workers"),
-        ("resume_path", None, "set resume_path with a path"),
-        ("auto", "global_step_4", "set resume_path with a path"),
-        ("from_path", None, "trainer.resume_mode=from_path"),
-        ("auto", None, None),
-        ("disable", None, None),
+        ("resume_path", "global_step_4", None, None),
+        ("resume_path", "global_step_7", None, "no such folder"),
+        ("resume_path", "no_step", None, "global_step_"),
+        ("resume_path", "global_step_4/", None, "global_step_"),
+        ("resume_path", "global_step_5", None, "no actor in it"),
+        ("resume_path", "global_step_6", None, "of 8 workers"),
+        ("resume_path", None, None, "set resume_path with a path"),
+        ("auto", "global_step_4", None, "set resume_path with a path"),
+        ("from_path", None, None, "trainer.resume_mode=from_path"),
+        ("auto", None, None, None),
+        ("disable", None, "6", None),
+        ("auto", None, "4", None),
+        ("auto", None, "5", "no actor in it"),
+        ("auto", None, "6", "of 8 workers"),
+        ("auto", None, "7", None),
+        ("auto", None, "x", "holds no step"),
     ],
 )
 def test_a_checkpoint_to_resume(
-    config: DictConfig, tmp_path: Path, mode: str, path: str | None, message: str | None
+    config: DictConfig, tmp_path: Path, mode: str, path: str | None, tracker: str | None, message: str | None
 ) -> None:
-    for folder, names in CHECKPOINTS.items():
-        for name in names:
-            (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / folder / name).touch()
-    (tmp_path / "global_step_8" / "actor").mkdir(parents=True, exist_ok=True)  # a disk was full
+    for name in CHECKPOINTS:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    if tracker:
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text(tracker)
+    config.trainer.default_local_dir = str(tmp_path)
     config.trainer.resume_mode, config.trainer.resume_from_path = mode, path and f"{tmp_path}/{path}"
     if message is None:
         checked(config)
-        return
-    found = error_of(config)
-    assert found.startswith("trainer.resume_") and message in found
-    assert found.endswith(" [checkpoint-can-be-resumed]")
-
-
-@pytest.mark.parametrize(
-    ("tracker", "message"),
-    [
-        ("4", None),
-        ("5", "no actor in it"),
-        ("6", "of 8 workers"),
-        ("7", None),
-        ("x", "holds no step"),
-        ("8", "no actor in it"),
-    ],
-)
-def test_the_last_checkpoint(config: DictConfig, tmp_path: Path, tracker: str, message: str | None) -> None:
-    config.trainer.default_local_dir = str(tmp_path)
-    test_a_checkpoint_to_resume(config, tmp_path, "disable", None, None)
-    config.trainer.resume_mode = "auto"
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text(tracker)
-    if message is None:
-        checked(config)
     else:
-        assert message in error_of(config)
+        assert message in (found := error_of(config)) and found.endswith(" [checkpoint-can-be-resumed]")
 
 
 OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):\n    return {}\n"
@@ -409,16 +387,11 @@ OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=Non
     [
         (True, {}, None),
         (True, {"name": "compute_scores"}, "rows-can-be-rewarded"),
-        (False, {"name": "compute_scores"}, "rows-can-be-rewarded"),
-        (True, {"reward_kwargs": {"limit": 1}}, "rows-can-be-rewarded"),
         (True, {"reward_kwargs": {"max_concurrency": 0}}, "rows-can-be-rewarded"),
         (False, {"reward_kwargs": {"max_concurrency": 0}}, None),
-        (True, {"path": "own: 1"}, None),
-        ("reward", {"path": "own: 1"}, None),
         ("reward", {"path": "own: {'score': 0.5}"}, None),
         ("reward", {"path": "own: 1 / 0"}, "rows-can-be-rewarded"),
         (True, {"path": "own: 1 / 0"}, None),
-        ("reward", {"path": "own: None"}, "rows-can-be-rewarded"),
         ("reward", {"path": "own: 'right'"}, "rows-can-be-rewarded"),
         ("reward", {"path": "own: {'reward': 1}"}, "rows-can-be-rewarded"),
         ("reward", {"path": "own: float('nan')"}, "rows-can-be-rewarded"),
@@ -440,12 +413,6 @@ def test_one_reward_of_a_made_up_answer(
         assert error_of(config).endswith(f" [{rule}]")
 
 
-def test_a_module_of_a_reward_that_ends_the_program(config: DictConfig, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("import sys\nsys.exit('usage: own FILE')\n")
-    config.reward.custom_reward_function.path = f"{tmp_path}/own.py"
-    assert error_of(config).endswith("own.py: usage: own FILE [problems-can-be-rewarded]")
-
-
 def test_each_data_source_is_tried_wherever_it_begins(config: DictConfig, tmp_path: Path) -> None:
     config.dry_run = True
     config.reward.custom_reward_function.path = None
@@ -459,20 +426,6 @@ def test_each_data_source_is_tried_wherever_it_begins(config: DictConfig, tmp_pa
             checked(config)
         else:
             assert "(data source mine)" in error_of(config) and error_of(config).endswith(f" [{rule}]")
-
-
-def test_extra_info_that_is_text(config: DictConfig, tmp_path: Path) -> None:
-    pandas.read_parquet(config.data.train_files).assign(extra_info="{}").to_parquet(tmp_path / "rows.parquet")
-    config.data.train_files = f"{tmp_path}/rows.parquet"
-    assert "data.train_files: extra_info is str; give an object" in error_of(config)
-    config.reward.custom_reward_function.path = None
-    assert "data.train_files: row 0 of rows.parquet: extra_info is str; give an object" in error_of(config)
-
-
-def test_an_unknown_reward_manager(config: DictConfig) -> None:
-    config.reward.reward_manager.name = "nobody"
-    found = error_of(config)
-    assert "reward.reward_manager.name=nobody" in found and found.endswith(" [rows-can-be-rewarded]")
 
 
 TOOL = """
@@ -499,9 +452,8 @@ def test_tools_are_looked_for_and_not_started(
     checked(config)
     assert not (tmp_path / "started").exists()
     for key in ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path"):
-        for path in (f"{tmp_path}/nowhere", "nowhere.yaml"):
-            OmegaConf.update(config.actor_rollout_ref.rollout, key, path)
-            found = error_of(config)
-            assert found.startswith(f"actor_rollout_ref.rollout.{key}={path}: ")
-            assert found.endswith(" [agent-loops-have-their-files]")
-            OmegaConf.update(config.actor_rollout_ref.rollout, key, None)
+        OmegaConf.update(config.actor_rollout_ref.rollout, key, "nowhere.yaml")
+        found = error_of(config)
+        assert found.startswith(f"actor_rollout_ref.rollout.{key}=nowhere.yaml: ")
+        assert found.endswith(" [agent-loops-have-their-files]")
+        OmegaConf.update(config.actor_rollout_ref.rollout, key, None)

@@ -1,21 +1,18 @@
-"""Rules of GPUs: attention without flash-attn (it computes the same from packed sequences), memory that expands."""
+"""Rules of GPUs: attention without flash-attn (what it computes, test_backends.py says), memory that expands."""
 
 from types import SimpleNamespace
 
 import pytest
-import torch
 from composed_main import composed
 from omegaconf import OmegaConf
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from recipe.online_refiner import critic_attention
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.preflight import attention, machine
 from recipe.preflight.attention import CRITIC_LIBRARY, choose_attention, chosen_attention
 
-ACTOR, CRITIC = "actor_rollout_ref.model", "critic.model"
+ACTOR = "actor_rollout_ref.model"
 CHOICE = "override_config.attn_implementation"
-LENGTHS = (3, 9, 1, 6)
 
 
 @pytest.fixture(params=[True, False])
@@ -38,38 +35,27 @@ def error_of(*overrides: str) -> str:
 
 
 def test_pytorchs_attention_where_flash_attention_is_missing(is_installed: bool) -> None:
-    config = composed(f"+{ACTOR}.override_config.rope_theta=5")
+    config = composed(f"+{ACTOR}.override_config.rope_theta=5", "algorithm.adv_estimator=gae")
     line = choose_attention(config)
     assert (line is None) is is_installed
-    assert chosen_attention(config.actor_rollout_ref.model) == (None if is_installed else "sdpa")
-    assert (
-        config.actor_rollout_ref.model.override_config.rope_theta == 5
-        and config.actor_rollout_ref.model.use_remove_padding
-    )
-    assert chosen_attention(config.critic.model) is None, "no critic is trained"
+    attention, library = (None, None) if is_installed else ("sdpa", CRITIC_LIBRARY)
+    for model in (config.actor_rollout_ref.model, config.critic.model):
+        assert chosen_attention(model) == attention
+    assert config.critic.model.external_lib == library and critic_attention.__name__ == CRITIC_LIBRARY
+    assert config.actor_rollout_ref.model.override_config.rope_theta == 5
     assert choose_attention(config) is None, "it is said once"
     if line:
         assert "\n" not in line and f"{ACTOR}.{CHOICE}=sdpa" in line
-
-
-def test_critics_too(is_installed: bool) -> None:
-    config = composed("algorithm.adv_estimator=gae")
-    choose_attention(config)
-    expected = (None, None) if is_installed else ("sdpa", CRITIC_LIBRARY)
-    assert (chosen_attention(config.critic.model), config.critic.model.external_lib) == expected
-    assert critic_attention.__name__ == CRITIC_LIBRARY
+    alone = composed()
+    choose_attention(alone)
+    assert chosen_attention(alone.critic.model) is None, "no critic is trained"
 
 
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        (f"+{ACTOR}.{CHOICE}=eager",),
-        ("trainer.device=cpu",),
-        ("actor_rollout_ref.actor.strategy=veomni",),
-    ],
+    "override", [f"+{ACTOR}.{CHOICE}=eager", "trainer.device=cpu", "actor_rollout_ref.actor.strategy=veomni"]
 )
-def test_what_is_left_alone(is_installed: bool, overrides: tuple[str, ...]) -> None:
-    config = composed(*overrides)
+def test_what_is_left_alone(is_installed: bool, override: str) -> None:
+    config = composed(override)
     before = OmegaConf.to_container(config)
     assert choose_attention(config) is None and OmegaConf.to_container(config) == before
 
@@ -86,29 +72,6 @@ def test_sequence_parallelism_needs_flash_attention(is_installed: bool) -> None:
     assert error_of(size).endswith(rule) is not is_installed
     assert error_of(size, f"+{ACTOR}.{CHOICE}=sdpa").endswith(rule)
     assert error_of(size.replace("=2", "=1")) == ""
-
-
-def test_packed_sequences() -> None:
-    """As verl's FSDP engine packs them: one row, positions that start anew, no mask."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=97, num_key_value_heads=2, initializer_range=0.1))
-    model.set_attn_implementation("sdpa")
-    rows = [torch.randint(0, 97, (length,)) for length in LENGTHS]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    padded = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits[mask]
-    positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
-    packed = model(input_ids=torch.cat(rows)[None], position_ids=positions, use_cache=False).logits[0]
-    weights, gradients = torch.randn(padded.shape), []
-    for logits in (padded, packed):
-        model.zero_grad()
-        (logits.log_softmax(-1) * weights).sum().backward()
-        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
-    torch.testing.assert_close(packed, padded, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
-    alone = model(input_ids=torch.cat(rows)[None], use_cache=False).logits[0]
-    assert (alone - packed).abs().max() > 0.01, "positions are what separates them"
 
 
 def test_expandable_segments_by_the_name_that_vllm_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

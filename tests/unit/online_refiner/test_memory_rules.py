@@ -10,8 +10,6 @@ from checked_run import checked, error_of
 from composed_main import composed
 from omegaconf import DictConfig
 
-from refiner_worker.engines import can_sleep
-
 QWEN_7B = {
     **{"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 28, "hidden_size": 3584},
     **{"num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064},
@@ -127,16 +125,3 @@ def test_a_dry_run_that_names_its_gpus_needs_none_here(
     assert checked(config).plan.num_gpus == config.trainer.n_gpus_per_node
     config.dry_run = False
     assert error_of(config).endswith(" [machine-has-the-workers]")
-
-
-def test_a_run_on_cpus_says_nothing_of_gpus(config: DictConfig) -> None:
-    found = checked(config)
-    assert "memory" not in found.plan.describe(found.config, found.blocks, 4)
-
-
-def test_engines_on_gpus_sleep_by_verls_default() -> None:
-    rollout = composed().actor_rollout_ref.rollout
-    assert "enable_sleep_mode" not in rollout and can_sleep(rollout)
-    rollout.free_cache_engine = False
-    assert not can_sleep(rollout)
-    assert not can_sleep({"free_cache_engine": True, "enable_sleep_mode": False})

@@ -13,8 +13,6 @@ from recipe.online_refiner.config.checks import load
 
 CONFIG = Path(package.__file__).parent
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
-BASES = ("apps_dapo", "apps_ppo", "dialogue_ppo", "gsm8k_grpo", "lab", "quickstart")
-"""The others change a few of their keys."""
 DYNAMIC = [name for name in PRESETS if f"{name}_none" in PRESETS]
 
 
@@ -40,44 +38,24 @@ def flat(config: DictConfig) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("preset", "on_megatron"), [*((preset, False) for preset in PRESETS), *((preset, True) for preset in BASES)]
+    ("preset", "engine"),
+    [*((one, None) for one in PRESETS), ("apps_ppo", "model_engine=megatron"), ("lab", "platform=cpu_megatron")],
 )
-def test_every_preset_composes(preset: str, on_megatron: bool) -> None:
-    is_for_cpus = preset in ("quickstart", "lab", "lab_sums")
-    override = "platform=cpu_megatron" if is_for_cpus else "model_engine=megatron"
-    config = composed(f"experiment={preset}", *([override] if on_megatron else []))
+def test_every_preset_composes(preset: str, engine: str | None) -> None:
+    config = composed(f"experiment={preset}", *([engine] if engine else []))
     load(config)
     assert config.trainer.experiment_name == preset
     assert flat(config), "every interpolation resolves"
-    is_on_megatron = on_megatron or preset == "apps_dapo_megatron"
-    expected = "megatron" if is_on_megatron else "fsdp2" if is_for_cpus else "fsdp"
+    is_on_megatron = engine or preset == "apps_dapo_megatron"
+    expected = "megatron" if is_on_megatron else "fsdp2" if preset in ("quickstart", "lab", "lab_sums") else "fsdp"
     assert config.actor_rollout_ref.actor.strategy == expected
 
 
-def test_the_quickstart_on_a_gpu_is_for_one_gpu() -> None:
-    config = composed("experiment=quickstart", "platform=gpu")
-    loaded, rollout = load(config), config.actor_rollout_ref.rollout
-    assert (config.trainer.device, config.trainer.n_gpus_per_node, config.trainer.nnodes) == ("cuda", 1, 1)
-    assert (rollout.tensor_model_parallel_size, rollout.dtype, rollout.free_cache_engine) == (1, "bfloat16", True)
-    assert rollout.gpu_memory_utilization == 0.3 and not config.algorithm.rollout_correction.bypass_mode
-    assert config.actor_rollout_ref.model.use_remove_padding and loaded.refiner.response_length == 192
-    assert config.trainer.save_freq == config.trainer.total_training_steps == 30
-    on_cpu = composed("experiment=quickstart")
-    assert (on_cpu.trainer.device, on_cpu.trainer.total_training_steps) == ("cpu", 8)
-    asked = composed(
-        "experiment=quickstart", "platform=gpu", "trainer.total_training_steps=2", "data.train_batch_size=8"
-    )
-    assert (asked.trainer.total_training_steps, asked.data.train_batch_size) == (2, 8), "what is asked for wins"
-
-
-def test_the_megatron_preset_is_apps_dapo_on_another_engine() -> None:
-    preset, stock = flat(composed("experiment=apps_dapo_megatron")), flat(composed("experiment=apps_dapo"))
-    method = [name for name in preset if name.startswith(("algorithm.", "constraint.", "data.", "reward.", "refiner."))]
-    assert {name for name in method if preset[name] != stock[name]} == {"refiner.model_path"}
-    optimizer = ("lr", "weight_decay", "clip_grad", "lr_warmup_steps")
-    names = {f"actor_rollout_ref.actor.optim.{name}" for name in optimizer}
-    names |= {f"actor_rollout_ref.actor.{name}" for name in ("ppo_mini_batch_size", "clip_ratio_high", "loss_agg_mode")}
-    assert {name: preset[name] for name in names} == {name: stock[name] for name in names}
+def test_what_is_asked_for_beside_a_platform_wins() -> None:
+    on_gpu = composed("experiment=quickstart", "platform=gpu")
+    assert (on_gpu.trainer.device, on_gpu.trainer.total_training_steps) == ("cuda", 30)
+    asked = composed("experiment=quickstart", "platform=gpu", "trainer.total_training_steps=2")
+    assert asked.trainer.total_training_steps == 2 and load(asked).refiner.response_length == 192
 
 
 @pytest.mark.parametrize("preset", DYNAMIC)

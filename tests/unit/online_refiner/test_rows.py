@@ -42,14 +42,6 @@ def lists(column: torch.Tensor) -> list[list[float]]:
     return [row.tolist() for row in column.unbind()]
 
 
-def test_a_verdict_is_of_one_class() -> None:
-    scored = {Verdict.ACCEPTED, Verdict.NOT_BETTER, Verdict.OWN}
-    assert {one for one in Verdict if one.is_scored} == scored
-    for one in Verdict:
-        assert [one is Verdict.NONE, one.is_skipped, one.is_failure, one.is_scored].count(True) == 1
-    assert [pair.is_accepted for pair in (Pair(reward=0.0, verdict=one) for one in Verdict)].count(True) == 1
-
-
 @pytest.mark.parametrize(
     ("mask", "start"),
     [

@@ -74,20 +74,6 @@ def test_metrics_of_steps_to_be_done_again_are_put_aside(tmp_path: Path) -> None
     assert [row["step"] for row in read_rows(tmp_path / "metrics.undone.jsonl")] == [3, 1, 2]
 
 
-def bytes_read() -> int:
-    """Return how many bytes this process has read, from disk or from the page cache."""
-    return int(Path("/proc/self/io").read_text().split()[1])
-
-
-def test_resuming_reads_no_records(tmp_path: Path) -> None:
-    records = Records(str(tmp_path))
-    for step in range(1, 11):
-        records.write(step, "w0", [{"key": "a_0_0", "response": "y" * 500_000}])
-    before = bytes_read()
-    records.forget_after(9)
-    assert bytes_read() - before < 500_000 and len(records.parts()) == 9
-
-
 def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     for step, loss in ((1, 0.5), (1, 0.25), (2, 0.125)):

@@ -1,3 +1,5 @@
+"""Groups of a refiner that streams: which DAPO evicts, and how long the run waits for them."""
+
 from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.metrics import streaming_metrics
@@ -20,12 +22,6 @@ def test_groups_that_dapo_evicts() -> None:
     assert not same.is_evicted_by(None)
     assert not group(output(0.5)).is_evicted_by("reward"), "verl keeps groups of one"
     assert group(output(0.5, acc=1.0), output(0.25, acc=1.0)).is_evicted_by("acc")
-
-
-def test_rows_of_a_group() -> None:
-    rows = group(output(0.5), output(0.25)).rows()
-    assert rows.keys == ["u_0_0", "u_1_0"]
-    assert rows.tags == [{"seq_len": 3, "response_len": 2}] * 2
 
 
 def test_exposed_and_hidden_seconds() -> None:
