@@ -7,7 +7,9 @@ folder=runs/walkthrough-$(date +%Y%m%d-%H%M%S)
 bash scripts/quickstart.sh "run_dir=$folder/run" "$@"
 python=.venv/bin/python
 "$python" -m recipe.report "$folder/run" --output "$folder/report"
-"$python" -m recipe.evaluation.export "$folder/run" --output "$folder/model"
+checkpoints=$folder/run/checkpoints
+step=$(cat "$checkpoints/latest_checkpointed_iteration.txt")
+"$python" -m verl.model_merger merge --backend fsdp --local_dir "$checkpoints/global_step_$step/actor" --target_dir "$folder/model"
 for model in "$("$python" scripts/get_smollm2.py)" "$folder/model"; do
     "$python" scripts/evaluate.py --benchmark rows --data runs/data/mini_apps_easy/val.parquet --model "$model" \
         --output "$folder/$(basename "$model").json"

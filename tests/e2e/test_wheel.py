@@ -88,6 +88,3 @@ def test_commands_of_the_wheel(commands: Path, tmp_path: Path, tiny_llama: Path,
     assert "refiner" in plan and "template general+feedback" in plan
     assert "refiner.n is gone" in run(commands / "online-refiner-train", "refiner.n=4", cwd=tmp_path, status=2)
     assert "not a run directory" in run(commands / "online-refiner-report", "data", cwd=tmp_path, status=2)
-    assert "not a run directory" in run(
-        commands / "online-refiner-export", "data", "--output", "x", cwd=tmp_path, status=2
-    )
