@@ -1,6 +1,12 @@
 """Every number of docs/results.md, from the committed metrics and the protocol.
 
-python -m recipe.lab.findings [docs/results/lab.yaml]    # writes the tables, draws the figure of the final runs
+python -m recipe.lab.findings [docs/results/lab.yaml]    # prints the tables, draws the figure of the final runs
+
+`calibrate` and `tune`: mean outcomes by learning rate or weight, what was taken in bold. *Outcome*: interquartile mean
+over runs. *P*: the probability that a run of one arm is above one of the other. In brackets: 95 % intervals by
+bootstrap over runs, too narrow for so few. *Step*: held-out share. Reward and what follows: means over the last five
+steps. *Not compiling*: of all answers; 0 where nothing is compiled. *KL*: to the reference model, nats a token.
+*Accepted*: refinements with a higher reward, by all rollouts. Blank: not measured, or 0 in every step.
 """
 
 import json
@@ -88,25 +94,6 @@ def page(rules: Protocol, path: Path) -> str:
     if is_done["tune"] and final.keys() >= dict(rules.runs("final")).keys():  # none is left out
         parts.append(tables(rules, final))
     return "\n\n".join(parts)
-
-
-TITLE = """# Every table of {stem}.yaml
-
-Written by `python -m recipe.lab.findings docs/results/{stem}.yaml` from the metrics beside this file. What they say,
-the rules, and the limits: [results.md](../results.md).
-
-`calibrate` and `tune`: mean outcomes by learning rate or weight, what was taken in bold. *Outcome*: interquartile mean
-over runs. *P*: the probability that a run of one arm is above one of the other. In brackets: 95 % intervals by
-bootstrap over runs, too narrow for so few. *Step*: held-out share. Reward and what follows: means over the last five
-steps. *Not compiling*: of all answers; 0 where nothing is compiled. *KL*: to the reference model, nats a token.
-*Accepted*: refinements with a higher reward, by all rollouts. Blank: not measured, or 0 in every step.
-
-"""
-
-
-def document(rules: Protocol, path: Path) -> str:
-    """Return the file of an experiment's tables."""
-    return TITLE.format(stem=path.stem) + page(rules, path)
 
 
 def chosen(rules: Protocol, phase: str, runs: Mapping[str, Steps]) -> str:
@@ -256,10 +243,10 @@ def outcomes(by_algorithm: Mapping[str, Mapping[str, Sequence[float]]]) -> Figur
 
 
 def main() -> None:
-    """Write the tables; draw the figure, if there are final runs."""
+    """Print the tables; draw the figure, if there are final runs."""
     path = Path((sys.argv[1:] or ["docs/results/lab.yaml"])[0])
     rules, runs = protocol.read(path), metrics.read(metrics.path_of(path, "final"))
-    path.with_suffix(".md").write_text(document(rules, path), encoding="utf-8")
+    print(page(rules, path))
     if runs:
         found = {algorithm: outcomes_of(rules, arms) for algorithm, arms in by_algorithm(runs).items()}
         outcomes(found).savefig(path.with_name(f"{path.stem}_outcomes.png"), dpi=150)
