@@ -11,6 +11,10 @@
 # Nodes that share a file system may all run it: one installs, the others wait.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ $# -gt 0 ]; then
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' scripts/setup.sh
+    exit $(($# > 1 || ${#1} == 0)) # it takes no argument but --help
+fi
 
 stamp=.venv/.installed
 if [ -z "${PLATFORM:-}" ] && [ -s "$stamp" ]; then PLATFORM=$(cut -d' ' -f1 "$stamp"); fi

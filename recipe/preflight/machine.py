@@ -1,6 +1,7 @@
 """Rules on the machine and the cluster that a run asks for."""
 
 import os
+from importlib.util import find_spec
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -58,6 +59,17 @@ def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
 
 
 @rule("machine")
+def megatron_is_installed(run: Run) -> str | None:
+    """Megatron is installed where the actor trains with it."""
+    if run.config.actor_rollout_ref.actor.strategy != "megatron" or find_spec("megatron"):
+        return None
+    return (
+        "actor_rollout_ref.actor.strategy=megatron, but Megatron is not installed here: PLATFORM=megatron bash "
+        "scripts/setup.sh"
+    )
+
+
+@rule("machine")
 def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
     """Engines that sleep do not get torch's expandable segments."""
     name, variables = "PYTORCH_ALLOC_CONF", "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -92,7 +104,9 @@ def machine_has_the_workers(run: Run) -> str | None:
         return None
     what = "CPU cores" if run.config.trainer.device == "cpu" else "GPUs"
     return f"trainer.n_gpus_per_node={num_workers} workers, but this machine has {num_there} {what}; lower it" + (
-        ", or set platform=cpu" if num_there == 0 else ""
+        ", set platform=cpu, or in a dry run sizing.gpu_memory_gib to plan for another machine"
+        if num_there == 0
+        else ""
     )
 
 

@@ -21,7 +21,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.import_utils import resolve_config_path
 from verl.utils.tokenizer import normalize_token_ids
 
-from recipe.online_refiner.config.checks import Run, rule
+from recipe.online_refiner.config.checks import MANAGER_KEY, Run, rule
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
 from recipe.online_refiner.pairs import Rollout
 from recipe.preflight.files import one_line, wrong_with_extra_info
@@ -134,15 +134,41 @@ def rows_can_be_rewarded(run: Run) -> str | None:
 
 @rule("files")
 def agent_loops_have_their_files(run: Run) -> str | None:
-    """Files of agent loops and tools exist."""
+    """Agent loops, tools and the parser of tool calls are there."""
+    rollout = run.config.actor_rollout_ref.rollout
+    found = {}
     for key in AGENT_FILES:
-        path = OmegaConf.select(run.config.actor_rollout_ref.rollout, key)
+        path = OmegaConf.select(rollout, key)
         try:
-            is_there = not path or Path(resolve_config_path(path)).is_file()
+            found[key] = resolve_config_path(path) if path else None
+            is_there = not path or Path(found[key]).is_file()
         except FileNotFoundError:
             is_there = False
         if not is_there:
             return f"actor_rollout_ref.rollout.{key}={path}: no such file"
+    tools, functions, loops = found.values()
+    name, form = rollout.agent.default_agent_loop, rollout.multi_turn.format
+    if name == "single_turn_agent" and not any(found.values()):
+        return None
+    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry  # here: they take seconds
+    from verl.experimental.agent_loop.tool_parser import ToolParser
+    from verl.tools.tool_registry import get_tool_class, load_function_tools_from_path
+
+    known = sorted({*_agent_loop_registry, *(one.name for one in (OmegaConf.load(loops) if loops else []))})
+    if name not in known and OmegaConf.select(run.config, MANAGER_KEY) is None:
+        return f"actor_rollout_ref.rollout.agent.default_agent_loop={name}: set one of {', '.join(known)}"
+    if name == "tool_agent" and form not in ToolParser._registry:
+        forms = ", ".join(sorted(ToolParser._registry))
+        return f"actor_rollout_ref.rollout.multi_turn.format={form}: verl has no such parser of tool calls; set {forms}"
+    key = AGENT_FILES[0]
+    try:
+        for tool in OmegaConf.load(tools).tools if tools else []:
+            get_tool_class(tool.class_name)
+        key = AGENT_FILES[1]
+        if functions:
+            load_function_tools_from_path(functions)
+    except Exception as error:  # a user's module may raise anything
+        return f"actor_rollout_ref.rollout.{key}={OmegaConf.select(rollout, key)}: {one_line(error)}"
     return None
 
 

@@ -685,6 +685,11 @@ def policy_reads_prompt_and_response(run: Run) -> str | None:
     if told is not None and told > positions:
         return f"actor_rollout_ref.rollout.max_model_len={told} is more than the model reads, {positions}; lower it"
     longest = data.max_prompt_length + data.max_response_length
+    if told is not None and told < longest:
+        return (
+            f"actor_rollout_ref.rollout.max_model_len={told} is less than data.max_prompt_length + "
+            f"data.max_response_length = {longest}: responses would be cut; raise it, or set it to null"
+        )
     if longest <= positions:
         return None
     return (

@@ -457,3 +457,16 @@ def test_tools_are_looked_for_and_not_started(
         assert found.startswith(f"actor_rollout_ref.rollout.{key}=nowhere.yaml: ")
         assert found.endswith(" [agent-loops-have-their-files]")
         OmegaConf.update(config.actor_rollout_ref.rollout, key, None)
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    for key, value in {
+        "agent.default_agent_loop": "tool_agnt",
+        "multi_turn.format": "llama3",
+        "multi_turn.function_tool_path": f"{tmp_path}/broken.py",
+    }.items():
+        config.actor_rollout_ref.rollout.agent.default_agent_loop = "tool_agent"
+        before = OmegaConf.select(config.actor_rollout_ref.rollout, key)
+        OmegaConf.update(config.actor_rollout_ref.rollout, key, value)
+        found = error_of(config)
+        assert found.startswith(f"actor_rollout_ref.rollout.{key}={value}: ")
+        assert found.endswith(" [agent-loops-have-their-files]")
+        OmegaConf.update(config.actor_rollout_ref.rollout, key, before)
