@@ -28,6 +28,7 @@ from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine import Refiner, reference_log_probs
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.group import RefinerGroup
+from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import read_turn_end
 
@@ -102,7 +103,8 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
 def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[int]:
     """What the same weights write in Hugging Face, which drafts nothing."""
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    ids = torch.tensor([refiner._encode(rollout, refiner._told(rollout, [rollout]))])
+    text = decode(refiner.prompt.tokenizer, rollout.turn_ids)
+    ids = torch.tensor([refiner.prompt.encode(rollout.messages, text, rollout.reward)])
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.response_length)
     return refiner._parse(output[0, ids.shape[1] :].tolist(), rollout, []).token_ids
