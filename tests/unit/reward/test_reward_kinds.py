@@ -49,8 +49,9 @@ def test_mbpp_style_grades_each_assertion() -> None:
 
 
 def test_answer_does_not_change_what_assertions_mean() -> None:
-    forged = "def set(x): return 1\ndef f(x): return 0\ndef all(x): return True"
-    assert score(["assert set(f(1)) == set([7])"], forged).outcome == "fail"
+    forged = "def set(x): return 1\ndef f(x): return 0\ndef all(x): return True\ndef exit(x): pass"
+    for test in ("assert set(f(1)) == set([7])", "assert all([f(1) == 2])", "if f(1) != 2: exit(1)"):
+        assert score([test], forged).outcome == "fail"
     assert score(["assert sum(10, 15) == 6"], "def sum(a, b): return 6").outcome == "pass"  # what the task asks for
     assert score(["assert size(1) == sys.maxsize"], "import sys\ndef size(x): return sys.maxsize").outcome == "pass"
 
@@ -152,12 +153,6 @@ def test_the_benchmarks_answers_find_no_names_of_leetcode() -> None:
 def test_the_import_of_a_module_is_not_the_answers_time() -> None:
     tests = [f"import pytest\nassert f({n}) == pytest.approx({n})" for n in range(15)]
     assert score(tests, "def f(x): return x", "f", solution_s=1.0).outcome == "pass"
-
-
-def test_what_interpreters_define_is_not_the_answers() -> None:
-    tests = ["if not all([f(1) == 2, f(2) == 3]):\n    exit(1)"]
-    assert score(tests, "def f(x): return 0\ndef all(x): return True\ndef exit(x): pass", "f").outcome == "fail"
-    assert score(tests, "def f(x): return x + 1", "f").outcome == "pass"
 
 
 @pytest.mark.parametrize("file_bytes", [16 << 20, 1 << 20])  # the latter is less than the arguments have

@@ -30,10 +30,6 @@ def test_threads_share_one_limit_of_time() -> None:
     assert execution.seconds >= 0.6
 
 
-def test_a_program_that_stops_itself_stays_stopped() -> None:
-    assert run("import os\nos.kill(os.getpid(), 19)\nprint(1)", timeout_s=0.4).status == "time_out"
-
-
 FAR_APART = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
