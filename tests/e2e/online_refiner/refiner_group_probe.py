@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import ray
 import torch
+from abandoned_requests import abandon, give_up
 from hydra import compose, initialize_config_dir
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.single_controller.ray import ResourcePoolManager
@@ -100,11 +101,16 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
     return difference
 
 
+def prompt_of(refiner: Refiner, rollout: Rollout) -> list[int]:
+    """Return what the refiner reads."""
+    text = decode(refiner.prompt.tokenizer, rollout.turn_ids)
+    return refiner.prompt.encode(rollout.messages, text, rollout.reward)
+
+
 def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[int]:
     """What the same weights write in Hugging Face, which drafts nothing."""
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    text = decode(refiner.prompt.tokenizer, rollout.turn_ids)
-    ids = torch.tensor([refiner.prompt.encode(rollout.messages, text, rollout.reward)])
+    ids = torch.tensor([prompt_of(refiner, rollout)])
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.response_length)
     return refiner._parse(output[0, ids.shape[1] :].tolist(), rollout, []).token_ids
@@ -116,6 +122,33 @@ async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> li
     await asyncio.sleep(0.3)
     os.kill(pid, signal.SIGKILL)
     return await stage
+
+
+def staggered(refiner: Refiner, batch: list[Rollout]) -> list[bool]:
+    """Refine groups that begin one after the other, log-probs asked for beside them, and each response alone.
+
+    Returns:
+        For each response whether both wrote the same.
+    """
+    refiner = dataclasses.replace(refiner, config=dataclasses.replace(refiner.config, keep_prefix=True))
+
+    async def together(number: int, group: list[Rollout]) -> list[Refinement]:
+        await asyncio.sleep(0.03 * number)
+        measured = asyncio.gather(*(reference_log_probs(refiner.client, rollout) for rollout in group))
+        refined = await refiner.refine_group(group)
+        await measured
+        return refined
+
+    async def all_groups() -> list[Refinement]:
+        groups = [batch[first : first + 4] for first in range(0, len(batch), 4)]
+        refined = await asyncio.gather(*(together(number, group) for number, group in enumerate(groups)))
+        return [refinement for group in refined for refinement in group]
+
+    found = asyncio.run(all_groups())
+    alone = [refine(refiner, [rollout])[0] for rollout in batch]
+    return [
+        (a.verdict, a.token_ids, a.text) == (b.verdict, b.token_ids, b.text) for a, b in zip(found, alone, strict=True)
+    ]
 
 
 def engine_of(group: RefinerGroup) -> psutil.Process:
@@ -205,6 +238,10 @@ def main() -> None:
     result["before"] = [refinement.verdict for refinement in before]
     result["kl_difference"] = largest_difference_to_hugging_face(refiner.client, model_path, batch)
 
+    result["staggered"] = staggered(refiner, rollouts(tokenizer, 560))
+    prompts = [prompt_of(refiner, rollout) for rollout in rollouts(tokenizer, 200)]
+    result["num_given_up"] = asyncio.run(give_up(refiner.client, prompts))
+    result.update(asyncio.run(abandon(refiner.client, engine_of(group), prompts[:100])))
     read = next(iter(refiner.client.servers.values())).__ray_call__.remote(lambda server: server.model_config)
     result["read_by_the_server"] = [ray.get(read).hf_config.max_position_embeddings, ray.get(read).local_path]
     hurried = dataclasses.replace(refiner, config=dataclasses.replace(refiner.config, request_timeout_s=0.001))

@@ -45,7 +45,10 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
         assert num_drafts >= accepted[0] and accepted == sorted(accepted, reverse=True), "each needs the one before"
     assert all(result["as_hugging_face"]), "drafts change nothing that is written"
     assert result["kl_difference"] < 1e-4
+    assert result["staggered"] == [True] * 560, "requests that share a batch do not change each other"
     assert result["hurried"] == ["timeout"]
+    assert result["num_given_up"] > 0, "a late request ends in the engine too"
+    assert (result["left_behind"], result["left"], result["left_of_the_other"]) == (100, 0, 100)
     assert result["read_by_the_server"][0] == 1024
     assert result["read_by_the_server"][1].startswith("/dev/shm/verl-cache/")
     assert "no room to generate" in result["too_long_for_the_server"]
