@@ -57,7 +57,7 @@ class RefinerConfig:
     ``bare``: the prompt alone. ``other``: the answer to another problem, a control. Or your Jinja2 file."""
     context: list[Told] = Field(default=["feedback"])
     """What the refiner is also told, if the template shows it: ``feedback`` (the reward function's words), ``sibling``
-    (the group's best response), ``solution``. A refiner that sees an answer copies it: watch ``refiner/copied``."""
+    (the group's best response), ``solution``. A refiner that sees an answer copies it."""
     response_length: Positive = from_key("data.max_response_length")
     """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
     max_model_len: int | None = None

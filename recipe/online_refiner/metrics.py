@@ -14,7 +14,6 @@ from torch import Tensor
 
 from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, group_of
 from recipe.online_refiner.step import StepState
-from refiner_worker.copying import RUN
 
 MOMENTS = {
     "rollout": ("rollout", "when the step begins: its engines are awake"),
@@ -27,7 +26,6 @@ MOMENTS = {
 EXTRA = "reward/extra/"
 """Prefix of what a reward function says beside the reward: the mean over the rollouts of each number."""
 MAX_TRUNCATED = 0.2
-MAX_COPIED = 0.5
 
 MEANING = {
     "reward/mean": "task reward, mean over all responses; verl's critic/score/mean leaves out the groups that "
@@ -41,8 +39,6 @@ MEANING = {
     "refiner/improvement_ratio": "accepted / all rollouts",
     "refiner/num_own": "solved responses that are imitated themselves (refiner.imitate_solved)",
     "refiner/num_verbatim": "refinements that repeat the response token by token",
-    "refiner/copied": "share of the tokens of scored refinements that stand in the sibling or solution that only "
-    f"the refiner was shown, in runs of {RUN}, and neither in question nor response; 0 where it was shown none",
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
     "refiner/edit_distance": "token edit distance between a and a', mean over about 64 scored refinements; 0 if none",
     "refiner/exposed_s": "seconds that refining adds to the step: timing_s/refine and timing_s/wait_refiner",
@@ -124,9 +120,6 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
     "refiner/edit_distance": lambda state: sum(pair.edit_distance is not None for pair in state.pairs.values()),
     "refiner/spec_accept_rate": lambda state: state.metrics["refiner/drafted_tokens"],
     "refiner/spec_accept_length": lambda state: state.metrics["refiner/num_drafts"],
-    "refiner/copied": lambda state: sum(
-        pair.num_refined_tokens for pair in state.pairs.values() if pair.num_copied_tokens is not None
-    ),
     **dict.fromkeys(
         ["refiner/latency_p50_s", "refiner/latency_p95_s"],
         lambda state: sum(pair.latency_s is not None for pair in state.pairs.values()),
@@ -247,7 +240,6 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     verdicts = [pair.verdict for pair in pairs]
     gains = [pair.refined_reward - pair.reward for pair in pairs if pair.is_accepted]
     distances = [pair.edit_distance for pair in pairs if pair.edit_distance is not None]
-    shown = [pair for pair in pairs if pair.num_copied_tokens is not None]
     latencies = [pair.latency_s for pair in pairs if pair.latency_s is not None]
     median_s, late_s = np.percentile(latencies, [50, 95]) if latencies else (0.0, 0.0)
     return {
@@ -256,8 +248,6 @@ def refine_metrics(state: StepState) -> dict[str, float]:
         "refiner/improvement_ratio": len(gains) / max(1, len(pairs)),
         "refiner/num_own": verdicts.count(Verdict.OWN),
         "refiner/num_verbatim": sum(pair.is_verbatim and pair.verdict is not Verdict.OWN for pair in pairs),
-        "refiner/copied": sum(pair.num_copied_tokens or 0 for pair in shown)
-        / max(1, sum(pair.num_refined_tokens for pair in shown)),
         "refiner/reward_gain": float(np.mean(gains)) if gains else 0.0,
         "refiner/edit_distance": float(np.mean(distances)) if distances else 0.0,
         "refiner/latency_p50_s": float(median_s),
@@ -339,7 +329,7 @@ def kl_to_reference(*, log_probs: Tensor, ref_log_probs: Tensor, response_mask: 
 
 
 def advice(steps: Iterable[dict[str, Any]], config: DictConfig) -> list[str]:
-    """Return lines on refinements that were cut or copied, and on what never happened, from a run's metrics."""
+    """Return lines on refinements that were cut, and on what never happened, from a run's metrics."""
     refined = [step for step in steps if step["refiner/num_attempted"]]
     if not refined:
         return []
@@ -352,7 +342,7 @@ def advice(steps: Iterable[dict[str, Any]], config: DictConfig) -> list[str]:
             ". They are lost: raise it (it may exceed data.max_response_length), or choose a refiner.template that "
             "asks for less or says where an answer ends ({% set stop = ... %})"
         )
-    return [line, *filter(None, [copying(refined)]), *_never(refined, config)]
+    return [line, *_never(refined, config)]
 
 
 def _never(steps: Sequence[dict[str, Any]], config: DictConfig) -> Iterator[str]:
@@ -375,14 +365,3 @@ def _never(steps: Sequence[dict[str, Any]], config: DictConfig) -> Iterator[str]
             f"no group was ever dead (equal rewards), so that {' and '.join(waits)} did nothing: a shaped reward "
             "differs within groups that all failed; take the shaping out of it, or filter by what says what is solved"
         )
-
-
-def copying(steps: Sequence[dict[str, Any]]) -> str:
-    """Return a warning if the refinements of a step are copied to a large part; else nothing."""
-    share = max(step.get("refiner/copied") or 0.0 for step in steps)
-    if share <= MAX_COPIED:
-        return ""
-    return (
-        f"{share:.0%} of the refinements' tokens are copied from a solution or sibling that only the refiner saw: the "
-        "policy is taught answers, not corrections; take them out of refiner.context"
-    )

@@ -160,8 +160,6 @@ class Request:
     """How often its request was sent again (``refiner.placement=external``)."""
     latency_s: float | None = None
     """Seconds from its request to the answer; None if there was none."""
-    num_copied_tokens: int | None = None
-    """How many tokens of a' stand in the sibling or solution that the refiner was shown; None: it was shown neither."""
 
 
 @dataclass(slots=True, kw_only=True)

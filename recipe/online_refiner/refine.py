@@ -20,7 +20,6 @@ from recipe.online_refiner.constraint import accepts
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
-from refiner_worker.copying import num_copied
 from refiner_worker.own_tokens import encode_like, starts
 from refiner_worker.parsing import Answer, conversation, decode, parse_answer
 from refiner_worker.prompts import OPEN_TAG, InPlacePrompt, RefinerPrompt
@@ -165,7 +164,6 @@ class Refiner:
         except TimeoutError:  # what the reward has set meanwhile does not count
             result.verdict = Verdict.TIMEOUT
         result.num_prompt_tokens += num_read
-        result.num_copied_tokens = await self._on_thread(self._num_copied, rollout, result, told)
         return result
 
     async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int, int]:
@@ -225,13 +223,6 @@ class Refiner:
         tokenizer = self.prompt.tokenizer
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
         return form(chat, decode(tokenizer, rollout.turn_ids), rollout.reward, told=told)
-
-    def _num_copied(self, rollout: Rollout, refinement: Refinement, told: dict[str, str]) -> int | None:
-        texts = [text for name, text in told.items() if name in ("sibling", "solution")]
-        if not texts or not refinement.verdict.is_scored:
-            return None
-        sources = [self.prompt.tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        return num_copied(refinement.token_ids, sources, [rollout.prompt_ids, rollout.response_ids])
 
     def _most_tokens(self, rollout: Rollout) -> int:
         """Return the longest refinement: a session ends where verl would cut it."""

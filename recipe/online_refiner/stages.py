@@ -1,6 +1,5 @@
 """What this extension does with a step's rows, in the order of a step. The driver's part: metadata and numbers."""
 
-import logging
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -23,7 +22,6 @@ from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.step import StepState
 from refiner_worker.client import RefinerClient
 
-logger = logging.getLogger(__name__)
 ETA_FILE = "constraint.json"
 """Of a checkpoint: the state of an adaptive eta."""
 NUM_SAMPLES = 8
@@ -95,8 +93,6 @@ class Stages:
                 **metric_names.staleness_metrics(state.step, versions),
             }
         )
-        if warning := metric_names.copying([state.metrics]):
-            logger.warning("step %d: %s", state.step, warning)
         most = self._blocks.records.max_rollouts_per_step
         recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
         samples = set() if state.part else {batch.keys[row] for row in choose_samples(state.pairs)}

@@ -101,8 +101,6 @@ def test_refine_metrics_by_hand(state: StepState) -> None:
     assert set(values) <= set(metrics.MEANING)
     state.pairs[2].is_used = True
     assert metrics.refine_metrics(state) == values, "without the gate the ratio is the same"
-    state.pairs[0].num_copied_tokens, state.pairs[2].num_copied_tokens = 2, 0
-    assert metrics.refine_metrics(state)["refiner/copied"] == 2 / (3 + 4), "of the refinements that could be"
 
 
 def test_constraint_metrics_by_hand(state: StepState) -> None:
@@ -152,22 +150,19 @@ def test_kl_by_hand() -> None:
     assert math.isnan(metrics.kl_to_reference(log_probs=log_probs, ref_log_probs=reference, response_mask=nothing))
 
 
-def step(attempted: int, truncated: int, copied: float = 0.0, **others: float) -> dict[str, float]:
+def step(attempted: int, truncated: int, **others: float) -> dict[str, float]:
     names = ("refiner/skipped/max_reward", "refiner/num_own", "reward/zero_std_groups")
-    ours = {"refiner/num_attempted": attempted, "refiner/failed/truncated": truncated, "refiner/copied": copied}
+    ours = {"refiner/num_attempted": attempted, "refiner/failed/truncated": truncated}
     return {**dict.fromkeys(names, 0.0), **ours, **others}
 
 
 PLAIN = composed()
 
 
-def test_truncated_and_copied_refinements_are_told_of() -> None:
+def test_truncated_refinements_are_told_of() -> None:
     for truncated, is_much in ((2, False), (3, True)):
         (line,) = metrics.advice([step(8, 0), step(0, 0), step(2, truncated)], PLAIN)
         assert f"refiner.response_length: {truncated / 10:.0%}" in line and ("refiner.template" in line) is is_much
-    line = metrics.advice([step(8, 0, 0.1), step(8, 0, 0.75)], PLAIN)[1]
-    assert line.startswith("75%") and "refiner.context" in line
-    assert len(metrics.advice([step(8, 0, 0.5)], PLAIN)) == 1
     assert metrics.advice([], PLAIN) == metrics.advice([step(0, 0)], PLAIN) == []
 
 

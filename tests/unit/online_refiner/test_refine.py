@@ -135,13 +135,11 @@ def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
         for n, (text, reward) in texts.items()
     ]
     client = Asked([*tokenizer.encode("the best of all"), end], config(context=["feedback", "sibling", "solution"]))
-    found = refined(tokenizer, members, client)
+    refined(tokenizer, members, client)
     shown = [next(p for p in map(tokenizer.decode, client.prompts) if f"fault {n})" in p) for n in texts]
     sibling = "Another reply, with a higher score:\nthe best of them\n"
     assert [sibling in text for text in shown] == [True, False, True, False], "nor of another session so far"
     assert all("A good reply:\n42\n" in text for text in shown)
-    copied = len("the best of ")
-    assert [one.num_copied_tokens for one in found] == [copied, 0, copied, 0], "one has that text itself"
 
 
 @pytest.mark.parametrize(
