@@ -154,7 +154,8 @@ def agent_loops_have_their_files(run: Run) -> str | None:
     from verl.experimental.agent_loop.tool_parser import ToolParser
     from verl.tools.tool_registry import get_tool_class, load_function_tools_from_path
 
-    known = sorted({*_agent_loop_registry, *(one.name for one in (OmegaConf.load(loops) if loops else []))})
+    own: Any = OmegaConf.load(loops) if loops else []
+    known = sorted({*_agent_loop_registry, *(one.name for one in own)})
     if name not in known and OmegaConf.select(run.config, MANAGER_KEY) is None:
         return f"actor_rollout_ref.rollout.agent.default_agent_loop={name}: set one of {', '.join(known)}"
     if name == "tool_agent" and form not in ToolParser._registry:
