@@ -136,11 +136,11 @@ def rows_can_be_rewarded(run: Run) -> str | None:
 def agent_loops_have_their_files(run: Run) -> str | None:
     """Agent loops, tools and the parser of tool calls are there."""
     rollout = run.config.actor_rollout_ref.rollout
-    found = {}
+    found: dict[str, str] = {}
     for key in AGENT_FILES:
         path = OmegaConf.select(rollout, key)
         try:
-            found[key] = resolve_config_path(path) if path else None
+            found[key] = resolve_config_path(path) if path else ""
             is_there = not path or Path(found[key]).is_file()
         except FileNotFoundError:
             is_there = False
