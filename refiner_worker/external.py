@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -334,15 +333,10 @@ async def listed(server: openai.AsyncOpenAI, limit_s: float) -> dict[str, str]:
 
 
 def asked_pause_s(headers: Mapping[str, str]) -> float | None:
-    """Return how many seconds a server asks to be left alone: a number, or a date."""
-    value = headers.get("retry-after", "")
+    """Return how many seconds a server asks to be left alone, where it says a number: few write a date."""
     try:
-        return max(0.0, float(value))
+        return max(0.0, float(headers.get("retry-after", "")))
     except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
         return None
 
 

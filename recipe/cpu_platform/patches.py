@@ -103,20 +103,6 @@ def _patch_process_group() -> None:
     upstream.initialize_global_process_group_ray = initialize_global_process_group_ray
 
 
-def _load_valuehead_model(
-    local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool
-) -> torch.nn.Module:
-    from transformers import AutoModelForTokenClassification
-
-    return AutoModelForTokenClassification.from_pretrained(
-        local_path,
-        dtype=torch_dtype,
-        config=model_config,
-        attn_implementation=model_config._attn_implementation,
-        trust_remote_code=trust_remote_code,
-    )
-
-
 def load_critics_by_their_config() -> None:
     """Replace ``verl/utils/model.py:load_valuehead_model``, which loads the critic.
 
@@ -125,8 +111,13 @@ def load_critics_by_their_config() -> None:
     enough.
     """
     import verl.utils.model as upstream
+    from transformers import AutoModelForTokenClassification
 
-    upstream.load_valuehead_model = _load_valuehead_model
+    def load_valuehead_model(path: str, dtype: torch.dtype, config: Any, trust_remote_code: bool) -> torch.nn.Module:
+        settings = {"config": config, "attn_implementation": config._attn_implementation, "dtype": dtype}
+        return AutoModelForTokenClassification.from_pretrained(path, trust_remote_code=trust_remote_code, **settings)
+
+    upstream.load_valuehead_model = load_valuehead_model
 
 
 class UnpinnedCPUOffloadPolicy(CPUOffloadPolicy):

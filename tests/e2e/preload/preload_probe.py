@@ -1,4 +1,4 @@
-"""A Ray job without verl, to look at its processes: ``python preload_probe.py OUT (facts|deaths|wait)``."""
+"""A Ray job without verl, to look at its processes: ``python preload_probe.py OUT (facts|death|wait)``."""
 
 import json
 import multiprocessing
@@ -14,7 +14,6 @@ from typing import Any
 import numpy
 import psutil
 import ray
-from ray.exceptions import RayActorError
 
 from recipe.preload import INTERPRETER_VARIABLE, SOCKET_VARIABLE
 from recipe.preload.launch import HOOK_VARIABLE
@@ -68,41 +67,16 @@ class Worker:
         children[-1].join(60)
         return [child.exitcode for child in children]
 
-    def end(self) -> None:
-        """End at once."""
-        os._exit(3)
 
-
-def has_died(worker: Any) -> bool:
-    """Ask a worker until it is dead, for at most 20 s."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            ray.get(worker.facts.remote())
-        except RayActorError:
-            return True
-    return False
-
-
-def deaths(worker_class: Any) -> dict[str, Any]:
-    """What becomes of workers when a process that they depend on is killed."""
-    found: dict[str, Any] = {}
-    by_exit, by_stand_in, orphan = (worker_class.remote() for _ in range(3))
-    pids = [ray.get(worker.facts.remote())["pid"] for worker in (by_exit, by_stand_in, orphan)]
-    server = psutil.Process(pids[0]).parent()
-    by_exit.end.remote()
-    found["exit"] = has_died(by_exit)
-    ray.kill(by_stand_in)
-    found["ray_kill"] = has_died(by_stand_in)
+def without_server(worker_class: Any) -> dict[str, Any]:
+    """What becomes of workers, old and new, when the fork server is killed."""
+    worker = worker_class.remote()
+    pid = ray.get(worker.facts.remote())["pid"]
+    server = psutil.Process(pid).parent()
     server.kill()
     server.wait(20)
-    found["goes_on_without_server"] = ray.get(orphan.facts.remote())["pid"] == pids[2]
-    found["after_server"] = ray.get(worker_class.remote().facts.remote())
-    deadline = time.monotonic() + 60  # a process that was killed gives back its memory first
-    while any(psutil.pid_exists(pid) for pid in pids[:2]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    found["is_over"] = not any(psutil.pid_exists(pid) for pid in pids[:2])
-    return found
+    goes_on = ray.get(worker.facts.remote())["pid"] == pid
+    return {"goes_on_without_server": goes_on, "after_server": ray.get(worker_class.remote().facts.remote())}
 
 
 def main() -> None:
@@ -114,8 +88,8 @@ def main() -> None:
     workers = [worker_class.remote() for _ in range(2)]
     found: dict[str, Any] = {"facts": [ray.get(worker.facts.remote()) for worker in workers]}
     found["children"] = ray.get(workers[0].exit_codes_of_children.remote())
-    if part == "deaths":
-        found |= deaths(worker_class)
+    if part == "death":
+        found |= without_server(worker_class)
     out.write_text(json.dumps(found))
     if part == "wait":
         time.sleep(600)

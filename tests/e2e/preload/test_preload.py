@@ -22,7 +22,7 @@ def jobs(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory) -> di
     folder = tmp_path_factory.mktemp("preload")
     environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "2"}
     waiting = start_marked([*LAUNCHER, PROBE, f"{folder}/waiting.json", "wait"], cwd=folder, environment=environment)
-    forked = start_marked([*LAUNCHER, PROBE, f"{folder}/forked.json", "deaths"], cwd=folder, environment=environment)
+    forked = start_marked([*LAUNCHER, PROBE, f"{folder}/forked.json", "death"], cwd=folder, environment=environment)
     waiting.wait_until((folder / "waiting.json").exists, 200)
     assert waiting.process.poll() is None
     os.kill(waiting.process.pid, signal.SIGKILL)
@@ -51,7 +51,6 @@ def test_children_of_a_worker_end_as_they_say(jobs: dict[str, Any]) -> None:
 
 def test_the_death_of_the_preloaded_process_costs_time_only(jobs: dict[str, Any]) -> None:
     forked = jobs["forked"]
-    assert forked["exit"] and forked["ray_kill"] and forked["is_over"]
     assert forked["goes_on_without_server"]
     assert not forked["after_server"]["has_imported_vllm"]
     assert "The run goes on; workers that start from now on import their packages themselves" in jobs["job"].output()

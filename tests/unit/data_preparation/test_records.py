@@ -275,14 +275,11 @@ def test_a_folder_of_save_to_disk(with_splits: bool, tmp_path: Path) -> None:
             list(read_records(f"{tmp_path}/d", "dev"))
 
 
-def test_a_folder_that_is_called_as_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_format_is_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.json").write_text(json.dumps([{"problem": "not asked for"}]))
     with pytest.raises(ValueError, match="no such file or folder"):
         list(read_records("json", "train"))
-    (tmp_path / "json").mkdir()
-    (tmp_path / "json" / "rows.json").write_text(json.dumps(ROWS))
-    assert list(read_records("json", "train")) == ROWS
 
 
 def test_a_folder_with_splits(tmp_path: Path) -> None:
@@ -297,16 +294,6 @@ def test_an_empty_cell_holds_nothing(tmp_path: Path) -> None:
     assert label(record) == "0"
 
 
-def of_table(tmp_path: Path, text: str, name: str = "rows.csv") -> tuple[dict[str, str], list[str]]:
-    """Answers by question, and what the card lists as dropped."""
-    (tmp_path / name).write_text(text)
-    result = prepared("math", f"{tmp_path}/{name}", "--output", f"{tmp_path}/out", "--val-fraction", "0")
-    assert result.returncode == 0, result.stderr
-    rows = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
-    kept = {row["extra_info"]["question"]: row["reward_model"]["ground_truth"] for row in rows}
-    return kept, [line for line in (tmp_path / "out" / "card.md").read_text().splitlines() if ": line" in line]
-
-
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
@@ -316,19 +303,19 @@ def of_table(tmp_path: Path, text: str, name: str = "rows.csv") -> tuple[dict[st
     ],
 )
 def test_a_row_that_is_not_what_the_columns_say_is_dropped_by_name(rows: str, named: str, tmp_path: Path) -> None:
-    kept, (dropped,) = of_table(
-        tmp_path, f'problem,answer\n"What, is 3?",3,\n{rows}\n"What\nis ""4""?",4\nWhat is 6"?,6\n'
-    )
+    text = f'problem,answer\n"What, is 3?",3,\n{rows}\n"What\nis ""4""?",4\nWhat is 6"?,6\n'
+    (tmp_path / "rows.csv").write_text(text)
+    result = prepared("math", f"{tmp_path}/rows.csv", "--output", f"{tmp_path}/out", "--val-fraction", "0")
+    assert result.returncode == 0, result.stderr
+    found = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    kept = {row["extra_info"]["question"]: row["reward_model"]["ground_truth"] for row in found}
     assert kept == {"What, is 3?": "3", 'What\nis "4"?': "4", 'What is 6"?': "6"}
+    card = (tmp_path / "out" / "card.md").read_text()
+    (dropped,) = (line for line in card.splitlines() if ": line" in line)
     assert dropped.startswith(f"- 1: {named}")
-    assert "## Dropped, broken row: 1" in (tmp_path / "out" / "card.md").read_text()
+    assert "## Dropped, broken row: 1" in card
     options = ("--output", f"{tmp_path}/other", "--benchmarks", f"{tmp_path}/rows.csv")
     assert named.partition(":")[0] in prepared("gsm8k", "--generated", "9", *options).stderr
-
-
-def test_a_stray_quote_in_a_table_with_tabs(tmp_path: Path) -> None:
-    kept, dropped = of_table(tmp_path, 'problem\tanswer\n"A 5" pipe\t5\nWhat is 3, or 4?\t3\n', "rows.tsv")
-    assert (kept, len(dropped)) == ({"What is 3, or 4?": "3"}, 1)
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "save_to_disk", "hub"])
@@ -366,13 +353,13 @@ def test_short_floats_are_the_decimals_that_were_written(
 def test_the_last_line_says_which_file_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(lines(ROWS))
 
-    def last_line(val_fraction: str) -> str:
-        options = ("--output", f"{tmp_path}/{val_fraction}", "--val-fraction", val_fraction)
-        return prepared("math", f"{tmp_path}/a.jsonl", *options).stdout.splitlines()[-1]
-
-    assert last_line("0.05").endswith("; too few rows for --val-fraction 0.05: no val.parquet")
-    assert last_line("0.999").endswith("; too few rows for --val-fraction 0.999: no train.parquet")
-    assert last_line("0").endswith("card.md")
+    for fraction, end in (
+        ("0.05", "; too few rows for --val-fraction 0.05: no val.parquet"),
+        ("0.999", "; too few rows for --val-fraction 0.999: no train.parquet"),
+        ("0", "card.md"),
+    ):
+        options = ("--output", f"{tmp_path}/{fraction}", "--val-fraction", fraction)
+        assert prepared("math", f"{tmp_path}/a.jsonl", *options).stdout.endswith(f"{end}\n")
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])

@@ -66,27 +66,17 @@ def test_what_the_refiner_is_told_stands_in_the_prompt_if_it_is_asked_for(tokeni
 
 
 def test_a_long_text_is_shown_by_its_ends(tokenizer: Any, tmp_path: Path) -> None:
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.add_tokens(["=" * 100])
     path = tmp_path / "mine.jinja"
     path.write_text("{{ feedback }}")
     prompt = RefinerPrompt(path, tokenizer, {}, {"feedback": 25})
-    for text in ("-" * 24, "-" * 11 + "A" + "-" * 13):
+    for text in ("-" * 24, "-" * 11 + "A" + "-" * 13, "=" * 500 + "It fails." + "=" * 500):
         assert text in tokenizer.decode(prompt.encode([], "", 0.0, told={"feedback": text})), "it is short enough"
     for text in ("begin" + "-" * 100 + "the end", "begin" + "x" * 1_000_000 + "the end"):
         text = tokenizer.decode(prompt.encode([], "", 0.0, told={"feedback": text}))
         assert text.startswith("<|im_start|>user\nbegin") and "the end<|im_end|>" in text and " ... " in text
         assert len(text) < 100
-
-
-def test_the_length_of_a_text_is_counted_in_tokens(tokenizer: Any, tmp_path: Path) -> None:
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.add_tokens(["-" * 100])
-    path = tmp_path / "mine.jinja"
-    path.write_text("{{ feedback }}")
-    prompt = RefinerPrompt(path, tokenizer, {}, {"feedback": 80})
-    words = "-" * 3000 + "It fails." + "-" * 3000
-    assert words in tokenizer.decode(prompt.encode([], "", 0.0, told={"feedback": words})), "69 tokens"
-    longer = tokenizer.decode(prompt.encode([], "", 0.0, told={"feedback": words * 2}))
-    assert longer.count("-") == 6000 and "--It fail ...  fails.--" in longer
 
 
 @pytest.mark.parametrize("name", ["solution", "sibling"])
