@@ -6,13 +6,10 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from verl.experimental.reward_loop import reward_loop
 from verl.protocol import DataProto
-from verl.trainer.ppo import metric_utils
 from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
@@ -35,29 +32,6 @@ class RewardLoopWorker(reward_loop.RewardLoopWorker):
     async def compute_score_disrm(self, data: DataProto) -> dict[str, Any]:
         """Return the reward model's score and, as every other reward does, a (here empty) dict of extras."""
         return {"reward_extra_info": {}, **await super().compute_score_disrm(data)}
-
-
-one_at_a_time = metric_utils.bootstrap_metric
-
-
-def bootstrap_metric(
-    data: Sequence[Any],
-    subset_size: int,
-    reduce_fns: list[Callable[..., Any]],
-    n_bootstrap: int = 1000,
-    seed: int = 42,
-) -> list[tuple[float, float]]:
-    """Return verl's spreads of the best and the worst of some answers, to the last bit, from one call for all draws.
-
-    Reason: ``metric_utils.bootstrap_metric`` calls numpy for each of 1,000 draws, for each problem, metric and size; a
-    validation of 78 problems ends with 15 s in which the driver does nothing else.
-    """
-    if not {np.max, np.min}.issuperset(reduce_fns):
-        return one_at_a_time(data, subset_size, reduce_fns, n_bootstrap, seed)
-    np.random.seed(seed)  # verl's way: what draws from numpy's global state afterwards draws the same as without us
-    draws = np.asarray(data)[np.random.choice(len(data), size=(n_bootstrap, subset_size), replace=True)]
-    reduced = [reduce_fn(draws, axis=1).astype(np.float64) for reduce_fn in reduce_fns]
-    return [(float(np.mean(values)), float(np.std(values))) for values in reduced]
 
 
 def look_often(buffer: ReplayBuffer) -> ReplayBuffer:
@@ -97,7 +71,6 @@ def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
 
 def apply() -> None:
     """Apply every patch in this process; a second call changes nothing."""
-    metric_utils.bootstrap_metric = bootstrap_metric
     reward_loop.RewardLoopWorker = RewardLoopWorker  # RewardLoopManager makes its Ray actors from this name
     # With actor_rollout_ref.hybrid_engine=false, PPOTrainerSeparateAsync._setup logs a line with flush=True, which
     # loggers do not know: the run ends with a TypeError where such lines are shown.

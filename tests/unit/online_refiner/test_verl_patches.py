@@ -4,10 +4,7 @@ import asyncio
 from collections import Counter
 from types import SimpleNamespace
 
-import numpy as np
-import pytest
 from omegaconf import OmegaConf
-from verl.trainer.ppo import metric_utils
 from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
@@ -41,19 +38,6 @@ def test_log_probs_of_refinements_are_computed_between_the_separate_trainer_and_
 
 
 ANSWERS = {"score": [0.1, -0.3, 0.7, 1e9 + 0.1], "acc": [True, False, True, True], "tokens": [3, 1, 2, 7]}
-
-
-def test_a_validation_gives_verls_numbers_and_leaves_numpys_random_state_as_verl_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    infos = {name: values * 3 for name, values in ANSWERS.items()} | {"pred": list("abacbbcaabca")}
-    found = []
-    for function in (patches.one_at_a_time, patches.bootstrap_metric):
-        monkeypatch.setattr(metric_utils, "bootstrap_metric", function)
-        uids = [f"problem{index // 4}" for index in range(12)]
-        found.append((metric_utils.process_validation_metrics(["set"] * 12, uids, infos), np.random.random()))
-    assert found[0] == found[1]
-    assert {"best@4/mean", "worst@2/std", "maj@4/std"} <= found[0][0]["set"]["acc"].keys()
 
 
 def test_groups_with_a_used_refinement_pass_dapos_filter() -> None:
