@@ -101,6 +101,21 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
     return difference
 
 
+def spread_of_log_probs(client: RefinerClient, batch: list[Rollout]) -> float:
+    """Ask for log pi_0 one by one, all at once, and in the other order; return the largest difference, in nats."""
+
+    async def at_once(some: list[Rollout]) -> list[list[float]]:
+        return list(await asyncio.gather(*(reference_log_probs(client, one) for one in some)))  # type: ignore[arg-type]
+
+    found = [
+        [row for one in batch for row in asyncio.run(at_once([one]))],
+        asyncio.run(at_once(batch)),
+        asyncio.run(at_once(batch[::-1]))[::-1],
+    ]
+    ways = torch.tensor([[value for row in rows for value in row] for rows in found])
+    return float((ways.amax(0) - ways.amin(0)).max())
+
+
 def prompt_of(refiner: Refiner, rollout: Rollout) -> list[int]:
     """Return what the refiner reads."""
     text = decode(refiner.prompt.tokenizer, rollout.turn_ids)
@@ -238,6 +253,7 @@ def main() -> None:
     result["before"] = [refinement.verdict for refinement in before]
     result["kl_difference"] = largest_difference_to_hugging_face(refiner.client, model_path, batch)
 
+    result["spread_of_log_probs"] = spread_of_log_probs(refiner.client, batch)
     result["staggered"] = staggered(refiner, rollouts(tokenizer, 560))
     prompts = [prompt_of(refiner, rollout) for rollout in rollouts(tokenizer, 200)]
     result["num_given_up"] = asyncio.run(give_up(refiner.client, prompts))
