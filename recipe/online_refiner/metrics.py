@@ -42,7 +42,7 @@ MEANING = {
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
     "refiner/edit_distance": "token edit distance between a and a', mean over about 64 scored refinements; 0 if none",
     "refiner/exposed_s": "seconds that refining adds to the step: timing_s/refine and timing_s/wait_refiner",
-    "refiner/hidden_s": "streaming: seconds before that last reward since the first refinement was begun",
+    "refiner/hidden_s": "streaming: seconds from the first refinement's begin to the last reward of the rollout",
     "refiner/num_drafts": "drafts that the refiner verified, each in one pass; 0 without refiner.draft",
     "refiner/drafted_tokens": "tokens of these drafts; 0 without refiner.draft",
     "refiner/spec_accept_rate": "share of these tokens that the refiner accepted; 0 without refiner.draft",

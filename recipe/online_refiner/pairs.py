@@ -185,7 +185,8 @@ class Pair(Request):
     """All numbers that are known of a rollout and its refinement. The tag of its row carries it between processes.
 
     Example: ``Pair(reward=-0.3, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, num_refined_tokens=9)``.
-    The driver makes it with the reward, the refine stage fills it, the actor's pass adds ``nll`` and ``divergence``.
+    The driver makes it with the reward, the refine stage makes it anew, the actor's pass adds ``nll`` and
+    ``divergence``. In place ``divergence`` is what the turn is charged, over ``num_compared_tokens`` of it.
     """
 
     reward: float

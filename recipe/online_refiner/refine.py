@@ -77,7 +77,7 @@ def in_place(constraint: ConstraintConfig, prompt: InPlacePrompt) -> InPlace | N
 
 @dataclass(slots=True, kw_only=True)
 class Refiner:
-    """Refines groups of rollouts. Holds no state between calls."""
+    """Refines groups of rollouts. Between calls it only keeps what ``in_place`` shows to others."""
 
     config: RefinerConfig
     client: RefinerClient

@@ -172,7 +172,7 @@ class RefineWorker:
         await asyncio.to_thread(queue.write_rewards, rows, list(rewards))
         return True
 
-    async def measure_kl(self, rows: KVBatchMeta, client: RefinerClient) -> list[str]:
+    async def score_with_reference(self, rows: KVBatchMeta, client: RefinerClient) -> list[str]:
         """Write log pi_0 of the responses of some rows and return the keys of those that a replica answered for."""
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
         answers = await asyncio.gather(*(reference_log_probs(client, rollout) for rollout in rollouts))
@@ -287,11 +287,12 @@ class RefineWorkers:
         calls = [worker.refine.remote(part, own, max_model_len) for worker, part, own in called]
         return list(zip(parts, self._answers(calls, clients), strict=True))
 
-    def measure_kl(self, rows: KVBatchMeta, client: RefinerClient) -> set[str]:
+    def score_with_reference(self, rows: KVBatchMeta, client: RefinerClient) -> set[str]:
         """Let log pi_0 of some responses be written and return the keys of those that are known."""
         parts, clients = self._parts(rows, client)
         calls = [
-            worker.measure_kl.remote(part, own) for worker, part, own in zip(self.start(), parts, clients, strict=False)
+            worker.score_with_reference.remote(part, own)
+            for worker, part, own in zip(self.start(), parts, clients, strict=False)
         ]
         return {key for keys in self._answers(calls, clients) for key in keys or []}
 

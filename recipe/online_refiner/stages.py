@@ -103,7 +103,7 @@ class Stages:
         rows = sorted(state.pairs, key=batch.keys.__getitem__)
         most = state.share(self._blocks.num_kl_rollouts)
         rows = rows if len(rows) <= most else random.Random(state.step).sample(rows, most)
-        known = self._workers.measure_kl(queue.rows_of(batch, rows), client)
+        known = self._workers.score_with_reference(queue.rows_of(batch, rows), client)
         state.kl_rows = [row for row in rows if batch.keys[row] in known]
         state.metrics["tokens/kl_ref"] = sum(batch.tags[row]["response_len"] for row in state.kl_rows)
 
@@ -136,7 +136,9 @@ class Stages:
             for row, nll, divergence in zip(
                 wanted, sums["refine_nll"].tolist(), sums["refine_divergence"].tolist(), strict=True
             ):
-                state.pairs[row].nll, state.pairs[row].divergence = nll, divergence
+                state.pairs[row].nll = nll
+                if not constraint.is_in_place:  # there Eq. 6 is measured only, and charges nothing
+                    state.pairs[row].divergence = divergence
         if constraint.rescue_dead_groups:
             state.metrics["constraint/num_rescued_groups"] = len(self._rescued(batch, state))
         if is_needed or is_due:
@@ -238,12 +240,6 @@ class Stages:
             if len(pairs) > 1 and len({pair.reward for pair in pairs}) == 1 and any(pair.is_accepted for pair in pairs)
         }
 
-    def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
-        """Tell the actor's workers what the mode adds to the loss."""
-        constraint = self._blocks.constraint
-        if constraint.imitates and state.eta > 0:
-            batch.extra_info.update(refine_eta=state.eta, refine_normaliser=constraint.sft_normaliser)
-
     def measure_kl(self, batch: KVBatchMeta, state: StepState) -> None:
         """Measure KL(pi_theta || pi_0) on the rows whose log pi_0 is known."""
         is_by_verl = self._blocks.has_reference_worker or self._blocks.measures_kl_by_actor
@@ -256,6 +252,12 @@ class Stages:
             state.metrics["kl_ref/k3"] = metric_names.kl_to_reference(
                 log_probs=data["old_log_probs"], ref_log_probs=data[name], response_mask=data["response_mask"]
             )
+
+    def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
+        """Tell the actor's workers what the mode adds to the loss."""
+        constraint = self._blocks.constraint
+        if constraint.imitates and state.eta > 0:
+            batch.extra_info.update(refine_eta=state.eta, refine_normaliser=constraint.sft_normaliser)
 
 
 def choose_records(pairs: dict[int, Pair], max_rows: int | None, seed: int) -> list[int]:

@@ -22,7 +22,7 @@ class StepState:
     started_at: float = field(default_factory=time.monotonic)
     """When its rollouts were first waited for."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """verl's own of this step; ours are added as they are known, and none is read back."""
+    """verl's own of this step; ours are added as they are known."""
     num_restarts: int = 0
     """Replicas of the refiner that were started anew before the step."""
     pairs: dict[int, Pair] = field(default_factory=dict)

@@ -92,6 +92,11 @@ def load(config: DictConfig) -> RefinementConfig:
     return blocks
 
 
+def _changed(refiner: RefinerConfig, names: tuple[str, ...]) -> list[str]:
+    plain = RefinerConfig(response_length=1)
+    return [f"refiner.{name}" for name in names if getattr(refiner, name) != getattr(plain, name)]
+
+
 # ---- what keys of this extension ask of each other
 
 
@@ -122,6 +127,11 @@ def target_goes_with_the_rest(run: Run) -> str | None:
     constraint, refiner = run.blocks.constraint, run.blocks.refiner
     if constraint.reward_gate == "failed" and not constraint.is_in_place and constraint.mode != "none":
         return "constraint.reward_gate=failed: nothing is refined then; set constraint.target=in_place"
+    if constraint.target != "in_place":
+        changed = [*_changed(refiner, ("in_place_template",))]
+        changed += ["constraint.in_place_clip"] if constraint.in_place_clip is not None else []
+        if changed:
+            return f"{changed[0]} is for constraint.target=in_place; set that, or leave it out"
     if not constraint.is_in_place:
         return None
     said = f"constraint.target={constraint.target}"
@@ -198,22 +208,17 @@ def colocated_refiner_does_not_stream(run: Run) -> str | None:
 def shared_refiner_has_no_servers_of_its_own(run: Run) -> str | None:
     """A shared refiner has no settings of replicas."""
     refiner = run.blocks.refiner
-    own = refiner.streaming is False or refiner.num_replicas or refiner.rollout or refiner.draft
+    own = refiner.streaming is False or _changed(refiner, ("num_replicas", "rollout", "draft", "on_replica_death"))
     if refiner.placement != "shared" or not own:
         return None
     return (
         "refiner.placement=shared: the rollout's servers refine while they are awake; leave refiner.streaming, "
-        "refiner.num_replicas and refiner.draft null and refiner.rollout empty"
+        "refiner.num_replicas, refiner.draft, refiner.rollout and refiner.on_replica_death out"
     )
 
 
 OF_EXTERNAL = ("url", "served_model_name", "api_key_env", "extra_body")
 OF_HOSTING = ("nnodes", "num_replicas", "rollout", "draft", "on_replica_death")
-
-
-def _changed(refiner: RefinerConfig, names: tuple[str, ...]) -> list[str]:
-    plain = RefinerConfig(response_length=1)
-    return [f"refiner.{name}" for name in names if getattr(refiner, name) != getattr(plain, name)]
 
 
 @rule("config")

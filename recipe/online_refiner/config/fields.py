@@ -87,7 +87,7 @@ class ConstraintConfig:
     @property
     def is_in_place(self) -> bool:
         """Whether a response is charged for its own tokens."""
-        return self.mode != "none" and self.target != "rewrite"
+        return self.mode != "none" and self.target in ("in_place", "constant")
 
     @property
     def acting_credit(self) -> str | None:

@@ -151,6 +151,7 @@ MISTAKES = {
     "colocated-refiner-does-not-stream": [((), "refiner.streaming=true")],
     "shared-refiner-has-no-servers-of-its-own": [
         *[(SHARED, f"refiner.{own}") for own in ("num_replicas=1", "draft=ngram", "streaming=false")],
+        (SHARED, "refiner.on_replica_death=stop"),
         (SHARED, "refiner.rollout={gpu_memory_utilization: 0.4}"),
     ],
     "external-refiner-has-urls": [
@@ -176,6 +177,7 @@ MISTAKES = {
     "template-exists": [((), "refiner.template=none")],
     "records-have-a-file-system": [(("records.path=memory://run",), "records.path=s4://bucket/run")],
     "target-goes-with-the-rest": [
+        *(((), key) for key in ("constraint.in_place_clip=1", "refiner.in_place_template=bare")),
         *[((PENALTY, *IN_PLACE), key) for key in ("constraint.credit=in_reward", "constraint.mode=lagrangian")],
         ((PENALTY, *IN_PLACE, "constraint.delta=1"), "constraint.eta_schedule=adaptive"),
         ((PENALTY, *IN_PLACE, *FAILED), "constraint.mode=sft"),
