@@ -1,34 +1,37 @@
 """From a model's answer to the code in it, in time that grows with its length only.
 
-markdown-it-py is not used: models also open a fence behind words and close one behind code, which CommonMark takes for
-text.
+markdown-it-py is not used: models also open a fence behind words, close one behind code and leave marks of quotes out,
+which CommonMark takes for text.
 """
 
 import ast
-import itertools
+import builtins
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_RUN = re.compile(r"`{3,}")
-_BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)*")  # indentation, and marks of list items
-_INFO = re.compile(r"[^`\n]*\n")  # the line behind an opening fence
+_RUN = re.compile(r"`{3,}|~{3,}")
+# Indentation, and marks of list items and block quotes.
+_BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+|>[ \t]*)*")
+_MAX_BEFORE_FENCE = 100  # characters; a fence behind more is one in the middle of a line
+_INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line behind an opening fence
 _NAMES_OF_PYTHON = r"(?:i?py(?:thon)?|cpython|pypy|tool_code)[0-9.]*"
 _BARE_INFO = re.compile(rf"(?:{_NAMES_OF_PYTHON})?[ \t]*\r?\n", re.I)  # Python alone, or nothing
 _BLANK_LINE = re.compile(r"[ \t\r]*(?:\n|\Z)")
 _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.-]*)")  # as in ```python title="x", ```{python} and ```{.python .numbered}
 _PYTHON = re.compile(_NAMES_OF_PYTHON)
 _BYTE_ORDER_MARK = "\ufeff"
-_TAGS = re.compile(  # around an answer
-    r"\A\s*(?:<(?:answer|code|solution|python|\|python_tag\|)>|\[PYTHON\])(?:[ \t]*\n)?"
-    r"|(?:</(?:answer|code|solution|python)>|\[/PYTHON\])\s*\Z"
-)
+_OPENING_TAG = re.compile(r"\s*(?:<(?:answer|code|solution|python|\|python_tag\|)>|\[PYTHON\])(?:[ \t]*\n)?")
+_CLOSING_TAGS = ("</answer>", "</code>", "</solution>", "</python>", "[/PYTHON]")
 # Behind a line or before one, or before the tag of an answer; not in a program's text.
 _END_OF_THOUGHTS = re.compile(
     r"^[ \t]*</think(?:ing)?>|</think(?:ing)?>(?:[ \t]*\r?$|(?=[ \t]*<(?:answer|code|solution|python)>))", re.M
 )
 _END_MARKS = ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>",
               "<end_of_turn>", "<｜end▁of▁sentence｜>", "<eos>", "</s>")  # fmt: skip
+_BEFORE_CODE = re.compile(r"(?:[ \t\f]*(?:#[^\r\n]*)?[\r\n])*[ \t\f]*(?:#[^\r\n]*)?")
+_PROMPT = ">>>"
 _COMMANDS = ("!", "%", "$ ", "pip install ", "#")
 """What lines begin with that a shell or a notebook runs; comments may stand between them."""
 _READS = re.compile(
@@ -36,9 +39,14 @@ _READS = re.compile(
     r"|\bfileinput\b|\b(?:f?d?open|read|FileIO|mmap)\s*\(\s*0\b|/dev/(?:stdin|fd/0)"
 )
 """What reads standard input, or names what does (`read = input`); `sys.stdin = ...` gives it another."""
+_GIVES_ANOTHER, _KEEPS = re.compile(r"\bstdin\s*=[^=]"), re.compile(r"=\s*(?:sys\s*\.\s*)?stdin\s*$", re.M)
+"""What a harness does around a program's function: `old = sys.stdin`, then `sys.stdin = ...`."""
 _WRITES = re.compile(r"\bprint\b|write|stdout")
 _COMMENT_LINE = re.compile(r"^[ \t]*#.*$", re.M)
-_MAX_CLOSING_INDENTATION = 3  # characters more than the opening fence's
+_MODULES = {*sys.stdlib_module_names, "numpy"}
+"""Imports from elsewhere are of the answer itself: `from solution import f`."""
+_TAB = 4  # columns
+_MAX_CLOSING_INDENTATION = 3  # columns more than the opening fence's
 _STATEMENTS_OF_CODE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
 
 
@@ -47,15 +55,15 @@ def extract_code(response: str, *names: str) -> str | None:
 
     The last Python block counts; without one the last block that names no language (a program's output, shown in a
     plain block after the program, must not replace it). Of these the last that defines one of `names` comes first, or
-    if the answer is to define none, the last that reads standard input. Blocks in other languages, of comments or
-    commands alone and of sessions (`>>>`) do not count. An unterminated last fence reaches to the end. Text before any
-    fence is code only if all of it parses as Python and it has a definition, an import, an assignment or a print: a
-    bare word is no program. What a model thought first (up to `</think>`) is looked at only where there is no code
-    behind it.
+    if the answer is to define none, the last that reads standard input; then those that do not show values alone.
+    Blocks in other languages, of comments or commands alone and of sessions (`>>>`) do not count. An unterminated last
+    fence reaches to the end. Text before any fence is code only if all of it parses as Python and it has a definition,
+    an import, an assignment or a print: a bare word is no program. What a model thought first (up to `</think>`) is
+    looked at only where there is no code behind it.
     """
     response = without_end_marks(response)
     code = _last_code(response, names)
-    thoughts = max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
+    thoughts = end_of_thoughts(response)
     is_in_code = code is not None and _END_OF_THOUGHTS.search(code) is not None and parsed(code) is not None
     if thoughts and not is_in_code:
         return _last_code(response[thoughts:], names) or code
@@ -72,25 +80,38 @@ def without_end_marks(response: str) -> str:
     return response[:kept]
 
 
+def end_of_thoughts(response: str) -> int:
+    """Where a model's answer begins, behind what it thought first."""
+    return max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
+
+
 def _last_code(response: str, names: tuple[str, ...]) -> str | None:
     found = [(_language(info), code) for info, code in _fenced_blocks(response)]
     blocks = [(language, code.removeprefix(_BYTE_ORDER_MARK)) for language, code in found if is_program(code)]
     named = [code for language, code in blocks if _PYTHON.fullmatch(language)]
     if named:
-        return _last_of(named, names)
-    outside = _TAGS.sub("", response.partition("```")[0])
+        return _last_of(named, [code for code in named if not shows_values(code)], names)
+    outside = _without_tags(response.partition("```")[0])
     if _looks_like_code(outside):  # in no fence, or in one that the prompt opened
         return outside
     unnamed = [code for language, code in blocks if not language]
-    # Behind them may stand what the program writes.
-    return _last_of([*itertools.filterfalse(_looks_like_code, unnamed), *filter(_looks_like_code, unnamed)], names)
+    return _last_of(unnamed, [code for code in unnamed if _looks_like_code(code)], names) if unnamed else None
 
 
-def _last_of(blocks: list[str], names: tuple[str, ...]) -> str | None:
+def _last_of(blocks: list[str], better: list[str], names: tuple[str, ...]) -> str:
     def is_wanted(code: str) -> bool:
         return any(defines(code, name) for name in names) if names else is_filter(code)
 
-    return next(filter(is_wanted, reversed(blocks)), blocks[-1] if blocks else None)
+    return next(filter(is_wanted, reversed(blocks)), (better or blocks)[-1])
+
+
+def _without_tags(text: str) -> str:
+    """The text without tags around it, as of `<answer>` or `[PYTHON]`."""
+    begin, end = _OPENING_TAG.match(text), len(text.rstrip())
+    for tag in _CLOSING_TAGS:
+        if text.endswith(tag, 0, end):
+            return text[begin.end() if begin else 0 : end - len(tag)]
+    return text[begin.end() :] if begin else text
 
 
 def _language(info: str) -> str:
@@ -101,7 +122,7 @@ def _language(info: str) -> str:
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class _Run:
-    """Three or more backticks."""
+    """Three or more characters of which fences are made."""
 
     marks: str
     end: int  # where it ends in the text
@@ -110,25 +131,25 @@ class _Run:
 
 
 def _runs(text: str) -> Iterator[_Run]:
-    start = 0  # of the line
-    for line in text.split("\n"):
-        for number, found in enumerate(_RUN.finditer(line)):
-            begins_line = number == 0 and _BEFORE_FENCE.fullmatch(line, 0, found.start()) is not None
-            before = line[: found.start()] if begins_line else None
-            yield _Run(marks=found.group(), end=start + found.end(), before=before, is_first=number == 0)
-        start += len(line) + 1
+    line = looked_at = 0  # where the line of the run begins, and up to where that has been looked for
+    for found in _RUN.finditer(text):
+        newline = text.rfind("\n", looked_at, found.start())
+        line, is_first = newline + 1 or line, newline >= 0 or not looked_at
+        looked_at = found.end()
+        before = text[line : found.start()] if found.start() - line <= _MAX_BEFORE_FENCE else "no fence"
+        begins_line = _BEFORE_FENCE.fullmatch(before) is not None
+        yield _Run(marks=found.group(), end=found.end(), before=before if begins_line else None, is_first=is_first)
 
 
 def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
     """(text behind the opening fence, content) of each block.
 
-    As in CommonMark, whatever the indentation of the opening fence, but for fences of `~` and block quotes. More is
-    accepted: fences in the middle of a line, which open a block if a language alone stands behind them, and close one
-    if they alone end the line.
+    As in CommonMark, whatever the indentation of the opening fence. More is accepted: fences of backticks in the middle
+    of a line, which open a block if a language alone stands behind them, and close one if they alone end the line.
     """
     opening, info, content = None, "", 0
     for run in _runs(text):
-        if opening is not None and _is_left_open(text, opening, run):
+        if opening is not None and _opens_python(text, run) and _is_left_open(opening, run):
             yield info, text[content : run.end - len(run.marks)]
             opening = None
         if opening is None:
@@ -141,21 +162,30 @@ def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
         yield info, _without_indentation(text[content:], opening.before or "")
 
 
-def _is_left_open(text: str, opening: _Run, run: _Run) -> bool:
-    """Whether a fence that names Python shows that a block was never closed, or that prose spoke of fences."""
-    line = _line_behind(text, run)
-    if run.before is None or line is None or not _PYTHON.fullmatch(_language(line.strip())):
+def _opens_python(text: str, run: _Run) -> bool:
+    """Whether a line is a fence that names Python."""
+    if run.before is None or run.marks[0] != "`":
         return False
-    return opening.before is None or (_is_near(run, opening) and run.marks.startswith(opening.marks))
+    line = _line_behind(text, run)
+    return line is not None and _PYTHON.fullmatch(_language(line.strip())) is not None
 
 
-def _is_near(run: _Run, opening: _Run) -> bool:
-    return len(run.before or "") <= len(opening.before or "") + _MAX_CLOSING_INDENTATION
+def _is_left_open(opening: _Run, run: _Run) -> bool:
+    """Whether a fence that names a language shows that a block was never closed, or that prose spoke of fences."""
+    if opening.before is None:
+        return True
+    if _width(run.before or "") > _width(opening.before) + _MAX_CLOSING_INDENTATION:
+        return False
+    return run.marks.startswith(opening.marks)
 
 
 def _line_behind(text: str, run: _Run) -> str | None:
     """What stands behind an opening fence, with the line's end; None: it opens nothing."""
-    line = _INFO.match(text, run.end)  # up to the next backtick only, so that no part of a long line is read twice
+    mark = run.marks[0]
+    if run.before is None and mark == "~":
+        return None
+    # Up to the next backtick only, so that no part of a long line is read twice.
+    line = _INFO[mark].match(text, run.end)
     if line is None or (run.before is None and not _BARE_INFO.fullmatch(line.group())):
         return None
     return line.group()
@@ -165,17 +195,35 @@ def _closes(text: str, run: _Run, opening: _Run) -> bool:
     """Whether the run closes the block; in strings and comments of code few are where a closing fence may be."""
     if not run.marks.startswith(opening.marks):
         return False
-    if run.before is None or run.before.strip():
-        return run.is_first and _BLANK_LINE.match(text, run.end) is not None
-    return _is_near(run, opening)
+    is_tilde = run.marks[0] == "~"
+    is_quoted = ">" in (opening.before or "")
+    if run.before is None or run.before.strip(" \t>" if is_quoted else " \t"):
+        return not is_tilde and run.is_first and _BLANK_LINE.match(text, run.end) is not None
+    if _width(run.before) > _width(opening.before or "") + _MAX_CLOSING_INDENTATION:
+        return False
+    return not is_tilde or _BLANK_LINE.match(text, run.end) is not None
 
 
 def _without_indentation(content: str, before: str) -> str:
-    """The lines without as many blanks as stand before the opening fence, or before the first line of code."""
-    lines = content.split("\n")
-    code = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    width = min(len(before), len(code) - len(code.lstrip(" \t")))  # it may stand at the margin nevertheless
-    return "\n".join(line[:width].lstrip(" \t") + line[width:] for line in lines) if width else content
+    """The lines without as many columns as stand before the opening fence, where they are blank or marks of quotes."""
+    depth = before.count(">")
+    width = _width(before.rpartition(">")[2].removeprefix(" ") if depth else before)
+    if not depth and not width:
+        return content
+    marks = re.compile(rf"(?:[ \t]*> ?){{0,{depth}}}")
+    unmarked = [marks.sub("", line, count=1) for line in content.split("\n")]
+    code = next((line for line in unmarked if line.strip() and not line.lstrip().startswith("#")), "")
+    width = min(width, _width(code[: len(code) - len(code.lstrip(" \t"))]))  # it may stand at the margin nevertheless
+    lines = []
+    for line in unmarked:
+        rest = line.lstrip(" \t")
+        blank = line[: len(line) - len(rest)]
+        lines.append(blank.expandtabs(_TAB)[width:] + rest)
+    return "\n".join(lines)
+
+
+def _width(before: str) -> int:
+    return len(before.expandtabs(_TAB))
 
 
 def _looks_like_code(text: str) -> bool:
@@ -200,21 +248,34 @@ def parsed(text: str) -> ast.Module | None:
 
 def is_program(code: str) -> bool:
     """Whether there is more in it than comments and commands, and it does not begin as a transcript (`>>> f(1)`)."""
-    lines = [line for line in map(str.lstrip, code.splitlines()) if line and not line.startswith(_COMMANDS)]
-    return bool(lines) and not lines[0].startswith(">>>")
+    before = _BEFORE_CODE.match(code)
+    start = before.end() if before else 0
+    if start == len(code) or code.startswith(_PROMPT, start):
+        return False
+    return not all(line.startswith(_COMMANDS) for line in map(str.lstrip, code.splitlines()) if line)
+
+
+def shows_values(code: str) -> bool:
+    """Whether it only shows values, as a program's output does: expressions that call nothing."""
+    tree = parsed(code)
+    if tree is None or not all(isinstance(statement, ast.Expr) for statement in tree.body):
+        return False
+    return not any(isinstance(node, ast.Call) for node in ast.walk(tree))
 
 
 def is_filter(code: str) -> bool:
     """Whether it seems to read standard input and to write; what a line of comment says of it does not count."""
     code = _COMMENT_LINE.sub("", code)
-    return _READS.search(code) is not None and _WRITES.search(code) is not None
+    reading = _KEEPS.sub("", code) if _GIVES_ANOTHER.search(code) else code
+    return _READS.search(reading) is not None and _WRITES.search(code) is not None
 
 
 def defines(code: str, name: str) -> bool:
-    """Whether it gives the name a meaning: a function, a class, a method of a class, or an assignment.
+    """Whether it gives the name a meaning: a definition, a class with a method of the name, an assignment, an import.
 
-    A function without a body, and what is taken of the name itself or of an attribute of that name (`f = s.f`) give
-    none. Where it does not compile, as an answer that was cut short, a line that begins so does.
+    A function without a body, what is taken of the name itself or of another's attribute of that name (`f = s.f`), and
+    imports of the answer give none. Where it does not compile, as an answer that was cut short, a line that begins so
+    does.
     """
     if name not in code:
         return False
@@ -222,27 +283,53 @@ def defines(code: str, name: str) -> bool:
     if tree is None:
         begins = rf"^[ \t]*(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+){name}\b|^{name}[ \t]*(?::[^=\n]*)?=(?!=)"
         return re.search(begins, code, re.M) is not None
+    is_use = _is_use(tree)
     nodes: list[ast.AST] = [tree]
     for node in nodes:  # also under `if`, `try` and the like, and in classes, but in no function
-        if _is_definition(node, name):
+        if name in _names(node, is_use=is_use):
             return True
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.expr)):
             nodes += ast.iter_child_nodes(node)
     return False
 
 
-def _is_definition(node: ast.AST, name: str) -> bool:
+def _is_use(tree: ast.Module) -> bool:
+    """Whether a block has names or modules of another block, as `Solution()` or `import solution`."""
+    bound = {"self", *dir(builtins)}
+    read: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ctx):
+                (read if isinstance(ctx, ast.Load) else bound).add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                bound.add(name)
+            case ast.Import() | ast.ImportFrom():
+                bound.update(_names(node, is_use=False))
+    return not read <= bound
+
+
+def _names(node: ast.AST, *, is_use: bool) -> list[str]:
+    """What a statement defines; in a use of another block what is taken of it by its own name is none."""
     match node:
-        case ast.FunctionDef(name=own, body=body) | ast.AsyncFunctionDef(name=own, body=body):
-            return own == name and not all(map(_says_nothing, body))
-        case ast.ClassDef(name=own) | ast.AnnAssign(target=ast.Name(id=own), value=ast.expr()):
-            return own == name
+        case ast.FunctionDef(name=name, body=body) | ast.AsyncFunctionDef(name=name, body=body):
+            return [] if all(map(_says_nothing, body)) else [name]
+        case ast.ClassDef(name=name):
+            return [name]
+        case ast.ImportFrom(module=module, names=names):
+            return [alias.asname or alias.name for alias in names if (module or "").partition(".")[0] in _MODULES]
+        case ast.Import(names=names):
+            return [alias.asname or root for alias in names if (root := alias.name.partition(".")[0]) in _MODULES]
         case ast.Assign(targets=targets, value=value):
             inner = [] if isinstance(value, ast.Lambda) else list(ast.walk(value))
-            read = {getattr(part, "id", None) or getattr(part, "attr", None) for part in inner}
-            names = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
-            return name not in read and any(part.id == name and isinstance(part.ctx, ast.Store) for part in names)
-    return False
+            read = {part.id for part in inner if isinstance(part, ast.Name)}
+            read |= {part.attr for part in inner if is_use and isinstance(part, ast.Attribute)}
+            stored = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            return [part.id for part in stored if isinstance(part.ctx, ast.Store) and part.id not in read]
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            return [name]
+    return []
 
 
 def _says_nothing(statement: ast.stmt) -> bool:

@@ -6,7 +6,10 @@ import importlib
 import os
 import site
 import sys
+import threading
 import warnings
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 # Extension modules that need the system's libraries, which a program could not load.
 _NEEDING_LIBRARIES = ("zlib", "_bz2", "_lzma", "_hashlib", "_ssl", "_sqlite3")
@@ -29,6 +32,7 @@ def load(modules: list[str], standard: str, package: str | None) -> list[int]:
     for library in ("libgcc_s.so.1", *needing):  # the former glibc loads when a thread ends early
         with contextlib.suppress(OSError):
             ctypes.CDLL(library)
+    _add_locks()
     fds = [_open_at(standard)]
     folder = f"/proc/self/fd/{fds[0]}"
     _move_packages(standard, folder)
@@ -58,3 +62,17 @@ def _move_packages(old: str, new: str) -> None:
     for module in list(sys.modules.values()):
         if hasattr(module, "__path__"):
             module.__path__ = [path.replace(old, new, 1) for path in module.__path__]
+
+
+def _add_locks() -> None:
+    """Give `multiprocessing` locks among threads, as its `ThreadPool` makes some: the real ones need /dev/shm."""
+    module = sys.modules["_multiprocessing"] = ModuleType("_multiprocessing")
+    _lock_of_threads.SEM_VALUE_MAX = (1 << 31) - 1  # type: ignore[attr-defined]
+    module.__dict__.update(SemLock=_lock_of_threads, sem_unlink=lambda name: None, flags={})
+
+
+def _lock_of_threads(kind: int, value: int, maxvalue: int, name: str, unlink: bool) -> SimpleNamespace:
+    lock: Any = threading.Semaphore(value) if kind else threading.RLock()
+    methods = {"__enter__": lock.acquire, "__exit__": lambda *error: lock.release(), "_after_fork": lambda: None}
+    attributes = {"kind": kind, "maxvalue": maxvalue, "name": None, "handle": 0}
+    return SimpleNamespace(acquire=lock.acquire, release=lock.release, **methods, **attributes)

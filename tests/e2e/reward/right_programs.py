@@ -65,6 +65,7 @@ _WAITING = {
         barrier = threading.Barrier(100)
         with ThreadPoolExecutor(100) as pool: print(sum(pool.map(lambda n: barrier.wait() * 0 + n, range(100))))
     """,
+    "thread_pool": "from multiprocessing.pool import ThreadPool\nprint(ThreadPool(3).starmap(pow, [(2, 3), (3, 2)]))",
     "thread_after_main": "import threading, time\nthreading.Timer(0.05, print, ('late',)).start()\nprint('main')",
     "big_stack": """
         import sys, threading

@@ -19,6 +19,8 @@ def in_blocks(*blocks: str) -> str:
         (GCD, "assert gcd(12, 18) == 6\nresult = gcd(7, 5)\n"),
         (METHOD, "sol = Solution()\nprint(sol.gcd(12, 18))\n"),
         (GCD, "gcd(12, 18) -> 6\n"),
+        ("import math\ngcd = math.gcd\n", "print(gcd(12, 18))\n"),
+        ("from math import gcd\n", "print(gcd(12, 18))\n"),
         (METHOD, "gcd = Solution().gcd\nprint(gcd(12, 18))\n"),
         (GCD, "import solution\ngcd = solution.gcd\n"),
         ("gcd = lambda a, b: 1\n", "gcd: int\nx: int = gcd(1, 2)\n"),

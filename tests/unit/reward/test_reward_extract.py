@@ -40,6 +40,8 @@ from reward.extract import extract_code
         ("- ```python\n  x = 1\n     ```\nDone", "x = 1\n   "),
         ("```python\nx = 1```\nIt gives\n```\n1\n```", "x = 1"),
         ("```python\nx = (1\n> 2)\n```", "x = (1\n> 2)\n"),
+        ("~~~python\nx = ~~~1\n~~~ = 3\n~~~\nDone.", "x = ~~~1\n~~~ = 3\n"),
+        ("So:\n> ```python\n> if x:\n>     y = 1\n>\n> z = x > 1\n> ```\nDone.", "if x:\n    y = 1\n\nz = x > 1\n"),
         *[(f"```{name}\nx = 1\n```\n```\n3\n```", "x = 1\n") for name in ("CPython3.11", "pypy", "ipython3", "py2")],
         *[(f"```python\nx = 1\n{marks}", "x = 1\n") for marks in ("<|im_end|>", "</s> <|endoftext|>\n\n")],
         ("x = 1<|im_end|>\n", "x = 1"),
