@@ -1,4 +1,4 @@
-"""Evaluate a model, or samples from a file, by pass@k: recipe/evaluation/__main__.py."""
+"""Evaluate a model by pass@k: recipe/evaluation/__main__.py."""
 
 import sys
 

@@ -39,9 +39,7 @@ _PROSE = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}\s")
 _SIGN = re.compile(r"[^\w\s.,:;!?'\"\[\]{}()-]")  # what makes a text a formula
 
 
-def math_row(
-    record: Record, index: int, name: str, *, answer_format: str = MATH_FORMAT, is_label_checked: bool = True
-) -> Row:
+def math_row(record: Record, index: int, name: str, *, answer_format: str = MATH_FORMAT) -> Row:
     r"""Build a row from MATH's ``problem`` and ``solution`` (the answer in its last ``\boxed{}``), or ``answer``.
 
     Raises:
@@ -57,8 +55,7 @@ def math_row(
     if not label:
         raise wanted(record, "no answer", *ANSWER, "solution (with a mark)")
     problem_id = text_in(record, "unique_id", "problem_id") or f"{name}/{index}"
-    if is_label_checked:
-        _check_label(label, problem_id)
+    _check_label(label, problem_id)
     return {
         "data_source": name,
         "prompt": [{"role": "user", "content": f"{text} {answer_format}"}],

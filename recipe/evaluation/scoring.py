@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from recipe.evaluation.samples import Sample
+from recipe.evaluation.benchmarks import Sample
 from reward.apps import Verdict, run_tests
 from reward.grading import Graded
 from reward.limits import Limits
@@ -67,9 +67,10 @@ def score_sample(sample: Sample, *, sandbox: Sandbox, limits: Limits) -> Result:
         verdict = _VERDICTS.get(grade.outcome, Verdict.WRONG)
         detail = "" if verdict is Verdict.PASSED else f"{grade.outcome}: {grade.detail}"
         return result(verdict, grade.num_passed, detail)
-    if sample.program is None:
+    program = sample.program
+    if program is None:
         return result(Verdict.COMPILE_ERROR, 0, "no code found")
-    tests = run_tests(problem, sample.program, limits, sandbox, until_wrong=True)
+    tests = run_tests(problem, program, limits, sandbox, until_wrong=True)
     for index, (verdict, seen) in enumerate(tests):
         if verdict is not Verdict.PASSED:
             return result(verdict, index, f"test {index}: {seen}")
