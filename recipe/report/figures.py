@@ -62,10 +62,15 @@ def panel(quantity: Quantity, curves: Mapping[int, dict[int, Stat]], names: list
     return figure
 
 
-def svg(figure: Figure, slug: str) -> str:
-    """Return a figure as an SVG element whose text is text, in the page's font and as wide as its place."""
+def svg(figure: Figure, salt: str) -> str:
+    """Return a figure as an SVG element whose text is text, in the page's font and as wide as its place.
+
+    Args:
+        figure: Is drawn.
+        salt: Of the ids in it, another one for each figure of a page.
+    """
     buffer = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": slug}), warnings.catch_warnings():
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a character that the font lacks: the browser has another
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()

@@ -62,7 +62,7 @@ def _drawn(quantity: Quantity, arms: list[Arm]) -> Markup:
     lines = {place: points for place, arm in enumerate(arms) if (points := series.curve(arm, quantity))}
     if not lines:
         return Markup()
-    return Markup(figures.svg(figures.panel(quantity, lines, [arm.name for arm in arms]), quantity.slug))
+    return Markup(figures.svg(figures.panel(quantity, lines, [arm.name for arm in arms]), quantity.title))
 
 
 def _summary(arm: Arm, scores: list[Quantity]) -> dict[str, Any]:

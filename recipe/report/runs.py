@@ -16,8 +16,6 @@ from recipe.runs.files import finished_lines, refinement_lines
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """Control characters, what turns the direction of a line, what has no width, and halves of a character."""
-NEEDED = {"step", "key", "verdict", "prompt", "response", "refined", "reward", "refined_reward", "detail"}
-"""The keys of a record."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,10 +37,10 @@ class Run:
         """Yield the records of the refine stage, in order; none if the run has none.
 
         Raises:
-            ValueError: If a finished line is not what a run writes.
+            ValueError: If a finished line is no JSON.
         """
         lines = refinement_lines(self.path, self.config.get("records.path"))
-        return _rows(f"{self.path}, refinements", lines, NEEDED)
+        return _rows(f"{self.path}, refinements", lines)
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -78,7 +76,7 @@ def read_run(path: Path) -> Run:
         raise ValueError(f"{path / 'config.yaml'}: not YAML ({' '.join(str(error).split())})") from None
     file = path / "metrics.jsonl"
     lines = finished_lines(file) if file.exists() else ()
-    metrics = list(_rows(f"{path}, metrics", lines, {"step"}))
+    metrics = list(_rows(f"{path}, metrics", lines))
     if not metrics:
         raise ValueError(f"{path}: no step is finished yet")
     return Run(path=path, name=printable(path.name), config=dict(_flat(config)), metrics=metrics)
@@ -97,15 +95,12 @@ def finite(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _rows(where: str, lines: Iterable[bytes], needed: set[str]) -> Iterator[dict[str, Any]]:
+def _rows(where: str, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
+            yield json.loads(line)
         except ValueError as error:
             raise ValueError(f"{where}, line {number}: not JSON ({error})") from None
-        if not isinstance(row, dict) or not row.keys() >= needed:
-            raise ValueError(f"{where}, line {number}: not an object with {', '.join(sorted(needed))}")
-        yield row
 
 
 def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

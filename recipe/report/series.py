@@ -30,11 +30,6 @@ class Quantity:
     from_zero: bool = True
     """Whether the axis starts at 0."""
 
-    @property
-    def slug(self) -> str:
-        """Return a name for ids."""
-        return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in self.metric)
-
     def value(self, row: dict[str, Any]) -> float | None:
         """Return the value of a step, if it has one."""
         if self.measured_if and not any(row.get(name) for name in self.measured_if):

@@ -97,7 +97,6 @@ def test_forks_draw_rays_ids_apart_after_a_class_was_decorated(how: str, num_ids
 def test_vllm_answers_under_the_name_that_verl_asks_for() -> None:
     assert importlib.metadata.version("vllm") == "0.28.0+cpu"
     assert "vllm" not in {d.metadata["Name"] for d in importlib.metadata.distributions()}
-    assert importlib.metadata.metadata("vllm")["Name"] == "vllm"
     from vllm.platforms import current_platform
 
     assert current_platform.is_cpu()

@@ -63,12 +63,12 @@ def test_equal_names_get_as_few_settings_as_tell_them_apart_the_mode_first(
     [
         ("apps_seed1", "apps_seed12", ["apps"]),
         ("apps-s1", "apps-s2", ["apps"]),
-        ("apps_10", "apps_12", ["apps"]),
+        ("apps_10", "apps_12", ["apps_10", "apps_12"]),
         ("eta_1e-2_run1", "eta_1e-2_run2", ["eta_1e-2"]),
         ("before_fix", "after_fix", ["before_fix", "after_fix"]),
     ],
 )
-def test_names_of_one_arm_differ_in_a_number_at_the_end(
+def test_names_of_one_arm_differ_in_a_seed_at_the_end(
     first: str, second: str, arms: list[str], write_run: Callable
 ) -> None:
     assert list(arms_of([settings(first), settings(second)], write_run)) == arms

@@ -93,8 +93,8 @@ def test_a_run_that_is_still_going_one_without_refinements_and_no_run(
         ({"config.yaml": "a: [", "metrics.jsonl": '{"step": 1}\n'}, "not YAML"),
         ({"config.yaml": "a: 1", "metrics.jsonl": '{"step": 1}\nnot JSON\n'}, ", metrics, line 2: not JSON"),
         (
-            {"config.yaml": "a: 1", "metrics.jsonl": '{"step": 1}\n', "refinements/1.w0.jsonl": "7\n"},
-            "refinements, line 1: not an object",
+            {"config.yaml": "a: 1", "metrics.jsonl": '{"step": 1}\n', "refinements/1.w0.jsonl": "x\n"},
+            "refinements, line 1",
         ),
     ],
 )
