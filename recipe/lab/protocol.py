@@ -4,6 +4,7 @@ Three phases: `calibrate` chooses the learning rate, `tune` the weights, both on
 compares. The lab's file is `docs/results/lab.yaml`; a phase completes it for the next one.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -62,20 +63,10 @@ class Protocol:
         Raises:
             ValueError: If the phase before has not been completed.
         """
-        if phase == "calibrate":
-            for seed in self.calibration_seeds:
-                for rate in self.learning_rates:
-                    common = self._common(self._first_algorithm, seed, rate)
-                    yield f"lr{rate:g}-seed{seed}", (*kl_in_loss(self.default_kl), *common)
-            return
-        if self.learning_rate is None:
+        if phase != "calibrate" and self.learning_rate is None:
             raise ValueError("the protocol has no learning_rate: run calibrate first")
-        if phase == "tune":
-            for seed in self.tuning_seeds:
-                for name, weights in self.tried.items():
-                    for weight in weights if name in TUNED else ():
-                        common = self._common(self._first_algorithm, seed, self.learning_rate)
-                        yield f"{name}-{weight:g}-seed{seed}", (*TUNED[name][0](weight), *common)
+        if phase != "final":
+            yield from ((name, overrides) for _, _, name, overrides in self._tried(phase) if overrides)
             return
         if self.weights is None:
             raise ValueError("the protocol has no weights: run tune first")
@@ -87,26 +78,33 @@ class Protocol:
                         common = self._common(algorithm, seed, self.learning_rate)
                         yield f"{algorithm}-{name}-seed{seed}", (*every[name], *common)
 
-    @property
-    def _first_algorithm(self) -> str:
-        """The one that learning rate and weights are chosen with."""
-        return next(iter(self.seeds))
-
-    def _common(self, algorithm: str, seed: int, rate: float) -> Overrides:
+    def _common(self, algorithm: str, seed: int, rate: float | None) -> Overrides:
         seeds = (f"{key}={seed}" for key in SEED_KEYS)
         return (*ALGORITHMS[algorithm], f"actor_rollout_ref.actor.optim.lr={rate}", *seeds)
 
+    def _tried(self, phase: str) -> Iterator[tuple[str, float, str, Overrides]]:
+        """Yield of each run of `calibrate` or `tune` what it helps to choose, the value, its name and overrides.
+
+        A method of the committed runs whose keys are gone has no overrides.
+        """
+        algorithm = next(iter(self.seeds))  # that learning rate and weights are chosen with
+        if phase == "calibrate":
+            for seed, rate in itertools.product(self.calibration_seeds, self.learning_rates):
+                overrides = (*kl_in_loss(self.default_kl), *self._common(algorithm, seed, rate))
+                yield "learning rate", rate, f"lr{rate:g}-seed{seed}", overrides
+            return
+        for seed, (name, weights) in itertools.product(self.tuning_seeds, self.tried.items()):
+            common = self._common(algorithm, seed, self.learning_rate)
+            for weight in weights:
+                overrides = (*TUNED[name][0](weight), *common) if name in TUNED else ()
+                yield name, weight, f"{name}-{weight:g}-seed{seed}", overrides
+
     def trials(self, phase: str) -> dict[str, dict[float, list[str]]]:
         """Return the names of the runs that `calibrate` or `tune` chooses by: for each choice, by the value tried."""
-        if phase == "calibrate":
-            seeds = self.calibration_seeds
-            return {
-                "learning rate": {rate: [f"lr{rate:g}-seed{seed}" for seed in seeds] for rate in self.learning_rates}
-            }
-        return {
-            name: {weight: [f"{name}-{weight:g}-seed{seed}" for seed in self.tuning_seeds] for weight in weights}
-            for name, weights in self.tried.items()
-        }
+        found: dict[str, dict[float, list[str]]] = {}
+        for choice, value, name, _ in self._tried(phase):
+            found.setdefault(choice, {}).setdefault(value, []).append(name)
+        return found
 
     def mean_outcome(self, found: Mapping[str, Mapping[int, float]], names: Iterable[str]) -> float:
         """Return the mean outcome of runs, from all runs' held-out shares."""

@@ -31,9 +31,6 @@ def test_an_interval_holds_the_value_and_narrows_with_more_runs() -> None:
 def test_p_of_a_difference_counts_the_ways_to_deal_the_values() -> None:
     assert permutation_p([3, 4, 5], [0, 1, 2]) == pytest.approx(2 / 20)
     assert permutation_p([1, 1, 1], [1, 1, 1]) == 1
-    rng = np.random.default_rng(0)
-    many = rng.normal(size=12), rng.normal(1.0, size=12)
-    assert permutation_p(*many) == pytest.approx(permutation_p(*many, seed=1), abs=0.01), "drawn, not counted"
 
 
 def test_holm() -> None:
