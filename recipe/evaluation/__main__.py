@@ -80,7 +80,8 @@ def judge(arguments: argparse.Namespace, limits: Limits, samples: list[Sample], 
             for one in results
         ],
     }
-    path = arguments.output or default_output(arguments)
+    name = f"{arguments.benchmark}-{Path(arguments.model).name}-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+    path = arguments.output or Path("runs/evaluation", name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name in ("benchmark", "data", "num_problems", "num_samples", "verdicts", "pass_at_k"):
@@ -95,13 +96,6 @@ def judge(arguments: argparse.Namespace, limits: Limits, samples: list[Sample], 
 def numbers(text: str) -> list[int]:
     """Return the whole numbers from 1 of `1,10`."""
     return sorted({positive_int(part) for part in text.split(",")})
-
-
-def default_output(arguments: argparse.Namespace) -> Path:
-    """Return a new path under runs/evaluation."""
-    name = Path(arguments.model).name or "model"
-    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return Path("runs/evaluation") / f"{arguments.benchmark}-{name}-{now}.json"
 
 
 def versions() -> dict[str, str]:

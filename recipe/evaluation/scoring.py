@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from recipe.evaluation.benchmarks import Sample
 from reward.apps import Verdict, run_tests
@@ -47,12 +48,8 @@ def limits_of(timeout_s: float) -> Limits:
 
 def score_samples(samples: Sequence[Sample], *, sandbox: Sandbox, limits: Limits, num_workers: int) -> list[Result]:
     """Run every sample, `num_workers` at a time."""
-
-    def score_one(sample: Sample) -> Result:
-        return score_sample(sample, sandbox=sandbox, limits=limits)
-
     with ThreadPoolExecutor(max_workers=num_workers) as pool:
-        return list(pool.map(score_one, samples))
+        return list(pool.map(partial(score_sample, sandbox=sandbox, limits=limits), samples))
 
 
 def score_sample(sample: Sample, *, sandbox: Sandbox, limits: Limits) -> Result:

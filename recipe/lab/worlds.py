@@ -33,15 +33,9 @@ from recipe.online_refiner.loss import append_refined_rows, jagged, refined_loss
 EOS, NUM_TOKENS, MAX_LENGTH, NUM_FEATURES = 0, 4, 4, 12
 PROMPT = [1]
 Response = tuple[int, ...]
-
-
-def all_responses() -> list[Response]:
-    """Return every response: ended by EOS, or cut at the longest length."""
-    words = [word for n in range(MAX_LENGTH + 1) for word in itertools.product(range(1, NUM_TOKENS), repeat=n)]
-    return [word if len(word) == MAX_LENGTH else (*word, EOS) for word in words]
-
-
-RESPONSES = all_responses()
+WORDS = [word for n in range(MAX_LENGTH + 1) for word in itertools.product(range(1, NUM_TOKENS), repeat=n)]
+RESPONSES: list[Response] = [word if len(word) == MAX_LENGTH else (*word, EOS) for word in WORDS]
+"""All of them: ended by EOS, or cut at the longest length."""
 LENGTHS = torch.tensor([len(response) for response in RESPONSES])
 MASK = (torch.arange(MAX_LENGTH) < LENGTHS[:, None]).long()
 IDS = torch.tensor([(*response, *[EOS] * (MAX_LENGTH - len(response))) for response in RESPONSES])

@@ -7,8 +7,6 @@ from omegaconf import DictConfig, OmegaConf
 from recipe.sizing.shapes import Shape
 
 NUM_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
-OFFLOAD_FRACTION = 0.0
-"""Megatron's default of ``optimizer_offload_fraction``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,7 @@ def megatron(shape: Shape, role: DictConfig, *, key: str, lora_rank: int, num_gp
     dense_ranks, expert_ranks = max(1, num_gpus // (tensor * pipeline)), max(1, num_gpus // (expert * pipeline))
     adam = 12 * (trained / dense_ranks if lora_rank else dense / dense_ranks + experts / expert_ranks)
     own = OmegaConf.select(role, "optim.override_optimizer_config") or {}
-    on_host = own.get("optimizer_offload_fraction", OFFLOAD_FRACTION) if own.get("optimizer_cpu_offload") else 0.0
+    on_host = own.get("optimizer_offload_fraction", 0.0) if own.get("optimizer_cpu_offload") else 0.0
     return State(
         key=key,
         parameters=2 * (dense + experts),
