@@ -8,8 +8,9 @@ import pytest
 from composed_main import composed
 from omegaconf import OmegaConf
 
-from recipe.online_refiner.config.checks import Run, load, names_are_not_hidden
+from recipe.online_refiner.config.checks import Run, load
 from recipe.own_names import hidden_in
+from recipe.preflight.machine import names_are_not_hidden
 
 OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n"
 
