@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, given, is_missing, messages_in, question_in, text_in, wanted
@@ -57,7 +57,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
             "problem_id": problem_id,
             "difficulty": text_in(record, "difficulty"),
             "num_tests": problem.num_tests,
-            "solution": next((solution for solution, fault in solutions_of(record) if not fault), ""),
+            "solution": next(iter(solutions_of(record)), ""),
             "index": index,
         },
     }
@@ -134,13 +134,11 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
         Dropped: ``no prompt``.
     """
     value = given(record, *MESSAGES)
-    turns, instances = given(record, "turns"), given(record, "instances")
     if value is None:
+        turns = given(record, "turns")
         value = turns[0] if isinstance(turns, list) else turns
     if value is None:
-        first = instances[0] if isinstance(instances, list) and isinstance(instances[0], dict) else {}
-        texts = text_in(record, "instruction"), text_in(record, "input") or text_in(first, "input")
-        value = "\n\n".join(filter(None, texts))
+        value = "\n\n".join(filter(None, (text_in(record, "instruction"), text_in(record, "input"))))
     if value == "":
         raise wanted(record, "no prompt", *MESSAGES, "turns", "instruction")
     messages = messages_in(value, "no prompt")
@@ -155,26 +153,25 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
     }
 
 
-def solutions_of(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the reference solutions of an APPS record, each with why it is none, if so."""
+def solutions_of(record: Record) -> list[str]:
+    """Return the reference solutions of an APPS record that compile."""
     solutions = given(record, "solutions")
     if isinstance(solutions, str):
         try:
             solutions = json.loads(solutions)
         except ValueError:
             solutions = [solutions]  # the code itself
-    for solution in solutions if isinstance(solutions, list) else ():
-        if is_missing(solution):
-            yield "", "it is empty"
-            continue
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
-                compile(solution, "solution.py", "exec", dont_inherit=True)
-        except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-            yield solution, str(error)
-        else:
-            yield solution, ""
+    return list(filter(_compiles, solutions if isinstance(solutions, list) else ()))
+
+
+def _compiles(solution: Any) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
+            compile(solution, "solution.py", "exec", dont_inherit=True)
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
+        return False
+    return not is_missing(solution)
 
 
 _FORMAL = re.compile(r"[^\w\s.,!?]|[\d_]|\b(?!a\b)\w\b")  # a sign, a number or a name

@@ -126,8 +126,6 @@ def _table(path: Path, split: str) -> Iterator[Record]:
     with _opened(path) as file:
         rows = csv.reader(file, "excel-tab" if _kind_of(path) == ".tsv" else "excel", strict=True)
         names = next(filter(None, rows), [])
-        if "\0" in "".join(names):
-            raise ValueError(f"{path}: its first line has null characters, as UTF-16 has: give UTF-8")
         while True:
             start = rows.line_num + 1
             try:
@@ -160,18 +158,10 @@ def _of_dataset(dataset: Any) -> Iterator[Record]:
 
 def _as_written(records: Iterable[Record], schema: Iterable[Any]) -> Iterator[Record]:
     """Floats of less than 64 bits are the shortest decimals that they stand for: 0.1, not 0.10000000149011612."""
-    short = {field.name: field.type for field in schema if "float" in str(field.type)}  # 64 bits are called double
+    short = {field.name: field.type.to_pandas_dtype() for field in schema if str(field.type) in ("float", "halffloat")}
     for record in records:
-        yield {name: _shortest(value, short[name]) if name in short else value for name, value in record.items()}
-
-
-def _shortest(value: Any, kind: Any) -> Any:
-    if isinstance(value, list):
-        return [_shortest(one, getattr(kind, "value_type", kind)) for one in value]
-    if isinstance(value, dict):
-        return {name: _shortest(one, kind.field(name).type) for name, one in value.items()}
-    is_short = isinstance(value, float) and str(kind) in ("float", "halffloat")
-    return float(str(kind.to_pandas_dtype()(value))) if is_short else value
+        shorter = {name: float(str(kind(record[name]))) for name, kind in short.items() if record[name] is not None}
+        yield {**record, **shorter}
 
 
 READERS: dict[str, Callable[[Path, str], Iterator[Record]]] = {

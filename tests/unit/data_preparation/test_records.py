@@ -122,7 +122,6 @@ def test_falsy_values_are_values() -> None:
         ({"turns": ["Hi.", "Ho."]}, ["Hi."]),
         ({"messages": [{"role": "User", "content": "Hi."}]}, ["Hi."]),
         ({"instruction": "Double it:", "input": "0"}, ["Double it:\n\n0"]),
-        ({"instruction": "do", "instances": [{"input": "this"}]}, ["do\n\nthis"]),
         ({"context_messages": [USER]}, ["Tell me a joke."]),
     ],
 )
@@ -180,7 +179,7 @@ def test_what_is_no_text_is_dropped_by_name(record: Row) -> None:
     ],
 )
 def test_solutions_are_a_list_or_its_json(solutions: Any, expected: list[str]) -> None:
-    assert [code for code, fault in solutions_of({"solutions": solutions}) if not fault] == expected
+    assert solutions_of({"solutions": solutions}) == expected
 
 
 @pytest.mark.parametrize("tests", [7, {"inputs": 7, "outputs": 7}, {"inputs": "ab", "outputs": "ab"}, '"a"'])
@@ -318,48 +317,23 @@ def test_a_row_that_is_not_what_the_columns_say_is_dropped_by_name(rows: str, na
     assert named.partition(":")[0] in prepared("gsm8k", "--generated", "9", *options).stderr
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "save_to_disk", "hub"])
+@pytest.mark.parametrize("kind", ["file", "hub"])
 def test_short_floats_are_the_decimals_that_were_written(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = [1234.56, 16777.1, 0.1]
     columns = {
-        "answer": pa.array(written, pa.float32()),
-        "list": pa.array([[number] for number in written], pa.list_(pa.float32())),
-        "object": pa.array([{"x": number} for number in written], pa.struct([("x", pa.float32())])),
+        "answer": pa.array([1234.56, 16777.1, 0.1], pa.float32()),
         "half": pa.array(np.array([0.1, 2.5, 3.3], np.float16)),
         "double": pa.array([1234.56005859375, None, 1e16]),
     }
     table = pa.table({"problem": ["What?"] * 3, **columns})
-    source = str(tmp_path)
-    if kind in ("save_to_disk", "hub"):
-        dataset = datasets.Dataset(datasets.table.InMemoryTable(table))
-        if kind == "hub":
-            monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: dataset.to_iterable_dataset())
-            source = "some/dataset"
-        else:
-            dataset.save_to_disk(source)
-    else:
-        pq.write_table(table, tmp_path / "rows.parquet")
-        source += "/rows.parquet" if kind == "file" else ""
-    found = list(read_records(source, "train"))
+    dataset = datasets.Dataset(datasets.table.InMemoryTable(table))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: dataset.to_iterable_dataset())
+    pq.write_table(table, tmp_path / "rows.parquet")
+    found = list(read_records({"file": f"{tmp_path}/rows.parquet", "hub": "some/dataset"}[kind], "train"))
     assert [label(record) for record in found] == ["1234.56", "16777.1", "0.1"]
-    assert [record["list"] for record in found] == [[number] for number in written]
-    assert [record["object"] for record in found] == [{"x": number} for number in written]
     assert [record["half"] for record in found] == [0.1, 2.5, 3.3]
     assert [record["double"] for record in found] == columns["double"].to_pylist()
-
-
-def test_the_last_line_says_which_file_is_not_written(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines(ROWS))
-
-    for fraction, end in (
-        ("0.05", "; too few rows for --val-fraction 0.05: no val.parquet"),
-        ("0.999", "; too few rows for --val-fraction 0.999: no train.parquet"),
-        ("0", "card.md"),
-    ):
-        options = ("--output", f"{tmp_path}/{fraction}", "--val-fraction", fraction)
-        assert prepared("math", f"{tmp_path}/a.jsonl", *options).stdout.endswith(f"{end}\n")
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
