@@ -41,11 +41,12 @@ async def compute_score(
         feedback (how it failed, in words: `reward.feedback`; empty if it passed).
 
     Raises:
-        ValueError: the problem is malformed, see `parse_ground_truth`, or a setting of the sandbox does not exist.
+        ValueError: the problem is malformed, see `parse_ground_truth`.
+        TypeError: a limit or a setting of the sandbox does not exist.
         RuntimeError: see `score_in_thread`.
     """
     bounds = Limits(**dict(limits or {}))
-    config = SandboxConfig.from_fields({"num_slots": max_concurrency, **(sandbox or {})})
+    config = SandboxConfig(**{"num_slots": max_concurrency, **(sandbox or {})})
 
     def score() -> tuple[str, Score]:
         # Test code is tried when it is first seen, which takes time.

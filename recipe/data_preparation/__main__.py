@@ -11,7 +11,7 @@ Every source writes to DIR
     train.parquet, val.parquet   verl rows: data_source, prompt, ability, reward_model, extra_info
     card.md                      counts, and every dropped record with its reason
 and for problems with tests
-    problems.jsonl               problem_id, question, input_output, starter_code, ... as in APPS
+    problems.jsonl               problem_id, question and input_output, as in APPS
     solutions.jsonl              problem_id, response: each reference solution that compiles, as an answer
 (mathematics: problem_id, question, answer)
 so that `python -m reward.score --problems problems.jsonl --solutions solutions.jsonl` must print 1.0 on every line.
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipe.data_preparation.fields import BROKEN, Dropped, Record, question_in
+from recipe.data_preparation.fields import Dropped, Record, question_in
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row, word_problems
 from recipe.data_preparation.rows import (
     QUESTION,
@@ -35,7 +35,6 @@ from recipe.data_preparation.rows import (
     dialogue_row,
     mini_apps_row,
     solutions_of,
-    starter_of,
 )
 from recipe.data_preparation.sources import READERS, read_records
 from recipe.data_preparation.writer import convert
@@ -125,19 +124,12 @@ def screen_of(arguments: argparse.Namespace) -> Screen:
 
 
 def _questions(source: str) -> Iterator[str]:
-    """Yield a benchmark's questions; ValueError if it has none."""
-    question, reason = None, ""
+    """Yield a benchmark's questions; ValueError if a record has none: it could be trained on."""
     for record in read_records(source, "test"):
         try:
-            question = question_in(record, "question", "problem", "prompt", "text")
+            yield question_in(record, "question", "problem", "prompt", "text")
         except Dropped as dropped:
-            reason = str(dropped)
-            if dropped.reason == BROKEN:
-                raise ValueError(f"--benchmarks {source}: {reason}") from dropped
-        else:
-            yield question
-    if question is None:
-        raise ValueError(f"--benchmarks {source}: {reason}")
+            raise ValueError(f"--benchmarks {source}: {dropped}") from dropped
 
 
 def read_mini_apps(arguments: argparse.Namespace) -> Conversion:
@@ -183,7 +175,6 @@ def _problem_lines(record: Record, row: Row) -> Iterator[dict[str, Any]]:
         "problem_id": row["extra_info"]["problem_id"],
         "question": question_in(record, *QUESTION),
         "input_output": row["reward_model"]["ground_truth"],
-        "starter_code": starter_of(record),
     }
 
 

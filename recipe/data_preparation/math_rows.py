@@ -12,7 +12,7 @@ from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, given, is_missing, question_in, text_in, wanted
 from recipe.data_preparation.rows import Row
-from reward.grading import Graded
+from reward.grading import Graded, require
 from reward.judge import ask
 from reward.judge.math_answers import grade_math, load
 from reward.judge.math_marks import find_marked
@@ -180,11 +180,10 @@ def puzzle_records(
     Raises:
         ValueError: An unknown task or setting, or reasoning-gym is not installed.
     """
-    try:
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
-    except ImportError as error:
-        raise ValueError(f"reasoning-gym is not installed ({error}): pip install reasoning-gym") from error
+    require("reasoning_gym", "reasoning-gym")
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS
+
     if unknown := sorted({*tasks, *configs} - DATASETS.keys()):
         raise ValueError(f"no task {', '.join(unknown)} in reasoning-gym: choose from {', '.join(sorted(DATASETS))}")
     for task in tasks:

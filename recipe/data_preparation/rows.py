@@ -34,17 +34,17 @@ def apps_row(record: Record, index: int, name: str) -> Row:
     problem_id = text_in(record, "problem_id") or str(index)
     question = question_in(record, *QUESTION)
     tests = _tests(record)
-    starter = starter_of(record)
     try:
-        problem = Problem.from_input_output(tests, problem_id=problem_id, starter_code=starter)
+        problem = Problem.from_input_output(tests, problem_id=problem_id)
     except ValueError as error:
         raise Dropped("malformed tests", str(error)) from error
     except JudgeLostError as error:
         raise Dropped("tests not tried", str(error)) from error
     tests["examples"] = _examples(question, problem)
     parts = [question, ANSWER_FORMAT[problem.kind != "stdin"]]
-    if starter:
-        parts.append(f"Start from this code:\n```python\n{starter}\n```")
+    if isinstance(starter := given(record, "starter_code"), str):
+        code = starter.strip("\n")
+        parts.append(f"Start from this code:\n```python\n{code}\n```")
     elif problem.fn_name:
         parts.append(f"Its name is `{problem.fn_name}`.")
     parts.append("Answer with one Python code block.")
@@ -89,12 +89,6 @@ def _examples(question: str, problem: Problem) -> list[int]:
     shown = lines(question)
     tests = enumerate(zip(problem.inputs, problem.outputs, strict=True))
     return [index for index, test in tests if all(text.strip() and lines(text) in shown for text in test)]
-
-
-def starter_of(record: Record) -> str:
-    """Return the code that an APPS record gives to start from, or nothing."""
-    starter = given(record, "starter_code")
-    return starter.strip("\n") if isinstance(starter, str) else ""
 
 
 def _tests(record: Record) -> dict[str, Any]:

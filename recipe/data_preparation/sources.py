@@ -51,14 +51,6 @@ def _of_folder(path: Path, split: str, config: str | None) -> Iterator[Record]:
         return
     import datasets
 
-    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-        found = datasets.load_from_disk(str(path))
-        if isinstance(found, datasets.DatasetDict):
-            if split not in found:
-                raise ValueError(f"{path}: no split {split} in it: set --split to one of {', '.join(sorted(found))}")
-            found = found[split]
-        yield from _of_dataset(found)
-        return
     if not any(_kind_of(file) in READERS for file in (*path.glob("*"), *path.glob("*/*"))):
         raise ValueError(
             f"{path}: no data file ({', '.join(READERS)}) in it, nor a folder with a question.txt; for APPS give the "
@@ -152,6 +144,13 @@ def _parquet(path: Path, split: str) -> Iterator[Record]:
     yield from _as_written((row for batch in file.iter_batches() for row in batch.to_pylist()), file.schema_arrow)
 
 
+def _arrow(path: Path, split: str) -> Iterator[Record]:
+    """As ``save_to_disk`` writes them."""
+    import datasets
+
+    yield from _of_dataset(datasets.Dataset.from_file(str(path)))
+
+
 def _of_dataset(dataset: Any) -> Iterator[Record]:
     yield from _as_written(dataset, dataset.features.arrow_schema if dataset.features else ())
 
@@ -168,6 +167,7 @@ READERS: dict[str, Callable[[Path, str], Iterator[Record]]] = {
     ".jsonl": _json_lines,
     ".json": _json,
     ".parquet": _parquet,
+    ".arrow": _arrow,
     ".csv": _table,
     ".tsv": _table,
 }

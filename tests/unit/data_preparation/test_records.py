@@ -270,7 +270,7 @@ def test_a_folder_of_save_to_disk(with_splits: bool, tmp_path: Path) -> None:
     assert list(read_records(f"{tmp_path}/d", "train")) == ROWS
     if with_splits:
         assert list(read_records(f"{tmp_path}/d", "test")) == ROWS[:1]
-        with pytest.raises(ValueError, match="no split dev .*test, train"):
+        with pytest.raises(ValueError, match="no split dev .*train, test"):
             list(read_records(f"{tmp_path}/d", "dev"))
 
 
