@@ -120,21 +120,17 @@ MESSAGES = ("context_messages", "messages", "conversations", "prompt")
 def dialogue_row(record: Record, index: int, name: str) -> Row:
     """Build a row from a record with a dialogue prompt, whose reward is a model's.
 
-    It has one of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text), ``turns`` (of
-    which the first is taken) or ``instruction`` (with an ``input`` where there is one). Answers behind the last user
-    message are left out.
+    It has one of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text) or
+    ``instruction`` (with an ``input`` where there is one). Answers behind the last user message are left out.
 
     Raises:
         Dropped: ``no prompt``.
     """
     value = given(record, *MESSAGES)
     if value is None:
-        turns = given(record, "turns")
-        value = turns[0] if isinstance(turns, list) else turns
-    if value is None:
         value = "\n\n".join(filter(None, (text_in(record, "instruction"), text_in(record, "input"))))
     if value == "":
-        raise wanted(record, "no prompt", *MESSAGES, "turns", "instruction")
+        raise wanted(record, "no prompt", *MESSAGES, "instruction")
     messages = messages_in(value, "no prompt")
     if not messages or not messages[-1]["content"].strip():
         raise Dropped("no prompt", "it ends with no words of the user")

@@ -178,7 +178,7 @@ def _apps_problem(folder: Path) -> Record:
     files = ("question.txt", "starter_code.py", "input_output.json", "solutions.json")
     record = {"problem_id": folder.name, **{file.partition(".")[0]: _text(folder / file) for file in files}}
     metadata = read_json(_text(folder / "metadata.json") or "{}", f"{folder}/metadata.json")
-    return {**record, **{name: metadata[name] for name in ("difficulty", "url") if name in metadata}}
+    return {**record, "difficulty": metadata.get("difficulty")}
 
 
 def _text(path: Path) -> str:

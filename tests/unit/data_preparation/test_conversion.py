@@ -86,11 +86,6 @@ def test_tests_that_a_question_shows_are_its_examples() -> None:
     assert parse_ground_truth(row["reward_model"]["ground_truth"]).examples == ()
 
 
-def test_a_dialogue_ends_with_the_user() -> None:
-    chat = [{"role": role, "content": role[0]} for role in ("system", "user", "assistant")]
-    assert dialogue_row({"messages": chat}, 0, "d")["prompt"] == chat[:2]
-
-
 def test_the_split_is_the_same_in_every_run_and_no_row_is_lost(tmp_path: Path) -> None:
     def split(folder: str) -> list[set[str]]:
         records = iter([{"prompt": f"question number {n}"} for n in range(600)])

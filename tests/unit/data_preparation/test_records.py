@@ -119,7 +119,6 @@ def test_falsy_values_are_values() -> None:
         ({"conversations": [{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "Ho."}]}, ["Hi."]),
         ({"messages": [], "prompt": "Hi."}, ["Hi."]),
         ({"Prompt": "Hi."}, ["Hi."]),
-        ({"turns": ["Hi.", "Ho."]}, ["Hi."]),
         ({"messages": [{"role": "User", "content": "Hi."}]}, ["Hi."]),
         ({"instruction": "Double it:", "input": "0"}, ["Double it:\n\n0"]),
         ({"context_messages": [USER]}, ["Tell me a joke."]),
@@ -156,7 +155,6 @@ def test_text_in_brackets_is_no_chat(text: str) -> None:
         {"messages": [{"role": "narrator", "content": "hi"}]},
         {"prompt": ["hi"]},
         {"prompt": 7},
-        {"turns": [{"value": "hi"}]},
         {"completion": "hi"},
         {"prompt": " "},
         {"messages": [{"role": "assistant", "content": "a"}]},
@@ -396,14 +394,6 @@ def test_benchmarks_are_read_by_the_same_names(record: Row, tmp_path: Path) -> N
     options = ("--val-fraction", "0", "--output", f"{tmp_path}/out", "--benchmarks", f"{tmp_path}/benchmark.jsonl")
     result = prepared("dialogue", f"{tmp_path}/a.jsonl", *options)
     assert result.stdout.startswith("2 records: 1 train, 0 val; dropped: 1 overlaps"), result.stderr
-
-
-def test_rows_without_ids(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(lines([{"prompt": "Hi."}, {"prompt": "Ho."}]))
-    command = ("dialogue", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out", "--val-fraction", "0")
-    assert prepared(*command).returncode == 0
-    found = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
-    assert [row["extra_info"] for row in found] == [{"index": 0}, {"index": 1}]
 
 
 def test_a_question_that_is_no_utf8(tmp_path: Path) -> None:
