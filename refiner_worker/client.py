@@ -11,6 +11,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
 from refiner_worker.config import RefinerConfig
+from refiner_worker.drafts import NO_COUNTS
 from refiner_worker.engines import ENGINES
 
 PING_TIMEOUT_S = 30.0
@@ -150,4 +151,4 @@ class HostedRefiner(ABC):
 
     def new_draft_counts(self) -> list[int]:
         """Return what drafts brought since the last call (``drafts.py``)."""
-        return [0, 0]
+        return NO_COUNTS

@@ -4,17 +4,15 @@ The engine verifies a whole draft in one forward pass and keeps the tokens that 
 refinements stay those of pi_0. The policy's engines are left as they are.
 """
 
-from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any, Literal, get_args
 
 Draft = Literal["ngram", "suffix"]
 DRAFTS = get_args(Draft)
 SUFFIX_PACKAGE = "arctic_inference"
+NO_COUNTS = [0, 0, 0]
 NUM_DRAFT_TOKENS = 8
 """Of a draft, at most."""
-_DRAFTS, _TOKENS = "vllm:spec_decode_num_drafts", "vllm:spec_decode_num_draft_tokens"
-_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_per_pos"
+_COUNTERS = [f"vllm:spec_decode_num_{name}" for name in ("drafts", "draft_tokens", "accepted_tokens")]
 
 
 def speculative_config(draft: str) -> dict[str, Any]:
@@ -24,23 +22,12 @@ def speculative_config(draft: str) -> dict[str, Any]:
     return {"method": draft, "num_speculative_tokens": NUM_DRAFT_TOKENS, **lookup}
 
 
-def add(*counts: Sequence[int]) -> list[int]:
-    """Add counts one by one; a shorter list has zeros behind its end."""
-    return [sum(parts) for parts in zip_longest(*counts, fillvalue=0)]
-
-
 def new_counts(server: Any) -> list[int]:
-    """Return what a rollout server has drafted since the last call, which runs in the server's process.
+    """Return a rollout server's drafts, their tokens and those accepted since the last call; runs in its process."""
+    from vllm.v1.metrics.reader import get_metrics_snapshot
 
-    That is the number of drafts and of their tokens, and then how often the first, second, ... token was accepted.
-    """
-    from vllm.v1.metrics.reader import Counter, Vector, get_metrics_snapshot
-
-    metrics = get_metrics_snapshot()
-    counters = [metric for metric in metrics if isinstance(metric, Counter)]
-    totals = [sum(counter.value for counter in counters if counter.name == name) for name in (_DRAFTS, _TOKENS)]
-    accepted = (metric.values for metric in metrics if isinstance(metric, Vector) and metric.name == _ACCEPTED)
-    counts = [*totals, *add(*accepted)]
-    before = getattr(server, "refiner_draft_counts", [])
+    metrics: list[Any] = get_metrics_snapshot()
+    counts = [sum(metric.value for metric in metrics if metric.name == name) for name in _COUNTERS]
+    before = getattr(server, "refiner_draft_counts", NO_COUNTS)
     server.refiner_draft_counts = counts
-    return add(counts, [-count for count in before])
+    return [now - then for now, then in zip(counts, before, strict=True)]

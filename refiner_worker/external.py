@@ -203,7 +203,6 @@ class ExternalRefiner(HostedRefiner):
         """Ask nobody yet."""
         self._refiner = refiner
         self._servers: dict[str, Served] = {}
-        self._known: dict[str, Served] = {}
 
     def client(self) -> ExternalClient:
         """Return a client of the servers that answered last."""
@@ -233,9 +232,8 @@ class ExternalRefiner(HostedRefiner):
         except Exception:  # as in ExternalClient.write
             return None
         if models:
-            model = name or next(iter(models))
-            self._known[url] = Served(model=model, keep_stop=KEEP_STOP.get(models.get(model, ""), {}))
-        return self._known.get(url) or (Served(model=name) if name else None)
+            name = name or next(iter(models))
+        return Served(model=name, keep_stop=KEEP_STOP.get(models.get(name, ""), {})) if name else None
 
 
 def fault(config: RefinerConfig) -> str | None:
@@ -260,9 +258,9 @@ async def _fault(config: RefinerConfig, url: str) -> str | None:
                 sent(server.chat.completions.with_streaming_response.create(**trial)), limit_s
             )
             read(said, SimpleNamespace(), secret(config.api_key_env))
-    except openai.RateLimitError:
-        return None  # it knows who asks
     except openai.APIStatusError as error:
+        if error.status_code == 429:
+            return None  # it knows who asks
         if error.status_code in (400, 404) and names and model not in names:
             return f"refiner.served_model_name={model}: {url} lists {', '.join(names[:5])}; set one that it serves"
         key = "refiner.api_key_env" if error.status_code in REFUSED else "refiner.url"

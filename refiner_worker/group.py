@@ -150,7 +150,8 @@ class RefinerGroup(HostedRefiner):
 
     def new_draft_counts(self) -> list[int]:
         """Return what all replicas have drafted since the last call; a dead one has lost its own."""
-        return drafts.add([0, 0], *_run(*map(_new_draft_counts, self._replicas.values())))
+        counts = _run(*map(_new_draft_counts, self._replicas.values()))
+        return [sum(parts) for parts in zip(drafts.NO_COUNTS, *counts, strict=True)]
 
     def wake_up(self) -> int:
         """Make every replica ready to serve and return how many had to be started anew.
@@ -239,7 +240,7 @@ async def _new_draft_counts(replica: RolloutReplica) -> list[int]:
     try:
         return await replica.server_handle.__ray_call__.remote(drafts.new_counts)
     except RayError:
-        return []
+        return drafts.NO_COUNTS
 
 
 async def _sleep(replica: RolloutReplica) -> None:

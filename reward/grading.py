@@ -136,6 +136,4 @@ async def score_in_thread(score: Callable[[], tuple[str, Score]], limits: Limits
 
 @functools.lru_cache
 def _thread_pool(max_concurrency: int) -> ThreadPoolExecutor:
-    if max_concurrency < 1:
-        raise ValueError(f"max_concurrency is {max_concurrency}: set reward_kwargs.max_concurrency to at least 1")
     return ThreadPoolExecutor(max_workers=max_concurrency, thread_name_prefix="reward")

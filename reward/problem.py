@@ -33,7 +33,6 @@ class Problem:
     kind: str = "stdin"  # a key of `kinds.KINDS`
     fn_name: str | None = None  # call: function or, if `leetcode`, method of class Solution; test_code: the `candidate`
     leetcode: bool = True  # call, test_code: answers find names without import, and class Solution, as on LeetCode
-    starter_code: str = ""  # what the question gives the solver to start from; not needed for scoring
     examples: tuple[int, ...] = ()  # stdin, call: tests that the question shows
 
     @property
@@ -47,7 +46,6 @@ class Problem:
         input_output: str | Mapping[str, Any],
         *,
         problem_id: object,
-        starter_code: str = "",
         limits: Limits | None = None,
     ) -> "Problem":
         """Check and normalise an APPS `input_output`.
@@ -57,7 +55,6 @@ class Problem:
                 `test_code`, a list of assertions (one test each), and `fn_name` if they call it `candidate`. `examples`
                 are the indices of the tests that the question shows, where there are any.
             problem_id: names the problem in errors.
-            starter_code: as in the data set.
             limits: under which answers will run; None: the defaults.
 
         Raises:
@@ -72,7 +69,7 @@ class Problem:
         fn_name = None if fields.get("fn_name") == "" else fields.get("fn_name")
         if fn_name is not None and not (isinstance(fn_name, str) and fn_name.isidentifier() and not iskeyword(fn_name)):
             raise ValueError(f"{where}: fn_name is {fn_name!r}: give a Python name, or none for a stdin problem")
-        problem = functools.partial(cls, problem_id=str(problem_id), fn_name=fn_name, starter_code=starter_code)
+        problem = functools.partial(cls, problem_id=str(problem_id), fn_name=fn_name)
         if "test_code" in fields:
             tests = _as_test_code(fields["test_code"], fn_name, where, limits)
             return problem(inputs=tests, outputs=[None] * len(tests), kind="test_code")

@@ -78,8 +78,7 @@ def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
             if row.get("answer") is not None and row.get("input_output") is None:
                 problems[key] = MathProblem.from_answer(row["answer"], problem_id=key)
             else:
-                starter = row.get("starter_code") or ""
-                problems[key] = Problem.from_input_output(row["input_output"], problem_id=key, starter_code=starter)
+                problems[key] = Problem.from_input_output(row["input_output"], problem_id=key)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         except KeyError as error:

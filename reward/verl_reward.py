@@ -6,27 +6,14 @@ reward.custom_reward_function.name=compute_score
 +reward.custom_reward_function.reward_kwargs.limits.test_s=4
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from reward.apps import score_response
 from reward.grading import Score, said_of, score_in_thread
 from reward.limits import Limits
 from reward.problem import Problem, read_json
-from reward.sandbox import Execution, Program, Sandbox, SandboxConfig, shared_sandbox
-
-
-class _Meter(Sandbox):
-    """A sandbox whose runs for one answer are counted."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        self.run_s: list[float] = []  # time used by each run
-
-    def execute(self, program: Program, *, limits: Limits, timeout_s: float) -> Execution:
-        execution = self._sandbox.execute(program, limits=limits, timeout_s=timeout_s)
-        self.run_s.append(execution.seconds)
-        return execution
+from reward.sandbox import SandboxConfig, shared_sandbox
 
 
 async def compute_score(
@@ -51,26 +38,23 @@ async def compute_score(
 
     Returns:
         Always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome, num_passed, num_tests,
-        feedback (how it failed, in words: `reward.feedback`; empty if it passed), sandbox_runs, sandbox_run_s (time
-        used by all runs).
+        feedback (how it failed, in words: `reward.feedback`; empty if it passed).
 
     Raises:
-        ValueError: the problem is malformed, see `parse_ground_truth`, or a setting of the sandbox does not exist.
+        ValueError: the problem is malformed, see `parse_ground_truth`.
+        TypeError: a limit or a setting of the sandbox does not exist.
         RuntimeError: see `score_in_thread`.
     """
     bounds = Limits(**dict(limits or {}))
-    config = SandboxConfig.from_fields({"num_slots": max_concurrency, **(sandbox or {})})
-    meters: list[_Meter] = []
+    config = SandboxConfig(**{"num_slots": max_concurrency, **(sandbox or {})})
 
     def score() -> tuple[str, Score]:
         # Test code is tried when it is first seen, which takes time.
         problem = parse_ground_truth(ground_truth, data_source=data_source, extra_info=extra_info, limits=bounds)
-        meters.append(_Meter(shared_sandbox(config)))
-        return problem.problem_id, score_response(problem, solution_str, bounds, sandbox=meters[0])
+        return problem.problem_id, score_response(problem, solution_str, bounds, sandbox=shared_sandbox(config))
 
     result = await score_in_thread(score, bounds, max_concurrency)
-    said = {name: getattr(result, name) for name in ("num_passed", "num_tests", "feedback")}
-    return {**said_of(result), **said, "sandbox_runs": len(meters[0].run_s), "sandbox_run_s": sum(meters[0].run_s)}
+    return {**said_of(result), **{name: getattr(result, name) for name in ("num_passed", "num_tests", "feedback")}}
 
 
 def parse_ground_truth(
@@ -104,11 +88,3 @@ def validate_row(row: Mapping[str, Any], *, limits: Mapping[str, Any] | None = N
         extra_info=row.get("extra_info"),
         limits=Limits(**dict(limits or {})),
     )
-
-
-def validate_rows(rows: Iterable[Mapping[str, Any]]) -> int:
-    """Check rows as `validate_row`; returns how many there are."""
-    rows = list(rows)
-    for row in rows:
-        validate_row(row)
-    return len(rows)

@@ -11,7 +11,7 @@ Every source writes to DIR
     train.parquet, val.parquet   verl rows: data_source, prompt, ability, reward_model, extra_info
     card.md                      counts, and every dropped record with its reason
 and for problems with tests
-    problems.jsonl               problem_id, question, input_output, starter_code, ... as in APPS
+    problems.jsonl               problem_id, question and input_output, as in APPS
     solutions.jsonl              problem_id, response: each reference solution that compiles, as an answer
 (mathematics: problem_id, question, answer)
 so that `python -m reward.score --problems problems.jsonl --solutions solutions.jsonl` must print 1.0 on every line.
@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipe.data_preparation.fields import BROKEN, Dropped, Record, question_in
-from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row
+from recipe.data_preparation.fields import Dropped, Record, question_in
+from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row, word_problems
 from recipe.data_preparation.rows import (
     QUESTION,
     Row,
@@ -35,16 +35,14 @@ from recipe.data_preparation.rows import (
     dialogue_row,
     mini_apps_row,
     solutions_of,
-    starter_of,
 )
 from recipe.data_preparation.sources import READERS, read_records
-from recipe.data_preparation.word_problems import word_problems
-from recipe.data_preparation.writer import Card, convert
+from recipe.data_preparation.writer import convert
 from recipe.mini_apps.family import LEVELS
 from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, generate
 
-Lines = Callable[[Record, Row, Card], Iterable[dict[str, Any]]]
-"""What a kept record writes to a file of JSON lines, and to the card."""
+Lines = Callable[[Record, Row], Iterable[dict[str, Any]]]
+"""What a kept record writes to a file of JSON lines."""
 Build = Callable[[Record, int, str], Row]
 Conversion = tuple[str, Iterator[Record], Build, dict[str, Lines]]
 """``data_source`` where no --name is given, the records, what makes rows of them, and the other files."""
@@ -67,10 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:  # wrong options or data: one line for the user, no traceback
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    shares = {"train": 1, "val": arguments.val_fraction}
-    few = f"; too few rows for --val-fraction {arguments.val_fraction}: no "
-    missing = "".join(f"{few}{split}.parquet" for split, share in shares.items() if share and not card.kept[split])
-    print(f"{card.summary()}; see {arguments.output / 'card.md'}{missing}")
+    print(f"{card.summary()}; see {arguments.output / 'card.md'}")
     return 0
 
 
@@ -129,26 +124,19 @@ def screen_of(arguments: argparse.Namespace) -> Screen:
 
 
 def _questions(source: str) -> Iterator[str]:
-    """Yield a benchmark's questions; ValueError if it has none."""
-    question, reason = None, ""
+    """Yield a benchmark's questions; ValueError if a record has none: it could be trained on."""
     for record in read_records(source, "test"):
         try:
-            question = question_in(record, "question", "problem", "prompt", "text")
+            yield question_in(record, "question", "problem", "prompt", "text")
         except Dropped as dropped:
-            reason = str(dropped)
-            if dropped.reason == BROKEN:
-                raise ValueError(f"--benchmarks {source}: {reason}") from dropped
-        else:
-            yield question
-    if question is None:
-        raise ValueError(f"--benchmarks {source}: {reason}")
+            raise ValueError(f"--benchmarks {source}: {dropped}") from dropped
 
 
 def read_mini_apps(arguments: argparse.Namespace) -> Conversion:
     """Generate mini APPS; ValueError if more problems are wanted than a family has."""
     level = None if arguments.level == "all" else arguments.level
     problems = generate(level, seed=arguments.seed, problems_per_family=arguments.problems_per_family)
-    own: dict[str, Lines] = {"problems.jsonl": lambda record, *_: [record], "solutions.jsonl": _solution_lines}
+    own: dict[str, Lines] = {"problems.jsonl": lambda record, _: [record], "solutions.jsonl": _solution_lines}
     return "mini_apps", iter(problems), mini_apps_row, own
 
 
@@ -182,31 +170,26 @@ def read(name: str, build: Build, others: dict[str, Lines], arguments: argparse.
     return name, read_records(arguments.source, arguments.split, arguments.config), build, others
 
 
-def _problem_lines(record: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
+def _problem_lines(record: Record, row: Row) -> Iterator[dict[str, Any]]:
     yield {
         "problem_id": row["extra_info"]["problem_id"],
         "question": question_in(record, *QUESTION),
         "input_output": row["reward_model"]["ground_truth"],
-        "starter_code": starter_of(record),
     }
 
 
-def _solution_lines(record: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
-    problem_id = row["extra_info"]["problem_id"]
-    for number, (solution, fault) in enumerate(solutions_of(record)):
-        if fault:
-            card.faulty_solutions.append(f"{problem_id}, solution {number}: {fault}")
-        else:
-            yield {"problem_id": problem_id, "response": f"```python\n{solution}\n```"}
+def _solution_lines(record: Record, row: Row) -> Iterator[dict[str, Any]]:
+    for solution in solutions_of(record):
+        yield {"problem_id": row["extra_info"]["problem_id"], "response": f"```python\n{solution}\n```"}
 
 
-def _answer_lines(_: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
+def _answer_lines(_: Record, row: Row) -> Iterator[dict[str, Any]]:
     extra = row["extra_info"]
     answer = row["reward_model"]["ground_truth"]
     yield {"problem_id": extra["problem_id"], "question": extra["question"], "answer": answer}
 
 
-def _steps_lines(_: Record, row: Row, card: Card) -> Iterator[dict[str, Any]]:
+def _steps_lines(_: Record, row: Row) -> Iterator[dict[str, Any]]:
     answer = f"\\boxed{{{row['reward_model']['ground_truth']}}}"
     yield {"problem_id": row["extra_info"]["problem_id"], "response": row["extra_info"]["solution"] or answer}
 

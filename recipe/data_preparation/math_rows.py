@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import json
+import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, given, is_missing, question_in, text_in, wanted
 from recipe.data_preparation.rows import Row
-from reward.grading import Graded
+from reward.grading import Graded, require
 from reward.judge import ask
 from reward.judge.math_answers import grade_math, load
 from reward.judge.math_marks import find_marked
@@ -32,6 +33,9 @@ ANSWER = ("answer", "final_answer", "expected_answer")
 MAX_WORDS = 6
 """Of an answer in words, or of each of several."""
 MAX_EXPONENT = 300
+MAX_GENERATED = 10_000
+_NAMES = ["Ada", "Ben", "Carla", "Deniz", "Emil", "Farah", "Goran", "Hana", "Ivo", "Jun"]
+_THINGS = ["apples", "books", "coins", "eggs", "marbles", "pencils", "shells", "stamps"]
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 _WITH_EXPONENT = re.compile(r"[-+]?\d+(?:\.\d+)?e[-+]?\d+", re.I)
 _WORD = re.compile(r"[^\W\d_]{2,}")
@@ -173,11 +177,10 @@ def puzzle_records(
     Raises:
         ValueError: An unknown task or setting, or reasoning-gym is not installed.
     """
-    try:
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
-    except ImportError as error:
-        raise ValueError(f"reasoning-gym is not installed ({error}): pip install reasoning-gym") from error
+    require("reasoning_gym", "reasoning-gym")
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS
+
     if unknown := sorted({*tasks, *configs} - DATASETS.keys()):
         raise ValueError(f"no task {', '.join(unknown)} in reasoning-gym: choose from {', '.join(sorted(DATASETS))}")
     for task in tasks:
@@ -188,6 +191,27 @@ def puzzle_records(
             raise ValueError(f"{task}: {error}: mend --set") from error
         for entry in dataset:
             yield {"task": task, "config": config, "entry": entry}
+
+
+def word_problems(number: int, seed: int) -> Iterator[Record]:
+    """Yield so many different problems in GSM8K's format, of three kinds in turn, the same for the same seed.
+
+    Raises:
+        ValueError: ``number`` is not between 1 and MAX_GENERATED.
+    """
+    if not 1 <= number <= MAX_GENERATED:
+        raise ValueError(f"--generated {number}: give 1 to {MAX_GENERATED}")
+    rng, seen = random.Random(seed), set[str]()
+    while len(seen) < number:
+        who, things, a, b = rng.choice(_NAMES), rng.choice(_THINGS), rng.randint(2, 20), rng.randint(2, 20)
+        question, steps, answer = [
+            (f"{who} has {a} {things} and gets {b} more. How many {things} are there now?", f"{a} + {b}", a + b),
+            (f"{who} has {a + b} {things} and gives {b} away. How many {things} are left?", f"{a + b} - {b}", a),
+            (f"{who} fills {a} boxes with {b} {things} each. How many {things} is that?", f"{a} * {b}", a * b),
+        ][len(seen) % 3]
+        if question not in seen:
+            seen.add(question)
+            yield {"question": question, "answer": f"{steps} = {answer}\n#### {answer}"}
 
 
 def _check_own_answer(problem: Graded, response: str) -> None:

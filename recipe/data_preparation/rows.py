@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, given, is_missing, messages_in, question_in, text_in, wanted
@@ -34,17 +34,17 @@ def apps_row(record: Record, index: int, name: str) -> Row:
     problem_id = text_in(record, "problem_id") or str(index)
     question = question_in(record, *QUESTION)
     tests = _tests(record)
-    starter = starter_of(record)
     try:
-        problem = Problem.from_input_output(tests, problem_id=problem_id, starter_code=starter)
+        problem = Problem.from_input_output(tests, problem_id=problem_id)
     except ValueError as error:
         raise Dropped("malformed tests", str(error)) from error
     except JudgeLostError as error:
         raise Dropped("tests not tried", str(error)) from error
     tests["examples"] = _examples(question, problem)
     parts = [question, ANSWER_FORMAT[problem.kind != "stdin"]]
-    if starter:
-        parts.append(f"Start from this code:\n```python\n{starter}\n```")
+    if isinstance(starter := given(record, "starter_code"), str):
+        code = starter.strip("\n")
+        parts.append(f"Start from this code:\n```python\n{code}\n```")
     elif problem.fn_name:
         parts.append(f"Its name is `{problem.fn_name}`.")
     parts.append("Answer with one Python code block.")
@@ -57,7 +57,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
             "problem_id": problem_id,
             "difficulty": text_in(record, "difficulty"),
             "num_tests": problem.num_tests,
-            "solution": next((solution for solution, fault in solutions_of(record) if not fault), ""),
+            "solution": next(iter(solutions_of(record)), ""),
             "index": index,
         },
     }
@@ -91,12 +91,6 @@ def _examples(question: str, problem: Problem) -> list[int]:
     return [index for index, test in tests if all(text.strip() and lines(text) in shown for text in test)]
 
 
-def starter_of(record: Record) -> str:
-    """Return the code that an APPS record gives to start from, or nothing."""
-    starter = given(record, "starter_code")
-    return starter.strip("\n") if isinstance(starter, str) else ""
-
-
 def _tests(record: Record) -> dict[str, Any]:
     value = given(record, "input_output")
     if value is None:
@@ -126,23 +120,17 @@ MESSAGES = ("context_messages", "messages", "conversations", "prompt")
 def dialogue_row(record: Record, index: int, name: str) -> Row:
     """Build a row from a record with a dialogue prompt, whose reward is a model's.
 
-    It has one of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text), ``turns`` (of
-    which the first is taken) or ``instruction`` (with an ``input`` where there is one). Answers behind the last user
-    message are left out.
+    It has one of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text) or
+    ``instruction`` (with an ``input`` where there is one). Answers behind the last user message are left out.
 
     Raises:
         Dropped: ``no prompt``.
     """
     value = given(record, *MESSAGES)
-    turns, instances = given(record, "turns"), given(record, "instances")
     if value is None:
-        value = turns[0] if isinstance(turns, list) else turns
-    if value is None:
-        first = instances[0] if isinstance(instances, list) and isinstance(instances[0], dict) else {}
-        texts = text_in(record, "instruction"), text_in(record, "input") or text_in(first, "input")
-        value = "\n\n".join(filter(None, texts))
+        value = "\n\n".join(filter(None, (text_in(record, "instruction"), text_in(record, "input"))))
     if value == "":
-        raise wanted(record, "no prompt", *MESSAGES, "turns", "instruction")
+        raise wanted(record, "no prompt", *MESSAGES, "instruction")
     messages = messages_in(value, "no prompt")
     if not messages or not messages[-1]["content"].strip():
         raise Dropped("no prompt", "it ends with no words of the user")
@@ -155,26 +143,25 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
     }
 
 
-def solutions_of(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the reference solutions of an APPS record, each with why it is none, if so."""
+def solutions_of(record: Record) -> list[str]:
+    """Return the reference solutions of an APPS record that compile."""
     solutions = given(record, "solutions")
     if isinstance(solutions, str):
         try:
             solutions = json.loads(solutions)
         except ValueError:
             solutions = [solutions]  # the code itself
-    for solution in solutions if isinstance(solutions, list) else ():
-        if is_missing(solution):
-            yield "", "it is empty"
-            continue
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
-                compile(solution, "solution.py", "exec", dont_inherit=True)
-        except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-            yield solution, str(error)
-        else:
-            yield solution, ""
+    return list(filter(_compiles, solutions if isinstance(solutions, list) else ()))
+
+
+def _compiles(solution: Any) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes and comparisons in other people's code
+            compile(solution, "solution.py", "exec", dont_inherit=True)
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
+        return False
+    return not is_missing(solution)
 
 
 _FORMAL = re.compile(r"[^\w\s.,!?]|[\d_]|\b(?!a\b)\w\b")  # a sign, a number or a name

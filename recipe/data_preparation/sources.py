@@ -51,14 +51,6 @@ def _of_folder(path: Path, split: str, config: str | None) -> Iterator[Record]:
         return
     import datasets
 
-    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-        found = datasets.load_from_disk(str(path))
-        if isinstance(found, datasets.DatasetDict):
-            if split not in found:
-                raise ValueError(f"{path}: no split {split} in it: set --split to one of {', '.join(sorted(found))}")
-            found = found[split]
-        yield from _of_dataset(found)
-        return
     if not any(_kind_of(file) in READERS for file in (*path.glob("*"), *path.glob("*/*"))):
         raise ValueError(
             f"{path}: no data file ({', '.join(READERS)}) in it, nor a folder with a question.txt; for APPS give the "
@@ -126,8 +118,6 @@ def _table(path: Path, split: str) -> Iterator[Record]:
     with _opened(path) as file:
         rows = csv.reader(file, "excel-tab" if _kind_of(path) == ".tsv" else "excel", strict=True)
         names = next(filter(None, rows), [])
-        if "\0" in "".join(names):
-            raise ValueError(f"{path}: its first line has null characters, as UTF-16 has: give UTF-8")
         while True:
             start = rows.line_num + 1
             try:
@@ -154,30 +144,30 @@ def _parquet(path: Path, split: str) -> Iterator[Record]:
     yield from _as_written((row for batch in file.iter_batches() for row in batch.to_pylist()), file.schema_arrow)
 
 
+def _arrow(path: Path, split: str) -> Iterator[Record]:
+    """As ``save_to_disk`` writes them."""
+    import datasets
+
+    yield from _of_dataset(datasets.Dataset.from_file(str(path)))
+
+
 def _of_dataset(dataset: Any) -> Iterator[Record]:
     yield from _as_written(dataset, dataset.features.arrow_schema if dataset.features else ())
 
 
 def _as_written(records: Iterable[Record], schema: Iterable[Any]) -> Iterator[Record]:
     """Floats of less than 64 bits are the shortest decimals that they stand for: 0.1, not 0.10000000149011612."""
-    short = {field.name: field.type for field in schema if "float" in str(field.type)}  # 64 bits are called double
+    short = {field.name: field.type.to_pandas_dtype() for field in schema if str(field.type) in ("float", "halffloat")}
     for record in records:
-        yield {name: _shortest(value, short[name]) if name in short else value for name, value in record.items()}
-
-
-def _shortest(value: Any, kind: Any) -> Any:
-    if isinstance(value, list):
-        return [_shortest(one, getattr(kind, "value_type", kind)) for one in value]
-    if isinstance(value, dict):
-        return {name: _shortest(one, kind.field(name).type) for name, one in value.items()}
-    is_short = isinstance(value, float) and str(kind) in ("float", "halffloat")
-    return float(str(kind.to_pandas_dtype()(value))) if is_short else value
+        shorter = {name: float(str(kind(record[name]))) for name, kind in short.items() if record[name] is not None}
+        yield {**record, **shorter}
 
 
 READERS: dict[str, Callable[[Path, str], Iterator[Record]]] = {
     ".jsonl": _json_lines,
     ".json": _json,
     ".parquet": _parquet,
+    ".arrow": _arrow,
     ".csv": _table,
     ".tsv": _table,
 }
@@ -188,7 +178,7 @@ def _apps_problem(folder: Path) -> Record:
     files = ("question.txt", "starter_code.py", "input_output.json", "solutions.json")
     record = {"problem_id": folder.name, **{file.partition(".")[0]: _text(folder / file) for file in files}}
     metadata = read_json(_text(folder / "metadata.json") or "{}", f"{folder}/metadata.json")
-    return {**record, **{name: metadata[name] for name in ("difficulty", "url") if name in metadata}}
+    return {**record, "difficulty": metadata.get("difficulty")}
 
 
 def _text(path: Path) -> str:

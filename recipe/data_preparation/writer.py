@@ -1,10 +1,10 @@
 """Rows to train.parquet and val.parquet, batch by batch, and the data card that says what was kept and dropped."""
 
+import contextlib
 import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ class Card:
     """Rows by split."""
     dropped: dict[str, list[str]] = field(default_factory=dict)
     """Ids of dropped records by reason, each with what is wrong."""
-    faulty_solutions: list[str] = field(default_factory=list)
-    """Reference solutions of kept records that do not compile, each with why: they are no reference."""
 
     def text(self) -> str:
         """Return the card as Markdown."""
@@ -38,60 +36,40 @@ class Card:
         lines += [f"- {split}: {self.kept[split]} rows" for split in SPLITS]
         for reason, ids in sorted(self.dropped.items()):
             lines += ["", f"## Dropped, {reason}: {len(ids)}", *(f"- {name}" for name in ids)]
-        if self.faulty_solutions:
-            names = (f"- {name}" for name in self.faulty_solutions)
-            lines += ["", f"## Solutions that do not compile, left out: {len(self.faulty_solutions)}", *names]
         return "\n".join(lines) + "\n"
 
     def summary(self) -> str:
         """Return one line for the terminal."""
         drops = ", ".join(f"{len(ids)} {reason}" for reason, ids in sorted(self.dropped.items())) or "none"
         kept = ", ".join(f"{self.kept[split]} {split}" for split in SPLITS)
-        faulty = f"; {len(self.faulty_solutions)} solutions do not compile" if self.faulty_solutions else ""
-        return f"{self.num_read} records: {kept}; dropped: {drops}{faulty}"
+        return f"{self.num_read} records: {kept}; dropped: {drops}"
 
 
-class ParquetFile:
-    """A parquet file that is there when it is complete; at most BATCH_SIZE rows are in memory.
+@contextlib.contextmanager
+def parquet_file(path: Path) -> Iterator[Callable[[Row], None]]:
+    """Yield what adds a row to a file that is there when it is complete; at most BATCH_SIZE rows are in memory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    Args:
-        path: Where to write.
-    """
+    rows, scratch, writer = list[Row](), path.with_suffix(".part"), None
 
-    def __init__(self, path: Path) -> None:
-        """Write nothing yet: the schema comes from the first rows."""
-        self.path = path
-        self._rows: list[Row] = []
-        self._writer: Any = None
-        self._scratch = path.with_suffix(".part")
+    def add(row: Row | None) -> None:
+        nonlocal writer
+        rows.extend([row] if row else [])
+        if len(rows) == BATCH_SIZE or (rows and row is None):
+            table = pa.Table.from_pylist(rows, schema=writer.schema if writer else None)
+            writer = writer or pq.ParquetWriter(scratch, table.schema)
+            writer.write_table(table)
+            rows.clear()
 
-    def add(self, row: Row) -> None:
-        """Add one row."""
-        self._rows.append(row)
-        if len(self._rows) == BATCH_SIZE:
-            self._flush()
-
-    def _flush(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        if self._rows:
-            table = pa.Table.from_pylist(self._rows, schema=self._writer.schema if self._writer else None)
-            self._writer = self._writer or pq.ParquetWriter(self._scratch, table.schema)
-            self._writer.write_table(table)
-            self._rows.clear()
-
-    def __enter__(self) -> "ParquetFile":
-        """Return itself."""
-        return self
-
-    def __exit__(self, error: type[BaseException] | None, *_: Any) -> None:
-        """Finish the file, or remove it after an error."""
-        if error is None:
-            self._flush()
-        if self._writer is not None:
-            self._writer.close()
-            self._scratch.unlink() if error else self._scratch.replace(self.path)
+    try:
+        yield add
+        add(None)
+        if writer:
+            writer.close()
+            scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def convert(
@@ -102,7 +80,7 @@ def convert(
     screen: Screen,
     output: Path,
     val_fraction: float,
-    extra: dict[str, Callable[[Record, Row, Card], Iterable[dict[str, Any]]]] | None = None,
+    extra: dict[str, Callable[[Record, Row], Iterable[dict[str, Any]]]] | None = None,
 ) -> Card:
     """Convert records to rows and write them with their card.
 
@@ -114,15 +92,15 @@ def convert(
         output: Folder; gets train.parquet, val.parquet, card.md and the extra files.
         val_fraction: Share of rows for val.parquet, chosen by a hash of the prompt: the same in every run. A row whose
             ``extra_info`` has a split goes there.
-        extra: JSON lines files by name, and what a kept record writes to them, and to the card.
+        extra: JSON lines files by name, and what a kept record writes to them.
 
     Raises:
         ValueError: If nothing is left.
     """
     output.mkdir(parents=True, exist_ok=True)
     card = Card(source=name)
-    with ExitStack() as stack:
-        files = {split: stack.enter_context(ParquetFile(output / f"{split}.parquet")) for split in SPLITS}
+    with contextlib.ExitStack() as stack:
+        files = {split: stack.enter_context(parquet_file(output / f"{split}.parquet")) for split in SPLITS}
         others = {
             file: (stack.enter_context((output / file).open("w", encoding="utf-8")), lines)
             for file, lines in (extra or {}).items()
@@ -144,10 +122,10 @@ def convert(
             ids.add(own)
             place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
             split = row["extra_info"].get("split") or ("val" if place < val_fraction else "train")
-            files[split].add(row)
+            files[split](row)
             card.kept[split] += 1
             for stream, lines in others.values():
-                stream.writelines(json.dumps(line) + "\n" for line in lines(record, row, card))
+                stream.writelines(json.dumps(line) + "\n" for line in lines(record, row))
         if not card.kept:
             first = "; ".join(f"{reason}: {lines[0]}" for reason, lines in card.dropped.items())
             raise ValueError(f"no usable record of {card.num_read} (data source {name}); the first: {first}")

@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -69,10 +68,6 @@ class Files:
             return None
         on_cpu = self._config.trainer.device == "cpu"
         return len(os.sched_getaffinity(0)) if on_cpu else torch.cuda.device_count()
-
-    def is_model(self, path: str) -> bool:
-        """Tell whether a path is a model folder, or no folder of this machine."""
-        return not path.startswith(("/", ".", "~")) or Path(path, "config.json").is_file()
 
     @cached_property
     def tokenizer(self) -> Any:

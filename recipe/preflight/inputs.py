@@ -1,6 +1,7 @@
 """Rules on models and data, as far as their files and columns tell."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from omegaconf import ListConfig, OmegaConf
 
@@ -36,8 +37,10 @@ def models_are_there(run: Run) -> str | None:
         paths["critic.model.path"] = config.critic.model.path
     if config.reward.reward_model.enable:
         paths["reward.reward_model.model_path"] = config.reward.reward_model.model_path
-    missing = [f"{key}={path}" for key, path in paths.items() if not run.files.is_model(path)]
-    return f"{missing[0]}: no model folder there (config.json is missing)" if missing else None
+    for key, path in paths.items():
+        if path.startswith(("/", ".", "~")) and not Path(path, "config.json").is_file():
+            return f"{key}={path}: no model folder there (config.json is missing)"
+    return None
 
 
 @rule("files")

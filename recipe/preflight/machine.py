@@ -103,10 +103,9 @@ def machine_has_the_workers(run: Run) -> str | None:
     if num_there is None or num_workers <= num_there:
         return None
     what = "CPU cores" if run.config.trainer.device == "cpu" else "GPUs"
-    return f"trainer.n_gpus_per_node={num_workers} workers, but this machine has {num_there} {what}; lower it" + (
-        ", set platform=cpu, or in a dry run sizing.gpu_memory_gib to plan for another machine"
-        if num_there == 0
-        else ""
+    return (
+        f"trainer.n_gpus_per_node={num_workers} workers, but this machine has {num_there} {what}; lower it, set "
+        "platform=cpu, or in a dry run sizing.gpu_memory_gib to plan for another machine"
     )
 
 

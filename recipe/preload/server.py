@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 
 from recipe import preload
-from recipe.preload import modules, rays
+from recipe.preload import modules
 from recipe.preload.worker import Worker
 
 JOB_VARIABLES = ("RAY_JOB_ID", "RAY_RAYLET_PID")
@@ -164,10 +164,10 @@ class ForkServer:
             self._job = job
             os.environ.clear()
             os.environ.update(worker.environment)
-            rays.spare_random_numbers()
+            modules.spare_random_numbers()
             with contextlib.nullcontext() if modules.ON_CPU else modules.capability_from_nvml():
                 modules.load(modules.JOB)
-            rays.title_workers()
+            modules.title_workers()
             multiprocessing.set_executable(str(preload.STAND_IN))
             self._has_begun_cuda = modules.has_begun_cuda()
         if job != self._job:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: verl's log, or a progress bar with one line a step and a summary at the end.
+"""What a person sees of a run: verl's log, or one line a step and two refinements at the end.
 
 The progress view only reads the run directory, so it cannot disturb the run.
 """
@@ -15,8 +15,6 @@ from typing import Any
 from omegaconf import DictConfig, open_dict
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from recipe.online_refiner.metrics import advice
@@ -25,21 +23,11 @@ from recipe.runs.files import RunDir, read_rows, refinement_lines
 POLL_S = 1.0
 LOG_WIDTH = 120
 """Columns where the output is no terminal."""
-STAGES = {
-    "gen": "rollout",
-    "refine": "refine",
-    "kl_ref": "KL to reference",
-    "old_log_prob": "log-probs",
-    "refine_log_prob": "log-probs of refinements",
-    "update_actor": "actor update",
-    "update_weights": "weight sync",
-}
-"""Stages of ``timing_s/*`` that make up a step, and how a reader calls them."""
 
 
 @contextlib.contextmanager
 def _progress(config: DictConfig) -> Iterator[None]:
-    """Show a bar and one line a step while the block runs; the processes' own output goes to Ray's log files."""
+    """Show one line a step while the block runs; the processes' own output goes to Ray's log files."""
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     run_dir = RunDir(config.run_dir)
     with open_dict(config):
@@ -65,18 +53,13 @@ CONSOLES: dict[str, Callable[[DictConfig], contextlib.AbstractContextManager[Non
 
 
 def _watch(console: Console, run_dir: RunDir, num_steps: int | None, stop: threading.Event) -> None:
-    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
-    seen = len(_steps(run_dir))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("steps", total=num_steps, completed=seen)
-        running = True
-        while running:
-            running = not stop.wait(POLL_S)
-            steps = _steps(run_dir)
-            for step in steps[seen:]:
-                console.print(step_line(step, num_steps))
-            seen = max(seen, len(steps))  # a step's line is written with its checkpoint, and again at the step's end
-            progress.update(bar, completed=seen)
+    seen, running = len(_steps(run_dir)), True
+    while running:
+        running = not stop.wait(POLL_S)
+        steps = _steps(run_dir)
+        for step in steps[seen:]:
+            console.print(step_line(step, num_steps))
+        seen = max(seen, len(steps))  # a step's line is written with its checkpoint, and again at the step's end
 
 
 def _steps(run_dir: RunDir) -> list[dict[str, Any]]:
@@ -85,49 +68,21 @@ def _steps(run_dir: RunDir) -> list[dict[str, Any]]:
 
 def step_line(step: dict[str, Any], num_steps: int | None) -> str:
     """Return one step's metrics as one line."""
+    entropy = step["constraint/cross_entropy_accepted"]  # mode sft measures it in some steps only
+    kl = step["kl_ref/k3"]  # None: no replica of the reference model answered
     return (
         f"step {step['step']:>2}/{num_steps or '?'}  reward {step['reward/mean']:+.3f}  "
         f"refined {step['refiner/num_attempted']:.0f}, accepted {step['refiner/num_accepted']:.0f} "
-        f"({step['refiner/improvement_ratio']:.0%})  cross-entropy {_cross_entropy(step)}  "
-        f"KL {_kl(step)}  {step['timing_s/step']:.0f} s"
+        f"({step['refiner/improvement_ratio']:.0%})  cross-entropy {f'{entropy:.2f}' if entropy else '-'}  "
+        f"KL {'unknown' if kl is None else f'{kl:.4f}'}  {step['timing_s/step']:.0f} s"
     )
 
 
-def _cross_entropy(step: dict[str, Any]) -> str:
-    value = step["constraint/cross_entropy_accepted"]
-    return f"{value:.2f}" if value else "-"  # mode sft measures it in some steps only
-
-
-def _kl(step: dict[str, Any]) -> str:
-    value = step["kl_ref/k3"]
-    return "unknown" if value is None else f"{value:.4f}"  # no replica of the reference model answered
-
-
-COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "step": lambda step: str(step["step"]),
-    "reward": lambda step: f"{step['reward/mean']:+.3f}",
-    "improvement ratio": lambda step: f"{step['refiner/improvement_ratio']:.1%}",
-    "cross-entropy (accepted)": _cross_entropy,
-    "KL to reference": _kl,
-    "seconds": lambda step: f"{step['timing_s/step']:.1f}",
-}
-
-
 def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None:
-    """Print a run's table (every step, then seconds by stage) and two accepted refinements as diffs."""
+    """Print what to set otherwise, and two accepted refinements as diffs."""
     steps = _steps(run_dir)
     if not steps:
         return
-    table = Table(title="training with the online refiner")
-    for name in COLUMNS:
-        table.add_column(name, justify="right")
-    for step in steps:
-        table.add_row(*(show(step) for show in COLUMNS.values()))
-    console.print(table)
-    stages = {
-        name: sum(step.get(f"timing_s/{key}", 0.0) for step in steps) / len(steps) for key, name in STAGES.items()
-    }
-    console.print("seconds a step: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in stages.items()))
     for line in advice(steps, config):
         console.print(line, markup=False)
     rows = map(json.loads, refinement_lines(run_dir.path, config.records.path))
@@ -139,7 +94,7 @@ def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None
 
 def _diff(row: dict[str, Any]) -> Text:
     text = Text(row["prompt"][-1]["content"].strip() + "\n\n", style="dim")
-    styles = {"-": "red", "+": "green", "?": "dim"}
+    styles = {"-": "red", "+": "green"}
     for line in difflib.ndiff(row["response"].strip().splitlines(), row["refined"].strip().splitlines()):
         if not line.startswith("?"):
             text.append(line + "\n", style=styles.get(line[0], ""))

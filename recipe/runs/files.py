@@ -98,7 +98,8 @@ class RunDir:
         elif self.metrics.exists():
             os.truncate(self.metrics, self._last_offset)
         numbers = {name: _number(value) for name, value in sorted(metrics.items())}
-        _append(self.metrics, [{"step": step, **{name: value for name, value in numbers.items() if value is not ...}}])
+        with self.metrics.open("ab") as file:
+            file.write(to_lines([{"step": step, **{name: one for name, one in numbers.items() if one is not ...}}]))
 
     def forget_after(self, step: int) -> None:
         """Move the metrics of later steps, which a resumed run does again, to ``metrics.undone.jsonl``."""
@@ -135,11 +136,6 @@ def finished_lines(path: Path) -> Iterator[bytes]:
         for line in lines:
             if line.endswith(b"\n"):
                 yield line
-
-
-def _append(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("ab") as file:
-        file.write(to_lines(rows))
 
 
 def _number(value: Any) -> Any:

@@ -36,8 +36,7 @@ def main() -> None:
     import reward  # noqa: F401  # now: where the trusted process finds modules there may be one of the user's
 
     sys.path[:] = [*paths, root]
-    if hasattr(sys, "set_int_max_str_digits"):
-        sys.set_int_max_str_digits(0)  # the limit here is time
+    sys.set_int_max_str_digits(0)  # the limit here is time
     for set_names in (site.setquit, site.setcopyright, site.sethelper):  # `exit` is no name of the answer's
         set_names()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -3,19 +3,14 @@
 Exit status: 0, or 1 if the sandbox would refuse to run here.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
 
 from reward.sandbox.jail.lockdown import REQUIRED_LAYERS
 from reward.sandbox.slot_process import Slot
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m reward.sandbox", description=__doc__.splitlines()[0])
-    parser.add_argument("--probe", action="store_true", required=True, help="try every layer and print the result")
-    parser.parse_args(argv)
+def main() -> int:
+    """Try every layer and print the result; returns the exit status."""
     slot = Slot("standard")
     slot.close()
     for name, reason in slot.layers.items():

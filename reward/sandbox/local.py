@@ -7,9 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from reward.limits import Limits
 from reward.sandbox.execution import Execution, Program, Status, last_words
@@ -39,13 +37,6 @@ class SandboxConfig:
         """Reject what cannot be done."""
         if self.num_slots < 1:
             raise ValueError(f"sandbox num_slots is {self.num_slots}: set it to at least 1")
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> "SandboxConfig":
-        """Read the settings of `reward_kwargs.sandbox`; ValueError: one of them does not exist."""
-        for name in sorted(fields.keys() - set(cls.__slots__)):
-            raise ValueError(f"there is no setting sandbox.{name}: set one of {', '.join(cls.__slots__)}")
-        return cls(**fields)
 
 
 class Sandbox:

@@ -64,8 +64,7 @@ def _prepare_interpreter() -> None:
     """Make this fork what a fresh interpreter is to a program."""
     gc.enable()
     sys.argv = [_FILE]
-    if hasattr(sys, "set_int_max_str_digits"):
-        sys.set_int_max_str_digits(0)
+    sys.set_int_max_str_digits(0)
     frame, depth = sys._getframe(), _FURTHER_FRAMES
     while (frame := frame.f_back) is not None:  # type: ignore[assignment]
         depth += 1

@@ -40,9 +40,8 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
 
     assert set(result["before"]) <= {"accepted", "not_better", "truncated", "empty"}
     assert "accepted" in result["before"]
-    for num_drafts, num_tokens, *accepted in (result["drafts"], result["drafts_after_restart"]):
-        assert 0 < sum(accepted) <= num_tokens
-        assert num_drafts >= accepted[0] and accepted == sorted(accepted, reverse=True), "each needs the one before"
+    for num_drafts, num_tokens, num_accepted in (result["drafts"], result["drafts_after_restart"]):
+        assert 0 < num_accepted <= num_tokens and num_drafts <= num_tokens
     assert all(result["as_hugging_face"]), "drafts change nothing that is written"
     assert result["kl_difference"] < 1e-4
     assert result["spread_of_log_probs"] < 1e-5, "neither order nor the prefix cache changes them"
@@ -63,4 +62,4 @@ def test_refiner_group_answers_and_survives(start_marked: Callable, tiny_llama: 
     assert (result["restarts_when_continued"], result["num_left"]) == (0, 0)
     assert result["without_replicas"] == ["request"]
     assert result["log_probs_without_replicas"] == [None]
-    assert result["drafts_without_replicas"] == [0, 0]
+    assert result["drafts_without_replicas"] == [0, 0, 0]

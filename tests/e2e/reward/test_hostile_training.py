@@ -82,7 +82,7 @@ def test_steps_of_hostile_programs(start_marked: Callable, letters_job: list[str
     for step in steps:
         rows = [row for row in read_rows(rollouts / f"{step['step']}.jsonl") if not row["uid"].startswith("pad")]
         assert len(rows) == NUM_ROLLOUTS - step["reward/num_lost"]
-        assert step["reward/extra/acc"] == 0 and step["reward/extra/sandbox_runs"] > 0
+        assert step["reward/extra/acc"] == 0
         for row in rows:
             assert not is_lost(row["output"])
             allowed = scores_of(program_of(row["output"]).outcomes)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from reward.sandbox import Program, Sandbox
 from reward.sandbox.slot_process import memory_file
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    sandbox = Sandbox(num_slots=2)
-    yield sandbox
-    sandbox.close()
 
 
 def run_bare(code: str, stdin: str, folder: Path) -> bytes:

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,6 @@ from reward.sandbox import Execution, Program, Sandbox
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 REPOSITORY = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def sandbox() -> Iterator[Sandbox]:
-    sandbox = Sandbox(num_slots=2)
-    yield sandbox
-    sandbox.close()
 
 
 def run(sandbox: Sandbox, code: str, *, timeout_s: float = 4.0, limits: Limits | None = None) -> Execution:

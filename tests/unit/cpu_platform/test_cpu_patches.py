@@ -73,10 +73,10 @@ IDS_OF_FORKS = """
 import os, sys
 import ray
 from ray._raylet import ActorClassID
-from recipe.preload import rays
+from recipe.preload import modules
 
 if sys.argv[1] == "patched":
-    rays.spare_random_numbers()
+    modules.spare_random_numbers()
 ray.remote(type("Decorated", (), {}))
 for _ in range(2):
     if os.fork() == 0:

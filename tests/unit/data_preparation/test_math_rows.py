@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
 
-from recipe.data_preparation.math_rows import gsm8k_row, math_row
-from recipe.data_preparation.word_problems import word_problems
+from recipe.data_preparation.math_rows import gsm8k_row, math_row, word_problems
 from reward import score
 
 COINS = {"question": "Ada has 3 coins and finds 4. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"}

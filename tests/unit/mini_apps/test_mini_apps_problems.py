@@ -15,7 +15,7 @@ from reward.apps import Score, score_response
 from reward.limits import Limits
 from reward.problem import Problem
 from reward.score import load_problems, load_solutions
-from reward.verl_reward import validate_rows
+from reward.verl_reward import validate_row
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def test_the_command_writes_verls_schema_and_what_the_score_command_reads(tmp_pa
     assert result.stdout.startswith("36 records: 30 train, 6 val; dropped: none; see "), result.stderr
     rows = {split: pq.read_table(out / f"{split}.parquet").to_pylist() for split in ("train", "val")}
     for split, found in rows.items():
-        assert validate_rows(found) == len(found)
         for row in found:
+            validate_row(row)
             assert (row["data_source"], row["ability"], row["reward_model"]["style"]) == ("mini_apps", "code", "rule")
             assert [message["role"] for message in row["prompt"]] == ["user"]
             assert row["extra_info"].keys() == {"problem_id", "family", "difficulty", "split", "solution", "index"}

@@ -83,7 +83,7 @@ def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
     assert rows == [(1, 0.25), (2, 0.125), (3, 0.0)]
 
 
-def test_the_summary_shows_the_table_and_a_diff(tmp_path: Path) -> None:
+def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     refined = {"refiner/num_attempted": 4, "refiner/failed/truncated": 1}
     run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0, **refined})
@@ -91,7 +91,11 @@ def test_the_summary_shows_the_table_and_a_diff(tmp_path: Path) -> None:
     output = io.StringIO()
     print_summary(Console(file=output, width=120), run_dir, composed(f"run_dir={tmp_path}"))
     text = output.getvalue()
-    assert "-0.250" in text and "reward -0.30 -> +1.00" in text
-    assert "- 3" in text and "+ 4" in text and "refinements cut by refiner.response_length: 25%" in text
+    assert (
+        "reward -0.30 -> +1.00" in text
+        and "- 3" in text
+        and "+ 4" in text
+        and "refinements cut by refiner.response_length: 25%" in text
+    )
     step = json.loads(run_dir.metrics.read_text())
     assert step_line(step, 8).startswith("step  1/8  reward -0.250")

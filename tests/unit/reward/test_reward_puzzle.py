@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from data_command import prepared
 
 from reward import math
 from reward.judge.puzzles import grade_puzzle
@@ -15,7 +14,6 @@ from reward.limits import Limits
 from reward.puzzle import FORGEABLE, Puzzle, compute_score
 
 reasoning_gym = pytest.importorskip("reasoning_gym", reason="the optional package reasoning-gym is not installed")
-REPOSITORY = Path(__file__).parents[3]
 FORGED = {
     "polynomial_multiplication": "__import__('unittest.mock').mock.ANY",
     "n_queens": "[row.split() for row in valid_solutions[0].split(chr(10))]",
@@ -23,11 +21,6 @@ FORGED = {
     "countdown": "__import__('os').system('touch {file}')",
 }
 """Answers that the task's scorer would evaluate: to what equals everything, to what it expects, or to run a command."""
-
-
-def prepared(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "scripts/prepare_data.py", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
 def rows_of(folder: Path) -> list[dict]:

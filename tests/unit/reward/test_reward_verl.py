@@ -5,11 +5,10 @@ import sys
 
 import pytest
 
-from reward.verl_reward import compute_score, validate_rows
+from reward.verl_reward import compute_score, validate_row
 
 GROUND_TRUTH = json.dumps({"inputs": [[1], [2]], "outputs": [2, 4], "fn_name": "double", "problem_id": "p"})
 KEYS = {"score", "acc", "outcome", "num_passed", "num_tests", "feedback"}
-KEYS |= {"sandbox_runs", "sandbox_run_s"}
 
 
 def answer(body: str) -> str:
@@ -41,8 +40,6 @@ def test_concurrent_answers_have_the_same_keys_and_do_not_block_the_loop() -> No
     assert [score["acc"] for score in scores] == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert [score["outcome"] for score in scores] == ["pass", "fail", "runtime_error", "compile_error", "compile_error"]
     assert all(score.keys() == KEYS for score in scores)
-    assert [score["sandbox_runs"] for score in scores] == [2, 2, 1, 0, 1]
-    assert all(score["sandbox_run_s"] > 0 for score in scores[:3])
     assert ticks >= 3
 
 
@@ -57,13 +54,9 @@ def test_limits_come_from_reward_kwargs() -> None:
     loop = answer("while True: pass")
     score = asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_s": 0.3}))
     assert score["outcome"] == "time_out"
-    with pytest.raises(TypeError, match="test_seconds"):
-        asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_seconds": 1}))
-
-
-def test_a_setting_of_the_sandbox_that_does_not_exist_says_what_to_set() -> None:
-    with pytest.raises(ValueError, match=r"sandbox\.slots: set one of num_slots"):
-        asyncio.run(compute_score("d", answer("return x"), GROUND_TRUTH, sandbox={"slots": 1}))
+    for wrong in ({"limits": {"slots": 1}}, {"sandbox": {"slots": 1}}):
+        with pytest.raises(TypeError, match="slots"):
+            asyncio.run(compute_score("d", loop, GROUND_TRUTH, **wrong))
 
 
 def test_infra_error_raises() -> None:
@@ -74,9 +67,9 @@ def test_infra_error_raises() -> None:
 
 def test_rows_are_validated_before_training() -> None:
     row = {"data_source": "d", "reward_model": {"ground_truth": GROUND_TRUTH}, "extra_info": {"problem_id": "p"}}
-    assert validate_rows([row, row]) == 2
+    validate_row(row)
     bad = {**row, "reward_model": {"ground_truth": '{"inputs": ["1"], "outputs": []}'}}
     with pytest.raises(ValueError, match="problem p: 1 inputs but 0 outputs"):
-        validate_rows([row, bad])
+        validate_row(bad)
     with pytest.raises(ValueError, match="ground_truth is not JSON"):
         asyncio.run(compute_score("d", "", "not JSON"))

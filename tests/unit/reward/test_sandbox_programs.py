@@ -27,10 +27,6 @@ def test_input_of_any_length_arrives(num_bytes: int) -> None:
     assert (execution.status, execution.stdout) == ("ok", f"{num_bytes}\n")
 
 
-def test_input_can_be_opened_by_name() -> None:
-    assert run("print(open('/dev/stdin').read(), open(0).read())", stdin="7").stdout.startswith("7 ")
-
-
 def test_output_is_a_pipe() -> None:
     code = "import os, stat, sys\nprint(stat.S_ISFIFO(os.fstat(1).st_mode), sys.stdout.seekable())"
     assert run(code).stdout == "True False\n"
