@@ -10,9 +10,9 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 
+from refiner_worker import engines
 from refiner_worker.config import RefinerConfig
 from refiner_worker.drafts import NO_COUNTS
-from refiner_worker.engines import ENGINES
 
 PING_TIMEOUT_S = 30.0
 MAX_REQUESTS_IN_FLIGHT = 256
@@ -31,10 +31,10 @@ class RefinerRequestError(RuntimeError):
         self.failure = failure
 
 
-async def is_dead(server: ActorHandle, engine: str) -> bool:
+async def is_dead(server: ActorHandle) -> bool:
     """Tell whether a server, or the engine behind it, is gone."""
     try:
-        return await asyncio.wait_for(server.__ray_call__.remote(ENGINES[engine].has_failed), PING_TIMEOUT_S)
+        return await asyncio.wait_for(server.__ray_call__.remote(engines.has_failed), PING_TIMEOUT_S)
     except (TimeoutError, RayError):
         return True
 
@@ -50,8 +50,6 @@ class RefinerClient:
     servers: dict[str, ActorHandle]
     """verl's rollout server of each replica, by its address."""
     config: RefinerConfig
-    engine: str = "vllm"
-    """Of the servers: one of ENGINES."""
     method: str = "generate"
     """The server's method: it asks the engine for pi_0."""
     num_processes: int = 1
@@ -88,7 +86,6 @@ class RefinerClient:
             "temperature": self.config.temperature,
             "top_p": 1.0,
             "stop": stop,
-            **ENGINES[self.engine].sampling,
         }
         return list((await self._request(prompt_ids, params)).token_ids)
 
@@ -109,7 +106,7 @@ class RefinerClient:
     def abort_requests(self) -> None:
         """End the requests of a dead process that had this client: they would be written to their last token."""
         for server in self.servers.values():
-            server.__ray_call__.remote(ENGINES[self.engine].abort, self.caller)
+            server.__ray_call__.remote(engines.abort, self.caller)
 
     async def _request(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         """Return verl's ``TokenOutput``; a dead replica is taken out and the request goes to another one."""
@@ -127,7 +124,7 @@ class RefinerClient:
                 ray.cancel(call)  # ends the server's coroutine, and with it the engine's request
                 raise
             except RayError as error:
-                if not await is_dead(server, self.engine):
+                if not await is_dead(server):
                     raise RefinerRequestError(str(error).strip().splitlines()[-1]) from error
                 self.servers.pop(address, None)
             finally:

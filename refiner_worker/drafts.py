@@ -4,10 +4,9 @@ The engine verifies a whole draft in one forward pass and keeps the tokens that 
 refinements stay those of pi_0. The policy's engines are left as they are.
 """
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Draft = Literal["ngram", "suffix"]
-DRAFTS = get_args(Draft)
 SUFFIX_PACKAGE = "arctic_inference"
 NO_COUNTS = [0, 0, 0]
 NUM_DRAFT_TOKENS = 8

@@ -22,7 +22,7 @@ from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_cla
 from refiner_worker import drafts
 from refiner_worker.client import HostedRefiner, RefinerClient, is_dead
 from refiner_worker.config import RefinerConfig
-from refiner_worker.engines import can_sleep, engine_of
+from refiner_worker.engines import TOKENIZER_KEY, can_sleep
 
 logger = logging.getLogger(__name__)
 
@@ -54,18 +54,15 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         ValueError: If ``refiner.rollout`` has a key that verl does not know, or one that needs a trainer.
     """
     rollout = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
-    name = refiner.rollout.get("name", rollout.name)
-    engine = engine_of(name)
     unknown, unfit = sorted(set(refiner.rollout) - set(rollout)), sorted(set(refiner.rollout) & set(OF_THE_POLICY))
     if unknown:
         raise ValueError(f"refiner.rollout has keys that verl's rollout block does not know: {', '.join(unknown)}")
     if unfit:
         raise ValueError(
             f"refiner.rollout.{unfit[0]} is for servers that a trainer sends weights; drop it (the engine itself "
-            f"quantizes the reference model: +refiner.rollout.engine_kwargs.{name}.quantization=fp8)"
+            f"quantizes the reference model: +refiner.rollout.engine_kwargs.vllm.quantization=fp8)"
         )
     rollout.merge_with(OF_THE_POLICY)
-    rollout.merge_with(engine.settings)
     rollout.update(
         n=1,
         load_format="auto",
@@ -78,7 +75,7 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
     rollout.prometheus.served_model_name = "refiner"  # which tells its numbers from the policy's
     if config.actor_rollout_ref.model.tokenizer_path is not None:  # verl gives its engines none; ours stop at a string
         tokenizer = config.actor_rollout_ref.model.tokenizer_path
-        OmegaConf.update(rollout, engine.tokenizer_key, tokenizer, force_add=True)
+        OmegaConf.update(rollout, TOKENIZER_KEY, tokenizer, force_add=True)
     if refiner.draft is not None:
         speculative = drafts.speculative_config(refiner.draft)
         OmegaConf.update(rollout, "engine_kwargs.vllm.speculative_config", speculative, force_add=True)
@@ -142,7 +139,7 @@ class RefinerGroup(HostedRefiner):
     def client(self) -> RefinerClient:
         """Return a client of the replicas that run now."""
         servers = {replica.server_address: replica.server_handle for replica in self._replicas.values()}
-        return RefinerClient(servers=servers, config=self._refiner, engine=self._rollout.name)
+        return RefinerClient(servers=servers, config=self._refiner)
 
     def server_places(self) -> list[tuple[int, str]]:
         """Return the process id of each replica's first server and Ray's id of its node."""
@@ -184,7 +181,7 @@ class RefinerGroup(HostedRefiner):
 
     async def _wakes(self, replica: RolloutReplica) -> bool:
         """Wake a replica and tell whether it is there: one may die between two questions."""
-        if await _is_dead(replica, self._rollout.name):
+        if await _is_dead(replica):
             return False
         try:
             if self._sleeps:
@@ -207,7 +204,6 @@ class RefinerGroup(HostedRefiner):
 
     async def _launch(self, rank: int) -> None:
         await self._replicas[rank].init_colocated(self._slices[rank])
-        await _is_dead(self._replicas[rank], self._rollout.name)  # an engine's processes are known from now on
 
     def _remove(self, rank: int) -> None:
         logger.warning("refiner replica %d died", rank)
@@ -232,8 +228,8 @@ def _place(_: Any) -> tuple[int, str]:
     return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
-async def _is_dead(replica: RolloutReplica, engine: str) -> bool:
-    return any(await asyncio.gather(*(is_dead(server, engine) for server in replica.servers)))
+async def _is_dead(replica: RolloutReplica) -> bool:
+    return any(await asyncio.gather(*(is_dead(server) for server in replica.servers)))
 
 
 async def _new_draft_counts(replica: RolloutReplica) -> list[int]:

@@ -53,9 +53,6 @@ MEANING = {
     "refiner/num_retries": "requests that were sent again to a busy or lost server of refiner.placement=external",
     "refiner/num_replicas": "replicas of the refiner (external: servers) that were alive when the step asked them",
     "refiner/num_restarts": "replicas that had died and were started anew before the step",
-    "refiner/staleness_mean": "used refinements: how many syncs of the rollout's weights lie between those that ended "
-    "the response and those of the step, as verl's training/off_policy/trajectory_staleness; 0 if none",
-    "refiner/staleness_max": "the largest of them",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILURES},
     "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none, and in "
@@ -124,7 +121,6 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
         ["refiner/latency_p50_s", "refiner/latency_p95_s"],
         lambda state: sum(pair.latency_s is not None for pair in state.pairs.values()),
     ),
-    "refiner/staleness_mean": lambda state: len(state.used),
     "constraint/cross_entropy_all": lambda state: state.metrics["tokens/refine_log_prob"],
     "constraint/cross_entropy_accepted": lambda state: sum(
         pair.num_refined_tokens for pair in state.pairs.values() if pair.nll is not None and pair.is_accepted
@@ -139,7 +135,7 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
     "kl_ref/k3": lambda state: state.metrics["tokens/kl_ref"],
 }
 """Metrics that are means, and of how many things in a mini-batch: a step's is the mean of those. Others are sums."""
-MAXIMA = ("refiner/staleness_max", *(f"memory_gb/{moment}" for moment in MOMENTS))
+MAXIMA = tuple(f"memory_gb/{moment}" for moment in MOMENTS)
 
 
 def of_step(parts: list[StepState]) -> dict[str, float]:
@@ -211,17 +207,6 @@ def streaming_metrics(pairs: Sequence[Pair]) -> dict[str, float]:
         "timing_s/wait_refiner": max(0.0, max(pair.refined_at for pair in attempted) - last_reward),
         "refiner/hidden_s": max(0.0, last_reward - min(pair.started_at for pair in attempted)),
     }
-
-
-def staleness_metrics(step: int, versions: list[int]) -> dict[str, float]:
-    """Tell how far the weights that wrote the responses of used refinements lie behind.
-
-    Args:
-        step: The step, which began with the weights of the one before.
-        versions: The step whose weights wrote the end of each.
-    """
-    staleness = [step - 1 - version for version in versions] or [0]
-    return {"refiner/staleness_mean": float(np.mean(staleness)), "refiner/staleness_max": max(staleness)}
 
 
 def draft_metrics(num_drafts: int, num_tokens: int, *accepted: int) -> dict[str, float]:

@@ -14,7 +14,6 @@ from recipe.online_refiner import megatron
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, ConstraintConfig, RefinementConfig
 from recipe.sizing import shapes
 from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
-from refiner_worker.engines import engine_of
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 
@@ -126,19 +125,18 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)
-    spare = engine_of(refiner.rollout.get("name", config.actor_rollout_ref.rollout.name)).num_spare_tokens
-    needed = prompt.max_tokens(*lengths) + refiner.response_length + spare
+    needed = prompt.max_tokens(*lengths) + refiner.response_length
     if blocks.constraint.target == "in_place":
         longest = max(refiner.response_length, lengths[1])
         in_place = InPlacePrompt(refiner.in_place_template_path(), tokenizer, settings, longest)
-        needed = max(needed, in_place.max_tokens(lengths[0]) + lengths[1] + 1 + spare)
+        needed = max(needed, in_place.max_tokens(lengths[0]) + lengths[1] + 1)
     max_model_len = refiner.max_model_len or min(needed, max_positions)
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
     refiner_gpus = refiner.nnodes * (refiner.n_gpus_per_node or 0) or num_gpus
     return Plan(
         max_model_len=max_model_len,
-        least_model_len=sum(lengths) + 1 + spare,
+        least_model_len=sum(lengths) + 1,
         max_positions=max_positions,
         refiner_model=model,
         refiner_rollout=rollout,

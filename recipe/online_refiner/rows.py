@@ -211,11 +211,6 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
                 "reward": rewards.sum().item(),
                 "refined_reward": pair.refined_reward if is_scored else None,
                 "verdict": pair.verdict,
-                "kept_tokens": pair.num_kept_tokens,
-                "prompt_tokens": len(prompt),
-                "response_tokens": len(response),
-                "refine_prompt_tokens": pair.num_prompt_tokens,
-                "refine_tokens": pair.num_generated_tokens,
                 "detail": pair.detail,
             }
         )

@@ -85,14 +85,7 @@ class Stages:
                 state.pairs[missing[key]] = pair
                 batch.tags[missing[key]] = queue.with_pair(batch.tags[missing[key]], pair)
         state.pairs.update(known)
-        versions = [batch.tags[row]["max_global_steps"] for row in state.used]
-        state.metrics.update(
-            {
-                **metric_names.streaming_metrics(list(known.values())),
-                **metric_names.refine_metrics(state),
-                **metric_names.staleness_metrics(state.step, versions),
-            }
-        )
+        state.metrics.update(metric_names.streaming_metrics(list(known.values())) | metric_names.refine_metrics(state))
         most = self._blocks.records.max_rollouts_per_step
         recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
         samples = set() if state.part else {batch.keys[row] for row in choose_samples(state.pairs)}

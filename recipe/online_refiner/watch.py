@@ -24,7 +24,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.workers.rollout.replica import RolloutReplica
 
 from refiner_worker.client import DEATHS
-from refiner_worker.engines import engine_of
+from refiner_worker.engines import has_failed
 from refiner_worker.group import RunEndedError
 
 logger = logging.getLogger(__name__)
@@ -160,7 +160,6 @@ def parts_of(trainer: PPOTrainer, agent_loop_workers: Iterable[ActorHandle]) -> 
         replicas["reward model"] += trainer.reward_loop_manager.reward_model_manager.rollout_replicas
     for kind, ones in replicas.items():
         for n, replica in enumerate(ones):
-            has_failed = engine_of(replica.config.name).has_failed
             parts += [Part(f"{kind} server {n}", server, has_failed) for server in replica.servers]
     return parts
 

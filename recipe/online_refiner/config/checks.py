@@ -24,7 +24,7 @@ from recipe.online_refiner.config.fields import (
 from recipe.online_refiner.megatron import layout, rows_multiple
 from recipe.sizing.refusals import refusal
 from refiner_worker.config import RefinerConfig
-from refiner_worker.engines import ENGINES
+from refiner_worker.engines import ENGINE
 
 if TYPE_CHECKING:  # they import torch and verl
     from recipe.online_refiner.plan import Plan
@@ -488,20 +488,14 @@ def shared_servers_are_the_reference(run: Run) -> str | None:
 
 @rule("config")
 def refiner_has_an_engine(run: Run) -> str | None:
-    """The replicas' engine is known and has the drafts."""
+    """The replicas' engine is vLLM."""
     blocks, rollout = run.blocks, run.config.actor_rollout_ref.rollout
     if not blocks.refiner.has_replicas or not blocks.hosts_refiner:
         return None
     engine = blocks.refiner.rollout.get("name") or OmegaConf.select(rollout, "name", throw_on_missing=False)
-    if engine not in ENGINES:
-        names = " or ".join(ENGINES)
-        return f"the refiner's replicas run on {names}, not {engine}: set +refiner.rollout.name=vllm"
-    if blocks.refiner.draft not in (None, *ENGINES[engine].drafts):
-        return (
-            f"refiner.draft={blocks.refiner.draft} is not for replicas on {engine}; set it to null, or "
-            "+refiner.rollout.name=vllm"
-        )
-    return None
+    if engine == ENGINE:
+        return None
+    return f"the refiner's replicas run on {ENGINE}, not {engine}: set +refiner.rollout.name={ENGINE}"
 
 
 @rule("config")

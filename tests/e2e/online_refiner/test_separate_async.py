@@ -154,9 +154,5 @@ def test_servers_get_weights_and_the_metrics_say_how_old_they_were(trained: Trai
     later = [step for step in trained.steps if step["step"] > 2 and "training/global_step" in step]
     oldest = [step["training/off_policy/trajectory_staleness/max"] for step in later]
     assert max(oldest) <= 2, "a batch is written ahead; without syncs the age would be the number of the step"
-    for step in later:
-        assert 0 <= step["refiner/staleness_mean"] <= step["refiner/staleness_max"]
-        assert step["refiner/staleness_max"] <= step["training/off_policy/trajectory_staleness/max"]
-    assert max(step["refiner/staleness_max"] for step in later) >= 1
     for step in trained.steps[1:]:
         assert step.get("training/rollout_probs_diff_mean", 0) < 0.1

@@ -228,7 +228,7 @@ MISTAKES = {
     "refiner-has-an-engine": [
         (("refiner.rollout={name: vllm}", f"{ROLLOUT}.name=trtllm"), "refiner.rollout={name: trtllm}"),
         ((NONE, f"{ROLLOUT}.name=trtllm"), TRACKED),
-        ((f"{ROLLOUT}.name=sglang",), "refiner.draft=ngram"),
+        ((), f"{ROLLOUT}.name=sglang"),
     ],
     "kl-is-measured-at-the-rollouts-temperature": [
         ((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), TRACKED)

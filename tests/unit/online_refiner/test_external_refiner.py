@@ -24,7 +24,7 @@ from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
 
 KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"
-FEW, MAX_TOKENS = 10, 24
+NUM_ROLLOUTS, FEW, MAX_TOKENS = 100, 10, 24
 SHORT_S, LONG_S = 12.0, 120.0
 GOOD = chat("abcd")
 SERVED = Served(model=MODEL)
@@ -79,13 +79,15 @@ def always(reply: Reply) -> Callable[[str, int], Reply]:
     return lambda message, num_before: reply
 
 
-def play(answer: Callable[[str, int], Reply], tokenizer: Any, logs: Any) -> tuple[list[Refinement], Server, Any]:
+def play(
+    answer: Callable[[str, int], Reply], tokenizer: Any, logs: Any, number: int
+) -> tuple[list[Refinement], Server, Any]:
     """Refine responses with a server; nothing that is left of it holds a part of the key."""
     logs.set_level(logging.INFO)
     logs.set_level(logging.DEBUG, "openai")
     with serving(answer) as server:
         client = ExternalClient(servers={server.url: SERVED}, config=config(server.url))
-        found = refined(client, tokenizer)
+        found = refined(client, tokenizer, number)
     tells_no_key(repr(found) + logs.text + repr(client))
     assert server.keys <= {f"Bearer {KEY}"}
     return found, server, client.servers
@@ -106,6 +108,7 @@ AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
     "a wrong key": (error(401, ECHO), Verdict.REQUEST),
     "a wrong model": (error(404, f"no such model, {KEY}"), Verdict.REQUEST),
     "garbage": (Reply(body=b"\x1f\x8b<html>" * 99), Verdict.REQUEST),
+    "half of the JSON": (Reply(body=GOOD.body[:40]), Verdict.REQUEST),
     "other JSON": (Reply(body=b'{"choices": [7]}'), Verdict.REQUEST),
     "deep JSON": (Reply(body=b"[" * 10**5), Verdict.REQUEST),
     "a megabyte": (chat("ab" * (1 << 19)), Verdict.TRUNCATED),
@@ -123,12 +126,16 @@ AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
 }
 
 
+MANY = ("good", "a wrong key", "garbage", "half of the JSON", "a megabyte")
+
+
 @pytest.mark.parametrize("played", AT_ONCE)
 def test_what_is_known_at_once(tokenizer: Any, played: str, caplog: pytest.LogCaptureFixture) -> None:
     reply, verdict = AT_ONCE[played]
-    found, server, servers = play(always(reply), tokenizer, caplog)
-    assert Counter(one.verdict for one in found) == {verdict: FEW}
-    assert {one.num_retries for one in found} == {0} and server.num_asked == FEW and len(servers) == 1
+    number = NUM_ROLLOUTS if played in MANY else FEW
+    found, server, servers = play(always(reply), tokenizer, caplog, number)
+    assert Counter(one.verdict for one in found) == {verdict: number}
+    assert {one.num_retries for one in found} == {0} and server.num_asked == number and len(servers) == 1
     "".join(one.text for one in found).encode()  # it is recorded
     expected = [*tokenizer.encode("abcd"), tokenizer.eos_token_id] if verdict is Verdict.ACCEPTED else []
     assert all(one.token_ids == expected for one in found)
@@ -151,8 +158,9 @@ AGAIN: dict[str, tuple[int, Reply]] = {
 @pytest.mark.parametrize("played", AGAIN)
 def test_what_is_asked_again(tokenizer: Any, played: str, caplog: pytest.LogCaptureFixture) -> None:
     num_times, reply = AGAIN[played]
-    found, server, _ = play(lambda _, num_before: reply if num_before < num_times else GOOD, tokenizer, caplog)
-    assert Counter(one.verdict for one in found) == {Verdict.ACCEPTED: FEW}
+    number = FEW if "says" in played else NUM_ROLLOUTS
+    found, server, _ = play(lambda _, num_before: reply if num_before < num_times else GOOD, tokenizer, caplog, number)
+    assert Counter(one.verdict for one in found) == {Verdict.ACCEPTED: number}
     assert {one.num_retries for one in found} == {num_times}
     assert {len(times) for times in server.asked.values()} == {num_times + 1}
     if reply.headers.get("retry-after") == "1":
@@ -170,7 +178,7 @@ NEVER: dict[str, tuple[Reply | None, bool]] = {
 
 def test_what_never_comes(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     """It is given up within the time limit, and who was not heard of is not asked again in this step."""
-    number = 100
+    number = NUM_ROLLOUTS
     caplog.set_level(logging.INFO)
     servers = [Server(always(reply or GOOD)) for reply, _ in NEVER.values()]
     clients = [

@@ -46,18 +46,13 @@ def test_counts_add_up_and_means_are_weighted() -> None:
 
 
 def test_a_mean_over_nothing_is_that_of_the_other_parts() -> None:
-    unknown = part(4, {}, kl_ref__k3=math.nan, refiner__staleness_max=0)
-    known = part(4, {0: 1}, kl_ref__k3=0.25, tokens__kl_ref=8, refiner__staleness_mean=3, refiner__staleness_max=3)
+    unknown = part(4, {}, kl_ref__k3=math.nan, memory_gb__refine=0)
+    known = part(4, {0: 1}, kl_ref__k3=0.25, tokens__kl_ref=8, refiner__reward_gain=3, memory_gb__refine=3)
     step = metrics.of_step([unknown, known])
-    assert (step["kl_ref/k3"], step["refiner/staleness_mean"], step["refiner/staleness_max"]) == (0.25, 3, 3)
+    assert (step["kl_ref/k3"], step["memory_gb/refine"]) == (0.25, 3)
     assert math.isnan(metrics.of_step([unknown, unknown])["kl_ref/k3"])
     by_verl = [part(4, {}, kl_ref__k3=value) for value in (0.1, 0.3)]
     assert metrics.of_step(by_verl)["kl_ref/k3"] == pytest.approx(0.2), "verl's own worker counts no tokens of ours"
-
-
-def test_how_far_weights_lie_behind() -> None:
-    assert metrics.staleness_metrics(5, [4, 3, 2]) == {"refiner/staleness_mean": 1.0, "refiner/staleness_max": 2}
-    assert set(metrics.staleness_metrics(5, []).values()) == {0}
 
 
 def test_drafts_by_hand() -> None:

@@ -109,15 +109,3 @@ def test_a_tokenizer_and_a_chat_template_apart_from_the_model(
     assert run.files.tokenizer.chat_template == model.custom_chat_template
     plan = run.plan
     assert (plan.refiner_model.path, plan.refiner_model.tokenizer_path) == (str(bare), str(tiny_llama))
-
-
-def test_replicas_on_sglang(config: DictConfig) -> None:
-    config.actor_rollout_ref.rollout.name = "sglang"
-    config.actor_rollout_ref.model.tokenizer_path = config.actor_rollout_ref.model.path
-    run = checked(config)
-    on_vllm, config.actor_rollout_ref.rollout.name = config.copy(), "sglang"
-    on_vllm.actor_rollout_ref.rollout.name = "vllm"
-    plan = run.plan
-    assert not plan.refiner_rollout.skip_tokenizer_init, "stop strings need one"
-    assert plan.refiner_rollout.engine_kwargs.sglang.tokenizer_path == config.actor_rollout_ref.model.path
-    assert plan.max_model_len == checked(on_vllm).plan.max_model_len + 1

@@ -103,9 +103,13 @@ BEGIN, END = "<|im_start|>", "<|im_end|>"
 CHATS = {
     "Llama 3": f"{BEGIN}system\nCutting knowledge{END}{BEGIN}user\n\n{{{{ messages[-1]['content'] | trim }}}}{END}"
     f"{BEGIN}assistant\n\n",
+    "Gemma": "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    f"<|endoftext|>{BEGIN}user\n{{{{ messages[0]['content'] | trim }}}}{END}\n{BEGIN}model\n",
     "Qwen": f"{BEGIN}system\nYou are a helpful assistant.{END}\n{BEGIN}user\n{{{{ messages[0].content }}}}{END}\n"
     f"{BEGIN}assistant\n<think>\n\n</think>\n\n",
     "Mistral": "<|endoftext|>{% for m in messages %} [INST] {{ m['content'] | trim }} [/INST]{% endfor %}",
+    "ChatML": f"{{% for m in messages %}}{BEGIN}{{{{ m.role + '\n' + m.content }}}}{END}\n{{% endfor %}}"
+    f"{BEGIN}assistant\n",
     "as a list": f"{BEGIN}{{{{ messages | map(attribute='content') | map('replace', '1', 'one') | join }}}}{END}",
 }
 
