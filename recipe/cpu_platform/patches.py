@@ -98,9 +98,9 @@ def load_critics_by_their_config() -> None:
     import verl.utils.model as upstream
     from transformers import AutoModelForTokenClassification
 
-    def load_valuehead_model(path: str, dtype: torch.dtype, config: Any, trust_remote_code: bool) -> torch.nn.Module:
-        settings = {"config": config, "attn_implementation": config._attn_implementation, "dtype": dtype}
-        return AutoModelForTokenClassification.from_pretrained(path, trust_remote_code=trust_remote_code, **settings)
+    def load_valuehead_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, **others: Any) -> Any:
+        settings = {"dtype": torch_dtype, "attn_implementation": model_config._attn_implementation, **others}
+        return AutoModelForTokenClassification.from_pretrained(local_path, config=model_config, **settings)
 
     upstream.load_valuehead_model = load_valuehead_model
 

@@ -134,7 +134,8 @@ def test_critic_loads_with_the_configured_attention(tmp_path: Path) -> None:
     )
     LlamaForTokenClassification(config).save_pretrained(tmp_path)
     config._attn_implementation = "eager"
-    model = load_valuehead_model(str(tmp_path), torch.float32, config, False)
+    names = {"local_path": str(tmp_path), "torch_dtype": torch.float32, "model_config": config}
+    model = load_valuehead_model(**names, trust_remote_code=False)  # as the engine calls it
     assert model.config._attn_implementation == "eager"
     assert model.score.out_features == 1
 
