@@ -1,12 +1,5 @@
 #!/usr/bin/env bash
-# A trainer of one's own on two CPU cores. Any override may follow.
+# A trainer of one's own on two CPU cores, on the data and the config of own_recipe. Any override may follow.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-bash scripts/setup.sh
-python=.venv/bin/python data=runs/examples/data/mini_apps
-model=$("$python" scripts/get_smollm2.py)
-"$python" scripts/prepare_data.py mini-apps --level easy --output "$data" >/dev/null
-exec "$python" -m recipe.cpu_platform.launch examples/own_trainer/trainer.py "actor_rollout_ref.model.path=$model" \
-    "data.train_files=$data/train.parquet" "data.val_files=$data/val.parquet" refiner.template=apps \
-    reward.custom_reward_function.path=pkg://reward.verl_reward reward.custom_reward_function.name=compute_score \
-    run_dir=runs/examples/own_trainer trainer.resume_mode=disable "$@"
+SCRIPT=examples/own_trainer/trainer.py exec bash examples/own_recipe/run.sh run_dir=runs/examples/own_trainer "$@"

@@ -15,19 +15,8 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
+from recipe.online_refiner import constraint as eq6
 from recipe.online_refiner.config.fields import ConstraintConfig
-from recipe.online_refiner.constraint import (
-    ALIGNMENTS,
-    IN_ADVANTAGES,
-    IN_REWARDS,
-    NONE,
-    Charges,
-    accepts,
-    charge,
-    charge_in_place,
-    counterparts,
-    times_charged,
-)
 from recipe.online_refiner.loss import append_refined_rows, jagged, refined_loss
 
 EOS, NUM_TOKENS, MAX_LENGTH, NUM_FEATURES = 0, 4, 4, 12
@@ -64,7 +53,7 @@ class World:
     @property
     def accepted(self) -> list[bool]:
         """The reward gate."""
-        return [accepts(self.rewards[one], own) for one, own in zip(self.refined, self.rewards, strict=True)]
+        return [eq6.accepts(self.rewards[one], own) for one, own in zip(self.refined, self.rewards, strict=True)]
 
     def log_probs(self, parameters: Tensor) -> Tensor:
         """Return log pi(a_t | a_<t) of every response, (B, MAX_LENGTH), 0 behind its end."""
@@ -76,7 +65,7 @@ class World:
         log_probs, total = self.log_probs(parameters), torch.zeros(())
         rows = zip(RESPONSES, log_probs.sum(-1).exp(), self.refined, self.accepted, strict=True)
         for response, chance, answer, keep in rows:
-            for counterpart in ALIGNMENTS[alignment](response, RESPONSES[answer]) if keep else []:
+            for counterpart in eq6.ALIGNMENTS[alignment](response, RESPONSES[answer]) if keep else []:
                 if counterpart >= 0:
                     total = total - chance * log_probs[answer, counterpart]
         return total
@@ -141,29 +130,31 @@ def advantages(
 
     The reward is normalised by its mean and deviation under the policy, as in one large group.
     """
-    pairs = torch.full_like(IDS, NONE)
+    pairs = torch.full_like(IDS, eq6.NONE)
     for row, (response, index, keep) in enumerate(zip(RESPONSES, world.refined, world.accepted, strict=True)):
         if keep:
-            pairs[row, : len(response)] = torch.tensor(counterparts(constraint.alignment, response, RESPONSES[index]))
-    charged = charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
+            pairs[row, : len(response)] = torch.tensor(
+                eq6.counterparts(constraint.alignment, response, RESPONSES[index])
+            )
+    charged = eq6.charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
     if constraint.is_in_place:
         reference = world.reference_log_probs()
-        charged = charge_in_place(reference_log_probs=reference, log_probs=log_probs, turn=MASK, clip=None)
+        charged = eq6.charge_in_place(reference_log_probs=reference, log_probs=log_probs, turn=MASK, clip=None)
         charged = charged * torch.tensor(world.accepted)[:, None]
     credit, cost = constraint.acting_credit, -charged.sum(-1)
     if credit == "in_reward":
         cost = cost / torch.minimum(LENGTHS, LENGTHS[world.refined])
-    charges = Charges(charged=charged, cost=cost, turn=MASK, rewritten=MASK)
+    charges = eq6.Charges(charged=charged, cost=cost, turn=MASK, rewritten=MASK)
     is_last = MASK * (torch.arange(MAX_LENGTH) == LENGTHS[:, None] - 1)
     rewards = torch.tensor(world.rewards)[:, None] * is_last * is_rewarded
-    if credit is not None and credit not in IN_ADVANTAGES:
-        rewards = IN_REWARDS[credit](rewards, charges, eta)
+    if credit is not None and credit not in eq6.IN_ADVANTAGES:
+        rewards = eq6.IN_REWARDS[credit](rewards, charges, eta)
     totals, chances = rewards.sum(-1), log_probs.sum(-1).exp()
     own = totals[:, None] * MASK
     if is_rewarded:
         mean = chances @ totals
         own = ((totals - mean) / (chances @ (totals - mean) ** 2).sqrt())[:, None] * MASK
-    return IN_ADVANTAGES[credit](own, charges, eta) if credit in IN_ADVANTAGES else own
+    return eq6.IN_ADVANTAGES[credit](own, charges, eta) if credit in eq6.IN_ADVANTAGES else own
 
 
 def expected_update(
@@ -212,9 +203,9 @@ def _rows(
     # In mode lagrangian a token of a' weighs as often as it is charged for, so that both terms are one gradient.
     weights = [chance.repeat(len(answer)) for answer, chance in zip(answers, chances, strict=True)]
     if constraint.mode == "lagrangian":
-        pairs = [counterparts(constraint.alignment, a, b) for a, b in zip(RESPONSES, answers, strict=True)]
+        pairs = [eq6.counterparts(constraint.alignment, a, b) for a, b in zip(RESPONSES, answers, strict=True)]
         of_pairs = zip(pairs, answers, weights, strict=True)
-        weights = [torch.tensor(times_charged(pair, len(b))) * weight for pair, b, weight in of_pairs]
+        weights = [torch.tensor(eq6.times_charged(pair, len(b))) * weight for pair, b, weight in of_pairs]
     sequences = [torch.tensor([*PROMPT, *response]) for response in RESPONSES]
     return {
         **{"prompts": jagged([torch.tensor(PROMPT)] * len(RESPONSES)), "responses": of_rows(IDS)},
