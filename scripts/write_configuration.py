@@ -47,7 +47,7 @@ RULES_HEAD = """\
 
 Rules of [checks.py](../recipe/online_refiner/config/checks.py) and
 [preflight](../recipe/preflight), checked before Ray starts. An error is one line: it says what to
-set and ends with the rule's id.
+set and ends with the rule's id. An unknown key is refused by Hydra, or by the block that is read.
 
 """
 

@@ -1,4 +1,4 @@
-"""The rows of verl's TransferQueue: the only module that touches its types.
+"""The rows of verl's TransferQueue: the only module that reads and writes its columns.
 
 What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
 lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_weights`` (of the tokens of a' in the
