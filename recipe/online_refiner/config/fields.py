@@ -1,4 +1,4 @@
-"""Every key of this extension's blocks beside ``refiner``: its type, bounds, default and meaning. Needs no torch, no verl.
+"""Every key of this extension's blocks but ``refiner``: its type, bounds, default and meaning. Needs no torch, no verl.
 
 The block ``refiner`` is in ``refiner_worker/config.py``. What keys ask of each other is in ``checks.py``.
 """
