@@ -159,6 +159,7 @@ def test_answer_is_found(text: str, answer: str | None) -> None:
         ("a", ["a"], ["12=b"]),
         ("10^{22}", ["10^{22}=10000000000000000000000"], ["10^{22}=10000000000000001000000"]),
         (r"\{1,2\}", [r"S=\{1,2\}", r"\{2,1\}=S"], [r"\{1,3\}=S"]),
+        ("ABD", ["A, B, D", "A, B and D"], ["A, B", "B, A, D"]),
     ],
 )  # fmt: skip
 def test_comparison(answer: object, right: list[str], wrong: list[str]) -> None:
