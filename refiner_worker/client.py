@@ -95,13 +95,21 @@ class RefinerClient:
         Raises:
             RefinerRequestError: If no replica could answer.
         """
+        return [next(iter(one.values())) for one in await self.top_log_probs(prompt_ids, response_ids, 0)]
+
+    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int) -> list[dict[int, float]]:
+        """Return log pi_0 of the k likeliest tokens at each place of a response, by id; with k = 0 of its own token.
+
+        Raises:
+            RefinerRequestError: If no replica could answer.
+        """
         # Greedy, as the refinements beside it: vLLM's drafts are verified differently in a batch that also samples.
-        params = {"max_tokens": 1, "prompt_logprobs": 0, "temperature": 0.0}
+        params = {"max_tokens": 1, "prompt_logprobs": k, "temperature": 0.0}
         output = await self._request(prompt_ids + response_ids, params)
-        # Entry t holds the log-prob of token t + 1: verl shifts them left by one.
-        shifted = output.extra_fields["prompt_logprobs"]
-        first = len(prompt_ids) - 1
-        return [entry[0] for entry in shifted[first : first + len(response_ids)]]
+        # Entry t is of token t + 1: verl shifts them left by one.
+        places = slice(len(prompt_ids) - 1, len(prompt_ids) + len(response_ids) - 1)
+        found = (output.extra_fields[name][places] for name in ("prompt_ids", "prompt_logprobs"))
+        return [dict(zip(*of_token, strict=True)) for of_token in zip(*found, strict=True)]
 
     def abort_requests(self) -> None:
         """End the requests of a dead process that had this client: they would be written to their last token."""

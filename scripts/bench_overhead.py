@@ -39,6 +39,11 @@ ARMS = {
     "paper": ("penalty, all responses, after the rollout", ("refiner.skip_reward_at_least=null",)),
     "skip": ("+ solved responses are skipped", (SKIP,)),
     "cap": ("+ the worst response of each group only", (SKIP, CAP)),
+    "in_place": ("accepted responses scored in place as well", (SKIP, "constraint.target=in_place")),
+    "failed": (
+        "failed responses scored in place behind a solved sibling; nothing is decoded",
+        (SKIP, "constraint.target=in_place", "constraint.reward_gate=failed"),
+    ),
     "draft": ("+ drafts by n-gram lookup", (SKIP, CAP, DRAFT)),
     "dedicated": (
         "+ a replica of its own, streaming",
@@ -50,7 +55,7 @@ ARMS = {
         (SKIP, CAP, "refiner.placement=shared", *LORA),
     ),
 }
-"""Name: what it is, and its overrides. Each saving comes on top of the one above."""
+"""Name: what it is, and its overrides. Each saving (+) comes on top of the one above."""
 BASELINES = {"lora_none": "lora_none", "shared": "lora_none"}
 
 

@@ -3,10 +3,11 @@
     python scripts/check_gradient.py [--worlds 16] [--trap]
 
 A policy over all 121 responses of a small vocabulary, a refiner that mends, spoils or repeats, and the functions of a
-real step: the expected update of a mode has a cosine with the exact gradient (autograd of -E[D], Eq. 6; `in_place`: of
-what docs/constraint.md says that it follows). The last line is a JSON object with the lowest cosine over the worlds of
-each mode, and the mean. The exit status is 1 unless those of `lagrangian` and `in_place` are above 0.99. `--trap` shows
-first (two minutes) where modes and credits end in six worlds in which the empty answer is the cheapest one.
+real step: the expected update of a mode has a cosine with the exact gradient (autograd of -E[D], Eq. 6; `in_place`
+and `soft`: of what docs/constraint.md says that they follow). The last line is a JSON object with the lowest cosine
+over the worlds of each mode, and the mean. The exit status is 1 unless those of `lagrangian`, `in_place` and `soft` are
+above 0.99. `--trap` shows first (two minutes) where modes and credits end in six worlds in which the empty answer is
+the cheapest one.
 """
 
 import argparse
@@ -28,8 +29,9 @@ MODES = {
     "penalty": constraint("penalty"),
     "sft": constraint("sft"),
     "in_place": constraint("penalty", target="in_place"),
+    "soft": constraint("sft", target="soft"),
 }
-"""What is compared: the three modes, `lagrangian` with one of its parts exchanged, and the charge in place."""
+"""What is compared: the three modes, `lagrangian` with one of its parts exchanged, and the other two targets."""
 TRAPPED = {
     **{f"penalty_{name}": constraint("penalty", credit=name) for name in ("return_to_go", "in_reward")},
     "lagrangian": constraint("lagrangian"),
@@ -46,10 +48,11 @@ def cosines(seed: int) -> dict[str, float]:
         name: torch.autograd.grad(-world.divergence(parameters, name), parameters)[0].flatten()
         for name in get_args(Alignment)
     }
-    in_place = torch.autograd.grad(-world.in_place_loss(parameters), parameters)[0].flatten()
+    for name, loss in {"in_place": world.in_place_loss, "soft": world.soft_loss}.items():
+        truths[name] = torch.autograd.grad(-loss(parameters), parameters)[0].flatten()
     for name, mode in MODES.items():
         update = expected_update(world, parameters, mode, eta=1.0, is_rewarded=False).flatten()
-        truth = in_place if mode.is_in_place else truths[mode.alignment]
+        truth = truths[mode.alignment if mode.target == "rewrite" else mode.target]
         found[name] = torch.nn.functional.cosine_similarity(update, truth, dim=0).item()
     return found
 
@@ -88,7 +91,7 @@ def main() -> None:
     lowest = {name: round(min(world[name] for world in worlds), 6) for name in MODES}
     mean = {name: round(statistics.mean(world[name] for world in worlds), 6) for name in MODES}
     print(json.dumps({**lowest, "mean": mean, "num_worlds": len(worlds)}))
-    sys.exit(int(min(lowest["lagrangian"], lowest["in_place"]) <= 0.99))
+    sys.exit(int(min(lowest[name] for name in ("lagrangian", "in_place", "soft")) <= 0.99))
 
 
 if __name__ == "__main__":

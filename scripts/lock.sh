@@ -10,7 +10,7 @@ compile() { # NAME ARGUMENT...; pins that the file has already stay
     local lock=$folder/$1.txt
     shift
     uv pip compile --quiet --universal --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
-        ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} --override requirements/overrides.txt --extra dev --extra report "$@" \
+        ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} --override requirements/overrides.txt --extra dev --extra figures "$@" \
         --output-file "$lock" pyproject.toml >/dev/null
     sed -i "/sys_platform == 'never'/d" "$lock"
 }

@@ -11,16 +11,6 @@ bash scripts/setup.sh
 what=${1:-all}
 shift || true
 
-# The report is looked at in a real browser; without one that test is skipped and says so.
-browser() {
-    if command -v chromium chromium-browser google-chrome >/dev/null; then return; fi
-    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then return; fi
-    echo "test: installing chromium with apt for the report's browser test"
-    export DEBIAN_FRONTEND=noninteractive
-    if ! { apt-get -qq update && apt-get -qq install --no-install-recommends chromium; } >/dev/null 2>&1 </dev/null; then
-        echo "test: chromium could not be installed; the report's browser test is skipped"
-    fi
-}
 # Puzzles are an optional package, of which one part needs a C compiler.
 puzzles() {
     if .venv/bin/python -c "import reasoning_gym" 2>/dev/null; then return; fi
@@ -66,7 +56,6 @@ all() { # long tests first, style and types beside them
     run alone
 }
 slow() {
-    browser
     chosen="slow and not gpu" at_a_time=2 # some need a third of 24 GB
     e2e "$@"
 }

@@ -45,19 +45,25 @@ TUNED: dict[str, tuple[Callable[[float], Overrides], tuple[float, ...]]] = {
     "penalty": (dynamic("penalty"), ETAS),
     "sft": (dynamic("sft", FADING), ETAS),
     "lagrangian": (dynamic("lagrangian", "constraint.credit=in_reward"), ETAS),
+    "soft": (dynamic("sft", FADING, "constraint.target=soft"), ETAS),
+    "in_place": (dynamic("penalty", "constraint.target=in_place"), WEIGHTS),
 }
 """Name: its overrides by weight, and the weights that are tried: as many for each."""
 STATIC = ("kl_in_reward", "kl_in_loss")
 """Those of `TUNED` that are no dynamic constraint."""
-LIKE_SFT: dict[str, Overrides] = {
-    "sft_no_gate": ("constraint.reward_gate=false", "refiner.skip_reward_at_least=null"),
-    "sft_rescue": (
-        *("constraint.rescue_dead_groups=true", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
-        "ray_kwargs.ray_init.num_gpus=2",  # logical ones; refined before the filter looks
-    ),
-    "own_solved": ("refiner.imitate_solved=true", "refiner.max_refinements_per_group=0"),
+LIKE: dict[str, dict[str, Overrides]] = {
+    "sft": {
+        "sft_no_gate": ("constraint.reward_gate=false", "refiner.skip_reward_at_least=null"),
+        "sft_rescue": (
+            *("constraint.rescue_dead_groups=true", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
+            "ray_kwargs.ray_init.num_gpus=2",  # logical ones; refined before the filter looks
+        ),
+        "own_solved": ("refiner.imitate_solved=true", "refiner.max_refinements_per_group=0"),
+    },
+    "in_place": {"constant": ("constraint.target=constant",), "other": ("refiner.in_place_template=other",)},
 }
-"""Name: what it adds to `sft`, at its weight. The last one is a control: own solved responses, no refinements."""
+"""By method: name of an arm, and what it adds to the method at its weight. `own_solved` and those of `in_place` are
+controls: own solved responses and no refinements; every token charged the same; pi_0 reads another problem's answer."""
 
 
 def arms(weights: Mapping[str, float]) -> dict[str, Overrides]:
@@ -66,8 +72,8 @@ def arms(weights: Mapping[str, float]) -> dict[str, Overrides]:
     The committed runs have two arms more, `penalty_divergence` and `sft_blocks`: their keys are gone.
     """
     tuned = {name: TUNED[name][0](weight) for name, weight in weights.items() if name in TUNED}
-    like_sft = {name: (*tuned["sft"], *more) for name, more in LIKE_SFT.items()} if "sft" in tuned else {}
-    return {"none": NONE, **tuned, **like_sft}
+    like = {name: (*tuned[method], *more) for method in LIKE if method in tuned for name, more in LIKE[method].items()}
+    return {"none": NONE, **tuned, **like}
 
 
 UNTUNED = arms(dict.fromkeys(TUNED, 0.1))

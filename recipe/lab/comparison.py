@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from recipe.lab import statistics
+from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner
 from refiner_worker.config import RefinerConfig
@@ -119,6 +120,7 @@ class Bench:
 
         refiner = Refiner(
             config=config,
+            constraint=ConstraintConfig(),
             client=self.engine,  # type: ignore[arg-type]
             prompt=RefinerPrompt(config.template_path(), self.tokenizer, {}, limits),
             turn_end=self.turn_end,

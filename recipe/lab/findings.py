@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -24,8 +25,12 @@ from recipe.lab import metrics, protocol
 from recipe.lab.arms import STATIC
 from recipe.lab.protocol import Protocol
 from recipe.lab.statistics import holm, improvement, interquartile_mean, interval, permutation_p
-from recipe.report.figures import COLOURS, STYLE
 
+COLOUR = "#1d5fb8"
+STYLE: Any = {
+    **{"font.size": 9, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left"},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#8a8f98", "grid.color": "#e5e7eb"},
+}
 ROW = 0.24
 """Height of an arm's row in the figure, in inches."""
 FIRST, LAST = slice(5), slice(-5, None)
@@ -230,9 +235,9 @@ def outcomes(by_algorithm: Mapping[str, Mapping[str, Sequence[float]]]) -> Figur
             middle, low, high = interval(interquartile_mean, values)
             if name == "none":
                 axes.axvline(middle, color="#8a8f98", linewidth=0.8, linestyle="--")
-            axes.plot(values, [row] * len(values), "o", color=COLOURS[0], alpha=0.35, markersize=4, markeredgewidth=0)
-            axes.plot([low, high], [row, row], color=COLOURS[0], linewidth=2)
-            axes.plot(middle, row, "D", color=COLOURS[0], markersize=5)
+            axes.plot(values, [row] * len(values), "o", color=COLOUR, alpha=0.35, markersize=4, markeredgewidth=0)
+            axes.plot([low, high], [row, row], color=COLOUR, linewidth=2)
+            axes.plot(middle, row, "D", color=COLOUR, markersize=5)
         axes.set_title(algorithm.upper())
         axes.set_yticks(range(len(arms)), list(arms))
         axes.set_ylim(len(arms) - 0.4, -0.6)

@@ -54,8 +54,9 @@ class Protocol:
     """By algorithm. Not chosen yet: none, and by their outcome in tuning the best static KL and the two best dynamic
     constraints."""
     contrasts: list[list[str]] | None = None
-    """Differences of mean outcomes that are tested, the p-values corrected together (Holm): of the best dynamic
-    constraint and the best static KL in tuning, of sft with its gate and without, of the best dynamic one and none."""
+    """Differences of mean outcomes that are tested, the p-values corrected together (Holm). Not chosen yet: of the best
+    dynamic constraint and the best static KL in tuning, of sft with its gate and without, of the best dynamic one and
+    none."""
 
     def runs(self, phase: str) -> Iterator[tuple[str, Overrides]]:
         """Yield the name and the overrides of each run of a phase, seed by seed.
@@ -148,7 +149,7 @@ class Protocol:
         dynamic = [name for name in ranking if name not in STATIC]
         for algorithm, given in self.arms.items():
             self.arms[algorithm] = given or ["none", static, *dynamic[:2]]
-        self.contrasts = [[dynamic[0], static], ["sft", "sft_no_gate"], [dynamic[0], "none"]]
+        self.contrasts = self.contrasts or [[dynamic[0], static], ["sft", "sft_no_gate"], [dynamic[0], "none"]]
 
 
 def read(path: Path) -> Protocol:

@@ -5,6 +5,7 @@ goes through the functions of a real step: alignment, charge, credit, refined ro
 """
 
 import itertools
+import math
 import random
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,8 @@ from verl.workers.utils.losses import ppo_loss
 
 from recipe.online_refiner import constraint as eq6
 from recipe.online_refiner.config.fields import ConstraintConfig
-from recipe.online_refiner.loss import append_refined_rows, jagged, refined_loss
+from recipe.online_refiner.loss import ABSENT, TOP_K, append_refined_rows, jagged, refined_loss
+from recipe.online_refiner.rows import padded_top
 
 EOS, NUM_TOKENS, MAX_LENGTH, NUM_FEATURES = 0, 4, 4, 12
 PROMPT = [1]
@@ -86,6 +88,32 @@ class World:
         log_probs = self.log_probs(parameters)
         chances = log_probs.detach().sum(-1).exp() * torch.tensor(self.accepted)
         return 0.5 * chances @ ((log_probs - self.reference_log_probs()) ** 2).sum(-1)
+
+    def top(self) -> list[list[dict[int, float]]]:
+        """Return log pi_0 of the two likeliest tokens at each token of every response, when pi_0 writes it.
+
+        Half of it is the first policy, half is sure of the token that is there.
+        """
+        table = (self.features @ self.parameters).softmax(-1)[STATE_OF]
+        values, ids = (0.5 * torch.nn.functional.one_hot(IDS, NUM_TOKENS) + 0.5 * table).log().topk(2)
+        rows = zip(ids.tolist(), values.tolist(), LENGTHS.tolist(), strict=True)
+        return [[dict(zip(*of, strict=True)) for of in zip(row[:n], logs[:n], strict=True)] for row, logs, n in rows]
+
+    def soft_loss(self, parameters: Tensor) -> Tensor:
+        """Return the mean cross-entropy of a' against pi_0's two likeliest tokens at each of its tokens.
+
+        The written token has what is left of 1; at the end of a' it has all. Who draws the responses is held fixed.
+        """
+        table, top, total = (self.features @ parameters).log_softmax(-1), self.top(), torch.zeros(())
+        chances = self.log_probs(parameters).detach().sum(-1).exp()
+        for chance, answer, keep in zip(chances, self.refined, self.accepted, strict=True):
+            for place, token in enumerate(RESPONSES[answer] if keep else ()):
+                target = torch.zeros(NUM_TOKENS)
+                for likely, log_prob in top[answer][place].items() if place < len(RESPONSES[answer]) - 1 else ():
+                    target[likely] = math.exp(log_prob)
+                target[token] += 1 - target.sum()
+                total = total - chance * target @ table[STATE_OF[answer, place]]
+        return total
 
     def reward(self, parameters: Tensor) -> Tensor:
         """Return E[r]."""
@@ -188,7 +216,15 @@ def expected_update(
     actor = ActorConfig(
         strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=loss_agg_mode, loss_scale_factor=4
     )
-    loss, _ = refined_loss(partial(ppo_loss, config=actor), model_output={"log_probs": output}, data=data)
+    loss_function, found = partial(refined_loss, partial(ppo_loss, config=actor)), {"log_probs": output}
+    if constraint.target == "soft":
+        table = torch.nn.functional.pad(world.features @ parameters, (0, TOP_K - NUM_TOKENS), value=ABSENT)
+        states = [torch.cat([STATE_OF[n, : LENGTHS[n]], STATE_OF[n, :1]]) for n in indices]
+        found |= {
+            name: value[0]
+            for name, value in loss_function(student_logits=table[torch.cat(states)][None], data=data).items()
+        }
+    loss, _ = loss_function(model_output=found, data=data)
     (gradient,) = torch.autograd.grad(loss, parameters)
     return -gradient
 
@@ -206,6 +242,9 @@ def _rows(
         pairs = [eq6.counterparts(constraint.alignment, a, b) for a, b in zip(RESPONSES, answers, strict=True)]
         of_pairs = zip(pairs, answers, weights, strict=True)
         weights = [torch.tensor(eq6.times_charged(pair, len(b))) * weight for pair, b, weight in of_pairs]
+    top = world.top()
+    tops = zip(*(padded_top(top[index][:-1], len(RESPONSES[index])) for index in world.refined), strict=True)
+    soft = dict(zip(("refine_top_ids", "refine_top_log_probs"), map(jagged, map(list, tops)), strict=True))
     sequences = [torch.tensor([*PROMPT, *response]) for response in RESPONSES]
     return {
         **{"prompts": jagged([torch.tensor(PROMPT)] * len(RESPONSES)), "responses": of_rows(IDS)},
@@ -214,6 +253,7 @@ def _rows(
         **{"old_log_probs": of_rows(old), "refine_ids": jagged([torch.tensor(answer) for answer in answers])},
         **{"refine_weights": jagged(weights), "refine_used": torch.tensor(world.accepted).long()},
         "refine_start": torch.zeros_like(LENGTHS),
+        **(soft if constraint.target == "soft" else {}),
     }
 
 

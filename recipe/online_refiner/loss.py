@@ -8,22 +8,34 @@ divides by the tokens of all responses); with ``accepted`` it counts the tokens 
 mini-batch, over all data-parallel ranks. w_t is 1, in mode ``lagrangian`` the number of tokens of a that are charged
 for a'_t (``constraint.times_charged``).
 
+With ``constraint.target=soft`` the target at token t is not a'_t alone: pi_0's TOP_K likeliest tokens have their
+probabilities p, and a'_t has the rest. The loss of a token is
+
+    sum over k of p_k (log p_k - log pi_theta(k | s0, a'_<t)) - (1 - sum over k of p_k) log pi_theta(a'_t | s0, a'_<t)
+
+The first term is verl's top-k forward KL (``verl/trainer/distillation``). Where pi_0's distribution is not known, as at
+the end of a', p is 0 and the loss is that of a'_t.
+
 The refinements are rows of the actor's own forward and backward pass: (context, a') with an empty response mask, which
 verl's policy loss and its denominators do not see. No second pass is made, because Megatron's distributed optimizer
 finalises gradients once per pass.
 """
 
+import itertools
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorData
 from torch import Tensor
+from verl.trainer.distillation.losses import compute_topk_loss
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.utils.metric import AggregationType, Metric
+from verl.workers.config import DistillationLossConfig
 from verl.workers.utils.padding import no_padding_2_padding
 
 Loss = tuple[Tensor, dict[str, Any]]
@@ -33,10 +45,31 @@ ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_p
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
 
 
+TOP_K = 16
+"""So many of pi_0's likeliest tokens are known at a token (``constraint.target=soft``); vLLM gives 20 at most."""
+ABSENT = -1e4
+"""Log-prob of a token that is not among them: its probability is 0, and 0 times it is 0."""
+FORWARD_KL = SimpleNamespace(
+    distillation_loss=DistillationLossConfig(
+        loss_mode="forward_kl_topk", topk=TOP_K, log_prob_min_clamp=None, use_policy_gradient=False
+    )
+)
+"""verl's block ``distillation``, as far as its top-k loss reads it."""
+
+
 def refined_loss(
-    verl_loss: partial[Loss], *, model_output: dict[str, Any], data: TensorDict, dp_group: Any = None
-) -> Loss:
+    verl_loss: partial[Loss],
+    *,
+    model_output: dict[str, Any] | None = None,
+    data: TensorDict,
+    dp_group: Any = None,
+    student_logits: Tensor | None = None,
+    data_format: str = "thd",
+) -> Any:
     """Return verl's loss, plus eta * CE if the micro-batch belongs to a mini-batch with refined rows.
+
+    verl's engines call the loss twice where ``distillation_use_topk`` is set: first with the logits, for what only they
+    tell of each token (``distillation_ppo_loss`` in ``verl/trainer/distillation/losses.py``).
 
     Args:
         verl_loss: The loss of the run, ``ppo_loss`` with the actor's config.
@@ -44,22 +77,32 @@ def refined_loss(
         data: A micro-batch; with jagged ``refine_loss_mask`` and ``refine_weights`` (B, response) and the settings
             ``refine_eta``, ``refine_normaliser`` and ``refine_num_tokens`` if rows ride along.
         dp_group: Data-parallel process group.
+        student_logits: (1, tokens, vocabulary), or a rank's part of it.
+        data_format: Of the logits, as verl names it.
 
     Returns:
-        Loss and metrics. Summed over all micro-batches and ranks CE is this module's; the engine averages gradients
-        over ranks, therefore the factor ``dp_size`` in it.
+        With logits: by name a number for each of their tokens. Else loss and metrics; summed over all micro-batches and
+        ranks CE is this module's. The engine averages gradients over ranks, therefore the factor ``dp_size`` in it.
     """
+    config = verl_loss.keywords["config"]
+    if student_logits is not None:
+        return compute_topk_loss(config, FORWARD_KL, data, student_logits, data_format)
+    assert model_output is not None
     loss, metrics = verl_loss(model_output=model_output, data=data, dp_group=dp_group)
     if "refine_loss_mask" not in data:
         return loss, metrics
     log_probs = no_padding_2_padding(model_output["log_probs"], data)
     padded = data.select("refine_loss_mask", "refine_weights").to_padded_tensor(0)
-    config = verl_loss.keywords["config"]
     mode, sizes = config.loss_agg_mode, config.global_batch_info  # as verl's loss has just set them
     if data["refine_normaliser"] == "accepted":
         mode, sizes = "token-mean", {"dp_size": data["dp_size"], "batch_num_tokens": data["refine_num_tokens"]}
+    losses = -log_probs
+    if "distillation_losses" in model_output:
+        names = ("distillation_losses", "teacher_mass")
+        divergence, mass = (no_padding_2_padding(model_output[name], data) for name in names)
+        losses = divergence + (1 - mass) * losses
     weights = padded["refine_weights"].to(log_probs.dtype)
-    value = agg_loss(-weights * log_probs, padded["refine_loss_mask"], mode, **sizes)
+    value = agg_loss(weights * losses, padded["refine_loss_mask"], mode, **sizes)
     metrics["sft_cross_entropy"] = Metric(value=value.detach(), aggregation=AggregationType.SUM)
     return loss + data["refine_eta"] * value, metrics
 
@@ -115,7 +158,30 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
         rows["refine_weights"].append(weights)
         for name in zeros:
             rows[name].append(torch.zeros_like(ids, dtype=rows[name][0].dtype))
+    if "refine_top_ids" in data:
+        rows |= teacher_rows(data, used, rows["input_ids"])
     return tu.get_tensordict({name: jagged(values) for name, values in rows.items()}, settings_of(data))
+
+
+def teacher_rows(data: TensorDict, used: list[bool], sequences: list[Tensor]) -> dict[str, list[Tensor]]:
+    """Return what verl's top-k loss reads, ``teacher_ids`` and ``teacher_logprobs``: (sequence length, TOP_K) a row.
+
+    As an engine's output at a position is of the token behind it, so are these. Only refined rows have a teacher.
+
+    Args:
+        data: As in :func:`append_refined_rows`, with ``refine_top_ids`` and ``refine_top_log_probs``.
+        used: Which of its rows have a refined row behind them.
+        sequences: (B + num_rows,) the ids of all rows.
+    """
+    columns = {"teacher_ids": ("refine_top_ids", 0), "teacher_logprobs": ("refine_top_log_probs", ABSENT)}
+    found = {}
+    for name, (source, filling) in columns.items():
+        known = data[source].unbind()
+        rows = [known[0].new_full((len(ids), TOP_K), filling) for ids in sequences]
+        for row, top in zip(rows[len(data) :], itertools.compress(known, used), strict=False):
+            row[-len(top) - 1 : -1] = top
+        found[name] = [row.long() if name == "teacher_ids" else row for row in rows]
+    return found
 
 
 def with_refined_rows(data: TensorDict, *, dp_group: Any, multiple: int) -> TensorDict:
@@ -140,4 +206,6 @@ def with_refined_rows(data: TensorDict, *, dp_group: Any, multiple: int) -> Tens
     num_all = -(-(len(data) + int(num_rows)) // multiple) * multiple
     longer = append_refined_rows(data, num_all - len(data))
     tu.assign_non_tensor(longer, refine_num_tokens=int(num_tokens))
+    if "teacher_ids" in longer:
+        tu.assign_non_tensor(longer, distillation_use_topk=True)
     return longer

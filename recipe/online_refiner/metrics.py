@@ -73,6 +73,8 @@ MEANING = {
     "one token decides",
     "constraint/in_place_agreement": "share of these tokens that pi_0 behind the better answer would choose as well "
     "(more likely than not)",
+    "constraint/soft_share": "constraint.target=soft: share of the cross-entropy's target that is pi_0's distribution, "
+    "mean over the tokens of used refinements; the rest is on the written token; 0 otherwise",
     "constraint/eta": "weight of the constraint in this step",
     "actor/sft_cross_entropy": "modes sft and lagrangian: weighted cross-entropy in the loss, divided as "
     "constraint.sft_normaliser says (accepted: nats per token), mean over mini-batches with accepted refinements; 0 if "
@@ -126,6 +128,9 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
         pair.num_refined_tokens for pair in state.pairs.values() if pair.nll is not None and pair.is_accepted
     ),
     "constraint/penalty": lambda state: state.metrics["tokens/rollout"],
+    "constraint/soft_share": lambda state: sum(
+        pair.num_refined_tokens for pair in state.pairs.values() if pair.is_used
+    ),
     "constraint/in_place_largest": lambda state: state.metrics["constraint/in_place_responses"],
     **dict.fromkeys(
         ["constraint/in_place_charge", "constraint/in_place_agreement"],
@@ -225,6 +230,7 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     verdicts = [pair.verdict for pair in pairs]
     gains = [pair.refined_reward - pair.reward for pair in pairs if pair.is_accepted]
     distances = [pair.edit_distance for pair in pairs if pair.edit_distance is not None]
+    num_used_tokens = sum(pair.num_refined_tokens for pair in pairs if pair.is_used)
     latencies = [pair.latency_s for pair in pairs if pair.latency_s is not None]
     median_s, late_s = np.percentile(latencies, [50, 95]) if latencies else (0.0, 0.0)
     return {
@@ -240,6 +246,7 @@ def refine_metrics(state: StepState) -> dict[str, float]:
         "refiner/num_retries": sum(pair.num_retries for pair in pairs),
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},
         **{f"refiner/failed/{reason}": verdicts.count(reason) for reason in FAILURES},
+        "constraint/soft_share": sum(pair.soft_mass for pair in pairs) / max(1, num_used_tokens),
         "tokens/refine_prompt": sum(pair.num_prompt_tokens for pair in pairs),
         "tokens/refine": sum(pair.num_generated_tokens for pair in pairs),
         "tokens/refine_kept": sum(pair.num_kept_tokens for pair in pairs),

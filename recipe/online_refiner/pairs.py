@@ -178,6 +178,8 @@ class Refinement(Request):
     """r(s0, a') of the session with a' as its last turn; None unless scored."""
     in_place: list[float] = field(default_factory=list)
     """(turn length,) log pi_0 of the turn behind a prompt with the better answer; empty where it was not scored."""
+    top: list[dict[int, float]] = field(default_factory=list)
+    """(u,) log pi_0 of the likeliest tokens at each token of a' but its end, by id; empty where it was not asked."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,6 +210,8 @@ class Pair(Request):
     """From a to a', in tokens; None where it was not measured."""
     is_scored_in_place: bool = False
     """Whether pi_0 has scored the turn itself."""
+    soft_mass: float = 0.0
+    """Sum over the tokens of a' of how much of the target is pi_0's distribution (``constraint.target=soft``)."""
     detail: str = ""
     """What a failed attempt wrote, or why it failed; shortened."""
     started_at: float = 0.0

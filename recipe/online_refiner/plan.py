@@ -50,7 +50,7 @@ class Plan:
         scorers = {
             "measure.num_kl_rollouts": blocks.measures_kl,
             "refiner.keep_prefix": blocks.refiner.keep_prefix,
-            "constraint.target": blocks.constraint.target == "in_place",
+            "constraint.target": blocks.constraint.asks_log_probs,
         }
         known = Known(
             gpu=self.gpu_memory,

@@ -10,13 +10,14 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.constraint import accepts
+from recipe.online_refiner.loss import TOP_K
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
@@ -31,7 +32,7 @@ if TYPE_CHECKING:  # it imports openai
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
 """Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
 
-
+Scored = TypeVar("Scored", float, dict[int, float])
 MAX_CHARACTERS = 32
 """Of a token: a longer text is not even encoded."""
 
@@ -61,6 +62,11 @@ class InPlace:
         return next((text for name, text in reversed(self.accepted) if name != group), "")
 
 
+def is_used(verdict: Verdict, constraint: ConstraintConfig) -> bool:
+    """Return whether a refinement acts on the policy: it is better, or the run lets all rewarded ones through."""
+    return verdict in (Verdict.ACCEPTED, Verdict.OWN) or (constraint.reward_gate is False and verdict.is_scored)
+
+
 def in_place(constraint: ConstraintConfig, prompt: InPlacePrompt) -> InPlace | None:
     """Return how a run scores in place; None if it does not."""
     if not constraint.is_in_place:
@@ -80,6 +86,7 @@ class Refiner:
     """Refines groups of rollouts. Between calls it only keeps what ``in_place`` shows to others."""
 
     config: RefinerConfig
+    constraint: ConstraintConfig
     client: RefinerClient
     prompt: RefinerPrompt
     turn_end: TurnEnd
@@ -164,6 +171,10 @@ class Refiner:
         except TimeoutError:  # what the reward has set meanwhile does not count
             result.verdict = Verdict.TIMEOUT
         result.num_prompt_tokens += num_read
+        if self.constraint.target == "soft" and is_used(result.verdict, self.constraint):
+            before, written = prompt_ids[: len(prompt_ids) - num_kept], result.token_ids[:-1]
+            result.num_prompt_tokens += len(before) + len(written)
+            result.top = await in_time(self.client, self.client.top_log_probs(before, written, TOP_K)) or []
         return result
 
     async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int, int]:
@@ -322,9 +333,13 @@ async def reference_log_probs(client: RefinerClient, rollout: Rollout) -> list[f
 
 async def log_probs_in_time(client: RefinerClient, prompt_ids: list[int], token_ids: list[int]) -> list[float] | None:
     """Return log pi_0 of tokens after a prompt, (number of tokens,); None if no replica answered in time."""
+    return await in_time(client, client.log_probs(prompt_ids, token_ids))
+
+
+async def in_time(client: RefinerClient, request: Coroutine[Any, Any, list[Scored]]) -> list[Scored] | None:
+    """Return what a request for log-probs brings; None if no replica answered in time."""
     try:
         async with client.slot():
-            request = client.log_probs(prompt_ids, token_ids)
             return await asyncio.wait_for(request, client.config.request_timeout_s)
     except (TimeoutError, RefinerRequestError):
         return None

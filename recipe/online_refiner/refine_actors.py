@@ -8,6 +8,7 @@ streaming run does the same for a group as soon as it is complete (``streaming.p
 import asyncio
 import hashlib
 import logging
+import math
 import random
 import time
 from collections import defaultdict
@@ -35,7 +36,7 @@ from recipe.online_refiner import rows as queue
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraint import counterparts, times_charged
 from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout, Verdict
-from recipe.online_refiner.refine import REFINERS, Refiner, in_place, reference_log_probs
+from recipe.online_refiner.refine import REFINERS, Refiner, in_place, is_used, reference_log_probs
 from recipe.runs.files import Records
 from refiner_worker.client import DEATHS, RefinerClient
 from refiner_worker.group import RunEndedError
@@ -101,6 +102,7 @@ class RefineWorker:
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
         refiner = REFINERS.get(self._config.placement, Refiner)(
             config=self._config,
+            constraint=self._constraint,
             client=client,
             prompt=self._prompt,
             turn_end=self._turn_end,
@@ -139,26 +141,25 @@ class RefineWorker:
             pairs.append(pair)
             charged.append(of_turn)
             weights.append(of_refined if pair.is_used else [])
-        is_in_place = self._constraint.is_in_place
-        queue.write_refinements(rows, refinements, pairs, charged, weights, in_place=is_in_place)
+        queue.write_refinements(rows, refinements, pairs, charged, weights, target=self._constraint.target)
         return pairs
 
     def _pair(self, rollout: Rollout, refinement: Refinement, started_at: float) -> Pair:
         verdict, ids, kept = refinement.verdict, refinement.token_ids, refinement.num_kept_tokens
-        acts = verdict in (Verdict.ACCEPTED, Verdict.OWN)
-        is_used = acts or (verdict.is_scored and self._constraint.reward_gate is False)
+        acts = is_used(verdict, self._constraint)
         is_measured = verdict.is_scored and is_drawn(rollout, self._share_measured)
         return Pair(
             reward=rollout.reward,
             verdict=verdict,
-            is_used=is_used,
+            is_used=acts,
             start=rollout.start,
             refined_reward=refinement.reward or 0.0,
             num_refined_tokens=len(ids),
-            num_compared_tokens=min(len(rollout.turn_ids), len(ids)) - kept if is_used else 0,
+            num_compared_tokens=min(len(rollout.turn_ids), len(ids)) - kept if acts else 0,
             is_verbatim=verdict.is_scored and ids == rollout.turn_ids,
             edit_distance=Levenshtein.distance(rollout.turn_ids, ids) if is_measured else None,
             is_scored_in_place=bool(refinement.in_place),
+            soft_mass=sum(math.exp(log_prob) for one in refinement.top for log_prob in one.values()),
             detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],
             started_at=started_at,
             refined_at=time.time(),

@@ -5,9 +5,10 @@ lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_we
 cross-entropy) jagged float32 (B, u), ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
 ``refine_used`` and ``refine_start`` (where the refined turn begins in the response) int64 (B,); a row without a
 refinement has u = 1 and masks 0. In place also ``refine_in_place`` jagged float32 (B, response length): log pi_0 of the
-turn behind the better answer. On some rows only, and read on those only: jagged float32 ``refine_log_probs`` (B, u) and
-``refine_charged`` (B, response length), ``refine_nll`` and ``refine_divergence`` (B,), by the actor; and
-``kl_ref_log_prob`` (B, response length), by the refine workers.
+turn behind the better answer. With ``constraint.target=soft`` also pi_0's likeliest tokens at each token of a',
+``refine_top_ids`` jagged int32 and ``refine_top_log_probs`` jagged float32 (B, u, TOP_K). On some rows only, and read
+on those only: jagged float32 ``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length), ``refine_nll``
+and ``refine_divergence`` (B,), by the actor; and ``kl_ref_log_prob`` (B, response length), by the refine workers.
 
 Source: ``verl/trainer/ppo/v1/agent_loop_tq.py`` writes the rows; ``tests/e2e/online_refiner/test_refine_workers.py``
 pins what is read of them.
@@ -24,8 +25,9 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 
+from recipe.online_refiner.config.fields import Target
 from recipe.online_refiner.constraint import NONE
-from recipe.online_refiner.loss import jagged
+from recipe.online_refiner.loss import ABSENT, TOP_K, jagged
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, group_of, last_turn
 from refiner_worker.parsing import conversation, decode
 
@@ -124,7 +126,7 @@ def write_refinements(
     counterparts: list[list[int]],
     weights: list[list[float]],
     *,
-    in_place: bool = False,
+    target: Target = "rewrite",
 ) -> None:
     """Write the refined responses of some rows, and what is known of them as tags.
 
@@ -134,7 +136,7 @@ def write_refinements(
         pairs: Of the rows.
         counterparts: c(t) of the tokens of each turn; none for a row that is not charged.
         weights: Of the tokens of each a'; none for a row that is not used.
-        in_place: Whether log pi_0 of the turns is written as well: then it is for every row of a step.
+        target: ``constraint.target``: its columns are written for every row of a step.
     """
     ids = [torch.tensor(refinement.token_ids or [0]) for refinement in refinements]
     charged = [torch.full((tag["response_len"],), NONE) for tag in batch.tags]
@@ -148,11 +150,14 @@ def write_refinements(
         "refine_used": torch.tensor([int(pair.is_used) for pair in pairs]),
         "refine_start": torch.tensor([pair.start for pair in pairs]),
     }
-    if in_place:
+    if target in ("in_place", "constant"):
         scores = [torch.zeros(tag["response_len"]) for tag in batch.tags]
         for row, pair, refinement in zip(scores, pairs, refinements, strict=True):
             row[pair.start : pair.start + len(refinement.in_place)] = torch.tensor(refinement.in_place)
         fields["refine_in_place"] = jagged(scores)
+    if target == "soft":
+        top = [padded_top(refinement.top, len(a)) for refinement, a in zip(refinements, ids, strict=True)]
+        fields["refine_top_ids"], fields["refine_top_log_probs"] = map(jagged, map(list, zip(*top, strict=True)))
     tq.kv_batch_put(
         keys=batch.keys,
         partition_id=batch.partition_id,
@@ -161,12 +166,25 @@ def write_refinements(
     )
 
 
-def write_nothing(batch: KVBatchMeta, verdict: Verdict, *, in_place: bool = False) -> None:
+def padded_top(top: list[dict[int, float]], num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ids int32 and log-probs float32 of pi_0's likeliest tokens, each (u, TOP_K); what is not known is ABSENT.
+
+    Example: behind the last known place, as at the end of a', all of a place is.
+    """
+    ids = torch.zeros(num_tokens, TOP_K, dtype=torch.int32)
+    log_probs = torch.full((num_tokens, TOP_K), ABSENT)
+    for place, known in enumerate(top):
+        ids[place, : len(known)] = torch.tensor(list(known), dtype=torch.int32)
+        log_probs[place, : len(known)] = torch.tensor(list(known.values()))
+    return ids, log_probs
+
+
+def write_nothing(batch: KVBatchMeta, verdict: Verdict, *, target: Target = "rewrite") -> None:
     """Write rows without a refinement, whatever is there: padding copies a row, a dead worker leaves half of one."""
     pairs = [Pair(reward=0.0, verdict=verdict) for _ in batch.keys]
     nothing: list[list[Any]] = [[] for _ in batch.keys]
     refinements = [Refinement(verdict=verdict) for _ in batch.keys]
-    write_refinements(batch, refinements, pairs, nothing, nothing, in_place=in_place)
+    write_refinements(batch, refinements, pairs, nothing, nothing, target=target)
 
 
 def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:

@@ -72,14 +72,14 @@ class Stages:
 
     def refine(self, batch: KVBatchMeta, state: StepState, client: RefinerClient, max_model_len: int) -> None:
         """Refine what is not refined yet: all, or in a streaming run what came from a checkpoint or failed there."""
-        is_in_place = self._blocks.constraint.is_in_place
+        target = self._blocks.constraint.target
         if padding := sorted(set(range(len(batch))) - set(state.pairs)):
-            queue.write_nothing(queue.rows_of(batch, padding), Verdict.NONE, in_place=is_in_place)
+            queue.write_nothing(queue.rows_of(batch, padding), Verdict.NONE, target=target)
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
         missing = {batch.keys[row]: row for row in state.pairs if row not in known}
         for part, pairs in self._workers.refine(queue.rows_of(batch, missing.values()), client, max_model_len):
             if pairs is None:  # its worker died
-                queue.write_nothing(part, Verdict.WORKER, in_place=is_in_place)
+                queue.write_nothing(part, Verdict.WORKER, target=target)
                 pairs = [Pair(reward=state.pairs[missing[key]].reward, verdict=Verdict.WORKER) for key in part.keys]
             for key, pair in zip(part.keys, pairs, strict=True):
                 state.pairs[missing[key]] = pair

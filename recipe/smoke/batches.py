@@ -1,11 +1,15 @@
 """What engines are checked against: small batches, and the method in plain loops on a Hugging Face model."""
 
 import itertools
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from recipe.online_refiner.loss import TOP_K
+from recipe.online_refiner.rows import padded_top
 
 EOS, NUM_ROWS = 2, 8
 LENGTHS = [(3, 5, 3), (4, 2, 6), (2, 4, 4), (5, 3, 1), (3, 6, 2), (2, 3, 7), (6, 4, 4), (3, 1, 1)]
@@ -23,6 +27,7 @@ ACCEPTED = {
 SIZES: list[dict[str, Any]] = [{"micro_batch_size": 2}, {"max_tokens": 16}]
 """Of micro-batches, fixed and dynamic."""
 SFT: dict[str, Any] = {"eta": 0.7, "token_weights": "uniform"}
+SOFT: dict[str, Any] = {**SFT, "is_soft": True}
 LAGRANGIAN = {"eta": 0.1, "token_weights": "charged", "normaliser": "batch", "penalises": True, "epochs": 2}
 PENALTY = {"eta": 0.1, "penalises": True}
 LEARNING_RATE, CLIP, DUAL_CLIP = 0.02, 0.2, 3.0
@@ -41,6 +46,8 @@ class Batch:
     penalises: bool = False
     """Whether the rows' advantages have Eq. 6 in them."""
     epochs: int = 1
+    is_soft: bool = False
+    """Whether pi_0's distribution at each token of a' but its last one is known (``constraint.target=soft``)."""
     micro_batch_size: int | None = None
     max_tokens: int | None = None
     rows: list[dict[str, Any]] = field(default_factory=list, repr=False)
@@ -54,7 +61,7 @@ def all_batches(model: Any) -> list[Batch]:
     ]
     modes += [(SFT, "some", {"micro_batch_size": 1}), (SFT, "some", {"micro_batch_size": 4})]
     modes += [({**SFT, **one}, "some", SIZES[0]) for one in ({"epochs": 3}, {"normaliser": "batch"})]
-    modes += [({**SFT, "eta": 0.0}, "all", SIZES[0])]
+    modes += [({**SFT, "eta": 0.0}, "all", SIZES[0]), (SOFT, "all", SIZES[0]), (SOFT, "some", SIZES[1])]
     batches = [Batch(**mode, **size, accepted=accepted) for mode, accepted, size in modes]
     return [replace(one, rows=rows_of(model, one)) for one in batches]
 
@@ -99,14 +106,38 @@ def rows_of(model: Any, batch: Batch) -> list[dict[str, Any]]:
             **{"refine_ids": refined, "refine_mask": [1] * num_refined},
             **{"refine_used": used, "refine_start": start, "refine_counterparts": pairs},
         }
+        if batch.is_soft:
+            teacher = torch.randn(num_refined - 1, 96, generator=generator).log_softmax(-1).topk(TOP_K)
+            top = [
+                dict(zip(*place, strict=True))
+                for place in zip(teacher.indices.tolist(), teacher.values.tolist(), strict=True)
+            ]
+            ids, log_probs = padded_top(top, num_refined)
+            columns |= {"refine_top_ids": ids.tolist(), "refine_top_log_probs": log_probs.tolist()}
         rows.append({"columns": columns, "log_probs": found, "charged": charged})
     return rows
 
 
 def log_probs_of(model: Any, prompt: list[int], answer: list[int]) -> Tensor:
     """Return log pi(answer_t | prompt, answer_<t), (len answer,)."""
-    logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-    return logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])[:, 0]
+    return table_of(model, prompt, answer).gather(-1, torch.tensor(answer)[:, None])[:, 0]
+
+
+def table_of(model: Any, prompt: list[int], answer: list[int]) -> Tensor:
+    """Return log pi of every token at each place of an answer, (len answer, vocabulary)."""
+    return model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+
+
+def soft_losses(table: Tensor, row: dict[str, Any]) -> Tensor:
+    """Return for each token of a' the KL of pi_0's likeliest tokens, and what is left of 1 times that of a'_t."""
+    losses = []
+    for place, token in enumerate(row["refine_ids"]):
+        left, found = 1.0, torch.zeros(())
+        for likely, log_prob in zip(row["refine_top_ids"][place], row["refine_top_log_probs"][place], strict=True):
+            chance = math.exp(log_prob)
+            left, found = left - chance, found + chance * (log_prob - table[place, likely])
+        losses.append(found - left * table[place, token])
+    return torch.stack(losses)
 
 
 def loss(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -121,8 +152,10 @@ def loss(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         policy = policy - (gain * torch.tensor(row["response_mask"])).sum()
         num_tokens += sum(row["response_mask"])
         if row["refine_used"] and batch.token_weights:
-            found = log_probs_of(model, prompt + response[: row["refine_start"]], refined)
-            crossed = crossed - (found * torch.tensor(row["refine_weights"])).sum()
+            table = table_of(model, prompt + response[: row["refine_start"]], refined)
+            losses = -table.gather(-1, torch.tensor(refined)[:, None])[:, 0]
+            losses = soft_losses(table, row) if batch.is_soft else losses
+            crossed = crossed + (losses * torch.tensor(row["refine_weights"])).sum()
             num_refined += len(refined)
     return policy / num_tokens, crossed / (num_tokens if batch.normaliser == "batch" else max(1, num_refined))
 

@@ -16,9 +16,7 @@ OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=Non
 
 
 @pytest.mark.parametrize("name", ["reward.py", "recipe.py", "refiner_worker/__init__.py", "reward/notes.txt"])
-@pytest.mark.parametrize(
-    "module", ["recipe.data_preparation", "recipe.evaluation", "recipe.online_refiner.main", "recipe.report"]
-)
+@pytest.mark.parametrize("module", ["recipe.data_preparation", "recipe.evaluation", "recipe.online_refiner.main"])
 def test_commands_beside_a_file_of_that_name(name: str, module: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)

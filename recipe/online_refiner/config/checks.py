@@ -132,9 +132,18 @@ def target_goes_with_the_rest(run: Run) -> str | None:
         changed += ["constraint.in_place_clip"] if constraint.in_place_clip is not None else []
         if changed:
             return f"{changed[0]} is for constraint.target=in_place; set that, or leave it out"
+    said = f"constraint.target={constraint.target}"
+    if constraint.asks_log_probs and run.blocks.is_shared:
+        return (
+            f"{said}: vLLM gives no log-probs of a prompt beside adapters; set refiner.placement to colocated or "
+            "dedicated"
+        )
+    if constraint.target == "soft" and constraint.mode == "penalty":
+        return f"{said} is a cross-entropy in the loss; set constraint.mode to sft or lagrangian"
+    if constraint.target == "soft" and run.config.actor_rollout_ref.model.use_fused_kernels:
+        return f"{said} needs the policy's logits; set actor_rollout_ref.model.use_fused_kernels=false"
     if not constraint.is_in_place:
         return None
-    said = f"constraint.target={constraint.target}"
     if constraint.mode == "lagrangian":
         return (
             f"{said}: mode lagrangian is the gradient of Eq. 6, which charges a'; set constraint.mode to penalty or sft"
@@ -147,11 +156,6 @@ def target_goes_with_the_rest(run: Run) -> str | None:
         return (
             "constraint.reward_gate=failed: nothing is refined, and a solved sibling has the maximal reward; set "
             "constraint.mode=penalty and refiner.skip_reward_at_least"
-        )
-    if constraint.target == "in_place" and run.blocks.is_shared:
-        return (
-            "constraint.target=in_place: vLLM gives no log-probs of a prompt beside adapters; set refiner.placement to "
-            "colocated or dedicated"
         )
     return None
 
@@ -262,8 +266,11 @@ def external_refiner_has_no_log_probs(run: Run) -> str | None:
         return None
     if blocks.refiner.keep_prefix:
         return "refiner.keep_prefix=true goes by the refiner's log-probs, which no server gives by URL; set it to false"
-    if blocks.constraint.target == "in_place":
-        return "constraint.target=in_place is the refiner's log-probs, which no server gives by URL; set it to rewrite"
+    if blocks.constraint.asks_log_probs:
+        return (
+            f"constraint.target={blocks.constraint.target} is the refiner's log-probs, which no server gives by URL; "
+            "set it to rewrite"
+        )
     if not blocks.measures_kl_by_actor or actor.model.lora_rank > 0:
         return None
     return (

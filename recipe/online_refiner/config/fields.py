@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from refiner_worker.config import BLOCK, NotNegative, RefinerConfig, from_key
 
 Mode = Literal["none", "penalty", "sft", "lagrangian"]
-Target = Literal["rewrite", "in_place", "constant"]
+Target = Literal["rewrite", "soft", "in_place", "constant"]
 Alignment = Literal["position", "diff"]
 Credit = Literal["return_to_go", "in_reward"]
 EtaSchedule = Literal["constant", "linear", "cosine", "adaptive"]
@@ -55,9 +55,10 @@ class ConstraintConfig:
     delta: PositiveNumber | None = None
     """``adaptive``: bound on ``constraint/divergence_per_token``, in nats per token."""
     target: Target = "rewrite"
-    """What a response is charged for. ``rewrite``: the tokens of a' (Eq. 6). ``in_place`` (``penalty``, ``sft``): each
-    of its own tokens, by log pi_theta - log pi_0, where pi_0 has read the better answer. ``constant``: 1 for each
-    token, a control."""
+    """What a response is charged for. ``rewrite``: the tokens of a' (Eq. 6). ``soft`` (``sft``, ``lagrangian``): the
+    same, but the cross-entropy in the loss is that against pi_0's own distribution at each token of a'. ``in_place``
+    (``penalty``, ``sft``): each of its own tokens, by log pi_theta - log pi_0, where pi_0 has read the better answer.
+    ``constant``: 1 for each token, a control."""
     in_place_clip: PositiveNumber | None = None
     """Largest charge of a token in place, in nats, either way. Null: no limit."""
     reward_gate: bool | Literal["failed"] = True
@@ -88,6 +89,11 @@ class ConstraintConfig:
     def is_in_place(self) -> bool:
         """Whether a response is charged for its own tokens."""
         return self.mode != "none" and self.target in ("in_place", "constant")
+
+    @property
+    def asks_log_probs(self) -> bool:
+        """Whether the refiner is asked for log-probs of given tokens."""
+        return self.mode != "none" and self.target in ("in_place", "soft")
 
     @property
     def acting_credit(self) -> str | None:

@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.single_controller.ray import ResourcePoolManager
 
 from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.loss import TOP_K
 from recipe.online_refiner.pairs import Refinement, Rollout
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine import Refiner, reference_log_probs
@@ -94,10 +95,15 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
         ours = asyncio.run(reference_log_probs(client, rollout))
         ids = torch.tensor([rollout.prompt_ids + rollout.response_ids])
         with torch.no_grad():
-            log_probs = model(ids).logits.log_softmax(-1)[0, :-1].gather(-1, ids[0, 1:, None])[:, 0]
-        theirs = log_probs[len(rollout.prompt_ids) - 1 :]
+            table = model(ids).logits.log_softmax(-1)[0, :-1]
+        theirs = table.gather(-1, ids[0, 1:, None])[len(rollout.prompt_ids) - 1 :, 0]
         assert ours is not None and len(ours) == len(theirs)
         difference = max(difference, (torch.tensor(ours) - theirs).abs().max().item())
+        top = asyncio.run(client.top_log_probs(rollout.prompt_ids, rollout.response_ids, TOP_K))
+        known = table[len(rollout.prompt_ids) - 1 :].topk(TOP_K).values
+        assert [len(place) for place in top] == [TOP_K] * len(known)
+        likeliest = torch.tensor([sorted(place.values(), reverse=True) for place in top])
+        difference = max(difference, (likeliest - known).abs().max().item())
     return difference
 
 
@@ -235,6 +241,7 @@ def main() -> None:
         gpus_per_node=1,
     )
     refiner = Refiner(
+        constraint=blocks.constraint,
         config=blocks.refiner,
         client=group.client(),
         prompt=RefinerPrompt(blocks.refiner.template_path(), tokenizer),

@@ -19,7 +19,7 @@ def test_log_probs_and_gradients(layouts: list[str], start_marked: Callable, tmp
     assert job.survivors() == []
     found = json.loads(job.output().splitlines()[-1])
     assert set(found["layouts"]) == set(layouts)
-    assert found["num_cases"] == 19 and found["smallest_change"] > 5e-3
+    assert found["num_cases"] == 21 and found["smallest_change"] > 5e-3
     for name, differences in found["layouts"].items():
         assert differences.keys() == {"log_prob_diff", "param_diff", "cross_entropy_diff"}
         assert all(0 <= value < 1e-5 for value in differences.values()), name

@@ -1,4 +1,4 @@
-"""Whole jobs with ``constraint.target=in_place``; what their numbers are, test_modes.py says."""
+"""Whole jobs with the targets ``in_place`` (numbers: test_modes.py) and ``soft`` (numbers: test_backends.py)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,3 +37,17 @@ def test_a_job_charges_in_place(name: str, train_letters: Callable, tmp_path: Pa
     assert last["constraint/penalty"] != 0
     if name == "constant":
         assert last["constraint/divergence_per_token"] == pytest.approx(last["refiner/improvement_ratio"])
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [["constraint.mode=sft", "refiner.keep_prefix=true"], ["constraint.mode=lagrangian", *DEDICATED]]
+)
+def test_a_job_learns_the_refiners_distribution(settings: list[str], train_letters: Callable, tmp_path: Path) -> None:
+    fixed = ("refiner.template=dialogue", "constraint.target=soft", "constraint.eta=0.1")
+    steps = train_letters(tmp_path, 2, *fixed, *settings).steps
+    for step in steps:
+        assert step["refiner/num_accepted"] > 0 and step["actor/sft_cross_entropy"] > 0
+        # The last token of each is the written one alone, and 16 of so few tokens have most of the rest.
+        assert 0.4 < step["constraint/soft_share"] < 1

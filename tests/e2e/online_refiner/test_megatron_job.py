@@ -122,3 +122,21 @@ def test_a_critic_on_two_pipeline_stages(command: Callable, start_marked: Callab
     steps = steps_of(tmp_path, 3)
     assert all(step["critic/vf_loss"] > 0 and step["critic/grad_norm"] > 0 for step in steps)
     assert steps[-1]["critic/vf_loss"] < steps[0]["critic/vf_loss"]
+
+
+@pytest.mark.parametrize("settings", [["penalty", "in_place"], ["sft", "soft"]])
+def test_other_targets_on_two_ranks(
+    settings: list[str], command: Callable, start_marked: Callable, tmp_path: Path
+) -> None:
+    mode, target = settings
+    arguments = command(
+        *(f"constraint.mode={mode}", f"constraint.target={target}", "constraint.eta=0.1", *TWO_RANKS),
+        *("actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=3", f"run_dir={tmp_path}/run"),
+    )
+    job = start_marked(arguments, cwd=tmp_path)
+    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    for step in steps_of(tmp_path, 3):
+        if step["refiner/num_accepted"]:
+            assert (step["constraint/soft_share"] > 0) == (step["actor/sft_cross_entropy"] > 0) == (target == "soft")
+            assert step["constraint/in_place_responses"] == (step["refiner/num_accepted"] if mode == "penalty" else 0)

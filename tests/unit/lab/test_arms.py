@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from recipe.lab.arms import ALGORITHMS, LIKE_SFT, UNTUNED
+from recipe.lab.arms import ALGORITHMS, LIKE, UNTUNED
 from recipe.online_refiner import config as configs
 from recipe.online_refiner.config.checks import Run, check, load
 
@@ -18,13 +18,14 @@ CONFIG = str(Path(str(configs.__file__)).parent)
 
 
 @pytest.mark.parametrize(
-    ("experiment", "algorithm"), [*(("lab", algorithm) for algorithm in ALGORITHMS), ("lab_sums", "grpo")]
+    ("experiment", "algorithm"),
+    [*(("lab", algorithm) for algorithm in ALGORITHMS), ("lab_sums", "grpo"), ("lab_gpu", "grpo")],
 )
 def test_every_arm_is_a_valid_config(experiment: str, algorithm: str) -> None:
     with initialize_config_dir(CONFIG, version_base=None):
         base = compose("online_refiner", overrides=[f"experiment={experiment}", *ALGORITHMS[algorithm]])
     parser, found, texts = OverridesParser.create(), {}, set()
-    left_out = set(LIKE_SFT) if algorithm == "ppo" else set()
+    left_out = set(LIKE["sft"]) if algorithm == "ppo" else {"sft_rescue"} if experiment == "lab_gpu" else set()
     every = {name: overrides for name, overrides in UNTUNED.items() if name not in left_out}
     for arm, overrides in every.items():
         config = copy.deepcopy(base)

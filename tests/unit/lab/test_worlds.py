@@ -12,7 +12,7 @@ from recipe.lab import worlds
 
 LOWEST_OF_TWO_WORLDS = {
     **{"lagrangian": 1.0, "lagrangian_diff": 1.0, "lagrangian_return_to_go": 0.92729, "lagrangian_accepted": 0.966593},
-    **{"penalty": 0.854194, "sft": 0.190431, "in_place": 1.0},
+    **{"penalty": 0.854194, "sft": 0.190431, "in_place": 1.0, "soft": 1.0},
 }
 SCRIPT = Path(__file__).parents[3] / "scripts" / "check_gradient.py"
 

@@ -123,7 +123,7 @@ SOLVED = ("refiner.imitate_solved=true", "refiner.skip_reward_at_least=1.0")
 RESCUE = ("constraint.rescue_dead_groups=true", *DEDICATED, f"{ROLLOUT}.n=2")
 FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
 REWARD_MODEL = "reward.reward_model.enable=true"
-IN_PLACE = ("constraint.target=in_place",)
+IN_PLACE, SOFT = ("constraint.target=in_place",), "constraint.target=soft"
 FAILED = ("constraint.reward_gate=failed", "refiner.skip_reward_at_least=1.0")
 SAPO = f"{ACTOR}.policy_loss.loss_mode=sapo"
 SUM_NORM = f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"
@@ -169,7 +169,7 @@ MISTAKES = {
         (EXTERNAL, "refiner.model_path=other"),
     ],
     "external-refiner-has-no-log-probs": [
-        (EXTERNAL, "refiner.keep_prefix=true"),
+        *((EXTERNAL, key) for key in ("refiner.keep_prefix=true", SOFT)),
         (EXTERNAL, TRACKED),
         ((*EXTERNAL, TRACKED, f"{MODEL}.lora_rank=8"), f"{MODEL}.lora_rank=0"),
         ((*EXTERNAL, TRACKED, f"{ACTOR}.use_kl_loss=true"), f"{ACTOR}.use_kl_loss=false"),
@@ -184,6 +184,7 @@ MISTAKES = {
         ((PENALTY, *IN_PLACE, *FAILED), "constraint.target=rewrite"),
         ((PENALTY, *IN_PLACE, *FAILED), "refiner.skip_reward_at_least=null"),
         ((PENALTY, *SHARED), IN_PLACE[0]),
+        *((added, SOFT) for added in ((PENALTY,), SHARED, (f"{MODEL}.use_fused_kernels=true",))),
     ],
     "penalty-has-a-meaning": [
         (("algorithm.adv_estimator=gdpo",), PENALTY),

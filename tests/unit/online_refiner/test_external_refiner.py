@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from played_server import MODEL, Reply, Server, chat, error, serving
 from transformers import AutoTokenizer
 
+from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import TextRefiner
 from refiner_worker import external
@@ -58,6 +59,7 @@ async def stage(client: ExternalClient, tokenizer: Any, number: int) -> list[Ref
     end = tokenizer.eos_token_id
     refiner = TextRefiner(
         config=client.config,
+        constraint=ConstraintConfig(),
         client=client,
         prompt=RefinerPrompt(TEMPLATES / f"{client.config.template}.jinja", tokenizer),
         turn_end=TurnEnd(stops=frozenset({end}), written=end),

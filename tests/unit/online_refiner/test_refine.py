@@ -95,6 +95,11 @@ class Asked:
         self.scored.append(prompt_ids)
         return [*self.scores, *[-9.0] * len(response_ids)][: len(response_ids)]
 
+    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int) -> list[dict[int, float]]:
+        """Score in another way."""
+        await self.log_probs(prompt_ids, response_ids)
+        return [{token: -1.0, 99: -2.0} for token in response_ids]
+
 
 def refined(
     tokenizer: Any, members: list[Rollout], client: Asked, *, reward: float | Exception = 0.5, **changes: Any
@@ -107,7 +112,7 @@ def refined(
         return reward
 
     end = tokenizer.eos_token_id
-    sizes = {"max_model_len": 2048, "max_response_tokens": 32, **changes}
+    sizes = {"max_model_len": 2048, "max_response_tokens": 32, "constraint": ConstraintConfig(), **changes}
     refiner = Refiner(
         config=client.config,
         client=client,
@@ -257,3 +262,18 @@ def test_a_control_shows_the_answer_to_another_problem(tokenizer: Any) -> None:
         assert bool(found.in_place) is (group == "v"), "there was none before the first"
         client.answer = [*tokenizer.encode("no"), end]
     assert ["A correct answer is:\nyes\n" in tokenizer.decode(prompt) for prompt in client.scored] == [True]
+
+
+@pytest.mark.parametrize("reward_gate", [True, False])
+def test_whose_distributions_are_asked_for(tokenizer: Any, reward_gate: bool) -> None:
+    end = tokenizer.eos_token_id
+    members = [rollout(n, reward, messages=TASK) for n, reward in enumerate((-0.3, 0.9, 1.0))]  # better, worse, maximal
+    soft = ConstraintConfig(mode="sft", target="soft", reward_gate=reward_gate)
+    client = Asked([*tokenizer.encode("yes"), end], config())
+    found = refined(tokenizer, members, client, constraint=soft)
+    known = [{token: -1.0, 99: -2.0} for token in found[0].token_ids[:-1]]
+    assert known and [one.top for one in found] == [known, [] if reward_gate else known, []]
+    assert client.scored == (client.prompts[:1] if reward_gate else client.prompts), "behind what it had read"
+    client.is_lost = True
+    assert refined(tokenizer, members, client, constraint=soft)[0].top == [], "the written tokens are left"
+    assert refined(tokenizer, members, client)[0].top == []

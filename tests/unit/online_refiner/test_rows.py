@@ -12,7 +12,7 @@ from verl.utils import tensordict_utils as tu
 from recipe.online_refiner import rows as queue
 from recipe.online_refiner.actor_worker import eq6_columns, refined_sequences
 from recipe.online_refiner.config.fields import ConstraintConfig
-from recipe.online_refiner.loss import ZEROS, append_refined_rows, jagged
+from recipe.online_refiner.loss import TOP_K, ZEROS, append_refined_rows, jagged
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, last_turn
 from recipe.online_refiner.refine_actors import RefineWorker, reward_request
 
@@ -170,6 +170,23 @@ def test_padding_is_written_without_a_refinement(written: dict[str, Any]) -> Non
     assert lists(fields["refine_counterparts"]) == [[N, N]]
     assert (fields["refine_used"].tolist(), fields["refine_start"].tolist()) == ([0], [0])
     assert queue.pair_of(written["tags"][0]) is None
+
+
+def test_what_is_not_known_of_a_distribution_has_no_probability(written: dict[str, Any]) -> None:
+    batch = KVBatchMeta(keys=["u_0_0", "u_1_0"], tags=[{"response_len": 2}] * 2, partition_id="train")
+    top = [{7: -0.5, 8: -1.5}, {9: -0.1}]
+    refinements = [
+        Refinement(verdict=Verdict.ACCEPTED, token_ids=[7, 9, EOS], top=top),
+        Refinement(verdict=Verdict.NOT_BETTER),
+    ]
+    pairs = [Pair(reward=0.0, verdict=one.verdict) for one in refinements]
+    queue.write_refinements(batch, refinements, pairs, [[], []], [[], []], target="soft")
+    ids, log_probs = (written["fields"][name].unbind() for name in ("refine_top_ids", "refine_top_log_probs"))
+    assert [tuple(row.shape) for row in ids] == [tuple(row.shape) for row in log_probs] == [(3, TOP_K), (1, TOP_K)]
+    assert ids[0][:, :2].tolist() == [[7, 8], [9, 0], [0, 0]]
+    chances = [[round(value, 4) for value in place] for place in log_probs[0].exp()[:, :2].tolist()]
+    assert chances == [[0.6065, 0.2231], [0.9048, 0.0], [0.0, 0.0]]
+    assert log_probs[0][:, 2:].exp().sum() == log_probs[1].exp().sum() == 0
 
 
 def test_the_policy_scores_a_refinement_in_its_whole_context() -> None:
