@@ -36,6 +36,12 @@ LORA = (
 )
 ARMS = {
     "none": ("without a refiner", ("constraint.mode=none",)),
+    "static_kl": (
+        "without a refiner, static KL in the loss",
+        ("constraint.mode=none", "actor_rollout_ref.actor.use_kl_loss=true"),
+    ),
+    "sft": ("sft, the default; solved responses are skipped", (SKIP, "constraint.mode=sft")),
+    "soft": ("the same with constraint.target=soft", (SKIP, "constraint.mode=sft", "constraint.target=soft")),
     "paper": ("penalty, all responses, after the rollout", ("refiner.skip_reward_at_least=null",)),
     "skip": ("+ solved responses are skipped", (SKIP,)),
     "cap": ("+ the worst response of each group only", (SKIP, CAP)),

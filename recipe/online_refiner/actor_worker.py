@@ -19,6 +19,8 @@ SCORED_COLUMNS = [
     *("refine_ids", "refine_mask", "refine_start", "refine_counterparts"),
 ]
 """What :meth:`ActorWorker.compute_refine_log_prob` reads."""
+IN_PLACE_COLUMNS = ["responses", "refine_start", "refine_in_place_prompt"]
+"""What :meth:`ActorWorker.compute_in_place_log_prob` reads."""
 
 
 def refined_sequences(data: TensorDict) -> TensorDict:
@@ -33,15 +35,31 @@ def refined_sequences(data: TensorDict) -> TensorDict:
         Jagged ``input_ids``, ``position_ids`` and ``loss_mask`` (B, context + u), and a' as ``responses`` (B, u), the
         only positions that an engine has to compute; with the same settings.
     """
-    rows = zip(contexts(data), data["refine_ids"].unbind(), data["refine_mask"].unbind(), strict=True)
-    ids, positions, masks = [], [], []
-    for before, refined, mask in rows:
-        context = before if mask.any() else refined.new_zeros(1)
-        ids.append(torch.cat([context, refined]))
-        positions.append(torch.arange(len(ids[-1]), device=refined.device))
-        masks.append(torch.cat([torch.zeros_like(context), mask]))
-    tensors = {"input_ids": jagged(ids), "position_ids": jagged(positions), "loss_mask": jagged(masks)}
-    return tu.get_tensordict({**tensors, "responses": data["refine_ids"]}, settings_of(data))
+    rows = zip(contexts(data), data["refine_mask"].unbind(), strict=True)
+    before = [context if mask.any() else mask.new_zeros(1) for context, mask in rows]
+    return sequences(before, data["refine_ids"], data["refine_mask"], settings_of(data))
+
+
+def in_place_sequences(data: TensorDict) -> TensorDict:
+    """Build the sequences (c, turn) in the same way, of B rows with IN_PLACE_COLUMNS; a session without a turn is one.
+
+    A row that is not scored has a c of one token, and what is computed of it is of no use.
+    """
+    turns = [
+        response[start:] if start < len(response) else response
+        for response, start in zip(data["responses"].unbind(), data["refine_start"].tolist(), strict=True)
+    ]
+    masks = jagged([torch.ones_like(turn) for turn in turns])
+    return sequences(list(data["refine_in_place_prompt"].unbind()), jagged(turns), masks, settings_of(data))
+
+
+def sequences(before: list[torch.Tensor], answers: torch.Tensor, masks: torch.Tensor, settings: dict) -> TensorDict:
+    """Return what verl's engines read of B sequences, each a context and an answer, with the mask of the answers."""
+    ids = [torch.cat(one) for one in zip(before, answers.unbind(), strict=True)]
+    positions = [torch.arange(len(row), device=row.device) for row in ids]
+    rows = [torch.cat([torch.zeros_like(one), mask]) for one, mask in zip(before, masks.unbind(), strict=True)]
+    tensors = {"input_ids": jagged(ids), "position_ids": jagged(positions), "loss_mask": jagged(rows)}
+    return tu.get_tensordict({**tensors, "responses": answers}, settings)
 
 
 def eq6_columns(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -109,3 +127,26 @@ class ActorWorker(DetachActorWorker):
             return None
         log_probs = response_from_nested(output["log_probs"], data["refine_mask"]).cpu()
         return tu.get_tensordict({"refine_log_probs": log_probs, **eq6_columns(data, log_probs)})
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def compute_in_place_log_prob(self, data: TensorDict) -> TensorDict | None:
+        """Compute log pi_0(a_t | c, a_<t) of the last turn of some responses: pi_0 is the policy without its adapter.
+
+        Args:
+            data: B rows with IN_PLACE_COLUMNS (``rows.py``).
+
+        Returns:
+            ``refine_in_place``, jagged (B, response length), 0 before the turn.
+        """
+        rows = in_place_sequences(data)
+        tu.assign_non_tensor(rows, calculate_entropy=False, compute_loss=False, no_lora_adapter=True)
+        output = self.actor.infer_batch(rows)
+        if output is None:
+            return None
+        turns = response_from_nested(output["log_probs"], rows["responses"]).cpu().float()
+        scores = [
+            response.new_zeros(len(response), dtype=torch.float32) for response in data["responses"].cpu().unbind()
+        ]
+        for row, turn in zip(scores, turns.unbind(), strict=True):
+            row[len(row) - len(turn) :] = turn
+        return tu.get_tensordict({"refine_in_place": jagged(scores)})

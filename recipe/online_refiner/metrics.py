@@ -71,8 +71,8 @@ MEANING = {
     "log pi_theta, mean; below 0 where pi_0 finds the response less likely",
     "constraint/in_place_largest": "share of the largest token in what a response is charged, mean over them; near 1: "
     "one token decides",
-    "constraint/in_place_agreement": "share of these tokens that pi_0 behind the better answer would choose as well "
-    "(more likely than not)",
+    "constraint/in_place_agreement": "share of these tokens about which pi_0 behind the better answer and the policy "
+    "agree: more likely than not for both, or for neither",
     "constraint/soft_share": "constraint.target=soft: share of the cross-entropy's target that is pi_0's distribution, "
     "mean over the tokens of used refinements; the rest is on the written token; 0 otherwise",
     "constraint/eta": "weight of the constraint in this step",
@@ -280,22 +280,24 @@ def divergence_metrics(state: StepState) -> dict[str, float]:
     }
 
 
-def in_place_metrics(charged: Tensor, reference_log_probs: Tensor, turn: Tensor) -> dict[str, float]:
+def in_place_metrics(charged: Tensor, reference_log_probs: Tensor, log_probs: Tensor, turn: Tensor) -> dict[str, float]:
     """Summarise how pi_0 has scored the turns of some responses.
 
     Args:
         charged: (B, T) from ``constraint.charge_in_place``.
         reference_log_probs: (B, T) under pi_0.
+        log_probs: (B, T) under the policy.
         turn: (B, T) the tokens that were scored.
     """
     mask, size = turn.bool(), charged.abs()
+    chosen = [of[mask].exp() > 0.5 for of in (reference_log_probs, log_probs)]
     num_tokens = int(mask.sum())
     return {
         "constraint/in_place_responses": len(charged),
         "constraint/in_place_tokens": num_tokens,
         "constraint/in_place_charge": float(charged.sum()) / num_tokens,
         "constraint/in_place_largest": float((size.amax(-1) / size.sum(-1).clamp(min=1e-8)).mean()),
-        "constraint/in_place_agreement": float((reference_log_probs[mask].exp() > 0.5).float().mean()),
+        "constraint/in_place_agreement": float((chosen[0] == chosen[1]).float().mean()),
     }
 
 

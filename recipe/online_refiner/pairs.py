@@ -178,6 +178,8 @@ class Refinement(Request):
     """r(s0, a') of the session with a' as its last turn; None unless scored."""
     in_place: list[float] = field(default_factory=list)
     """(turn length,) log pi_0 of the turn behind a prompt with the better answer; empty where it was not scored."""
+    in_place_prompt: list[int] = field(default_factory=list)
+    """That prompt, where the actor scores the turn without its adapter (``refiner.placement=shared``)."""
     top: list[dict[int, float]] = field(default_factory=list)
     """(u,) log pi_0 of the likeliest tokens at each token of a' but its end, by id; empty where it was not asked."""
 

@@ -136,6 +136,9 @@ class Refiner:
         prompt_ids = await self._on_thread(self._encode_in_place, self.in_place.prompt, rollout, sibling, result)
         if prompt_ids is None or len(prompt_ids) + len(rollout.turn_ids) >= self.max_model_len:
             return []
+        if self.config.placement == "shared":  # vLLM gives no log-probs of a prompt beside adapters
+            result.in_place_prompt = prompt_ids
+            return []
         result.num_prompt_tokens += len(prompt_ids) + len(rollout.turn_ids)
         return await log_probs_in_time(self.client, prompt_ids, rollout.turn_ids) or []
 

@@ -158,7 +158,7 @@ class RefineWorker:
             num_compared_tokens=min(len(rollout.turn_ids), len(ids)) - kept if acts else 0,
             is_verbatim=verdict.is_scored and ids == rollout.turn_ids,
             edit_distance=Levenshtein.distance(rollout.turn_ids, ids) if is_measured else None,
-            is_scored_in_place=bool(refinement.in_place),
+            is_scored_in_place=bool(refinement.in_place or refinement.in_place_prompt),
             soft_mass=sum(math.exp(log_prob) for one in refinement.top for log_prob in one.values()),
             detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],
             started_at=started_at,

@@ -5,7 +5,8 @@ lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_we
 cross-entropy) jagged float32 (B, u), ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
 ``refine_used`` and ``refine_start`` (where the refined turn begins in the response) int64 (B,); a row without a
 refinement has u = 1 and masks 0. In place also ``refine_in_place`` jagged float32 (B, response length): log pi_0 of the
-turn behind the better answer. With ``constraint.target=soft`` also pi_0's likeliest tokens at each token of a',
+turn behind the better answer; and ``refine_in_place_prompt`` jagged int64 (B, c): that prompt, where the actor computes
+it. With ``constraint.target=soft`` also pi_0's likeliest tokens at each token of a',
 ``refine_top_ids`` jagged int32 and ``refine_top_log_probs`` jagged float32 (B, u, TOP_K). On some rows only, and read
 on those only: jagged float32 ``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length), ``refine_nll``
 and ``refine_divergence`` (B,), by the actor; and ``kl_ref_log_prob`` (B, response length), by the refine workers.
@@ -155,6 +156,7 @@ def write_refinements(
         for row, pair, refinement in zip(scores, pairs, refinements, strict=True):
             row[pair.start : pair.start + len(refinement.in_place)] = torch.tensor(refinement.in_place)
         fields["refine_in_place"] = jagged(scores)
+        fields["refine_in_place_prompt"] = jagged([torch.tensor(one.in_place_prompt or [0]) for one in refinements])
     if target == "soft":
         top = [padded_top(refinement.top, len(a)) for refinement, a in zip(refinements, ids, strict=True)]
         fields["refine_top_ids"], fields["refine_top_log_probs"] = map(jagged, map(list, zip(*top, strict=True)))

@@ -13,7 +13,7 @@ from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
 from recipe.online_refiner import metrics as metric_names
 from recipe.online_refiner import rows as queue
-from recipe.online_refiner.actor_worker import SCORED_COLUMNS
+from recipe.online_refiner.actor_worker import IN_PLACE_COLUMNS, SCORED_COLUMNS
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, RefinementConfig
 from recipe.online_refiner.constraint import IN_ADVANTAGES, IN_REWARDS, Charges, charge_in_place, make_eta, since
 from recipe.online_refiner.megatron import rows_multiple
@@ -114,17 +114,7 @@ class Stages:
         state.eta = self._eta.at(state.step)
         state.metrics["constraint/eta"] = state.eta
         if wanted:
-            rollout = self._config.actor_rollout_ref.rollout
-            size = None if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu
-            rows = queue.select(
-                batch,
-                wanted,
-                num_chunks=max(actor._dispatch_info["actor"]) + 1,  # as verl's _balance_batch counts ranks
-                multiple=rows_multiple(self._config.actor_rollout_ref.actor.get("megatron") or {}, size),
-                fields=SCORED_COLUMNS,
-            )
-            rows.extra_info = {"temperature": rollout.temperature}
-            actor.compute_refine_log_prob(rows)
+            actor.compute_refine_log_prob(self._for_actor(batch, wanted, actor, SCORED_COLUMNS))
             sums = queue.read(queue.rows_of(batch, wanted), "refine_nll", "refine_divergence")
             for row, nll, divergence in zip(
                 wanted, sums["refine_nll"].tolist(), sums["refine_divergence"].tolist(), strict=True
@@ -137,14 +127,28 @@ class Stages:
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
             self._eta.observe(state.divergence_per_token)
-        if constraint.is_in_place:
-            self._charge_in_place(batch, state)
+        scored = [row for row, pair in state.pairs.items() if pair.is_scored_in_place]
+        if scored and constraint.target == "in_place" and self._blocks.is_shared:
+            actor.compute_in_place_log_prob(self._for_actor(batch, scored, actor, IN_PLACE_COLUMNS))
+        if scored:
+            self._charge_in_place(batch, state, scored)
 
-    def _charge_in_place(self, batch: KVBatchMeta, state: StepState) -> None:
+    def _for_actor(self, batch: KVBatchMeta, wanted: list[int], actor: Any, fields: list[str]) -> KVBatchMeta:
+        """Return these rows, and as many others as the actor's ranks and micro-batches need."""
+        rollout = self._config.actor_rollout_ref.rollout
+        size = None if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu
+        rows = queue.select(
+            batch,
+            wanted,
+            num_chunks=max(actor._dispatch_info["actor"]) + 1,  # as verl's _balance_batch counts ranks
+            multiple=rows_multiple(self._config.actor_rollout_ref.actor.get("megatron") or {}, size),
+            fields=fields,
+        )
+        rows.extra_info = {"temperature": rollout.temperature}
+        return rows
+
+    def _charge_in_place(self, batch: KVBatchMeta, state: StepState, rows: list[int]) -> None:
         """Write what the tokens of some turns are charged, from the log-probs that verl has just computed."""
-        rows = [row for row, pair in state.pairs.items() if pair.is_scored_in_place]
-        if not rows:
-            return
         some, constraint = queue.rows_of(batch, rows), self._blocks.constraint
         data = queue.read_padded(some, "refine_in_place", "old_log_probs", "response_mask")
         turn = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
@@ -156,7 +160,9 @@ class Stages:
                 turn=turn,
                 clip=constraint.in_place_clip,
             )
-            state.metrics.update(metric_names.in_place_metrics(charged, data["refine_in_place"], turn))
+            state.metrics.update(
+                metric_names.in_place_metrics(charged, data["refine_in_place"], data["old_log_probs"], turn)
+            )
         queue.write_column(some, "refine_charged", charged)
         for row, cost, length in zip(rows, (-charged.sum(-1)).tolist(), turn.sum(-1).tolist(), strict=True):
             state.pairs[row].divergence, state.pairs[row].num_compared_tokens = cost, length

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from recipe.lab import findings, metrics
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-ARMS = {"sft": "with the refiner", "none": "no constraint", "kl_in_loss": "static KL"}
+ARMS = {"sft": "sft (with the refiner)", "none": "no constraint", "kl_in_loss": "static KL"}
 PANELS = {
     "val-core/mini_apps/acc/mean@4": ("held-out problems solved (mean and range of 6 runs)", tuple(ARMS)),
     "refiner/improvement_ratio": ("share of responses that a refinement beats", ("sft",)),

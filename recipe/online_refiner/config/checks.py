@@ -133,7 +133,7 @@ def target_goes_with_the_rest(run: Run) -> str | None:
         if changed:
             return f"{changed[0]} is for constraint.target=in_place; set that, or leave it out"
     said = f"constraint.target={constraint.target}"
-    if constraint.asks_log_probs and run.blocks.is_shared:
+    if constraint.target == "soft" and constraint.asks_log_probs and run.blocks.is_shared:
         return (
             f"{said}: vLLM gives no log-probs of a prompt beside adapters; set refiner.placement to colocated or "
             "dedicated"
@@ -506,10 +506,15 @@ def refiner_has_an_engine(run: Run) -> str | None:
 
 
 @rule("config")
-def kl_is_measured_at_the_rollouts_temperature(run: Run) -> str | None:
-    """Replicas measure the KL only at rollout temperature 1."""
-    temperature = run.config.actor_rollout_ref.rollout.temperature
-    if not run.blocks.measures_kl or temperature == 1:
+def reference_log_probs_are_at_temperature_1(run: Run) -> str | None:
+    """Replicas give log-probs only at temperature 1, so rollouts that are compared with them are at 1."""
+    temperature, blocks = run.config.actor_rollout_ref.rollout.temperature, run.blocks
+    if temperature != 1 and blocks.constraint.asks_log_probs and not blocks.is_shared:
+        return (
+            f"actor_rollout_ref.rollout.temperature={temperature}, but constraint.target={blocks.constraint.target} "
+            "compares log-probs with the refiner's, which are at 1: set the temperature to 1"
+        )
+    if not blocks.measures_kl or temperature == 1:
         return None
     return (
         f"actor_rollout_ref.rollout.temperature={temperature}, but the refiner's replicas measure the KL to the "

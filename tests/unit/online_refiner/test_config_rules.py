@@ -183,7 +183,6 @@ MISTAKES = {
         ((PENALTY, *IN_PLACE, *FAILED), "constraint.mode=sft"),
         ((PENALTY, *IN_PLACE, *FAILED), "constraint.target=rewrite"),
         ((PENALTY, *IN_PLACE, *FAILED), "refiner.skip_reward_at_least=null"),
-        ((PENALTY, *SHARED), IN_PLACE[0]),
         *((added, SOFT) for added in ((PENALTY,), SHARED, (f"{MODEL}.use_fused_kernels=true",))),
     ],
     "penalty-has-a-meaning": [
@@ -231,8 +230,8 @@ MISTAKES = {
         ((NONE, f"{ROLLOUT}.name=trtllm"), TRACKED),
         ((), f"{ROLLOUT}.name=sglang"),
     ],
-    "kl-is-measured-at-the-rollouts-temperature": [
-        ((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), TRACKED)
+    "reference-log-probs-are-at-temperature-1": [
+        *(((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), key) for key in (TRACKED, SOFT, *IN_PLACE)),
     ],
     "agent-loops-have-one-manager": [(DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager")],
     "trainer-is-extended": [((), "trainer.v1.trainer_mode=moon"), ((), "trainer.use_v1=false")],
