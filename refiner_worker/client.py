@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError
@@ -18,6 +19,8 @@ PING_TIMEOUT_S = 30.0
 MAX_REQUESTS_IN_FLIGHT = 256
 """Requests that may be under way at once, per replica; more wait. Ray lets a server have 1,000 calls at a time, and an
 asynchronous trainer's may be of two steps."""
+Top = tuple[np.ndarray, np.ndarray]
+"""The likeliest tokens at each place of a text, ids int32 and log-probs float32, (number of tokens, k) each."""
 DEATHS = (RayActorError, OutOfMemoryError)
 """What a call raises whose process died; Ray's own guard of a node's memory has an error of its own."""
 
@@ -95,21 +98,30 @@ class RefinerClient:
         Raises:
             RefinerRequestError: If no replica could answer.
         """
-        return [next(iter(one.values())) for one in await self.top_log_probs(prompt_ids, response_ids, 0)]
+        log_probs = await self._of_prompt(prompt_ids, response_ids, 0, "prompt_logprobs")
+        return [entry[0] for entry in log_probs[0]]
 
-    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int) -> list[dict[int, float]]:
-        """Return log pi_0 of the k likeliest tokens at each place of a response, by id; with k = 0 of its own token.
+    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int) -> Top:
+        """Return the k likeliest tokens at each place of a response, with log pi_0 of each, at temperature 1.
 
         Raises:
             RefinerRequestError: If no replica could answer.
         """
+        ids, log_probs = await self._of_prompt(prompt_ids, response_ids, k, "prompt_ids", "prompt_logprobs")
+        return np.array(ids, dtype=np.int32).reshape(-1, k), np.array(log_probs, dtype=np.float32).reshape(-1, k)
+
+    async def _of_prompt(
+        self, prompt_ids: list[int], response_ids: list[int], k: int, *names: str
+    ) -> list[list[list[Any]]]:
+        """Return what verl's server says of each place of a response: its k likeliest tokens, or with 0 its own."""
         # Greedy, as the refinements beside it: vLLM's drafts are verified differently in a batch that also samples.
         params = {"max_tokens": 1, "prompt_logprobs": k, "temperature": 0.0}
-        output = await self._request(prompt_ids + response_ids, params)
+        said = (await self._request(prompt_ids + response_ids, params)).extra_fields
+        if not said.keys() >= set(names):  # an aborted request has none
+            raise RefinerRequestError("the request was aborted")
         # Entry t is of token t + 1: verl shifts them left by one.
         places = slice(len(prompt_ids) - 1, len(prompt_ids) + len(response_ids) - 1)
-        found = (output.extra_fields[name][places] for name in ("prompt_ids", "prompt_logprobs"))
-        return [dict(zip(*of_token, strict=True)) for of_token in zip(*found, strict=True)]
+        return [said[name][places] for name in names]
 
     def abort_requests(self) -> None:
         """End the requests of a dead process that had this client: they would be written to their last token."""

@@ -84,12 +84,12 @@ def score_response(
         return replace(score, feedback=feedback(problem, score.outcome, [], "", ""))
     verdicts: list[Verdict] = []
     detail = said = ""
-    for index, (verdict, seen) in enumerate(run_tests(problem, code, limits, sandbox)):
+    for number, (verdict, seen) in enumerate(run_tests(problem, code, limits, sandbox), 1):
         verdicts.append(verdict)
         if verdict is not Verdict.PASSED and not detail:
-            detail = f"test {index}: {seen}"
+            detail = f"test {number}: {seen}"
         if verdict not in (Verdict.PASSED, Verdict.WRONG):
-            detail, said = f"test {index}: {seen}", seen
+            detail, said = f"test {number}: {seen}", seen
             break
     score = score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
     passed = [verdict is Verdict.PASSED for verdict in verdicts]

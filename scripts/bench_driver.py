@@ -47,8 +47,7 @@ class Echo:
     async def generate(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> SimpleNamespace:
         """Repeat."""
         if "prompt_logprobs" in sampling_params:
-            of_prompt = {"prompt_ids": [[0]] * len(prompt_ids), "prompt_logprobs": [[-0.5]] * len(prompt_ids)}
-            return SimpleNamespace(token_ids=[0], extra_fields=of_prompt)
+            return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": [[-0.5]] * len(prompt_ids)})
         middle = len(prompt_ids) // 2  # of the response that it is asked to refine
         half = sampling_params["max_tokens"] * 45 // 100
         return SimpleNamespace(token_ids=prompt_ids[middle - half : middle + half] + [self.eos], extra_fields={})

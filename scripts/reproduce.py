@@ -1,7 +1,7 @@
 """Run a table or figure of the paper, all arms and seeds, and put what comes of it beside the paper's numbers.
 
-    python scripts/reproduce.py {table2_dialogue,table2_apps,table3,figure7} [--seeds 1 2 3] [--arms NAME ...]
-        [--steps N] [--parallel 1] [--report] [--output runs/reproduce] [OVERRIDE...]
+    python scripts/reproduce.py {table2_dialogue,table2_apps,table3,figure7} [OVERRIDE...] [--seeds 1 2 3]
+        [--arms NAME ...] [--steps N] [--parallel 1] [--report] [--output runs/reproduce]
 
 Each run is the main job with one preset and seed, in a folder of its own. What is complete is not run again, and what
 was cut off goes on from its last checkpoint: the same command continues after any interruption. The paper's method is a

@@ -11,7 +11,10 @@ from recipe.online_refiner.task_runner import OnlineRefinerTaskRunner
 @hydra.main(config_path=".", config_name="recipe", version_base=None)
 def main(config: DictConfig) -> None:
     """Check, then train."""
-    print(prepare(config))
+    try:
+        print(prepare(config))
+    except ValueError as error:  # it says what to set
+        raise SystemExit(f"error: {error}") from None
     if not config.dry_run:
         run_ppo(config, task_runner_class=OnlineRefinerTaskRunner)
 

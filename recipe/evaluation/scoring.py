@@ -70,7 +70,7 @@ def score_sample(sample: Sample, *, sandbox: Sandbox, limits: Limits) -> Result:
     tests = run_tests(problem, program, limits, sandbox, until_wrong=True)
     for index, (verdict, seen) in enumerate(tests):
         if verdict is not Verdict.PASSED:
-            return result(verdict, index, f"test {index}: {seen}")
+            return result(verdict, index, f"test {index + 1}: {seen}")
     return result(Verdict.PASSED, problem.num_tests)
 
 

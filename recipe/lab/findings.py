@@ -87,7 +87,7 @@ def page(rules: Protocol, path: Path) -> str:
     """Return all that the page has of an experiment, from its protocol's file and the metrics beside that."""
     is_done = {
         "calibrate": bool(rules.learning_rates) and rules.learning_rate is not None,
-        "tune": rules.weights is not None,
+        "tune": rules.is_tuned,
     }
     parts = [
         chosen(rules, phase, metrics.read(metrics.path_of(path, phase))) for phase, is_one in is_done.items() if is_one

@@ -46,7 +46,8 @@ class Protocol:
     )
     """Weights of each method, as many for every one."""
     weights: dict[str, float] | None = None
-    """Of each method, the one with the best mean outcome of the tuning seeds; of equals the smaller one."""
+    """Of each method, the one with the best mean outcome of the tuning seeds; of equals the smaller one. A method that
+    is not tried keeps its own."""
     seeds: dict[str, list[int]] = field(default_factory=lambda: {"dapo": [1, 2, 3, 4, 5, 6], "ppo": [1, 2, 3, 4]})
     few_seeds: dict[str, int] = field(default_factory=lambda: {"sft_rescue": 3})
     """Arms beside the question, with so many of the seeds."""
@@ -57,6 +58,11 @@ class Protocol:
     """Differences of mean outcomes that are tested, the p-values corrected together (Holm). Not chosen yet: of the best
     dynamic constraint and the best static KL in tuning, of sft with its gate and without, of the best dynamic one and
     none."""
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the weights of all methods are chosen."""
+        return self.weights is not None and self.tried.keys() <= self.weights.keys()
 
     def runs(self, phase: str) -> Iterator[tuple[str, Overrides]]:
         """Yield the name and the overrides of each run of a phase, seed by seed.
@@ -69,9 +75,9 @@ class Protocol:
         if phase != "final":
             yield from ((name, overrides) for _, _, name, overrides in self._tried(phase) if overrides)
             return
-        if self.weights is None:
-            raise ValueError("the protocol has no weights: run tune first")
-        every = arms(self.weights)
+        if not self.is_tuned:
+            raise ValueError("the protocol has no weights of what it tries: run tune first")
+        every = arms(self.weights or {})
         for algorithm, seeds in self.seeds.items():
             for place, seed in enumerate(seeds):
                 for name in self.arms[algorithm] or ():
@@ -143,7 +149,9 @@ class Protocol:
             for weight, names in sorted(by_weight.items()):
                 mean = self.mean_outcome(found, names)
                 best[name] = max(best.get(name, (mean, weight)), (mean, weight), key=lambda those: those[0])
-        self.weights = {name: weight for name, (_, weight) in best.items()}
+        self.weights = {**(self.weights or {}), **{name: weight for name, (_, weight) in best.items()}}
+        if self.contrasts and all(self.arms.values()):
+            return
         ranking = sorted(best, key=lambda name: -best[name][0])
         static = next(name for name in ranking if name in STATIC)
         dynamic = [name for name in ranking if name not in STATIC]

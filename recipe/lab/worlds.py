@@ -5,7 +5,6 @@ goes through the functions of a real step: alignment, charge, credit, refined ro
 """
 
 import itertools
-import math
 import random
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from recipe.online_refiner import constraint as eq6
 from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.loss import ABSENT, TOP_K, append_refined_rows, jagged, refined_loss
 from recipe.online_refiner.rows import padded_top
+from refiner_worker.client import Top
 
 EOS, NUM_TOKENS, MAX_LENGTH, NUM_FEATURES = 0, 4, 4, 12
 PROMPT = [1]
@@ -89,15 +89,15 @@ class World:
         chances = log_probs.detach().sum(-1).exp() * torch.tensor(self.accepted)
         return 0.5 * chances @ ((log_probs - self.reference_log_probs()) ** 2).sum(-1)
 
-    def top(self) -> list[list[dict[int, float]]]:
-        """Return log pi_0 of the two likeliest tokens at each token of every response, when pi_0 writes it.
+    def top(self) -> list[Top]:
+        """Return pi_0's two likeliest tokens at each token of every response but its last, when pi_0 writes it.
 
         Half of it is the first policy, half is sure of the token that is there.
         """
         table = (self.features @ self.parameters).softmax(-1)[STATE_OF]
         values, ids = (0.5 * torch.nn.functional.one_hot(IDS, NUM_TOKENS) + 0.5 * table).log().topk(2)
-        rows = zip(ids.tolist(), values.tolist(), LENGTHS.tolist(), strict=True)
-        return [[dict(zip(*of, strict=True)) for of in zip(row[:n], logs[:n], strict=True)] for row, logs, n in rows]
+        rows = zip(ids.int().numpy(), values.numpy(), LENGTHS - 1, strict=True)
+        return [(row[:length], log_probs[:length]) for row, log_probs, length in rows]
 
     def soft_loss(self, parameters: Tensor) -> Tensor:
         """Return the mean cross-entropy of a' against pi_0's two likeliest tokens at each of its tokens.
@@ -108,9 +108,9 @@ class World:
         chances = self.log_probs(parameters).detach().sum(-1).exp()
         for chance, answer, keep in zip(chances, self.refined, self.accepted, strict=True):
             for place, token in enumerate(RESPONSES[answer] if keep else ()):
-                target = torch.zeros(NUM_TOKENS)
-                for likely, log_prob in top[answer][place].items() if place < len(RESPONSES[answer]) - 1 else ():
-                    target[likely] = math.exp(log_prob)
+                target, (ids, log_probs) = torch.zeros(NUM_TOKENS), top[answer]
+                if place < len(ids):
+                    target[torch.tensor(ids[place]).long()] = torch.tensor(log_probs[place]).exp()
                 target[token] += 1 - target.sum()
                 total = total - chance * target @ table[STATE_OF[answer, place]]
         return total
@@ -243,7 +243,7 @@ def _rows(
         of_pairs = zip(pairs, answers, weights, strict=True)
         weights = [torch.tensor(eq6.times_charged(pair, len(b))) * weight for pair, b, weight in of_pairs]
     top = world.top()
-    tops = zip(*(padded_top(top[index][:-1], len(RESPONSES[index])) for index in world.refined), strict=True)
+    tops = zip(*(padded_top(top[index], len(RESPONSES[index])) for index in world.refined), strict=True)
     soft = dict(zip(("refine_top_ids", "refine_top_log_probs"), map(jagged, map(list, tops)), strict=True))
     sequences = [torch.tensor([*PROMPT, *response]) for response in RESPONSES]
     return {

@@ -144,9 +144,7 @@ class ActorWorker(DetachActorWorker):
         if output is None:
             return None
         turns = response_from_nested(output["log_probs"], rows["responses"]).cpu().float()
-        scores = [
-            response.new_zeros(len(response), dtype=torch.float32) for response in data["responses"].cpu().unbind()
-        ]
+        scores = [torch.zeros(length) for length in data["responses"].offsets().diff().tolist()]
         for row, turn in zip(scores, turns.unbind(), strict=True):
             row[len(row) - len(turn) :] = turn
         return tu.get_tensordict({"refine_in_place": jagged(scores)})

@@ -43,8 +43,6 @@ Loss = tuple[Tensor, dict[str, Any]]
 
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
-
-
 TOP_K = 16
 """So many of pi_0's likeliest tokens are known at a token (``constraint.target=soft``); vLLM gives 20 at most."""
 ABSENT = -1e4

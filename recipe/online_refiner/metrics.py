@@ -5,11 +5,10 @@ verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its 
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 from torch import Tensor
 
 from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, group_of
@@ -25,7 +24,6 @@ MOMENTS = {
 
 EXTRA = "reward/extra/"
 """Prefix of what a reward function says beside the reward: the mean over the rollouts of each number."""
-MAX_TRUNCATED = 0.2
 
 MEANING = {
     "reward/mean": "task reward, mean over all responses; verl's critic/score/mean leaves out the groups that "
@@ -78,7 +76,7 @@ MEANING = {
     "constraint/eta": "weight of the constraint in this step",
     "actor/sft_cross_entropy": "modes sft and lagrangian: weighted cross-entropy in the loss, divided as "
     "constraint.sft_normaliser says (accepted: nats per token), mean over mini-batches with accepted refinements; 0 if "
-    "none",
+    "none; with constraint.target=soft less the entropy of pi_0's distribution in the target",
     "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
     "not a number (null in metrics.jsonl) where no replica answered",
     "tokens/rollout": "tokens of the responses, the output of tools included",
@@ -106,6 +104,11 @@ def _rows(state: StepState) -> float:
     return len(state.pairs)
 
 
+def num_learned_tokens(state: StepState) -> int:
+    """Return the tokens of used refinements that the refiner has written itself."""
+    return sum(pair.num_refined_tokens - pair.num_kept_tokens for pair in state.pairs.values() if pair.is_used)
+
+
 WEIGHTS: dict[str, Callable[[StepState], float]] = {
     **dict.fromkeys(
         [
@@ -128,9 +131,7 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
         pair.num_refined_tokens for pair in state.pairs.values() if pair.nll is not None and pair.is_accepted
     ),
     "constraint/penalty": lambda state: state.metrics["tokens/rollout"],
-    "constraint/soft_share": lambda state: sum(
-        pair.num_refined_tokens for pair in state.pairs.values() if pair.is_used
-    ),
+    "constraint/soft_share": lambda state: num_learned_tokens(state),
     "constraint/in_place_largest": lambda state: state.metrics["constraint/in_place_responses"],
     **dict.fromkeys(
         ["constraint/in_place_charge", "constraint/in_place_agreement"],
@@ -230,7 +231,6 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     verdicts = [pair.verdict for pair in pairs]
     gains = [pair.refined_reward - pair.reward for pair in pairs if pair.is_accepted]
     distances = [pair.edit_distance for pair in pairs if pair.edit_distance is not None]
-    num_used_tokens = sum(pair.num_refined_tokens for pair in pairs if pair.is_used)
     latencies = [pair.latency_s for pair in pairs if pair.latency_s is not None]
     median_s, late_s = np.percentile(latencies, [50, 95]) if latencies else (0.0, 0.0)
     return {
@@ -246,7 +246,7 @@ def refine_metrics(state: StepState) -> dict[str, float]:
         "refiner/num_retries": sum(pair.num_retries for pair in pairs),
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},
         **{f"refiner/failed/{reason}": verdicts.count(reason) for reason in FAILURES},
-        "constraint/soft_share": sum(pair.soft_mass for pair in pairs) / max(1, num_used_tokens),
+        "constraint/soft_share": sum(pair.soft_mass for pair in pairs) / max(1, num_learned_tokens(state)),
         "tokens/refine_prompt": sum(pair.num_prompt_tokens for pair in pairs),
         "tokens/refine": sum(pair.num_generated_tokens for pair in pairs),
         "tokens/refine_kept": sum(pair.num_kept_tokens for pair in pairs),
@@ -320,42 +320,3 @@ def kl_to_reference(*, log_probs: Tensor, ref_log_probs: Tensor, response_mask: 
         return math.nan
     difference = (ref_log_probs - log_probs)[mask].double()
     return float((difference.expm1() - difference).mean())
-
-
-def advice(steps: Iterable[dict[str, Any]], config: DictConfig) -> list[str]:
-    """Return lines on refinements that were cut, and on what never happened, from a run's metrics."""
-    refined = [step for step in steps if step["refiner/num_attempted"]]
-    if not refined:
-        return []
-    share = sum(step["refiner/failed/truncated"] for step in refined) / sum(
-        step["refiner/num_attempted"] for step in refined
-    )
-    line = f"refinements cut by refiner.response_length: {share:.0%}"
-    if share > MAX_TRUNCATED:
-        line += (
-            ". They are lost: raise it (it may exceed data.max_response_length), or choose a refiner.template that "
-            "asks for less or says where an answer ends ({% set stop = ... %})"
-        )
-    return [line, *_never(refined, config)]
-
-
-def _never(steps: Sequence[dict[str, Any]], config: DictConfig) -> Iterator[str]:
-    """Yield what a run was told to do with the highest rewards, or with equal ones, if there were none in any step."""
-
-    def total(*names: str) -> float:
-        return sum(step.get(name) or 0.0 for step in steps for name in names)
-
-    most, groups = config.refiner.skip_reward_at_least, config.algorithm.get("filter_groups")
-    if most is not None and not total("refiner/skipped/max_reward", "refiner/num_own"):
-        yield (
-            f"no response reached refiner.skip_reward_at_least={most}: nothing was solved, or the reward is shaped (by "
-            "length, for one) and stays below; set it to the least that a solved response gets"
-        )
-    waits = ["constraint.rescue_dead_groups=true"] if config.constraint.rescue_dead_groups else []
-    if groups and groups.enable and groups.metric == "reward":
-        waits.append("algorithm.filter_groups.metric=reward")
-    if waits and not total("reward/zero_std_groups", "training/filter_groups/evicted_samples"):
-        yield (
-            f"no group was ever dead (equal rewards), so that {' and '.join(waits)} did nothing: a shaped reward "
-            "differs within groups that all failed; take the shaping out of it, or filter by what says what is solved"
-        )

@@ -3,7 +3,10 @@
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from refiner_worker.client import Top
 
 
 class Verdict(StrEnum):
@@ -180,8 +183,8 @@ class Refinement(Request):
     """(turn length,) log pi_0 of the turn behind a prompt with the better answer; empty where it was not scored."""
     in_place_prompt: list[int] = field(default_factory=list)
     """That prompt, where the actor scores the turn without its adapter (``refiner.placement=shared``)."""
-    top: list[dict[int, float]] = field(default_factory=list)
-    """(u,) log pi_0 of the likeliest tokens at each token of a' but its end, by id; empty where it was not asked."""
+    top: "Top | None" = None
+    """pi_0's likeliest tokens at each token of a' but its end; None where it was not asked, or no replica told."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -28,6 +28,8 @@ class Plan:
     """What holds a prompt and a response."""
     max_positions: int
     """What the reference model can read."""
+    in_place_tokens: int
+    """Of the longest prompt with the longest response behind it that is scored in place; 0: none is."""
     refiner_model: DictConfig
     """verl's model block for its replicas."""
     refiner_rollout: DictConfig
@@ -63,6 +65,7 @@ class Plan:
             scored_by=next((key for key, is_set in scorers.items() if is_set), ""),
             scored_tokens=blocks.refiner.response_length if blocks.refines else 0,
             learned_tokens=blocks.refiner.response_length if blocks.constraint.imitates else 0,
+            learns_distributions=blocks.constraint.target == "soft" and blocks.constraint.imitates,
             has_critic=config.algorithm.adv_estimator in CRITIC_ESTIMATORS,
             has_reference=blocks.has_reference_worker,
         )
@@ -125,11 +128,13 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)
-    needed = prompt.max_tokens(*lengths) + refiner.response_length
+    needed, in_place_tokens = prompt.max_tokens(*lengths) + refiner.response_length, 0
     if blocks.constraint.target == "in_place":
         longest = max(refiner.response_length, lengths[1])
         in_place = InPlacePrompt(refiner.in_place_template_path(), tokenizer, settings, longest)
-        needed = max(needed, in_place.max_tokens(lengths[0]) + lengths[1] + 1)
+        in_place_tokens = in_place.max_tokens(lengths[0]) + lengths[1]
+        if not blocks.is_shared:  # there the actor reads them
+            needed = max(needed, in_place_tokens + 1)
     max_model_len = refiner.max_model_len or min(needed, max_positions)
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
@@ -138,6 +143,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         max_model_len=max_model_len,
         least_model_len=sum(lengths) + 1,
         max_positions=max_positions,
+        in_place_tokens=in_place_tokens,
         refiner_model=model,
         refiner_rollout=rollout,
         replica_size=replica_size(rollout),
@@ -162,7 +168,7 @@ def _gpu_memory(config: DictConfig, blocks: RefinementConfig) -> float | None:
 
 
 def _describe_constraint(constraint: ConstraintConfig) -> str:
-    return f"mode {constraint.mode}" + (f", target {constraint.target}" if constraint.is_in_place else "")
+    return f"mode {constraint.mode}" + (f", target {constraint.target}" if constraint.target != "rewrite" else "")
 
 
 def _describe_rollout(config: DictConfig, num_training_gpus: int) -> str:

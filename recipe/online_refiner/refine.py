@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # it imports openai
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
 """Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
 
-Scored = TypeVar("Scored", float, dict[int, float])
+Scored = TypeVar("Scored")
 MAX_CHARACTERS = 32
 """Of a token: a longer text is not even encoded."""
 
@@ -177,7 +177,7 @@ class Refiner:
         if self.constraint.target == "soft" and is_used(result.verdict, self.constraint):
             before, written = prompt_ids[: len(prompt_ids) - num_kept], result.token_ids[:-1]
             result.num_prompt_tokens += len(before) + len(written)
-            result.top = await in_time(self.client, self.client.top_log_probs(before, written, TOP_K)) or []
+            result.top = await in_time(self.client, self.client.top_log_probs, before, written, TOP_K)
         return result
 
     async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int, int]:
@@ -336,13 +336,13 @@ async def reference_log_probs(client: RefinerClient, rollout: Rollout) -> list[f
 
 async def log_probs_in_time(client: RefinerClient, prompt_ids: list[int], token_ids: list[int]) -> list[float] | None:
     """Return log pi_0 of tokens after a prompt, (number of tokens,); None if no replica answered in time."""
-    return await in_time(client, client.log_probs(prompt_ids, token_ids))
+    return await in_time(client, client.log_probs, prompt_ids, token_ids)
 
 
-async def in_time(client: RefinerClient, request: Coroutine[Any, Any, list[Scored]]) -> list[Scored] | None:
+async def in_time(client: RefinerClient, ask: Callable[..., Awaitable[Scored]], *arguments: Any) -> Scored | None:
     """Return what a request for log-probs brings; None if no replica answered in time."""
     try:
         async with client.slot():
-            return await asyncio.wait_for(request, client.config.request_timeout_s)
+            return await asyncio.wait_for(ask(*arguments), client.config.request_timeout_s)
     except (TimeoutError, RefinerRequestError):
         return None

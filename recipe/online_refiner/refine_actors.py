@@ -8,7 +8,6 @@ streaming run does the same for a group as soon as it is complete (``streaming.p
 import asyncio
 import hashlib
 import logging
-import math
 import random
 import time
 from collections import defaultdict
@@ -159,7 +158,7 @@ class RefineWorker:
             is_verbatim=verdict.is_scored and ids == rollout.turn_ids,
             edit_distance=Levenshtein.distance(rollout.turn_ids, ids) if is_measured else None,
             is_scored_in_place=bool(refinement.in_place or refinement.in_place_prompt),
-            soft_mass=sum(math.exp(log_prob) for one in refinement.top for log_prob in one.values()),
+            soft_mass=0.0 if refinement.top is None else float(np.exp(refinement.top[1][kept:]).sum()),
             detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],
             started_at=started_at,
             refined_at=time.time(),

@@ -6,8 +6,8 @@ cross-entropy) jagged float32 (B, u), ``refine_counterparts`` (c(t) of Eq. 6) ja
 ``refine_used`` and ``refine_start`` (where the refined turn begins in the response) int64 (B,); a row without a
 refinement has u = 1 and masks 0. In place also ``refine_in_place`` jagged float32 (B, response length): log pi_0 of the
 turn behind the better answer; and ``refine_in_place_prompt`` jagged int64 (B, c): that prompt, where the actor computes
-it. With ``constraint.target=soft`` also pi_0's likeliest tokens at each token of a',
-``refine_top_ids`` jagged int32 and ``refine_top_log_probs`` jagged float32 (B, u, TOP_K). On some rows only, and read
+it. With ``constraint.target=soft`` also pi_0's likeliest tokens at each token of a', ``refine_top_ids`` jagged int32
+and ``refine_top_log_probs`` jagged float32 (B, u, TOP_K), u = 1 in a row that is not used. On some rows only, and read
 on those only: jagged float32 ``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length), ``refine_nll``
 and ``refine_divergence`` (B,), by the actor; and ``kl_ref_log_prob`` (B, response length), by the refine workers.
 
@@ -30,6 +30,7 @@ from recipe.online_refiner.config.fields import Target
 from recipe.online_refiner.constraint import NONE
 from recipe.online_refiner.loss import ABSENT, TOP_K, jagged
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, group_of, last_turn
+from refiner_worker.client import Top
 from refiner_worker.parsing import conversation, decode
 
 BY_AGENT_LOOP = {
@@ -127,7 +128,7 @@ def write_refinements(
     counterparts: list[list[int]],
     weights: list[list[float]],
     *,
-    target: Target = "rewrite",
+    target: Target,
 ) -> None:
     """Write the refined responses of some rows, and what is known of them as tags.
 
@@ -156,9 +157,11 @@ def write_refinements(
         for row, pair, refinement in zip(scores, pairs, refinements, strict=True):
             row[pair.start : pair.start + len(refinement.in_place)] = torch.tensor(refinement.in_place)
         fields["refine_in_place"] = jagged(scores)
+    if target == "in_place":
         fields["refine_in_place_prompt"] = jagged([torch.tensor(one.in_place_prompt or [0]) for one in refinements])
     if target == "soft":
-        top = [padded_top(refinement.top, len(a)) for refinement, a in zip(refinements, ids, strict=True)]
+        of_rows = zip(refinements, ids, pairs, strict=True)
+        top = [padded_top(one.top, len(a)) if pair.is_used else padded_top(None, 1) for one, a, pair in of_rows]
         fields["refine_top_ids"], fields["refine_top_log_probs"] = map(jagged, map(list, zip(*top, strict=True)))
     tq.kv_batch_put(
         keys=batch.keys,
@@ -168,20 +171,17 @@ def write_refinements(
     )
 
 
-def padded_top(top: list[dict[int, float]], num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ids int32 and log-probs float32 of pi_0's likeliest tokens, each (u, TOP_K); what is not known is ABSENT.
-
-    Example: behind the last known place, as at the end of a', all of a place is.
-    """
+def padded_top(top: Top | None, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return pi_0's likeliest tokens and their log-probs, each (u, TOP_K); ABSENT where they are not known."""
     ids = torch.zeros(num_tokens, TOP_K, dtype=torch.int32)
     log_probs = torch.full((num_tokens, TOP_K), ABSENT)
-    for place, known in enumerate(top):
-        ids[place, : len(known)] = torch.tensor(list(known), dtype=torch.int32)
-        log_probs[place, : len(known)] = torch.tensor(list(known.values()))
+    if top is not None:
+        num_known, k = top[0].shape
+        ids[:num_known, :k], log_probs[:num_known, :k] = map(torch.from_numpy, top)
     return ids, log_probs
 
 
-def write_nothing(batch: KVBatchMeta, verdict: Verdict, *, target: Target = "rewrite") -> None:
+def write_nothing(batch: KVBatchMeta, verdict: Verdict, *, target: Target) -> None:
     """Write rows without a refinement, whatever is there: padding copies a row, a dead worker leaves half of one."""
     pairs = [Pair(reward=0.0, verdict=verdict) for _ in batch.keys]
     nothing: list[list[Any]] = [[] for _ in batch.keys]

@@ -20,12 +20,11 @@ from recipe.online_refiner.megatron import rows_multiple
 from recipe.online_refiner.pairs import Pair, Verdict, group_of
 from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.step import StepState
+from recipe.runs.samples import choose_records, choose_samples
 from refiner_worker.client import RefinerClient
 
 ETA_FILE = "constraint.json"
 """Of a checkpoint: the state of an adaptive eta."""
-NUM_SAMPLES = 8
-"""Of a step: half of them those that gained most, the rest attempts that were not accepted, as far as there are any."""
 
 
 class Stages:
@@ -257,22 +256,3 @@ class Stages:
         constraint = self._blocks.constraint
         if constraint.imitates and state.eta > 0:
             batch.extra_info.update(refine_eta=state.eta, refine_normaliser=constraint.sft_normaliser)
-
-
-def choose_records(pairs: dict[int, Pair], max_rows: int | None, seed: int) -> list[int]:
-    """Return the rows of a step that are recorded: all, or at most so many, accepted refinements first, then others."""
-    rows = sorted(pairs)
-    if max_rows is None or max_rows >= len(rows):
-        return rows
-    random.Random(seed).shuffle(rows)
-    rows.sort(key=lambda row: not pairs[row].is_accepted)
-    return sorted(rows[:max_rows])
-
-
-def choose_samples(pairs: dict[int, Pair]) -> list[int]:
-    """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
-    attempted = [row for row, pair in pairs.items() if pair.verdict.is_scored or pair.verdict.is_failure]
-    accepted = [row for row in attempted if pairs[row].is_accepted]
-    accepted.sort(key=lambda row: pairs[row].reward - pairs[row].refined_reward)
-    others = [row for row in attempted if not pairs[row].is_accepted]
-    return (accepted[: NUM_SAMPLES - min(len(others), NUM_SAMPLES // 2)] + others)[:NUM_SAMPLES]

@@ -35,12 +35,13 @@ from recipe.online_refiner.actor_worker import ActorWorker
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.hosting import Hosting
-from recipe.online_refiner.metrics import advice, draft_metrics, of_step
+from recipe.online_refiner.metrics import draft_metrics, of_step
 from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.watch import Watch, parts_of, refuse_too_few
+from recipe.runs.advice import advice
 from recipe.runs.files import Records, RunDir, read_rows
 from recipe.runs.samples import log_samples
 from refiner_worker.client import HostedRefiner

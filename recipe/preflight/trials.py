@@ -124,11 +124,13 @@ def rows_can_be_rewarded(run: Run) -> str | None:
             if not is_tried or source in seen or reward.reward_manager.name not in MANAGERS:
                 continue
             seen.add(source)
+            of_row = f"an answer to {where.replace(': ', ', ')} (data source {source})"
             try:
-                asyncio.run(_reward(run.config, run.files.tokenizer, row))
+                score = asyncio.run(_reward(run.config, run.files.tokenizer, row))
             except Exception as error:  # as above
-                of_row = f"an answer to {where.replace(': ', ', ')} (data source {source})"
                 return f"reward.custom_reward_function.path={path} cannot reward {of_row}: {one_line(error)}"
+            if dry_run == "reward":
+                print(f"reward         {score:g} for {of_row}, which was made up")
     return None
 
 
@@ -273,7 +275,7 @@ def _num_tokens(run: Run, key: str, row: dict[str, Any]) -> int:
     return len(normalize_token_ids(ids))
 
 
-async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> None:
+async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> float:
     """Let verl's reward manager reward a made-up answer, as a reward worker does; an error if that gives no number."""
     from recipe.online_refiner.refine_actors import reward_request  # here: it takes a second, and only a dry run asks
 
@@ -283,5 +285,6 @@ async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> No
     ids = tokenizer.encode(MADE_UP, add_special_tokens=False)
     with contextlib.redirect_stdout(io.StringIO()):
         answer = await load_reward_manager(config, tokenizer).run_single(reward_request(rollout, ids))
-    if not math.isfinite(float(answer["reward_score"])):
-        raise ValueError(f"the reward is {answer['reward_score']}")
+    if not math.isfinite(score := float(answer["reward_score"])):
+        raise ValueError(f"the reward is {score}")
+    return score

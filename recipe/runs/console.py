@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from recipe.online_refiner.metrics import advice
+from recipe.runs.advice import advice
 from recipe.runs.files import RunDir, read_rows, refinement_lines
 
 POLL_S = 1.0

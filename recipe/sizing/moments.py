@@ -109,6 +109,8 @@ class Known:
     """Of a refinement at its longest, where the actor computes its log-probs; else 0."""
     learned_tokens: int = 0
     """The same where the actor learns from it."""
+    learns_distributions: bool = False
+    """Whether it learns pi_0's distribution at each token (``constraint.target=soft``)."""
     has_critic: bool = False
     has_reference: bool = False
     """Whether verl keeps the reference model's weights for its own log-probs."""
@@ -252,7 +254,9 @@ class _Moments:
         chunk = actor.entropy_from_logits_chunk_size if actor.entropy_from_logits_with_chunking else math.inf
         is_scaled = self.config.actor_rollout_ref.rollout.temperature != 1
         chunk = chunk if with_entropy else 0
-        return state.logits(self.policy, tokens, is_scaled=is_scaled, entropy_chunk=chunk)
+        # verl's top-k loss keeps log-probs of the whole vocabulary, and their gradient.
+        soft = 8.0 * self.policy.vocab * tokens if learns and self.known.learns_distributions else 0.0
+        return state.logits(self.policy, tokens, is_scaled=is_scaled, entropy_chunk=chunk) + soft
 
     def _longest(self, learns: bool) -> int:
         """Return the tokens of the longest row; those of refinements are learned from in some modes only."""

@@ -108,11 +108,7 @@ def rows_of(model: Any, batch: Batch) -> list[dict[str, Any]]:
         }
         if batch.is_soft:
             teacher = torch.randn(num_refined - 1, 96, generator=generator).log_softmax(-1).topk(TOP_K)
-            top = [
-                dict(zip(*place, strict=True))
-                for place in zip(teacher.indices.tolist(), teacher.values.tolist(), strict=True)
-            ]
-            ids, log_probs = padded_top(top, num_refined)
+            ids, log_probs = padded_top((teacher.indices.int().numpy(), teacher.values.numpy()), num_refined)
             columns |= {"refine_top_ids": ids.tolist(), "refine_top_log_probs": log_probs.tolist()}
         rows.append({"columns": columns, "log_probs": found, "charged": charged})
     return rows

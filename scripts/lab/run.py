@@ -4,7 +4,7 @@
     python scripts/lab/run.py tune          # which weight, for each method
     python scripts/lab/run.py final         # the comparison
 
-    [--only NAME ...] [--parallel 1] [--minutes M] [--output FOLDER] [--protocol FILE] [OVERRIDE...]
+    [OVERRIDE...] [--only NAME ...] [--parallel 1] [--minutes M] [--output FOLDER] [--protocol FILE]
 
 Each run is one of the main job, with the protocol's preset (`experiment=lab`, whose base model and problems stand in
 docs/results/lab_base), in its own folder. Its metrics are added to a file beside the protocol (`lab_final.csv`) when it
@@ -62,6 +62,9 @@ def main() -> int:
     known = metrics.read(collected)
     wanted = [name for name in runs if name.startswith(tuple(arguments.only) or "") and name not in known]
 
+    def held_out(run_dir: Path) -> dict[int, float]:
+        return rules.held_out_of(read_rows(run_dir / "metrics.jsonl"))
+
     def collect(name: str) -> None:
         metrics.add(collected, name, read_rows(folder / name / "metrics.jsonl"), rules.held_out, fingerprint)
 
@@ -72,6 +75,7 @@ def main() -> int:
         parallel=arguments.parallel,
         minutes=arguments.minutes,
         prefix=shlex.split(arguments.prefix),
+        is_done=lambda run_dir: held_out(run_dir).keys() >= set(rules.outcome_steps),
         on_complete=collect,
     )
     if metrics.read(collected).keys() >= runs.keys():

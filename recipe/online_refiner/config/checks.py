@@ -121,6 +121,15 @@ def adaptive_eta_has_a_bound(run: Run) -> str | None:
     return "constraint.eta_schedule=adaptive: set constraint.delta (nats per token) and constraint.eta above 0"
 
 
+LOGITS_ARE_THERE = {
+    "model.use_fused_kernels": False,
+    "actor.fsdp_config.pad_to_length": False,
+    **{f"actor.megatron.{key}": False for key in ("pad_to_length", "dynamic_context_parallel")},
+    "actor.megatron.use_remove_padding": True,
+}
+"""Where verl's top-k loss works (``verl/trainer/distillation``)."""
+
+
 @rule("config")
 def target_goes_with_the_rest(run: Run) -> str | None:
     """``constraint.target`` fits mode, credit, gate and placement."""
@@ -140,8 +149,11 @@ def target_goes_with_the_rest(run: Run) -> str | None:
         )
     if constraint.target == "soft" and constraint.mode == "penalty":
         return f"{said} is a cross-entropy in the loss; set constraint.mode to sft or lagrangian"
-    if constraint.target == "soft" and run.config.actor_rollout_ref.model.use_fused_kernels:
-        return f"{said} needs the policy's logits; set actor_rollout_ref.model.use_fused_kernels=false"
+    if constraint.target == "soft" and constraint.asks_log_probs:
+        for key, wanted in LOGITS_ARE_THERE.items():
+            if OmegaConf.select(run.config.actor_rollout_ref, key, default=wanted) != wanted:
+                said_as = str(wanted).lower()
+                return f"{said}: verl's top-k loss cannot read the logits; set actor_rollout_ref.{key}={said_as}"
     if not constraint.is_in_place:
         return None
     if constraint.mode == "lagrangian":
@@ -380,20 +392,22 @@ def refinements_fit_into_micro_batches(run: Run) -> str | None:
         budgets["actor.ppo_max_token_len_per_gpu"] = actor.ppo_max_token_len_per_gpu
     if rollout.log_prob_use_dynamic_bsz:
         budgets["rollout.log_prob_max_token_len_per_gpu"] = rollout.log_prob_max_token_len_per_gpu
-    num_shares = 1  # GPUs that share a sequence
-    if actor.strategy == "megatron":
-        num_shares = actor.megatron.context_parallel_size
-    elif actor.strategy in ("fsdp", "fsdp2"):
-        num_shares = actor.fsdp_config.ulysses_sequence_parallel_size
     # A session with a refined last turn is at most as long as the longest response.
     length = config.data.max_prompt_length + max(refiner.response_length, rollout.response_length)
     for key, budget in budgets.items():
-        if budget * num_shares < length:
+        if budget * _num_shares(actor) < length:
             return (
                 f"actor_rollout_ref.{key}={budget} is less than a prompt with its refinement "
                 f"(data.max_prompt_length + refiner.response_length or data.max_response_length = {length}); raise it"
             )
     return None
+
+
+def _num_shares(actor: DictConfig) -> int:
+    """Return how many GPUs share a sequence."""
+    if actor.strategy == "megatron":
+        return actor.megatron.context_parallel_size
+    return actor.fsdp_config.ulysses_sequence_parallel_size if actor.strategy in ("fsdp", "fsdp2") else 1
 
 
 @rule("config")
@@ -730,6 +744,23 @@ def shared_servers_read_it_too(run: Run) -> str | None:
     return (
         f"actor_rollout_ref.rollout.max_model_len={own} is less than a refiner prompt with its answer, "
         f"{run.plan.max_model_len} tokens; raise it: with refiner.placement=shared its servers refine as well"
+    )
+
+
+@rule("sizes")
+def actor_reads_what_it_scores(run: Run) -> str | None:
+    """With shared servers the actor scores in place: prompt and response fit into a dynamic micro-batch."""
+    actor, rollout, length = (
+        run.config.actor_rollout_ref.actor,
+        run.config.actor_rollout_ref.rollout,
+        run.plan.in_place_tokens,
+    )
+    budget = rollout.log_prob_max_token_len_per_gpu
+    if not run.blocks.is_shared or not rollout.log_prob_use_dynamic_bsz or budget * _num_shares(actor) >= length:
+        return None
+    return (
+        f"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu={budget} is less than refiner.in_place_template and "
+        f"a response behind it, {length} tokens; raise it"
     )
 
 

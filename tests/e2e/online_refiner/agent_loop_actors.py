@@ -32,8 +32,8 @@ class Replica:
         while self.waits:
             await asyncio.sleep(0.05)
         if "prompt_logprobs" in sampling_params:
-            found = {"prompt_ids": [[0] for _ in prompt_ids], "prompt_logprobs": [[-0.5] for _ in prompt_ids]}
-            return SimpleNamespace(token_ids=[0], extra_fields=found)
+            log_probs = [[-0.5] for _ in prompt_ids]
+            return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": log_probs})
         self.waiting.discard(request_id)
         return SimpleNamespace(token_ids=self._answer, extra_fields={})
 

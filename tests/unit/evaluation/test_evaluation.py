@@ -163,7 +163,7 @@ def test_result_says_what_happened(judged: Callable, capsys: pytest.CaptureFixtu
     assert (result["num_problems"], result["num_samples"], result["prompt"]) == (2, 4, "asked")
     assert result["versions"]["python"] and result["versions"]["torch"]
     assert result["samples"][1] == {
-        **{"task_id": "HumanEval/0", "verdict": "wrong", "detail": "test 0: wrong answer"},
+        **{"task_id": "HumanEval/0", "verdict": "wrong", "detail": "test 1: wrong answer"},
         **{"num_passed": 0, "num_tests": 1, "text": WRONG},
         "program": result["samples"][0]["program"].replace("[double(factor) * x for x in numbers]", "numbers"),
     }

@@ -1,9 +1,13 @@
 """The experiment's phases: which runs, and what is chosen from them."""
 
+from pathlib import Path
+
 import pytest
 
 from recipe.lab.arms import TUNED, UNTUNED
-from recipe.lab.protocol import HELD_OUT, Protocol
+from recipe.lab.protocol import HELD_OUT, Protocol, read
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 
 def test_each_phase_needs_the_one_before() -> None:
@@ -14,7 +18,7 @@ def test_each_phase_needs_the_one_before() -> None:
             dict(rules.runs(phase))
     rules.learning_rate = 5e-4
     assert len(dict(rules.runs("tune"))) == 2 * sum(len(weights) for _, weights in TUNED.values())
-    with pytest.raises(ValueError, match="no weights: run tune"):
+    with pytest.raises(ValueError, match="no weights of what it tries: run tune"):
         dict(rules.runs("final"))
     rules.weights = dict.fromkeys(TUNED, 0.3)
     rules.arms["ppo"] = ["none", "kl_in_loss", "sft", "penalty"]
@@ -75,6 +79,19 @@ def test_another_task_tries_some_methods_only() -> None:
     assert list(runs) == ["kl_in_loss-0.01-seed7", "kl_in_loss-0.1-seed7", "sft-0.1-seed7", "sft-1-seed7"]
     rules.learn_from_tuning({name: {10: 0.5, 15: 0.5, 20: 0.5} for name in runs})
     assert list(dict(rules.runs("final"))) == ["grpo-none-seed1", "grpo-kl_in_loss-seed1", "grpo-sft-seed1"]
+
+
+def test_one_method_beside_others_whose_weights_are_known() -> None:
+    rules = read(RESULTS / "lab_in_place.yaml")
+    assert list(dict(rules.runs("tune"))) == [
+        f"in_place-{weight}-seed{seed}" for seed in (121, 122) for weight in (0.01, 0.03, 0.1, 0.3)
+    ]
+    with pytest.raises(ValueError, match="no weights of what it tries: run tune"):
+        dict(rules.runs("final"))
+    contrasts = rules.contrasts
+    rules.learn_from_tuning({name: {10: 0.5, 15: 0.5, 20: 0.5} for name, _ in rules.runs("tune")})
+    assert rules.weights == {"kl_in_loss": 0.01, "sft": 0.03, "in_place": 0.01} and rules.contrasts == contrasts
+    assert len(dict(rules.runs("final"))) == 5 * 5
 
 
 def test_held_out_shares_of_the_steps_that_have_one() -> None:

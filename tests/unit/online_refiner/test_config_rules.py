@@ -184,6 +184,7 @@ MISTAKES = {
         ((PENALTY, *IN_PLACE, *FAILED), "constraint.target=rewrite"),
         ((PENALTY, *IN_PLACE, *FAILED), "refiner.skip_reward_at_least=null"),
         *((added, SOFT) for added in ((PENALTY,), SHARED, (f"{MODEL}.use_fused_kernels=true",))),
+        ((f"+{ACTOR}.fsdp_config.pad_to_length=true",), SOFT),
     ],
     "penalty-has-a-meaning": [
         (("algorithm.adv_estimator=gdpo",), PENALTY),

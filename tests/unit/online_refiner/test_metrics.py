@@ -13,6 +13,7 @@ from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
+from recipe.runs.advice import advice
 
 
 def part(num_rollouts: int, accepted: dict[int, int], **values: float) -> StepState:
@@ -156,9 +157,9 @@ PLAIN = composed()
 
 def test_truncated_refinements_are_told_of() -> None:
     for truncated, is_much in ((2, False), (3, True)):
-        (line,) = metrics.advice([step(8, 0), step(0, 0), step(2, truncated)], PLAIN)
+        (line,) = advice([step(8, 0), step(0, 0), step(2, truncated)], PLAIN)
         assert f"refiner.response_length: {truncated / 10:.0%}" in line and ("refiner.template" in line) is is_much
-    assert metrics.advice([], PLAIN) == metrics.advice([step(0, 0)], PLAIN) == []
+    assert advice([], PLAIN) == advice([step(0, 0)], PLAIN) == []
 
 
 FILTER = "+algorithm.filter_groups={enable: true, metric: reward}"
@@ -185,7 +186,7 @@ MOST = "refiner.skip_reward_at_least=1.0"
 )
 def test_a_shaped_reward_is_told_of(overrides: list[str], later: dict[str, float], told: list[str]) -> None:
     """No reward reaches the maximum, and no group's rewards are ever equal: what waits for that never acts."""
-    lines = metrics.advice([step(8, 0), step(8, 0, **later)], composed(*overrides))[1:]
+    lines = advice([step(8, 0), step(8, 0, **later)], composed(*overrides))[1:]
     assert len(lines) == len(told) and all(key in line for key, line in zip(told, lines, strict=True))
 
 

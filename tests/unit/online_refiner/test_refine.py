@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
@@ -13,7 +14,7 @@ from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner, choose, in_place
 from recipe.online_refiner.refine_actors import is_drawn
-from refiner_worker.client import RefinerRequestError
+from refiner_worker.client import RefinerRequestError, Top
 from refiner_worker.config import TEMPLATES, RefinerConfig
 from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
@@ -95,10 +96,10 @@ class Asked:
         self.scored.append(prompt_ids)
         return [*self.scores, *[-9.0] * len(response_ids)][: len(response_ids)]
 
-    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int) -> list[dict[int, float]]:
+    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int) -> Top:
         """Score in another way."""
         await self.log_probs(prompt_ids, response_ids)
-        return [{token: -1.0, 99: -2.0} for token in response_ids]
+        return np.array([[token, 99] for token in response_ids]), np.array([[-1.0, -2.0] for _ in response_ids])
 
 
 def refined(
@@ -271,9 +272,10 @@ def test_whose_distributions_are_asked_for(tokenizer: Any, reward_gate: bool) ->
     soft = ConstraintConfig(mode="sft", target="soft", reward_gate=reward_gate)
     client = Asked([*tokenizer.encode("yes"), end], config())
     found = refined(tokenizer, members, client, constraint=soft)
-    known = [{token: -1.0, 99: -2.0} for token in found[0].token_ids[:-1]]
-    assert known and [one.top for one in found] == [known, [] if reward_gate else known, []]
+    known = [[token, 99] for token in found[0].token_ids[:-1]]
+    ids = [None if one.top is None else one.top[0].tolist() for one in found]
+    assert known and ids == [known, None if reward_gate else known, None]
     assert client.scored == (client.prompts[:1] if reward_gate else client.prompts), "behind what it had read"
     client.is_lost = True
-    assert refined(tokenizer, members, client, constraint=soft)[0].top == [], "the written tokens are left"
-    assert refined(tokenizer, members, client)[0].top == []
+    assert refined(tokenizer, members, client, constraint=soft)[0].top is None, "the written tokens are left"
+    assert refined(tokenizer, members, client)[0].top is None

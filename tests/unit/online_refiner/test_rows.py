@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -162,7 +163,7 @@ def test_what_a_worker_writes_of_its_rows(
 
 def test_padding_is_written_without_a_refinement(written: dict[str, Any]) -> None:
     tag = queue.with_pair({"response_len": 2, "is_padding": True}, Pair(reward=1.0, verdict=Verdict.ACCEPTED))
-    queue.write_nothing(KVBatchMeta(keys=["u_0_0"], tags=[tag], partition_id="train"), Verdict.NONE)
+    queue.write_nothing(KVBatchMeta(keys=["u_0_0"], tags=[tag], partition_id="train"), Verdict.NONE, target="rewrite")
     fields = written["fields"]
     assert {name: lists(fields[name]) for name in ("refine_ids", "refine_mask", "refine_weights")} == {
         **{"refine_ids": [[0]], "refine_mask": [[0]], "refine_weights": [[0.0]]}
@@ -174,18 +175,18 @@ def test_padding_is_written_without_a_refinement(written: dict[str, Any]) -> Non
 
 def test_what_is_not_known_of_a_distribution_has_no_probability(written: dict[str, Any]) -> None:
     batch = KVBatchMeta(keys=["u_0_0", "u_1_0"], tags=[{"response_len": 2}] * 2, partition_id="train")
-    top = [{7: -0.5, 8: -1.5}, {9: -0.1}]
+    top = np.array([[7, 8], [9, 6]], dtype=np.int32), np.array([[-0.5, -1.5], [-0.1, -3.0]], dtype=np.float32)
     refinements = [
         Refinement(verdict=Verdict.ACCEPTED, token_ids=[7, 9, EOS], top=top),
         Refinement(verdict=Verdict.NOT_BETTER),
     ]
-    pairs = [Pair(reward=0.0, verdict=one.verdict) for one in refinements]
+    pairs = [Pair(reward=0.0, verdict=one.verdict, is_used=bool(one.token_ids)) for one in refinements]
     queue.write_refinements(batch, refinements, pairs, [[], []], [[], []], target="soft")
     ids, log_probs = (written["fields"][name].unbind() for name in ("refine_top_ids", "refine_top_log_probs"))
     assert [tuple(row.shape) for row in ids] == [tuple(row.shape) for row in log_probs] == [(3, TOP_K), (1, TOP_K)]
-    assert ids[0][:, :2].tolist() == [[7, 8], [9, 0], [0, 0]]
+    assert ids[0][:, :2].tolist() == [[7, 8], [9, 6], [0, 0]]
     chances = [[round(value, 4) for value in place] for place in log_probs[0].exp()[:, :2].tolist()]
-    assert chances == [[0.6065, 0.2231], [0.9048, 0.0], [0.0, 0.0]]
+    assert chances == [[0.6065, 0.2231], [0.9048, 0.0498], [0.0, 0.0]]
     assert log_probs[0][:, 2:].exp().sum() == log_probs[1].exp().sum() == 0
 
 

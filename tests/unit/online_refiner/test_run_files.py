@@ -10,9 +10,9 @@ from rich.console import Console
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.stages import choose_records
 from recipe.runs.console import print_summary, step_line
 from recipe.runs.files import Records, RunDir, read_rows, refinement_lines
+from recipe.runs.samples import choose_records
 
 
 def record(key: str, verdict: str = "accepted") -> dict[str, Any]:

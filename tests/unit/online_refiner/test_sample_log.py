@@ -9,8 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from verl.utils.tracking import Tracking
 
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.stages import choose_samples
-from recipe.runs.samples import COLUMNS, NAME, log_samples
+from recipe.runs.samples import COLUMNS, NAME, choose_samples, log_samples
 
 PAIRS = [
     Pair(reward=-1.0, verdict=Verdict.ACCEPTED, refined_reward=0.5),

@@ -138,7 +138,7 @@ def test_no_run_follows_a_judgement(kind: str, monkeypatch: pytest.MonkeyPatch) 
 def test_an_error_behind_a_wrong_output_decides_and_ends_the_runs() -> None:
     code = "a = int(input())\nprint(1 / a)"  # wrong, wrong, an error, not run
     result = score_response(SUM, fenced(code), LIMITS)
-    assert (result.outcome, result.num_passed, result.detail.partition(":")[0]) == ("runtime_error", 0, "test 2")
+    assert (result.outcome, result.num_passed, result.detail.partition(":")[0]) == ("runtime_error", 0, "test 3")
 
 
 def test_outputs_that_wait_for_a_judge_are_limited_together() -> None:

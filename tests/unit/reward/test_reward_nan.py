@@ -35,7 +35,7 @@ def outcome(test: str, body: str) -> tuple[str, str]:
 )  # fmt: skip
 def test_nan_is_wrong_where_it_is_not_named(test: str, right: str, wrong: str) -> None:
     assert outcome(test, f"return {right}")[0] == "pass"
-    assert outcome(test, f"return {wrong}") == ("fail", "test 0: nan, of which the tests know nothing")
+    assert outcome(test, f"return {wrong}") == ("fail", "test 1: nan, of which the tests know nothing")
 
 
 def test_nan_put_into_an_argument_is_wrong_too() -> None:

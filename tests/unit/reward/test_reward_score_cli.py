@@ -42,7 +42,7 @@ def test_command_prints_one_object_a_line(tmp_path: Path) -> None:
     wrong = "It runs, but fails 1 of 1 tests, test 1 first."
     assert [tuple(row[name] for name in names) for row in rows] == [
         (1, 1.0, "pass", 1, 1, "", ""),
-        ("add", -0.3, "fail", 0, 1, "test 0: wrong answer", wrong),
+        ("add", -0.3, "fail", 0, 1, "test 1: wrong answer", wrong),
         ("add", -1.0, "compile_error", 0, 1, "no code found", "There is no program in it."),
     ]
 
