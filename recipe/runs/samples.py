@@ -1,4 +1,4 @@
-"""Which refinements of a step are recorded and shown: a few stand where verl logs its numbers, in W&B and TensorBoard."""
+"""Which refinements of a step are recorded and shown: a few stand beside verl's numbers, in W&B and TensorBoard."""
 
 import random
 from typing import Any

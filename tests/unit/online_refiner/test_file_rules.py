@@ -185,6 +185,15 @@ def test_a_mistake_ends_the_command_with_one_line(
             },
             "shared-servers-read-it-too",
         ),
+        (
+            {
+                **{"refiner.placement": "shared", "actor_rollout_ref.model.lora_rank": 8},
+                **{"constraint.mode": "penalty", "constraint.target": "in_place"},
+                "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True,
+                "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": 187,
+            },
+            "actor-reads-what-it-scores",
+        ),
     ],
 )
 def test_what_one_setting_makes_wrong(config: DictConfig, changes: dict[str, Any], rule: str) -> None:

@@ -11,7 +11,7 @@ from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner import rows as queue
-from recipe.online_refiner.actor_worker import eq6_columns, refined_sequences
+from recipe.online_refiner.actor_worker import eq6_columns, in_place_sequences, refined_sequences
 from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.loss import TOP_K, ZEROS, append_refined_rows, jagged
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, last_turn
@@ -202,6 +202,16 @@ def test_the_policy_scores_a_refinement_in_its_whole_context() -> None:
     assert lists(batch["loss_mask"]) == [[0] * 7 + [1, 1], [0, 1, 1, 1, 1], [0] * 7 + [1, 1], [0, 0]]
     assert lists(batch["responses"]) == ROWS["refine_ids"]
     assert tu.get(batch, "temperature") == 0.5
+
+
+def test_the_actor_scores_the_last_turn_behind_another_prompt() -> None:
+    data = rows()
+    data["refine_start"][2] = len(ROWS["responses"][2])  # it does not end with a turn
+    data["refine_in_place_prompt"] = jagged([torch.tensor(one) for one in ([8, 9], [8], [0], [0])])
+    batch = in_place_sequences(data)
+    assert lists(batch["input_ids"]) == [[8, 9, 11, 12, EOS], [8, 13, 14, EOS], [0, *ROWS["responses"][2]], [0, 13]]
+    assert lists(batch["loss_mask"]) == [[0, 0, 1, 1, 1], [0, 1, 1, 1], [0] + [1] * 7, [0, 1]]
+    assert lists(batch["responses"])[:2] == [[11, 12, EOS], [13, 14, EOS]]
 
 
 def test_only_the_last_turn_is_charged() -> None:
