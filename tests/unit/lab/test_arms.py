@@ -19,13 +19,18 @@ CONFIG = str(Path(str(configs.__file__)).parent)
 
 @pytest.mark.parametrize(
     ("experiment", "algorithm"),
-    [*(("lab", algorithm) for algorithm in ALGORITHMS), ("lab_sums", "grpo"), ("lab_gpu", "grpo")],
+    [
+        *(("lab", algorithm) for algorithm in ALGORITHMS),
+        ("lab_sums", "grpo"),
+        ("lab_gpu", "grpo"),
+        ("lab_gpu_words", "grpo"),
+    ],
 )
 def test_every_arm_is_a_valid_config(experiment: str, algorithm: str) -> None:
     with initialize_config_dir(CONFIG, version_base=None):
         base = compose("online_refiner", overrides=[f"experiment={experiment}", *ALGORITHMS[algorithm]])
     parser, found, texts = OverridesParser.create(), {}, set()
-    left_out = set(LIKE["sft"]) if algorithm == "ppo" else {"sft_rescue"} if experiment == "lab_gpu" else set()
+    left_out = set(LIKE["sft"]) if algorithm == "ppo" else {"sft_rescue"} if experiment.startswith("lab_gpu") else set()
     every = {name: overrides for name, overrides in UNTUNED.items() if name not in left_out}
     for arm, overrides in every.items():
         config = copy.deepcopy(base)
