@@ -20,7 +20,7 @@ def test_experiments_go_on_where_they_were_cut_off(start_marked: Callable, tmp_p
     settings = {"num_steps": 3, "outcome_steps": [3], "learning_rate": 1e-3, "weights": dict.fromkeys(TUNED, 0.1)}
     rules.write_text(yaml.safe_dump(settings))
     command = [str(SCRIPTS / "run.py"), "final", "--only", "dapo-sft-seed1", "--protocol", str(rules)]
-    command += ["--output", str(tmp_path / "lab"), "trainer.save_freq=1", "trainer.test_freq=-1"]
+    command += ["--output", str(tmp_path / "lab"), "trainer.save_freq=1", "trainer.test_freq=3"]
     first = start_marked(command, cwd=tmp_path)
     run_dir = tmp_path / "lab" / "final" / "dapo-sft-seed1"
     first.wait_until((run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").exists, 900)
