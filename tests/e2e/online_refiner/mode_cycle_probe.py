@@ -20,6 +20,7 @@ from recipe.online_refiner import rows as queue
 from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.refine import in_place
 from recipe.online_refiner.refine_actors import RefineWorker
+from recipe.online_refiner.streaming import StreamingWorker
 
 DEFAULTS = {"target": "rewrite", "alignment": "position", "credit": None, "sft_normaliser": "batch"}
 MODES: list[dict[str, str | None]] = [
@@ -57,8 +58,9 @@ def steps(cycles: str) -> list[tuple[str, dict[str, str | None]]]:
     ]
 
 
-def set_constraint(worker: RefineWorker, constraint: ConstraintConfig) -> None:
-    """Change what a refine worker has read from the config."""
+def set_constraint(worker: RefineWorker | StreamingWorker, constraint: ConstraintConfig) -> None:
+    """Change what a refine worker, or an agent loop worker that refines, has read from the config."""
+    worker = getattr(worker, "refine_worker", worker)
     worker._constraint, worker._in_place = constraint, in_place(constraint, worker._in_place_prompt)
 
 
@@ -69,7 +71,8 @@ class CyclingTrainer(task_runner.OnlineRefinerSync):
         self.config.algorithm.adv_estimator, settings = steps(os.environ["CYCLES"])[self.global_steps - 1]
         constraint = replace(self.blocks.constraint, **settings)
         self.blocks.constraint = self.stages._blocks.constraint = constraint
-        ray.get([worker.__ray_call__.remote(set_constraint, constraint) for worker in self.workers.start()])
+        workers = [*self.workers.start(), *(self.agent_loop_manager.agent_loop_workers if self.blocks.streams else [])]
+        ray.get([worker.__ray_call__.remote(set_constraint, constraint) for worker in workers])
         return super()._step_once(*arguments, **keywords)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
