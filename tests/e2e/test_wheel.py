@@ -75,4 +75,3 @@ def test_commands_of_the_wheel(commands: Path, tmp_path: Path, tiny_llama: Path,
     plan = run(commands / "online-refiner-train", *job, "dry_run=true", cwd=tmp_path)
     assert "refiner" in plan and "template general+feedback" in plan
     assert "refiner.n is gone" in run(commands / "online-refiner-train", "refiner.n=4", cwd=tmp_path, status=2)
-    assert "not a run directory" in run(commands / "online-refiner-report", "data", cwd=tmp_path, status=2)
