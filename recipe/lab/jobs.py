@@ -73,7 +73,8 @@ def run_all(
         ]
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         with Path(f"{run_dir}.log").open("a") as log:
-            job = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment)
+            streams = {"stdout": log, "stderr": subprocess.STDOUT}
+            job = psutil.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams)
             while job.poll() is None and time.monotonic() < deadline and not stops.is_set():
                 time.sleep(POLL_S)
             is_cut = job.poll() is None
@@ -97,10 +98,13 @@ def run_all(
 
 
 def end(job: psutil.Process) -> None:
-    """End a process and all that it has started: first politely, so that Ray ends its own."""
+    """End a process, which leads a session, and all that it has started: first politely, so that Ray ends its own."""
     processes = [job, *job.children(recursive=True)]
     job.terminate()
     _, left = psutil.wait_procs(processes, timeout=GRACE_S)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+    with contextlib.suppress(ProcessLookupError):  # what began meanwhile
+        os.killpg(job.pid, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=GRACE_S)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def alive(folder: Path) -> list[int]:
     """Return what the runs that hang have started and left behind, by their logs."""
+    time.sleep(0.5)  # what is killed a moment ago may be there still
     started = [int(log.read_text()) for log in folder.glob("*.log") if log.stat().st_size]
     return [one for one in started if psutil.pid_exists(one) and psutil.Process(one).status() != psutil.STATUS_ZOMBIE]
 
