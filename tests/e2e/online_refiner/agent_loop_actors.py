@@ -31,10 +31,10 @@ class Replica:
         self.waiting.add(request_id)
         while self.waits:
             await asyncio.sleep(0.05)
+        self.waiting.discard(request_id)
         if "prompt_logprobs" in sampling_params:
             log_probs = [[-0.5] for _ in prompt_ids]
             return SimpleNamespace(token_ids=[0], extra_fields={"prompt_logprobs": log_probs})
-        self.waiting.discard(request_id)
         return SimpleNamespace(token_ids=self._answer, extra_fields={})
 
 
