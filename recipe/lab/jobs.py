@@ -72,16 +72,10 @@ def run_all(
             f"trainer.total_training_steps={num_steps}",
         ]
         run_dir.parent.mkdir(parents=True, exist_ok=True)
-        with Path(f"{run_dir}.log").open("a") as log:
-            streams = {"stdout": log, "stderr": subprocess.STDOUT}
-            job = psutil.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams)
-            while job.poll() is None and time.monotonic() < deadline and not stops.is_set():
-                time.sleep(POLL_S)
-            is_cut = job.poll() is None
-            if is_cut:
-                end(job)
+        log = Path(f"{run_dir}.log")
+        is_cut = _run(command, log, environment, lambda: time.monotonic() >= deadline or stops.is_set())
         done = is_there(run_dir) and not is_cut
-        said = "done" if done else f"{'cut off' if is_cut else 'FAILED'}, see {log.name}"
+        said = "done" if done else f"{'cut off' if is_cut else 'FAILED'}, see {log}"
         print(f"{name}: {said} ({(time.monotonic() - started) / 60:.1f} min)", flush=True)
         return done
 
@@ -95,6 +89,19 @@ def run_all(
         finally:
             stops.set()
     return all(job.result() for job in jobs)
+
+
+def _run(command: list[str], log: Path, environment: dict[str, str], is_over: Callable[[], bool]) -> bool:
+    """Run a command to its end, and return whether it had to be ended before, since time was over."""
+    with log.open("a") as file:
+        streams = {"stdout": file, "stderr": subprocess.STDOUT}
+        job = psutil.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **streams)
+        while job.poll() is None and not is_over():
+            time.sleep(POLL_S)
+        if job.poll() is not None:
+            return False
+        end(job)
+        return True
 
 
 def end(job: psutil.Process) -> None:
