@@ -1,0 +1,1 @@
+"""What a run writes, and how a person sees it."""
