@@ -21,6 +21,8 @@ MAX_REQUESTS_IN_FLIGHT = 256
 asynchronous trainer's may be of two steps."""
 Top = tuple[np.ndarray, np.ndarray]
 """The likeliest tokens at each place of a text, ids int32 and log-probs float32, (number of tokens, k) each."""
+ABSENT = -1e4
+"""Log-prob of a place in it that holds no token: its probability is 0, and 0 times it is 0."""
 DEATHS = (RayActorError, OutOfMemoryError)
 """What a call raises whose process died; Ray's own guard of a node's memory has an error of its own."""
 
@@ -101,14 +103,18 @@ class RefinerClient:
         log_probs = await self._of_prompt(prompt_ids, response_ids, 0, "prompt_logprobs")
         return [entry[0] for entry in log_probs[0]]
 
-    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int) -> Top:
+    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int, num_ids: int) -> Top:
         """Return the k likeliest tokens at each place of a response, with log pi_0 of each, at temperature 1.
+
+        Ids from ``num_ids`` on are dropped: no tokenizer has them, and of two models of a family with different padding
+        only one (the vocabulary of Qwen2.5-7B is 128 longer than that of Qwen2.5-0.5B).
 
         Raises:
             RefinerRequestError: If no replica could answer.
         """
-        ids, log_probs = await self._of_prompt(prompt_ids, response_ids, k, "prompt_ids", "prompt_logprobs")
-        return np.array(ids, dtype=np.int32).reshape(-1, k), np.array(log_probs, dtype=np.float32).reshape(-1, k)
+        found = await self._of_prompt(prompt_ids, response_ids, k, "prompt_ids", "prompt_logprobs")
+        ids, log_probs = np.array(found[0], np.int32).reshape(-1, k), np.array(found[1], np.float32).reshape(-1, k)
+        return np.where(ids < num_ids, ids, 0), np.where(ids < num_ids, log_probs, np.float32(ABSENT))
 
     async def _of_prompt(
         self, prompt_ids: list[int], response_ids: list[int], k: int, *names: str

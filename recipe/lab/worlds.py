@@ -17,9 +17,9 @@ from verl.workers.utils.losses import ppo_loss
 
 from recipe.online_refiner import constraint as eq6
 from recipe.online_refiner.config.fields import ConstraintConfig
-from recipe.online_refiner.loss import ABSENT, TOP_K, append_refined_rows, jagged, refined_loss
+from recipe.online_refiner.loss import TOP_K, append_refined_rows, jagged, refined_loss
 from recipe.online_refiner.rows import padded_top
-from refiner_worker.client import Top
+from refiner_worker.client import ABSENT, Top
 
 EOS, NUM_TOKENS, MAX_LENGTH, NUM_FEATURES = 0, 4, 4, 12
 PROMPT = [1]

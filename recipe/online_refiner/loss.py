@@ -38,6 +38,8 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import DistillationLossConfig
 from verl.workers.utils.padding import no_padding_2_padding
 
+from refiner_worker.client import ABSENT
+
 Loss = tuple[Tensor, dict[str, Any]]
 """What verl's losses return: the loss and its metrics."""
 
@@ -45,8 +47,6 @@ ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_p
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
 TOP_K = 16
 """So many of pi_0's likeliest tokens are known at a token (``constraint.target=soft``); vLLM gives 20 at most."""
-ABSENT = -1e4
-"""Log-prob of a token that is not among them: its probability is 0, and 0 times it is 0."""
 FORWARD_KL = SimpleNamespace(
     distillation_loss=DistillationLossConfig(
         loss_mode="forward_kl_topk", topk=TOP_K, log_prob_min_clamp=None, use_policy_gradient=False

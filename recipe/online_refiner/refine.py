@@ -177,7 +177,8 @@ class Refiner:
         if self.constraint.target == "soft" and is_used(result.verdict, self.constraint):
             before, written = prompt_ids[: len(prompt_ids) - num_kept], result.token_ids[:-1]
             result.num_prompt_tokens += len(before) + len(written)
-            result.top = await in_time(self.client, self.client.top_log_probs, before, written, TOP_K)
+            num_ids = len(self.prompt.tokenizer)
+            result.top = await in_time(self.client, self.client.top_log_probs, before, written, TOP_K, num_ids)
         return result
 
     async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int, int]:

@@ -28,9 +28,9 @@ from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.config.fields import Target
 from recipe.online_refiner.constraint import NONE
-from recipe.online_refiner.loss import ABSENT, TOP_K, jagged
+from recipe.online_refiner.loss import TOP_K, jagged
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, group_of, last_turn
-from refiner_worker.client import Top
+from refiner_worker.client import ABSENT, Top
 from refiner_worker.parsing import conversation, decode
 
 BY_AGENT_LOOP = {

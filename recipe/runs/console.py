@@ -68,14 +68,18 @@ def _steps(run_dir: RunDir) -> list[dict[str, Any]]:
 
 def step_line(step: dict[str, Any], num_steps: int | None) -> str:
     """Return one step's metrics as one line."""
-    entropy = step["constraint/cross_entropy_accepted"]  # mode sft measures it in some steps only
-    kl = step["kl_ref/k3"]  # None: no replica of the reference model answered
-    return (
-        f"step {step['step']:>2}/{num_steps or '?'}  reward {step['reward/mean']:+.3f}  "
-        f"refined {step['refiner/num_attempted']:.0f}, accepted {step['refiner/num_accepted']:.0f} "
-        f"({step['refiner/improvement_ratio']:.0%})  cross-entropy {f'{entropy:.2f}' if entropy else '-'}  "
-        f"KL {'unknown' if kl is None else f'{kl:.4f}'}  {step['timing_s/step']:.0f} s"
-    )
+    num_rollouts = step["refiner/num_rollouts"]
+    entropy, kl = step["constraint/cross_entropy_accepted"], step["kl_ref/k3"]
+    parts = [
+        f"step {step['step']:>2}/{num_steps or '?'}",
+        f"reward {step['reward/mean']:+.3f}",
+        f"refined {step['refiner/num_attempted']:.0f}/{num_rollouts:.0f}",
+        f"accepted {step['refiner/num_accepted']:.0f}/{num_rollouts:.0f}",
+        *([f"cross-entropy {entropy:.2f}"] if entropy else []),  # mode sft measures it in some steps only
+        f"KL {'unknown' if kl is None else f'{kl:.4f}'}",  # None: no replica of the reference model answered
+        f"{step['timing_s/step']:.0f} s",
+    ]
+    return "  ".join(parts)
 
 
 def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None:

@@ -29,9 +29,9 @@ def test_links_lead_somewhere() -> None:
             assert "://" in target or not fragment or fragment in headings(file), f"{page.name}: {target}"
 
 
-CHANGED = re.sub(r"^-.*\n|^[+] ", "", (REPOSITORY / "README.md").read_text(), flags=re.MULTILINE)
+CHANGED = re.sub(r"^ *-.*\n|^ *[+] ", "", (REPOSITORY / "README.md").read_text(), flags=re.MULTILINE)
 """The README with its diffs applied."""
-COMMANDS = re.findall(rf"^python -m {MAIN} (.*)$", CHANGED.replace("\\\n", " "), flags=re.MULTILINE)
+COMMANDS = re.findall(rf"^ *python -m {MAIN} (.*)$", CHANGED.replace("\\\n", " "), flags=re.MULTILINE)
 assert COMMANDS
 
 

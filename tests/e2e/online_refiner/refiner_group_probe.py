@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import ray
 import torch
@@ -28,7 +29,7 @@ from recipe.online_refiner.loss import TOP_K
 from recipe.online_refiner.pairs import Refinement, Rollout
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine import Refiner, reference_log_probs
-from refiner_worker.client import RefinerClient, RefinerRequestError
+from refiner_worker.client import ABSENT, RefinerClient, RefinerRequestError
 from refiner_worker.group import RefinerGroup
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
@@ -99,7 +100,13 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
         theirs = table.gather(-1, ids[0, 1:, None])[len(rollout.prompt_ids) - 1 :, 0]
         assert ours is not None and len(ours) == len(theirs)
         difference = max(difference, (torch.tensor(ours) - theirs).abs().max().item())
-        _, likeliest = asyncio.run(client.top_log_probs(rollout.prompt_ids, rollout.response_ids, TOP_K))
+        num_ids = table.shape[-1]
+        asked = rollout.prompt_ids, rollout.response_ids, TOP_K
+        likely, likeliest = asyncio.run(client.top_log_probs(*asked, num_ids))
+        fewer, dropped = asyncio.run(client.top_log_probs(*asked, num_ids // 2))  # as if half of them were padding
+        stays = likely < num_ids // 2
+        assert 0 < stays.mean() < 1 and np.array_equal(fewer, np.where(stays, likely, 0))
+        assert np.allclose(dropped, np.where(stays, likeliest, ABSENT), atol=1e-3)
         known = table[len(rollout.prompt_ids) - 1 :].topk(TOP_K).values
         difference = max(difference, (torch.from_numpy(likeliest) - known).abs().max().item())
     return difference

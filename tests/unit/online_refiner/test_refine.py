@@ -96,7 +96,7 @@ class Asked:
         self.scored.append(prompt_ids)
         return [*self.scores, *[-9.0] * len(response_ids)][: len(response_ids)]
 
-    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int) -> Top:
+    async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int, num_ids: int) -> Top:
         """Score in another way."""
         await self.log_probs(prompt_ids, response_ids)
         return np.array([[token, 99] for token in response_ids]), np.array([[-1.0, -2.0] for _ in response_ids])

@@ -85,7 +85,7 @@ def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
 
 def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    refined = {"refiner/num_attempted": 4, "refiner/failed/truncated": 1}
+    refined = {"refiner/num_rollouts": 8, "refiner/num_attempted": 4, "refiner/failed/truncated": 1}
     run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0, **refined})
     Records(str(tmp_path / "refinements")).write(1, "w0", [record("a_0_0"), record("a_1_0", "not_better")])
     output = io.StringIO()
@@ -98,4 +98,6 @@ def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:
         and "refinements cut by refiner.response_length: 25%" in text
     )
     step = json.loads(run_dir.metrics.read_text())
-    assert step_line(step, 8).startswith("step  1/8  reward -0.250")
+    assert step_line(step, 8) == "step  1/8  reward -0.250  refined 4/8  accepted 0/8  KL 0.0000  7 s"
+    step |= {"constraint/cross_entropy_accepted": 0.5, "kl_ref/k3": None}
+    assert step_line(step, 8).endswith("accepted 0/8  cross-entropy 0.50  KL unknown  7 s")
