@@ -19,14 +19,15 @@ puzzles() {
         echo "test: reasoning-gym could not be installed; the tests of puzzles are skipped"
     fi
 }
-chosen="not slow and not gpu" at_a_time=3 failed=0
+chosen="not slow and not gpu" failed=0
 run() { # and go on; 5: no test was chosen
     "$@" || [ $? = 5 ] || failed=1
 }
-# Several tests at a time, since most wait more than they compute; those of a file in one process. With a thread for
-# each core they would wait for each other, busily.
+# Two tests at a time, since most wait more than they compute; those of a file in one process. More would take longer on
+# two cores: a job's dozen processes cost CPU time while they wait, and some need a third of 24 GB. With a thread for each
+# core they would wait for each other, busily.
 together() {
-    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses "$at_a_time" --dist loadfile --no-loadscope-reorder \
+    OMP_NUM_THREADS=1 .venv/bin/pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder \
         --durations=15 -m "$chosen and not alone" "$@"
 }
 alone() { # of the files that have such a test, since to import all files takes long
@@ -56,7 +57,7 @@ all() { # long tests first, style and types beside them
     run alone
 }
 slow() {
-    chosen="slow and not gpu" at_a_time=2 # some need a third of 24 GB
+    chosen="slow and not gpu"
     e2e "$@"
 }
 case $what in

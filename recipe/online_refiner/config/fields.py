@@ -49,7 +49,7 @@ class ConstraintConfig:
     cross-entropy of accepted refinements in the loss. ``lagrangian``: both, as the gradient of -eta E[D]."""
     eta: Number | None = None
     """Weight; 0 gives verl's numbers. With a schedule: of the first step. Null: 1e-3 in ``penalty`` (the paper's
-    Appendix B), 0.03 in ``sft``, 0.01 in ``lagrangian``; in place 0.03, untuned."""
+    Appendix B), 0.03 in ``sft``, 0.01 in ``lagrangian``; in place 0.03."""
     eta_schedule: EtaSchedule = "constant"
     """``constant``; ``linear`` or ``cosine``: to 0 after the last step; ``adaptive``: keeps D <= delta (Eq. 5)."""
     delta: PositiveNumber | None = None
