@@ -151,7 +151,7 @@ class Stages:
         some, constraint = queue.rows_of(batch, rows), self._blocks.constraint
         data = queue.read_padded(some, "refine_in_place", "old_log_probs", "response_mask")
         turn = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
-        charged = -turn.float()
+        charged = -turn.float()  # target constant
         if constraint.target == "in_place":
             charged = charge_in_place(
                 reference_log_probs=data["refine_in_place"],
