@@ -106,8 +106,8 @@ class RefinerClient:
     async def top_log_probs(self, prompt_ids: list[int], response_ids: list[int], k: int, num_ids: int) -> Top:
         """Return the k likeliest tokens at each place of a response, with log pi_0 of each, at temperature 1.
 
-        Ids from ``num_ids`` on are dropped: no tokenizer has them, and of two models of a family with different padding
-        only one (the vocabulary of Qwen2.5-7B is 128 longer than that of Qwen2.5-0.5B).
+        Ids from ``num_ids`` on are dropped: no tokenizer has them, and models of a family may pad differently (the
+        vocabulary of Qwen2.5-7B is 128 longer than that of Qwen2.5-0.5B).
 
         Raises:
             RefinerRequestError: If no replica could answer.
@@ -166,7 +166,7 @@ class HostedRefiner(ABC):
         """Return a client of the servers that are there."""
 
     def wake_up(self) -> int:
-        """Make it ready, and return how many replicas had to be started anew."""
+        """Make it ready, and return how many replicas had to be started again."""
         return 0
 
     def sleep(self) -> None:  # noqa: B027  # not all take turns

@@ -35,7 +35,7 @@ MAX_ANSWER_BYTES = 4 << 20
 MAX_TOKENS = 1 << 31
 """More of them in a bill is a mistake."""
 MAX_WORDS, MAX_READ = 300, 2000
-"""Characters of what a server says of an error: of which a line is made, and that are looked at for it."""
+"""Characters of a server's error message: shown in one line, and read to make that line."""
 WHOLE = ("stop", "eos", "eos_token", "end_turn")
 """Reasons for which an answer ends of itself; some servers have their own words."""
 BUSY = (408, 409, 425, 429)
@@ -175,7 +175,7 @@ def connect(url: str, api_key_env: str | None, timeout_s: float) -> openai.Async
     """Return a new client of a server; retries are ours, which look at the time that is left.
 
     Raises:
-        RefinerRequestError: If there is no key; its variable is not named, for who took the key for a name.
+        RefinerRequestError: If there is no key. Its variable is not named: that name may be the key itself.
     """
     key = secret(api_key_env)
     if api_key_env is not None and not key:
@@ -209,7 +209,7 @@ class ExternalRefiner(HostedRefiner):
         return ExternalClient(servers=dict(self._servers), config=self._refiner)
 
     def wake_up(self) -> int:
-        """Ask every server whether it is there, as before every step; nothing can be started anew."""
+        """Ask every server whether it is there, as before every step; nothing can be started again."""
         urls = self._refiner.urls
 
         async def ask() -> list[Served | None]:

@@ -27,7 +27,7 @@ from refiner_worker.engines import TOKENIZER_KEY, can_sleep
 logger = logging.getLogger(__name__)
 
 RESTART_TIMEOUT_S = 900.0
-"""Seconds that a dead replica may take to start anew: the GPUs of a lost node may never come back."""
+"""Seconds that a dead replica may take to start again: the GPUs of a lost node may never come back."""
 
 OF_THE_POLICY: dict[str, Any] = {
     "quantization": None,
@@ -37,8 +37,8 @@ OF_THE_POLICY: dict[str, Any] = {
     "checkpoint_engine": {"backend": "naive"},
     "enable_rollout_routing_replay": False,
 }
-"""Keys of verl's rollout block that cannot hold for the refiner, as they stand where they are not used: verl quantizes
-the weights that a trainer sends, and has engines for prefill of the policy alone and routes for its update."""
+"""Keys of verl's rollout block that cannot hold for the refiner, with their unused values: verl quantizes the weights
+that a trainer sends; prefill engines and routes are for the policy alone."""
 OF_THE_MODEL = ("hf_config_path", "override_config")
 OF_ITS_READING = ("tokenizer_path", "custom_chat_template", "trust_remote_code", "use_shm", "external_lib")
 
@@ -46,9 +46,8 @@ OF_ITS_READING = ("tokenizer_path", "custom_chat_template", "trust_remote_code",
 def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: int) -> DictConfig:
     """Return verl's rollout block for the refiner's replicas.
 
-    It starts from the policy's rollout block, so that a run's engine settings hold for both, without what is made for
-    weights that a trainer sends, loads real weights (the policy's default is to wait for a sync) and ends with the
-    user's ``refiner.rollout``.
+    It starts from the policy's rollout block, so that a run's engine settings hold for both, but drops keys for weights
+    that a trainer sends. It loads real weights (the policy waits for a sync) and ends with ``refiner.rollout``.
 
     Raises:
         ValueError: If ``refiner.rollout`` has a key that verl does not know, or one that needs a trainer.
@@ -104,7 +103,7 @@ class RunEndedError(RuntimeError):
 
 
 class RefinerGroup(HostedRefiner):
-    """Replicas of pi_0: launched once, woken and put to sleep around the refine stage, started anew when they died.
+    """Replicas of pi_0: launched once, woken and put to sleep around the refine stage, started again when they died.
 
     Args:
         refiner: The refiner block.
@@ -151,7 +150,7 @@ class RefinerGroup(HostedRefiner):
         return [sum(parts) for parts in zip(drafts.NO_COUNTS, *counts, strict=True)]
 
     def wake_up(self) -> int:
-        """Make every replica ready to serve and return how many had to be started anew.
+        """Make every replica ready to serve and return how many had to be started again.
 
         Raises:
             RunEndedError: If one died and ``refiner.on_replica_death`` says to stop, or it cannot be started again.

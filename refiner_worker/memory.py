@@ -23,7 +23,7 @@ def most_used_gb(servers: Iterable[ActorHandle]) -> float:
 def _answer(call: Any) -> float:
     try:
         return float(ray.get(call, timeout=TIMEOUT_S))
-    except (RayError, TimeoutError):  # a dead one is found out, and started anew, where it is woken
+    except (RayError, TimeoutError):  # a dead one is found out, and started again, where it is woken
         return 0.0
 
 

@@ -17,10 +17,10 @@ MAX_TOKENS_OF_A_CHARACTER = 4
 
 
 def encode_like(text: str, response_ids: Sequence[int], tokenizer: Any) -> list[int] | None:
-    """Return the tokens of a text, where it repeats a response the response's own.
+    """Return the tokens of a text; where it repeats a response, they are the response's own.
 
-    They change places with the tokenizer's only between two positions of a repeated stretch at which tokens begin in
-    both, so that no word is cut in a way that neither would cut it.
+    These replace the tokenizer's only between two positions of a repeated stretch at which tokens begin in both. So
+    each word is cut as one of them cuts it.
 
     Example: a tokenizer that writes "abc" as one token gives "abc d" the tokens ["abc", " d"]. Of a response that was
     written as ["a", "bc", " e"] the result is ["a", "bc", " d"].
@@ -48,7 +48,7 @@ def encode_like(text: str, response_ids: Sequence[int], tokenizer: Any) -> list[
         if edit.tag != "equal":
             continue
         first, last, shift = max(edit.dest_start, done_at), edit.dest_end, edit.src_start - edit.dest_start
-        # " x" before which " if" stands may also be said to have "if " behind its space: such a stretch is longer.
+        # " x" before which " if" stands may also be said to have "if " after its space: such a stretch is longer.
         while first > max(done_at, -shift) and whole[first - 1] == response[first - 1 + shift]:
             first -= 1
         while last < min(len(whole), len(response) - shift) and whole[last] == response[last + shift]:

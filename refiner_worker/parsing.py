@@ -44,7 +44,7 @@ def parse_answer(
 
     Args:
         token_ids: Generated ids, without the prompt, with the EOS token or the stop string that ended them.
-        kept: What the answer was begun with; it stays as it is, and so does white space behind it.
+        kept: What the answer was begun with; it stays as it is, and so does white space after it.
         response: What was refined, a.
         eos_token_id: The token that is to end it.
         stop_token_ids: Other tokens that end what is generated. Any other special token is no end: it is taken out.
@@ -85,7 +85,7 @@ def parse_answer(
 
 
 def _cut(text: str, stop: str, kept: str) -> tuple[str, bool]:
-    """Return the text up to its stop, and whether it ends there: a bare fence behind no other one opens a block."""
+    """Return the text up to its stop, and whether it ends there: a bare fence after no other one opens a block."""
     text = text.partition(stop)[0]
     return text + stop, stop.strip() != FENCE or FENCE in kept + text
 
@@ -105,8 +105,8 @@ def conversation(
 ) -> list[dict[str, Any]]:
     """Return the chat that a turn answers: the prompt's, or in a later turn the session before it as one text.
 
-    Nothing keeps the messages of later turns, and token ids are what the policy read: those of the prompt, and
-    ``earlier_ids``, what of the session came between prompt and turn.
+    Nothing keeps the messages of later turns. So what the policy read is decoded: the prompt's ids, and
+    ``earlier_ids``, the session between prompt and turn.
     """
     if not earlier_ids:
         return messages

@@ -25,7 +25,7 @@ class Chat:
         self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
 
     def encode(self, content: str, begin: str = "") -> list[int]:
-        """Return the prompt of one user's turn, and behind it what the answer begins with."""
+        """Return the prompt of one user's turn, and after it what the answer begins with."""
         if not any(token in content for token in self._control_tokens):
             return self._ids(self._text(content) + begin)
         text = content.strip()  # as many chat templates do
@@ -77,9 +77,9 @@ class RefinerPrompt:
     response of its group, if that is better) and ``solution`` (the data set's). In a later turn of a session the prompt
     and the turns before are one user message (``parsing.conversation``).
 
-    One that mentions the tags has its answer started for the refiner with the opening tag and read up to the closing
-    one. One that has ``{% set stop = "..." %}`` has it end with that text, which is part of it, such as the closing
-    fence of a program. Otherwise all output is the answer.
+    If a template mentions the tags, its answer is started with the opening tag and read up to the closing one. With
+    ``{% set stop = "..." %}`` the answer ends with that text, which is part of it, such as the closing fence of a
+    program. Otherwise all output is the answer.
 
     Args:
         path: The template's file.
@@ -197,7 +197,7 @@ class InPlacePrompt:
         self._num_overhead_tokens = len(self._chat.encode(tried))
 
     def encode(self, messages: list[dict[str, Any]], own_ids: list[int], shown: Mapping[str, str]) -> list[int] | None:
-        """Return the token ids of the prompt; None if of all that the template could show nothing is there.
+        """Return the token ids of the prompt; None if there is nothing that the template could show.
 
         Args:
             messages: The chat prompt.

@@ -19,7 +19,7 @@ class TurnEnd:
     stops: frozenset[int]
     """EOS tokens, at each of which an engine ends a response."""
     written: int
-    """The one that the chat template puts behind a reply."""
+    """The one that the chat template puts after a reply."""
 
     def of(self, turn_ids: list[int]) -> int:
         """Return the token that ends a refinement of a turn: the turn's own; of one that was cut, ``written``."""

@@ -123,7 +123,7 @@ def run_tests(
 ) -> Iterator[tuple[Verdict, str]]:
     """Run a program's tests one after the other, up to one that ends in an error, and judge them then.
 
-    Nothing runs behind a judgement, so that no program can tell from what runs next, or when, that it was right before.
+    Nothing runs after a judgement, so that no program can tell from what runs next, or when, that it was right before.
     With `until_wrong` each is judged as it ends, which costs less where the caller stops at the first that does not
     pass. All tests together have `limits.solution_s`; those beyond count as `time_out`.
 

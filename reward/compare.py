@@ -22,7 +22,7 @@ def stdout_matches(actual: str, expected: str) -> bool:
     Trailing white space of a line, blank lines and the amount of white space between words do not count.
     A word expected as a float (`0.5`, `1e-3`) matches numbers within the tolerance; one expected as an integer
     matches the same number however written (`3.0`) but no neighbour of it, however large; others, among them `inf`,
-    `nan` and digits behind a zero (`0010`), match exactly.
+    `nan` and digits after a zero (`0010`), match exactly.
     """
     actual_lines, expected_lines = _lines(actual), _lines(expected)
     return len(actual_lines) == len(expected_lines) and all(

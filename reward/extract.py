@@ -1,6 +1,6 @@
 """From a model's answer to the code in it, in time that grows with its length only.
 
-markdown-it-py is not used: models also open a fence behind words, close one behind code and leave marks of quotes out,
+markdown-it-py is not used: models also open a fence after words, close one after code and leave marks of quotes out,
 which CommonMark takes for text.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 _RUN = re.compile(r"`{3,}|~{3,}")
 # Indentation, and marks of list items and block quotes.
 _BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+|>[ \t]*)*")
-_MAX_BEFORE_FENCE = 100  # characters; a fence behind more is one in the middle of a line
-_INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line behind an opening fence
+_MAX_BEFORE_FENCE = 100  # characters; a fence after more is one in the middle of a line
+_INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line after an opening fence
 _NAMES_OF_PYTHON = r"(?:i?py(?:thon)?|cpython|pypy|tool_code)[0-9.]*"
 _BARE_INFO = re.compile(rf"(?:{_NAMES_OF_PYTHON})?[ \t]*\r?\n", re.I)  # Python alone, or nothing
 _BLANK_LINE = re.compile(r"[ \t\r]*(?:\n|\Z)")
@@ -24,7 +24,7 @@ _PYTHON = re.compile(_NAMES_OF_PYTHON)
 _BYTE_ORDER_MARK = "\ufeff"
 _OPENING_TAG = re.compile(r"\s*(?:<(?:answer|code|solution|python|\|python_tag\|)>|\[PYTHON\])(?:[ \t]*\n)?")
 _CLOSING_TAGS = ("</answer>", "</code>", "</solution>", "</python>", "[/PYTHON]")
-# Behind a line or before one, or before the tag of an answer; not in a program's text.
+# After a line or before one, or before the tag of an answer; not in a program's text.
 _END_OF_THOUGHTS = re.compile(
     r"^[ \t]*</think(?:ing)?>|</think(?:ing)?>(?:[ \t]*\r?$|(?=[ \t]*<(?:answer|code|solution|python)>))", re.M
 )
@@ -59,7 +59,7 @@ def extract_code(response: str, *names: str) -> str | None:
     Blocks in other languages, of comments or commands alone and of sessions (`>>>`) do not count. An unterminated last
     fence reaches to the end. Text before any fence is code only if all of it parses as Python and it has a definition,
     an import, an assignment or a print: a bare word is no program. What a model thought first (up to `</think>`) is
-    looked at only where there is no code behind it.
+    looked at only where there is no code after it.
     """
     response = without_end_marks(response)
     code = _last_code(response, names)
@@ -81,7 +81,7 @@ def without_end_marks(response: str) -> str:
 
 
 def end_of_thoughts(response: str) -> int:
-    """Where a model's answer begins, behind what it thought first."""
+    """Where a model's answer begins, after what it thought first."""
     return max((found.end() for found in _END_OF_THOUGHTS.finditer(response)), default=0)
 
 
@@ -115,7 +115,7 @@ def _without_tags(text: str) -> str:
 
 
 def _language(info: str) -> str:
-    """The language that the text behind a fence names, in lower case, or ""."""
+    """The language that the text after a fence names, in lower case, or ""."""
     named = _LANGUAGE.match(info)
     return named.group(1).lower() if named else ""
 
@@ -142,10 +142,10 @@ def _runs(text: str) -> Iterator[_Run]:
 
 
 def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
-    """(text behind the opening fence, content) of each block.
+    """(text after the opening fence, content) of each block.
 
     As in CommonMark, whatever the indentation of the opening fence. More is accepted: fences of backticks in the middle
-    of a line, which open a block if a language alone stands behind them, and close one if they alone end the line.
+    of a line, which open a block if a language alone stands after them, and close one if they alone end the line.
     """
     opening, info, content = None, "", 0
     for run in _runs(text):
@@ -180,7 +180,7 @@ def _is_left_open(opening: _Run, run: _Run) -> bool:
 
 
 def _line_behind(text: str, run: _Run) -> str | None:
-    """What stands behind an opening fence, with the line's end; None: it opens nothing."""
+    """What stands after an opening fence, with the line's end; None: it opens nothing."""
     mark = run.marks[0]
     if run.before is None and mark == "~":
         return None

@@ -6,7 +6,7 @@ reward.custom_reward_function.path=pkg://reward.math
 reward.custom_reward_function.name=compute_score
 
 `reward_model.ground_truth` is the expected answer (`72`, `\frac{1}{2}`, `(3, \frac{\pi}{2})`), or a solution that gives
-it in a `\boxed{}` or behind `####`: verl's own GSM8K, MATH and DAPO data run as they are, whatever their `data_source`.
+it in a `\boxed{}` or after `####`: verl's own GSM8K, MATH and DAPO data run as they are, whatever their `data_source`.
 The answer in a response is found as `reward.judge.math_marks.find_answer` says. Model text is never parsed in the
 process that calls this, nor run anywhere.
 """

@@ -143,7 +143,7 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
     return tests
 
 
-@functools.lru_cache(maxsize=1 << 16)  # a problem is read anew for every answer
+@functools.lru_cache(maxsize=1 << 16)  # a problem is read again for every answer
 def _useless_answer_passed(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> str:
     """What the first of `USELESS` returns that passes all tests, or ""; raises JudgeLostError."""
     share = replace(limits, judge_s=limits.judge_s / len(USELESS))

@@ -47,7 +47,7 @@ ARMS = {
     "cap": ("+ the worst response of each group only", (SKIP, CAP)),
     "in_place": ("accepted responses scored in place as well", (SKIP, "constraint.target=in_place")),
     "failed": (
-        "failed responses scored in place behind a solved sibling; nothing is decoded",
+        "failed responses scored in place given a solved sibling; nothing is decoded",
         (SKIP, "constraint.target=in_place", "constraint.reward_gate=failed"),
     ),
     "draft": ("+ drafts by n-gram lookup", (SKIP, CAP, DRAFT)),

@@ -3,7 +3,7 @@
 #
 #   bash scripts/lock.sh            newest versions
 #   bash scripts/lock.sh --check    change nothing: are the pins what pyproject.toml asks for, and does the index have a
-#                                   wheel of each for GPU machines, but for those of requirements/sdists.txt?
+#                                   wheel of each for GPU machines, except those of requirements/sdists.txt?
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() { # NAME ARGUMENT...; pins that the file has already stay

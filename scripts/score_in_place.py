@@ -3,7 +3,7 @@
     python scripts/score_in_place.py RUN_DIR [--model DIR] [--templates answer other MINE.jinja] [--max-pairs 64]
 
 Reads the accepted pairs of a run (its records; any run that refines, the quickstart's too) and lets the reference model
-score the responses' own tokens behind each template, which shows it the better answer, and behind the bare prompt.
+score the responses' own tokens given each template, which shows it the better answer, and given the bare prompt.
 Prints a Markdown table of the differences, in nats a token: tokens that the refinement keeps should become likelier,
 those that it takes out less likely, the first one most of all; `other` shows the answer to another problem, a control
 that should do neither. Ends with the same as a line of JSON. Needs no vLLM: the model runs in Hugging Face.
@@ -29,7 +29,7 @@ COLUMNS = ("kept", "taken_out", "departure")
 
 @torch.no_grad()
 def log_probs(model: Any, prompt_ids: list[int], token_ids: list[int]) -> torch.Tensor:
-    """Return the log-probs of tokens behind a prompt, (number of tokens,)."""
+    """Return the log-probs of tokens given a prompt, (number of tokens,)."""
     ids = torch.tensor([prompt_ids + token_ids], device=model.device)
     table = model(ids, logits_to_keep=len(token_ids) + 1).logits[0, :-1].float().log_softmax(-1)
     return table.gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].cpu()

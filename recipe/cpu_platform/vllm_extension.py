@@ -34,7 +34,7 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
     """
 
     def __new__(cls, **kwargs: Any) -> "CpuWorkerExtension":
-        """Set up as verl does, but for the signal at the death of the parent.
+        """Set up as verl does, except for the signal at the death of the parent.
 
         A fork's parent is the fork server, whose death shall cost nothing. It dies with the engine's server anyway: its
         stand-in sees to that (``preload/client.py``).

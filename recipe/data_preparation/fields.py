@@ -100,7 +100,7 @@ def messages_in(value: Any, reason: str) -> list[dict[str, str]]:
         speakers.pop()
     return [
         {"role": role, "content": _text_of(content, reason)}
-        for role, content in zip(speakers, contents, strict=False)  # what stands behind the user's last is left out
+        for role, content in zip(speakers, contents, strict=False)  # what stands after the user's last is left out
     ]
 
 

@@ -76,7 +76,7 @@ def math_row(record: Record, index: int, name: str, *, answer_format: str = MATH
 
 
 gsm8k_row = partial(math_row, answer_format=GSM8K_FORMAT)
-"""The same from GSM8K's ``question`` and ``answer`` (steps, and behind ``####`` the number)."""
+"""The same from GSM8K's ``question`` and ``answer`` (steps, and after ``####`` the number)."""
 
 
 def label_of(answer: Any) -> str:

@@ -121,7 +121,7 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
     """Build a row from a record with a dialogue prompt, whose reward is a model's.
 
     It has one of ``MESSAGES`` (text, or messages with role and content, which is text or parts of text) or
-    ``instruction`` (with an ``input`` where there is one). Answers behind the last user message are left out.
+    ``instruction`` (with an ``input`` where there is one). Answers after the last user message are left out.
 
     Raises:
         Dropped: ``no prompt``.

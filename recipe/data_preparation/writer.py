@@ -117,7 +117,7 @@ def convert(
                 card.dropped.setdefault(dropped.reason, []).append(line)
                 continue
             own = row["extra_info"].get("problem_id")
-            if own is not None and own in ids:  # a source that numbers the problems of each part anew
+            if own is not None and own in ids:  # a source that numbers the problems of each part from 0
                 row["extra_info"]["problem_id"] = own = f"{own}/{index}"
             ids.add(own)
             place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32

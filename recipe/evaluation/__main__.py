@@ -4,7 +4,7 @@
     --model DIR_OR_HUB_ID        vLLM draws the samples: greedy, or --num-samples N --temperature T
 
 For HumanEval a model gets its chat template around a request for the whole function in one ```python block; the program
-is the last such block that defines it, behind the imports and helper functions of HumanEval's prompt.
+is the last such block that defines it, after the imports and helper functions of HumanEval's prompt.
 
 A sample passes when it passes every test, in the sandbox. The JSON file (--output) holds the numbers, how they came
 about, and every sample with its program and verdict. Exit status: 0; 1 if programs could not be run (infra_error;

@@ -56,7 +56,7 @@ def generate(model: str, tasks: Sequence[Task], sampling: Sampling) -> tuple[lis
         model=model,
         dtype="float32" if is_cpu else "auto",
         enforce_eager=is_cpu,
-        enable_chunked_prefill=not is_cpu,  # behind a part of a prompt vLLM turns a seed back, as only a GPU's can be
+        enable_chunked_prefill=not is_cpu,  # after a part of a prompt vLLM turns a seed back, as only a GPU's can be
         max_model_len=min(needed, getattr(config, "max_position_embeddings", needed)),
         seed=sampling.seed,
     )

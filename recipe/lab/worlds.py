@@ -35,7 +35,7 @@ STATE_OF = torch.tensor([[STATES.index(r[: min(t, len(r) - 1)]) for t in range(M
 
 
 def constraint(mode: str, **settings: object) -> ConstraintConfig:
-    """Return the block ``constraint`` with its defaults but for the mode and some keys."""
+    """Return the block ``constraint`` with its defaults except for the mode and some keys."""
     return ConstraintConfig(**{"mode": mode, **settings})  # type: ignore[arg-type]
 
 
@@ -58,7 +58,7 @@ class World:
         return [eq6.accepts(self.rewards[one], own) for one, own in zip(self.refined, self.rewards, strict=True)]
 
     def log_probs(self, parameters: Tensor) -> Tensor:
-        """Return log pi(a_t | a_<t) of every response, (B, MAX_LENGTH), 0 behind its end."""
+        """Return log pi(a_t | a_<t) of every response, (B, MAX_LENGTH), 0 after its end."""
         table = (self.features @ parameters).log_softmax(-1)
         return table[STATE_OF].gather(-1, IDS[..., None])[..., 0] * MASK
 
@@ -211,7 +211,7 @@ def expected_update(
         data, indices = append_refined_rows(data, len(used)), indices + used
         tu.assign_non_tensor(data, refine_eta=eta, refine_normaliser=constraint.sft_normaliser)
         tu.assign_non_tensor(data, refine_num_tokens=int(LENGTHS[used].sum()))
-    # An engine's output at a position is of the token behind it.
+    # An engine's output at a position is of the token after it.
     output = torch.cat([torch.cat([log_probs[n, : LENGTHS[n]], log_probs.new_zeros(1)]) for n in indices])
     actor = ActorConfig(
         strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=loss_agg_mode, loss_scale_factor=4

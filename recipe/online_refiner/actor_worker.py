@@ -41,9 +41,9 @@ def refined_sequences(data: TensorDict) -> TensorDict:
 
 
 def in_place_sequences(data: TensorDict) -> TensorDict:
-    """Build the sequences (c, turn) in the same way, of B rows with IN_PLACE_COLUMNS; a session without a turn is one.
+    """Build the sequences (c, turn) of B rows with IN_PLACE_COLUMNS likewise; a session without a turn is used whole.
 
-    A row that is not scored has a c of one token, and what is computed of it is of no use.
+    A row that is not scored has a c of one token; its result is not used.
     """
     turns = [
         response[start:] if start < len(response) else response
@@ -97,7 +97,7 @@ class MiniBatchWorker(TrainingWorker):
 class ActorWorker(DetachActorWorker):
     """verl's actor, rollout and reference worker, which also scores refinements and learns from them.
 
-    Of verl's two the one that can put weights aside, as ``separate_async`` asks of it; otherwise they are the same.
+    It extends that one of verl's two which can put weights aside, as ``separate_async`` needs; else they are equal.
     """
 
     actor_worker_cls = MiniBatchWorker

@@ -117,18 +117,18 @@ def charge(*, refine_log_probs: Tensor, counterparts: Tensor, response_mask: Ten
 def charge_in_place(*, reference_log_probs: Tensor, log_probs: Tensor, turn: Tensor, clip: float | None) -> Tensor:
     """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turn, and 0 elsewhere.
 
-    The other target (``constraint.target=in_place``): not a' is charged, but the policy's own tokens, where pi_0 has
-    read the better answer in its prompt c. With the bare prompt as c it is what verl charges for KL (its estimator k1:
+    The other target (``constraint.target=in_place``) charges the policy's own tokens, not a'; pi_0 has read the better
+    answer in its prompt c. With the bare prompt as c it is what verl charges for KL (its estimator k1:
     ``verl.trainer.ppo.core_algos.kl_penalty``).
 
     Args:
-        reference_log_probs: (B, T) under pi_0 behind c.
+        reference_log_probs: (B, T) under pi_0 given c.
         log_probs: (B, T) under the policy before this step's updates.
         turn: (B, T) 1 on the policy's tokens of the scored turn.
         clip: Largest charge of a token, in nats, either way; None: no limit.
 
     Returns:
-        (B, T); of either sign. Minus the sum over t is an estimate of the KL from the policy to pi_0 behind c.
+        (B, T); of either sign. Minus the sum over t is an estimate of the KL from the policy to pi_0 given c.
     """
     charged = (reference_log_probs - log_probs) * turn
     return charged if clip is None else charged.clamp(-clip, clip)
@@ -265,7 +265,7 @@ class AdaptiveEta(Eta):
         path.write_text(json.dumps({"eta": self.value}), encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        """Read the multiplier; a checkpoint of another schedule has none, and it starts anew."""
+        """Read the multiplier; a checkpoint of another schedule has none, and it starts again."""
         if path.exists():
             self.value = json.loads(path.read_text(encoding="utf-8"))["eta"]
 

@@ -164,11 +164,11 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
 def teacher_rows(data: TensorDict, used: list[bool], sequences: list[Tensor]) -> dict[str, list[Tensor]]:
     """Return what verl's top-k loss reads, ``teacher_ids`` and ``teacher_logprobs``: (sequence length, TOP_K) a row.
 
-    As an engine's output at a position is of the token behind it, so are these. Only refined rows have a teacher.
+    As an engine's output at a position is of the token after it, so are these. Only refined rows have a teacher.
 
     Args:
         data: As in :func:`append_refined_rows`, with ``refine_top_ids`` and ``refine_top_log_probs``.
-        used: Which of its rows have a refined row behind them.
+        used: Which of its rows have a refined row after them.
         sequences: (B + num_rows,) the ids of all rows.
     """
     columns = {"teacher_ids": ("refine_top_ids", 0), "teacher_logprobs": ("refine_top_log_probs", ABSENT)}

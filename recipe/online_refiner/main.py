@@ -54,7 +54,7 @@ def command() -> None:
     for argument in sys.argv[1:]:
         name, _, value = argument.lstrip("+~").partition("=")
         if value.startswith("~"):
-            print(f"error: {name}: no shell reads the ~ of {value} behind =; write $HOME", file=sys.stderr)
+            print(f"error: {name}: no shell reads the ~ of {value} after =; write $HOME", file=sys.stderr)
             raise SystemExit(2)
         if name in GONE:
             print(f"error: {name} is gone: {GONE[name]}", file=sys.stderr)
@@ -63,7 +63,7 @@ def command() -> None:
 
 
 def _enter(config: DictConfig) -> None:
-    """Start this command anew with the variables of its platform, and with workers that are forks of one process.
+    """Restart this command with the variables of its platform, and with workers that are forks of one process.
 
     On the CPU the stages of a step take turns, so each process may use its share of all cores; Ray's default is one
     thread.

@@ -16,9 +16,9 @@ from recipe.online_refiner.step import StepState
 
 MOMENTS = {
     "rollout": ("rollout", "when the step begins: its engines are awake"),
-    "asleep": ("rollout", "behind it: all engines sleep that can"),
+    "asleep": ("rollout", "after it: engines that can sleep do"),
     "refine": ("refiner", "at the end of the refine stage: the refiner is awake"),
-    "refined": ("refiner", "behind that"),
+    "refined": ("refiner", "after that"),
 }
 """When the memory of devices is looked at, of whose engines."""
 
@@ -50,7 +50,7 @@ MEANING = {
     "refiner/latency_p95_s": "the same, 95th percentile",
     "refiner/num_retries": "requests that were sent again to a busy or lost server of refiner.placement=external",
     "refiner/num_replicas": "replicas of the refiner (external: servers) that were alive when the step asked them",
-    "refiner/num_restarts": "replicas that had died and were started anew before the step",
+    "refiner/num_restarts": "replicas that had died and were started again before the step",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILURES},
     "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none, and in "
@@ -63,13 +63,13 @@ MEANING = {
     "constraint.rescue_dead_groups keeps them",
     "constraint/penalty": "-eta times what responses are charged (D of Eq. 6; with credit in_reward D divided by "
     "min(len a, len a')), per response token of the batch",
-    "constraint/in_place_responses": "responses that the reference model scored behind the better answer; 0 if none",
+    "constraint/in_place_responses": "responses that the reference model scored given the better answer; 0 if none",
     "constraint/in_place_tokens": "their tokens",
-    "constraint/in_place_charge": "what such a token is charged, nats: log pi_0 behind the better answer less "
+    "constraint/in_place_charge": "what such a token is charged, nats: log pi_0 given the better answer less "
     "log pi_theta, mean; below 0 where pi_0 finds the response less likely",
     "constraint/in_place_largest": "share of the largest token in what a response is charged, mean over them; near 1: "
     "one token decides",
-    "constraint/in_place_agreement": "share of these tokens about which pi_0 behind the better answer and the policy "
+    "constraint/in_place_agreement": "share of these tokens about which pi_0 given the better answer and the policy "
     "agree: more likely than not for both, or for neither",
     "constraint/soft_share": "constraint.target=soft: share of the cross-entropy's target that is pi_0's distribution, "
     "mean over the tokens of used refinements; the rest is on the written token; 0 otherwise",
@@ -190,7 +190,7 @@ def reward_metrics(rewards: Mapping[str, float], filtered: Mapping[float, int]) 
 
 
 def extra_metrics(said: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Average what the reward function says beside the reward, as far as it is numbers, over those that it says it of.
+    """Average each number that the reward function says beside the reward, over the responses that have it.
 
     Example: ``extra_metrics([{"num_passed": 1}, {"num_passed": 2, "outcome": "pass"}])`` is
     ``{"reward/extra/num_passed": 1.5}``.

@@ -180,7 +180,7 @@ class Refinement(Request):
     reward: float | None = None
     """r(s0, a') of the session with a' as its last turn; None unless scored."""
     in_place: list[float] = field(default_factory=list)
-    """(turn length,) log pi_0 of the turn behind a prompt with the better answer; empty where it was not scored."""
+    """(turn length,) log pi_0 of the turn given a prompt with the better answer; empty where it was not scored."""
     in_place_prompt: list[int] = field(default_factory=list)
     """That prompt, where the actor scores the turn without its adapter (``refiner.placement=shared``)."""
     top: "Top | None" = None
@@ -192,7 +192,7 @@ class Pair(Request):
     """All numbers that are known of a rollout and its refinement. The tag of its row carries it between processes.
 
     Example: ``Pair(reward=-0.3, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, num_refined_tokens=9)``.
-    The driver makes it with the reward, the refine stage makes it anew, the actor's pass adds ``nll`` and
+    The driver makes it with the reward, the refine stage makes it again, the actor's pass adds ``nll`` and
     ``divergence``. In place ``divergence`` is what the turn is charged, over ``num_compared_tokens`` of it.
     """
 

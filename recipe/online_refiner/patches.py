@@ -54,7 +54,7 @@ def look_often(buffer: ReplayBuffer) -> ReplayBuffer:
 def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
     """Let groups whose rewards are all equal pass DAPO's filter where a refinement of theirs is better.
 
-    Reason: ``ReplayBuffer._dapo_filtered_keys`` evicts them, and no setting says which of them not.
+    Reason: ``ReplayBuffer._dapo_filtered_keys`` evicts them, and no setting exempts any.
     """
     find = buffer._dapo_filtered_keys
 

@@ -29,7 +29,7 @@ class Plan:
     max_positions: int
     """What the reference model can read."""
     in_place_tokens: int
-    """Of the longest prompt with the longest response behind it that is scored in place; 0: none is."""
+    """Tokens of the longest prompt and response that are scored in place; 0: none are."""
     refiner_model: DictConfig
     """verl's model block for its replicas."""
     refiner_rollout: DictConfig

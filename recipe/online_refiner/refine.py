@@ -129,7 +129,7 @@ class Refiner:
         return result
 
     async def _score_in_place(self, rollout: Rollout, sibling: Rollout, result: Refinement) -> list[float]:
-        """Return log pi_0 of the turn behind a prompt with the better answer; nothing where that is not known."""
+        """Return log pi_0 of the turn given a prompt with the better answer; nothing where that is not known."""
         assert self.in_place is not None
         if self.in_place.prompt is None:
             return [0.0] * len(rollout.turn_ids)
@@ -184,7 +184,7 @@ class Refiner:
     async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int, int]:
         """Return the prompt, how many ids of the turn it ends with, and how many tokens were read to choose them.
 
-        What of the turn the prompt ends with is the beginning of the refiner's answer (``refiner.keep_prefix``).
+        Those ids of the turn begin the refiner's answer (``refiner.keep_prefix``).
         """
         prompt_ids = await self._on_thread(self._render, self.prompt.encode, rollout, told)
         turn = rollout.turn_ids[: self._most_tokens(rollout)]
@@ -225,7 +225,7 @@ class Refiner:
         return await self.client.generate(prompt_ids, self.prompt.stop, num_left)
 
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
-        """Return what of ``refiner.context`` there is to tell; of the group, those who had the same session so far."""
+        """Return the available texts of ``refiner.context``; a sibling is one with the same session so far."""
         wanted = self.prompt.limits
         told = {"feedback": rollout.feedback, "solution": rollout.solution}
         if "sibling" in wanted:
@@ -314,7 +314,7 @@ def num_kept_tokens(rollout: Rollout, log_probs: list[float], whole: list[int], 
 
     Args:
         rollout: Its last turn, a.
-        log_probs: log pi_0 of the turn's first tokens, behind the refiner's prompt.
+        log_probs: log pi_0 of the turn's first tokens, given the refiner's prompt.
         whole: Where a new character begins in the turn (:func:`whole_characters`): nothing is cut within one.
         limit: Longest refinement.
         temperature: The refiner's.

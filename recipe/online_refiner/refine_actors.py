@@ -199,7 +199,7 @@ def is_drawn(rollout: Rollout, share: float) -> bool:
 
 
 def refuse(rows: KVBatchMeta, *, is_reward_model_colocated: bool) -> None:
-    """Refuse rows that would be refined wrongly. Which agent loop a session has, its row tells, not the config.
+    """Refuse rows that would be refined wrongly. A session's row, not the config, tells its agent loop.
 
     Args:
         rows: Rewarded rows, no padding.
@@ -213,13 +213,13 @@ def refuse(rows: KVBatchMeta, *, is_reward_model_colocated: bool) -> None:
         "loop, or constraint.mode=none"
     )
     if any(not key.endswith("_0") for key in rows.keys):
-        raise ValueError(f"an agent loop writes several rows for a session, of which none is the session; {advice}")
+        raise ValueError(f"an agent loop writes several rows for a session, and none is the whole session; {advice}")
     data = queue.read(rows, "metrics", "multi_modal_inputs")
     if any(set(media) - NOT_MEDIA for media in queue.objects(data["multi_modal_inputs"])):
         raise ValueError(f"a tool's images would not reach the refiner, which reads text; {advice}")
     is_by_verl = all(metrics.get("compute_score") for metrics in queue.objects(data["metrics"]))  # seconds
     if not is_by_verl and not is_reward_model_colocated:
-        raise ValueError(f"an agent loop rewards its sessions itself, and a refinement only verl could; {advice}")
+        raise ValueError(f"an agent loop rewards its sessions itself, but only verl rewards refinements; {advice}")
 
 
 class RewardLoopScore:

@@ -5,7 +5,7 @@ lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_we
 cross-entropy) jagged float32 (B, u), ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
 ``refine_used`` and ``refine_start`` (where the refined turn begins in the response) int64 (B,); a row without a
 refinement has u = 1 and masks 0. In place also ``refine_in_place`` jagged float32 (B, response length): log pi_0 of the
-turn behind the better answer; and ``refine_in_place_prompt`` jagged int64 (B, c): that prompt, where the actor computes
+turn given the better answer; and ``refine_in_place_prompt`` jagged int64 (B, c): that prompt, where the actor computes
 it. With ``constraint.target=soft`` also pi_0's likeliest tokens at each token of a', ``refine_top_ids`` jagged int32
 and ``refine_top_log_probs`` jagged float32 (B, u, TOP_K), u = 1 in a row that is not used. On some rows only, and read
 on those only: jagged float32 ``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length), ``refine_nll``
@@ -80,7 +80,7 @@ def read(batch: KVBatchMeta, *names: str) -> TensorDict:
     """Read fields as they are, those of the response jagged.
 
     Raises:
-        RuntimeError: If a row lacks one, but for ``rm_scores``: then the queue leaves it out of all rows.
+        RuntimeError: If a row lacks one, except ``rm_scores``: then the queue leaves it out of all rows.
     """
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
     if lacking := set(names) - set(data.keys()) - {"rm_scores"}:

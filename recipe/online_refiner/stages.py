@@ -38,7 +38,7 @@ class Stages:
         self._eta = make_eta(blocks.constraint, total_training_steps)
 
     def load(self, checkpoint: Path) -> None:
-        """Go on with the state of a checkpoint's folder; one without such a state starts anew."""
+        """Go on with the state of a checkpoint's folder; one without such a state starts again."""
         self._eta.load(checkpoint / ETA_FILE)
 
     def save(self, checkpoint: Path) -> None:
@@ -185,7 +185,7 @@ class Stages:
             queue.write_column(queue.rows_of(batch, self._paying_rows(batch, state)), "rm_scores", own)
 
     def charge_advantages(self, batch: KVBatchMeta, state: StepState) -> None:
-        """Add the penalty to the advantages of a critic-free estimator, behind its normalisation."""
+        """Add the penalty to the advantages of a critic-free estimator, after its normalisation."""
         credit = self._blocks.constraint.acting_credit
         rows = self._paying_rows(batch, state)
         if credit is not None and rows and not self._is_before_estimator(credit):

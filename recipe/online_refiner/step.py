@@ -12,7 +12,7 @@ class StepState:
     """One step of the trainer, or one of its mini-batches where it samples each by itself (``separate_async``).
 
     Rows are positions in its batch, which nothing reorders after ``_balance_batch``. Example: after the refine stage of
-    a step of two prompts with two responses each, ``pairs`` has the keys 0 to 3, padding behind them has none.
+    a step of two prompts with two responses each, ``pairs`` has the keys 0 to 3, padding after them has none.
     """
 
     step: int = 0
@@ -24,7 +24,7 @@ class StepState:
     metrics: dict[str, Any] = field(default_factory=dict)
     """verl's own of this step; ours are added as they are known."""
     num_restarts: int = 0
-    """Replicas of the refiner that were started anew before the step."""
+    """Replicas of the refiner that were started again before the step."""
     pairs: dict[int, Pair] = field(default_factory=dict)
     """The rollouts by row, all but padding, with what is known of their refinements."""
     kl_rows: list[int] = field(default_factory=list)

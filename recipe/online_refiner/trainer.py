@@ -51,10 +51,10 @@ ACTOR_ROLES = {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef}
 
 
 class RefinedLogProbs(PPOTrainer):
-    """log pi_theta(a'), where verl has loaded the weights of which it computes log pi_old.
+    """log pi_theta(a'), under the weights that verl has loaded for log pi_old.
 
-    ``separate_async`` loads those that the step began with around ``PPOTrainer._compute_old_log_prob``: this class
-    stands between that trainer and ``PPOTrainer``, :class:`OnlineRefinerTrainer` before both.
+    ``separate_async`` loads the step's first weights around ``PPOTrainer._compute_old_log_prob``. So this class stands
+    between that trainer and ``PPOTrainer``, and :class:`OnlineRefinerTrainer` stands before both.
     """
 
     blocks: RefinementConfig
@@ -78,7 +78,7 @@ class RefinedLogProbs(PPOTrainer):
 
 
 class OnlineRefinerTrainer(PPOTrainer):
-    """What this extension adds to any of verl's V1 trainers; which, says ``task_runner.py``."""
+    """What this extension adds to any of verl's V1 trainers; ``task_runner.py`` names them."""
 
     def __init__(self, config: DictConfig) -> None:
         """Read the blocks; models are loaded in ``init``."""
@@ -137,7 +137,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self._tell_prometheus()
 
     def _wake_refiner(self) -> int:
-        """Wake the refiner and return how many of its replicas had to be started anew."""
+        """Wake the refiner and return how many of its replicas had to be started again."""
         num_restarts = self.group.wake_up()
         if num_restarts:
             self._tell_prometheus()
@@ -269,7 +269,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         return Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def _save_checkpoint(self) -> None:
-        # Both before verl names this checkpoint the latest: a run that is killed later on goes on behind it.
+        # Both before verl names this checkpoint the latest: a run that is killed later on goes on after it.
         self.stages.save(self._checkpoint_folder())
         self._finish_records()
         timing_raw = {**self.timing_raw, "step": time.monotonic() - self.step_started_at}

@@ -1,8 +1,8 @@
 """A run never waits for ever: who looks after the processes that a step waits for, and how a death ends the run.
 
-verl itself looks after few of them. A call to a Ray actor that died raises, but a call to one that waits for the dead
-one does not come back: of ranks in a collective operation, of an actor that sends weights to an engine, of a replay
-buffer that waits for the rows of an agent loop. So training runs in a thread, and this one looks around meanwhile.
+verl itself watches few of them. A call to a dead Ray actor raises. A call to one that waits for a dead one never
+returns: to a rank in a collective operation, a sender of weights to an engine, a replay buffer that waits for an agent
+loop's rows. So training runs in a thread, and this one looks around meanwhile.
 
 What can be lost without harm is not here: refine workers (``refine_actors.py``) and replicas of the refiner
 (``refiner_worker/group.py``) are replaced.
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 ASK_EVERY_S = 10.0
 LAST_LOOK_S = 15.0
-"""After training has failed: whether a death is behind it shows within so many seconds, or none is."""
+"""After training has failed: so many seconds to find a death that caused it."""
 MIN_SHARE_OF_ROLLOUTS = 0.5
 """A step with fewer of its rollouts is not trained on."""
 
@@ -46,7 +46,7 @@ class Part:
     has_failed: Callable[[Any], bool] | None = None
     """Of a server: whether its engine, a process of its own, is gone."""
     _call: Any = None
-    """A question that is not answered yet. It waits behind the actor's work, and fails at once when the actor dies."""
+    """A question that is not answered yet. It waits after the actor's work, and fails at once when the actor dies."""
     _ask_at: float = 0.0
 
     @property

@@ -52,7 +52,7 @@ class Files:
 
     @property
     def is_dry_run(self) -> bool | str:
-        """Whether the run ends behind the checks; ``reward`` if the user's own reward is asked as well."""
+        """Whether the run ends after the checks; ``reward`` if the user's own reward is asked as well."""
         return OmegaConf.select(self._config, "dry_run") or False
 
     @cached_property

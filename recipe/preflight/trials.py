@@ -252,7 +252,7 @@ def _first_rows(run: Run, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:
-    """Return what is wrong with a prompt, if no chat template could write it; or the refiner not read its text."""
+    """Return what is wrong with a prompt that no chat template can write, or whose text the refiner cannot read."""
     messages = list(prompt) if isinstance(prompt, (list, tuple, np.ndarray)) else []
     if not messages:
         return f"its prompt is {type(prompt).__name__} without messages; give role and content, {_AS_PREPARED}"
@@ -268,7 +268,7 @@ def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:
 
 
 def _num_tokens(run: Run, key: str, row: dict[str, Any]) -> int:
-    """Return how long a row's prompt is, as ``RLHFDataset`` counts it (but for the schemas of ``tool_config_path``)."""
+    """Return how long a row's prompt is, as ``RLHFDataset`` counts it (except the schemas of ``tool_config_path``)."""
     tools = getattr(run.files.dataset(key), "tool_schemas", None)
     settings = {"tools": tools, **run.config.data.apply_chat_template_kwargs, "tokenize": True}
     ids = run.files.tokenizer.apply_chat_template(list(row["raw_prompt"]), add_generation_prompt=True, **settings)

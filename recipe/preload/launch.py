@@ -3,7 +3,7 @@ r"""Run a verl command whose workers are forks of one preloaded process.
     python -m recipe.preload.launch -m verl.trainer.main_ppo ...
 
 It starts the fork server of :mod:`recipe.preload` and runs the module or script in this process, as ``python`` does. A
-program may start itself anew in this way: :func:`enter`. On the CPU platform it is ``recipe.cpu_platform.launch``.
+program may restart itself in this way: :func:`enter`. On the CPU platform it is ``recipe.cpu_platform.launch``.
 """
 
 import atexit
@@ -23,7 +23,7 @@ HOOK = f"{preload.__name__}.{preload.use_stand_in.__name__}"
 
 
 def enter(environment: Mapping[str, str], *, launcher: str | None = None) -> None:
-    """Start this command anew with an environment, most of which is read at a start only; return if it is so already.
+    """Restart this command with an environment, most of which is read at a start only; return if it is so already.
 
     Args:
         environment: Variables that are set unless the user has set them.

@@ -1,7 +1,7 @@
 """A data set's assertions (HumanEval, MBPP), run on an answer whose functions are calls into the sandbox.
 
 The test code is as trusted as the data set. It sees plain values only, of exact built-in types: nothing of the answer
-runs here. Every call loads the answer anew, so that it keeps no state from one to the next.
+runs here. Every call loads the answer again, so that it keeps no state from one to the next.
 """
 
 import ast

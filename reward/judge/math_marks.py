@@ -20,7 +20,7 @@ _STATED = re.compile(
 )
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _DISPLAY = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\$[^$\n]*\$|\\\([^\n]*?\\\)", re.DOTALL)
-_CLAUSE = re.compile(r"[.!?;]\s|,\s+(?=(?:so|thus|hence|therefore|then)\b)", re.I)  # ends behind it
+_CLAUSE = re.compile(r"[.!?;]\s|,\s+(?=(?:so|thus|hence|therefore|then)\b)", re.I)  # ends after it
 _STATES = re.compile(r"[a-z\s,]*\b(?:is|are|equals|get|gets|gives|obtain)[\s:]*", re.I)
 _DENIES = re.compile(
     r"\b(?:or|nor|not|no|never|none|neither|nothing|cannot|but|if|unless|either|maybe|perhaps|than|wrong|false)\b", re.I
@@ -36,8 +36,8 @@ _END_OF_THOUGHTS = re.compile("</think(?:ing)?>")
 def find_answer(text: str) -> str | None:
     r"""The final answer in a response, or None.
 
-    What the model thought first (up to `</think>`) is looked at only where nothing is found behind it. The last mark
-    counts: a `\boxed{}`, what stands behind `####` in its line, or between `<answer>` and `</answer>`. Without any it
+    What the model thought first (up to `</think>`) is looked at only where nothing is found after it. The last mark
+    counts: a `\boxed{}`, what stands after `####` in its line, or between `<answer>` and `</answer>`. Without any it
     is what the last "answer is", "answer to ... is", "answer:" or heading "Answer" says, up to the end of its sentence;
     without that the only formula of a text that has no numbers beside it, or of one line whose last words state it
     ("thus it is $4$."); or else the whole text, if that is one line.

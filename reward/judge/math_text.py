@@ -1,4 +1,4 @@
-r"""How final answers are written: one form of each notation, words behind numbers, and when two are the same text.
+r"""How final answers are written: one form of each notation, words after numbers, and when two are the same text.
 
 Upper and lower case count in formulas (`r` and `R` are two variables), and not in words and letters of options.
 """
@@ -70,7 +70,7 @@ NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?ai)^((?=\S*\d)[-+]?[\d,./]*(?: ?\\[dt]?frac ?(?:\{\d+\}|\d) ?(?:\{\d+\}|\d))?) "  # 18 dollars
      rf"({_UNITS}(?:[ -]{_UNITS}){{0,5}})(?:\^\{{?[23]\}}?)?$", r"\1 \\text{ \2}"),
 )  # fmt: skip
-"""What answers are written with, and what stands for it from then on, in this order, behind the signs."""
+"""What answers are written with, and what stands for it from then on, in this order, after the signs."""
 _PATTERNS = [(re.compile(pattern), written) for pattern, written in NOTATIONS]
 _MODULO = re.compile(r" ?\\p?mod ?(\{[^{}]*\}|\d+)$")
 _LETTER = r"[^\W\d_]"
@@ -83,7 +83,7 @@ _OPTION = re.compile(r"\(?[A-Z]\)?|\([a-z]\)")
 _CHOICE = re.compile(
     r"(?i:(?:answer|choice|option)\b:? ?)?\(?([A-Za-z])(?:\)[:.]?| ?[:.\u2013\u2014]|$)(?!.*[ ,;]\(?[A-Z][):])"
 )
-"""An option by its letter, also where it is written out behind it, and no second one."""
+"""An option by its letter, also where it is written out after it, and no second one."""
 _WRITTEN = re.compile(r"\d+(?:-\d+)+|\d+(?:/\d+){2,}|\d+(?: \d+)+|0[xX][0-9a-fA-F]+|0\d?:\d\d|\d{1,2}:0\d")
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)")
 _JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:]|\band\b")
@@ -107,7 +107,7 @@ _UNLIKE = [[cell.split("=") for cell in line.split()] for line in (
     "up down", "north south east west", "profit=gain loss", "increase decrease", "usd=dollar=dollars eur=euro=euros="
     "\u20ac gbp=pound=pounds=\u00a3 jpy=yen=\u00a5 inr=rupee=rupees=\u20b9 cent=cents",
 )]  # fmt: skip
-"""Words of one line exclude each other, but for those that mean the same."""
+"""Words of one line exclude each other, except those that mean the same."""
 
 
 def clean(answer: str) -> str:
@@ -157,7 +157,7 @@ def is_same_text(found: str, expected: str) -> bool:
 
 
 def is_compound(answer: str) -> bool:
-    r"""Whether it goes on behind words: `2\text{ hours }30\text{ minutes}`, of which math-verify reads the 2 alone."""
+    r"""Whether it goes on after words: `2\text{ hours }30\text{ minutes}`, of which math-verify reads the 2 alone."""
     marked = WITH_EXPONENT.sub(_mark, answer)
     return re.search(rf"\w[^{_MARK}]*{_MARK}\W*\w", marked) is not None
 
@@ -168,7 +168,7 @@ def _mark(words: re.Match[str]) -> str:
 
 
 def is_same_compound(found: str, expected: str) -> bool:
-    """Whether two answers of numbers and words are the same, but for what joins them."""
+    """Whether two answers of numbers and words are the same, except for what joins them."""
     texts = [_JOINTS.sub("", _TEXT.sub(r" \1 ", answer)).casefold() for answer in (found, expected)]
     return texts[0] == texts[1]
 

@@ -26,7 +26,7 @@ _GRACE_S = 5.0  # wall seconds beyond its deadlines after which a slot counts as
 _MAX_ANSWER_BYTES = 1 << 16
 _STDERR_TAIL_BYTES = 4096
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-# Symbols bound at the start, or every child binds them anew; and one thread: a library that starts more would leave
+# Symbols bound at the start, or every child binds them again; and one thread: a library that starts more would leave
 # them behind at every fork. One heap: each thread's own takes address space, by which memory is limited.
 _ENVIRONMENT = ("LD_BIND_NOW", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MALLOC_ARENA_MAX")
 

@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def letters_task(letter_prompts: Path) -> list[str]:
-    """Return verl overrides of the task, but for model and optimizer: 4 prompts a step, 4 responses each."""
+    """Return verl overrides of the task, except for model and optimizer: 4 prompts a step, 4 responses each."""
     return [
         "algorithm.adv_estimator=grpo",
         *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}", "data.train_batch_size=4"),

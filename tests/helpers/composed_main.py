@@ -1,4 +1,4 @@
-"""The main config with overrides, without composing it anew for each test (a second)."""
+"""The main config with overrides, without composing it again for each test (a second)."""
 
 import functools
 import pickle

@@ -22,7 +22,7 @@ class CpuEngineConfig(McoreEngineConfig):
     """
 
     def __post_init__(self) -> None:
-        """Check the block as verl does, but for float32."""
+        """Check the block as verl does, and take float32 as well."""
         dtype = self.dtype
         if dtype == "float32":
             object.__setattr__(self, "dtype", "bfloat16")

@@ -597,7 +597,7 @@ def separate_trainer_has_its_parts(run: Run) -> str | None:
     is_offloaded = config.trainer.device != "cpu" and actor.get("fsdp_config", {}).get("param_offload", False)
     is_unsharded = actor.strategy == "fsdp2" and not actor.fsdp_config.reshard_after_forward
     why = {
-        "refiner.placement=dedicated and refiner.n_gpus_per_node (or external): no GPU is ever left to another one": (
+        "refiner.placement=dedicated and refiner.n_gpus_per_node (or external): pools never share GPUs": (
             blocks.refiner.placement in ("dedicated", "external") or not blocks.hosts_refiner
         ),
         "refiner.streaming=null: the actor would wait for every refinement": blocks.streams or not blocks.refines,
@@ -760,7 +760,7 @@ def actor_reads_what_it_scores(run: Run) -> str | None:
         return None
     return (
         f"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu={budget} is less than refiner.in_place_template and "
-        f"a response behind it, {length} tokens; raise it"
+        f"a response after it, {length} tokens; raise it"
     )
 
 

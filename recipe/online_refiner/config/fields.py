@@ -132,7 +132,7 @@ class MeasureConfig:
     """What is measured beside what a step needs."""
 
     num_kl_rollouts: NotNegative | None = None
-    """Most responses of a step on which KL(pi_theta || pi_0) is measured; 0: none. Null: 64; 0 with
+    """Responses per step, at most, on which KL(pi_theta || pi_0) is measured; 0: none. Null: 64; 0 with
     ``constraint.mode=none`` or placement ``external``. With static KL: all, by the reference worker's log-probs."""
     cross_entropy_all_every: NotNegative = 10
     """Every so many steps, measure the cross-entropy over all refinements, not only accepted ones. 0: never."""
@@ -214,7 +214,7 @@ GONE = {
     "refiner.block_choice": "set refiner.keep_prefix=true to keep what the refiner would have written itself",
     "refiner.n": "one refinement is drawn of each response; leave it out",
     "refiner.max_requests_in_flight": "a replica has at most 256 requests under way; leave it out",
-    "refiner.restart_timeout_s": "a dead replica has 900 s to start anew; leave it out",
+    "refiner.restart_timeout_s": "a dead replica has 900 s to start again; leave it out",
     "refiner.num_draft_tokens": "a draft has at most 8 tokens; leave it out",
     "refiner.num_workers": "there are as many as actor_rollout_ref.rollout.agent.num_workers: set that",
     "sizing.host_memory_gib": "the plan says what a node's memory takes; leave it out",
@@ -240,6 +240,8 @@ def read_blocks(config: DictConfig) -> RefinementConfig:
     Raises:
         ValueError: If a key is unknown, missing or of a wrong type.
     """
+    if gone := [name for name in GONE if OmegaConf.select(config, name, default=GONE) is not GONE]:
+        raise ValueError(f"{gone[0]} is gone: {GONE[gone[0]]}")
     blocks: dict[str, Any] = {name: _read(config, name, block) for name, block in BLOCKS.items()}
     has_reference = bool(config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss)
     return RefinementConfig(**blocks, has_reference_worker=has_reference)
@@ -251,8 +253,6 @@ def _read(config: DictConfig, name: str, block_type: type[Block]) -> Block:
     block = config[name]
     known = {field.name for field in fields(block_type)}  # type: ignore[arg-type]
     unknown, missing = sorted(set(block) - known), sorted(known - set(block))
-    if unknown and (advice := GONE.get(f"{name}.{unknown[0]}")):
-        raise ValueError(f"{name}.{unknown[0]} is gone: {advice}")
     if unknown or missing:
         what = f"unknown key {name}.{unknown[0]}" if unknown else f"missing key {name}.{missing[0]}"
         raise ValueError(f"{what}; the keys of this block are: {', '.join(sorted(known))}")

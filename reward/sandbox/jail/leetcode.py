@@ -30,7 +30,7 @@ _STACK_BYTES = 1 << 28
 
 
 def ready_names(source: str, fn_name: str) -> dict[str, object]:
-    """Those of LeetCode's ready names that the source mentions, but for that of the function which it is to define.
+    """Those of LeetCode's ready names that the source mentions, except that of the function which it is to define.
 
     A name is a module's where the source takes what is in that, as in `bisect.bisect_left`, not `datetime.strptime`.
     """

@@ -69,7 +69,7 @@ def _prepare_interpreter() -> None:
     while (frame := frame.f_back) is not None:  # type: ignore[assignment]
         depth += 1
     sys.setrecursionlimit(sys.getrecursionlimit() + depth)
-    if "numpy" in sys.modules:  # `random` has been seeded anew by the fork
+    if "numpy" in sys.modules:  # `random` has been seeded again by the fork
         sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
 
 

@@ -1,4 +1,4 @@
-"""Starts a replica anew whose node has left the cluster (two raylets on this machine); writes what came of it, as JSON.
+"""Restarts a replica whose node has left the cluster (two raylets on this machine); writes what came of it, as JSON.
 
 ``python lost_node_probe.py MODEL OUT``. The replica never ran: what counts is that verl waits for its GPUs.
 """

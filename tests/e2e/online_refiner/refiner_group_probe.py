@@ -185,7 +185,7 @@ def engine_of(group: RefinerGroup) -> psutil.Process:
 
 
 def lose_all(group: RefinerGroup, refiner: Refiner, batch: list[Rollout]) -> dict[str, Any]:
-    """Kill the last replica where it must not be started anew."""
+    """Kill the last replica where it must not be started again."""
     result: dict[str, Any] = {}
     engine_of(group).kill()
     result["lost"] = {
@@ -210,7 +210,7 @@ def lose_all(group: RefinerGroup, refiner: Refiner, batch: list[Rollout]) -> dic
 def kill_engine(
     group: RefinerGroup, refiner: Refiner, tokenizer: Any, batch: list[Rollout], before: list[Refinement]
 ) -> dict[str, Any]:
-    """Kill the replica's engine among requests, and let the group start it anew."""
+    """Kill the replica's engine among requests, and let the group start it again."""
     result: dict[str, Any] = {}
     engine = engine_of(group)
     family = [engine, *engine.children(recursive=True)]

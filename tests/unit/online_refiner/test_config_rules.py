@@ -81,8 +81,7 @@ def test_a_key_that_is_wrong(override: str, message: str) -> None:
 
 @pytest.mark.parametrize("key", GONE)
 def test_a_key_that_is_gone(key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    if "." in key:  # of one of the blocks
-        assert error_of(f"+{key}=1") == f"{key} is gone: {GONE[key]}"
+    assert error_of(f"+{key}=1") == error_of(f"+{key}=null") == f"{key} is gone: {GONE[key]}"
     monkeypatch.setattr("sys.argv", ["main", f"{key}=1"])  # Hydra would say that the key does not exist
     with pytest.raises(SystemExit, match="2"):
         command()

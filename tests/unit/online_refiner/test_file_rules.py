@@ -157,7 +157,7 @@ def test_a_mistake_ends_the_command_with_one_line(
         f"actor_rollout_ref.model.path={model}",
         "reward.custom_reward_function.path=pkg://reward.verl_reward",
     ]
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # else it starts itself anew, with this one
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # else it starts itself again, with this one
     quiet = ["preload=false", "hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"]
     monkeypatch.setattr("sys.argv", ["main", *arguments, mistake, *quiet, f"hydra.run.dir={Path(files).parent}"])
     with pytest.raises(SystemExit, match=str(status)):

@@ -1,4 +1,4 @@
-"""Starting a command anew, with an environment and as a preloaded job."""
+"""Starting a command again, with an environment and as a preloaded job."""
 
 import json
 import os

@@ -11,7 +11,7 @@ COLOCATED, RESUMED, DEDICATED, SHARED = CASES
 
 
 def steps_of(case: Any, kl_at_start: float = 1e-5, **last: Any) -> list[dict[str, Any]]:
-    """Return the metrics of a run in which all is well, but for the first KL and some numbers of its last step."""
+    """Return the metrics of a run in which all is well, except for the first KL and some numbers of its last step."""
     right = {
         **dict.fromkeys(MEANING, 0.0),
         **{"actor/grad_norm": 0.5, "training/rollout_probs_diff_mean": 1e-6, "kl_ref/k3": 0.05, "timing_s/step": 2.0},
