@@ -13,8 +13,8 @@ from omegaconf import DictConfig, open_dict
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
 
 FLASH, OWN = "flash_attention_2", "sdpa"
-CRITIC_LIBRARY = "recipe.online_refiner.critic_attention"
-"""What critics' workers import, as verl loads critics with ``flash_attention_2`` whatever their config says."""
+LIBRARY = "recipe.without_flash_attn"
+"""What workers import (``external_lib``), unless the model block names a library of its own."""
 STRATEGIES = ("fsdp", "fsdp2")
 """verl's engines that train models of transformers."""
 
@@ -53,8 +53,8 @@ def choose_attention(config: DictConfig) -> str | None:
             if chosen_attention(model) is None:
                 model.override_config = {**(model.override_config or {}), "attn_implementation": OWN}
                 changed.append(f"{key}.override_config.attn_implementation={OWN}")
-            if key == "critic.model" and model.get("external_lib") is None:
-                model.external_lib = CRITIC_LIBRARY
+            if model.get("external_lib") is None:
+                model.external_lib = LIBRARY
     if not changed:
         return None
     return f"flash-attn is not installed, so PyTorch's attention is used: {', '.join(changed)}"

@@ -1,15 +1,18 @@
 """Rules of GPUs: attention without flash-attn (what it computes, test_backends.py says), memory that expands."""
 
+import importlib
+import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 from composed_main import composed
 from omegaconf import OmegaConf
+from verl.utils import torch_functional
 
-from recipe.online_refiner import critic_attention
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.preflight import attention, machine
-from recipe.preflight.attention import CRITIC_LIBRARY, choose_attention, chosen_attention
+from recipe.preflight.attention import LIBRARY, choose_attention, chosen_attention
 
 ACTOR = "actor_rollout_ref.model"
 CHOICE = "override_config.attn_implementation"
@@ -38,10 +41,9 @@ def test_pytorchs_attention_where_flash_attention_is_missing(is_installed: bool)
     config = composed(f"+{ACTOR}.override_config.rope_theta=5", "algorithm.adv_estimator=gae")
     line = choose_attention(config)
     assert (line is None) is is_installed
-    attention, library = (None, None) if is_installed else ("sdpa", CRITIC_LIBRARY)
+    attention, library = (None, None) if is_installed else ("sdpa", LIBRARY)
     for model in (config.actor_rollout_ref.model, config.critic.model):
-        assert chosen_attention(model) == attention
-    assert config.critic.model.external_lib == library and critic_attention.__name__ == CRITIC_LIBRARY
+        assert (chosen_attention(model), model.external_lib) == (attention, library)
     assert config.actor_rollout_ref.model.override_config.rope_theta == 5
     assert choose_attention(config) is None, "it is said once"
     if line:
@@ -51,13 +53,37 @@ def test_pytorchs_attention_where_flash_attention_is_missing(is_installed: bool)
     assert chosen_attention(alone.critic.model) is None, "no critic is trained"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2500,), (3, 700)])
+def test_log_probs_of_many_tokens_at_once(
+    dtype: torch.dtype, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = torch_functional.logprobs_from_logits_v2
+    monkeypatch.setattr(torch_functional, "logprobs_from_logits_v2", theirs)  # set back afterwards
+    monkeypatch.delitem(sys.modules, LIBRARY, raising=False)
+    ours = importlib.import_module(LIBRARY).log_probs_of_labels
+    assert torch_functional.logprobs_from_logits_v2 is ours, "verl looks it up there"
+    logits, labels = torch.randn(*shape, 11, dtype=dtype), torch.randint(11, shape)
+    found = {}
+    for compute in (theirs, ours):
+        leaf = logits.clone().requires_grad_()
+        log_probs = compute(leaf, labels)
+        (log_probs * torch.linspace(-1, 1, labels.numel()).view(shape)).sum().backward()
+        found[compute] = log_probs, leaf.grad
+    for one, other in zip(found[theirs], found[ours], strict=True):
+        torch.testing.assert_close(one, other, check_stride=False)
+
+
 @pytest.mark.parametrize(
     "override", [f"+{ACTOR}.{CHOICE}=eager", "trainer.device=cpu", "actor_rollout_ref.actor.strategy=veomni"]
 )
 def test_what_is_left_alone(is_installed: bool, override: str) -> None:
     config = composed(override)
     before = OmegaConf.to_container(config)
-    assert choose_attention(config) is None and OmegaConf.to_container(config) == before
+    assert choose_attention(config) is None
+    if override.endswith("=eager") and not is_installed:  # log-probs are computed the faster way all the same
+        before[ACTOR.split(".")[0]]["model"]["external_lib"] = LIBRARY
+    assert OmegaConf.to_container(config) == before
 
 
 def test_flash_attention_that_is_asked_for_has_to_be_there(is_installed: bool) -> None:
