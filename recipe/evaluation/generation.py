@@ -73,6 +73,7 @@ def prepare_vllm() -> bool:
     """Set the environment that vLLM reads when it is imported; returns whether there is no GPU."""
     import torch
 
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else asking begins CUDA, and vLLM's forks cannot
     if torch.cuda.is_available():
         return False
     os.environ.update(ENVIRONMENT)

@@ -10,7 +10,6 @@ from verl.workers.rollout.replica import RolloutReplica
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.plan import Plan
 from refiner_worker.client import HostedRefiner
-from refiner_worker.engines import can_sleep
 from refiner_worker.group import RefinerGroup
 
 OWN_POOL = "refiner_pool"
@@ -38,9 +37,10 @@ class Hosting:
         refiner = self._refiner
         if refiner.is_dedicated:
             pools.resource_pool_spec[OWN_POOL] = [refiner.n_gpus_per_node] * refiner.nnodes
-        takes_turns = not refiner.is_dedicated and can_sleep(self._plan.refiner_rollout)
+        # Engines measure a GPU's free memory when they start: nobody else may load onto it meanwhile.
+        is_alone = refiner.is_dedicated or self._config.trainer.device == "cpu"
         self._pools = EarlyPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping)
-        if refiner.has_replicas and not takes_turns:
+        if refiner.has_replicas and is_alone:
             self._pools.create_resource_pool()
             # Made when they are first asked for, which this thread and the other one would do at the same time.
             for pool in self._pools.resource_pool_dict.values():

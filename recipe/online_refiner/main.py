@@ -69,12 +69,13 @@ def _enter(config: DictConfig) -> None:
     thread.
     """
     from recipe import preload
-    from recipe.cpu_platform import ENVIRONMENT, check_environment
+    from recipe.cpu_platform import ENVIRONMENT, check_environment, check_versions
     from recipe.preload.launch import enter
 
     on_cpu = config.trainer.device == "cpu"
     environment, launcher = preload.ENVIRONMENT, "recipe.preload.launch"
     if on_cpu:
+        check_versions()
         num_threads = max(1, len(os.sched_getaffinity(0)) // max(1, config.trainer.n_gpus_per_node))
         environment, launcher = {**ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}, "recipe.cpu_platform.launch"
     joins_cluster = OmegaConf.select(config, "ray_kwargs.ray_init.address") or "RAY_ADDRESS" in os.environ

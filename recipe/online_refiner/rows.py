@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import transfer_queue as tq
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 
@@ -224,7 +224,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
         rows.append(
             {
                 "key": key,
-                "prompt": conversation(tokenizer, chat, prompt.tolist(), earlier.tolist()),
+                "prompt": conversation(tokenizer, list(chat), prompt.tolist(), earlier.tolist()),
                 "response": decode(tokenizer, turn),
                 "feedback": _feedback(extra)[:MAX_FEEDBACK],
                 "refined": decode(tokenizer, refined) if is_scored else None,
@@ -269,7 +269,7 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     return [
         Rollout(
             key=key,
-            messages=values["raw_prompt"][row],
+            messages=list(values["raw_prompt"][row]),
             prompt_ids=prompt.tolist(),
             response_ids=response.tolist(),
             start=last_turn(mask.tolist()),
@@ -323,4 +323,4 @@ def objects(column: Any) -> list[Any]:
     """Return a column as a list of what was put there, whichever of its types the queue chose."""
     if isinstance(column, torch.Tensor):
         return list(column.unbind())
-    return [getattr(value, "data", value) for value in column]
+    return [value.data if isinstance(value, NonTensorData) else value for value in column]

@@ -76,7 +76,11 @@ class Stages:
             queue.write_nothing(queue.rows_of(batch, padding), Verdict.NONE, target=target)
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
         missing = {batch.keys[row]: row for row in state.pairs if row not in known}
-        for part, pairs in self._workers.refine(queue.rows_of(batch, missing.values()), client, max_model_len):
+        asked = queue.rows_of(batch, missing.values())
+        nothing: list[tuple[KVBatchMeta, list[Pair] | None]] = [(asked, None)] if missing else []
+        # Shared servers sleep by now, and a request would wait for them.
+        is_late = self._blocks.is_shared
+        for part, pairs in nothing if is_late else self._workers.refine(asked, client, max_model_len):
             if pairs is None:  # its worker died
                 queue.write_nothing(part, Verdict.WORKER, target=target)
                 pairs = [Pair(reward=state.pairs[missing[key]].reward, verdict=Verdict.WORKER) for key in part.keys]
@@ -87,7 +91,8 @@ class Stages:
         state.metrics.update(metric_names.streaming_metrics(list(known.values())) | metric_names.refine_metrics(state))
         most = self._blocks.records.max_rollouts_per_step
         recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
-        samples = set() if state.part else {batch.keys[row] for row in choose_samples(state.pairs)}
+        chosen = [] if state.part else choose_samples({row: state.pairs[row] for row in recorded})
+        samples = {batch.keys[row] for row in chosen}
         self._workers.record(state.step, state.part, queue.rows_of(batch, recorded), samples)
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
@@ -97,7 +102,6 @@ class Stages:
         rows = rows if len(rows) <= most else random.Random(state.step).sample(rows, most)
         known = self._workers.score_with_reference(queue.rows_of(batch, rows), client)
         state.kl_rows = [row for row in rows if batch.keys[row] in known]
-        state.metrics["tokens/kl_ref"] = sum(batch.tags[row]["response_len"] for row in state.kl_rows)
 
     def score_with_actor(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
         """Let the actor compute log pi_theta(a') of used refinements, or of all where their metric is due.
@@ -207,7 +211,8 @@ class Stages:
         if state.eta == 0:
             return []
         rescued = self._rescued(batch, state)
-        return [row for row, one in state.pairs.items() if one.divergence and group_of(batch.keys[row]) not in rescued]
+        paying = (row for row, one in state.pairs.items() if one.divergence or one.is_scored_in_place)
+        return [row for row in paying if group_of(batch.keys[row]) not in rescued]
 
     def _charges(self, data: TensorDict, state: StepState, rows: list[int]) -> Charges:
         pairs = [state.pairs[row] for row in rows]
@@ -245,6 +250,7 @@ class Stages:
             return
         name, rows = ("ref_log_prob", state.rows) if is_by_verl else ("kl_ref_log_prob", state.kl_rows)
         state.metrics["kl_ref/k3"] = float("nan")
+        state.metrics["tokens/kl_ref"] = sum(batch.tags[row]["response_len"] for row in rows)
         if rows:
             data = queue.read_padded(queue.rows_of(batch, rows), "old_log_probs", name, "response_mask")
             state.metrics["kl_ref/k3"] = metric_names.kl_to_reference(

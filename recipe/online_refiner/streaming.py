@@ -5,10 +5,12 @@ the TransferQueue, and does for the group's rows what a refine worker does for a
 finished refinements, and only those of the last groups cost a step time.
 """
 
+import copy
 import logging
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import ray
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 class Group:
     """The sessions of one prompt while they are being written."""
 
+    num_sessions: int
     missing: set[int]
     """Sessions that are neither in the queue nor lost."""
     outputs: dict[str, AgentLoopOutput] = field(default_factory=dict)
@@ -34,13 +37,13 @@ class Group:
 
     def is_evicted_by(self, metric: str | None) -> bool:
         """Tell whether DAPO's filter will evict this group (``ReplayBuffer._dapo_filtered_keys`` of verl)."""
-        if metric is None or len(self.outputs) < 2:
+        if metric is None or len(self.outputs) < max(2, self.num_sessions):  # it keeps what has lost a session
             return False
-        values = {
-            one.reward_score if metric == "reward" else one.extra_fields["reward_extra_info"].get(metric)
+        values = [
+            np.float32(one.reward_score) if metric == "reward" else one.extra_fields["reward_extra_info"][metric]
             for one in self.outputs.values()
-        }
-        return len(values) == 1
+        ]
+        return float(np.std([float(value) for value in values])) == 0.0
 
     def rows(self) -> KVBatchMeta:
         """Return its rows, with the tags that a refine worker reads."""
@@ -59,15 +62,16 @@ class StreamingWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):  # Ray
         self.filter_metric = filter_groups.metric if filter_groups and filter_groups.enable else None
         self.rescues = read_blocks(config).constraint.rescues
         self.groups: dict[str, Group] = {}
-        self.refine_worker = RefineWorker(config, self.tokenizer, self.reward_loop_worker_handles, "")
+        own = copy.deepcopy(self.tokenizer)  # a fast one is changed while it encodes, and verl's threads use it too
+        self.refine_worker = RefineWorker(config, own, self.reward_loop_worker_handles, "")
 
     def set_refiner(self, client: RefinerClient, max_model_len: int) -> None:
         """Refine with these replicas from now on."""
         self.refiner = (client, max_model_len)
 
     async def _run_prompt(self, prompt: dict, sampling_params: dict, trajectory: dict, trace: bool = False) -> None:
-        num_sessions = prompt.get("__rollout_n__", self.rollout_config.n)
-        self.groups[prompt["uid"]] = Group(missing=set(range(int(num_sessions))))
+        num_sessions = int(prompt.get("__rollout_n__", self.rollout_config.n))
+        self.groups[prompt["uid"]] = Group(num_sessions=num_sessions, missing=set(range(num_sessions)))
         await super()._run_prompt(prompt, sampling_params, trajectory, trace)
         del self.groups[prompt["uid"]]
 

@@ -126,6 +126,24 @@ def machine_has_the_pools(run: Run) -> str | None:
     return f"the run needs {total} GPUs ({wanted}), but this machine has {num_there} {what}; lower them, or {way_out}"
 
 
+@rule("machine")
+def machine_has_the_cpus(run: Run) -> str | None:
+    """Ray has the CPUs that verl reserves: one for each storage unit, one for their controller, three for each GPU."""
+    queue = run.config.transfer_queue.backend
+    if run.files.num_devices is None or queue.storage_backend != "SimpleStorage":
+        return None
+    num_units = queue.SimpleStorage.num_data_storage_units
+    wanted = num_units + 1 + 3 * sum(_gpus_by_pool(run.config, run.blocks).values())
+    num_there = run.config.ray_kwargs.ray_init.num_cpus or os.cpu_count() or 1
+    if wanted <= num_there:
+        return None
+    return (
+        f"verl reserves {wanted} CPUs of Ray ({num_units} storage units, their controller, 3 for each GPU) and would "
+        f"wait for ever, as there are {num_there}; lower transfer_queue.backend.SimpleStorage.num_data_storage_units, "
+        f"or set ray_kwargs.ray_init.num_cpus={wanted}"
+    )
+
+
 def _gpus_by_pool(config: DictConfig, blocks: RefinementConfig) -> dict[str, int]:
     pools = {"training": config.trainer.nnodes * config.trainer.n_gpus_per_node}
     if config.trainer.v1.trainer_mode == "separate_async":

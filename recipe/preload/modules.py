@@ -37,7 +37,10 @@ ENGINE: tuple[str, ...] = (
     *(
         ("vllm.v1.attention.backends.cpu_attn", "vllm.v1.worker.cpu_worker")
         if ON_CPU
-        else ("vllm.v1.attention.backends.flash_attn", "vllm.v1.worker.gpu_worker", "vllm.v1.worker.gpu.model_runner")
+        else (
+            *("vllm.v1.attention.backends.flash_attn", "vllm.v1.worker.gpu_worker"),
+            *("vllm.v1.worker.gpu.model_runner", "vllm.v1.worker.gpu_model_runner"),  # which one, the model says
+        )
     ),
 )
 """vLLM's, without Ray: imported by the fork server while the driver goes on."""

@@ -63,8 +63,8 @@ def _watch(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):  # something else of this process waits for all children
         os.waitpid(pid, 0)
     print(
-        f"preload: the preloaded process {pid} ended. The run goes on; workers that start from now on import "
-        "their packages themselves, which takes longer.",
+        f"preload: the preloaded process {pid} ended. Workers that start from now on import their packages themselves, "
+        "which takes longer. On GPUs verl lets the workers of vLLM's engines end with it.",
         file=sys.stderr,
         flush=True,
     )

@@ -11,10 +11,12 @@ from recipe.sizing.shapes import Shape
 from refiner_worker.engines import can_sleep
 
 GIB = float(1 << 30)
-ASLEEP = 0.6 * GIB
+ASLEEP = 1.0 * GIB
 """Of an engine, or of a process of training: what CUDA's context and modules take (estimate)."""
 PROCESS = 4 * GIB
 """Host memory of a process that has imported torch and an engine (estimate)."""
+ROUNDED = 0.9
+"""Of an engine that sleeps: torch rounds each buffer of pinned memory up to a power of two, in a 7B by so much."""
 ROW_BYTES = 100
 """Of a token in the TransferQueue: ids, masks, positions, log-probs, advantages (estimate)."""
 
@@ -283,7 +285,9 @@ class _Moments:
             parts.append(_guess("reference", shared, "actor_rollout_ref.actor.use_kl_loss"))
         refiner = self.found.server("refiner")
         if refiner is not None and refiner.sleeps:
-            parts.append(Part("refiner asleep", refiner.weights * per_node, "refiner.placement", refiner.is_sure))
+            weights = refiner.weights * per_node
+            parts.append(Part("refiner asleep", weights, "refiner.placement", refiner.is_sure))
+            parts.append(_guess("its pinned buffers", ROUNDED * weights, "refiner.placement"))
         num_rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
         rows = num_rows * self._longest(learns=False) * ROW_BYTES / config.trainer.nnodes
         processes = PROCESS * per_node * (1 + len(self.found.servers))

@@ -19,6 +19,8 @@ TASK = (
     *("data.max_response_length=16", "data.dataloader_num_workers=0"),
     *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.n=4"),
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+    *("actor_rollout_ref.rollout.agent.num_workers=2", "reward.num_workers=2"),
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",  # each takes a CPU core
     *("actor_rollout_ref.rollout.max_model_len=640", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
     *("actor_rollout_ref.rollout.calculate_log_probs=true", "actor_rollout_ref.rollout.tensor_model_parallel_size=1"),
     # The policy has to move so far that old weights in the rollout would be seen, and not to learn all in six steps.

@@ -56,6 +56,8 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     overrides.insert(0, f"experiment={rules.experiment}")
+    if arguments.parallel > 1 and not arguments.prefix and any("gpu" in override for override in overrides):
+        parser.error("--parallel on a GPU: runs would share verl's sockets in /tmp; give each its own by --prefix")
     fingerprint = metrics.fingerprint(BASE) if rules.experiment == protocol.Protocol().experiment else ""
     folder = output / arguments.phase
     collected = metrics.path_of(path, arguments.phase)

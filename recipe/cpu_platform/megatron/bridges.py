@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from recipe.cpu_platform import check_versions
 from recipe.cpu_platform.megatron import sources
-from recipe.cpu_platform.patches import check_versions, let_megatron_be_imported
+from recipe.cpu_platform.patches import let_megatron_be_imported
 
 REQUIRED_VERSIONS: dict[str, str] = {"megatron-core": "0.16.1", "mbridge": "0.15.1"}
 
@@ -19,7 +20,7 @@ def apply() -> None:
     """Load Megatron for the CPU and put everything in place; a second call changes nothing.
 
     Raises:
-        RuntimeError: A package is missing or of another version.
+        ValueError: A package is missing or of another version.
     """
     check_versions(REQUIRED_VERSIONS)
     sources.install()

@@ -9,6 +9,8 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
@@ -18,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from recipe.online_refiner.config.fields import (
     CRITIC_ESTIMATORS,
     CRITIC_FREE_ESTIMATORS,
+    ConstraintConfig,
     RefinementConfig,
     read_blocks,
 )
@@ -92,12 +95,38 @@ def load(config: DictConfig) -> RefinementConfig:
     return blocks
 
 
-def _changed(refiner: RefinerConfig, names: tuple[str, ...]) -> list[str]:
-    plain = RefinerConfig(response_length=1)
-    return [f"refiner.{name}" for name in names if getattr(refiner, name) != getattr(plain, name)]
+def _changed(blocks: RefinementConfig, *keys: str) -> list[str]:
+    plain = SimpleNamespace(constraint=ConstraintConfig(), refiner=RefinerConfig(response_length=1))
+    return [key for key in keys if attrgetter(key)(blocks) != attrgetter(key)(plain)]
 
 
 # ---- what keys of this extension ask of each other
+
+
+@rule("config")
+def key_is_read(run: Run) -> str | None:
+    """A key is set only where something reads it."""
+    constraint, refiner = run.blocks.constraint, run.blocks.refiner
+    is_off = constraint.mode == "none"  # a control of a run that has them
+    readers: dict[tuple[str, ...], tuple[str, bool]] = {
+        ("constraint.credit",): ("constraint.mode=penalty or lagrangian", is_off or constraint.penalises),
+        ("constraint.sft_normaliser",): ("constraint.mode=sft or lagrangian", is_off or constraint.imitates),
+        ("constraint.delta",): ("constraint.eta_schedule=adaptive", constraint.eta_schedule == "adaptive"),
+        ("refiner.in_place_template", "constraint.in_place_clip"): (
+            *("constraint.target=in_place", constraint.target == "in_place"),
+        ),
+        ("refiner.n_gpus_per_node", "refiner.nnodes"): ("refiner.placement=dedicated", refiner.is_dedicated),
+        ("refiner.num_replicas", "refiner.rollout", "refiner.draft", "refiner.on_replica_death"): (
+            *("refiner.placement=colocated or dedicated", refiner.has_replicas),
+        ),
+        ("refiner.url", "refiner.served_model_name", "refiner.api_key_env", "refiner.extra_body"): (
+            *("refiner.placement=external", refiner.placement == "external"),
+        ),
+    }
+    for keys, (reader, is_there) in readers.items():
+        if not is_there and (changed := _changed(run.blocks, *keys)):
+            return f"{changed[0]} is for {reader}; set that, or leave it out"
+    return None
 
 
 @rule("config")
@@ -136,16 +165,11 @@ def target_goes_with_the_rest(run: Run) -> str | None:
     constraint, refiner = run.blocks.constraint, run.blocks.refiner
     if constraint.reward_gate == "failed" and not constraint.is_in_place and constraint.mode != "none":
         return "constraint.reward_gate=failed: nothing is refined then; set constraint.target=in_place"
-    if constraint.target != "in_place":
-        changed = [*_changed(refiner, ("in_place_template",))]
-        changed += ["constraint.in_place_clip"] if constraint.in_place_clip is not None else []
-        if changed:
-            return f"{changed[0]} is for constraint.target=in_place; set that, or leave it out"
     said = f"constraint.target={constraint.target}"
-    if constraint.target == "soft" and constraint.asks_log_probs and run.blocks.is_shared:
+    if run.blocks.is_shared and (refiner.keep_prefix or (constraint.target == "soft" and constraint.asks_log_probs)):
         return (
-            f"{said}: vLLM gives no log-probs of a prompt beside adapters; set refiner.placement to colocated or "
-            "dedicated"
+            f"{'refiner.keep_prefix=true' if refiner.keep_prefix else said}: vLLM gives no log-probs of a prompt "
+            "beside adapters; set refiner.placement to colocated or dedicated"
         )
     if constraint.target == "soft" and constraint.mode == "penalty":
         return f"{said} is a cross-entropy in the loss; set constraint.mode to sft or lagrangian"
@@ -173,18 +197,6 @@ def target_goes_with_the_rest(run: Run) -> str | None:
 
 
 @rule("config")
-def credit_is_of_the_mode(run: Run) -> str | None:
-    """A credit is set only in modes that change advantages."""
-    constraint = run.blocks.constraint
-    if constraint.credit is None or constraint.penalises or constraint.mode == "none":
-        return None
-    return (
-        f"constraint.credit={constraint.credit} does nothing in constraint.mode={constraint.mode}; set it to null, or "
-        "constraint.mode to penalty or lagrangian"
-    )
-
-
-@rule("config")
 def solved_responses_are_imitated_only(run: Run) -> str | None:
     """``imitate_solved`` has mode ``sft`` and ``skip_reward_at_least``."""
     refiner = run.blocks.refiner
@@ -195,55 +207,35 @@ def solved_responses_are_imitated_only(run: Run) -> str | None:
 
 @rule("config")
 def dedicated_refiner_has_gpus(run: Run) -> str | None:
-    """A dedicated refiner has its own GPUs; no other placement has."""
+    """A dedicated refiner has its own GPUs."""
     refiner = run.blocks.refiner
     if refiner.is_dedicated and (refiner.nnodes < 1 or not refiner.n_gpus_per_node or refiner.n_gpus_per_node < 1):
         return (
             f"refiner.placement=dedicated with refiner.nnodes={refiner.nnodes}, refiner.n_gpus_per_node="
             f"{refiner.n_gpus_per_node}: set how many GPUs of its own the refiner has, at least 1"
         )
-    if not refiner.is_dedicated and refiner.n_gpus_per_node is not None:
-        return (
-            f"refiner.n_gpus_per_node={refiner.n_gpus_per_node} is for refiner.placement=dedicated; set that, or null"
-        )
     return None
 
 
 @rule("config")
-def colocated_refiner_does_not_stream(run: Run) -> str | None:
-    """A colocated refiner, which sleeps during the rollout, does not stream."""
-    if run.blocks.refiner.placement != "colocated" or not run.blocks.refiner.streaming:
-        return None
-    return (
-        "refiner.streaming=true with refiner.placement=colocated: the refiner sleeps during rollout; set "
-        "refiner.placement=dedicated, or leave refiner.streaming null"
-    )
-
-
-@rule("config")
-def shared_refiner_has_no_servers_of_its_own(run: Run) -> str | None:
-    """A shared refiner has no settings of replicas."""
-    refiner = run.blocks.refiner
-    own = refiner.streaming is False or _changed(refiner, ("num_replicas", "rollout", "draft", "on_replica_death"))
-    if refiner.placement != "shared" or not own:
-        return None
-    return (
-        "refiner.placement=shared: the rollout's servers refine while they are awake; leave refiner.streaming, "
-        "refiner.num_replicas, refiner.draft, refiner.rollout and refiner.on_replica_death out"
-    )
-
-
-OF_EXTERNAL = ("url", "served_model_name", "api_key_env", "extra_body")
-OF_HOSTING = ("nnodes", "num_replicas", "rollout", "draft", "on_replica_death")
+def refiner_streams_while_it_is_awake(run: Run) -> str | None:
+    """A colocated refiner sleeps during the rollout; shared servers sleep after it."""
+    placement, streaming = run.blocks.refiner.placement, run.blocks.refiner.streaming
+    if (placement, streaming) == ("colocated", True):
+        return "refiner.streaming=true: a colocated refiner sleeps; leave it out, or set refiner.placement=dedicated"
+    if (placement, streaming) == ("shared", False):
+        return "refiner.streaming=false: shared servers sleep after the rollout; leave it out"
+    return None
 
 
 @rule("config")
 def external_refiner_has_urls(run: Run) -> str | None:
-    """An external refiner has URLs without a key in them; no other placement has URLs."""
+    """An external refiner has URLs without a key in them, and a model of its own."""
     refiner = run.blocks.refiner
     if refiner.placement != "external":
-        changed = _changed(refiner, OF_EXTERNAL)
-        return f"{changed[0]} is for refiner.placement=external; set that, or leave it out" if changed else None
+        return None
+    if refiner.model_path != run.config.actor_rollout_ref.model.path:
+        return "refiner.model_path is not read: the server's model is refiner.served_model_name; leave it out"
     parts = [urlsplit(url) for url in refiner.urls]
     if not parts or any(part.scheme not in ("http", "https") or not part.hostname for part in parts):
         return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
@@ -253,21 +245,6 @@ def external_refiner_has_urls(run: Run) -> str | None:
     if refiner.api_key_env is not None and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", refiner.api_key_env):
         return "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"
     return None
-
-
-@rule("config")
-def external_refiner_is_not_hosted(run: Run) -> str | None:
-    """An external refiner has no settings of hosting."""
-    refiner = run.blocks.refiner
-    changed = _changed(refiner, OF_HOSTING)
-    if refiner.model_path != run.config.actor_rollout_ref.model.path:
-        changed.append("refiner.model_path")
-    if refiner.placement != "external" or not changed:
-        return None
-    return (
-        f"refiner.placement=external hosts no replicas: leave {', '.join(changed)} out; the server has its own model "
-        "and settings"
-    )
 
 
 @rule("config")
@@ -290,6 +267,14 @@ def external_refiner_has_no_log_probs(run: Run) -> str | None:
         "to its own initial weights; set actor_rollout_ref.actor.use_kl_loss=true and "
         "actor_rollout_ref.actor.kl_loss_coef=0, or train a LoRA (actor_rollout_ref.model.lora_rank above 0)"
     )
+
+
+@rule("config")
+def prefix_is_kept_by_its_probability(run: Run) -> str | None:
+    """``keep_prefix`` draws by pi_0's probabilities at temperature 1, or keeps what is more likely than not."""
+    if not run.blocks.refiner.keep_prefix or run.blocks.refiner.temperature in (0, 1):
+        return None
+    return "refiner.keep_prefix=true goes by log-probs at temperature 1; set refiner.temperature to 1, or to 0 (greedy)"
 
 
 @rule("config")
@@ -318,8 +303,8 @@ def records_have_a_file_system(run: Run) -> str | None:
 
 MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
-NO_GROUP_ESTIMATORS = ("gae", "reinforce_plus_plus", "remax", "gdpo")
-"""Whose baseline is not the group's reward: a critic's, that of the whole batch, of a greedy response, of several."""
+NO_GROUP_ESTIMATORS = ("gae", "reinforce_plus_plus", "gdpo")
+"""Whose baseline is not the group's reward: a critic's, that of the whole batch, of several."""
 SEQUENCE_LOSSES = ("sapo", "geo_mean")
 """Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
 ROW_LOSSES = ("geo_mean", "bypass_mode")
@@ -327,9 +312,11 @@ ROW_LOSSES = ("geo_mean", "bypass_mode")
 
 
 @rule("config")
-def penalty_has_a_meaning(run: Run) -> str | None:
-    """The penalty works with the advantage estimator."""
+def estimator_is_known(run: Run) -> str | None:
+    """The advantage estimator works in verl's V1 trainers, and with the penalty."""
     estimator, constraint = run.config.algorithm.adv_estimator, run.blocks.constraint
+    if estimator == "remax":
+        return "algorithm.adv_estimator=remax: verl's V1 trainers make no greedy baseline for it; set rloo or grpo"
     known = CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS
     if not constraint.penalises or estimator in known:
         return None
@@ -750,12 +737,8 @@ def shared_servers_read_it_too(run: Run) -> str | None:
 @rule("sizes")
 def actor_reads_what_it_scores(run: Run) -> str | None:
     """With shared servers the actor scores in place: prompt and response fit into a dynamic micro-batch."""
-    actor, rollout, length = (
-        run.config.actor_rollout_ref.actor,
-        run.config.actor_rollout_ref.rollout,
-        run.plan.in_place_tokens,
-    )
-    budget = rollout.log_prob_max_token_len_per_gpu
+    actor, rollout = (run.config.actor_rollout_ref[name] for name in ("actor", "rollout"))
+    length, budget = run.plan.in_place_tokens, rollout.log_prob_max_token_len_per_gpu
     if not run.blocks.is_shared or not rollout.log_prob_use_dynamic_bsz or budget * _num_shares(actor) >= length:
         return None
     return (

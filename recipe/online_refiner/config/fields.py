@@ -34,7 +34,7 @@ CRITIC_ESTIMATORS = ("gae",)
 """The penalty is added to the token-level rewards before the estimator, so that the critic sees it."""
 CRITIC_FREE_ESTIMATORS = (
     *("grpo", "grpo_passk", "grpo_vectorized", "gpg", "opo", "reinforce_plus_plus"),
-    *("reinforce_plus_plus_baseline", "remax", "rloo", "rloo_vectorized"),
+    *("reinforce_plus_plus_baseline", "rloo", "rloo_vectorized"),
 )
 """verl estimators whose advantages are one number per response (or its return-to-go): A_t = A_group + penalty's
 return-to-go has the same meaning for all of them."""
@@ -124,7 +124,7 @@ class RecordsConfig:
     path: str = from_key("run_dir") + "/refinements"
     """A folder that all nodes see, or a URL that fsspec knows (``s3://...``)."""
     max_rollouts_per_step: NotNegative | None = None
-    """Most responses recorded of a step, accepted refinements first. Null: all; 0: none."""
+    """Responses recorded of a step, at most, accepted refinements first; loggers show samples of these. Null: all."""
 
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)
@@ -133,7 +133,8 @@ class MeasureConfig:
 
     num_kl_rollouts: NotNegative | None = None
     """Responses per step, at most, on which KL(pi_theta || pi_0) is measured; 0: none. Null: 64; 0 with
-    ``constraint.mode=none`` or placement ``external``. With static KL: all, by the reference worker's log-probs."""
+    ``constraint.mode=none`` or placement ``external``. All of them where verl's workers compute it: static KL, or the
+    actor without its adapter."""
     cross_entropy_all_every: NotNegative = 10
     """Every so many steps, measure the cross-entropy over all refinements, not only accepted ones. 0: never."""
 

@@ -118,6 +118,10 @@ MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "acto
 DEDICATED = ("refiner.placement=dedicated", "refiner.n_gpus_per_node=1")
 SHARED = ("refiner.placement=shared", f"{MODEL}.lora_rank=8")
 EXTERNAL = ("refiner.placement=external", "refiner.url=http://host:8000/v1")
+OF_REPLICAS = (
+    *("refiner.num_replicas=1", "refiner.draft=ngram", "refiner.on_replica_death=stop"),
+    "refiner.rollout={gpu_memory_utilization: 0.4}",
+)
 SOLVED = ("refiner.imitate_solved=true", "refiner.skip_reward_at_least=1.0")
 RESCUE = ("constraint.rescue_dead_groups=true", *DEDICATED, f"{ROLLOUT}.n=2")
 FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
@@ -137,35 +141,28 @@ MISTAKES = {
         ((), "constraint.eta_schedule=adaptive"),
         (("constraint.eta_schedule=adaptive", "constraint.delta=1"), "constraint.eta=0"),
     ],
-    "credit-is-of-the-mode": [((), "constraint.credit=in_reward"), ((PENALTY, "constraint.credit=in_reward"), SFT)],
+    "key-is-read": [
+        *(((), key) for key in ("constraint.credit=in_reward", "constraint.delta=1", "constraint.in_place_clip=1")),
+        *(((), f"refiner.{own}") for own in ("in_place_template=bare", "n_gpus_per_node=2", "nnodes=2")),
+        *(((), f"refiner.{one}") for one in ("url=http://host/v1", "api_key_env=KEY", "extra_body={top_k: 1}")),
+        ((PENALTY, "constraint.credit=in_reward"), SFT),
+        (("constraint.sft_normaliser=accepted",), PENALTY),
+        *((where, own) for where in (SHARED, EXTERNAL) for own in OF_REPLICAS),
+    ],
     "solved-responses-are-imitated-only": [
         *((SOLVED, PENALTY), (SOLVED, LAGRANGIAN)),
         (SOLVED, "refiner.skip_reward_at_least=null"),
     ],
     "dedicated-refiner-has-gpus": [
         ((), "refiner.placement=dedicated"),
-        ((), "refiner.n_gpus_per_node=2"),
         (DEDICATED, "refiner.nnodes=0"),
     ],
-    "colocated-refiner-does-not-stream": [((), "refiner.streaming=true")],
-    "shared-refiner-has-no-servers-of-its-own": [
-        *[(SHARED, f"refiner.{own}") for own in ("num_replicas=1", "draft=ngram", "streaming=false")],
-        (SHARED, "refiner.on_replica_death=stop"),
-        (SHARED, "refiner.rollout={gpu_memory_utilization: 0.4}"),
-    ],
+    "refiner-streams-while-it-is-awake": [((), "refiner.streaming=true"), (SHARED, "refiner.streaming=false")],
     "external-refiner-has-urls": [
-        *(((), f"refiner.{one}") for one in ("url=http://host/v1", "api_key_env=KEY", "extra_body={top_k: 1}")),
+        (EXTERNAL, "refiner.model_path=other"),
         *((EXTERNAL, f"refiner.url={url}") for url in ("null", "host:8000/v1", "[http://host/v1, ftp://host/v1]")),
         *((EXTERNAL, f"refiner.url=https://{rest}") for rest in ("me:key@host/v1", "host/v1?key=1", "/v1")),
         *((EXTERNAL, f"refiner.api_key_env={key}") for key in ("sk-key", "''", "9key")),
-    ],
-    "external-refiner-is-not-hosted": [
-        *(
-            (EXTERNAL, f"refiner.{own}")
-            for own in ("num_replicas=1", "draft=ngram", "nnodes=2", "on_replica_death=stop")
-        ),
-        (EXTERNAL, "refiner.rollout={gpu_memory_utilization: 0.4}"),
-        (EXTERNAL, "refiner.model_path=other"),
     ],
     "external-refiner-has-no-log-probs": [
         *((EXTERNAL, key) for key in ("refiner.keep_prefix=true", SOFT)),
@@ -173,19 +170,21 @@ MISTAKES = {
         ((*EXTERNAL, TRACKED, f"{MODEL}.lora_rank=8"), f"{MODEL}.lora_rank=0"),
         ((*EXTERNAL, TRACKED, f"{ACTOR}.use_kl_loss=true"), f"{ACTOR}.use_kl_loss=false"),
     ],
+    "prefix-is-kept-by-its-probability": [(("refiner.keep_prefix=true",), "refiner.temperature=0.5")],
     "template-exists": [((), "refiner.template=none")],
     "records-have-a-file-system": [(("records.path=memory://run",), "records.path=s4://bucket/run")],
     "target-goes-with-the-rest": [
-        *(((), key) for key in ("constraint.in_place_clip=1", "refiner.in_place_template=bare")),
         *[((PENALTY, *IN_PLACE), key) for key in ("constraint.credit=in_reward", "constraint.mode=lagrangian")],
-        ((PENALTY, *IN_PLACE, "constraint.delta=1"), "constraint.eta_schedule=adaptive"),
+        ((PENALTY, "constraint.eta_schedule=adaptive", "constraint.delta=1"), *IN_PLACE),
+        (SHARED, "refiner.keep_prefix=true"),
         ((PENALTY, *IN_PLACE, *FAILED), "constraint.mode=sft"),
         ((PENALTY, *IN_PLACE, *FAILED), "constraint.target=rewrite"),
         ((PENALTY, *IN_PLACE, *FAILED), "refiner.skip_reward_at_least=null"),
         *((added, SOFT) for added in ((PENALTY,), SHARED, (f"{MODEL}.use_fused_kernels=true",))),
         ((f"+{ACTOR}.fsdp_config.pad_to_length=true",), SOFT),
     ],
-    "penalty-has-a-meaning": [
+    "estimator-is-known": [
+        *(((mode,), "algorithm.adv_estimator=remax") for mode in (NONE, SFT, PENALTY)),
         (("algorithm.adv_estimator=gdpo",), PENALTY),
         ((LAGRANGIAN,), "algorithm.adv_estimator=gdpo"),
     ],
@@ -213,7 +212,7 @@ MISTAKES = {
     "rewards-are-there-when-streaming": [(DEDICATED, REWARD_MODEL)],
     "rescued-groups-learn-something": [
         (RESCUE, PENALTY),
-        *[(RESCUE, f"algorithm.adv_estimator={name}") for name in ("gae", "reinforce_plus_plus", "remax", "gdpo")],
+        *[(RESCUE, f"algorithm.adv_estimator={name}") for name in ("gae", "reinforce_plus_plus", "gdpo")],
         (RESCUE, "algorithm.filter_groups={enable: true, metric: acc}"),
         (RESCUE, "algorithm.use_kl_in_reward=true"),
         (RESCUE, f"{ROLLOUT}.n=1"),

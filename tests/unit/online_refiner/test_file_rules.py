@@ -221,6 +221,16 @@ def test_more_pools_than_the_machine_has_gpus(
     assert found.endswith("or set ray_kwargs.ray_init.num_gpus=3 [machine-has-the-pools]")
 
 
+def test_more_reserved_cpus_than_ray_has(config: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("recipe.preflight.files.read_ray_address", lambda _: None)
+    units = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+    OmegaConf.update(config, units, 13)
+    found = error_of(config)
+    assert found.startswith("verl reserves 17 CPUs of Ray (13 storage units, ")
+    assert found.endswith(f"are 16; lower {units}, or set ray_kwargs.ray_init.num_cpus=17 [machine-has-the-cpus]")
+
+
 def test_images_that_the_refiner_would_not_see(config: DictConfig, tmp_path: Path) -> None:
     path = Path(config.data.train_files)
     pandas.read_parquet(path).assign(images="a.png").to_parquet(tmp_path / "seen.parquet")

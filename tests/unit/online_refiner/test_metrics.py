@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transfer_queue import KVBatchMeta
 from recipe.online_refiner import metrics
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.rows import with_pair
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
 from recipe.runs.advice import advice
@@ -200,3 +202,26 @@ def test_dead_groups_with_a_better_refinement_are_rescued(eta: float, expected: 
     batch = KVBatchMeta(keys=[*rows], tags=[{} for _ in rows], partition_id="train")
     stages = Stages(config, load(config), None, 1)  # type: ignore[arg-type]  # no workers are asked
     assert stages._rescued(batch, StepState(pairs=pairs, eta=eta)) == expected
+
+
+def test_a_response_in_place_pays_also_where_its_charges_cancel() -> None:
+    config = composed("constraint.target=in_place")
+    pairs = {row: Pair(reward=0.0, is_scored_in_place=row == 1) for row in range(2)}
+    batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=[{}, {}], partition_id="train")
+    stages = Stages(config, load(config), None, 1)  # type: ignore[arg-type]  # no workers are asked
+    assert stages._paying_rows(batch, StepState(pairs=pairs, eta=0.1)) == [1]
+
+
+def test_sleeping_shared_servers_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not refined during the rollout stays so: the worker, here None, would wait for a server that sleeps."""
+    config = composed("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
+    written: list[str] = []
+    monkeypatch.setattr("recipe.online_refiner.rows.write_nothing", lambda rows, *_, **__: written.extend(rows.keys))
+    refined = with_pair({}, Pair(reward=0.0, verdict=Verdict.ACCEPTED))
+    batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=[refined, {}], partition_id="train")
+    state = StepState(pairs={row: Pair(reward=-1.0) for row in range(2)}, metrics=metrics.zeros())
+    recorded = SimpleNamespace(record=lambda *_: None)
+    Stages(config, load(config), recorded, 1).refine(batch, state, None, 64)  # type: ignore[arg-type]
+    assert written == ["a_1_0"]
+    assert {row: pair.verdict for row, pair in state.pairs.items()} == {0: Verdict.ACCEPTED, 1: Verdict.WORKER}
+    assert state.pairs[1].reward == -1.0

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 
@@ -37,6 +37,12 @@ def rows() -> TensorDict:
     }
     columns |= {"refine_start": torch.tensor([5, 0, 5, 0]), "refine_used": torch.tensor([1, 1, 0, 0])}
     return tu.get_tensordict(columns, {"temperature": 0.5})
+
+
+def test_values_of_a_data_set_arrive_as_they_are() -> None:
+    values = [np.array([{"role": "user"}]), np.int64(3), np.float64(0.5), np.str_("x"), {"a": 1}, "text"]
+    for column in (values, [NonTensorData(value) for value in values]):
+        assert [*map(type, queue.objects(column))] == [*map(type, values)]
 
 
 def lists(column: torch.Tensor) -> list[list[float]]:

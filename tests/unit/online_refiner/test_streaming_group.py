@@ -1,5 +1,6 @@
 """Groups of a refiner that streams: which DAPO evicts, and how long the run waits for them."""
 
+import torch
 from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.metrics import streaming_metrics
@@ -13,7 +14,7 @@ def output(reward: float, **extra: float) -> AgentLoopOutput:
 
 
 def group(*outputs: AgentLoopOutput) -> Group:
-    return Group(missing=set(), outputs={f"u_{n}_0": one for n, one in enumerate(outputs)})
+    return Group(num_sessions=len(outputs), missing=set(), outputs={f"u_{n}_0": one for n, one in enumerate(outputs)})
 
 
 def test_groups_that_dapo_evicts() -> None:
@@ -22,6 +23,11 @@ def test_groups_that_dapo_evicts() -> None:
     assert not same.is_evicted_by(None)
     assert not group(output(0.5)).is_evicted_by("reward"), "verl keeps groups of one"
     assert group(output(0.5, acc=1.0), output(0.25, acc=1.0)).is_evicted_by("acc")
+    tensors = group(*(output(torch.tensor(-2.0), acc=1.0) for _ in range(3)))  # of verl's penalty for long responses
+    assert tensors.is_evicted_by("reward")
+    assert not group(*(output(0.5, acc=0.1) for _ in range(3))).is_evicted_by("acc"), "verl: their deviation is 1e-17"
+    same.num_sessions += 1
+    assert not same.is_evicted_by("reward"), "verl keeps a group that has lost a session"
 
 
 def test_exposed_and_hidden_seconds() -> None:
