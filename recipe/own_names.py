@@ -12,11 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def refuse_hidden(package: str, *names: str) -> None:
-    """Check that what a package imports by these names is ours.
-
-    Raises:
-        ImportError: It is not. ``python -m`` shows an error of the package that it imports as one line.
-    """
+    """Raise ImportError, which ``python -m`` shows as one line, if what a package imports by a name is not ours."""
     for name in names:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None and not _is_ours(name, spec.origin):

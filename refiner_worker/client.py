@@ -27,6 +27,10 @@ DEATHS = (RayActorError, OutOfMemoryError)
 """What a call raises whose process died; Ray's own guard of a node's memory has an error of its own."""
 
 
+class RunEndedError(RuntimeError):
+    """Something died, or failed so often, that the run cannot go on. Its text says so to the user, in one line."""
+
+
 class RefinerRequestError(RuntimeError):
     """A request failed on every replica that could be asked, or what it brought is of no use."""
 

@@ -20,7 +20,7 @@ from typing import Any
 import openai
 from ray.actor import ActorHandle
 
-from refiner_worker.client import HostedRefiner, RefinerClient, RefinerRequestError
+from refiner_worker.client import HostedRefiner, RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import RefinerConfig
 
 logger = logging.getLogger(__name__)
@@ -229,6 +229,8 @@ class ExternalRefiner(HostedRefiner):
         except openai.APIStatusError as error:  # one that lists nothing may still answer
             if is_down(error):
                 return None
+        except RefinerRequestError as error:  # there is no key where this runs
+            raise RunEndedError(str(error)) from None
         except Exception:  # as in ExternalClient.write
             return None
         if models:

@@ -20,7 +20,7 @@ from verl.single_controller.ray.base import RayResourcePool, split_resource_pool
 from verl.workers.rollout.replica import RolloutReplica, get_rollout_replica_class
 
 from refiner_worker import drafts
-from refiner_worker.client import HostedRefiner, RefinerClient, is_dead
+from refiner_worker.client import HostedRefiner, RefinerClient, RunEndedError, is_dead
 from refiner_worker.config import RefinerConfig
 from refiner_worker.engines import TOKENIZER_KEY, can_sleep
 
@@ -96,10 +96,6 @@ def model_config(config: DictConfig, refiner: RefinerConfig) -> DictConfig:
 def replica_size(rollout: DictConfig) -> int:
     """Return the number of GPUs of one replica."""
     return int(rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size)
-
-
-class RunEndedError(RuntimeError):
-    """Something died, or failed so often, that the run cannot go on. Its text says so to the user, in one line."""
 
 
 class RefinerGroup(HostedRefiner):

@@ -64,15 +64,17 @@ def parse_answer(
     if not kept and (not kept_before or kept_before != before):
         while ids and not decode(tokenizer, ids[:1]).strip():
             ids.pop(0)
-        first = decode(tokenizer, ids[:1])
+        prefixes = (ids[:length] for length in range(1, len(ids) + 1))  # to the end of a character
+        head = next((one for one in prefixes if not decode(tokenizer, one).endswith("\ufffd")), ids)
+        first = decode(tokenizer, head)
         if kept_before or first != first.lstrip():
-            ids[:1] = tokenizer.encode(kept_before + first.lstrip(), add_special_tokens=False)
+            ids[: len(head)] = tokenizer.encode(kept_before + first.lstrip(), add_special_tokens=False)
     text = decode(tokenizer, ids)
     if stop and stop in text:
         text, ended = _cut(text, stop, decode(tokenizer, list(kept))) if keeps_stop else (text.partition(stop)[0], True)
     kept_after = os.path.commonprefix([edge(response[::-1])[::-1], edge(text[::-1])[::-1]])
     text = text.strip()
-    if not ended:
+    if not ended or ("<think>" in text and "</think>" not in text):  # it ends within a thought
         return Answer(token_ids=[], text=decode(tokenizer, [*kept, *ids]).strip(), failure="truncated")
     if not text and not kept:
         return Answer(token_ids=[], text="", failure="empty")

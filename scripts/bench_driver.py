@@ -5,8 +5,7 @@
 Real Ray, real TransferQueue, the real stages; an actor that repeats most of the response stands in for the refiner's
 vLLM, others for verl's reward workers and for the policy. Runs the stages that touch every row: rewards, refine, log
 pi_0 for the KL, records, the penalty in the advantages. Ends with a line of JSON: CPU seconds of the driver, of all
-refine workers together and of the busiest, the driver's peak memory above what it had before, in MB, and the seconds of
-the stages.
+refine workers and of the busiest, the driver's peak memory above its memory before, in MB, and the stages' seconds.
 """
 
 import argparse
@@ -63,9 +62,8 @@ class Reward:
 
     async def compute_score(self, data: Any) -> dict[str, Any]:
         """Score one response."""
-        return {
-            "reward_score": float(len(data.non_tensor_batch["raw_prompt"])) - int(data.batch["responses"][0, 0]) % 2
-        }
+        penalty = int(data.batch["responses"][0, 0]) % 2
+        return {"reward_score": float(len(data.non_tensor_batch["raw_prompt"])) - penalty}
 
 
 @ray.remote
@@ -75,9 +73,8 @@ def write_rows(tokenizer: Any, numbers: range, num_tokens: int) -> list[str]:
     keys, rows = [], []
     for number in numbers:
         text = " ".join(random.Random(number).choices(WORDS, k=2 * num_tokens))
-        response = torch.tensor(
-            tokenizer.encode(text, add_special_tokens=False)[: num_tokens - 1] + [tokenizer.eos_token_id]
-        )
+        ids = tokenizer.encode(text, add_special_tokens=False)[: num_tokens - 1]
+        response = torch.tensor([*ids, tokenizer.eos_token_id])
         prompt = torch.full((NUM_PROMPT_TOKENS,), 1000)
         rewards = torch.zeros(len(response))
         rewards[-1] = -0.5

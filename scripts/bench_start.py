@@ -22,9 +22,8 @@ from pathlib import Path
 import psutil
 from get_smollm2 import chat_model
 
-ARMS: dict[str, tuple[str, ...]] = {"plain": ("preload=false",), "preloaded": ()}
-"""The overrides of each kind of job."""
-PHASES = {
+ARMS: dict[str, tuple[str, ...]] = {"plain": ("preload=false",), "preloaded": ()}  # overrides of each kind of job
+PHASES = {  # what the log says at the end of each phase; the job's own end is one more
     "config checked": "All configuration checks passed",
     "Ray started": "Started a local Ray instance",
     "policy loaded": "actor and ref model engine initialized",
@@ -33,15 +32,13 @@ PHASES = {
     "step 1 done": r"\bstep:1 - ",
     "step 2 done": r"\bstep:2 - ",
 }
-"""What the log says at the end of each phase; the job's own end is one more."""
 JOB = (
     *("experiment=quickstart", "console=log", "trainer.logger=[console]", "trainer.save_freq=-1"),
     *("trainer.test_freq=-1", "trainer.resume_mode=disable"),
 )
 MARK = "BENCH_START_RUN"
 PERIOD_S = 0.2
-Times = dict[str, tuple[float, float]]
-"""By phase: wall and CPU seconds from the launch to its end."""
+Times = dict[str, tuple[float, float]]  # by phase: wall and CPU seconds from the launch to its end
 
 
 def see_cpu_time(seen: dict[psutil.Process, float], mark: str) -> None:
@@ -56,11 +53,7 @@ def see_cpu_time(seen: dict[psutil.Process, float], mark: str) -> None:
 
 
 def run_job(command: list[str], log: Path) -> Times:
-    """Run a job.
-
-    Raises:
-        RuntimeError: It failed, or a phase was not seen; with the end of its log.
-    """
+    """Run a job; RuntimeError, with the end of its log, if it failed or a phase was not seen."""
     mark, seen, reached = uuid.uuid4().hex, dict[psutil.Process, float](), Times()
     start = time.monotonic()
     with log.open("w") as stream:

@@ -26,8 +26,7 @@ from recipe.preload.launch import enter
 LIMIT = 1e-5
 SIZES = {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 260}
 """Layers for two virtual stages of two pipeline stages; the others for two tensor-parallel ranks."""
-INITIALIZER_RANGE = 0.1
-"""Small, so that float32 has digits to spare."""
+INITIALIZER_RANGE = 0.1  # small, so that float32 has digits to spare
 
 
 def largest(numbers: Iterable[Any]) -> float:

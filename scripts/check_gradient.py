@@ -21,7 +21,7 @@ import torch
 from recipe.lab.worlds import ascend, constraint, expected_update, make_world
 from recipe.online_refiner.config.fields import Alignment, ConstraintConfig
 
-MODES = {
+MODES = {  # the three modes, `lagrangian` with one of its parts exchanged, and the other two targets
     "lagrangian": constraint("lagrangian"),
     "lagrangian_diff": constraint("lagrangian", alignment="diff"),
     "lagrangian_return_to_go": constraint("lagrangian", credit="return_to_go"),
@@ -31,7 +31,6 @@ MODES = {
     "in_place": constraint("penalty", target="in_place"),
     "soft": constraint("sft", target="soft"),
 }
-"""What is compared: the three modes, `lagrangian` with one of its parts exchanged, and the other two targets."""
 TRAPPED = {
     **{f"penalty_{name}": constraint("penalty", credit=name) for name in ("return_to_go", "in_reward")},
     "lagrangian": constraint("lagrangian"),

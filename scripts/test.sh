@@ -14,7 +14,7 @@ shift || true
 # Puzzles are an optional package, of which one part needs a C compiler.
 puzzles() {
     if .venv/bin/python -c "import reasoning_gym" 2>/dev/null; then return; fi
-    PATH="$PATH:$(python3 -m site --user-base)/bin"
+    PATH="$PATH:$(python3 -m site --user-base || true)/bin"
     if ! uv pip install --quiet --python .venv/bin/python --no-deps -r requirements/puzzles.txt 2>/dev/null; then
         echo "test: reasoning-gym could not be installed; the tests of puzzles are skipped"
     fi

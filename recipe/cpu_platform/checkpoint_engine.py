@@ -13,8 +13,7 @@ import torch
 import zmq
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-TIMEOUT_MS = 600_000
-"""A peer that neither takes nor sends a tensor for so long is dead: the update ends with an error."""
+TIMEOUT_MS = 600_000  # a peer that neither takes nor sends a tensor for so long is dead: the update ends with an error
 
 
 @CheckpointEngineRegistry.register("sockets")

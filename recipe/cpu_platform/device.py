@@ -1,10 +1,8 @@
 """The device module of the CPU platform: what ``torch.cuda`` is to an NVIDIA GPU.
 
-verl calls ``get_torch_device().<name>`` and means ``torch.cuda.<name>``. This module answers the calls that
-``torch.cpu`` lacks, with the memory of the process and of the machine where a GPU would report its own; every other
-name is looked up in ``torch.cpu``.
-
-Source: ``verl/utils/device.py:get_torch_device`` and its call sites in verl 0.9.1.
+verl calls ``get_torch_device().<name>`` (``verl/utils/device.py`` of 0.9.1) and means ``torch.cuda.<name>``. This
+module answers the calls that ``torch.cpu`` lacks, with the memory of the process and of the machine where a GPU would
+report its own; every other name is looked up in ``torch.cpu``.
 """
 
 import platform
@@ -21,8 +19,7 @@ def always(value: Any) -> Any:
 
 
 is_available, device_count, current_device = always(True), always(1), always(0)
-nothing = always(None)
-"""There is one device, its kernels have ended when they return, and PyTorch caches no CPU memory."""
+nothing = always(None)  # there is one device, kernels have ended when they return, and PyTorch caches no CPU memory
 set_device = empty_cache = ipc_collect = reset_peak_memory_stats = set_per_process_memory_fraction = nothing
 manual_seed = manual_seed_all = torch.manual_seed
 set_rng_state = torch.set_rng_state

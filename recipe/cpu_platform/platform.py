@@ -1,7 +1,4 @@
-"""The CPU as a verl platform.
-
-Source: ``verl/plugin/platform/platform_base.py:PlatformBase`` of verl 0.9.1, whose methods these are.
-"""
+"""The CPU as a verl platform: the methods of ``verl/plugin/platform/platform_base.py:PlatformBase`` of verl 0.9.1."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -17,16 +14,12 @@ class PlatformCPU(PlatformBase):
     """The host's processor. Several workers share it, each holding one logical Ray GPU."""
 
     device_name: Any = "cpu"
-    vendor_name: Any = "generic"
-    """Vendor under which :mod:`recipe.cpu_platform.megatron.engine` stands in verl's engine registry."""
-    device_module: Any = device
-    """Stand-in for ``torch.cuda``."""
+    vendor_name: Any = "generic"  # under which `recipe.cpu_platform.megatron.engine` stands in verl's engine registry
+    device_module: Any = device  # stands in for `torch.cuda`
     is_available: Any = always(True)
-    is_platform_available: Any = always(False)
-    """The CPU is a choice, never the result of verl's auto-detection."""
+    is_platform_available: Any = always(False)  # the CPU is a choice, never the result of verl's auto-detection
     device_count: Any = device.device_count
-    current_device: Any = always("cpu")
-    """No index: in verl's ``tensor.to(get_device_id())`` a bare 0 means an accelerator."""
+    current_device: Any = always("cpu")  # no index: in verl's `tensor.to(get_device_id())` a bare 0 is an accelerator
     manual_seed: Any = staticmethod(torch.manual_seed)
     manual_seed_all: Any = staticmethod(torch.manual_seed)
     synchronize: Any = nothing
@@ -35,11 +28,7 @@ class PlatformCPU(PlatformBase):
     nvtx_range: Any = always(nullcontext())
     get_device_capability: Any = always((None, None))
     communication_backend_name: Any = always("gloo")
-    visible_devices_envvar: Any = always("CUDA_VISIBLE_DEVICES")
-    """Ray sets it per worker: its logical GPUs are numbered like real ones."""
-    ray_noset_envvars: Any = always([])
-    """Ray may set the logical device indices."""
-    ray_resource_name: Any = always("GPU")
-    """``ray.init(num_gpus=...)`` declares as many as needed."""
-    is_ipc_supported: Any = always(False)
-    """verl sends weights through shared memory then."""
+    visible_devices_envvar: Any = always("CUDA_VISIBLE_DEVICES")  # Ray sets it per worker, as for real GPUs
+    ray_noset_envvars: Any = always([])  # Ray may set the logical device indices
+    ray_resource_name: Any = always("GPU")  # `ray.init(num_gpus=...)` declares as many as needed
+    is_ipc_supported: Any = always(False)  # verl sends weights through shared memory then

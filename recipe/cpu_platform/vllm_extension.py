@@ -50,9 +50,6 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
         """Receive one complete set of weights and put it in use.
 
         With ``peft_config`` and ``base_sync_done`` the tensors are an adapter, which the stock method loads correctly.
-
-        Raises:
-            NotImplementedError: If the engine starts from dummy weights under LoRA, or drafts with an MTP head.
         """
         if peft_config and base_sync_done:
             super().update_weights_from_ipc(peft_config, base_sync_done, use_shm)
@@ -63,11 +60,9 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
             raise NotImplementedError(
                 "MTP drafting is not supported on CPU: set actor_rollout_ref.rollout.mtp.enable=False"
             )
-
         weights: list[tuple[str, torch.Tensor]] = []
         receiver = BucketedWeightReceiver(self._get_zmq_handle(), device=torch.device("cpu"), use_shm=use_shm)
         receiver.receive_weights(lambda bucket, is_last: weights.extend((name, t.clone()) for name, t in bucket))
-
         model = self.model_runner.model
         parameters, buffers, named_buffers = split_buffer_updates(model, weights)
         self.model_runner.reload_weights(weights_iterator=iter(parameters))

@@ -40,6 +40,7 @@ from recipe.data_preparation.sources import READERS, read_records
 from recipe.data_preparation.writer import convert
 from recipe.mini_apps.family import LEVELS
 from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, generate
+from reward.judge.math_marks import find_marked
 
 Lines = Callable[[Record, Row], Iterable[dict[str, Any]]]
 """What a kept record writes to a file of JSON lines."""
@@ -53,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = options().parse_args(argv)
     try:
         name, records, build, others = arguments.read(arguments)
+        source = getattr(arguments, "source", None) or ""
+        if Path(source).resolve() in [(arguments.output / file).resolve() for file in others]:
+            raise ValueError(f"{source} would be overwritten: give another --output")
         card = convert(
             records,
             build,
@@ -123,11 +127,15 @@ def screen_of(arguments: argparse.Namespace) -> Screen:
     return Screen(text for source in arguments.benchmarks for text in _questions(source))
 
 
+BENCHMARK = ("question", "problem", "prompt", "text")
+
+
 def _questions(source: str) -> Iterator[str]:
     """Yield a benchmark's questions; ValueError if a record has none: it could be trained on."""
     for record in read_records(source, "test"):
+        own = record.get("extra_info")  # of a prepared row, whose prompt says how to answer as well
         try:
-            yield question_in(record, "question", "problem", "prompt", "text")
+            yield question_in(own if isinstance(own, dict) and own.get("question") else record, *BENCHMARK)
         except Dropped as dropped:
             raise ValueError(f"--benchmarks {source}: {dropped}") from dropped
 
@@ -190,8 +198,9 @@ def _answer_lines(_: Record, row: Row) -> Iterator[dict[str, Any]]:
 
 
 def _steps_lines(_: Record, row: Row) -> Iterator[dict[str, Any]]:
-    answer = f"\\boxed{{{row['reward_model']['ground_truth']}}}"
-    yield {"problem_id": row["extra_info"]["problem_id"], "response": row["extra_info"]["solution"] or answer}
+    answer, steps = f"\\boxed{{{row['reward_model']['ground_truth']}}}", row["extra_info"]["solution"]
+    response = steps if find_marked(steps) is not None else f"{steps}\n{answer}".strip()
+    yield {"problem_id": row["extra_info"]["problem_id"], "response": response}
 
 
 MATH = "DigitalLearningGmbH/MATH-lighteval"

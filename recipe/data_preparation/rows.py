@@ -55,6 +55,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
         "reward_model": {"style": "rule", "ground_truth": json.dumps({**tests, "problem_id": problem_id})},
         "extra_info": {
             "problem_id": problem_id,
+            "question": question,
             "difficulty": text_in(record, "difficulty"),
             "num_tests": problem.num_tests,
             "solution": next(iter(solutions_of(record)), ""),
@@ -199,15 +200,15 @@ class Screen:
         Raises:
             Dropped: ``duplicate`` or ``overlaps with a benchmark``.
         """
-        text = "\n".join(message["content"] for message in row["prompt"])
-        question = row["extra_info"].get("question") or text  # without what all prompts of a source say
-        identity = identity_of(question)
+        question = row["extra_info"].get("question")  # without what all prompts of a source say
+        said = [message["content"] for message in row["prompt"]]
+        texts = [question] if question else ["\n".join(said), *said]
+        identity = identity_of(texts[0])
         if identity in self._seen:
             raise Dropped("duplicate")
         self._seen.add(identity)
-        for part in (text, question):
-            if not self.benchmark_parts.isdisjoint(self._parts(part)):
-                raise Dropped("overlaps with a benchmark")
+        if any(not self.benchmark_parts.isdisjoint(self._parts(text)) for text in texts):
+            raise Dropped("overlaps with a benchmark")
 
     def _parts(self, text: str) -> set[int]:
         """Return a text's runs of so many words; a shorter one counts whole."""

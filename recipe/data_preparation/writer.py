@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from recipe.data_preparation.fields import Dropped, Record, text_in
 from recipe.data_preparation.rows import Row, Screen
@@ -68,6 +68,20 @@ def parquet_file(path: Path) -> Iterator[Callable[[Row], None]]:
         if writer:
             writer.close()
             scratch.replace(path)
+        else:
+            path.unlink(missing_ok=True)  # an earlier conversion's, whose rows may be in the other file now
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def text_file(path: Path) -> Iterator[TextIO]:
+    """Yield a stream to a file that is there when it is complete."""
+    scratch = path.with_name(f"{path.name}.part")
+    try:
+        with scratch.open("w", encoding="utf-8") as stream:
+            yield stream
+        scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -101,10 +115,7 @@ def convert(
     card = Card(source=name)
     with contextlib.ExitStack() as stack:
         files = {split: stack.enter_context(parquet_file(output / f"{split}.parquet")) for split in SPLITS}
-        others = {
-            file: (stack.enter_context((output / file).open("w", encoding="utf-8")), lines)
-            for file, lines in (extra or {}).items()
-        }
+        others = {file: (stack.enter_context(text_file(output / file)), lines) for file, lines in (extra or {}).items()}
         ids: set[str] = set()
         for index, record in enumerate(records):
             card.num_read += 1

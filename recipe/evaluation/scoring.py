@@ -4,12 +4,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from recipe.evaluation.benchmarks import Sample
 from reward.apps import Verdict, run_tests
 from reward.grading import Graded
+from reward.judge import JudgeLostError
 from reward.limits import Limits
 from reward.sandbox import Sandbox
 
@@ -28,6 +29,7 @@ class Result:
     num_passed: int  # tests passed before it
     num_tests: int
     detail: str  # one line for people; empty if it passed
+    program: str | None = None  # what ran, or a graded answer; None: there is no code
 
 
 def limits_of(timeout_s: float) -> Limits:
@@ -55,16 +57,22 @@ def score_samples(samples: Sequence[Sample], *, sandbox: Sandbox, limits: Limits
 def score_sample(sample: Sample, *, sandbox: Sandbox, limits: Limits) -> Result:
     """Run one sample up to the first test that it does not pass."""
     problem = sample.task.problem
+    program: str | None = None
 
     def result(verdict: Verdict, num_passed: int, detail: str = "") -> Result:
-        return Result(sample=sample, verdict=verdict, num_passed=num_passed, num_tests=problem.num_tests, detail=detail)
+        own = Result(sample=sample, verdict=verdict, num_passed=num_passed, num_tests=problem.num_tests, detail=detail)
+        return replace(own, program=program)
+
+    try:
+        program = sample.program
+    except JudgeLostError as error:
+        return result(Verdict.INFRA_ERROR, 0, str(error))
 
     if isinstance(problem, Graded):
         grade = problem.score(sample.text, limits)
         verdict = _VERDICTS.get(grade.outcome, Verdict.WRONG)
         detail = "" if verdict is Verdict.PASSED else f"{grade.outcome}: {grade.detail}"
         return result(verdict, grade.num_passed, detail)
-    program = sample.program
     if program is None:
         return result(Verdict.COMPILE_ERROR, 0, "no code found")
     tests = run_tests(problem, program, limits, sandbox, until_wrong=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 Overrides = tuple[str, ...]
 
-ALGORITHMS: dict[str, Overrides] = {
+ALGORITHMS: dict[str, Overrides] = {  # overrides: in the lab's first task 64 responses a step in two mini-batches
     "dapo": ("algorithm.adv_estimator=grpo",),
     "grpo": ("algorithm.adv_estimator=grpo", "algorithm.filter_groups.enable=false"),
     "ppo": (
@@ -13,8 +13,6 @@ ALGORITHMS: dict[str, Overrides] = {
         *("critic.ppo_mini_batch_size=32", "critic.optim.lr=1e-3"),
     ),
 }
-"""Name: its overrides. Those of the lab's first task update on 64 responses a step in two mini-batches."""
-
 NONE = ("constraint.mode=none",)
 
 
@@ -35,10 +33,8 @@ def dynamic(mode: str, *more: str) -> Callable[[float], Overrides]:
 
 
 FADING = "constraint.sft_normaliser=batch"
-WEIGHTS = (0.01, 0.03, 0.1, 0.3)
-"""Of static KL, to choose from."""
-ETAS = (0.03, 0.1, 0.3, 1.0)
-"""Of a dynamic constraint."""
+WEIGHTS = (0.01, 0.03, 0.1, 0.3)  # of static KL, to choose from
+ETAS = (0.03, 0.1, 0.3, 1.0)  # of a dynamic constraint
 TUNED: dict[str, tuple[Callable[[float], Overrides], tuple[float, ...]]] = {
     "kl_in_reward": (kl_in_reward, WEIGHTS),
     "kl_in_loss": (kl_in_loss, WEIGHTS),
@@ -49,8 +45,7 @@ TUNED: dict[str, tuple[Callable[[float], Overrides], tuple[float, ...]]] = {
     "in_place": (dynamic("penalty", "constraint.target=in_place"), WEIGHTS),
 }
 """Name: its overrides by weight, and the weights that are tried: as many for each."""
-STATIC = ("kl_in_reward", "kl_in_loss")
-"""Those of `TUNED` that are no dynamic constraint."""
+STATIC = ("kl_in_reward", "kl_in_loss")  # those of `TUNED` that are no dynamic constraint
 LIKE: dict[str, dict[str, Overrides]] = {
     "sft": {
         "sft_no_gate": ("constraint.reward_gate=false", "refiner.skip_reward_at_least=null"),
@@ -76,5 +71,4 @@ def arms(weights: Mapping[str, float]) -> dict[str, Overrides]:
     return {"none": NONE, **tuned, **like}
 
 
-UNTUNED = arms(dict.fromkeys(TUNED, 0.1))
-"""All arms before anything is known of their weights."""
+UNTUNED = arms(dict.fromkeys(TUNED, 0.1))  # all arms before anything is known of their weights

@@ -8,7 +8,7 @@ import contextlib
 import inspect
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,8 @@ class Bench:
     reward: Reward
     max_response_tokens: int
     max_model_len: int
+    failed: list[str] = field(default_factory=list)
+    """Answers whose reward function raised: what."""
 
     async def answer(self, row: Mapping[str, Any], group: int, num_samples: int) -> list[Rollout]:
         """Draw answers to a row of a data set in verl's schema, and reward them."""
@@ -91,7 +93,7 @@ class Bench:
         chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
 
-        async def one(sample: int) -> Rollout:
+        async def one(sample: int) -> Rollout | None:
             async with self.engine.slot():
                 ids = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
             request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
@@ -103,12 +105,16 @@ class Bench:
                 reward=0.0,
                 request=request,
             )
-            said = await self._reward(rollout, ids)
+            try:
+                said = await self._reward(rollout, ids)
+            except Exception as error:  # a user's; training leaves such a rollout out as well
+                self.failed.append(f"{type(error).__name__}: {error}")
+                return None
             words = said.get("feedback")
-            rollout.reward, rollout.feedback = said["score"], "" if words is None else str(words)
+            rollout.reward, rollout.feedback = float(said["score"]), "" if words is None else str(words)
             return rollout
 
-        return list(await asyncio.gather(*map(one, range(num_samples))))
+        return [one for one in await asyncio.gather(*map(one, range(num_samples))) if one is not None]
 
     async def refine(self, groups: Sequence[list[Rollout]], settings: Mapping[str, Any]) -> list[Refinement]:
         """Refine the wrong answers of groups, with these keys of the block ``refiner``; in order."""

@@ -31,20 +31,16 @@ STYLE: Any = {
     **{"font.size": 9, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left"},
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#8a8f98", "grid.color": "#e5e7eb"},
 }
-ROW = 0.24
-"""Height of an arm's row in the figure, in inches."""
+ROW = 0.24  # height of an arm's row in the figure, in inches
 FIRST, LAST = slice(5), slice(-5, None)
 RUN = re.compile(r"(?P<algorithm>\w+?)-(?P<arm>\w+)-seed\d+")
 Steps = metrics.Steps
 
 
 def _mean(*names: str, at: slice = LAST, if_any: bool = False) -> Callable[[Steps], float | None]:
-    """Return what computes the mean over some steps of a run of a metric, or of its share of another one.
+    """Return what computes the mean, over some of the steps that have it, of a metric or of its share of another one.
 
-    Args:
-        names: The metric, and the other one.
-        at: Which of the steps that have it.
-        if_any: None if all are 0: a stage that a mode leaves out reports that.
+    With ``if_any`` it is None if all are 0: a stage that a mode leaves out reports that.
     """
 
     def mean(steps: Steps) -> float | None:
@@ -55,7 +51,7 @@ def _mean(*names: str, at: slice = LAST, if_any: bool = False) -> Callable[[Step
     return mean
 
 
-SIDE = {
+SIDE = {  # what else is told of an arm: means over the last five steps, and of what is accepted over the first five
     "reward": _mean("reward/mean"),
     "not compiling": _mean("sandbox/outcome/compile_error", "refiner/num_rollouts"),
     "tokens an answer": _mean("response_length/mean"),
@@ -64,7 +60,6 @@ SIDE = {
     "accepted, first 5 steps": _mean("refiner/improvement_ratio", at=FIRST, if_any=True),
     "accepted, last 5": _mean("refiner/improvement_ratio", if_any=True),
 }
-"""What else is told of an arm: means over the last five steps; of what is accepted, over the first five as well."""
 Arms = Mapping[str, Sequence[Steps]]
 Trials = Mapping[str, Mapping[float, Sequence[str]]]
 
@@ -85,13 +80,9 @@ def outcomes_of(rules: Protocol, arms: Arms) -> dict[str, list[float]]:
 
 def page(rules: Protocol, path: Path) -> str:
     """Return all that the page has of an experiment, from its protocol's file and the metrics beside that."""
-    is_done = {
-        "calibrate": bool(rules.learning_rates) and rules.learning_rate is not None,
-        "tune": rules.is_tuned,
-    }
-    parts = [
-        chosen(rules, phase, metrics.read(metrics.path_of(path, phase))) for phase, is_one in is_done.items() if is_one
-    ]
+    is_done = {"calibrate": bool(rules.learning_rates) and rules.learning_rate is not None, "tune": rules.is_tuned}
+    phases = [phase for phase, is_one in is_done.items() if is_one]
+    parts = [chosen(rules, phase, metrics.read(metrics.path_of(path, phase))) for phase in phases]
     rates = path.with_name(f"{path.stem}_base") / "rates.json"
     if rates.exists():
         parts.append(of_base_model(json.loads(rates.read_text())["held_out"]))
@@ -128,11 +119,8 @@ def _spread(rules: Protocol, trials: Trials, found: Mapping[str, Mapping[int, fl
 def of_base_model(rates: Mapping[str, float]) -> str:
     """Return the table of what a base model solves of the held-out problems, and of what it does to wrong answers."""
     columns = {
-        "solved": "right",
-        "improved": "improves",
-        "worsened": "worsens",
-        "repeated": "repeats right ones",
-        "canonical": "the same text twice",
+        **{"solved": "right", "improved": "improves", "worsened": "worsens"},
+        **{"repeated": "repeats right ones", "canonical": "the same text twice"},
     }
     values = [f"{100 * rates[name]:.0f} %" for name in columns]
     return _markdown([["base model", *columns.values()], ["held-out", *values]])
@@ -153,16 +141,10 @@ def _arms(rules: Protocol, arms: Arms, outcomes: Mapping[str, list[float]]) -> s
     rows = [["arm", "seeds", "outcome", "lowest seed", "collapsed", *(f"P(above `{name}`)" for name in others)]]
     for name, runs in arms.items():
         collapsed = sum(rules.collapses(rules.held_out_of(run)) for run in runs)
-        rows.append(
-            [
-                *(f"`{name}`", str(len(runs)), _with_interval(interquartile_mean, outcomes[name])),
-                *(f"{min(outcomes[name]):.3f}", f"{collapsed} of {len(runs)}"),
-                *(
-                    "" if name == other else _with_interval(improvement, outcomes[name], outcomes[other], digits=2)
-                    for other in others
-                ),
-            ]
-        )
+        own = outcomes[name]
+        row = [f"`{name}`", str(len(runs)), _with_interval(interquartile_mean, own), f"{min(own):.3f}"]
+        above = ["" if name == one else _with_interval(improvement, own, outcomes[one], digits=2) for one in others]
+        rows.append([*row, f"{collapsed} of {len(runs)}", *above])
     return _markdown(rows)
 
 
@@ -172,13 +154,9 @@ def _side(rules: Protocol, arms: Arms) -> str:
     rows = [["arm", *(f"step {step}" for step in steps), *SIDE]]
     for name, runs in arms.items():
         side = [[value for run in runs if (value := mean(run)) is not None] for mean in SIDE.values()]
-        rows.append(
-            [
-                f"`{name}`",
-                *(f"{np.mean([shares[step] for shares in held_out[name]]):.3f}" for step in steps),
-                *(f"{np.mean(values):#.3g}".replace("-", "−") if values else "" for values in side),
-            ]
-        )
+        shares = [f"{np.mean([run[step] for run in held_out[name]]):.3f}" for step in steps]
+        means = [f"{np.mean(values):#.3g}".replace("-", "−") if values else "" for values in side]
+        rows.append([f"`{name}`", *shares, *means])
     return _markdown(rows)
 
 

@@ -66,8 +66,9 @@ def run_all(
         if started >= deadline or stops.is_set():
             return False
         command = [*prefix, sys.executable, "-m", "recipe.online_refiner.main", *runs[name]]
+        quoted = str(run_dir).replace("'", r"\'")  # for Hydra
         command += [
-            f"run_dir={run_dir}",
+            f"run_dir='{quoted}'",
             f"trainer.experiment_name={name}",
             f"trainer.total_training_steps={num_steps}",
         ]

@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Steps = list[dict[str, float]]
-"""What each step of a run measured, by the metrics' names, and its number as ``step``."""
-
-SIDE = (
+Steps = list[dict[str, float]]  # what each step of a run measured, by the metrics' names, and its number as `step`
+SIDE = (  # what is kept beside the held-out share
     *("reward/mean", "response_length/mean", "actor/entropy_loss", "kl_ref/k3", "refiner/improvement_ratio"),
     *("sandbox/outcome/compile_error", "refiner/num_rollouts", "timing_s/step"),
 )
-"""What is kept beside the held-out share."""
 
 
 def path_of(protocol: Path, phase: str) -> Path:

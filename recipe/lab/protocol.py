@@ -30,7 +30,7 @@ class Protocol:
     num_steps: int = 20
     outcome_steps: list[int] = field(default_factory=lambda: [10, 15, 20])
     """The outcome of a run is its mean held-out share at these steps."""
-    before: float = 0.18
+    before: float = 0.13
     """Held-out share of the base model (its rates.json)."""
     collapse: float = 0.15
     """A run collapses if its held-out share falls by more than that from its maximum, or ends below `before`."""

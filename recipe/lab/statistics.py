@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 NUM_SAMPLES = 10_000
+NUM_DRAWN = 10_000_000  # values in memory
 LEVEL = 0.95
 
 
@@ -36,8 +37,12 @@ def interval(statistic: Callable[..., np.ndarray], *samples: Sequence[Any]) -> t
     """
     rng = np.random.default_rng(0)
     arrays = [np.asarray(sample, dtype=float) for sample in samples]
-    drawn = [array[rng.integers(0, len(array), (NUM_SAMPLES, len(array)))] for array in arrays]
-    low, high = np.quantile(statistic(*drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    most = max(1, NUM_DRAWN // max(map(len, arrays)))  # samples at a time
+    drawn = [
+        statistic(*(array[rng.integers(0, len(array), (number, len(array)))] for array in arrays))
+        for number in (min(most, NUM_SAMPLES - done) for done in range(0, NUM_SAMPLES, most))
+    ]
+    low, high = np.quantile(np.concatenate(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(statistic(*arrays)), float(low), float(high)
 
 

@@ -43,14 +43,10 @@ def constraint(mode: str, **settings: object) -> ConstraintConfig:
 class World:
     """A task, a refiner and a policy: pi(a_t | a_<t) = softmax(features of a_<t times parameters)."""
 
-    rewards: list[float]
-    """-1 for the empty answer; otherwise -0.3 + 1.3 times the share of positions where the solution has this token."""
-    refined: list[int]
-    """For each response the index of its refinement: one mistake less, another response, or the same."""
-    features: Tensor
-    """(states, NUM_FEATURES)"""
-    parameters: Tensor
-    """(NUM_FEATURES, NUM_TOKENS) of the first policy."""
+    rewards: list[float]  # -1 for the empty answer; else -0.3 + 1.3 times the share of places with the solution's token
+    refined: list[int]  # for each response the index of its refinement: one mistake less, another response, or the same
+    features: Tensor  # (states, NUM_FEATURES)
+    parameters: Tensor  # (NUM_FEATURES, NUM_TOKENS) of the first policy
 
     @property
     def accepted(self) -> list[bool]:
@@ -139,16 +135,11 @@ def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2) -> Wor
             answer = rng.choice(ended)
         refined.append(RESPONSES.index(answer))
     right = (torch.tensor(solution) == IDS).float() * MASK
-    rewards = [
-        -1.0 if len(response) == 1 else -0.3 + 1.3 * share
-        for response, share in zip(RESPONSES, (right.sum(-1) / MAX_LENGTH).tolist(), strict=True)
-    ]
-    return World(
-        rewards=rewards,
-        refined=refined,
-        features=torch.randn(len(STATES), NUM_FEATURES, generator=generator),
-        parameters=torch.randn(NUM_FEATURES, NUM_TOKENS, generator=generator) / NUM_FEATURES**0.5,
-    )
+    shares = (right.sum(-1) / MAX_LENGTH).tolist()
+    rewards = [-1.0 if len(one) == 1 else -0.3 + 1.3 * share for one, share in zip(RESPONSES, shares, strict=True)]
+    features = torch.randn(len(STATES), NUM_FEATURES, generator=generator)
+    parameters = torch.randn(NUM_FEATURES, NUM_TOKENS, generator=generator) / NUM_FEATURES**0.5
+    return World(rewards=rewards, refined=refined, features=features, parameters=parameters)
 
 
 def advantages(
@@ -161,9 +152,8 @@ def advantages(
     pairs = torch.full_like(IDS, eq6.NONE)
     for row, (response, index, keep) in enumerate(zip(RESPONSES, world.refined, world.accepted, strict=True)):
         if keep:
-            pairs[row, : len(response)] = torch.tensor(
-                eq6.counterparts(constraint.alignment, response, RESPONSES[index])
-            )
+            found = eq6.counterparts(constraint.alignment, response, RESPONSES[index])
+            pairs[row, : len(response)] = torch.tensor(found)
     charged = eq6.charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
     if constraint.is_in_place:
         reference = world.reference_log_probs()
@@ -220,10 +210,8 @@ def expected_update(
     if constraint.target == "soft":
         table = torch.nn.functional.pad(world.features @ parameters, (0, TOP_K - NUM_TOKENS), value=ABSENT)
         states = [torch.cat([STATE_OF[n, : LENGTHS[n]], STATE_OF[n, :1]]) for n in indices]
-        found |= {
-            name: value[0]
-            for name, value in loss_function(student_logits=table[torch.cat(states)][None], data=data).items()
-        }
+        students = loss_function(student_logits=table[torch.cat(states)][None], data=data)
+        found |= {name: value[0] for name, value in students.items()}
     loss, _ = loss_function(model_output=found, data=data)
     (gradient,) = torch.autograd.grad(loss, parameters)
     return -gradient

@@ -34,8 +34,7 @@ class Family:
 
     def variants(self) -> list[Parameters]:
         """Every combination of parameter values, in a fixed order: as many problems as the family can make."""
-        every = itertools.product(*self.values.values())
-        return [dict(zip(self.values, combination, strict=True)) for combination in every]
+        return [dict(zip(self.values, chosen, strict=True)) for chosen in itertools.product(*self.values.values())]
 
 
 def fill(template: str, parameters: Parameters) -> str:

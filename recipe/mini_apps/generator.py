@@ -5,6 +5,7 @@ import io
 import json
 import random
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from recipe.mini_apps import easy, medium
@@ -23,18 +24,9 @@ ANSWER_FORMAT: dict[Kind, str] = {
 def generate(
     level: Level | None = None, *, seed: int = 0, problems_per_family: int = PROBLEMS_PER_FAMILY
 ) -> list[dict[str, Any]]:
-    """Generate the problems of one level, or of all.
+    """Generate the problems of one level, or of all, in the order of the families; ValueError if a family has too few.
 
-    Args:
-        level: None: all levels.
-        seed: the same seed gives the same problems, whatever else is generated beside them.
-        problems_per_family: how many of each family's variants to take.
-
-    Returns:
-        Problems in the order of the families, each with APPS's columns, its family and its split.
-
-    Raises:
-        ValueError: no problems wanted, or more than a family has variants.
+    Each has APPS's columns, its family and its split. The same seed gives the same problems, whatever else is drawn.
     """
     families = [family for family in FAMILIES if level in (None, family.level)]
     fewest = min(len(family.variants()) for family in families)
@@ -43,10 +35,9 @@ def generate(
     return [problem for family in families for problem in _problems(family, seed, problems_per_family)]
 
 
-def _problems(family: Family, seed: int, count: int) -> list[dict[str, Any]]:
+def _problems(family: Family, seed: int, count: int) -> Iterator[dict[str, Any]]:
     # A generator per family (seeded by text: stable across processes), so that families do not disturb each other.
     rng = random.Random(f"{seed}:{family.name}")
-    problems = []
     for index, parameters in enumerate(rng.sample(family.variants(), count)):
         solution, starter, of_name = fill(family.solution, parameters), "", {}
         if family.kind == "call":
@@ -54,19 +45,14 @@ def _problems(family: Family, seed: int, count: int) -> list[dict[str, Any]]:
             of_name = {"fn_name": starter.removeprefix("def ").split("(")[0]}
         inputs, outputs = _draw_tests(family, parameters, rng, solution, of_name.get("fn_name"))
         answer_format = fill(ANSWER_FORMAT[family.kind], {"starter": starter})
-        problems.append(
-            {
-                "problem_id": f"{family.name}-{index}",
-                "question": f"{fill(family.question, parameters)}\n{answer_format}",
-                "input_output": json.dumps({"inputs": inputs, "outputs": outputs, **of_name}),
-                "starter_code": starter,
-                "solutions": json.dumps([solution]),
-                "difficulty": family.level,
-                "family": family.name,
-                "split": family.split,
-            }
-        )
-    return problems
+        yield {
+            "problem_id": f"{family.name}-{index}",
+            "question": f"{fill(family.question, parameters)}\n{answer_format}",
+            "input_output": json.dumps({"inputs": inputs, "outputs": outputs, **of_name}),
+            "starter_code": starter,
+            "solutions": json.dumps([solution]),
+            **{"difficulty": family.level, "family": family.name, "split": family.split},
+        }
 
 
 def _draw_tests(

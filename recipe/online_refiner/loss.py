@@ -151,7 +151,8 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
         rows["prompts"].append(context)
         rows["responses"].append(ids)
         rows["input_ids"].append(torch.cat([context, ids]))
-        rows["position_ids"].append(torch.arange(len(context) + len(ids), device=ids.device))
+        positions = torch.arange(len(context) + len(ids), device=ids.device)
+        rows["position_ids"].append(positions.expand(*rows["position_ids"][0].shape[:-1], -1))  # of M-RoPE 4 rows
         rows["refine_loss_mask"].append(mask)
         rows["refine_weights"].append(weights)
         for name in zeros:

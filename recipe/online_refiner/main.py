@@ -25,9 +25,12 @@ from recipe.runs.console import CONSOLES
 def main(config: DictConfig) -> None:
     """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
     try:
-        if config.console not in CONSOLES:
-            raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
         load(config)  # before anything is imported
+        if config.get("console") not in CONSOLES or "preload" not in config or "dry_run" not in config:
+            raise ValueError(
+                f"console={config.get('console')}: set one of: {', '.join(CONSOLES)}; a config of your own begins with "
+                "`defaults: [online_refiner, _self_]`, or has a script of its own (examples/own_recipe)"
+            )
         _enter(config)
         plan = prepare(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
@@ -36,7 +39,7 @@ def main(config: DictConfig) -> None:
     if config.dry_run:
         print(plan)
         return
-    from refiner_worker.group import RunEndedError  # here: it imports verl
+    from refiner_worker.client import RunEndedError  # here: it imports Ray
 
     try:
         with CONSOLES[config.console](config):
@@ -100,6 +103,9 @@ def prepare(config: DictConfig) -> str:
         config.trainer.resume_from_path = os.path.abspath(config.trainer.resume_from_path)
     if "://" not in config.records.path:
         config.records.path = str(Path(config.records.path).expanduser().absolute())
+    for role in (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref):
+        if (size := role.get("ulysses_sequence_parallel_size") or 1) > 1 and "fsdp_config" in role:
+            role.fsdp_config.ulysses_sequence_parallel_size = size  # verl's older key, which it copies later itself
     blocks = load(config)
     if line := choose_attention(config):
         print(line, file=sys.stderr)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import Any
 
+import transfer_queue as tq
 from verl.experimental.reward_loop import reward_loop
 from verl.protocol import DataProto
 from verl.trainer.ppo.v1 import trainer_separate_async
@@ -15,6 +16,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from recipe.online_refiner.pairs import group_of
 from recipe.online_refiner.rows import pair_of
+from refiner_worker.client import RunEndedError
 
 MIN_POLL_S = 0.1
 POLL_SHARE = 0.1
@@ -67,6 +69,39 @@ def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
 
     buffer._dapo_filtered_keys = filtered
     return buffer
+
+
+def end_if_most_fail(buffer: ReplayBuffer, num_wanted: int) -> ReplayBuffer:
+    """Let a run end where more groups of a step fail than the step wants.
+
+    Reason: ``ReplayBufferAsync`` takes out every group with a failed session, asks for another one, and so for ever.
+    """
+    evict, num_failed = buffer._evict_terminal_groups, Counter[int]()
+
+    def counted(step: int, partition_id: str, reasons: tuple[set, set, set, Counter]) -> Any:
+        num_failed[step] += len(reasons[2])
+        if num_failed[step] > num_wanted:
+            raise RunEndedError(
+                f"step {step}: {num_failed[step]} prompts are lost, more than the step wants: a rollout of each failed "
+                "in its agent loop or reward; the log above has the errors. The last checkpoint is whole: the same "
+                "command goes on from it."
+            )
+        return evict(step, partition_id, reasons)
+
+    buffer._evict_terminal_groups = counted
+    return buffer
+
+
+def forget_trained_rows(partition_id: str = "train") -> None:
+    """Take out of a restored queue what belongs to no prompt.
+
+    Reason: verl saves the queue before it clears the step's rows (``PPOTrainer.fit``), and nothing asks for them later:
+    each resume would leave a step's rows, until the queue is full.
+    """
+    items = (tq.kv_list(partition_id) or {}).get(partition_id, {})
+    prompts = {key for key, tag in items.items() if tag.get("is_prompt", False)}
+    if gone := [key for key in items if key not in prompts and group_of(key) not in prompts]:
+        tq.kv_clear(keys=gone, partition_id=partition_id)
 
 
 def apply() -> None:

@@ -141,7 +141,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     refiner_gpus = refiner.nnodes * (refiner.n_gpus_per_node or 0) or num_gpus
     return Plan(
         max_model_len=max_model_len,
-        least_model_len=sum(lengths) + 1,
+        least_model_len=min(sum(lengths) + 1, max_positions),
         max_positions=max_positions,
         in_place_tokens=in_place_tokens,
         refiner_model=model,

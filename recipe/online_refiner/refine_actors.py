@@ -24,7 +24,7 @@ import transfer_queue
 from omegaconf import DictConfig
 from rapidfuzz.distance import Levenshtein
 from ray.actor import ActorHandle
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -37,8 +37,7 @@ from recipe.online_refiner.constraint import counterparts, times_charged
 from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout, Verdict
 from recipe.online_refiner.refine import REFINERS, Refiner, in_place, is_used, reference_log_probs
 from recipe.runs.files import Records
-from refiner_worker.client import DEATHS, RefinerClient
-from refiner_worker.group import RunEndedError
+from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
 from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 from refiner_worker.turn_end import read_turn_end
 
@@ -185,7 +184,7 @@ class RefineWorker:
     async def record(self, rows: KVBatchMeta, step: int, part: int, samples: set[str]) -> list[dict[str, Any]]:
         """Write the records of some rows of a step's mini-batch, as one part, and return those of the samples' keys."""
         records = await asyncio.to_thread(queue.read_records, rows, self._tokenizer)
-        self._records.write(step, f"{self._name}-{part}" if part else self._name, records)
+        await asyncio.to_thread(self._records.write, step, f"{self._name}-{part}" if part else self._name, records)
         return [record for record in records if record["key"] in samples]
 
 
@@ -322,6 +321,8 @@ class RefineWorkers:
             except DEATHS as error:
                 if worker in self._workers:  # else another one has its place already
                     self._replace(self._workers.index(worker), error)
+            except RayTaskError as error:  # the run reads no records: a full disk must not cost a checkpoint
+                logger.error("records of rollouts could not be written and are lost: %s", _last_line(error))
         return samples
 
     def _parts(self, rows: KVBatchMeta, client: RefinerClient) -> tuple[list[KVBatchMeta], list[RefinerClient]]:
@@ -343,6 +344,8 @@ class RefineWorkers:
         return answers
 
     def _replace(self, index: int, error: RayError) -> None:
+        if getattr(error, "actor_init_failed", False):  # the next one would not start either
+            raise RunEndedError(f"no refine worker can be made: {_last_line(error)}") from error
         logger.warning("refine worker %d died, another one takes its place: %s", index, str(error).splitlines()[0])
         ray.kill(self._workers[index])  # one that is only out of reach must not write later on
         self._workers[index] = self._start()
@@ -352,3 +355,8 @@ class RefineWorkers:
         number, self._num_started = self._num_started, self._num_started + 1
         place = NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=True)
         return ray.remote(RefineWorker).options(scheduling_strategy=place).remote(*self._arguments, f"w{number}")
+
+
+def _last_line(error: RayError) -> str:
+    """Return what an error of another process comes to."""
+    return str(error).strip().splitlines()[-1]

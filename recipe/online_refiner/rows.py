@@ -209,14 +209,14 @@ def pair_of(tag: dict[str, Any]) -> Pair | None:
 
 def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
     """Read refined rows as records: a turn, what it answers, a', both rewards, and what became of the refinement."""
-    tensors = ("prompts", "responses", "refine_ids", "rm_scores")
+    tensors = ("prompts", "responses", "refine_ids")
     data = read(batch, "raw_prompt", "extra_fields", *tensors)
     columns = [
         *(objects(data[name]) for name in ("raw_prompt", "extra_fields")),
         *(data[name].unbind() for name in tensors),
     ]
     rows = []
-    for key, tag, chat, extra, prompt, response, refined, rewards in zip(batch.keys, batch.tags, *columns, strict=True):
+    for key, tag, chat, extra, prompt, response, refined in zip(batch.keys, batch.tags, *columns, strict=True):
         pair = pair_of(tag)
         assert pair is not None, "only refined rows are recorded"
         is_scored = pair.verdict.is_scored
@@ -228,7 +228,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
                 "response": decode(tokenizer, turn),
                 "feedback": _feedback(extra)[:MAX_FEEDBACK],
                 "refined": decode(tokenizer, refined) if is_scored else None,
-                "reward": rewards.sum().item(),
+                "reward": pair.reward,
                 "refined_reward": pair.refined_reward if is_scored else None,
                 "verdict": pair.verdict,
                 "detail": pair.detail,

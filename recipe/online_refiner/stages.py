@@ -1,6 +1,7 @@
 """What this extension does with a step's rows, in the order of a step. The driver's part: metadata and numbers."""
 
 import random
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Stages:
         """Start eta's schedule."""
         self._config, self._blocks, self._workers = config, blocks, workers
         self._eta = make_eta(blocks.constraint, total_training_steps)
+        self._began_at = time.time()
 
     def load(self, checkpoint: Path) -> None:
         """Go on with the state of a checkpoint's folder; one without such a state starts again."""
@@ -88,7 +90,8 @@ class Stages:
                 state.pairs[missing[key]] = pair
                 batch.tags[missing[key]] = queue.with_pair(batch.tags[missing[key]], pair)
         state.pairs.update(known)
-        state.metrics.update(metric_names.streaming_metrics(list(known.values())) | metric_names.refine_metrics(state))
+        recent = [pair for pair in known.values() if pair.started_at >= self._began_at]  # a killed run's are not
+        state.metrics.update(metric_names.streaming_metrics(recent) | metric_names.refine_metrics(state))
         most = self._blocks.records.max_rollouts_per_step
         recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
         chosen = [] if state.part else choose_samples({row: state.pairs[row] for row in recorded})

@@ -40,10 +40,10 @@ from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
-from recipe.online_refiner.watch import Watch, parts_of, refuse_too_few
 from recipe.runs.advice import advice
 from recipe.runs.files import Records, RunDir, read_rows
 from recipe.runs.samples import log_samples
+from recipe.runs.watch import Watch, parts_of, refuse_too_few
 from refiner_worker.client import HostedRefiner
 from refiner_worker.memory import most_used_gb
 
@@ -113,10 +113,12 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         buffer = patches.look_often(super()._build_replay_buffer())
+        buffer = patches.end_if_most_fail(buffer, self.config.data.train_batch_size)
         return patches.keep_refined(buffer) if self.blocks.constraint.rescues else buffer
 
     def _setup(self) -> None:
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into
+        patches.forget_trained_rows()
         self.run_dir.forget_after(self.global_steps)
         Records(self.config.records.path).forget_after(self.global_steps)
         self.workers = RefineWorkers(

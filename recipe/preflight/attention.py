@@ -8,7 +8,7 @@ verl asks for ``flash_attention_2`` unless ``override_config.attn_implementation
 from importlib.util import find_spec
 from typing import Any
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
 
@@ -19,9 +19,10 @@ STRATEGIES = ("fsdp", "fsdp2")
 """verl's engines that train models of transformers."""
 
 
-def has_flash_attention() -> bool:
-    """Tell whether flash-attn is installed."""
-    return find_spec("flash_attn") is not None
+def has_flash_attention(config: DictConfig) -> bool:
+    """Tell whether flash-attn is installed, or may be: a dry run may plan for another machine."""
+    is_elsewhere = OmegaConf.select(config, "dry_run") and config.sizing.gpu_memory_gib
+    return bool(is_elsewhere) or find_spec("flash_attn") is not None
 
 
 def trained_models(config: DictConfig) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def choose_attention(config: DictConfig) -> str | None:
     Returns:
         One line that says so, or None where nothing changed.
     """
-    if config.trainer.device == "cpu" or has_flash_attention():
+    if config.trainer.device == "cpu" or has_flash_attention(config):
         return None
     changed = []
     for key, model in trained_models(config).items():

@@ -48,7 +48,10 @@ class Files:
         self._config, self._blocks = config, blocks
         self._data: dict[str, dict[str, datasets.Dataset]] = {}
         self._datasets: dict[str, Any] = {}
-        import_external_libs(config.actor_rollout_ref.model.external_lib)
+        try:
+            import_external_libs(config.actor_rollout_ref.model.external_lib)
+        except ImportError as error:
+            raise ValueError(f"actor_rollout_ref.model.external_lib: {error}") from error
 
     @property
     def is_dry_run(self) -> bool | str:

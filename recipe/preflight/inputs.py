@@ -38,8 +38,12 @@ def models_are_there(run: Run) -> str | None:
     if config.reward.reward_model.enable:
         paths["reward.reward_model.model_path"] = config.reward.reward_model.model_path
     for key, path in paths.items():
+        if path is None:
+            return f"{key}=null: set a model folder or hub id"
         if path.startswith(("/", ".", "~")) and not Path(path, "config.json").is_file():
             return f"{key}={path}: no model folder there (config.json is missing)"
+    if config.reward.reward_model.enable and OmegaConf.is_missing(config.reward.reward_model.rollout, "name"):
+        return "reward.reward_model.rollout.name: set the engine, such as vllm"
     return None
 
 

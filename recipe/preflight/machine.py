@@ -4,6 +4,7 @@ import os
 from importlib.util import find_spec
 
 from omegaconf import DictConfig, OmegaConf
+from ray._private.utils import get_num_cpus
 
 from recipe.online_refiner.config.checks import Run, rule
 from recipe.online_refiner.config.fields import RefinementConfig
@@ -23,7 +24,7 @@ def names_are_not_hidden(run: Run) -> str | None:
 @rule("machine")
 def flash_attention_is_installed(run: Run) -> str | None:
     """flash-attn is installed where the attention needs it."""
-    if run.config.trainer.device == "cpu" or has_flash_attention():
+    if run.config.trainer.device == "cpu" or has_flash_attention(run.config):
         return None
     for key, model in trained_models(run.config).items():
         if chosen_attention(model) == FLASH:
@@ -134,7 +135,7 @@ def machine_has_the_cpus(run: Run) -> str | None:
         return None
     num_units = queue.SimpleStorage.num_data_storage_units
     wanted = num_units + 1 + 3 * sum(_gpus_by_pool(run.config, run.blocks).values())
-    num_there = run.config.ray_kwargs.ray_init.num_cpus or os.cpu_count() or 1
+    num_there = run.config.ray_kwargs.ray_init.num_cpus or get_num_cpus()
     if wanted <= num_there:
         return None
     return (

@@ -23,7 +23,7 @@ program only.
 from pathlib import Path
 from typing import Any
 
-ENVIRONMENT: dict[str, str] = {
+ENVIRONMENT: dict[str, str] = {  # must be in `os.environ` before the driver starts, unless the user has set it
     # torch.cuda.is_available() asks NVML, which a fork may ask again, and not the CUDA driver.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     # Ray otherwise starts idle workers of an environment that no process of a job has.
@@ -31,27 +31,14 @@ ENVIRONMENT: dict[str, str] = {
     # Titles of processes otherwise overwrite what /proc shows of their environment.
     "SPT_NOENV": "1",
 }
-"""What must be in ``os.environ`` before the driver starts, unless the user has set it; its processes inherit it."""
-
-SOCKET_VARIABLE = "VERL_FORK_SERVER"
-"""The abstract socket of the job's fork server."""
-
-INTERPRETER_VARIABLE = "VERL_FORK_INTERPRETER"
-"""The real Python, for the stand-in."""
-
+SOCKET_VARIABLE = "VERL_FORK_SERVER"  # names the abstract socket of the job's fork server
+INTERPRETER_VARIABLE = "VERL_FORK_INTERPRETER"  # the real Python, for the stand-in
 STAND_IN = Path(__file__).with_name("python")
 
-is_tried = False
-"""Whether the launcher has run in this process, whatever came of it."""
-
-serves = False
-"""Whether this process is the driver of a job whose workers are forks."""
-
-is_fork = False
-"""Whether this process is a fork of the fork server."""
-
-interrupt_handler: Any = None
-"""In the fork server and its forks: what the driver does about SIGINT."""
+is_tried = False  # whether the launcher has run in this process, whatever came of it
+serves = False  # whether this process is the driver of a job whose workers are forks
+is_fork = False  # whether this process is a fork of the fork server
+interrupt_handler: Any = None  # in the fork server and its forks: what the driver does about SIGINT
 
 
 def use_stand_in(runtime_env: dict[str, Any] | None) -> dict[str, Any]:

@@ -17,18 +17,12 @@ import sys
 from typing import NoReturn
 
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-CONTEXT = "--serialized-runtime-env-context="
-"""The option of Ray's ``setup_worker.py``: a worker's runtime environment as JSON."""
-TIMEOUT_S = 120
-"""For the first answer: the first worker waits for the fork server's imports."""
+CONTEXT = "--serialized-runtime-env-context="  # of Ray's `setup_worker.py`: a worker's runtime environment as JSON
+TIMEOUT_S = 120  # for the first answer: the first worker waits for the fork server's imports
 
 
 def set_up(arguments: list[str]) -> list[str]:
-    """Do what Ray's ``setup_worker.py`` does, unless Ray shall run something else; return what Python is to run.
-
-    Args:
-        arguments: What follows ``python`` on the worker's command line, and the script's own options.
-    """
+    """Do what Ray's ``setup_worker.py`` does, unless Ray shall run something else; return what Python is to run."""
     own = [argument for argument in arguments if argument.startswith((CONTEXT, "--language="))]
     context = json.loads(next(argument for argument in own if argument.startswith(CONTEXT)).removeprefix(CONTEXT))
     is_ours = os.path.dirname(context.get("py_executable", "")) == os.path.dirname(__file__)
@@ -74,11 +68,7 @@ def inherited_descriptors() -> list[int]:
 
 
 def hand_over(name: str, arguments: list[str]) -> tuple[socket.socket, int]:
-    """Let the fork server start the worker; return the connection, for the exit status, and the worker's pidfd.
-
-    Raises:
-        OSError: The fork server is gone, or does not serve this process.
-    """
+    """Let the fork server start the worker, or raise OSError; return a connection for the exit status, and a pidfd."""
     descriptors = inherited_descriptors()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(TIMEOUT_S)

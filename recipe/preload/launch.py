@@ -25,9 +25,7 @@ HOOK = f"{preload.__name__}.{preload.use_stand_in.__name__}"
 def enter(environment: Mapping[str, str], *, launcher: str | None = None) -> None:
     """Restart this command with an environment, most of which is read at a start only; return if it is so already.
 
-    Args:
-        environment: Variables that are set unless the user has set them.
-        launcher: The module that preloads what workers import; None: workers shall import it themselves.
+    What the user has set stays. The launcher is the module that preloads what workers import; None: none is preloaded.
     """
     missing = {name: value for name, value in environment.items() if name not in os.environ}
     options = ["-m", launcher] if launcher and not preload.is_tried else []

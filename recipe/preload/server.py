@@ -18,26 +18,19 @@ from recipe import preload
 from recipe.preload import modules
 from recipe.preload.worker import Worker
 
-JOB_VARIABLES = ("RAY_JOB_ID", "RAY_RAYLET_PID")
-"""What Ray reads when it is imported: the fork server serves one job on one node."""
+JOB_VARIABLES = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # Ray reads them at its import: the server serves one job on one node
 MAX_REQUEST_BYTES = 1 << 20
-MAX_DESCRIPTORS = 253
-"""The kernel's limit of one message."""
+MAX_DESCRIPTORS = 253  # the kernel's limit of one message
 TIMEOUT_S = 10
-PEER = struct.Struct("3i")
-"""``struct ucred``: process, user and group."""
+PEER = struct.Struct("3i")  # `struct ucred`: process, user and group
 PR_SET_PDEATHSIG = 1
 
 
 def start() -> Worker | None:
-    """Fork the fork server.
+    """Fork the fork server; OSError if there is no socket, or no process.
 
-    Returns:
-        None in the calling process, which becomes the driver; in each fork of the server, what it is to run. The server
-        itself never returns.
-
-    Raises:
-        OSError: There is no socket, or no process.
+    Return None in the calling process, which becomes the driver; in each fork of the server, what it is to run. The
+    server itself never returns.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     name = f"verl-forks-{uuid.uuid4().hex}"
@@ -140,12 +133,7 @@ class ForkServer:
         return None
 
     def _receive(self, connection: socket.socket) -> Worker:
-        """Read a stand-in's message.
-
-        Raises:
-            OSError: It does not come.
-            ValueError: It is another user's.
-        """
+        """Read a stand-in's message; OSError if it does not come."""
         connection.settimeout(TIMEOUT_S)
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
         if PEER.unpack(peer)[1] != os.geteuid():
@@ -154,11 +142,7 @@ class ForkServer:
         return Worker(**json.loads(message), received=received)
 
     def _check(self, worker: Worker) -> None:
-        """Import the rest for the first worker, and check that this one can be a fork of this process.
-
-        Raises:
-            ValueError: It cannot; says why.
-        """
+        """Import the rest for the first worker; ValueError says why this one cannot be a fork of this process."""
         job = [worker.environment.get(name) for name in JOB_VARIABLES]
         if self._job is None:
             self._job = job

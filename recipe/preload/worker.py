@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from recipe import preload
 
-PROGRAM_FOLDER = sys.path[0]
-"""Where this interpreter looks first, after the program that it was started with; a worker has a program of its own."""
+PROGRAM_FOLDER = sys.path[0]  # of the program that this interpreter was started with; a worker has one of its own
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,8 +27,7 @@ class Worker:
     blocked_signals: list[int]
     niceness: int
     oom_score_adj: int
-    received: list[int]
-    """This process's numbers of a pipe, whose other end the stand-in holds, and of the descriptors, in that order."""
+    received: list[int]  # numbers here: first of a pipe, whose other end the stand-in holds, then of the descriptors
 
     def close_received(self) -> None:
         """Close the descriptors that came with the message."""

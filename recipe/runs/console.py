@@ -53,13 +53,17 @@ CONSOLES: dict[str, Callable[[DictConfig], contextlib.AbstractContextManager[Non
 
 
 def _watch(console: Console, run_dir: RunDir, num_steps: int | None, stop: threading.Event) -> None:
-    seen, running = len(_steps(run_dir)), True
+    shown, running = [step["step"] for step in _steps(run_dir)], True
     while running:
         running = not stop.wait(POLL_S)
         steps = _steps(run_dir)
-        for step in steps[seen:]:
-            console.print(step_line(step, num_steps))
-        seen = max(seen, len(steps))  # a step's line is written with its checkpoint, and again at the step's end
+        numbers = [step["step"] for step in steps]
+        if len(numbers) < len(shown) - 1:  # a resumed run does these steps again; one less: the last is written again
+            shown = numbers
+        for step in steps:
+            if step["step"] not in shown:
+                console.print(step_line(step, num_steps))
+                shown.append(step["step"])
 
 
 def _steps(run_dir: RunDir) -> list[dict[str, Any]]:

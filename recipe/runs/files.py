@@ -11,7 +11,6 @@ names.
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -95,11 +94,16 @@ class RunDir:
         if step != self._last_step:
             self._last_step = step
             self._last_offset = self.metrics.stat().st_size if self.metrics.exists() else 0
-        elif self.metrics.exists():
-            os.truncate(self.metrics, self._last_offset)
+            before = None
+        else:
+            before = self.metrics.read_bytes()[: self._last_offset]
         numbers = {name: _number(value) for name, value in sorted(metrics.items())}
-        with self.metrics.open("ab") as file:
-            file.write(to_lines([{"step": step, **{name: one for name, one in numbers.items() if one is not ...}}]))
+        line = to_lines([{"step": step, **{name: one for name, one in numbers.items() if one is not ...}}])
+        if before is None:
+            with self.metrics.open("ab") as file:
+                file.write(line)
+        else:  # what is there stays until the new one is whole
+            self._replace_metrics(before + line)
 
     def forget_after(self, step: int) -> None:
         """Move the metrics of later steps, which a resumed run does again, to ``metrics.undone.jsonl``."""
@@ -108,9 +112,12 @@ class RunDir:
             if any(is_later for is_later, _ in lines):
                 with self.metrics.with_suffix(".undone.jsonl").open("ab") as undone:
                     undone.writelines(line for is_later, line in lines if is_later)
-            shorter = self.metrics.with_suffix(".new")
-            shorter.write_bytes(b"".join(line for is_later, line in lines if not is_later))
-            shorter.replace(self.metrics)
+            self._replace_metrics(b"".join(line for is_later, line in lines if not is_later))
+
+    def _replace_metrics(self, content: bytes) -> None:
+        new = self.metrics.with_suffix(".new")
+        new.write_bytes(content)
+        new.replace(self.metrics)
 
 
 def refinement_lines(run_dir: Path, records_path: str | None = None) -> Iterator[bytes]:

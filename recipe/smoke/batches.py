@@ -15,17 +15,14 @@ EOS, NUM_ROWS = 2, 8
 LENGTHS = [(3, 5, 3), (4, 2, 6), (2, 4, 4), (5, 3, 1), (3, 6, 2), (2, 3, 7), (6, 4, 4), (3, 1, 1)]
 """Of (prompt, a, a'): a' shorter, longer, identical, only EOS, shorter again, long, of equal length, padding."""
 IDENTICAL, PADDING = 2, 7
-TOOL_OUTPUT = {0: (1, 3), 5: (1, 2)}
-"""Rows of two turns: where in the response the output of a tool begins, and where the second turn does."""
-KEPT = {0: 1, 6: 2}
-"""Rows whose a' was begun with so many tokens of the turn."""
+TOOL_OUTPUT = {0: (1, 3), 5: (1, 2)}  # rows of two turns: where in the response a tool's output and turn 2 begin
+KEPT = {0: 1, 6: 2}  # rows whose a' was begun with so many tokens of the turn
 ACCEPTED = {
     "none": [0] * NUM_ROWS,
     "all": [1] * (NUM_ROWS - 1) + [0],
     "some": [1, 0, 1, 1, 0, 0, 0, 0],  # of two ranks, with every second row each, one has three and the other none
 }
-SIZES: list[dict[str, Any]] = [{"micro_batch_size": 2}, {"max_tokens": 16}]
-"""Of micro-batches, fixed and dynamic."""
+SIZES: list[dict[str, Any]] = [{"micro_batch_size": 2}, {"max_tokens": 16}]  # of micro-batches, fixed and dynamic
 SFT: dict[str, Any] = {"eta": 0.7, "token_weights": "uniform"}
 SOFT: dict[str, Any] = {**SFT, "is_soft": True}
 LAGRANGIAN = {"eta": 0.1, "token_weights": "charged", "normaliser": "batch", "penalises": True, "epochs": 2}
@@ -37,17 +34,13 @@ LEARNING_RATE, CLIP, DUAL_CLIP = 0.02, 0.2, 3.0
 class Batch:
     """Rows, and what is done with them."""
 
-    accepted: str
-    """A key of ``ACCEPTED``."""
+    accepted: str  # a key of `ACCEPTED`
     eta: float
-    token_weights: str | None = None
-    """None: the loss is verl's."""
+    token_weights: str | None = None  # None: the loss is verl's
     normaliser: str = "accepted"
-    penalises: bool = False
-    """Whether the rows' advantages have Eq. 6 in them."""
+    penalises: bool = False  # whether the rows' advantages have Eq. 6 in them
     epochs: int = 1
-    is_soft: bool = False
-    """Whether pi_0's distribution at each token of a' but its last one is known (``constraint.target=soft``)."""
+    is_soft: bool = False  # `constraint.target=soft`: pi_0's distribution at each token of a' but its last one is known
     micro_batch_size: int | None = None
     max_tokens: int | None = None
     rows: list[dict[str, Any]] = field(default_factory=list, repr=False)

@@ -8,12 +8,9 @@ from typing import Any
 
 from recipe.smoke import letters
 
-Steps = Sequence[dict[str, Any]]
-"""The metrics of a run's own steps."""
-NUM_STEPS = 3
-"""Of a run: the first one's rollouts are of the initial weights, the others' of synced ones."""
-MIN_PROMPTS = 8
-"""Of a step; the least multiple of the training GPUs from there on is taken."""
+Steps = Sequence[dict[str, Any]]  # the metrics of a run's own steps
+NUM_STEPS = 3  # of a run: the first one's rollouts are of the initial weights, the others' of synced ones
+MIN_PROMPTS = 8  # of a step; the least multiple of the training GPUs from there on is taken
 TASK = (
     *("algorithm.adv_estimator=grpo", "data.max_prompt_length=64"),
     *("data.max_response_length=16", "data.dataloader_num_workers=0"),
@@ -43,8 +40,7 @@ class Case:
     mode: str = "penalty"
     min_gpus: int = 1
     drafts: bool = False
-    goes_on: str = ""
-    """The case from whose last checkpoint it resumes, in the same run directory."""
+    goes_on: str = ""  # the case from whose last checkpoint it resumes, in the same run directory
 
     @property
     def folder(self) -> str:
@@ -85,8 +81,6 @@ CASES = (
     Case(name="dedicated", shows="own GPUs, streaming, drafts", overrides=DEDICATED, min_gpus=2, drafts=True),
     Case(name="shared", shows="LoRA: one engine for both", overrides=SHARED),
 )
-
-
 LIMITS: dict[str, dict[str, float]] = {
     "gpu": {"probs_differ": 2e-2, "kl_at_start": 5e-3, "frees_gb": 1.0},  # bfloat16, other kernels
     "cpu": {"probs_differ": 1e-4, "kl_at_start": 1e-3, "frees_gb": -math.inf},  # engines cannot sleep there
@@ -130,7 +124,7 @@ def faults(case: Case, steps: Steps, limits: dict[str, float]) -> Iterator[str]:
             yield f"memory_gb/{awake} and {asleep} are {sizes[0]:.1f} and {sizes[1]:.1f}: an engine does not sleep"
 
 
-COLUMNS: dict[str, Callable[[Steps], str]] = {
+COLUMNS: dict[str, Callable[[Steps], str]] = {  # of the table; seconds and memory are the last step's
     "step, s": lambda steps: f"{steps[-1]['timing_s/step']:.1f}",
     "refine, s": lambda steps: f"{steps[-1]['refiner/exposed_s']:.1f}",
     "sync, s": lambda steps: f"{steps[-1].get('timing_s/update_weights') or 0.0:.1f}",
@@ -143,7 +137,6 @@ COLUMNS: dict[str, Callable[[Steps], str]] = {
     "asleep again": lambda steps: f"{steps[-1]['memory_gb/refined']:.1f}",
     "update, peak": lambda steps: f"{steps[-1].get('actor/perf/max_memory_allocated_gb') or 0.0:.1f}",
 }
-"""Of the table, from the metrics of a run's steps; seconds and memory are the last step's."""
 
 
 def table(results: dict[str, tuple[Steps, list[str]]]) -> str:

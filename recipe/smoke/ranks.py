@@ -17,8 +17,7 @@ from recipe.online_refiner.loss import jagged
 from recipe.smoke.batches import LEARNING_RATE, Batch
 
 ACTOR = "actor_rollout_ref.actor"
-LARGE = 1e6
-"""Adam without memory makes plain gradient steps with such an epsilon; Megatron's distributed optimizer is Adam."""
+LARGE = 1e6  # Megatron's distributed optimizer is Adam, which without memory makes plain steps with such an epsilon
 PLAIN = (
     *("platform=cpu", f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr={LEARNING_RATE}"),
     f"{ACTOR}.optim.override_optimizer_config={{momentum:0}}",
@@ -34,7 +33,7 @@ def _megatron(**sizes: int) -> tuple[str, ...]:
     )
 
 
-LAYOUTS: dict[str, tuple[int, tuple[str, ...]]] = {
+LAYOUTS: dict[str, tuple[int, tuple[str, ...]]] = {  # number of ranks, and overrides that spread the parameters
     "fsdp_1": (1, PLAIN),
     "fsdp_packed": (1, (*PLAIN, "actor_rollout_ref.model.use_remove_padding=true")),  # without flash-attn, too
     "fsdp_dp2": (2, PLAIN),
@@ -45,15 +44,13 @@ LAYOUTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "megatron_pp2_vpp2": (2, _megatron(pipeline_model=2, virtual_pipeline_model=2)),
     "megatron_cp2": (2, _megatron(context=2)),
 }
-"""How the parameters are spread: a number of ranks, and overrides of the config."""
 
 
 def run(layout: str, model: Path, batches: list[Batch]) -> list[dict[str, Any]]:
     """Train on every batch from the same initial weights.
 
-    Returns:
-        For each ``refine_log_probs`` and ``refine_charged`` (a list a row), ``metrics`` and the trained ``parameters``,
-        by Hugging Face's names.
+    Return for each batch ``refine_log_probs`` and ``refine_charged`` (a list a row), ``metrics`` and the trained
+    ``parameters`` by Hugging Face's names.
     """
     num_ranks, overrides = LAYOUTS[layout]
     with socket.socket() as probe:

@@ -17,11 +17,7 @@ REQUIRED_VERSIONS: dict[str, str] = {"megatron-core": "0.16.1", "mbridge": "0.15
 
 
 def apply() -> None:
-    """Load Megatron for the CPU and put everything in place; a second call changes nothing.
-
-    Raises:
-        ValueError: A package is missing or of another version.
-    """
+    """Check the versions, load Megatron for the CPU and put everything in place; a second call changes nothing."""
     check_versions(REQUIRED_VERSIONS)
     sources.install()
     let_megatron_be_imported()
@@ -35,7 +31,7 @@ def apply() -> None:
         from recipe.cpu_platform.megatron import layers
 
     # tensor_parallel/random.py:70: torch calls it when CUDA starts, which is never.
-    random._set_cuda_rng_state = _set_rng_state
+    random._set_cuda_rng_state = lambda new_state, device=None, graph_safe=False: torch.set_rng_state(new_state)
     # tensor_parallel/random.py:265: it warns each time when the generator of "the GPU" is the CPU's.
     logging.getLogger(random.__name__).setLevel(logging.ERROR)
     # models/gpt/gpt_layer_specs.py:45: the names exist with Transformer Engine only.
@@ -81,7 +77,3 @@ def _resume_torchs_adam(optimizer: Any) -> None:
 
     optimizer.state_dict, optimizer.load_state_dict = with_steps, with_own_steps
     optimizer._set_main_param_and_optimizer_states = all_but_the_step
-
-
-def _set_rng_state(new_state: torch.Tensor, device: object = None, graph_safe: bool = False) -> None:
-    torch.set_rng_state(new_state)

@@ -19,8 +19,7 @@ import torch
 from recipe.cpu_platform import device
 
 PACKAGES = ("megatron", "mbridge")
-NAME = "cpu_device"
-"""What ``torch.cuda`` is called in the compiled code."""
+NAME = "cpu_device"  # what `torch.cuda` is called in the compiled code
 BYTECODE = f".{NAME}-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]}.pyc"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import fsspec
@@ -244,6 +244,9 @@ def external_refiner_has_urls(run: Run) -> str | None:
         return "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
     if refiner.api_key_env is not None and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", refiner.api_key_env):
         return "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"
+    variables = OmegaConf.select(run.config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
+    if refiner.api_key_env in variables or (key and key in map(str, variables.values())):
+        return "ray_kwargs.ray_init.runtime_env.env_vars has the key, and is logged: set it on every node instead"
     return None
 
 
@@ -394,7 +397,10 @@ def _num_shares(actor: DictConfig) -> int:
     """Return how many GPUs share a sequence."""
     if actor.strategy == "megatron":
         return actor.megatron.context_parallel_size
-    return actor.fsdp_config.ulysses_sequence_parallel_size if actor.strategy in ("fsdp", "fsdp2") else 1
+    if actor.strategy == "veomni":
+        return actor.veomni.ulysses_parallel_size
+    own = actor.get("ulysses_sequence_parallel_size") or 1  # verl's older key
+    return max(own, actor.fsdp_config.ulysses_sequence_parallel_size) if actor.strategy in ("fsdp", "fsdp2") else 1
 
 
 @rule("config")
@@ -480,7 +486,7 @@ def shared_servers_are_the_reference(run: Run) -> str | None:
     if not blocks.is_shared or not (blocks.hosts_refiner or blocks.measures_kl_by_actor):
         return None
     why = {
-        "actor_rollout_ref.model.lora_rank above 0": actor.model.lora_rank > 0,
+        "actor_rollout_ref.model.lora_rank above 0 (Megatron's lora.rank is not tried)": actor.model.lora_rank > 0,
         "actor_rollout_ref.model.lora_adapter_path=null": actor.model.lora_adapter_path is None,
         "actor_rollout_ref.model.lora.merge=false": not OmegaConf.select(actor, "model.lora.merge"),
         f"refiner.model_path={actor.model.path} (the actor's)": blocks.refiner.model_path == actor.model.path,
@@ -543,6 +549,19 @@ def agent_loops_have_one_manager(run: Run) -> str | None:
     if not run.blocks.streams or manager in (None, STREAMING_MANAGER):
         return None
     return f"{MANAGER_KEY}={manager} and streaming both replace verl's agent loop manager; set refiner.streaming=false"
+
+
+@rule("config")
+def rewards_have_their_keys(run: Run) -> str | None:
+    """The reward's keys are those of verl 0.9, which reads no older ones."""
+
+    def is_set(value: Any) -> bool:
+        return any(map(is_set, value.values())) if isinstance(value, DictConfig) else value is not None
+
+    for name in ("custom_reward_function", "reward_model", "sandbox_fusion"):
+        if is_set(run.config.get(name)):
+            return f"{name}: verl does not read this block any more; set the keys of reward, such as reward.{name}"
+    return None
 
 
 @rule("config")
@@ -714,7 +733,7 @@ def policy_reads_prompt_and_response(run: Run) -> str | None:
 def refiner_reads_prompt_and_response(run: Run) -> str | None:
     """The refiner's context holds prompt and response, and its model can read it."""
     plan = run.plan
-    if plan.least_model_len <= plan.max_model_len <= plan.max_positions:
+    if not run.blocks.hosts_refiner or plan.least_model_len <= plan.max_model_len <= plan.max_positions:
         return None
     return (
         f"refiner.max_model_len={plan.max_model_len} must be between {plan.least_model_len} (prompt and response) and "

@@ -23,13 +23,12 @@ from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
 
 from recipe.online_refiner import rows as queue
-from recipe.online_refiner import watch
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
-from refiner_worker.client import RefinerClient
-from refiner_worker.group import RunEndedError
+from recipe.runs import watch
+from refiner_worker.client import RefinerClient, RunEndedError
 
 
 def refine(stages: Stages, batch: KVBatchMeta, client: RefinerClient, step: int) -> StepState:

@@ -104,6 +104,25 @@ def test_the_split_is_the_same_in_every_run_and_no_row_is_lost(tmp_path: Path) -
     assert 80 < len(first[1]) < 160
 
 
+def test_what_an_earlier_conversion_left(tmp_path: Path) -> None:
+    """A validation set of an earlier run would be trained on by this one; a run that fails leaves all as it was."""
+    source = tmp_path / "in" / "problems.jsonl"
+    source.parent.mkdir()
+    rows = [{"question": f"Add {n} to a number.", "input_output": STDIN} for n in range(8)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    output = tmp_path / "out"
+    prepared("apps", str(source), "--output", str(output), "--val-fraction", "0.5")
+    assert (output / "val.parquet").exists()
+    prepared("apps", str(source), "--output", str(output), "--val-fraction", "0")
+    assert not (output / "val.parquet").exists() and pq.read_table(output / "train.parquet").num_rows == 8
+    before = {path: path.read_bytes() for path in output.iterdir()}
+    (tmp_path / "bad.jsonl").write_text('{"question": "Add."}\n')
+    assert prepared("apps", str(tmp_path / "bad.jsonl"), "--output", str(output)).returncode == 2
+    assert {path: path.read_bytes() for path in output.iterdir()} == before
+    refused = prepared("apps", str(source), "--output", str(source.parent))
+    assert "would be overwritten" in refused.stderr and len(source.read_text().splitlines()) == 8
+
+
 def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
     def records() -> Iterator[dict[str, Any]]:
         yield from ({"prompt": f"question {n}"} for n in range(300))

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
 
+from recipe.data_preparation.__main__ import _questions
 from recipe.data_preparation.fields import Dropped
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
 from recipe.data_preparation.rows import Screen, apps_row, dialogue_row, solutions_of
@@ -213,6 +214,22 @@ def test_duplicates_are_found_by_the_question() -> None:
     screen.check(math_row({"question": "What is the capital of Chile?", "answer": "Santiago"}, 1, "m"))
     with pytest.raises(Dropped, match="duplicate"):
         screen.check(math_row({"question": "what is the capital of peru", "answer": "Lima"}, 2, "m"))
+
+
+def test_benchmarks_are_compared_by_the_question_alone(tmp_path: Path) -> None:
+    """What all prompts of a source say would overlap everywhere, and hide that a short question is the same."""
+    asked = "Print the sum of two integers."
+    record = {"question": asked, "input_output": {"inputs": ["1 2\n"], "outputs": ["3\n"]}}
+    row = apps_row(record, 0, "apps")
+    with pytest.raises(Dropped, match="overlaps"):
+        Screen([asked]).check(row)
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    prepared_rows = list(_questions(str(tmp_path / "rows.parquet")))
+    assert prepared_rows == [asked]
+    Screen(prepared_rows).check(apps_row({**record, "question": "Print the product of two integers."}, 0, "apps"))
+    chat = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": asked}]}
+    with pytest.raises(Dropped, match="overlaps"):
+        Screen([asked]).check(dialogue_row(chat, 0, "d"))
 
 
 def test_a_short_benchmark_is_no_other_problem() -> None:

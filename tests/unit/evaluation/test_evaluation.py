@@ -11,6 +11,7 @@ import pytest
 from recipe.evaluation import __main__ as evaluate
 from recipe.evaluation.benchmarks import Sample, load_tasks
 from recipe.evaluation.scoring import limits_of, pass_at_k, score_samples
+from reward.judge import JudgeLostError
 from reward.sandbox import SandboxConfig, shared_sandbox
 
 SCALE_PROMPT = '''from typing import List
@@ -195,3 +196,18 @@ def test_wrong_input_is_one_line_and_status_2(
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert message in captured.err
+
+
+def test_a_judge_that_is_lost_costs_one_sample(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> str:
+        raise JudgeLostError("no judge answered")
+
+    monkeypatch.setattr("recipe.evaluation.benchmarks.find_code", lost)
+    (task, *_) = load_tasks("humaneval", write(HUMANEVAL))
+    (result,) = score_samples(
+        [Sample(task=task, text=RIGHT)],
+        sandbox=shared_sandbox(SandboxConfig()),
+        limits=limits_of(5.0),
+        num_workers=1,
+    )
+    assert (result.verdict.value, result.detail, result.program) == ("infra_error", "no judge answered", None)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from recipe.lab import statistics
 from recipe.lab.statistics import holm, improvement, interquartile_mean, interval, permutation_p
 
 
@@ -36,3 +37,17 @@ def test_p_of_a_difference_counts_the_ways_to_deal_the_values() -> None:
 def test_holm() -> None:
     assert holm({"a": 0.04, "b": 0.01, "c": 0.03}) == pytest.approx({"a": 0.06, "b": 0.03, "c": 0.06})
     assert holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+
+
+def test_an_interval_of_many_values_takes_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(1).random((40, 2))
+    whole = statistics.interval(lambda drawn: drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1), rows)
+    shapes: list[tuple[int, ...]] = []
+    monkeypatch.setattr(statistics, "NUM_DRAWN", 4_000)
+
+    def ratio(drawn: np.ndarray) -> np.ndarray:
+        shapes.append(drawn.shape)
+        return drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1)
+
+    assert statistics.interval(ratio, rows) == whole
+    assert shapes[0] == (100, 40, 2) and len(shapes) == 101

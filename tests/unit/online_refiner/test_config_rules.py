@@ -128,6 +128,7 @@ FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
 REWARD_MODEL = "reward.reward_model.enable=true"
 IN_PLACE, SOFT = ("constraint.target=in_place",), "constraint.target=soft"
 FAILED = ("constraint.reward_gate=failed", "refiner.skip_reward_at_least=1.0")
+ULYSSES = "ulysses_sequence_parallel_size"
 SAPO = f"{ACTOR}.policy_loss.loss_mode=sapo"
 SUM_NORM = f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"
 LOG_PROB_SIZE = (f"{ROLLOUT}.log_prob_use_dynamic_bsz=true", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1024")
@@ -163,6 +164,7 @@ MISTAKES = {
         *((EXTERNAL, f"refiner.url={url}") for url in ("null", "host:8000/v1", "[http://host/v1, ftp://host/v1]")),
         *((EXTERNAL, f"refiner.url=https://{rest}") for rest in ("me:key@host/v1", "host/v1?key=1", "/v1")),
         *((EXTERNAL, f"refiner.api_key_env={key}") for key in ("sk-key", "''", "9key")),
+        ((*EXTERNAL, "refiner.api_key_env=KEY"), "+ray_kwargs.ray_init.runtime_env.env_vars.KEY=sk-key"),
     ],
     "external-refiner-has-no-log-probs": [
         *((EXTERNAL, key) for key in ("refiner.keep_prefix=true", SOFT)),
@@ -205,6 +207,10 @@ MISTAKES = {
             (f"{ACTOR}.use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=1024", *LOG_PROB_SIZE),
             f"{ACTOR}.ppo_max_token_len_per_gpu=1023",
         ),
+        (
+            (PENALTY, *LOG_PROB_SIZE, f"{ROLLOUT}.log_prob_max_token_len_per_gpu=512", f"{ACTOR}.{ULYSSES}=2"),
+            f"{ACTOR}.{ULYSSES}=1",
+        ),
     ],
     "engines-share-memory": [((), REWARD_MODEL)],
     "routes-are-recorded": [((), f"{ACTOR}.router_replay.mode=R3")],
@@ -233,6 +239,7 @@ MISTAKES = {
         *(((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), key) for key in (TRACKED, SOFT, *IN_PLACE)),
     ],
     "agent-loops-have-one-manager": [(DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager")],
+    "rewards-have-their-keys": [((), "custom_reward_function.path=x.py"), ((), "reward_model.reward_manager=dapo")],
     "trainer-is-extended": [((), "trainer.v1.trainer_mode=moon"), ((), "trainer.use_v1=false")],
     "shared-servers-are-not-interrupted": [(SHARED, "trainer.v1.trainer_mode=colocate_async")],
     "separate-trainer-has-its-parts": [

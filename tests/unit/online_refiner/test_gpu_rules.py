@@ -21,7 +21,7 @@ CHOICE = "override_config.attn_implementation"
 @pytest.fixture(params=[True, False])
 def is_installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     for module in (attention, machine):
-        monkeypatch.setattr(module, "has_flash_attention", lambda: request.param)
+        monkeypatch.setattr(module, "has_flash_attention", lambda _: request.param)
     return request.param
 
 

@@ -2,15 +2,18 @@
 
 import io
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from composed_main import composed
 from rich.console import Console
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.runs.console import print_summary, step_line
+from recipe.runs.console import _watch, print_summary, step_line
 from recipe.runs.files import Records, RunDir, read_rows, refinement_lines
 from recipe.runs.samples import choose_records
 
@@ -81,6 +84,34 @@ def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
     RunDir(tmp_path).write_metrics(3, {"loss": 0.0})  # a resumed run
     rows = [(row["step"], row["loss"]) for row in read_rows(run_dir.metrics)]
     assert rows == [(1, 0.25), (2, 0.125), (3, 0.0)]
+
+
+def test_a_step_that_cannot_be_written_again_keeps_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.write_metrics(1, {"loss": 0.5})
+    monkeypatch.setattr("recipe.runs.files.to_lines", lambda rows: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_dir.write_metrics(1, {"loss": 0.25})
+    assert [row["loss"] for row in read_rows(run_dir.metrics)] == [0.5]
+
+
+def test_steps_that_a_resumed_run_does_again_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir, stop = RunDir(tmp_path), threading.Event()
+    monkeypatch.setattr("recipe.runs.console.step_line", lambda step, _: f"step {step['step']}")
+    monkeypatch.setattr("recipe.runs.console.POLL_S", 0.01)
+    for step in range(1, 11):
+        run_dir.write_metrics(step, {})
+    console = Console(record=True)
+    watcher = threading.Thread(target=_watch, args=(console, run_dir, 12, stop))
+    watcher.start()
+    time.sleep(0.5)
+    run_dir.forget_after(5)
+    time.sleep(0.5)
+    for step in (6, 7, 7, 8):
+        run_dir.write_metrics(step, {})
+    stop.set()
+    watcher.join()
+    assert console.export_text().split("\n")[:-1] == ["step 6", "step 7", "step 8"]
 
 
 def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ import asyncio
 from collections import Counter
 from types import SimpleNamespace
 
+import pytest
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import trainer_separate_async
+from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from recipe.online_refiner import patches
@@ -13,6 +15,7 @@ from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.rows import with_pair
 from recipe.online_refiner.task_runner import OnlineRefinerSeparateAsync
 from recipe.online_refiner.trainer import RefinedLogProbs
+from refiner_worker.client import RunEndedError
 
 
 def test_the_patched_worker_answers_in_full() -> None:
@@ -53,3 +56,30 @@ def test_groups_with_a_used_refinement_pass_dapos_filter() -> None:
     )
     groups, counts = patches.keep_refined(buffer)._dapo_filtered_keys("train")
     assert groups == {"b", "c"} and counts == Counter({-1.0: 1, 1.0: 1})
+
+
+def test_a_run_whose_groups_fail_ends() -> None:
+    """Verl's buffer takes a group out for one failed session, and asks for another."""
+    buffer = object.__new__(ReplayBufferAsync)
+    buffer.max_off_policy_threshold = buffer.filter_groups_metric = None
+    buffer.failure_keys, cleared = {"train": {"a", "b"}}, []
+    buffer._clear_groups = lambda _, uids: cleared.append(uids)
+    buffer._metrics_prefix = lambda _: "training"
+    patches.end_if_most_fail(buffer, 4)
+    for step in (1, 1, 2, 2):
+        buffer._evict_terminal_groups(step, "train", buffer._terminal_eviction_reasons(step, "train"))
+    assert cleared == [{"a", "b"}] * 4
+    with pytest.raises(RunEndedError, match="step 2: 6 prompts are lost"):
+        buffer._evict_terminal_groups(2, "train", buffer._terminal_eviction_reasons(2, "train"))
+
+
+def test_rows_of_no_prompt_are_taken_out_of_a_restored_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = {"a": {"is_prompt": True}, "a_0_0": {}, "b_0_0": {}, "b_1_0": {"is_prompt": False}}
+    cleared: list[list[str]] = []
+    monkeypatch.setattr(patches.tq, "kv_list", lambda _: {"train": tags})
+    monkeypatch.setattr(patches.tq, "kv_clear", lambda keys, partition_id: cleared.append(keys))
+    patches.forget_trained_rows()
+    assert cleared == [["b_0_0", "b_1_0"]]
+    monkeypatch.setattr(patches.tq, "kv_list", lambda _: None)
+    patches.forget_trained_rows()
+    assert len(cleared) == 1

@@ -1,8 +1,10 @@
 """The refiner's output becomes token ids that the policy could have written."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from refiner_worker.parsing import Answer, parse_answer
 
@@ -153,3 +155,21 @@ def test_control_tokens_are_no_part_of_the_answer(tokenizer: Any, output: str, t
     answer = parse(tokenizer, output, ended=False, tags=False)
     assert answer.failure == (None if text else "truncated")
     assert answer.token_ids == ([*tokenizer.encode(text, add_special_tokens=False), EOS] if text else [])
+
+
+@pytest.mark.parametrize("output", [" ✓ x", " ∑x", "  你好"])
+def test_a_character_of_several_tokens_after_white_space_stays_whole(output: str, smollm2: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    ids = [*tokenizer.encode(output), tokenizer.eos_token_id]
+    for response, kept in (("x", ""), (" x", " ")):
+        answer = parse_answer(ids, response=response, eos_token_id=ids[-1], tokenizer=tokenizer, stop=None)
+        assert answer.text == kept + output.strip() == tokenizer.decode(answer.token_ids[:-1])
+
+
+def test_an_answer_that_ends_within_a_thought_is_cut(tokenizer: Any) -> None:
+    thought = "<think>\nMaybe:\n```py\nb\n```\n"
+    ids = tokenizer.encode(thought, add_special_tokens=False)
+    settings: dict[str, Any] = {"response": "x", "eos_token_id": EOS, "tokenizer": tokenizer, "stop": "\n```\n"}
+    assert parse_answer(ids, keeps_stop=True, **settings).failure == "truncated"
+    ids = tokenizer.encode(f"<think>\nMaybe\n</think>{thought[7:]}", add_special_tokens=False)
+    assert parse_answer(ids, keeps_stop=True, **settings).failure is None

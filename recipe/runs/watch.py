@@ -18,14 +18,13 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from transfer_queue import interface
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.workers.rollout.replica import RolloutReplica
 
-from refiner_worker.client import DEATHS
+from refiner_worker.client import DEATHS, RunEndedError
 from refiner_worker.engines import has_failed
-from refiner_worker.group import RunEndedError
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +71,8 @@ class Part:
         call, self._call = self._call, None
         try:
             answer = ray.get(call)
+        except ActorUnavailableError:  # out of reach for now; the next question tells whether it is dead
+            return None
         except DEATHS as error:
             return f"{self.name} ({' '.join(str(error).split())[:400]})"
         except RayError as error:
