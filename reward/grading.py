@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import importlib.util
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -137,3 +138,6 @@ async def score_in_thread(score: Callable[[], tuple[str, Score]], limits: Limits
 @functools.lru_cache
 def _thread_pool(max_concurrency: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=max_concurrency, thread_name_prefix="reward")
+
+
+os.register_at_fork(after_in_child=_thread_pool.cache_clear)  # a child has none of its threads

@@ -11,13 +11,16 @@ The answer in a response is found as `reward.judge.math_marks.find_answer` says.
 process that calls this, nor run anywhere.
 """
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from numbers import Real
 
 from reward.grading import Graded, require, row_check, verl_function
 from reward.judge import ask
 from reward.judge.math_answers import grade_math, grade_text, load
+from reward.judge.math_marks import find_marked
 from reward.limits import Limits
 
 
@@ -36,7 +39,9 @@ class MathProblem(Graded):
             ValueError: it is neither, or empty, or math-verify is not installed.
         """
         require("math_verify", "math-verify[antlr4_9_3]")
-        if isinstance(answer, bool) or not isinstance(answer, (str, int, float)) or not str(answer).strip():
+        is_blank = isinstance(answer, str) and (not answer.strip() or find_marked(answer) == "")
+        is_number = isinstance(answer, Real) and not isinstance(answer, bool) and math.isfinite(answer)
+        if is_blank or not (is_number or isinstance(answer, str)):
             raise ValueError(f"problem {problem_id}: the expected answer is {answer!r}: give text or a number")
         text = str(answer)
         if isinstance(answer, float) and "e" in text:  # 1e-07 is no number in LaTeX

@@ -73,7 +73,8 @@ class Problem:
         if "test_code" in fields:
             tests = _as_test_code(fields["test_code"], fn_name, where, limits)
             return problem(inputs=tests, outputs=[None] * len(tests), kind="test_code")
-        inputs, outputs, examples = fields["inputs"], fields["outputs"], tuple(fields.get("examples") or ())
+        inputs, outputs = fields["inputs"], fields["outputs"]
+        examples = _as_examples(fields.get("examples"), len(inputs), where)
         if len(inputs) != len(outputs):
             raise ValueError(
                 f"{where}: {len(inputs)} inputs but {len(outputs)} outputs: every test needs one input and one output"
@@ -97,6 +98,14 @@ class Problem:
             for value in values:
                 _check_value(value, f"{where}: input {index}")
         return problem(inputs=arguments, outputs=accepted, kind="call", examples=examples)
+
+
+def _as_examples(value: object, num_tests: int, where: str) -> tuple[int, ...]:
+    """The tests that the question shows, by their place."""
+    given = [] if value is None else value
+    if not isinstance(given, list) or any(type(one) is not int or not 0 <= one < num_tests for one in given):
+        raise ValueError(f"{where}: examples is {value!r}: give a list of places of tests, from 0")
+    return tuple(given)
 
 
 def read_json(text: str, where: str) -> Any:

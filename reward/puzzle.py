@@ -23,6 +23,7 @@ FORGEABLE = {
     "complex_arithmetic": "nan",
     "coin_flip": "0",
     "gsm_symbolic": "the answer with another sign",
+    "puzzle24": "four numbers of any kind",
 }
 """Tasks whose scorers (of 0.1.25) give full points to something wrong, and what that is."""
 

@@ -129,7 +129,7 @@ def machine_has_the_pools(run: Run) -> str | None:
 
 @rule("machine")
 def machine_has_the_cpus(run: Run) -> str | None:
-    """Ray has the CPUs that verl reserves: one for each storage unit, one for their controller, three for each GPU."""
+    """Ray has the CPUs that verl reserves."""
     queue = run.config.transfer_queue.backend
     if run.files.num_devices is None or queue.storage_backend != "SimpleStorage":
         return None

@@ -176,6 +176,7 @@ def execute(test_code: str, fn_name: str | None, function: NamedFunction) -> Non
             namespace[name] = function(fn_name if name == "candidate" and fn_name else name)
         else:
             namespace[name] = importlib.import_module(name)
+    sys.argv = [_TESTS_FILE]  # unittest.main() reads it
     # Whatever the interpreter's options are, assertions count.
     exec(compile(test_code, _TESTS_FILE, "exec", dont_inherit=True, optimize=0), namespace)
 

@@ -85,10 +85,18 @@ def grade_math(found: str, answer: str) -> tuple[str, float, str]:
     return "pass" if is_right else "fail", float(is_right), found
 
 
+_SHORT_WORD = re.compile(r"[IVXLCDM]{2,}|[A-Z]{3,}|[A-Za-z]?[bcdfghjklmnpqrstvwxyz][aeiou][a-z]|yes|no|on|in")
+_PRIME = re.compile(r"'(?!\d{3})|\\prime")
+
+
 def is_equal(found: str, expected: str) -> bool:
     """Whether math-verify finds two answers equal, which differ as text."""
     text = math_text.as_text(expected)
-    if math_text.is_words(text):  # to it a word is a product of letters, in any order
+    if math_text.is_words(text) or _SHORT_WORD.fullmatch(text):  # to it a word is a product of letters, in any order
+        return False
+    if expected.lstrip().startswith(r"\{") and found.lstrip().startswith("("):  # to it a pair is a set
+        return False
+    if len(_PRIME.findall(found)) != len(_PRIME.findall(expected)):  # it drops them
         return False
     if math_text.is_written(text):
         return math_text.as_text(found).casefold().removesuffix(" am").removesuffix(" pm") == text.casefold()

@@ -29,6 +29,7 @@ _UNIT = r"(?:of|in|[cmk]m|[mk]g|lbs?|oz|ft|yd|mi|hrs?|mph|kmh|kph|ml|sq|[ap]m|us
 _UNIT += r"|(?=[a-z]{3})[a-z]+?[aeiou][a-z]*|[aeiou][a-z]{2,}s)"  # no product of variables such as `abc` and `xyz`
 _UNITS = rf"{_UNIT}(?:/(?:{_UNIT}|[hs]))*"
 NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"\\(?:mathrm|text|textrm)\s*\{\s*([ie])\s*\}", r"\1"),  # the numbers i and e, which are no units
     (r"(?<![\w)}\]])\*\*(?=\S)([^*]+)(?<=\S)\*\*(?![\d({\\-])", r" \1 "),  # **bold**
     (r"(?<=[\w)}\]])(?: ?\*\*| \*\* |\*\* (?=\d))([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|\{[^{}]*\}"
      r"|\((?:[^()]|\([^()]*\))*\)))(?!\w| ?\*\*)", r"^{\1}"),  # x**2; of several Python takes the last first: not read

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from typing import Any
 
 from reward.judge.no_code import forbid_code
@@ -22,6 +23,8 @@ def grade_puzzle(ground_truth: str, response: str) -> tuple[str, float, str]:
     end = response.rfind(_CLOSE)
     start = response.rfind(_OPEN, 0, max(end, 0))
     found = (response[start + len(_OPEN) : end] if start >= 0 else response).strip()
+    if puzzle["task"] == "countdown" and re.search("[A-Za-z]", found):  # to the scorer x - x is 0, and x / x is 1
+        return "fail", 0.0, found
     points = float(_dataset(puzzle["task"], json.dumps(puzzle["config"])).score_answer(found, puzzle["entry"]))
     points = min(max(points, 0.0), 1.0)
     return "pass" if points == 1.0 else "fail", points, found

@@ -56,6 +56,10 @@ def test_wrapped_outputs_are_unwrapped_only_if_all_are_wrapped() -> None:
         ({"inputs": [[1], [2]], "outputs": [None, None], "fn_name": "f"}, "no test expects a value"),
         ({"inputs": ["1"], "outputs": ["null"], "fn_name": "f"}, "no test expects a value"),
         ({"inputs": ["1"]}, "no list 'outputs'"),
+        *(
+            ({"inputs": ["1"], "outputs": ["1"], "examples": one}, "examples is ")
+            for one in (5, ["0"], [1], [-1], [True])
+        ),
         ("{", "input_output is not JSON"),
         ("[1]", "not an object"),
         ({"inputs": [3], "outputs": ["3"]}, "input 0 is int: give text"),

@@ -83,12 +83,23 @@ def test_forged_answers_get_what_a_wrong_one_gets(task: str, tmp_path: Path) -> 
     assert not file.exists()
 
 
+def test_letters_do_not_stand_for_numbers_in_countdown() -> None:
+    """To the scorer x - x is 0 and x / x is 1: any target could be made."""
+    entry = reasoning_gym.create_dataset("countdown", seed=0, size=1)[0]
+    truth = json.dumps({"task": "countdown", "config": {}, "entry": entry})
+    product = "*".join(map(str, entry["metadata"]["numbers"]))
+    forged = f"({product})*(x-x)+({'+'.join(['x'] * entry['metadata']['target'])})/x"
+    puzzle = Puzzle.from_ground_truth(truth, problem_id=7)
+    assert puzzle.score(f"<answer>{forged}</answer>", Limits()).score == 0.0
+    assert puzzle.score(f"<answer>{entry['answer']}</answer>", Limits()).score == 1.0
+
+
 @pytest.mark.parametrize("task", FORGEABLE)
 def test_tasks_whose_scorers_pass_what_is_wrong_are_refused(task: str, tmp_path: Path) -> None:
     data = reasoning_gym.create_dataset(task, seed=3, size=4)
     passed = 0
     for entry in data:
-        forged = {"gsm_symbolic": f"-{entry['answer']}", "game_of_life_halting": "no idea"}
+        forged = {"gsm_symbolic": f"-{entry['answer']}", "game_of_life_halting": "no idea", "puzzle24": "6*4*1*1"}
         wrong = forged.get(task, FORGEABLE[task])
         truth = json.dumps({"task": task, "config": {}, "entry": entry})
         passed += wrong != entry["answer"] and grade_puzzle(truth, f"<answer>{wrong}</answer>")[0] == "pass"

@@ -50,6 +50,30 @@ def test_a_process_may_begin_with_an_answer_without_code() -> None:
     assert done.stdout == "-1.0\n", done.stderr[-2000:]
 
 
+def test_a_fork_of_a_process_that_has_scored_scores_too() -> None:
+    right = answer("return 2 * x")
+    program = f"""
+import asyncio, os, signal
+from reward.verl_reward import compute_score
+score = lambda: asyncio.run(compute_score('d', {right!r}, {GROUND_TRUTH!r}))['score']
+assert score() == 1.0
+if os.fork() == 0:
+    signal.alarm(60)
+    os._exit(0 if score() == 1.0 else 1)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_test_code_may_run_unittest() -> None:
+    tests = "import unittest\n\n\nclass T(unittest.TestCase):\n    def test(self):\n"
+    tests += "        self.assertEqual(double(3), 6)\n\n\nif __name__ == '__main__':\n    unittest.main()\n"
+    truth = json.dumps({"test_code": [tests], "fn_name": "double", "problem_id": "p"})
+    scores = [asyncio.run(compute_score("d", answer(f"return {n} * x"), truth))["acc"] for n in (2, 3)]
+    assert scores == [1.0, 0.0]
+
+
 def test_limits_come_from_reward_kwargs() -> None:
     loop = answer("while True: pass")
     score = asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_s": 0.3}))
