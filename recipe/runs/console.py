@@ -58,7 +58,7 @@ def _watch(console: Console, run_dir: RunDir, num_steps: int | None, stop: threa
         running = not stop.wait(POLL_S)
         steps = _steps(run_dir)
         numbers = [step["step"] for step in steps]
-        if len(numbers) < len(shown) - 1:  # a resumed run does these steps again; one less: the last is written again
+        if len(numbers) < len(shown):  # a resumed run does the others again
             shown = numbers
         for step in steps:
             if step["step"] not in shown:

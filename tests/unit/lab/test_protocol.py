@@ -83,6 +83,7 @@ def test_another_task_tries_some_methods_only() -> None:
 
 def test_one_method_beside_others_whose_weights_are_known() -> None:
     rules = read(RESULTS / "lab_sums_in_place.yaml")
+    assert rules.weights is not None and rules.weights.pop("in_place") == 0.01
     assert list(dict(rules.runs("tune"))) == [f"in_place-{weight}-seed123" for weight in ("0.01", "0.1", "1")]
     with pytest.raises(ValueError, match="no weights of what it tries: run tune"):
         dict(rules.runs("final"))
