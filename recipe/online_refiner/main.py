@@ -26,11 +26,13 @@ def main(config: DictConfig) -> None:
     """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
     try:
         load(config)  # before anything is imported
-        if config.get("console") not in CONSOLES or "preload" not in config or "dry_run" not in config:
+        if any(name not in config for name in ("console", "preload", "dry_run")):
             raise ValueError(
-                f"console={config.get('console')}: set one of: {', '.join(CONSOLES)}; a config of your own begins with "
-                "`defaults: [online_refiner, _self_]`, or has a script of its own (examples/own_recipe)"
+                "a config of your own begins with `defaults: [online_refiner, _self_]`, or has a script of its own, as "
+                "examples/own_recipe has"
             )
+        if config.console not in CONSOLES:
+            raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
         _enter(config)
         plan = prepare(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands

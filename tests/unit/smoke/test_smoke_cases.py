@@ -30,7 +30,7 @@ def test_a_node_with_so_many_gpus_can_run_it(
     if num_gpus < case.min_gpus:
         pytest.skip("the command leaves it out and says so")
     monkeypatch.setattr("torch.cuda.device_count", lambda: num_gpus)
-    monkeypatch.setattr("os.cpu_count", lambda: 2 + 3 * num_gpus)
+    monkeypatch.setattr("recipe.preflight.machine.get_num_cpus", lambda: 2 + 3 * num_gpus)
     with initialize_config_dir(str(CONFIG), version_base=None):
         config = compose("online_refiner", overrides=case.command(output, platform="gpu", num_gpus=num_gpus))
     assert f"{config.trainer.n_gpus_per_node} cuda workers" in main.prepare(config)
