@@ -79,11 +79,10 @@ class Stages:
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
         missing = {batch.keys[row]: row for row in state.pairs if row not in known}
         asked = queue.rows_of(batch, missing.values())
-        nothing: list[tuple[KVBatchMeta, list[Pair] | None]] = [(asked, None)] if missing else []
-        # Shared servers sleep by now, and a request would wait for them.
-        is_late = self._blocks.is_shared
-        for part, pairs in nothing if is_late else self._workers.refine(asked, client, max_model_len):
-            if pairs is None:  # its worker died
+        unrefined: list[tuple[KVBatchMeta, list[Pair] | None]] = [(asked, None)] if missing else []
+        too_late = self._blocks.is_shared  # its servers sleep by now, and a request would wait for them
+        for part, pairs in unrefined if too_late else self._workers.refine(asked, client, max_model_len):
+            if pairs is None:  # so it stays: its worker died, or it is too late
                 queue.write_nothing(part, Verdict.WORKER, target=target)
                 pairs = [Pair(reward=state.pairs[missing[key]].reward, verdict=Verdict.WORKER) for key in part.keys]
             for key, pair in zip(part.keys, pairs, strict=True):

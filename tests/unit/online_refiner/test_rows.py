@@ -247,6 +247,16 @@ def test_only_the_last_turn_is_imitated() -> None:
     assert all(not any(map(any, lists(longer[name])[4:])) for name in ZEROS if name in longer)
 
 
+def test_models_with_several_positions_a_token_learn_from_text() -> None:
+    """Verl gives M-RoPE models (4, length) a row, of text as well."""
+    data = rows()
+    ids = zip(ROWS["prompts"], ROWS["responses"], strict=True)
+    data["input_ids"] = jagged([torch.tensor(prompt + response) for prompt, response in ids])
+    data["position_ids"] = jagged([torch.arange(len(row)).expand(4, -1) for row in data["input_ids"].unbind()])
+    longer = append_refined_rows(data, 3)
+    assert lists(longer["position_ids"])[4] == [list(range(9))] * 4
+
+
 def test_a_refined_session_is_scored_as_a_session() -> None:
     request = {"uid": "u", "__num_turns__": 4, "tool_extra_fields": {"tool_rewards": [0.5]}}
     rollout = Rollout(

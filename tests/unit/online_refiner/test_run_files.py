@@ -2,9 +2,9 @@
 
 import io
 import json
-import threading
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,21 +96,24 @@ def test_a_step_that_cannot_be_written_again_keeps_its_line(tmp_path: Path, monk
 
 
 def test_steps_that_a_resumed_run_does_again_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_dir, stop = RunDir(tmp_path), threading.Event()
+    run_dir = RunDir(tmp_path)
     monkeypatch.setattr("recipe.runs.console.step_line", lambda step, _: f"step {step['step']}")
-    monkeypatch.setattr("recipe.runs.console.POLL_S", 0.01)
     for step in range(1, 11):
         run_dir.write_metrics(step, {})
-    console = Console(record=True)
-    watcher = threading.Thread(target=_watch, args=(console, run_dir, 12, stop))
-    watcher.start()
-    time.sleep(0.5)
-    run_dir.forget_after(5)
-    time.sleep(0.5)
-    for step in (6, 7, 7, 8):
-        run_dir.write_metrics(step, {})
-    stop.set()
-    watcher.join()
+
+    def happens() -> Iterator[bool]:
+        """What the run does before each look of the console; true: it ends."""
+        yield False
+        run_dir.forget_after(5)
+        yield False
+        for step in (6, 7, 7):
+            run_dir.write_metrics(step, {})
+            yield False
+        run_dir.write_metrics(8, {})
+        yield True
+
+    looks, console = happens(), Console(record=True, file=io.StringIO())
+    _watch(console, run_dir, 12, SimpleNamespace(wait=lambda _: next(looks)))  # type: ignore[arg-type]
     assert console.export_text().split("\n")[:-1] == ["step 6", "step 7", "step 8"]
 
 
