@@ -92,6 +92,8 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.workers: RefineWorkers
         self.stages: Stages
         self.agent_loop_manager: AgentLoopManager | None = None
+        self.saved: dict[str, Any] = {}
+        """Metrics of the last step that was saved, which verl validates after saving."""
         # Of the step that is under way.
         self.parts: list[StepState] = []
         self.state = StepState()
@@ -119,7 +121,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _setup(self) -> None:
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into
         patches.forget_trained_rows()
-        self.run_dir.forget_after(self.global_steps)
+        self.saved = self.run_dir.forget_after(self.global_steps)
         Records(self.config.records.path).forget_after(self.global_steps)
         self.workers = RefineWorkers(
             self.config,
@@ -161,10 +163,18 @@ class OnlineRefinerTrainer(PPOTrainer):
         """
         self.agent_loop_manager = agent_loop_manager
         self._hand_out_refiner()
+        self._validate_if_missed()
         watch = Watch(parts_of(self, getattr(agent_loop_manager, "agent_loop_workers", [])))
         watch.run(partial(super().fit, agent_loop_manager))
         if self.blocks.refines and self.run_dir.metrics.exists():
             print(*advice(read_rows(self.run_dir.metrics), self.config), sep="\n")
+
+    def _validate_if_missed(self) -> None:
+        """Let verl validate before it goes on, if the run was killed between saving a step and its validation."""
+        every, step = self.config.trainer.test_freq, self.global_steps
+        is_due = every > 0 and (step % every == 0 or step >= self.total_training_steps)
+        if self.saved and is_due and not any(name.startswith("val-") for name in self.saved):
+            self.config.trainer.val_before_train = True
 
     # ---- one step, in this order
 
@@ -276,8 +286,15 @@ class OnlineRefinerTrainer(PPOTrainer):
         self._finish_records()
         timing_raw = {**self.timing_raw, "step": time.monotonic() - self.step_started_at}
         seconds = {f"timing_s/{stage}": value for stage, value in timing_raw.items()}
-        self.run_dir.write_metrics(self.global_steps, {**self.state.metrics, **seconds})
+        self.saved = {"step": self.global_steps, **self.state.metrics, **seconds}
+        self.run_dir.write_metrics(self.global_steps, self.saved)
         super()._save_checkpoint()
+
+    def _validate(self) -> dict[str, float]:
+        metrics: dict[str, float] = super()._validate()
+        if self.saved.get("step") == self.global_steps:
+            self.run_dir.write_metrics(self.global_steps, {**self.saved, **metrics})
+        return metrics
 
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, timing_raw: dict, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)

@@ -34,7 +34,7 @@ def _progress(config: DictConfig) -> Iterator[None]:
         config.ray_kwargs.ray_init.update(log_to_driver=False, logging_level=30)
     console.print(f"run directory: {run_dir.path}")
     console.print("starting Ray, vLLM and the trainer: a minute or more before the first step ...")
-    stop = threading.Event()
+    before, stop = _steps(run_dir), threading.Event()
     watcher = threading.Thread(target=_watch, args=(console, run_dir, config.trainer.total_training_steps, stop))
     watcher.start()
     try:
@@ -43,6 +43,8 @@ def _progress(config: DictConfig) -> Iterator[None]:
     finally:
         stop.set()
         watcher.join()
+    if before and _steps(run_dir) == before:
+        console.print("no step was left to do: set a higher trainer.total_training_steps, or another run_dir")
     print_summary(console, run_dir, config)
 
 

@@ -105,14 +105,24 @@ class RunDir:
         else:  # what is there stays until the new one is whole
             self._replace_metrics(before + line)
 
-    def forget_after(self, step: int) -> None:
-        """Move the metrics of later steps, which a resumed run does again, to ``metrics.undone.jsonl``."""
-        if self.metrics.exists():
-            lines = [(json.loads(line)["step"] > step, line) for line in finished_lines(self.metrics)]
-            if any(is_later for is_later, _ in lines):
-                with self.metrics.with_suffix(".undone.jsonl").open("ab") as undone:
-                    undone.writelines(line for is_later, line in lines if is_later)
-            self._replace_metrics(b"".join(line for is_later, line in lines if not is_later))
+    def forget_after(self, step: int) -> dict[str, Any]:
+        """Move the metrics of later steps, which a resumed run does again, to ``metrics.undone.jsonl``.
+
+        Returns:
+            The metrics of ``step`` itself, which may be written once more; empty if there are none.
+        """
+        if not self.metrics.exists():
+            return {}
+        lines = [(json.loads(line)["step"] > step, line) for line in finished_lines(self.metrics)]
+        if any(is_later for is_later, _ in lines):
+            with self.metrics.with_suffix(".undone.jsonl").open("ab") as undone:
+                undone.writelines(line for is_later, line in lines if is_later)
+        kept = [line for is_later, line in lines if not is_later]
+        self._replace_metrics(b"".join(kept))
+        if not kept or (last := json.loads(kept[-1]))["step"] != step:
+            return {}
+        self._last_step, self._last_offset = step, sum(map(len, kept[:-1]))
+        return last
 
     def _replace_metrics(self, content: bytes) -> None:
         new = self.metrics.with_suffix(".new")

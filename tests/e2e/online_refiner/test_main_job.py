@@ -177,3 +177,15 @@ def test_a_killed_run_goes_on_behind_its_checkpoint_and_its_records_are_complete
 @pytest.mark.e2e
 def test_nothing_is_left_of_the_killed_run(resumed: Resumed) -> None:
     assert resumed.killed.survivors(70) == []
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_validation_that_a_killed_run_missed_is_made_up_for(train_letters: Callable, tmp_path: Path) -> None:
+    settings = ["constraint.mode=none", "measure.num_kl_rollouts=0", "trainer.save_freq=1"]
+    (saved,) = train_letters(tmp_path, 1, *settings).steps
+    (validated,) = train_letters(tmp_path, 1, *settings, "trainer.test_freq=5", "console=progress").steps
+    new = validated.keys() - saved.keys()
+    assert new and all(name.startswith("val-") for name in new) and {**validated, **saved} == validated
+    again = train_letters(tmp_path, 1, *settings, "trainer.test_freq=5", "console=progress")
+    assert again.steps == [validated] and "no step was left to do" in again.output

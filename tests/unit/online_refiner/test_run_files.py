@@ -84,6 +84,11 @@ def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
     RunDir(tmp_path).write_metrics(3, {"loss": 0.0})  # a resumed run
     rows = [(row["step"], row["loss"]) for row in read_rows(run_dir.metrics)]
     assert rows == [(1, 0.25), (2, 0.125), (3, 0.0)]
+    resumed = RunDir(tmp_path)
+    assert resumed.forget_after(2) == {"step": 2, "loss": 0.125}
+    resumed.write_metrics(2, {"loss": 0.5})
+    assert [(row["step"], row["loss"]) for row in read_rows(run_dir.metrics)] == [(1, 0.25), (2, 0.5)]
+    assert RunDir(tmp_path).forget_after(3) == RunDir(tmp_path / "new").forget_after(0) == {}
 
 
 def test_a_step_that_cannot_be_written_again_keeps_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
