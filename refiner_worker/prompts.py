@@ -191,7 +191,8 @@ class InPlacePrompt:
         try:
             self._template, used = _parsed(path)
             self.uses = {*SHOWN} & used
-            tried = self._template.render(messages=[], question="", **dict.fromkeys(SHOWN, " "))
+            empty = [{"role": "user", "content": ""}]
+            tried = self._template.render(messages=empty, question="", **dict.fromkeys(SHOWN, " "))
         except TemplateError as error:
             raise ValueError(f"refiner.in_place_template: {path}: {error}") from error
         self._num_overhead_tokens = len(self._chat.encode(tried))

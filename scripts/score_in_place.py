@@ -36,11 +36,11 @@ def log_probs(model: Any, prompt_ids: list[int], token_ids: list[int]) -> torch.
 
 
 def differences(
-    model: Any, tokenizer: Any, prompt: InPlacePrompt, pair: dict[str, Any], other: str
+    model: Any, tokenizer: Any, prompt: InPlacePrompt, pair: dict[str, Any], other: str, settings: dict[str, Any]
 ) -> dict[str, list[float]] | None:
     """Return what a template adds to the log-prob of each token of a response, by what became of the token."""
     chat = pair["prompt"]
-    own = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    own = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False, **settings)
     response, refined = (tokenizer.encode(pair[name], add_special_tokens=False) for name in ("response", "refined"))
     shown = prompt.encode(chat, own, {"refined": pair["refined"], "other": other})
     if not response or shown is None:
@@ -53,6 +53,12 @@ def differences(
     if any(is_out):
         found["departure"].append(change[is_out.index(True)])
     return found
+
+
+def other_of(pairs: list[dict[str, Any]], n: int) -> str:
+    """Return the refinement of the last pair before the n-th, or of the last one, with another prompt; "" if none."""
+    before = [*pairs[n:], *pairs[:n]]
+    return next((one["refined"] for one in reversed(before) if one["prompt"] != pairs[n]["prompt"]), "")
 
 
 def main() -> None:
@@ -78,9 +84,11 @@ def main() -> None:
     result: dict[str, Any] = {"pairs": len(pairs)}
     for template in arguments.templates:
         refiner = RefinerConfig(in_place_template=template)
-        settings, limit = config.data.apply_chat_template_kwargs, config.refiner.response_length
+        settings, limit = {**(config.data.apply_chat_template_kwargs or {})}, config.refiner.response_length
         prompt = InPlacePrompt(refiner.in_place_template_path(), tokenizer, settings, limit)
-        found = [differences(model, tokenizer, prompt, pair, pairs[n - 1]["refined"]) for n, pair in enumerate(pairs)]
+        found = [
+            differences(model, tokenizer, prompt, pair, other_of(pairs, n), settings) for n, pair in enumerate(pairs)
+        ]
         values = {name: [one for each in found if each for one in each[name]] for name in COLUMNS}
         means = {name: statistics.mean(ones) if ones else float("nan") for name, ones in values.items()}
         less = sum(one < 0 for one in values["departure"])

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from recipe.lab import metrics, protocol
 from recipe.lab.arms import STATIC
 from recipe.lab.protocol import Protocol
-from recipe.lab.statistics import holm, improvement, interquartile_mean, interval, permutation_p
+from recipe.lab.statistics import holm, interquartile_mean, interval, permutation_p
 
 COLOUR = "#1d5fb8"
 STYLE: Any = {
@@ -137,14 +137,12 @@ def tables(rules: Protocol, runs: Mapping[str, Steps]) -> str:
 
 
 def _arms(rules: Protocol, arms: Arms, outcomes: Mapping[str, list[float]]) -> str:
-    others = _baselines(rules, arms)
-    rows = [["arm", "seeds", "outcome", "lowest seed", "collapsed", *(f"P(above `{name}`)" for name in others)]]
+    rows = [["arm", "seeds", "outcome", "lowest seed", "collapsed"]]
     for name, runs in arms.items():
         collapsed = sum(rules.collapses(rules.held_out_of(run)) for run in runs)
         own = outcomes[name]
         row = [f"`{name}`", str(len(runs)), _with_interval(interquartile_mean, own), f"{min(own):.3f}"]
-        above = ["" if name == one else _with_interval(improvement, own, outcomes[one], digits=2) for one in others]
-        rows.append([*row, f"{collapsed} of {len(runs)}", *above])
+        rows.append([*row, f"{collapsed} of {len(runs)}"])
     return _markdown(rows)
 
 
@@ -188,11 +186,9 @@ def _difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return first.mean(-1) - second.mean(-1)
 
 
-def _with_interval(
-    statistic: Callable[..., np.ndarray], *samples: Sequence[float], sign: str = "", digits: int = 3
-) -> str:
+def _with_interval(statistic: Callable[..., np.ndarray], *samples: Sequence[float], sign: str = "") -> str:
     value, low, high = interval(statistic, *samples)
-    form = f"{sign}.{digits}f"
+    form = f"{sign}.3f"
     return f"{value:{form}} ({low:{form}} to {high:{form}})".replace("-", "−")
 
 

@@ -1,4 +1,4 @@
-"""What a few seeds can tell: interquartile means, bootstrap intervals, probability of improvement, corrected p-values.
+"""What a few seeds can tell: interquartile means, bootstrap intervals, corrected p-values.
 
 After "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (Agarwal et al., 2021), for one task.
 """
@@ -20,12 +20,6 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     ranks = np.arange(number)
     inside = np.clip(np.minimum(ranks + 1, 0.75 * number) - np.maximum(ranks, 0.25 * number), 0, 1)
     return (np.sort(values, axis=-1) * inside).sum(-1) / inside.sum()
-
-
-def improvement(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return P(a value of the first is above one of the second), equal ones half; (..., n) and (..., m)."""
-    difference = first[..., :, None] - second[..., None, :]
-    return ((difference > 0) + 0.5 * (difference == 0)).mean((-2, -1))
 
 
 def interval(statistic: Callable[..., np.ndarray], *samples: Sequence[Any]) -> tuple[float, float, float]:

@@ -118,7 +118,7 @@ def charge_in_place(*, reference_log_probs: Tensor, log_probs: Tensor, turn: Ten
     """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turn, and 0 elsewhere.
 
     The other target (``constraint.target=in_place``) charges the policy's own tokens, not a'; pi_0 has read the better
-    answer in its prompt c. With the bare prompt as c it is what verl charges for KL (its estimator k1:
+    answer in its prompt c. With the bare prompt as c, and one turn, it is what verl charges for KL (its k1:
     ``verl.trainer.ppo.core_algos.kl_penalty``).
 
     Args:
@@ -147,7 +147,7 @@ class Charges(NamedTuple):
     turn: Tensor
     """(B, T) 1 on the policy's tokens of the refined turn."""
     rewritten: Tensor
-    """(B, T) the same without those that the refiner's answer was begun with."""
+    """(B, T) the same without those that the refiner's answer was begun with (in place: all of them)."""
 
 
 def since(start: Tensor, response_mask: Tensor) -> Tensor:

@@ -57,13 +57,16 @@ MEANING = {
     "steps that measure.cross_entropy_all_every leaves out",
     "constraint/cross_entropy_accepted": "the same over accepted refinements; 0 if none. Mode sft computes this and "
     "the divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
-    "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts",
-    "constraint/divergence_per_token": "the same of D divided by min(len a, len a')",
+    "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts; in place "
+    "minus the sum of the charges, of either sign",
+    "constraint/divergence_per_token": "the same of D divided by min(len a, len a'), in place by the turn's length",
     "constraint/num_rescued_groups": "groups whose rewards are all equal and that have a better refinement, where "
     "constraint.rescue_dead_groups keeps them",
     "constraint/penalty": "-eta times what responses are charged (D of Eq. 6; with credit in_reward D divided by "
     "min(len a, len a')), per response token of the batch",
     "constraint/in_place_responses": "responses that the reference model scored given the better answer; 0 if none",
+    "constraint/in_place_unscored": "responses that it should have scored and did not: no replica answered, its prompt "
+    "would be too long or had nothing to show",
     "constraint/in_place_tokens": "their tokens",
     "constraint/in_place_charge": "what such a token is charged, nats: log pi_0 given the better answer less "
     "log pi_theta, mean; below 0 where pi_0 finds the response less likely",

@@ -179,8 +179,8 @@ class Refinement(Request):
     """a' as text; of a failed one, what was written."""
     reward: float | None = None
     """r(s0, a') of the session with a' as its last turn; None unless scored."""
-    in_place: list[float] = field(default_factory=list)
-    """(turn length,) log pi_0 of the turn given a prompt with the better answer; empty where it was not scored."""
+    in_place: list[float] | None = None
+    """(turn length,) log pi_0 of the turn given a prompt with the better answer; empty: unknown; None: not asked."""
     in_place_prompt: list[int] = field(default_factory=list)
     """That prompt, where the actor scores the turn without its adapter (``refiner.placement=shared``)."""
     top: "Top | None" = None
@@ -215,6 +215,8 @@ class Pair(Request):
     """From a to a', in tokens; None where it was not measured."""
     is_scored_in_place: bool = False
     """Whether pi_0 has scored the turn itself."""
+    is_unscored: bool = False
+    """Whether it should have, and did not: no replica answered, c was too long, or there was nothing to show."""
     soft_mass: float = 0.0
     """Sum over the tokens of a' of how much of the target is pi_0's distribution (``constraint.target=soft``)."""
     detail: str = ""

@@ -102,7 +102,7 @@ class Plan:
                 who = f"{blocks.refiner.served_model_name or 'the first model'} of {', '.join(blocks.refiner.urls)}"
             lines["refiner"] = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
         if blocks.refines:
-            lines["a step"] += f", as many refinements of at most {blocks.refiner.response_length} tokens"
+            lines["a step"] += f", at most as many refinements of at most {blocks.refiner.response_length} tokens"
         text = "\n".join(f"{name:<14} {text}" for name, text in lines.items())
         if trainer.device == "cpu" and self.gpu_memory is None:
             return text
@@ -132,6 +132,8 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     if blocks.constraint.target == "in_place":
         longest = max(refiner.response_length, lengths[1])
         in_place = InPlacePrompt(refiner.in_place_template_path(), tokenizer, settings, longest)
+        if blocks.constraint.reward_gate == "failed" and in_place.uses and not in_place.uses & {"sibling", "solution"}:
+            raise ValueError("constraint.reward_gate=failed: refiner.in_place_template must show sibling or solution")
         in_place_tokens = in_place.max_tokens(lengths[0]) + lengths[1]
         if not blocks.is_shared:  # there the actor reads them
             needed = max(needed, in_place_tokens + 1)

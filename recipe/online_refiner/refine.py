@@ -148,7 +148,8 @@ class Refiner:
         assert self.in_place is not None
         tokenizer = self.prompt.tokenizer
         shown = {
-            "refined": result.text if result.verdict.is_scored else "",
+            # Without the gate a' may be the response itself, which must not stand there.
+            "refined": result.text if result.verdict.is_scored and result.token_ids != rollout.turn_ids else "",
             "sibling": decode(tokenizer, sibling.turn_ids) if sibling.reward > rollout.reward else "",
             "solution": rollout.solution,
             "other": self.in_place.other(rollout.group),

@@ -157,6 +157,7 @@ class RefineWorker:
             is_verbatim=verdict.is_scored and ids == rollout.turn_ids,
             edit_distance=Levenshtein.distance(rollout.turn_ids, ids) if is_measured else None,
             is_scored_in_place=bool(refinement.in_place or refinement.in_place_prompt),
+            is_unscored=refinement.in_place == [] and not refinement.in_place_prompt,
             soft_mass=0.0 if refinement.top is None else float(np.exp(refinement.top[1][kept:]).sum()),
             detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],
             started_at=started_at,

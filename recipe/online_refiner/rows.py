@@ -155,7 +155,8 @@ def write_refinements(
     if target in ("in_place", "constant"):
         scores = [torch.zeros(tag["response_len"]) for tag in batch.tags]
         for row, pair, refinement in zip(scores, pairs, refinements, strict=True):
-            row[pair.start : pair.start + len(refinement.in_place)] = torch.tensor(refinement.in_place)
+            given = refinement.in_place or []
+            row[pair.start : pair.start + len(given)] = torch.tensor(given)
         fields["refine_in_place"] = jagged(scores)
     if target == "in_place":
         fields["refine_in_place_prompt"] = jagged([torch.tensor(one.in_place_prompt or [0]) for one in refinements])

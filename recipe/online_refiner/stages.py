@@ -121,9 +121,8 @@ class Stages:
         if wanted:
             actor.compute_refine_log_prob(self._for_actor(batch, wanted, actor, SCORED_COLUMNS))
             sums = queue.read(queue.rows_of(batch, wanted), "refine_nll", "refine_divergence")
-            for row, nll, divergence in zip(
-                wanted, sums["refine_nll"].tolist(), sums["refine_divergence"].tolist(), strict=True
-            ):
+            columns = (sums[name].tolist() for name in ("refine_nll", "refine_divergence"))
+            for row, nll, divergence in zip(wanted, *columns, strict=True):
                 state.pairs[row].nll = nll
                 if not constraint.is_in_place:  # there Eq. 6 is measured only, and charges nothing
                     state.pairs[row].divergence = divergence
@@ -132,6 +131,7 @@ class Stages:
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
             self._eta.observe(state.divergence_per_token)
+        state.metrics["constraint/in_place_unscored"] = sum(pair.is_unscored for pair in state.pairs.values())
         scored = [row for row, pair in state.pairs.items() if pair.is_scored_in_place]
         if scored and constraint.target == "in_place" and self._blocks.is_shared:
             actor.compute_in_place_log_prob(self._for_actor(batch, scored, actor, IN_PLACE_COLUMNS))
@@ -159,15 +159,9 @@ class Stages:
         turn = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
         charged = -turn.float()  # target constant
         if constraint.target == "in_place":
-            charged = charge_in_place(
-                reference_log_probs=data["refine_in_place"],
-                log_probs=data["old_log_probs"],
-                turn=turn,
-                clip=constraint.in_place_clip,
-            )
-            state.metrics.update(
-                metric_names.in_place_metrics(charged, data["refine_in_place"], data["old_log_probs"], turn)
-            )
+            reference, own, clip = data["refine_in_place"], data["old_log_probs"], constraint.in_place_clip
+            charged = charge_in_place(reference_log_probs=reference, log_probs=own, turn=turn, clip=clip)
+            state.metrics.update(metric_names.in_place_metrics(charged, reference, own, turn))
         queue.write_column(some, "refine_charged", charged)
         for row, cost, length in zip(rows, (-charged.sum(-1)).tolist(), turn.sum(-1).tolist(), strict=True):
             state.pairs[row].divergence, state.pairs[row].num_compared_tokens = cost, length
@@ -224,7 +218,7 @@ class Stages:
         num_tokens = state.metrics["tokens/rollout"]
         state.metrics["constraint/penalty"] = -sum(cost * state.eta for cost in costs) / num_tokens
         start = torch.tensor([pair.start for pair in pairs])
-        kept = torch.tensor([pair.num_kept_tokens for pair in pairs])
+        kept = torch.tensor([0 if self._blocks.constraint.is_in_place else pair.num_kept_tokens for pair in pairs])
         return Charges(
             charged=data["refine_charged"],
             cost=torch.tensor(costs),

@@ -111,6 +111,7 @@ def key_is_read(run: Run) -> str | None:
     readers: dict[tuple[str, ...], tuple[str, bool]] = {
         ("constraint.credit",): ("constraint.mode=penalty or lagrangian", is_off or constraint.penalises),
         ("constraint.sft_normaliser",): ("constraint.mode=sft or lagrangian", is_off or constraint.imitates),
+        ("constraint.alignment",): ("constraint.target=rewrite or soft", is_off or not constraint.is_in_place),
         ("constraint.delta",): ("constraint.eta_schedule=adaptive", constraint.eta_schedule == "adaptive"),
         ("refiner.in_place_template", "constraint.in_place_clip"): (
             *("constraint.target=in_place", constraint.target == "in_place"),
@@ -180,29 +181,28 @@ def target_goes_with_the_rest(run: Run) -> str | None:
                 return f"{said}: verl's top-k loss cannot read the logits; set actor_rollout_ref.{key}={said_as}"
     if not constraint.is_in_place:
         return None
-    if constraint.mode == "lagrangian":
-        return (
-            f"{said}: mode lagrangian is the gradient of Eq. 6, which charges a'; set constraint.mode to penalty or sft"
-        )
-    if constraint.credit == "in_reward":
-        return f"{said}: verl's own static KL is charged like that; set constraint.credit to null or return_to_go"
-    if constraint.eta_schedule == "adaptive":
-        return f"{said}: constraint.delta bounds D of Eq. 6; set constraint.eta_schedule to another one"
-    if constraint.reward_gate == "failed" and (constraint.mode != "penalty" or refiner.skip_reward_at_least is None):
-        return (
-            "constraint.reward_gate=failed: nothing is refined, and a solved sibling has the maximal reward; set "
-            "constraint.mode=penalty and refiner.skip_reward_at_least"
-        )
-    return None
+    siblings_teach = refiner.skip_reward_at_least is not None and run.config.actor_rollout_ref.rollout.n > 1
+    refines = constraint.mode != "penalty" or refiner.keep_prefix or refiner.max_refinements_per_group is not None
+    is_wrong = {
+        "mode lagrangian is Eq. 6's gradient; set constraint.mode to penalty or sft": constraint.mode == "lagrangian",
+        "that is verl's static KL; set constraint.credit to null or return_to_go": constraint.credit == "in_reward",
+        "constraint.delta bounds Eq. 6; set another constraint.eta_schedule": constraint.eta_schedule == "adaptive",
+        "with constraint.reward_gate=failed nothing is refined, and a solved sibling has the maximal reward; set "
+        "constraint.mode=penalty, refiner.skip_reward_at_least and actor_rollout_ref.rollout.n above 1, and leave out "
+        "refiner.keep_prefix and refiner.max_refinements_per_group": constraint.reward_gate == "failed"
+        and (refines or not siblings_teach),
+    }
+    return next((f"{said}: {why}" for why, is_so in is_wrong.items() if is_so), None)
 
 
 @rule("config")
 def solved_responses_are_imitated_only(run: Run) -> str | None:
-    """``imitate_solved`` has mode ``sft`` and ``skip_reward_at_least``."""
-    refiner = run.blocks.refiner
-    if not refiner.imitate_solved or (run.blocks.constraint.mode == "sft" and refiner.skip_reward_at_least is not None):
+    """``imitate_solved`` has mode ``sft``, target ``rewrite`` and ``skip_reward_at_least``."""
+    constraint, refiner = run.blocks.constraint, run.blocks.refiner
+    is_sft = (constraint.mode, constraint.target) == ("sft", "rewrite")
+    if not refiner.imitate_solved or (is_sft and refiner.skip_reward_at_least is not None):
         return None
-    return "refiner.imitate_solved=true: set constraint.mode=sft and refiner.skip_reward_at_least (maximal reward)"
+    return "refiner.imitate_solved=true: set constraint.mode=sft, target=rewrite and refiner.skip_reward_at_least"
 
 
 @rule("config")
@@ -259,10 +259,8 @@ def external_refiner_has_no_log_probs(run: Run) -> str | None:
     if blocks.refiner.keep_prefix:
         return "refiner.keep_prefix=true goes by the refiner's log-probs, which no server gives by URL; set it to false"
     if blocks.constraint.asks_log_probs:
-        return (
-            f"constraint.target={blocks.constraint.target} is the refiner's log-probs, which no server gives by URL; "
-            "set it to rewrite"
-        )
+        said = f"constraint.target={blocks.constraint.target}"
+        return f"{said} is the refiner's log-probs, which no server gives by URL; set it to rewrite"
     if not blocks.measures_kl_by_actor or actor.model.lora_rank > 0:
         return None
     return (
@@ -325,7 +323,7 @@ def estimator_is_known(run: Run) -> str | None:
         return None
     return (
         f"constraint.mode={constraint.mode}: what a penalty does to the advantages of algorithm.adv_estimator="
-        f"{estimator} is not known; set constraint.mode=sft, or one of: {', '.join(known)}"
+        f"{estimator} is not known; set constraint.mode=sft with target=rewrite, or one of: {', '.join(known)}"
     )
 
 

@@ -31,6 +31,9 @@ def test_a_job_charges_in_place(name: str, train_letters: Callable, tmp_path: Pa
     for step in (first, last):
         assert (step["tokens/refine"] > 0) is (name in DECODES)
         assert step["actor/sft_cross_entropy"] == 0
+        if name in DECODES and name != "constant":
+            scored = step["constraint/in_place_responses"] + step["constraint/in_place_unscored"]
+            assert scored == step["refiner/num_accepted"]
     if name.endswith("static KL"):
         assert first["constraint/in_place_responses"] == last["constraint/in_place_responses"] == 16
         assert abs(first["constraint/in_place_charge"]) < 1e-5 < abs(last["constraint/in_place_charge"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from recipe.lab import statistics
-from recipe.lab.statistics import holm, improvement, interquartile_mean, interval, permutation_p
+from recipe.lab.statistics import holm, interquartile_mean, interval, permutation_p
 
 
 @pytest.mark.parametrize(
@@ -13,10 +13,6 @@ from recipe.lab.statistics import holm, improvement, interquartile_mean, interva
 )
 def test_interquartile_mean(values: list[float], expected: float) -> None:
     assert interquartile_mean(np.array(values, float)) == pytest.approx(expected)
-
-
-def test_probability_of_improvement_counts_pairs() -> None:
-    assert improvement(np.array([1.0, 3.0]), np.array([2.0, 1.0])) == pytest.approx((0.5 + 1 + 0 + 1) / 4)
 
 
 def test_an_interval_holds_the_value_and_narrows_with_more_runs() -> None:

@@ -127,7 +127,7 @@ RESCUE = ("constraint.rescue_dead_groups=true", *DEDICATED, f"{ROLLOUT}.n=2")
 FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
 REWARD_MODEL = "reward.reward_model.enable=true"
 IN_PLACE, SOFT = ("constraint.target=in_place",), "constraint.target=soft"
-FAILED = ("constraint.reward_gate=failed", "refiner.skip_reward_at_least=1.0")
+FAILED = (PENALTY, *IN_PLACE, "constraint.reward_gate=failed", "refiner.skip_reward_at_least=1.0", f"{ROLLOUT}.n=2")
 ULYSSES = "ulysses_sequence_parallel_size"
 SAPO = f"{ACTOR}.policy_loss.loss_mode=sapo"
 SUM_NORM = f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"
@@ -148,10 +148,11 @@ MISTAKES = {
         *(((), f"refiner.{one}") for one in ("url=http://host/v1", "api_key_env=KEY", "extra_body={top_k: 1}")),
         ((PENALTY, "constraint.credit=in_reward"), SFT),
         (("constraint.sft_normaliser=accepted",), PENALTY),
+        (("constraint.alignment=diff",), *IN_PLACE),
         *((where, own) for where in (SHARED, EXTERNAL) for own in OF_REPLICAS),
     ],
     "solved-responses-are-imitated-only": [
-        *((SOLVED, PENALTY), (SOLVED, LAGRANGIAN)),
+        *((SOLVED, PENALTY), (SOLVED, LAGRANGIAN), (SOLVED, SOFT), (SOLVED, *IN_PLACE)),
         (SOLVED, "refiner.skip_reward_at_least=null"),
     ],
     "dedicated-refiner-has-gpus": [
@@ -179,9 +180,9 @@ MISTAKES = {
         *[((PENALTY, *IN_PLACE), key) for key in ("constraint.credit=in_reward", "constraint.mode=lagrangian")],
         ((PENALTY, "constraint.eta_schedule=adaptive", "constraint.delta=1"), *IN_PLACE),
         (SHARED, "refiner.keep_prefix=true"),
-        ((PENALTY, *IN_PLACE, *FAILED), "constraint.mode=sft"),
-        ((PENALTY, *IN_PLACE, *FAILED), "constraint.target=rewrite"),
-        ((PENALTY, *IN_PLACE, *FAILED), "refiner.skip_reward_at_least=null"),
+        *((FAILED, wrong) for wrong in ("constraint.mode=sft", "constraint.target=rewrite", f"{ROLLOUT}.n=1")),
+        *((FAILED, f"refiner.{key}") for key in ("skip_reward_at_least=null", "keep_prefix=true")),
+        (FAILED, "refiner.max_refinements_per_group=1"),
         *((added, SOFT) for added in ((PENALTY,), SHARED, (f"{MODEL}.use_fused_kernels=true",))),
         ((f"+{ACTOR}.fsdp_config.pad_to_length=true",), SOFT),
     ],

@@ -228,8 +228,8 @@ def test_which_turns_are_scored_in_place(
     block = ConstraintConfig(**{"mode": "penalty", **constraint})
     how = in_place(block, InPlacePrompt(template, tokenizer, {}, 32))
     found = refined(tokenizer, members, client, in_place=how)
-    assert [len(one.in_place) for one in found] == [
-        len(member.turn_ids) * is_scored for member, is_scored in zip(members, scored, strict=True)
+    assert [one.in_place and len(one.in_place) for one in found] == [
+        len(member.turn_ids) if is_scored else None for member, is_scored in zip(members, scored, strict=True)
     ]
     assert len(client.prompts) == asked
     shown = [tokenizer.decode(prompt) for prompt in client.scored]
@@ -251,7 +251,24 @@ def test_a_turn_that_nobody_scores_or_that_does_not_fit_is_not_charged(tokenizer
         client = Asked([*tokenizer.encode("yes"), end], config())
         client.is_lost = is_lost
         (found,) = refined(tokenizer, members, client, in_place=how, **changes)
-        assert bool(found.in_place) is (not changes and not is_lost)
+        length = len(found.in_place) if found.in_place is not None else "there is no a'"
+        assert length == ("there is no a'" if changes else 0 if is_lost else 4)
+
+
+def test_without_the_gate_a_response_that_is_repeated_is_not_shown(tokenizer: Any) -> None:
+    said = [*tokenizer.encode("fair"), tokenizer.eos_token_id]
+    block = ConstraintConfig(mode="penalty", target="in_place", reward_gate=False)
+    client = Asked(said, config())
+    how = in_place(block, InPlacePrompt(ANSWER, tokenizer, {}, 32))
+    (found,) = refined(tokenizer, [rollout(0, 0.5, said, messages=TASK)], client, in_place=how)
+    assert found.verdict is Verdict.NOT_BETTER and found.in_place == [] and not client.scored
+
+
+def test_the_prompt_in_place_has_the_whole_chat(tokenizer: Any) -> None:
+    chat = [{"role": "system", "content": "Be brief."}, *TASK]
+    ids = InPlacePrompt(ANSWER, tokenizer, {}, 32).encode(chat, [1], {"refined": "yes"})
+    assert ids is not None
+    assert "system: Be brief.\n\nSay yes.\n\nA correct answer is:\nyes\n\nNow" in tokenizer.decode(ids)
 
 
 def test_a_control_shows_the_answer_to_another_problem(tokenizer: Any) -> None:
