@@ -74,7 +74,7 @@ def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
     assert contents(tmp_path / "fetched", last) == contents(run_dir / "checkpoints", last)
 
     failed = submit(address, [*job, "refiner.n_gpus_per_node=1"])
-    assert failed.returncode != 0 and "[dedicated-refiner-has-gpus]" in failed.stdout
+    assert failed.returncode != 0 and "[key-is-read]" in failed.stdout
     cluster.process.terminate()
     assert cluster.wait(60) == 0, cluster.output()[-3000:]
     assert cluster.survivors() == []
