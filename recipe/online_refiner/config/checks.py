@@ -177,8 +177,7 @@ def target_goes_with_the_rest(run: Run) -> str | None:
     if constraint.target == "soft" and constraint.asks_log_probs:
         for key, wanted in LOGITS_ARE_THERE.items():
             if OmegaConf.select(run.config.actor_rollout_ref, key, default=wanted) != wanted:
-                said_as = str(wanted).lower()
-                return f"{said}: verl's top-k loss cannot read the logits; set actor_rollout_ref.{key}={said_as}"
+                return f"{said}: verl's top-k loss needs the logits; set actor_rollout_ref.{key}={str(wanted).lower()}"
     if not constraint.is_in_place:
         return None
     siblings_teach = refiner.skip_reward_at_least is not None and run.config.actor_rollout_ref.rollout.n > 1
@@ -784,15 +783,17 @@ def heads_are_cut_evenly(run: Run) -> str | None:
 
 @rule("sizes")
 def replicas_fit(run: Run) -> str | None:
-    """The replicas fit on the GPUs of their placement."""
-    wanted = run.blocks.refiner.num_replicas or 1
-    if run.blocks.refiner.placement == "external" or run.plan.refiner_gpus // run.plan.replica_size >= wanted:
+    """The replicas of rollout and refiner fit on the GPUs of their placement."""
+    from refiner_worker.group import replica_size  # here: it imports Ray
+
+    plan, wanted, size = run.plan, run.blocks.refiner.num_replicas or 1, "rollout.tensor_model_parallel_size"
+    rollout, trainer = run.config.actor_rollout_ref.rollout, run.config.trainer
+    if trainer.v1.trainer_mode != "separate_async" and replica_size(rollout) > trainer.nnodes * trainer.n_gpus_per_node:
+        return f"a replica of the rollout needs {replica_size(rollout)} GPUs; lower actor_rollout_ref.{size}"
+    if run.blocks.refiner.placement == "external" or plan.refiner_gpus // plan.replica_size >= wanted:
         return None
-    where = "GPUs of its own" if run.blocks.refiner.is_dedicated else "training GPUs"
-    return (
-        f"refiner.num_replicas={wanted} replicas of {run.plan.replica_size} GPUs do not fit on {run.plan.refiner_gpus} "
-        f"{where}; lower refiner.num_replicas or refiner.rollout.tensor_model_parallel_size"
-    )
+    said = f"refiner.num_replicas={wanted} replicas of {plan.replica_size} GPUs do not fit on {plan.refiner_gpus}"
+    return f"{said}; lower refiner.num_replicas, or the GPUs of one (+refiner.{size}=1)"
 
 
 @rule("sizes")

@@ -177,6 +177,13 @@ def test_a_mistake_ends_the_command_with_one_line(
         ({"refiner.max_model_len": 80}, "refiner-reads-prompt-and-response"),
         ({"refiner.max_model_len": 100_000}, "refiner-reads-prompt-and-response"),
         ({"refiner.num_replicas": 2}, "replicas-fit"),
+        (
+            {
+                **{"refiner.placement": "dedicated", "refiner.n_gpus_per_node": 2},
+                **{"actor_rollout_ref.rollout.tensor_model_parallel_size": 2, "ray_kwargs.ray_init.num_gpus": 3},
+            },
+            "replicas-fit",
+        ),
         ({"reward.reward_manager.name": "nobody"}, "rows-can-be-rewarded"),
         (
             {
