@@ -209,6 +209,17 @@ def test_what_one_setting_makes_wrong(config: DictConfig, changes: dict[str, Any
     assert error_of(config).endswith(f" [{rule}]")
 
 
+def test_a_template_in_place_that_shows_refinements_alone_where_there_are_none(config: DictConfig) -> None:
+    settings = {
+        **{"constraint.mode": "penalty", "constraint.target": "in_place", "constraint.reward_gate": "failed"},
+        **{"refiner.skip_reward_at_least": 1.0, "refiner.in_place_template": "other"},
+        "actor_rollout_ref.rollout.n": 2,
+    }
+    for key, value in settings.items():
+        OmegaConf.update(config, key, value)
+    assert "refiner.in_place_template must show sibling or solution" in error_of(config)
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
