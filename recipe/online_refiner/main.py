@@ -15,6 +15,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from recipe.online_refiner import contract
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.online_refiner.config.fields import GONE
 from recipe.preflight.attention import choose_attention
@@ -54,8 +55,14 @@ def main(config: DictConfig) -> None:
 def command() -> None:
     """Run ``main``; mistakes that Hydra has no good words for are answered here.
 
-    They are a key of an earlier release, and a value that begins with ``~``, which a shell left as it was.
+    They are another verl (or none), whose config Hydra would read first; a key of an earlier release; and a value that
+    begins with ``~``, which a shell left as it was.
     """
+    try:
+        contract.check()
+    except ValueError as error:
+        print("error:", error, file=sys.stderr)
+        raise SystemExit(2) from None
     for argument in sys.argv[1:]:
         name, _, value = argument.lstrip("+~").partition("=")
         if value.startswith("~"):
@@ -97,8 +104,9 @@ def prepare(config: DictConfig) -> str:
     """Check everything that can be checked before Ray starts, make ``run_dir`` absolute and return the plan as text.
 
     Raises:
-        ValueError: If something is wrong; it names the key and says what to set.
+        ValueError: If something is wrong; it names the key and says what to set, or what to install.
     """
+    contract.check()  # again: a script of one's own comes here only, and it costs milliseconds
     # The trainer may run on another node, in a folder of Ray's.
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())
     if config.trainer.resume_from_path:

@@ -130,7 +130,6 @@ class Stages:
             state.metrics["constraint/num_rescued_groups"] = len(self._rescued(batch, state))
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
-            self._eta.observe(state.divergence_per_token)
         state.metrics["constraint/in_place_unscored"] = sum(pair.is_unscored for pair in state.pairs.values())
         scored = [row for row, pair in state.pairs.items() if pair.is_scored_in_place]
         if scored and constraint.target == "in_place" and self._blocks.is_shared:
@@ -252,6 +251,15 @@ class Stages:
             state.metrics["kl_ref/k3"] = metric_names.kl_to_reference(
                 log_probs=data["old_log_probs"], ref_log_probs=data[name], response_mask=data["response_mask"]
             )
+
+    def adapt_eta(self, parts: list[StepState]) -> None:
+        """Let eta follow a step's D, the mean over the rollouts of all its mini-batches: one dual step a step.
+
+        All of them had the same eta, and log pi_theta(a') under the same weights.
+        """
+        per_token = [pair.divergence_per_token for part in parts for pair in part.pairs.values()]
+        if per_token:
+            self._eta.observe(sum(per_token) / len(per_token))
 
     def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
         """Tell the actor's workers what the mode adds to the loss."""

@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recipe.online_refiner.pairs import Pair
+from refiner_worker.client import RunEndedError
+
+HOOKS = ("on_sample_begin", "_balance_batch", "_compute_old_log_prob", "_compute_advantage", "_update_actor")
+"""The methods of verl's trainer in which the stages of a step run, in this order."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +35,29 @@ class StepState:
     """Rows whose log pi_0 is known."""
     eta: float = 0.0
     """Weight of the constraint."""
+    hook: str = ""
+    """The last of HOOKS that verl has called."""
+    keys: list[str] = field(default_factory=list)
+    """Of the batch's rows, in their order, from ``_balance_batch`` on."""
+
+    def enter(self, hook: str, keys: list[str]) -> None:
+        """Note that verl has called the next of HOOKS.
+
+        Args:
+            hook: Its name.
+            keys: Of its batch.
+
+        Raises:
+            RunEndedError: If verl has not called the one before it, or for another batch: its stage is missing.
+        """
+        before = HOOKS[HOOKS.index(hook) - 1]
+        if self.hook != before or (self.keys and self.keys != keys):
+            raise RunEndedError(
+                f"step {self.step}: the trainer has called {hook} without {before} for the same batch, so a stage of "
+                "this extension is missing and the step would train without its constraint. A trainer of your own "
+                "calls super() in each of them, in verl's order. The last checkpoint is whole."
+            )
+        self.hook = hook
 
     def share(self, per_step: int) -> int:
         """Return a mini-batch's part of what a step may have at most."""

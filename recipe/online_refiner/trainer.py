@@ -62,6 +62,7 @@ class RefinedLogProbs(PPOTrainer):
     state: StepState
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        self.state.enter("_compute_old_log_prob", batch.keys)
         batch = super()._compute_old_log_prob(batch, metrics=metrics)
         ours: dict[str, float] = {}
         if self.blocks.refines:
@@ -189,6 +190,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         """Do a step, which is one mini-batch, or in ``separate_async`` several, each with a state of its own."""
         self.parts = []
         batch = super().step(metrics, timing_raw)
+        self.stages.adapt_eta(self.parts)
         metrics.update(of_step(self.parts))
         self.state.metrics = metrics
         return batch
@@ -196,7 +198,13 @@ class OnlineRefinerTrainer(PPOTrainer):
     def on_sample_begin(self) -> None:
         """Begin a mini-batch's state."""
         part, num_parts = self.local_trigger_step, self.parameter_sync_step
-        self.state = StepState(step=self.global_steps, part=part, num_parts=num_parts, num_restarts=self.num_restarts)
+        self.state = StepState(
+            step=self.global_steps,
+            part=part,
+            num_parts=num_parts,
+            num_restarts=self.num_restarts,
+            hook="on_sample_begin",
+        )
         self.num_restarts = 0
         self.parts.append(self.state)
         super().on_sample_begin()
@@ -226,8 +234,10 @@ class OnlineRefinerTrainer(PPOTrainer):
         return batch
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
+        self.state.enter("_balance_batch", batch.keys)
         refuse_too_few(len(batch), self.stages.num_wanted(self.state), self.global_steps)
         batch = super()._balance_batch(batch, metrics=metrics, **kwargs)
+        self.state.keys = list(batch.keys)
         self.state.metrics = metrics
         self.stages.see_rollouts(batch, self.state)
         asleep_gb = most_used_gb(self.llm_server_manager.server_handles)
@@ -261,6 +271,7 @@ class OnlineRefinerTrainer(PPOTrainer):
                 state.metrics.update(draft_metrics(*self.group.new_draft_counts()))
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        self.state.enter("_compute_advantage", batch.keys)
         own_rewards = self.stages.charge_rewards(batch, self.state)
         batch = super()._compute_advantage(batch, metrics=metrics)
         self.stages.restore_rewards(batch, self.state, own_rewards)
@@ -269,6 +280,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         return batch
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        self.state.enter("_update_actor", batch.keys)
         self.stages.add_to_loss(batch, self.state)
         return super()._update_actor(batch, metrics=metrics)
 

@@ -56,7 +56,12 @@ def test_parts_stand_alone(part: str) -> None:
 
 
 LIGHT = ("reward.apps", "reward.math", "reward.verl_reward", "refiner_worker.config")
-LIGHT += ("recipe.online_refiner.config.checks", "recipe.sizing.moments", "recipe.cpu_platform")
+LIGHT += (
+    "recipe.online_refiner.config.checks",
+    "recipe.online_refiner.contract",
+    "recipe.sizing.moments",
+    "recipe.cpu_platform",
+)
 
 
 @pytest.mark.parametrize("module", LIGHT)

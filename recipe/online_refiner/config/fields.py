@@ -51,7 +51,8 @@ class ConstraintConfig:
     """Weight; 0 gives verl's numbers. With a schedule: of the first step. Null: 1e-3 in ``penalty`` (the paper's
     Appendix B), 0.03 in ``sft``, 0.01 in ``lagrangian``; in place 0.03."""
     eta_schedule: EtaSchedule = "constant"
-    """``constant``; ``linear`` or ``cosine``: to 0 after the last step; ``adaptive``: keeps D <= delta (Eq. 5)."""
+    """``constant``; ``linear`` or ``cosine``: to 0 after the last step; ``adaptive``: changed once
+    a step to keep D <= delta (Eq. 5)."""
     delta: PositiveNumber | None = None
     """``adaptive``: bound on ``constraint/divergence_per_token``, in nats per token."""
     target: Target = "rewrite"

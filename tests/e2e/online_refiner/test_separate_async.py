@@ -156,3 +156,34 @@ def test_servers_get_weights_and_the_metrics_say_how_old_they_were(trained: Trai
     assert max(oldest) <= 2, "a batch is written ahead; without syncs the age would be the number of the step"
     for step in trained.steps[1:]:
         assert step.get("training/rollout_probs_diff_mean", 0) < 0.1
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_training_gpus_are_lent_to_the_rollout(train_letters: Callable, tmp_path: Path) -> None:
+    """With ``enable_switch`` verl's servers on the training GPU may be awake when a step begins.
+
+    They sleep before its first mini-batch (``PPOTrainerSeparateAsync.prepare_step``). Without warm-up each step is so.
+    """
+    settings = "trainer.v1.separate_async"
+    steps = train_letters(
+        tmp_path,
+        4,
+        *SEPARATE,
+        "constraint.mode=penalty",
+        "constraint.eta=0.1",
+        "refiner.template=dialogue",
+        "refiner.placement=dedicated",
+        "refiner.n_gpus_per_node=1",
+        "ray_kwargs.ray_init.num_gpus=3",
+        f"{settings}.num_warmup_batches=0",
+        f"{settings}.hybrid_rollout.enable_switch=True",
+        f"{settings}.hybrid_rollout.switch_threshold_ratio=1.0",
+    ).steps
+    lent = [step["separate_async/decision/should_switch_to_rollout"] for step in steps]
+    assert lent == [1, 1, 1, 0], "after the last step there is nothing to lend them for"
+    for step in steps:
+        assert step["timing_s/switch_wait"] > 0 and step["timing_s/switch_to_trainer"] > 0
+        assert step["refiner/num_rollouts"] == NUM_ROLLOUTS and step["reward/num_lost"] == 0
+        assert step["training/rollout_probs_diff_max"] < 0.1
+    assert sum(step["constraint/penalty"] < 0 for step in steps) >= 1

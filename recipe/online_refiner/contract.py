@@ -1,0 +1,309 @@
+"""What this extension counts on in verl beside what it imports: hooks, patched names, private names, attributes.
+
+A method of ours that verl no longer calls, because it calls it something else, fails silently: the run trains as if
+there were no constraint. So :func:`check` looks for every name before a run starts. It reads verl's sources and imports
+none of them: 0.1 s for all, and it also sees what only a worker would import.
+
+A name that our modules import is not here: without it the import fails. The CPU platform has its own, stricter check
+(``recipe/cpu_platform``): its patches replace whole functions, so it takes one version only.
+"""
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from recipe.cpu_platform import REQUIRED_VERSIONS
+
+REQUIREMENTS = {"verl": f"verl=={REQUIRED_VERSIONS['verl']}", "transfer_queue": "TransferQueue==0.1.11"}
+"""The packages that the table names, and what to install of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One name that has to be there."""
+
+    path: str
+    """Module and name: ``verl.trainer.ppo.v1.trainer_base:PPOTrainer.step``."""
+    needed_by: str
+    """The module of ours that overrides, replaces, calls or reads it."""
+    parameters: tuple[str, ...] | None = None
+    """All names in order, without ``self``, where we override it or pass arguments; None: not looked at."""
+
+    @property
+    def module(self) -> str:
+        """Where it is defined."""
+        return self.path.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name there: ``PPOTrainer.step``."""
+        return self.path.partition(":")[2]
+
+
+OF_TRAINER = "recipe.online_refiner.trainer"
+OF_PATCHES = "recipe.online_refiner.patches"
+OF_STREAMING = "recipe.online_refiner.streaming"
+OF_WORKER = "recipe.online_refiner.actor_worker"
+OF_HOSTING = "recipe.online_refiner.hosting"
+OF_ROWS = "recipe.online_refiner.rows"
+OF_WATCH = "recipe.runs.watch"
+OF_GROUP = "refiner_worker.group"
+
+TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
+SEPARATE = "verl.trainer.ppo.v1.trainer_separate_async"
+BUFFER = "verl.trainer.ppo.v1.replay_buffer:ReplayBuffer"
+AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
+AGENT_LOOP_TQ = "verl.trainer.ppo.v1.agent_loop_tq"
+REWARD_LOOP = "verl.experimental.reward_loop.reward_loop"
+REWARD_MODEL = "verl.experimental.reward_loop.reward_model:RewardModelManager"
+ENGINE_WORKERS = "verl.workers.engine_workers"
+POOLS = "verl.single_controller.ray.base:ResourcePoolManager"
+WORKER_GROUP = "verl.single_controller.base.worker_group:WorkerGroup"
+SERVERS = "verl.workers.rollout.llm_server:LLMServerManager"
+REPLICA = "verl.workers.rollout.replica"
+VLLM_SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
+QUEUE = "transfer_queue.interface"
+ROWS = "transfer_queue.metadata:KVBatchMeta"
+
+HOOKS = [
+    # ---- the trainer: overridden
+    Hook(f"{TRAINER}._init_resource_pool_mgr", OF_TRAINER, ()),
+    Hook(f"{TRAINER}._build_replay_buffer", OF_TRAINER, ()),
+    Hook(f"{TRAINER}._setup", OF_TRAINER, ()),
+    Hook(f"{TRAINER}.fit", OF_TRAINER, ("agent_loop_manager",)),
+    Hook(f"{TRAINER}.on_step_begin", OF_TRAINER, ()),
+    Hook(f"{TRAINER}.step", OF_TRAINER, ("metrics", "timing_raw")),
+    Hook(f"{TRAINER}.on_sample_begin", OF_TRAINER, ()),
+    Hook(f"{TRAINER}._compute_reward_colocate", OF_TRAINER, ("batch", "metrics")),
+    Hook(f"{TRAINER}._balance_batch", OF_TRAINER, ("batch", "metrics", "logging_prefix", "keep_minibatch")),
+    Hook(f"{TRAINER}._compute_old_log_prob", OF_TRAINER, ("batch", "metrics")),
+    Hook(f"{SEPARATE}:PPOTrainerSeparateAsync._compute_old_log_prob", OF_TRAINER, ("batch", "metrics")),
+    Hook(f"{TRAINER}._compute_advantage", OF_TRAINER, ("batch", "metrics")),
+    Hook(f"{TRAINER}._update_actor", OF_TRAINER, ("batch", "metrics")),
+    Hook(f"{TRAINER}._save_checkpoint", OF_TRAINER, ()),
+    Hook(f"{TRAINER}._validate", OF_TRAINER, ()),
+    Hook(f"{TRAINER}._compute_metrics", OF_TRAINER, ("batch", "metrics", "timing_raw", "global_steps", "epoch")),
+    # ---- the trainer: called and read
+    Hook(f"{TRAINER}._compute_ref_log_prob", OF_TRAINER, ("batch", "metrics")),
+    Hook(f"{TRAINER}.get_reward_handles", OF_TRAINER, ()),
+    Hook(f"{TRAINER}._rollout_server_managers", OF_WATCH, ()),
+    Hook(f"{TRAINER}.role_worker_mapping", OF_TRAINER),
+    Hook(f"{TRAINER}.resource_pool_manager", OF_TRAINER),
+    Hook(f"{TRAINER}.tokenizer", OF_TRAINER),
+    Hook(f"{TRAINER}.reward_loop_manager", OF_TRAINER),
+    Hook(f"{TRAINER}.llm_server_manager", OF_TRAINER),
+    Hook(f"{SEPARATE}:PPOTrainerSeparateAsync.standalone_server_manager", OF_TRAINER),
+    Hook(f"{TRAINER}.actor_rollout_wg", OF_TRAINER),
+    Hook(f"{TRAINER}.critic_wg", OF_WATCH),
+    Hook(f"{TRAINER}.ref_policy_wg", OF_WATCH),
+    Hook(f"{TRAINER}.use_critic", OF_WATCH),
+    Hook(f"{TRAINER}.use_reference_policy", OF_WATCH),
+    Hook(f"{TRAINER}.global_steps", OF_TRAINER),
+    Hook(f"{TRAINER}.total_training_steps", OF_TRAINER),
+    Hook(f"{TRAINER}.local_trigger_step", OF_TRAINER),
+    Hook(f"{TRAINER}.parameter_sync_step", OF_TRAINER),
+    Hook(f"{TRAINER}.timing_raw", OF_TRAINER),
+    Hook(f"{TRAINER}.logger", OF_TRAINER),
+    Hook("verl.utils.tracking:Tracking.logger", OF_TRAINER),
+    Hook("verl.trainer.main_ppo:TaskRunnerV1.run", "recipe.online_refiner.task_runner", ("config",)),
+    # ---- where rollouts wait until a step samples them
+    Hook(f"{BUFFER}._sync_metadata_from_transfer_queue", OF_PATCHES, ()),
+    Hook(f"{BUFFER}.poll_interval", OF_PATCHES),
+    Hook(f"{BUFFER}._dapo_filtered_keys", OF_PATCHES, ("partition_id",)),
+    Hook(f"{BUFFER}._dapo_classification_cache", OF_PATCHES),
+    Hook(f"{BUFFER}.partitions", OF_PATCHES),
+    Hook(f"{BUFFER}._evict_terminal_groups", OF_PATCHES, ("global_steps", "partition_id", "eviction_reasons")),
+    Hook(f"{SEPARATE}:logger", OF_PATCHES),
+    # ---- agent loops
+    Hook(
+        f"{AGENT_LOOP_TQ}:AgentLoopWorkerTQ._run_prompt",
+        OF_STREAMING,
+        ("prompt", "sampling_params", "trajectory", "trace"),
+    ),
+    Hook(
+        f"{AGENT_LOOP}:AgentLoopWorker._run_agent_loop",
+        OF_STREAMING,
+        ("sampling_params", "trajectory", "agent_name", "trace", "kwargs"),
+    ),
+    Hook(f"{AGENT_LOOP_TQ}:AgentLoopWorkerTQ._agent_loop_postprocess", OF_STREAMING, ("output", "validate", "kwargs")),
+    Hook(f"{AGENT_LOOP}:AgentLoopWorker.rollout_config", OF_STREAMING),
+    Hook(f"{AGENT_LOOP}:AgentLoopWorker.tokenizer", OF_STREAMING),
+    Hook(f"{AGENT_LOOP}:AgentLoopWorker.reward_loop_worker_handles", OF_STREAMING),
+    Hook(f"{AGENT_LOOP_TQ}:AgentLoopManagerTQ.agent_loop_workers_class", OF_STREAMING),
+    Hook(f"{AGENT_LOOP}:AgentLoopManager.agent_loop_workers_class", OF_STREAMING),
+    Hook(f"{AGENT_LOOP}:AgentLoopManager.agent_loop_workers", OF_STREAMING),
+    Hook(f"{AGENT_LOOP}:AgentLoopManager.config", OF_STREAMING),
+    Hook(f"{AGENT_LOOP}:_agent_loop_registry", "recipe.preflight.trials"),
+    Hook("verl.experimental.agent_loop.tool_parser:ToolParser._registry", "recipe.preflight.trials"),
+    Hook("verl.utils.dataset.rl_dataset:RLHFDataset.tool_schemas", "recipe.preflight.trials"),
+    # ---- rewards
+    Hook(f"{REWARD_LOOP}:RewardLoopWorker", OF_PATCHES),
+    Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score_disrm", OF_PATCHES, ("data",)),
+    Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score", "recipe.online_refiner.refine_actors", ("data",)),
+    Hook(f"{REWARD_LOOP}:RewardLoopManager.reward_loop_workers", OF_TRAINER),
+    Hook(f"{REWARD_LOOP}:RewardLoopManager.reward_model_manager", OF_TRAINER),
+    Hook(f"{REWARD_MODEL}.wake_up", OF_TRAINER, ()),
+    Hook(f"{REWARD_MODEL}.sleep", OF_TRAINER, ()),
+    Hook(f"{REWARD_MODEL}.rollout_replicas", OF_WATCH),
+    # ---- the policy's workers
+    Hook(f"{ENGINE_WORKERS}:ActorRolloutRefWorker.actor_worker_cls", OF_WORKER),
+    Hook(f"{ENGINE_WORKERS}:ActorRolloutRefWorker.init_model", OF_WORKER, ()),
+    Hook(f"{ENGINE_WORKERS}:ActorRolloutRefWorker.actor", OF_WORKER),
+    Hook(f"{ENGINE_WORKERS}:ActorRolloutRefWorker.loss_fn", OF_WORKER),
+    Hook(f"{ENGINE_WORKERS}:TrainingWorker.set_loss_fn", OF_WORKER, ("loss_fn",)),
+    Hook(f"{ENGINE_WORKERS}:TrainingWorker.train_batch", OF_WORKER, ("data",)),
+    Hook(f"{ENGINE_WORKERS}:TrainingWorker.infer_batch", OF_WORKER, ("data",)),
+    Hook(f"{ENGINE_WORKERS}:TrainingWorker.engine", OF_WORKER),
+    Hook(f"{ENGINE_WORKERS}:TrainingWorker.engine_config", OF_WORKER),
+    Hook("verl.workers.engine.base:BaseEngine.get_data_parallel_group", OF_WORKER, ()),
+    Hook(f"{WORKER_GROUP}._dispatch_info", "recipe.online_refiner.stages"),
+    Hook("verl.single_controller.ray.base:RayWorkerGroup.workers", OF_WATCH),
+    Hook("verl.utils.torch_functional:logprobs_from_logits_v2", "recipe.without_flash_attn", ("logits", "labels")),
+    # ---- GPUs
+    Hook(f"{POOLS}.create_resource_pool", OF_HOSTING, ()),
+    Hook(f"{POOLS}.resource_pool_dict", OF_HOSTING),
+    Hook(f"{POOLS}.resource_pool_spec", OF_HOSTING),
+    Hook(f"{POOLS}.mapping", OF_HOSTING),
+    Hook(
+        "verl.single_controller.ray.base:RayResourcePool.get_placement_groups",
+        OF_HOSTING,
+        ("strategy", "name", "device_name"),
+    ),
+    # ---- servers of the rollout and of the refiner
+    Hook(f"{SERVERS}.get_replicas", OF_TRAINER, ()),
+    Hook(f"{SERVERS}.server_handles", OF_TRAINER),
+    Hook(f"{SERVERS}.server_addresses", OF_TRAINER),
+    Hook(f"{REPLICA}:RolloutReplica.init_colocated", OF_GROUP, ("resource_pool",)),
+    Hook(f"{REPLICA}:RolloutReplica.wake_up", OF_GROUP, ()),
+    Hook(f"{REPLICA}:RolloutReplica.sleep", OF_GROUP, ()),
+    Hook(f"{REPLICA}:RolloutReplica.servers", OF_GROUP),
+    Hook(f"{REPLICA}:RolloutReplica.workers", OF_GROUP),
+    Hook(f"{REPLICA}:RolloutReplica.server_address", OF_GROUP),
+    Hook(f"{REPLICA}:RolloutReplica.server_handle", OF_GROUP),
+    Hook(f"{REPLICA}:RolloutReplicaRegistry.register", "refiner_worker.shared", ("name", "loader")),
+    Hook(f"{REPLICA}:TokenOutput.token_ids", "refiner_worker.client"),
+    Hook(f"{REPLICA}:TokenOutput.extra_fields", "refiner_worker.client"),
+    Hook(
+        f"{VLLM_SERVER}:vLLMHttpServer.generate",
+        "refiner_worker.client",
+        (
+            "prompt_ids",
+            "sampling_params",
+            "request_id",
+            "image_data",
+            "video_data",
+            "audio_data",
+            "mm_processor_kwargs",
+            "priority",
+            "kv_transfer_params",
+        ),
+    ),
+    Hook(f"{VLLM_SERVER}:vLLMHttpServer.lora_as_adapter", "refiner_worker.shared"),
+    Hook(f"{VLLM_SERVER}:vLLMHttpServer.engine", "refiner_worker.engines"),
+    Hook(f"{VLLM_SERVER}:vLLMReplica.server_class", "refiner_worker.shared"),
+    # ---- the TransferQueue
+    Hook(f"{QUEUE}:_TQ_CONTROLLER", OF_WATCH),
+    Hook(f"{QUEUE}:_TQ_STORAGE", OF_WATCH),
+    Hook(f"{QUEUE}:kv_batch_get", OF_ROWS, ("keys", "partition_id", "select_fields")),
+    Hook(f"{QUEUE}:kv_batch_put", OF_ROWS, ("keys", "partition_id", "fields", "tags", "data_parser")),
+    Hook(f"{QUEUE}:kv_list", OF_PATCHES, ("partition_id",)),
+    Hook(f"{QUEUE}:kv_clear", OF_PATCHES, ("keys", "partition_id")),
+    Hook(f"{ROWS}.keys", OF_ROWS),
+    Hook(f"{ROWS}.tags", OF_ROWS),
+    Hook(f"{ROWS}.partition_id", OF_ROWS),
+    Hook(f"{ROWS}.fields", OF_ROWS),
+    Hook(f"{ROWS}.extra_info", OF_TRAINER),
+]
+"""Every one is looked for at each start, whatever the run uses: all are there in the version that we extend."""
+
+
+def folders() -> dict[str, Path]:
+    """Return where the packages are that the table names; finding them imports nothing.
+
+    Raises:
+        ValueError: If one is not installed.
+    """
+    found = {}
+    for package, requirement in REQUIREMENTS.items():
+        spec = find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise ValueError(f"{package} is not installed; run: pip install {requirement}")
+        found[package] = Path(next(iter(spec.submodule_search_locations)))
+    return found
+
+
+def check(places: Mapping[str, Path] | None = None) -> None:
+    """Check that every name of the table is there, with its parameters.
+
+    Args:
+        places: The packages' folders. None: the installed ones.
+
+    Raises:
+        ValueError: One line: the first name that is not, who needs it, and what to install.
+    """
+    places = places or folders()
+    for hook in HOOKS:
+        package, *parts = hook.module.split(".")
+        wrong = _wrong_with(hook, places[package].joinpath(*parts).with_suffix(".py"))
+        if wrong is not None:
+            version = places[package] / "version" / "version"
+            said = version.read_text().strip() if version.is_file() else "(of an unknown version)"
+            raise ValueError(
+                f"{package} {said} is not what this extension is written for: {hook.path} {wrong}, and "
+                f"{hook.needed_by} needs it; run: pip install {REQUIREMENTS[package]}"
+            )
+
+
+def _wrong_with(hook: Hook, file: Path) -> str | None:
+    names = names_in(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if hook.name not in names:
+        return "does not exist"
+    found = names[hook.name]
+    if hook.parameters is None or found == hook.parameters:
+        return None
+    return f"takes {_listed(found)}, not {_listed(hook.parameters)}"
+
+
+def _listed(parameters: tuple[str, ...] | None) -> str:
+    return "no arguments" if not parameters else f"({', '.join(parameters)})"
+
+
+@functools.cache
+def names_in(source: str) -> dict[str, tuple[str, ...] | None]:
+    """Return what a module defines, with the parameters of what is a function.
+
+    Example: ``class A: def f(self, x): self.y = x`` gives ``{"A": None, "A.f": ("x",), "A.y": None}``.
+    """
+    found: dict[str, tuple[str, ...] | None] = {}
+    for node in ast.parse(source).body:
+        found.update(_defined(node))
+        if isinstance(node, ast.ClassDef):
+            found.update({f"{node.name}.{name}": None for name in _set_on_self(node)})
+            for part in node.body:
+                of_class = {name: parameters and parameters[1:] for name, parameters in _defined(part)}
+                found.update({f"{node.name}.{name}": parameters for name, parameters in of_class.items()})
+    return found
+
+
+def _defined(node: ast.stmt) -> Iterator[tuple[str, tuple[str, ...] | None]]:
+    """Yield the names that a statement defines, with all parameters of a function."""
+    if isinstance(node, ast.ClassDef):
+        yield node.name, None
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        of = node.args
+        parts = [*of.posonlyargs, *of.args, of.vararg, *of.kwonlyargs, of.kwarg]
+        yield node.name, tuple(part.arg for part in parts if part is not None)
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from ((target.id, None) for target in targets if isinstance(target, ast.Name))
+
+
+def _set_on_self(node: ast.ClassDef) -> Iterator[str]:
+    """Yield the attributes that a class sets on ``self``."""
+    for part in ast.walk(node):
+        match part:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
