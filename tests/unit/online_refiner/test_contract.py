@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -204,7 +205,9 @@ def test_the_start_ends_in_one_line(what: str, tmp_path: Path) -> None:
             "_balance_batch does not exist, and recipe.online_refiner.trainer needs it; run: pip install verl==0.9.1"
         )
     code = begin + "from recipe.online_refiner.main import command; command()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "VERL_CONFIG"}  # as in a user's shell
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {expected}\n")
 
 
