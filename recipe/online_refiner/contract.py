@@ -2,7 +2,7 @@
 
 A method of ours that verl no longer calls, because it calls it something else, fails silently: the run trains as if
 there were no constraint. So :func:`check` looks for every name before a run starts. It reads verl's sources and imports
-none of them: 0.1 s for all, and it also sees what only a worker would import.
+none of them: it takes 0.2 s for all, and sees also what only a worker would import.
 
 A name that our modules import is not here: without it the import fails. The CPU platform has its own, stricter check
 (``recipe/cpu_platform``): its patches replace whole functions, so it takes one version only.
@@ -162,6 +162,11 @@ HOOKS = [
     Hook(f"{WORKER_GROUP}._dispatch_info", "recipe.online_refiner.stages"),
     Hook("verl.single_controller.ray.base:RayWorkerGroup.workers", OF_WATCH),
     Hook("verl.utils.torch_functional:logprobs_from_logits_v2", "recipe.without_flash_attn", ("logits", "labels")),
+    Hook(
+        "verl.utils.model:load_valuehead_model",
+        "recipe.cpu_platform.patches",  # for GPUs without flash-attn as well (recipe/without_flash_attn.py)
+        ("local_path", "torch_dtype", "model_config", "trust_remote_code"),
+    ),
     # ---- GPUs
     Hook(f"{POOLS}.create_resource_pool", OF_HOSTING, ()),
     Hook(f"{POOLS}.resource_pool_dict", OF_HOSTING),

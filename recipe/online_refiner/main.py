@@ -106,7 +106,7 @@ def prepare(config: DictConfig) -> str:
     Raises:
         ValueError: If something is wrong; it names the key and says what to set, or what to install.
     """
-    contract.check()  # again: a script of one's own comes here only, and it costs milliseconds
+    contract.check()  # again, which costs milliseconds: a script of one's own comes here only
     # The trainer may run on another node, in a folder of Ray's.
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())
     if config.trainer.resume_from_path:

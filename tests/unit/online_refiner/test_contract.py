@@ -22,10 +22,12 @@ from recipe.online_refiner.main import prepare
 
 REPOSITORY = Path(__file__).parents[3]
 PARTS = ("recipe/online_refiner", "recipe/runs", "recipe/preflight", "refiner_worker")
-"""What a run uses on every platform, beside recipe/without_flash_attn.py, which changes verl when it is imported."""
+"""What a run uses on every platform."""
+ALSO = ("recipe/without_flash_attn.py", "recipe/cpu_platform/patches.py")
+"""The same without classes of ours on verl's; importing the first changes verl."""
 MODULES = {
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
-    for part in (*PARTS, "recipe/without_flash_attn.py")
+    for part in (*PARTS, *ALSO)
     for path in (sorted((REPOSITORY / part).rglob("*.py")) or [REPOSITORY / part])
 }
 CALLABLE = [hook for hook in HOOKS if hook.parameters is not None]
@@ -106,7 +108,8 @@ def verl_bases(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
 
 
 def test_every_override_is_in_the_table_and_takes_what_verl_passes() -> None:
-    modules = map(importlib.import_module, MODULES.keys() - {"recipe.without_flash_attn"})
+    names = [name for name, path in MODULES.items() if str(path.relative_to(REPOSITORY)) not in ALSO]
+    modules = map(importlib.import_module, names)
     overrides = [found for module in modules for found in verl_bases(module)]
     assert len(overrides) >= 25
     known = {hook.path: hook for hook in HOOKS}
@@ -159,7 +162,9 @@ def private_names(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def test_every_private_name_that_is_not_ours_is_in_the_table() -> None:
-    found = [(name, module, own) for module, path in MODULES.items() for name, own in private_names(path)]
+    """The CPU platform aside, which checks versions."""
+    paths = {module: path for module, path in MODULES.items() if module != "recipe.cpu_platform.patches"}
+    found = [(name, module, own) for module, path in paths.items() for name, own in private_names(path)]
     ours = {name for name, _, own in found if own}
     known = {hook.name.rpartition(".")[2] for hook in HOOKS}
     others = {(name, module) for name, module, _ in found if re.match("_[^_]", name)}
