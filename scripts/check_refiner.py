@@ -51,7 +51,7 @@ async def compare(arguments: argparse.Namespace) -> None:
     from datasets import load_dataset
     from transformers import AutoTokenizer
 
-    from recipe.lab.comparison import OUTCOMES, Bench, Engine, interval
+    from recipe.comparison import OUTCOMES, Bench, Engine, interval
     from refiner_worker.turn_end import read_turn_end
 
     module, _, function = arguments.reward.partition(":")

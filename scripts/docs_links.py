@@ -23,6 +23,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
             return match[0]
         if not target.exists():
             raise FileNotFoundError(f"{page.file.src_path}: {match[1]}")
-        return f"]({host}{target.relative_to(ROOT)}{'#' + fragment if fragment else ''})"
+        raw = "?raw=true" if target.suffix == ".png" else ""
+        return f"]({host}{target.relative_to(ROOT)}{raw}{'#' + fragment if fragment else ''})"
 
     return re.sub(r"\]\(([^)\s]+)\)", to_host, markdown)

@@ -5,9 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh
 python=.venv/bin/python
-data=runs/data/mini_apps_easy
 model=$("$python" scripts/get_smollm2.py)
-if [ ! -f "$data/train.parquet" ]; then "$python" scripts/prepare_data.py mini-apps --level easy --output "$data"; fi
 platform=$(cut -d' ' -f1 .venv/.installed)
 if [ "$platform" != cpu ]; then platform=gpu; fi # with Megatron's packages too
 run_dir=runs/quickstart-$(date +%Y%m%d-%H%M%S)

@@ -10,6 +10,6 @@ checkpoints=$folder/run/checkpoints
 step=$(cat "$checkpoints/latest_checkpointed_iteration.txt")
 "$python" -m verl.model_merger merge --backend fsdp --local_dir "$checkpoints/global_step_$step/actor" --target_dir "$folder/model"
 for model in "$("$python" scripts/get_smollm2.py)" "$folder/model"; do
-    "$python" scripts/evaluate.py --benchmark rows --data runs/data/mini_apps_easy/val.parquet --model "$model" \
+    "$python" scripts/evaluate.py --benchmark rows --data recipe/quickstart/val.parquet --model "$model" \
         --output "$folder/$(basename "$model").json"
 done

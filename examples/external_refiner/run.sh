@@ -4,9 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bash scripts/setup.sh
-python=.venv/bin/python data=runs/examples/data/mini_apps
+python=.venv/bin/python
 model=$("$python" scripts/get_smollm2.py)
-"$python" scripts/prepare_data.py mini-apps --level easy --output "$data" >/dev/null
 if [ -z "${REFINER_URL:-}" ]; then
     # In place of another machine, where it is: VLLM_API_KEY=... vllm serve MODEL --generation-config vllm
     log=$(mktemp) port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -25,7 +24,6 @@ fi
 key=null
 [ -z "${REFINER_KEY:-}" ] || key=REFINER_KEY
 "$python" -m recipe.online_refiner.main experiment=quickstart "actor_rollout_ref.model.path=$model" \
-    "data.train_files=$data/train.parquet" "data.val_files=$data/val.parquet" measure.num_kl_rollouts=0 \
-    refiner.placement=external "refiner.url=$REFINER_URL" refiner.api_key_env=$key \
+    measure.num_kl_rollouts=0 refiner.placement=external "refiner.url=$REFINER_URL" refiner.api_key_env=$key \
     trainer.total_training_steps=2 trainer.save_freq=-1 run_dir=runs/examples/external_refiner \
     trainer.resume_mode=disable "$@"

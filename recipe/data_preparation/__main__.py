@@ -1,6 +1,5 @@
 r"""Write training data in verl's schema: `python scripts/prepare_data.py SOURCE [options] --output DIR`.
 
-    mini-apps                      small problems generated here
     apps codeparrot/apps           a hub id, a file of such records, or a folder of APPS's own folders
     dialogue OpenRLHF/prompt-collection-v0.1   prompts without answers: a hub id or a file
     gsm8k openai/gsm8k             problems with a final answer: also a file, a clone, or --generated N
@@ -27,19 +26,9 @@ from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, question_in
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row, word_problems
-from recipe.data_preparation.rows import (
-    QUESTION,
-    Row,
-    Screen,
-    apps_row,
-    dialogue_row,
-    mini_apps_row,
-    solutions_of,
-)
+from recipe.data_preparation.rows import QUESTION, Row, Screen, apps_row, dialogue_row, solutions_of
 from recipe.data_preparation.sources import READERS, read_records
 from recipe.data_preparation.writer import convert
-from recipe.mini_apps.family import LEVELS
-from recipe.mini_apps.generator import PROBLEMS_PER_FAMILY, generate
 from reward.judge.math_marks import find_marked
 
 Lines = Callable[[Record, Row], Iterable[dict[str, Any]]]
@@ -94,11 +83,6 @@ def options() -> argparse.ArgumentParser:
         one.set_defaults(read=read)
         return one
 
-    one = add("mini-apps", "small problems generated here, without a download", read_mini_apps)
-    one.set_defaults(name=None, val_fraction=0.0, benchmarks=[])
-    one.add_argument("--level", choices=(*LEVELS, "all"), default="all", help="difficulty (default: all)")
-    one.add_argument("--seed", type=int, default=0, help="the same seed writes the same problems")
-    one.add_argument("--problems-per-family", type=int, default=PROBLEMS_PER_FAMILY, help="size of the data")
     files = ", ".join(name.lstrip(".") for name in READERS)
     for name, (summary, data_source, build, others) in READ.items():
         one = add(name, summary, functools.partial(read, data_source, build, others), rows, source)
@@ -138,14 +122,6 @@ def _questions(source: str) -> Iterator[str]:
             yield question_in(own if isinstance(own, dict) and own.get("question") else record, *BENCHMARK)
         except Dropped as dropped:
             raise ValueError(f"--benchmarks {source}: {dropped}") from dropped
-
-
-def read_mini_apps(arguments: argparse.Namespace) -> Conversion:
-    """Generate mini APPS; ValueError if more problems are wanted than a family has."""
-    level = None if arguments.level == "all" else arguments.level
-    problems = generate(level, seed=arguments.seed, problems_per_family=arguments.problems_per_family)
-    own: dict[str, Lines] = {"problems.jsonl": lambda record, _: [record], "solutions.jsonl": _solution_lines}
-    return "mini_apps", iter(problems), mini_apps_row, own
 
 
 def read_gsm8k(arguments: argparse.Namespace) -> Conversion:

@@ -64,21 +64,6 @@ def apps_row(record: Record, index: int, name: str) -> Row:
     }
 
 
-def mini_apps_row(record: Record, index: int, name: str) -> Row:
-    """Build a row from a problem of ``recipe.mini_apps``, whose question says all, in the split of its family."""
-    problem_id = record["problem_id"]
-    (solution,) = json.loads(record["solutions"])
-    ground_truth = json.dumps({**json.loads(record["input_output"]), "problem_id": problem_id})
-    own = {key: record[key] for key in ("family", "difficulty", "split")}
-    return {
-        "data_source": name,
-        "prompt": [{"role": "user", "content": record["question"]}],
-        "ability": "code",
-        "reward_model": {"style": "rule", "ground_truth": ground_truth},
-        "extra_info": {"problem_id": problem_id, **own, "solution": solution, "index": index},
-    }
-
-
 def _examples(question: str, problem: Problem) -> list[int]:
     """Return the tests that a question shows: standard input and output stand in it, as whole lines."""
 

@@ -104,8 +104,7 @@ def convert(
         name: ``data_source`` of the rows.
         screen: What drops duplicates and overlaps.
         output: Folder; gets train.parquet, val.parquet, card.md and the extra files.
-        val_fraction: Share of rows for val.parquet, chosen by a hash of the prompt: the same in every run. A row whose
-            ``extra_info`` has a split goes there.
+        val_fraction: Share of rows for val.parquet, chosen by a hash of the prompt: the same in every run.
         extra: JSON lines files by name, and what a kept record writes to them.
 
     Raises:
@@ -132,7 +131,7 @@ def convert(
                 row["extra_info"]["problem_id"] = own = f"{own}/{index}"
             ids.add(own)
             place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
-            split = row["extra_info"].get("split") or ("val" if place < val_fraction else "train")
+            split = "val" if place < val_fraction else "train"
             files[split](row)
             card.kept[split] += 1
             for stream, lines in others.values():

@@ -12,4 +12,7 @@ __version__ = "0.4.0"
 if _verl := importlib.util.find_spec("verl"):
     os.environ["VERL_CONFIG"] = str(Path(str(_verl.origin)).parent / "trainer" / "config")
 
+# For config/experiment/quickstart.yaml, whose rows are a part of this package.
+os.environ["QUICKSTART_DATA"] = str(Path(__file__).parents[1] / "quickstart")
+
 refuse_hidden(__name__, "refiner_worker")

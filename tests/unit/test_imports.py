@@ -10,7 +10,8 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 ALONE = {
-    **{"reward": "reward", "refiner_worker": "refiner_worker", "recipe/mini_apps": "recipe.mini_apps"},
+    "reward": "reward",
+    "refiner_worker": "refiner_worker",
     "recipe/sizing": "refiner_worker",  # which knows engines
     "recipe/cpu_platform": "recipe.preload",
     "recipe/preload": "recipe.cpu_platform",
@@ -25,7 +26,8 @@ def modules(folder: str) -> dict[str, Path]:
     return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
 
 
-OURS = {**modules("recipe"), **modules("refiner_worker"), **modules("reward")}
+PRODUCT = {**modules("recipe"), **modules("refiner_worker"), **modules("reward")}
+OURS = {**PRODUCT, **modules("experiments")}
 
 
 def imported(path: Path, *, at_import: bool) -> set[str]:
@@ -45,6 +47,12 @@ def imported(path: Path, *, at_import: bool) -> set[str]:
 def test_modules_import_each_other_in_no_circle() -> None:
     graph = {name: imported(path, at_import=True) - {name} for name, path in OURS.items()}
     assert len(list(TopologicalSorter(graph).static_order())) == len(OURS)
+
+
+def test_the_product_needs_no_experiment() -> None:
+    scripts = {file.name: file for file in (REPOSITORY / "scripts").glob("*.py")}
+    for name, path in {**PRODUCT, **scripts}.items():
+        assert imported(path, at_import=False) <= PRODUCT.keys(), name
 
 
 @pytest.mark.parametrize("part", ALONE)

@@ -205,11 +205,9 @@ def test_flash_attention_is_installed_where_it_is_asked_for(tmp_path: Path) -> N
 @pytest.mark.parametrize(("installed", "platform"), [("cpu", "cpu"), ("gpu", "gpu"), ("megatron", "gpu")])
 def test_the_quickstart_trains_on_what_is_installed(tmp_path: Path, installed: str, platform: str) -> None:
     scripts = tmp_path / "scripts"
-    for folder in (scripts, tmp_path / "runs" / "data" / "mini_apps_easy"):
-        folder.mkdir(parents=True)
+    scripts.mkdir()
     (scripts / "quickstart.sh").write_text((REPOSITORY / "scripts" / "quickstart.sh").read_text())
     (scripts / "setup.sh").write_text("")
-    (tmp_path / "runs" / "data" / "mini_apps_easy" / "train.parquet").touch()
     write_program(tmp_path / ".venv" / "bin" / "python", 'echo "$@"')
     (tmp_path / ".venv" / ".installed").write_text(f"{installed} 0123 {tmp_path}\n")
     command = ["bash", "scripts/quickstart.sh", "trainer.total_training_steps=20"]

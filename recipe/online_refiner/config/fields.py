@@ -225,7 +225,7 @@ GONE = {
     "constraint.margin": "a refinement is accepted if its reward is higher (Eq. 6); leave it out",
     "constraint.token_weights": "each mode has its own weights; choose constraint.mode",
     "constraint.kept_weight": "each mode has its own weights; choose constraint.mode",
-    "sizing.constants": "seconds are measured (scripts/bench_overhead.py), not predicted; leave it out",
+    "sizing.constants": "seconds are measured (experiments/bench_overhead.py), not predicted; leave it out",
     "constraint.pair_weights": "all accepted pairs weigh the same; leave it out",
 }
 """Keys of earlier releases, and what to do instead."""

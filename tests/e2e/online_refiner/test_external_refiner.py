@@ -1,7 +1,5 @@
 """A refiner by URL in whole jobs: one whose server dies and is back, and real ones against a real server of vLLM."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,6 @@ from played_server import Reply, Server, chat
 
 from recipe.runs.files import read_rows
 
-REPOSITORY = Path(__file__).parents[3]
 KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"
 NUM_ROLLOUTS, NUM_STEPS = 16, 6
 DIES_AT, IS_BACK_BEHIND = 2, 3
@@ -74,15 +71,6 @@ def test_a_server_dies_and_is_back(train_letters: Callable, own_ray: dict[str, s
     assert KEY not in trained.output and files_with_the_key(tmp_path, Path(own_ray["RAY_TMPDIR"])) == []
 
 
-@pytest.fixture(scope="module")
-def easy_apps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the quickstart's data, and return the folder."""
-    folder = tmp_path_factory.mktemp("apps")
-    command = [sys.executable, "-m", "recipe.data_preparation", "mini-apps", "--level", "easy", "--output", str(folder)]
-    subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY)
-    return folder
-
-
 ROLLOUT = "actor_rollout_ref.rollout"
 TRAINERS: dict[str, list[str]] = {
     "sync": ["trainer.total_training_steps=2"],
@@ -105,7 +93,6 @@ TRAINERS: dict[str, list[str]] = {
 def test_the_quickstart_with_a_server_of_vllms(
     start_marked: Callable,
     serve_chats: Callable[[Path, str], str],
-    easy_apps: Path,
     smollm2: Path,
     own_ray: dict[str, str],
     tmp_path: Path,
@@ -116,7 +103,6 @@ def test_the_quickstart_with_a_server_of_vllms(
     job = start_marked(
         [
             *("-m", "recipe.online_refiner.main", "experiment=quickstart", f"actor_rollout_ref.model.path={smollm2}"),
-            *(f"data.{name}_files={easy_apps}/{name}.parquet" for name in ("train", "val")),
             *("refiner.placement=external", f"refiner.url={serve_chats(smollm2, KEY)}", "refiner.api_key_env=OWN_KEY"),
             *(f"run_dir={run_dir}", f"constraint.mode={mode}", "console=log", *TRAINERS[trainer]),
             *("trainer.save_freq=-1", "measure.num_kl_rollouts=0"),

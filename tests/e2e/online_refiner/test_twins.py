@@ -1,4 +1,4 @@
-"""Every preset's CPU twin passes all checks before Ray; `scripts/run_twins.sh` runs them."""
+"""Every preset's CPU twin passes all checks before Ray; `experiments/run_twins.sh` runs them."""
 
 import functools
 import subprocess
@@ -15,9 +15,8 @@ from recipe.online_refiner import config, main
 CONFIG = Path(str(config.__file__)).parent
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
 OFTEN = {"apps_dapo", "gsm8k_grpo"}
-TWINS = {"gsm8k_grpo": "math", "math_dapo": "math", "reasoning_gym": "puzzles", "lab_sums": "puzzles"}  # others: cpu
+TWINS = {"gsm8k_grpo": "math", "math_dapo": "math", "reasoning_gym": "puzzles"}  # others: cpu
 SOURCES = {
-    "cpu": ["mini-apps", "--level", "easy"],
     "math": ["gsm8k", "--generated", "50"],
     "puzzles": ["reasoning-gym", "--tasks", "chain_sum", "--number", "50"],
 }
@@ -51,12 +50,12 @@ def test_every_twin_passes_the_checks(preset: str, tiny_llama: Path, data_of: Ca
     twin = TWINS.get(preset, "cpu_megatron" if preset.endswith("_megatron") else "cpu")
     if twin == "puzzles":
         pytest.importorskip("reasoning_gym", reason="the optional package reasoning-gym is not installed")
-    problems = data_of(twin if twin in SOURCES else "cpu")
+    problems = [f"data.{name}_files={data_of(twin)}/{name}.parquet" for name in ("train", "val") if twin in SOURCES]
     config = composed(
         f"experiment={preset}",
         f"twin={twin}",
         *(f"{model}={tiny_llama}" for model in ("actor_rollout_ref.model.path", "reward.reward_model.model_path")),
-        *(f"data.{name}_files={problems}/{name}.parquet" for name in ("train", "val")),
+        *problems,
         "data.filter_overlong_prompts=false",  # the tiny model has a token for each letter
     )
     plan = main.prepare(config)

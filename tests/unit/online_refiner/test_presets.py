@@ -39,7 +39,7 @@ def flat(config: DictConfig) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("preset", "engine"),
-    [*((one, None) for one in PRESETS), ("apps_ppo", "model_engine=megatron"), ("lab", "platform=cpu_megatron")],
+    [*((one, None) for one in PRESETS), ("apps_ppo", "model_engine=megatron"), ("quickstart", "platform=cpu_megatron")],
 )
 def test_every_preset_composes(preset: str, engine: str | None) -> None:
     config = composed(f"experiment={preset}", *([engine] if engine else []))
@@ -47,7 +47,7 @@ def test_every_preset_composes(preset: str, engine: str | None) -> None:
     assert config.trainer.experiment_name == preset
     assert flat(config), "every interpolation resolves"
     is_on_megatron = engine or preset == "apps_dapo_megatron"
-    expected = "megatron" if is_on_megatron else "fsdp2" if preset in ("quickstart", "lab", "lab_sums") else "fsdp"
+    expected = "megatron" if is_on_megatron else "fsdp2" if preset == "quickstart" else "fsdp"
     assert config.actor_rollout_ref.actor.strategy == expected
 
 
@@ -102,7 +102,7 @@ def test_the_papers_baselines_have_a_static_kl(preset: str, coefficient: float) 
     }
 
 
-@pytest.mark.parametrize("preset", ["apps_dapo", "apps_ppo", "lab", "quickstart"])
+@pytest.mark.parametrize("preset", ["apps_dapo", "apps_ppo", "quickstart"])
 def test_a_control_changes_what_is_learned_and_where_it_is_written(preset: str) -> None:
     config = composed(f"experiment={preset}", "control=own_solved")
     loaded, alone, other = load(config), flat(composed(f"experiment={preset}")), flat(config)

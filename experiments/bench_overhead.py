@@ -1,0 +1,155 @@
+"""What refining costs: the same training without it, in the paper's way, and with each saving, one by one.
+
+    python -m experiments.bench_overhead [--steps 6] [--arms none paper ...] [--output runs/overhead] [OVERRIDE...]
+
+Every arm is a run of the main job that differs in a few keys; overrides (a model, data, `platform=gpu`) hold for all.
+Without `experiment=` it is the quickstart's task in groups of 8, as in the paper; `scripts/get_smollm2.py` has prepared
+its model. The learning rate is 0, so that every step of every arm samples from the same policy. The first step
+of an arm, in which engines warm up, is left out. Writes `overhead.md` (a table) and `overhead.json`; arms whose run is
+already complete in the output folder are not run again.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from recipe.runs.files import read_rows
+
+ALWAYS = (
+    "constraint.mode=penalty",
+    *("actor_rollout_ref.actor.optim.lr=0", "trainer.save_freq=-1", "trainer.val_before_train=false"),
+    *("trainer.test_freq=-1", "measure.num_kl_rollouts=0", "trainer.resume_mode=disable", "trainer.logger=[console]"),
+)
+TASK = (
+    *("experiment=quickstart", "console=log"),
+    *("data.train_batch_size=2", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
+)
+SKIP = "refiner.skip_reward_at_least=1.0"
+CAP = "refiner.max_refinements_per_group=1"
+DRAFT = "refiner.draft=ngram"
+LORA = (
+    *("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=16"),
+    "actor_rollout_ref.rollout.max_model_len=640",  # the rollout's servers read the refiner's prompt
+)
+ARMS = {
+    "none": ("without a refiner", ("constraint.mode=none",)),
+    "static_kl": (
+        "without a refiner, static KL in the loss",
+        ("constraint.mode=none", "actor_rollout_ref.actor.use_kl_loss=true"),
+    ),
+    "sft": ("sft, the default; solved responses are skipped", (SKIP, "constraint.mode=sft")),
+    "soft": ("the same with constraint.target=soft", (SKIP, "constraint.mode=sft", "constraint.target=soft")),
+    "paper": ("penalty, all responses, after the rollout", ("refiner.skip_reward_at_least=null",)),
+    "skip": ("+ solved responses are skipped", (SKIP,)),
+    "cap": ("+ the worst response of each group only", (SKIP, CAP)),
+    "in_place": ("accepted responses scored in place as well", (SKIP, "constraint.target=in_place")),
+    "failed": (
+        "failed responses scored in place given a solved sibling; nothing is decoded",
+        (SKIP, "constraint.target=in_place", "constraint.reward_gate=failed"),
+    ),
+    "draft": ("+ drafts by n-gram lookup", (SKIP, CAP, DRAFT)),
+    "dedicated": (
+        "+ a replica of its own, streaming",
+        (SKIP, CAP, DRAFT, "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
+    ),
+    "lora_none": ("LoRA policy, without a refiner", ("constraint.mode=none", *LORA)),
+    "shared": (
+        "LoRA policy, its rollout's server refines, streaming",
+        (SKIP, CAP, "refiner.placement=shared", *LORA),
+    ),
+}
+"""Name: what it is, and its overrides. Each saving (+) comes on top of the one above."""
+BASELINES = {"lora_none": "lora_none", "shared": "lora_none"}
+
+
+Cost = dict[str, float]
+"""One arm: medians over its steps in seconds (``exposed_s``: what refining adds, as the run itself measures it);
+``tokens_per_pair``: prompt and generated tokens of the refiner per accepted pair, over all steps, infinite if none was
+accepted; ``attempted``: share of the responses that were refined; ``draft_acceptance``."""
+
+
+def run_arm(name: str, folder: Path, num_steps: int, overrides: list[str]) -> list[dict[str, float]]:
+    """Run an arm, unless it has been, and return its metrics by step, without the first.
+
+    Raises:
+        RuntimeError: The run failed; names its log.
+    """
+    metrics = folder / name / "metrics.jsonl"
+    if not metrics.exists() or len(list(read_rows(metrics))) < num_steps:
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "recipe.online_refiner.main", *overrides, *ALWAYS, *ARMS[name][1]]
+        if name == "dedicated" and "platform=gpu" not in overrides:
+            command.append("ray_kwargs.ray_init.num_gpus=2")  # logical ones
+        command += [f"trainer.total_training_steps={num_steps}", f"run_dir={folder / name}"]
+        metrics.unlink(missing_ok=True)
+        with (folder / f"{name}.log").open("w") as log:
+            returncode = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
+        if returncode:
+            raise RuntimeError(f"{name}: the run failed, see {log.name}")
+    return list(read_rows(metrics))[1:]
+
+
+def summarise(steps: list[dict[str, float]]) -> Cost:
+    """Return what the steps of an arm cost."""
+    medians = {
+        **{"step_s": "timing_s/step", "rollout_s": "timing_s/gen", "exposed_s": "refiner/exposed_s"},
+        **{"hidden_s": "refiner/hidden_s", "draft_acceptance": "refiner/spec_accept_rate"},
+    }
+    totals = {key: sum(step[key] for step in steps) for key in steps[0] if key.startswith(("refiner/num_", "tokens/"))}
+    num_tokens, num_pairs = totals["tokens/refine_prompt"] + totals["tokens/refine"], totals["refiner/num_accepted"]
+    return {
+        **{name: statistics.median(step[key] for step in steps) for name, key in medians.items()},
+        "tokens_per_pair": num_tokens / num_pairs if num_pairs else float("inf"),
+        "attempted": totals["refiner/num_attempted"] / totals["refiner/num_rollouts"],
+    }
+
+
+def table(costs: dict[str, Cost]) -> str:
+    """The costs as a Markdown table: seconds, and ratios to the arms without a refiner and in the paper's way."""
+    columns = ["arm", "step, s", "to none", "rollout, s", "exposed, s", "to paper", "hidden, s"]
+    columns += ["refined", "tokens a pair", "drafts taken"]
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for name, cost in costs.items():
+        base = costs.get(BASELINES.get(name, "none"))
+        paper = costs.get("paper")
+        to_none = f"{cost['step_s'] / base['step_s']:.2f}" if base else ""
+        to_paper = f"{cost['exposed_s'] / paper['exposed_s']:.2f}" if paper and cost["exposed_s"] else ""
+        pair = "" if cost["tokens_per_pair"] in (0.0, float("inf")) else f"{cost['tokens_per_pair']:.0f}"
+        row = [ARMS[name][0], f"{cost['step_s']:.1f}", to_none, f"{cost['rollout_s']:.1f}", f"{cost['exposed_s']:.2f}"]
+        row += [to_paper, f"{cost['hidden_s']:.1f}", f"{cost['attempted']:.0%}", pair]
+        row.append(f"{cost['draft_acceptance']:.0%}")
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run the arms one after the other and write what they cost."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=6, help="of each arm; the first is left out")
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--output", type=Path, default=Path("runs/overhead"))
+    arguments, overrides = parser.parse_known_args()
+    if arguments.steps < 2:
+        parser.error("--steps: at least 2, as the first is left out")
+    if not any(override.startswith("experiment=") for override in overrides):
+        overrides = [*TASK, *overrides]
+    costs, num_failed = {}, 0
+    for name in arguments.arms:
+        try:
+            costs[name] = summarise(run_arm(name, arguments.output, arguments.steps, overrides))
+        except RuntimeError as error:
+            print(error, flush=True)
+            num_failed += 1
+            continue
+        print(table(costs).splitlines()[-1], flush=True)
+        (arguments.output / "overhead.json").write_text(json.dumps(costs, indent=1))
+        (arguments.output / "overhead.md").write_text(table(costs))
+    print(table(costs))
+    sys.exit(1 if num_failed else 0)
+
+
+if __name__ == "__main__":
+    main()

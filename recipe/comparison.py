@@ -1,0 +1,161 @@
+"""The same wrong answers refined in several ways: shares of what becomes of them, and differences between ways.
+
+The refiner is that of training (``recipe.online_refiner.refine``), on a vLLM engine in this process.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from recipe import bootstrap
+from recipe.online_refiner.config.fields import ConstraintConfig
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.refine import Refiner
+from refiner_worker.config import RefinerConfig
+from refiner_worker.parsing import decode
+from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.turn_end import TurnEnd
+
+Reward = Callable[..., Any]
+"""verl's reward function, async or not; its answer is a number, or ``score`` beside others."""
+COLUMNS = ("data_source", "reward_model", "extra_info")
+MAX_WAITING = 64
+"""Requests under way at a time."""
+OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
+    "improved": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) > old.reward,
+    "worsened": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) < old.reward,
+    "verbatim": lambda old, new: new.token_ids == old.turn_ids,
+    "truncated": lambda old, new: new.verdict is Verdict.TRUNCATED,
+}
+"""What became of a wrong answer; with others, such as another answer of the same reward, they are all."""
+
+
+class Engine:
+    """A model that answers token ids by token ids, as ``RefinerClient`` does."""
+
+    def __init__(self, model: str, max_model_len: int, seed: int) -> None:
+        """Load the model."""
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        dtype = "float32" if current_platform.is_cpu() else "auto"
+        self._llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype=dtype, enforce_eager=True, seed=seed)
+        )
+        self._slots = asyncio.Semaphore(MAX_WAITING)
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a place."""
+        async with self._slots:
+            yield
+
+    async def generate(
+        self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[int]:
+        """Return what the model writes."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(max_tokens=max_new_tokens, temperature=temperature, stop=stop)
+        ids: list[int] = []
+        async for output in self._llm.generate({"prompt_token_ids": prompt_ids}, sampling, uuid.uuid4().hex):
+            ids = list(output.outputs[0].token_ids)
+        return ids
+
+    def close(self) -> None:
+        """End the engine's process."""
+        self._llm.shutdown()
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """A model on a task."""
+
+    engine: Engine
+    tokenizer: Any
+    turn_end: TurnEnd
+    reward: Reward
+    max_response_tokens: int
+    max_model_len: int
+    failed: list[str] = field(default_factory=list)
+    """Answers whose reward function raised: what."""
+
+    async def answer(self, row: Mapping[str, Any], group: int, num_samples: int) -> list[Rollout]:
+        """Draw answers to a row of a data set in verl's schema, and reward them."""
+        messages = list(row["prompt"])
+        chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
+
+        async def one(sample: int) -> Rollout | None:
+            async with self.engine.slot():
+                ids = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
+            request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
+            rollout = Rollout(
+                key=f"{group}_{sample}_0",
+                messages=messages,
+                prompt_ids=prompt_ids,
+                response_ids=ids,
+                reward=0.0,
+                request=request,
+            )
+            try:
+                said = await self._reward(rollout, ids)
+            except Exception as error:  # a user's; training leaves such a rollout out as well
+                self.failed.append(f"{type(error).__name__}: {error}")
+                return None
+            words = said.get("feedback")
+            rollout.reward, rollout.feedback = float(said["score"]), "" if words is None else str(words)
+            return rollout
+
+        return [one for one in await asyncio.gather(*map(one, range(num_samples))) if one is not None]
+
+    async def refine(self, groups: Sequence[list[Rollout]], settings: Mapping[str, Any]) -> list[Refinement]:
+        """Refine the wrong answers of groups, with these keys of the block ``refiner``; in order."""
+        config = RefinerConfig(**{"model_path": "", **settings})
+        limits = config.limits(self.max_response_tokens)
+
+        async def score(rollout: Rollout, ids: list[int]) -> float:
+            return float((await self._reward(rollout, ids))["score"])
+
+        refiner = Refiner(
+            config=config,
+            constraint=ConstraintConfig(),
+            client=self.engine,  # type: ignore[arg-type]
+            prompt=RefinerPrompt(config.template_path(), self.tokenizer, {}, limits),
+            turn_end=self.turn_end,
+            score=score,
+            max_model_len=self.max_model_len,
+            max_response_tokens=self.max_response_tokens,
+        )
+        refined = [one for group in await asyncio.gather(*map(refiner.refine_group, groups)) for one in group]
+        return [one for one in refined if one.verdict is not Verdict.MAX_REWARD]
+
+    async def _reward(self, rollout: Rollout, ids: list[int]) -> dict[str, Any]:
+        columns = rollout.request
+        arguments = {
+            "data_source": columns["data_source"],
+            "solution_str": decode(self.tokenizer, ids),
+            "ground_truth": columns["reward_model"]["ground_truth"],
+            "extra_info": columns["extra_info"],
+        }
+        is_async = inspect.iscoroutinefunction(self.reward)
+        said = await (self.reward(**arguments) if is_async else asyncio.to_thread(self.reward, **arguments))
+        return said if isinstance(said, dict) else {"score": float(said)}
+
+
+def interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float, float]:
+    """Return a mean with its 95 % interval: bootstrap over problems, whose answers are alike.
+
+    Args:
+        values: One for each answer; of a pair of ways, the difference.
+        problems: Of the answers.
+    """
+    sums = [[values[problems == one].sum(), (problems == one).sum()] for one in np.unique(problems)]
+    return bootstrap.interval(lambda drawn: drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1), sums)
