@@ -12,6 +12,8 @@ import argparse
 import json
 import random
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from types import SimpleNamespace
@@ -33,7 +35,6 @@ from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
 from refiner_worker.client import RefinerClient
-from scripts.get_smollm2 import chat_model
 
 GROUP, CHUNK, NUM_PROMPT_TOKENS = 8, 64, 128
 WORDS = ("def", "return", "for", "while", "print", "input", "range", "len", "sorted", "total", "value", "else")
@@ -170,7 +171,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
-    model = chat_model()
+    model = subprocess.check_output([sys.executable, "scripts/get_smollm2.py"], text=True).strip()
     tokenizer = AutoTokenizer.from_pretrained(model)
     with tempfile.TemporaryDirectory() as folder:
         overrides = [

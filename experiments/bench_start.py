@@ -20,8 +20,6 @@ from pathlib import Path
 
 import psutil
 
-from scripts.get_smollm2 import chat_model
-
 ARMS: dict[str, tuple[str, ...]] = {"plain": ("preload=false",), "preloaded": ()}  # overrides of each kind of job
 PHASES = {  # what the log says at the end of each phase; the job's own end is one more
     "config checked": "All configuration checks passed",
@@ -83,7 +81,8 @@ def main() -> None:
     arguments, overrides = parser.parse_known_args()
     runs: dict[str, list[Times]] = {arm: [] for arm in ARMS}
     job = [sys.executable, "-m", "recipe.online_refiner.main", *JOB, f"platform={arguments.platform}"]
-    job += [f"actor_rollout_ref.model.path={chat_model()}", f"trainer.total_training_steps={arguments.steps}"]
+    model = subprocess.check_output([sys.executable, "scripts/get_smollm2.py"], text=True).strip()
+    job += [f"actor_rollout_ref.model.path={model}", f"trainer.total_training_steps={arguments.steps}"]
     with tempfile.TemporaryDirectory(prefix="bench-start-") as folder:
         for number in range(arguments.runs):
             for arm, own in ARMS.items():

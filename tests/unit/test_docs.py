@@ -8,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_module
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("examples/**/*.md"), *REPOSITORY.glob("experiments/**/*.md")])
+PAGES = sorted(page for place in ("*.md", "examples/**/*.md", "experiments/**/*.md") for page in REPOSITORY.glob(place))
 """Those that the docs site (``tests/e2e/test_docs_site.py``) does not have."""
 MAIN = "recipe.online_refiner.main"
 
