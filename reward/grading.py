@@ -66,13 +66,22 @@ def require(package: str, install: str) -> None:
         raise ValueError(f"grading these answers needs the package {package} on every node: pip install {install}")
 
 
-def row_check(problem_of: Callable[..., Graded]) -> Callable[..., None]:
-    """Return `validate_row(row, *, limits=None)` for one kind of problems: ValueError where it cannot be graded."""
+def row_check(
+    problem_of: Callable[..., Graded], wrong_with: Callable[[str], str | None] = lambda _: None
+) -> Callable[..., None]:
+    """Return `validate_row(row, *, limits=None)` for one kind of problems: ValueError where it cannot be graded.
+
+    Args:
+        problem_of: as `verl_function` takes it.
+        wrong_with: says why no answer can meet a ground truth, or None.
+    """
 
     def validate_row(row: Mapping[str, Any], *, limits: Mapping[str, Any] | None = None) -> None:
         Limits(**dict(limits or {}))
         where = f"of {row.get('data_source') or 'unnamed data source'}"
-        problem_of(row["reward_model"]["ground_truth"], problem_id=where)
+        problem = problem_of(row["reward_model"]["ground_truth"], problem_id=where)
+        if wrong := wrong_with(problem.ground_truth):
+            raise ValueError(f"problem {where}: no answer can be equal to the expected one: {wrong}")
 
     return validate_row
 

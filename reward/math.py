@@ -21,6 +21,7 @@ from reward.grading import Graded, require, row_check, verl_function
 from reward.judge import ask
 from reward.judge.math_answers import grade_math, grade_text, load
 from reward.judge.math_marks import find_marked
+from reward.labels import wrong_with
 from reward.limits import Limits
 
 
@@ -57,4 +58,4 @@ class MathProblem(Graded):
 
 
 compute_score = verl_function(MathProblem.from_answer)
-validate_row = row_check(MathProblem.from_answer)
+validate_row = row_check(MathProblem.from_answer, wrong_with)

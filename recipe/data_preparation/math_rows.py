@@ -17,6 +17,7 @@ from reward.judge import ask
 from reward.judge.math_answers import grade_math, load
 from reward.judge.math_marks import find_marked
 from reward.judge.math_text import as_text, clean
+from reward.labels import is_formula, wrong_with
 from reward.limits import Limits
 from reward.math import MathProblem
 from reward.puzzle import Puzzle
@@ -30,8 +31,6 @@ QUESTION = ("problem", "question", "prompt", "query")
 SOLUTION = ("solution", "generated_solution")
 ANSWER = ("answer", "final_answer", "expected_answer")
 """Columns of such data sets; of each line the first that holds something counts."""
-MAX_WORDS = 6
-"""Of an answer in words, or of each of several."""
 MAX_EXPONENT = 300
 MAX_GENERATED = 10_000
 _NAMES = ["Ada", "Ben", "Carla", "Deniz", "Emil", "Farah", "Goran", "Hana", "Ivo", "Jun"]
@@ -39,8 +38,7 @@ _THINGS = ["apples", "books", "coins", "eggs", "marbles", "pencils", "shells", "
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 _WITH_EXPONENT = re.compile(r"[-+]?\d+(?:\.\d+)?e[-+]?\d+", re.I)
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_PROSE = re.compile(r"[^\W\d_]{2,}\s+[^\W\d_]{2,}\s")
-_SIGN = re.compile(r"[^\w\s.,:;!?'\"\[\]{}()-]")  # what makes a text a formula
+_UNKNOWN = re.compile(r"(?<![a-zA-Z\\])[a-z]{3,}(?=\((?!s\)))")  # a function, which math-verify takes for a product
 
 
 def math_row(record: Record, index: int, name: str, *, answer_format: str = MATH_FORMAT) -> Row:
@@ -124,21 +122,21 @@ def _check_label(label: str, problem_id: str) -> None:
     _check_own_answer(problem, f"\\boxed{{{label}}}")
     if _NUMBER.fullmatch(label):
         return
+    if wrong := wrong_with(label):
+        raise Dropped("answer not gradable", wrong)
     text = as_text(clean(label))
-    if _SIGN.search(text) or not any(map(str.isalnum, text)):
-        if _PROSE.match(text):
-            raise Dropped("answer not gradable", f"{text[:80]}: it is a sentence, give the answer alone")
-        _check_own_answer(_Formula.from_answer(label, problem_id=problem_id), label)
+    if unknown := _UNKNOWN.search(text):
+        raise Dropped("answer not gradable", f"{text[:80]}: {unknown[0]} is no known function: give LaTeX")
+    if is_formula(text):
+        _check_own_answer(_Formula.from_answer(label, problem_id=problem_id), label, "it cannot be read: give LaTeX")
         return
-    numbers, parts = _NUMBER.findall(text), re.split(r",(?!\d{3})|\. ", text)
-    num_before = sum(len(_WORD.findall(_NUMBER.split(part, 1)[0])) for part in parts if _NUMBER.search(part))
-    if num_before > 1 or any(len(_WORD.findall(part)) > MAX_WORDS for part in parts):
-        raise Dropped("answer not gradable", f"{text[:80]}: it is a sentence, give the answer alone")
+    numbers = _NUMBER.findall(text)
     if len(numbers) == 1 and "," not in text.replace(numbers[0], ""):
         before, _, behind = text.partition(numbers[0])
         is_name = before[-1:].isalpha()  # CO2
         if (_WORD.search(before) and not is_name) or len(_WORD.findall(behind)) > 2 or set(text) & set("[]{}\"'"):
-            _check_own_answer(problem, f"\\boxed{{{numbers[0]}}}")
+            why = f"{text[:80]}: whoever answers {numbers[0]} gets 0: give the answer alone"
+            _check_own_answer(problem, f"\\boxed{{{numbers[0]}}}", why)
 
 
 def puzzle_row(record: Record, index: int, name: str, graded_by: str = "puzzle") -> Row:
@@ -214,9 +212,9 @@ def word_problems(number: int, seed: int) -> Iterator[Record]:
             yield {"question": question, "answer": f"{steps} = {answer}\n#### {answer}"}
 
 
-def _check_own_answer(problem: Graded, response: str) -> None:
+def _check_own_answer(problem: Graded, response: str, why: str = "") -> None:
     score = problem.score(response)
     if score.score is None:
         raise Dropped("answer not tried", score.detail)
     if score.outcome != "pass":
-        raise Dropped("answer not gradable", f"{score.outcome}: {score.detail}")
+        raise Dropped("answer not gradable", why or f"{score.outcome}: {score.detail}")

@@ -52,7 +52,7 @@ def load() -> None:
     grader.sympy_numeric_eq = lambda gold, found, *precision: (
         by_parts(gold, found, *precision) if isinstance(gold, MatrixBase) else is_same_number(gold, found)
     )
-    grader.sympy_symbolic_eq = lambda gold, found: not _is_number(gold) and by_formula(_exact(gold), _exact(found))
+    grader.sympy_symbolic_eq = lambda gold, found: not _is_number(gold) and by_formula(_rooted(gold), _rooted(found))
     for pair in _WARM_UP:
         grade_math(*pair)
     forbid_code("sympy.parsing")
@@ -139,6 +139,17 @@ def _exact(value: Any) -> Any:
     from sympy import Float, Rational
 
     return value.xreplace({part: Rational(str(part)) for part in value.atoms(Float)}).doit()
+
+
+def _rooted(value: Any) -> Any:
+    """Write `sqrt(a*b)` as `sqrt(a)*sqrt(b)`: who writes roots of letters means positive factors."""
+
+    def split(root: Any) -> Any:
+        factors = [factor.as_base_exp() for factor in root.base.together().as_ordered_factors()]
+        is_odd = all(power.is_odd for _, power in factors)
+        return math.prod(base ** (power * root.exp) for base, power in factors) if is_odd else root
+
+    return _exact(value).replace(lambda part: part.is_Pow and part.exp.is_Rational and not part.exp.is_Integer, split)
 
 
 def _gap(one: Any, other: Any) -> tuple[Any, Any]:

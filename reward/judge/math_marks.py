@@ -7,18 +7,20 @@ from reward.extract import without_end_marks
 MAX_ANSWER_CHARS = 2000
 _BRACE = re.compile(r"\\{1,2}(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)  # of a box, escaped, or any other
 _BARE_BOX = re.compile(r"\\(?:boxed|fbox) ?(-?\d(?:[\d.,]*\d)?)(?![\w\\^{/])")
-_HASHES = re.compile(r"(?P<margin>^[ \t*]*)?(?<!#)####(?!#)[ \t]*(?P<line>[^\n]*)", re.M)
+_HASHES = re.compile(r"(?P<margin>^[ \t*]*)?(?<!#)####(?!#)[ \t]*(?:\n\s*(?![#\s]))?(?P<line>[^\n]*)", re.M)
 _PREFIX = re.compile(r"[*_ \t]*(?:the |my )?(?:final )?answer(?:[*_ \t]+is\b|[*_ \t]*:)[*_ \t]*", re.I)
 _FORMULA = re.compile(r"[\d$\\]|^[*_ \t]*\(?[A-Za-z]\)?[*_. \t]*$")
 _PROSE = re.compile(r"[*_ \t]*(?:\(?[0-9A-Za-z]{1,3}[.)][*_ \t]+)?[A-Za-z]{2,}(?:[ \t:]|$)")
 _STATED = re.compile(
     r"^[ \t]*(?:#{1,6}[ \t]*\**|\*\*)(?:the |my )?(?:final )?answer[*_: \t]*\n\s*"
     r"(?=[*_]*(?:[\d\\$(\[{]|[+-](?!\s)|[A-Za-z]+[*_.]*[ \t]*$|[A-Za-z]\s*=))"
-    r"|\banswer(?:(?:[ \t](?:to|of|for)[ \t](?:[^\n.!?;]|\.(?=\d)){1,80}?)?[*_ \t]+is(?:\b|(?=n't))|[*_ \t]*:"
+    r"|\b(?:answer|(?:correct|right) (?:option|choice))"
+    r"(?:(?:[ \t](?:to|of|for)[ \t](?:[^\n.!?;]|\.(?=\d)){1,80}?)?[*_ \t]+is(?:\b|(?=n't))|[*_ \t]*:"
     r"|(?=\s+(?:\$|\\[(\[])))[\s:*]*",
     re.I | re.M,
 )
 _OPEN, _CLOSE = "<answer>", "</answer>"
+_BEGUN = re.compile(r"\s*[\d\\$(\[{+-]|\n?\w")
 _DISPLAY = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\$[^$\n]*\$|\\\([^\n]*?\\\)", re.DOTALL)
 _CLAUSE = re.compile(r"[.!?;]\s|,\s+(?=(?:so|thus|hence|therefore|then)\b)", re.I)  # ends after it
 _STATES = re.compile(r"[a-z\s,]*\b(?:is|are|equals|get|gets|gives|obtain)[\s:]*", re.I)
@@ -37,10 +39,10 @@ def find_answer(text: str) -> str | None:
     r"""The final answer in a response, or None.
 
     What the model thought first (up to `</think>`) is looked at only where nothing is found after it. The last mark
-    counts: a `\boxed{}`, what stands after `####` in its line, or between `<answer>` and `</answer>`. Without any it
-    is what the last "answer is", "answer to ... is", "answer:" or heading "Answer" says, up to the end of its sentence;
-    without that the only formula of a text that has no numbers beside it, or of one line whose last words state it
-    ("thus it is $4$."); or else the whole text, if that is one line.
+    counts: a `\boxed{}`, what follows `####` in its line or the next, or between `<answer>` and `</answer>`, which a
+    stop text may have cut. Without any it is what the last "answer is", "answer to ... is", "correct option is",
+    "answer:" or heading "Answer" says, up to its sentence's end; without that the only formula of a text that has no
+    numbers beside it, or of one line whose last words state it ("thus it is $4$."); or else the text of one line.
     """
     text = without_end_marks(text)
     begin = max((thoughts.end() for thoughts in _END_OF_THOUGHTS.finditer(text)), default=0)
@@ -48,7 +50,8 @@ def find_answer(text: str) -> str | None:
 
 
 def _find(text: str) -> str | None:
-    end = text.rfind(_CLOSE)
+    begin, end = text.rfind(_OPEN), text.rfind(_CLOSE)
+    end = len(text) if begin > end and _BEGUN.match(text, begin + len(_OPEN)) else end  # a stop text took its end
     begin = text.rfind(_OPEN, 0, max(end, 0))
     if begin >= 0 and find_marked(text[end:]) is None and not _STATED.search(text, end + len(_CLOSE)):
         found = _find_unquoted(text[begin + len(_OPEN) : end])

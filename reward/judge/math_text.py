@@ -22,9 +22,17 @@ def _with_period(repeating: re.Match[str]) -> str:
 
 
 _SIGNS = str.maketrans({
-    "\u2212": "-", "\u00b2": "^2", "\u00b3": "^3", "\u00b1": r"\pm ", "\u221e": r"\infty ", "\u00b7": r"\cdot ",
+    "\u2212": "-", "\u00b1": r"\pm ", "\u221e": r"\infty ", "\u00b7": r"\cdot ", "\u2032": "'", "\u2033": "''",
     "\u2264": r"\le ", "\u2265": r"\ge ", "\u00b0": r"^\circ ", "\u2103": r"^\circ C", "\u2109": r"^\circ F",
+    "\u222a": r"\cup ", "\u2229": r"\cap ", "\u2208": r"\in ", "\u2209": r"\notin ", "\u2216": r"\setminus ",
+    "\u2282": r"\subset ", "\u2286": r"\subseteq ", "\u221b": "cbrt", "\u230a": r"\lfloor ", "\u230b": r"\rfloor ",
+    "\u2308": r"\lceil ", "\u2309": r"\rceil ", "\u2260": r"\ne ", "\u2102": r"\mathbb{C}", "\u2115": r"\mathbb{N}",
+    "\u211a": r"\mathbb{Q}", "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}",
 })  # fmt: skip
+_IN_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_FUNCTION = r"(?:arc)?(?:sin|cos|tan|cot)h?|ln|log|exp|(?:arc)?(?:sec|csc)h?(?=[(^]| ?x)"  # 5 sec is a time
+_FUNCTION += r"|(?:min|max)(?=\()|(?:gcd|lcm)(?=\([\d, ]+\))"
+_ARGUMENT = r"(?= ?(?:[\d(|^_{]|\\[a-zA-Z({|]|[\u03b1-\u03c9])|x(?![a-zA-Z])| [a-zA-Z](?![a-zA-Z]))"
 _UNIT = r"(?:of|in|[cmk]m|[mk]g|lbs?|oz|ft|yd|mi|hrs?|mph|kmh|kph|ml|sq|[ap]m|usd|eur|gbp|jpy|inr|deg"
 _UNIT += r"|(?=[a-z]{3})[a-z]+?[aeiou][a-z]*|[aeiou][a-z]{2,}s)"  # no product of variables such as `abc` and `xyz`
 _UNITS = rf"{_UNIT}(?:/(?:{_UNIT}|[hs]))*"
@@ -36,7 +44,19 @@ NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^\s*\*\*|\*\*\s*$|\*\*(?=\s)|(?<=\s)\*\*", " "),  # marks of bold that are left
     (r"\\(?:boldsymbol|bm|underline|displaystyle)(?![a-zA-Z])", " "),
     (r"(?:\bUS)?\\?\$|(?<!\\)\\[()\[\]]|`|\\(?:boxed|fbox)(?![a-zA-Z])", " "),  # marks of mathematics
-    (r"(?:\u221a|(?<![a-zA-Z\\])sqrt(?=\())(\d+(?:\.\d+)?|[a-zA-Z]|\([^()]*\))(?![\w^.])", r"\\sqrt{\1}"),
+    ("[\uff01-\uff5e\U0001d400-\U0001d7ff]", lambda letter: normalize("NFKC", letter[0])),
+    ("([\u00b2\u00b3\u00b9\u2070\u2071\u2074-\u207f]+)|[\u2080-\u209c]+",
+     lambda x: f"{'^' if x[1] else '_'}{{{normalize('NFKC', x[0])}}}".replace("\u2212", "-")),
+    *((r"(?:\u221a|(?<![a-zA-Z])sqrt ?(?=[\d(])|\\sqrt ?(?=\())"
+       rf"((?:\d+(?:\.\d+)?|[a-zA-Z])(?![\w^.])|{_IN_BRACKETS})", r"\\sqrt{\1}"),) * 3,  # one within another
+    (rf"(?<![a-zA-Z\\])cbrt ?(\d+|[a-zA-Z](?!\w)|{_IN_BRACKETS})", r"\\sqrt[3]{\1}"),
+    (rf"\\sqrt ?(\[\w+\]) ?(\d(?!\d)|[a-zA-Z](?!\w)|{_IN_BRACKETS})", r"\\sqrt\1{\2}"),
+    (r"(?<![a-zA-Z\\])log(2|10)(?=\()", r"\\log_{\1}"),
+    (rf"\\(?:operatorname\*?|mathrm|text|textrm) ?\{{ ?({_FUNCTION}) ?\}}{_ARGUMENT}", r"\1"),
+    (rf"(?<![a-zA-Z\\])([b-zB-Z]?)({_FUNCTION}){_ARGUMENT}", r"\1\\\2 "),
+    (r"\\(ln|log) *(\w+) *(?=/ *\\\1)", r"\\\1(\2)"),  # ln 3 / ln 2
+    (rf"(?<![a-zA-Z\\])abs({_IN_BRACKETS})", r"|\1|"),
+    (r" (?=\\(?:cup|cap|in|notin|setminus|subset(?:eq)?)(?![a-zA-Z]))", ""),
     (r"(?<![\d}])" + _TEXT.pattern.replace("[^{}]*", r"\s*-?\d[\d.,]*\s*"), r"\1"),  # \text{5}
     (r"(?<=\d)(?:\\[,;:! ]|\{,\}|,\\!)(?=\d{3}(?!\d))", ""),  # 10\,000
     (r"[\s~]+", " "),
@@ -44,7 +64,8 @@ NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\+ ?/ ?-", r"\\pm "),
     (r"\\degree(?![a-z])", r"^\\circ "),
     (r"\\varnothing|\u2205", r"\\emptyset"),
-    (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
+    (r"(?<![a-zA-Z\\])(pi|theta)(?![a-zA-Z])", r"\\\1 "),
+    (r"\\mathbb ?([CNQRZ])(?![a-zA-Z])", r"\\mathbb{\1}"),
     (r"(\\(?:text|textrm|mathrm|mbox) ?\{[^{}^]*[a-zA-Z]) ?\^ ?(?:\{([23])\}|([23])) ?\}", r"\1}^\2\3"),  # \text{cm^2}
     ("[\u00bc-\u00be\u2153-\u215e]", lambda x: r"\frac{{{}}}{{{}}}".format(*normalize("NFKC", x[0]).split("\u2044"))),
     ("(?:\\d[\u0304-\u0307])+", lambda x: r"\overline{{{}}}".format("".join(filter(str.isdigit, x[0])))),
@@ -82,12 +103,14 @@ _CASELESS = re.compile(
 )
 _OPTION = re.compile(r"\(?[A-Z]\)?|\([a-z]\)")
 _CHOICE = re.compile(
-    r"(?i:(?:answer|choice|option)\b:? ?)?\(?([A-Za-z])(?:\)[:.]?| ?[:.\u2013\u2014]|$)(?!.*[ ,;]\(?[A-Z][):])"
+    r"(?i:(?:answer|choice|option)\b:? ?)?\(?([A-Za-z])(?:\)[:.]?| ?[:.\u2013\u2014]|$"
+    r"|(?<=[A-H])(?: |\\ ?|\\q?quad ?)(?=\d\S*$))(?!.*[ ,;]\(?[A-Z][):])"  # C 12
 )
 """An option by its letter, also where it is written out after it, and no second one."""
 _WRITTEN = re.compile(r"\d+(?:-\d+)+|\d+(?:/\d+){2,}|\d+(?: \d+)+|0[xX][0-9a-fA-F]+|0\d?:\d\d|\d{1,2}:0\d")
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)")
-_JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:]|\band\b")
+_JOINTS = re.compile(r"\\[,;:! ]|[\s,.;:\u3001\u548c&]|\band\b")
+_AROUND_OPTIONS = re.compile(rf"{_JOINTS.pattern}|\\?[{{}}]|[()\[\]]|(?i:\b(?:option|choice|answer)s?\b)")
 _CHANGING = r"""
     hundred\w* thousand\w* million\w* billion\w* trillion\w* dozen\w* lakhs? crores? gross grand mil bn mn kilo mega
     giga tens percent\w* half halves thirds? (?:four|fif|six|seven|eigh|nin|ten|eleven|twelf)ths? squared cubed
@@ -151,8 +174,10 @@ def is_same_text(found: str, expected: str) -> bool:
         return said == letter or (is_caseless and said.upper() == letter.upper())
     if _TEXT.fullmatch(expected) and expected.startswith(r"\text"):
         return texts[0].casefold() == texts[1].casefold()
-    if re.fullmatch("[A-H]{2,8}", texts[1]):  # several options
-        return _JOINTS.sub("", texts[0]) == texts[1]
+    options = _JOINTS.sub("", re.sub(r"\(([A-H])\)", r"\1", texts[1]))
+    if re.fullmatch("[A-H]{2,8}", options):  # several, without an order, unless it is a run of another than theirs
+        in_order = sorted if options != texts[1] or options == "".join(sorted(options)) else list
+        return in_order(_AROUND_OPTIONS.sub("", texts[0])) == in_order(options)
     folded = [_CASELESS.sub(lambda word: word.group().casefold(), text) for text in texts]
     return folded[0] == folded[1]
 

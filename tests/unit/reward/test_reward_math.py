@@ -80,6 +80,18 @@ def points(answer: object, response: str) -> float | None:
         ("<think>\nSo \\boxed{72}\n</think>\nWe did it.\nDone.", "72"),
         ("<think>\nSo \\boxed{72}\n</think>\n", "72"),
         ("#### 72<|im_end|>", "72"),
+        ("Six and six.\n####\n12", "12"),
+        ("Six and six.\n####\n\n$12\n", "$12"),
+        ("####\n#### 5", "5"),
+        ("####\nSo 12 apples\nremain.", None),
+        ("<think>a</think>\n<answer>12", "12"),
+        ("<think>a</think>\n<answer>\n12\n", "12"),
+        ("So it is <answer>12", "12"),
+        ("<answer>1</answer>\n<answer>12", "12"),
+        ("\\boxed{72} (in <answer>, as asked)", "72"),
+        ("<answer>72</answer> as <answer>", "72"),
+        ("Put it in <answer> tags.\nSo \\boxed{72}", "72"),
+        ("The correct option is (D).", "(D)"),
         ("a\nb", None),
         ("", None),
     ],
@@ -167,7 +179,7 @@ def test_answer_is_found(text: str, answer: str | None) -> None:
         ("a", ["a"], ["12=b"]),
         ("10^{22}", ["10^{22}=10000000000000000000000"], ["10^{22}=10000000000000001000000"]),
         (r"\{1,2\}", [r"S=\{1,2\}", r"\{2,1\}=S"], [r"\{1,3\}=S"]),
-        ("ABD", ["A, B, D", "A, B and D"], ["A, B", "B, A, D"]),
+        ("ABD", ["A, B, D", "A, B and D", "B, A, D"], ["A, B", "A, B, C"]),
     ],
 )  # fmt: skip
 def test_comparison(answer: object, right: list[str], wrong: list[str]) -> None:
@@ -237,6 +249,11 @@ def test_rows_are_checked_before_training() -> None:
     validate_row({"data_source": "d", "reward_model": {"ground_truth": "72"}}, limits={"test_s": 1.0})
     with pytest.raises(ValueError, match="problem of d: the expected answer is ' '"):
         validate_row({"data_source": "d", "reward_model": {"ground_truth": " "}})
+    for label in ("Answer: 4", "The sum of both is 4", "answer is x+1", '["4"]'):
+        with pytest.raises(ValueError, match="problem of d: no answer can be equal to the expected one: .*, give "):
+            validate_row({"data_source": "d", "reward_model": {"ground_truth": label}})
+    for label in (4, "2 hours 30 minutes", "June 20", r"x \text{ is odd}", r"So it is $\boxed{4}$.", "So 4.\n#### 4"):
+        validate_row({"data_source": "d", "reward_model": {"ground_truth": label}})
     with pytest.raises(ValueError, match="test_s"):
         validate_row({"data_source": "d", "reward_model": {"ground_truth": "72"}}, limits={"test_s": 0})
 

@@ -185,6 +185,69 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         ("5\n6", ["5 6"], ["11", "30"]),
         ("0x1F", ["0x1F"], ["0", "0x2F"]),
     ],
+    "functions by their names": [
+        (r"\ln 3", ["ln3", "ln(3)", "ln 3", r"\text{ln }3", r"\operatorname{ln}(3)"], [
+            "ln 2", "ln(-3)", "ln 33", "e^3", r"\log 3", "3n"]),
+        ("ln(2)", [r"\ln 2"], [r"\ln 3"]),
+        (r"2\ln 2 - 1", ["2ln(2)-1", "2*ln(2) - 1", "ln 4 - 1"], ["2ln(2)+1", "ln(2)-1", "2ln(3)-1"]),
+        (r"\frac{\ln 3}{\ln 2}", ["ln(3)/ln(2)", "ln 3/ln 2", r"\log_2 3", "log2(3)"], [
+            "ln(2)/ln(3)", "ln(3/2)", "log_3(2)"]),
+        (r"\log_2 5", ["log_2(5)", "log_2 5", "log_{2}(5)", "log\u2082(5)", "log2(5)"], [
+            "log_5(2)", "log_2(6)", "log_3(5)", "log(5)"]),
+        (r"\log 5", ["log(5)", "log10(5)", r"\log_{10} 5"], ["log 6", "log_2 5", "ln(5)"]),
+        ("sin(x)", [r"\sin x", r"\sin(x)", "sin x", "sinx"], ["sin(y)", "cos(x)", "sin(2x)"]),
+        (r"\sin^2 x", ["sin^2(x)", "sin\u00b2 x", "(sin x)^2", "1-cos^2(x)"], ["sin(x^2)", "sin^3(x)", "cos^2(x)"]),
+        (r"\tan\theta", ["tan(\u03b8)", "tan(theta)", r"sin(\theta)/cos(\theta)"], ["cot(\u03b8)", "tan(\u03c6)"]),
+        (r"\arcsin\frac{1}{3}", ["arcsin(1/3)", r"\operatorname{arcsin}(1/3)", "sin\u207b\u00b9(1/3)"], [
+            "arccos(1/3)", "arcsin(3)", "1/sin(1/3)"]),
+        ("e^2", ["exp(2)", r"\exp(2)", "e\u00b2"], ["exp(3)", "exp(-2)", "2e"]),
+        (r"x\ln x - x + C", ["xln(x) - x + C", "xlnx - x + c"], ["xln(x) + x + C", "ln(x) - x + C"]),
+        (r"\ln|x|+C", ["ln |x| + C", "ln(abs(x)) + C"], ["-ln|x|+C", "ln|x|", "ln(x)+C"]),
+        (r"\max(a,b)", ["max(b, a)"], ["min(a,b)", "max(a,c)"]),
+        ("8", ["log_2(256) = 8"], ["log_2(256)", "log2(256)", "exp(ln(8))", "gcd(8,16)", "max(8,3)", "abs(-8)"]),
+        ("5", ["5 min", "5 sec", r"5\,\text{min}"], ["5 min 30 sec", "5 log 2"]),
+        ("cost", ["Cost"], ["cos t"]),
+        ("tank", ["tank"], ["tan k"]),
+    ],
+    "roots": [
+        (r"\frac{1}{\sqrt{n}}", [r"\sqrt{1/n}", "n^(-1/2)", r"\frac{\sqrt n}{n}"], [
+            r"\sqrt{n}", r"\frac1n", "n^{-1/3}", r"-\sqrt{1/n}", r"\sqrt{1/m}"]),
+        (r"\sqrt{\frac{1}{k}}", ["k^{-1/2}", r"\frac{1}{\sqrt k}"], ["k^{1/2}"]),
+        (r"\sqrt{ab}", [r"\sqrt{a}\sqrt{b}", "\u221a(ab)"], [r"\sqrt{a+b}", r"\sqrt a+\sqrt b", r"\sqrt{a/b}"]),
+        (r"2\pi\sqrt{\frac{L}{g}}", ["2*pi*sqrt(L/g)", r"2\pi\frac{\sqrt L}{\sqrt g}"], [r"2\pi\sqrt{\frac{g}{L}}"]),
+        (r"\sqrt{\frac{2}{n+1}}", [r"\frac{\sqrt2}{\sqrt{n+1}}"], [r"\sqrt{\frac{2}{n-1}}"]),
+        (r"|x|\sqrt{x^2+1}", [r"\sqrt{x^2}\sqrt{x^2+1}"], [r"x\sqrt{x^2+1}"]),
+        (r"\sqrt{|x|}", [r"|x|^{1/2}"], [r"\sqrt{x}"]),
+        (r"4\sqrt{2}", [r"4\sqrt(2)", "4sqrt2", "4\u221a2"], [r"4\sqrt(3)", r"2\sqrt(4)", "4\u221a22"]),
+        (r"\sqrt[3]{12}", [r"\sqrt[3](12)", "\u221b12", "cbrt(12)"], ["\u221b21", "\u221b1", r"\sqrt{12}"]),
+        (r"\sqrt[3]{2}", [r"\sqrt[3]2"], [r"\sqrt[3]3", r"\sqrt[4]2"]),
+        (r"\sqrt{2+\sqrt{3}}", ["sqrt(2+sqrt(3))", "\u221a(2+\u221a3)"], ["sqrt(2)+sqrt(3)", "sqrt(3+sqrt(2))"]),
+    ],
+    "signs of Unicode": [
+        ("x^4", ["x\u2074", "\U0001d465^4"], ["x\u00b3", "x\u2075", "x\u2084"]),
+        ("10^{-6}", ["10\u207b\u2076"], ["10\u2076", "10\u207b\u2075"]),
+        ("x^{10}", ["x\u00b9\u2070"], ["x\u00b9\u00b9"]),
+        ("x_1+x_2", ["x\u2081+x\u2082"], ["x\u2081+x\u2083", "x\u2081x\u2082"]),
+        (r"\log_3 7", ["log\u20837"], ["log\u20833", "log\u20823"]),
+        ("2^n", ["2\u207f"], ["2n"]),
+        (r"A\cup B", ["A\u222aB", "A \u222a B"], ["A\u2229B", "A\u222aC"]),
+        (r"(-\infty,2)\cup(3,\infty)", ["(\u2212\u221e,2)\u222a(3,\u221e)"], ["(\u2212\u221e,2]\u222a(3,\u221e)"]),
+        (r"x\in\mathbb{R}", ["x\u2208\u211d", r"x \in \mathbb R"], ["x\u2208\u2124", "x\u2209\u211d", "y\u2208\u211d"]),
+        (r"\lfloor x\rfloor", ["\u230ax\u230b"], ["\u2308x\u2309", "x"]),
+        ("f''(x)", ["f\u2033(x)", "f\u2032\u2032(x)"], ["f\u2032(x)"]),
+        ("5", ["\uff15", "\U0001d7d3"], ["\uff16"]),
+    ],
+    "options as a set": [
+        ("BD", ["D, B", "B\u3001D", "B and D", "(B),(D)", "DB", r"\{B, D\}", "Options B and D", "B & D"], [
+            "BC", "B", "ABD", "B, C", "BB", "not BD", "B, D, D", "B or C", "B+D", "B^D"]),
+        ("B, D", ["BD", "D and B", "(B), (D)"], ["BC", "B, C, D", "D"]),
+        ("(A), (C)", ["AC", "C and A"], ["AB", "A, B", "C"]),
+        ("BEAD", ["BEAD", "B, E, A, D"], ["ABDE", "BADE"]),
+        ("(A, B)", ["(A,B)"], ["(B, A)", "AB"]),
+        ("C", [r"C\ 12", "C 12", r"\textbf{C}\ 12", "C 3/4"], [
+            "D 12", r"D\ 12", "CD", "12 C", "C + 12", "C12", "C - 12", "C 12 or D 13", "C^2"]),
+        ("R", ["R"], ["R 12"]),
+    ],
     "units with their exponents in braces": [
         ("24", [r"24\ \mathrm{cm^2}", r"24\text{ cm^2}", "24\\text{ cm\u00b2}", r"24\text{ cm$^2$}"], [
             r"24\text{ cm^2} + 1"]),
