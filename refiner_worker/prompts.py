@@ -57,9 +57,11 @@ class Chat:
 
 
 def question_of(messages: list[dict[str, Any]]) -> str:
-    """Return what the user said last in a chat."""
-    questions = [message["content"] for message in messages if message["role"] == "user"]
-    return questions[-1] if questions else ""
+    """Return what the user said last in a chat; where no message is a user's, the last that is not the assistant's."""
+    asked = [message for message in messages if message["role"] == "user"] or [
+        message for message in messages if message["role"] != "assistant"
+    ]
+    return asked[-1]["content"] if asked else ""
 
 
 def _parsed(path: Path) -> tuple[Template, set[str]]:

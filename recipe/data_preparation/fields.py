@@ -5,6 +5,21 @@ import re
 from typing import Any
 
 Record = dict[str, Any]
+
+
+class Placed(Record):
+    """A record that knows its place in its source, such as `rows.jsonl line 5`, for who has to find it."""
+
+    place = ""
+
+    @classmethod
+    def at(cls, place: str, columns: Record) -> "Placed":
+        """Return these columns with their place."""
+        record = cls(columns)
+        record.place = place
+        return record
+
+
 BROKEN = "broken row"
 """The only column of a record that its file does not hold whole: why; also the reason that drops it."""
 ROLES = {
@@ -13,7 +28,7 @@ ROLES = {
     **dict.fromkeys(("gpt", "bot", "model", "chatgpt"), "assistant"),
 }
 """Names of who speaks, and what chat templates call them."""
-_CHAT = re.compile(r"""\s*(\[\s*\]\s*$|(array\()?\[?\s*\{[^{}]*?["'](role|from|content)["']\s*:)""")
+_CHAT = re.compile(r"""\s*(\[\s*\]\s*$|(array\()?[\[(]?\s*\{[^{}]*?["'](role|from|content)["']\s*:)""")
 """How messages begin that are written as text: as JSON, or as Python or numpy print them."""
 
 

@@ -1,5 +1,6 @@
 """Raw records to rows in verl's schema; what cannot be used is dropped with its reason, never silently."""
 
+import ast
 import json
 import re
 import warnings
@@ -8,6 +9,7 @@ from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, given, is_missing, messages_in, question_in, text_in, wanted
 from reward.judge import JudgeLostError
+from reward.math import MathProblem
 from reward.problem import Problem
 
 Row = dict[str, Any]
@@ -37,7 +39,7 @@ def apps_row(record: Record, index: int, name: str) -> Row:
     try:
         problem = Problem.from_input_output(tests, problem_id=problem_id)
     except ValueError as error:
-        raise Dropped("malformed tests", str(error)) from error
+        raise Dropped("malformed tests", str(error).removeprefix(f"problem {problem_id}: ")) from error
     except JudgeLostError as error:
         raise Dropped("tests not tried", str(error)) from error
     tests["examples"] = _examples(question, problem)
@@ -85,7 +87,7 @@ def _tests(record: Record) -> dict[str, Any]:
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise Dropped("broken JSON", str(error)) from error
+            raise Dropped("broken JSON", f"input_output: {error}") from error
     if not isinstance(value, dict):
         raise Dropped("malformed tests", f"input_output is {type(value).__name__}: give an object")
     names = ("test_code",) if value.get("test_code") else ("inputs", "outputs")
@@ -136,8 +138,22 @@ def solutions_of(record: Record) -> list[str]:
         try:
             solutions = json.loads(solutions)
         except ValueError:
-            solutions = [solutions]  # the code itself
+            solutions = _displayed(solutions)
     return list(filter(_compiles, solutions if isinstance(solutions, list) else ()))
+
+
+def _displayed(text: str) -> list[Any]:
+    """Return the entries of a list that is written as Python prints it; another text is the code itself.
+
+    numpy prints no commas between entries, and Python would join them: of such a list nothing is taken.
+    """
+    if not _DISPLAY.match(text):
+        return [text]
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    return value if isinstance(value, list) and repr(value) == text.strip() else []
 
 
 def _compiles(solution: Any) -> bool:
@@ -150,6 +166,8 @@ def _compiles(solution: Any) -> bool:
     return not is_missing(solution)
 
 
+_DISPLAY = re.compile(r"""\s*(array\(\s*)?[\[(]\s*['"]""")
+"""How a list of texts begins that Python or numpy printed."""
 _FORMAL = re.compile(r"[^\w\s.,!?]|[\d_]|\b(?!a\b)\w\b")  # a sign, a number or a name
 
 
@@ -161,6 +179,24 @@ def words_of(text: str) -> list[str]:
 def identity_of(text: str) -> int:
     """Return what only the same problem has, whatever its spaces; in plain prose case and punctuation do not count."""
     return hash(tuple(text.split() if _FORMAL.search(text) else words_of(text)))
+
+
+def _asked(row: Row) -> list[str]:
+    """Return a row's question, without what all prompts of a source say, or its whole chat and then each message."""
+    said = [message["content"] for message in row["prompt"]]
+    question = row["extra_info"].get("question")
+    return [question] if question else ["\n".join(said), *said]
+
+
+def _is_same(first: str | None, second: str | None) -> bool:
+    if first is None or second is None or first == second:
+        return True
+    return MathProblem.from_answer(first, problem_id="").score(f"\\boxed{{{second}}}").outcome == "pass"
+
+
+def contradiction(row: Row) -> Dropped:
+    """Return why a row goes whose question has another label in another row: one of them is wrong."""
+    return Dropped("contradictory labels", f"{row['reward_model']['ground_truth'][:80]}")
 
 
 class Screen:
@@ -177,23 +213,32 @@ class Screen:
     def __init__(self, benchmarks: Iterable[str]) -> None:
         """Index the benchmarks."""
         self.benchmark_parts = {part for text in benchmarks for part in self._parts(text)}
-        self._seen: set[int] = set()
+        self._labels: dict[int, str | None] = {}
+        self._contradicted: set[int] = set()
 
     def check(self, row: Row) -> None:
         """Check one row.
 
         Raises:
-            Dropped: ``duplicate`` or ``overlaps with a benchmark``.
+            Dropped: ``duplicate``, ``contradictory labels`` or ``overlaps with a benchmark``.
         """
-        question = row["extra_info"].get("question")  # without what all prompts of a source say
-        said = [message["content"] for message in row["prompt"]]
-        texts = [question] if question else ["\n".join(said), *said]
-        identity = identity_of(texts[0])
-        if identity in self._seen:
+        texts = _asked(row)
+        identity, label = (
+            identity_of(texts[0]),
+            row["reward_model"]["ground_truth"] if row["ability"] == "math" else None,
+        )
+        if identity in self._labels:
+            if identity in self._contradicted or not _is_same(self._labels[identity], label):
+                self._contradicted.add(identity)
+                raise contradiction(row)
             raise Dropped("duplicate")
-        self._seen.add(identity)
+        self._labels[identity] = label
         if any(not self.benchmark_parts.isdisjoint(self._parts(text)) for text in texts):
             raise Dropped("overlaps with a benchmark")
+
+    def is_contradicted(self, row: Row) -> bool:
+        """Whether a row that was kept has, as a later one showed, one of several labels of its question."""
+        return identity_of(_asked(row)[0]) in self._contradicted
 
     def _parts(self, text: str) -> set[int]:
         """Return a text's runs of so many words; a shorter one counts whole."""

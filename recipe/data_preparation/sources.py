@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 
-from recipe.data_preparation.fields import BROKEN, Record
+from recipe.data_preparation.fields import BROKEN, Placed, Record
 from reward.problem import read_json
 
 _LISTS = ("data", "rows", "records", "examples")
@@ -88,7 +88,7 @@ def _json_lines(path: Path, split: str) -> Iterator[Record]:
     with _opened(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield _as_record(read_json(line, f"{path} line {number}"), f"{path} line {number}")
+                yield _as_record(read_json(line, f"{path} line {number}"), path, f"line {number}")
 
 
 def _json(path: Path, split: str) -> Iterator[Record]:
@@ -103,13 +103,13 @@ def _json(path: Path, split: str) -> Iterator[Record]:
         value = next((value[key] for key in (split, *_LISTS) if isinstance(value.get(key), list)), [value])
     if not isinstance(value, list):
         raise ValueError(f"{path}: give a list of objects, or an object a line")
-    yield from (_as_record(one, f"{path} entry {number}") for number, one in enumerate(value, start=1))
+    yield from (_as_record(one, path, f"entry {number}") for number, one in enumerate(value, start=1))
 
 
-def _as_record(value: Any, where: str) -> Record:
+def _as_record(value: Any, path: Path, place: str) -> Record:
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: it is {type(value).__name__}: give an object for each record")
-    return value
+        raise ValueError(f"{path} {place}: it is {type(value).__name__}: give an object for each record")
+    return Placed.at(f"{path.name} {place}", value)
 
 
 def _table(path: Path, split: str) -> Iterator[Record]:
@@ -128,13 +128,15 @@ def _table(path: Path, split: str) -> Iterator[Record]:
                 if "end of data" in str(error):
                     raise ValueError(f"{path} line {start}: a quote that opens in this row is never closed") from error
                 where = f"line {start}" if start == rows.line_num else f"lines {start} to {rows.line_num}, one row"
-                yield {BROKEN: f"{where}: {error}: close each quote, and write one within quotes twice"}
+                wrong = f"{where}: {error}: close each quote, and write one within quotes twice"
+                yield Placed.at(path.name, {BROKEN: wrong})
                 continue
             if any(cells[len(names) :]):
                 what = f"it has {len(cells)} cells for {len(names)} columns: put quotes around a cell with a separator"
-                yield {BROKEN: f"line {start}: {what}"}
+                yield Placed.at(path.name, {BROKEN: f"line {start}: {what}"})
             elif cells:
-                yield {**dict.fromkeys(names), **dict(zip(names, cells, strict=False))}
+                columns = {**dict.fromkeys(names), **dict(zip(names, cells, strict=False))}
+                yield Placed.at(f"{path.name} line {start}", columns)
 
 
 def _parquet(path: Path, split: str) -> Iterator[Record]:

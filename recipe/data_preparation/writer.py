@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TextIO
 
 from recipe.data_preparation.fields import Dropped, Record, text_in
-from recipe.data_preparation.rows import Row, Screen
+from recipe.data_preparation.rows import Row, Screen, contradiction
 
 BATCH_SIZE = 256
 SPLITS = ("train", "val")
@@ -30,6 +31,11 @@ class Card:
     dropped: dict[str, list[str]] = field(default_factory=dict)
     """Ids of dropped records by reason, each with what is wrong."""
 
+    def drop(self, where: str, dropped: Dropped) -> None:
+        """Count a record that is dropped."""
+        line = " ".join(f"{where}: {dropped.detail}".split()) if dropped.detail else where
+        self.dropped.setdefault(dropped.reason, []).append(line)
+
     def text(self) -> str:
         """Return the card as Markdown."""
         lines = [f"# {self.source}", "", f"{self.num_read} records read."]
@@ -42,7 +48,8 @@ class Card:
         """Return one line for the terminal."""
         drops = ", ".join(f"{len(ids)} {reason}" for reason, ids in sorted(self.dropped.items())) or "none"
         kept = ", ".join(f"{self.kept[split]} {split}" for split in SPLITS)
-        return f"{self.num_read} records: {kept}; dropped: {drops}"
+        empty = "" if self.kept["val"] else "; data.val_files needs rows: raise --val-fraction or prepare another split"
+        return f"{self.num_read} records: {kept}; dropped: {drops}{empty}"
 
 
 @contextlib.contextmanager
@@ -113,34 +120,49 @@ def convert(
     output.mkdir(parents=True, exist_ok=True)
     card = Card(source=name)
     with contextlib.ExitStack() as stack:
-        files = {split: stack.enter_context(parquet_file(output / f"{split}.parquet")) for split in SPLITS}
-        others = {file: (stack.enter_context(text_file(output / file)), lines) for file, lines in (extra or {}).items()}
-        ids: set[str] = set()
-        for index, record in enumerate(records):
-            card.num_read += 1
-            try:
-                row = _row_of(build, record, index, name)
-                screen.check(row)
-            except Dropped as dropped:
-                where = text_in(record, "problem_id") or f"{index}"
-                line = " ".join(f"{where}: {dropped.detail}".split()) if dropped.detail else where
-                card.dropped.setdefault(dropped.reason, []).append(line)
+        kept = stack.enter_context(TemporaryFile("w+", encoding="utf-8", dir=output))
+        for where, record, row in _rows_of(records, build, name, screen, card):
+            lines = {file: list(lines_of(record, row)) for file, lines_of in (extra or {}).items()}
+            kept.write(json.dumps([where, row, lines]) + "\n")
+        kept.seek(0)
+        add = {split: stack.enter_context(parquet_file(output / f"{split}.parquet")) for split in SPLITS}
+        others = {file: stack.enter_context(text_file(output / file)) for file in extra or {}}
+        for where, row, lines in map(json.loads, kept):
+            if screen.is_contradicted(row):  # which the last row of all may have shown
+                card.drop(where, contradiction(row))
                 continue
-            own = row["extra_info"].get("problem_id")
-            if own is not None and own in ids:  # a source that numbers the problems of each part from 0
-                row["extra_info"]["problem_id"] = own = f"{own}/{index}"
-            ids.add(own)
             place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
             split = "val" if place < val_fraction else "train"
-            files[split](row)
+            add[split](row)
             card.kept[split] += 1
-            for stream, lines in others.values():
-                stream.writelines(json.dumps(line) + "\n" for line in lines(record, row))
+            for file, stream in others.items():
+                stream.writelines(json.dumps(line) + "\n" for line in lines[file])
         if not card.kept:
             first = "; ".join(f"{reason}: {lines[0]}" for reason, lines in card.dropped.items())
             raise ValueError(f"no usable record of {card.num_read} (data source {name}); the first: {first}")
     (output / "card.md").write_text(card.text(), encoding="utf-8")
     return card
+
+
+def _rows_of(
+    records: Iterator[Record], build: Callable[[Record, int, str], Row], name: str, screen: Screen, card: Card
+) -> Iterator[tuple[str, Record, Row]]:
+    """Yield each record that makes a row, with where it stands and the row, and put the others on the card."""
+    ids: set[str] = set()
+    for index, record in enumerate(records):
+        card.num_read += 1
+        where = text_in(record, "problem_id") or getattr(record, "place", f"row {index + 1}")
+        try:
+            row = _row_of(build, record, index, name)
+            screen.check(row)
+        except Dropped as dropped:
+            card.drop(where, dropped)
+            continue
+        own = row["extra_info"].get("problem_id")
+        if own is not None and own in ids:  # a source that numbers the problems of each part from 0
+            row["extra_info"]["problem_id"] = own = f"{own}/{index}"
+        ids.add(own)
+        yield where, record, row
 
 
 def _row_of(build: Callable[[Record, int, str], Row], record: Record, index: int, name: str) -> Row:

@@ -25,6 +25,7 @@ from recipe.online_refiner.config.checks import MANAGER_KEY, Run, rule
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
 from recipe.online_refiner.pairs import Rollout
 from recipe.preflight.files import one_line, wrong_with_extra_info
+from refiner_worker.prompts import question_of
 
 NUM_FIRST = 4
 """Rows of each file that are read as the run will read them, beside the first of each sequence of roles."""
@@ -264,6 +265,8 @@ def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:
         content = message["content"]
         if not isinstance(content, str) and (is_text or not isinstance(content, list)):
             return f"the content of message {number} is {type(content).__name__}; give text"
+    if is_text and not question_of(messages).strip():
+        return f"no message asks the refiner anything; give the question as a user's message, {_AS_PREPARED}"
     return None
 
 

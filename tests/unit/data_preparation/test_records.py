@@ -146,6 +146,7 @@ def test_text_in_brackets_is_no_chat(text: str) -> None:
     [
         {"messages": str([USER])},
         {"messages": str([{"content": "a {b}", "role": "user"}])},
+        {"messages": str((USER,))},
         {"messages": f"array([{USER}], dtype=object)"},
         {"messages": "[]"},
         {"messages": [{"role": "user", "content": None}]},
@@ -175,6 +176,12 @@ def test_what_is_no_text_is_dropped_by_name(record: Row) -> None:
         ("7", []),
         ([None, 7, "print(1)"], ["print(1)"]),
         (["", " \n", "print(1)"], ["print(1)"]),
+        (str(["print('a')\nprint(1)"]), ["print('a')\nprint(1)"]),
+        (str(["print(1)", 'print("\'")', None]), ["print(1)", 'print("\'")']),
+        ("['print(1)'\n 'print(2)']", []),  # numpy's
+        ("array(['print(1)'], dtype=object)", []),
+        ("['print(1)', ...", []),
+        ("[print(1) for _ in '1']", ["[print(1) for _ in '1']"]),
     ],
 )
 def test_solutions_are_a_list_or_its_json(solutions: Any, expected: list[str]) -> None:
@@ -214,6 +221,31 @@ def test_duplicates_are_found_by_the_question() -> None:
     screen.check(math_row({"question": "What is the capital of Chile?", "answer": "Santiago"}, 1, "m"))
     with pytest.raises(Dropped, match="duplicate"):
         screen.check(math_row({"question": "what is the capital of peru", "answer": "Lima"}, 2, "m"))
+
+
+def test_different_labels_of_one_question_are_all_left_out(tmp_path: Path) -> None:
+    problems = [("What is 3+3?", "6"), ("Half of one?", "1/2"), ("What is 3+3?", "7"), ("Half of one?", "0.5")]
+    problems += [("What is 3+3?", "6"), ("What is 2+2?", "4")]
+    (tmp_path / "a.jsonl").write_text(lines([{"problem": asked, "answer": answer} for asked, answer in problems]))
+    result = prepared("math", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out", "--val-fraction", "0")
+    assert result.stdout.startswith("6 records: 2 train, 0 val; dropped: 3 contradictory labels, 1 duplicate"), result
+    found = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert [row["reward_model"]["ground_truth"] for row in found] == ["1/2", "4"]
+    assert len((tmp_path / "out" / "problems.jsonl").read_text().splitlines()) == 2
+    card = (tmp_path / "out" / "card.md").read_text()
+    assert "- a.jsonl line 3: 7\n- a.jsonl line 5: 6\n- a.jsonl line 1: 6\n" in card
+
+
+def test_a_dropped_record_is_found_by_its_line(tmp_path: Path) -> None:
+    good = {"question": "Echo.", "input_output": {"inputs": ["a\n"], "outputs": ["a\n"]}}
+    records = [good, {"question": "Broken.", "input_output": ""}, {"question": "Broken.", "input_output": "{'a': 1}"}]
+    text = lines(records).replace("\n", "\n\n", 1)
+    (tmp_path / "a.jsonl").write_text(text)
+    result = prepared("apps", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out", "--val-fraction", "0")
+    assert result.stdout.count("data.val_files needs rows: raise --val-fraction") == 1
+    card = (tmp_path / "out" / "card.md").read_text()
+    assert "## Dropped, broken JSON: 1\n- a.jsonl line 4: input_output: Expecting property name" in card
+    assert "- a.jsonl line 3: give a column input_output; " in card
 
 
 def test_benchmarks_are_compared_by_the_question_alone(tmp_path: Path) -> None:
@@ -326,7 +358,7 @@ def test_a_row_that_is_not_what_the_columns_say_is_dropped_by_name(rows: str, na
     assert kept == {"What, is 3?": "3", 'What\nis "4"?': "4", 'What is 6"?': "6"}
     card = (tmp_path / "out" / "card.md").read_text()
     (dropped,) = (line for line in card.splitlines() if ": line" in line)
-    assert dropped.startswith(f"- 1: {named}")
+    assert dropped.startswith(f"- rows.csv: {named}")
     assert "## Dropped, broken row: 1" in card
     options = ("--output", f"{tmp_path}/other", "--benchmarks", f"{tmp_path}/rows.csv")
     assert named.partition(":")[0] in prepared("gsm8k", "--generated", "9", *options).stderr

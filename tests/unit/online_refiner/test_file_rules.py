@@ -313,6 +313,8 @@ def write_prompts(path: Path, prompts: list[Any], **columns: Any) -> str:
         ([[USER], [USER], [], [USER]], "row 2 of bad.parquet: its prompt is "),
         ([[USER]] * 3 + [[{"role": "user", "content": None}]], "row 3 of bad.parquet: the content of message 0 is "),
         ([[{"role": "user", "content": [{"type": "text", "text": "a"}]}]] * 4, "the content of message 0 is list"),
+        ([[USER], [USER], [{"role": "assistant", "content": "a"}]], "row 2 of bad.parquet: no message asks"),
+        ([[{"role": "user", "content": " "}]] * 4, "row 0 of bad.parquet: no message asks the refiner anything; give "),
         ([[{"from": "human", "value": "a"}]] * 4, "row 0 of bad.parquet: message 0 has from, value"),
         (
             [[USER]] * 9 + [[SYSTEM, USER]],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from refiner_worker.config import TEMPLATES
-from refiner_worker.prompts import TOLD, RefinerPrompt
+from refiner_worker.prompts import TOLD, RefinerPrompt, question_of
 
 TEMPLATES_OF_OURS = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
 STOPS = {"apps": "\n```\n", "apps_paper": "\n```\n", "general": None}
@@ -32,6 +32,21 @@ def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, na
     end = "<|im_start|>assistant\n" + ("<refined>\n" if tags else "")
     assert text.startswith("<|im_start|>user\n") and text.endswith(end)
     assert prompt.stop == ("</refined>" if tags else STOPS[name])
+
+
+@pytest.mark.parametrize(
+    ("roles", "asked"),
+    [
+        (["system"], "0"),
+        (["system", "human"], "1"),
+        (["system", "human", "assistant", "human", "assistant"], "3"),
+        (["system", "user", "assistant", "tool"], "1"),
+        (["assistant"], ""),
+    ],
+)
+def test_the_question_is_the_users_or_nobody_is_called_so(roles: list[str], asked: str) -> None:
+    messages = [{"role": role, "content": f"{number}"} for number, role in enumerate(roles)]
+    assert question_of(messages) == asked
 
 
 def test_the_chat_template_is_given_what_the_policys_is(tokenizer: Any) -> None:
