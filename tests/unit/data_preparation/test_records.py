@@ -60,6 +60,8 @@ def prompt(record: Row) -> list[tuple[str, str]]:
         ({"answer": r"\text{Evelyn}"}, r"\text{Evelyn}", "Evelyn"),
         ({"answer": "2:30 PM"}, "2:30 PM", "2:30 PM"),
         ({"answer": "5 million"}, "5 million", r"5\text{ million}"),
+        ({"answer": "ln(2)"}, "ln(2)", r"\ln 2"),
+        ({"answer": "log_2(3)"}, "log_2(3)", r"\log_2 3"),
         ({"Problem": "How many?", "Answer": 3, "problem": None, "question": None}, "3", "3"),
     ],
 )
@@ -94,6 +96,20 @@ def test_a_label_is_what_its_answer_meets(record: Row, expected: str | None, met
 def test_a_label_that_no_answer_meets_is_dropped_by_name(build: Callable[..., Row], answer: Any) -> None:
     with pytest.raises(Dropped, match="answer not gradable: "):
         label({"answer": answer}, build)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("acos(x)", "acos is no known function: give LaTeX"),
+        ("<b>4</b>", "it cannot be read: give LaTeX"),
+        ("Room 12", "whoever answers 12 gets 0: give the answer alone"),
+        ("answer: 4", "it is a sentence, give the answer alone"),
+    ],
+)
+def test_the_card_says_what_to_change_in_a_label(answer: str, words: str) -> None:
+    with pytest.raises(Dropped, match=words):
+        label({"answer": answer})
 
 
 @pytest.mark.parametrize("answer", [None, "", [], {}, [""], [None], float("nan"), Decimal("NaN")])
