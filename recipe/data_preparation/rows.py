@@ -223,10 +223,8 @@ class Screen:
             Dropped: ``duplicate``, ``contradictory labels`` or ``overlaps with a benchmark``.
         """
         texts = _asked(row)
-        identity, label = (
-            identity_of(texts[0]),
-            row["reward_model"]["ground_truth"] if row["ability"] == "math" else None,
-        )
+        identity = identity_of(texts[0])
+        label = row["reward_model"]["ground_truth"] if row["ability"] == "math" else None
         if identity in self._labels:
             if identity in self._contradicted or not _is_same(self._labels[identity], label):
                 self._contradicted.add(identity)

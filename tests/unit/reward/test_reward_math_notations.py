@@ -189,7 +189,6 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         (r"\ln 3", ["ln3", "ln(3)", "ln 3", r"\text{ln }3", r"\operatorname{ln}(3)"], [
             "ln 2", "ln(-3)", "ln 33", "e^3", r"\log 3", "3n"]),
         ("ln(2)", [r"\ln 2"], [r"\ln 3"]),
-        (r"2\ln 2 - 1", ["2ln(2)-1", "2*ln(2) - 1", "ln 4 - 1"], ["2ln(2)+1", "ln(2)-1", "2ln(3)-1"]),
         (r"\frac{\ln 3}{\ln 2}", ["ln(3)/ln(2)", "ln 3/ln 2", r"\log_2 3", "log2(3)"], [
             "ln(2)/ln(3)", "ln(3/2)", "log_3(2)"]),
         (r"\log_2 5", ["log_2(5)", "log_2 5", "log_{2}(5)", "log\u2082(5)", "log2(5)"], [
@@ -203,11 +202,9 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         ("e^2", ["exp(2)", r"\exp(2)", "e\u00b2"], ["exp(3)", "exp(-2)", "2e"]),
         (r"x\ln x - x + C", ["xln(x) - x + C", "xlnx - x + c"], ["xln(x) + x + C", "ln(x) - x + C"]),
         (r"\ln|x|+C", ["ln |x| + C", "ln(abs(x)) + C"], ["-ln|x|+C", "ln|x|", "ln(x)+C"]),
-        (r"\max(a,b)", ["max(b, a)"], ["min(a,b)", "max(a,c)"]),
         ("8", ["log_2(256) = 8"], ["log_2(256)", "log2(256)", "exp(ln(8))", "gcd(8,16)", "max(8,3)", "abs(-8)"]),
         ("5", ["5 min", "5 sec", r"5\,\text{min}"], ["5 min 30 sec", "5 log 2"]),
         ("cost", ["Cost"], ["cos t"]),
-        ("tank", ["tank"], ["tan k"]),
     ],
     "roots": [
         (r"\frac{1}{\sqrt{n}}", [r"\sqrt{1/n}", "n^(-1/2)", r"\frac{\sqrt n}{n}"], [
@@ -215,7 +212,6 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         (r"\sqrt{\frac{1}{k}}", ["k^{-1/2}", r"\frac{1}{\sqrt k}"], ["k^{1/2}"]),
         (r"\sqrt{ab}", [r"\sqrt{a}\sqrt{b}", "\u221a(ab)"], [r"\sqrt{a+b}", r"\sqrt a+\sqrt b", r"\sqrt{a/b}"]),
         (r"2\pi\sqrt{\frac{L}{g}}", ["2*pi*sqrt(L/g)", r"2\pi\frac{\sqrt L}{\sqrt g}"], [r"2\pi\sqrt{\frac{g}{L}}"]),
-        (r"\sqrt{\frac{2}{n+1}}", [r"\frac{\sqrt2}{\sqrt{n+1}}"], [r"\sqrt{\frac{2}{n-1}}"]),
         (r"|x|\sqrt{x^2+1}", [r"\sqrt{x^2}\sqrt{x^2+1}"], [r"x\sqrt{x^2+1}"]),
         (r"\sqrt{|x|}", [r"|x|^{1/2}"], [r"\sqrt{x}"]),
         (r"4\sqrt{2}", [r"4\sqrt(2)", "4sqrt2", "4\u221a2"], [r"4\sqrt(3)", r"2\sqrt(4)", "4\u221a22"]),
@@ -229,7 +225,6 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         ("x^{10}", ["x\u00b9\u2070"], ["x\u00b9\u00b9"]),
         ("x_1+x_2", ["x\u2081+x\u2082"], ["x\u2081+x\u2083", "x\u2081x\u2082"]),
         (r"\log_3 7", ["log\u20837"], ["log\u20833", "log\u20823"]),
-        ("2^n", ["2\u207f"], ["2n"]),
         (r"A\cup B", ["A\u222aB", "A \u222a B"], ["A\u2229B", "A\u222aC"]),
         (r"(-\infty,2)\cup(3,\infty)", ["(\u2212\u221e,2)\u222a(3,\u221e)"], ["(\u2212\u221e,2]\u222a(3,\u221e)"]),
         (r"x\in\mathbb{R}", ["x\u2208\u211d", r"x \in \mathbb R"], ["x\u2208\u2124", "x\u2209\u211d", "y\u2208\u211d"]),
