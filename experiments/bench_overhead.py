@@ -68,7 +68,7 @@ BASELINES = {"lora_none": "lora_none", "shared": "lora_none"}
 Cost = dict[str, float]
 """One arm: medians over its steps in seconds (``exposed_s``: what refining adds, as the run itself measures it);
 ``tokens_per_pair``: prompt and generated tokens of the refiner per accepted pair, over all steps, infinite if none was
-accepted; ``attempted``: share of the responses that were refined; ``draft_acceptance``."""
+accepted; ``attempted``: share of the responses that were refined; ``draft_acceptance``, where there were drafts."""
 
 
 def run_arm(name: str, folder: Path, num_steps: int, overrides: list[str]) -> list[dict[str, float]]:
@@ -101,7 +101,11 @@ def summarise(steps: list[dict[str, float]]) -> Cost:
     totals = {key: sum(step[key] for step in steps) for key in steps[0] if key.startswith(("refiner/num_", "tokens/"))}
     num_tokens, num_pairs = totals["tokens/refine_prompt"] + totals["tokens/refine"], totals["refiner/num_accepted"]
     return {
-        **{name: statistics.median(step[key] for step in steps) for name, key in medians.items()},
+        **{
+            name: statistics.median(values)
+            for name, key in medians.items()
+            if (values := [step[key] for step in steps if key in step])
+        },
         "tokens_per_pair": num_tokens / num_pairs if num_pairs else float("inf"),
         "attempted": totals["refiner/num_attempted"] / totals["refiner/num_rollouts"],
     }
@@ -120,7 +124,7 @@ def table(costs: dict[str, Cost]) -> str:
         pair = "" if cost["tokens_per_pair"] in (0.0, float("inf")) else f"{cost['tokens_per_pair']:.0f}"
         row = [ARMS[name][0], f"{cost['step_s']:.1f}", to_none, f"{cost['rollout_s']:.1f}", f"{cost['exposed_s']:.2f}"]
         row += [to_paper, f"{cost['hidden_s']:.1f}", f"{cost['attempted']:.0%}", pair]
-        row.append(f"{cost['draft_acceptance']:.0%}")
+        row.append(f"{cost['draft_acceptance']:.0%}" if "draft_acceptance" in cost else "")
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 

@@ -30,7 +30,7 @@ MAX_WAITING = 64
 OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
     "improved": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) > old.reward,
     "worsened": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) < old.reward,
-    "verbatim": lambda old, new: new.token_ids == old.turn_ids,
+    "repeated": lambda old, new: new.is_repeated,
     "truncated": lambda old, new: new.verdict is Verdict.TRUNCATED,
 }
 """What became of a wrong answer; with others, such as another answer of the same reward, they are all."""

@@ -129,7 +129,7 @@ class ExternalClient(RefinerClient):
             else:
                 self._heard_at[url] = time.monotonic()
                 self._doubted.add(url)
-                written = read(said, bill, secret(self.config.api_key_env))
+                written = read(said, bill, self.config)
                 self._doubted.discard(url)
                 self._served_at[url] = time.monotonic()
                 return written
@@ -259,7 +259,12 @@ async def _fault(config: RefinerConfig, url: str) -> str | None:
             said = await asyncio.wait_for(
                 sent(server.chat.completions.with_streaming_response.create(**trial)), limit_s
             )
-            read(said, SimpleNamespace(), secret(config.api_key_env))
+            text, is_whole = read(said, SimpleNamespace(), config)
+            if is_whole and not text.strip():
+                return (
+                    f"refiner.url: the answer of {url} has no text, though it is whole: a model that thinks may have "
+                    "put all into its reasoning; see refiner.extra_body"
+                )
     except openai.APIStatusError as error:
         if error.status_code == 429:
             return None  # it knows who asks
@@ -293,25 +298,35 @@ def request(config: RefinerConfig, model: str, content: str, max_new_tokens: int
     return {"model": model, "messages": [{"role": "user", "content": content}], "extra_body": extra}
 
 
-def read(said: bytes, bill: Any, key: str) -> tuple[str, bool]:
-    """Return the text of a server's answer, and whether it came to its end.
+def read(said: bytes, bill: Any, config: RefinerConfig) -> tuple[str, bool]:
+    """Return the text of a server's answer, and whether it came to its end. A content of several parts is their texts.
 
     Raises:
         RefinerRequestError: If it is no whole answer, or the key stands in it, which would be recorded with it.
     """
+    key = secret(config.api_key_env)
     if key and key.encode() in said:
         raise RefinerRequestError("the server repeats the key in its answer")
     if len(said) > MAX_ANSWER_BYTES:
         raise RefinerRequestError(f"the server sent more than {MAX_ANSWER_BYTES} bytes")
     try:
         answer = json.loads(said)
-        text, reason = answer["choices"][0]["message"]["content"] or "", answer["choices"][0]["finish_reason"]
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, RecursionError):
         raise RefinerRequestError("what the server sent is no chat completion") from None
-    if key and isinstance(text, str) and key in text:  # it was written with escapes
+    try:
+        content, reason = answer["choices"][0]["message"]["content"] or "", answer["choices"][0]["finish_reason"]
+    except (LookupError, TypeError):
+        fault = answer.get("error") if isinstance(answer, dict) else None  # of some servers beside status 200
+        fault = fault.get("message", fault) if isinstance(fault, dict) else fault
+        why = f": {without_key(str(fault), config)}" if fault else ""
+        raise RefinerRequestError(f"what the server sent is no chat completion{why}") from None
+    text = text_of(content)
+    if text is None:
+        raise RefinerRequestError("the content of the server's answer is neither a text nor a list of texts")
+    if key and key in text:  # it was written with escapes
         raise RefinerRequestError("the server repeats the key in its answer")
     reason = reason.lower() if isinstance(reason, str) else reason
-    if not isinstance(text, str) or reason not in (*WHOLE, "length"):
+    if reason not in (*WHOLE, "length"):
         raise RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
     usage = answer.get("usage")
     for name, counted in (("num_prompt_tokens", "prompt_tokens"), ("num_generated_tokens", "completion_tokens")):
@@ -319,6 +334,20 @@ def read(said: bytes, bill: Any, key: str) -> tuple[str, bool]:
         if isinstance(number, int) and 0 <= number < MAX_TOKENS:
             setattr(bill, name, number)
     return text, reason != "length"
+
+
+def text_of(content: Any) -> str | None:
+    """Return the text of a message's content, which may be a list of parts; None if it has another form.
+
+    Example: of ``[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]`` it is ``ab``.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return None
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    said = [one for one in texts if isinstance(one, str)]
+    return "".join(said) if len(said) == len(texts) else None
 
 
 async def listed(server: openai.AsyncOpenAI, limit_s: float) -> dict[str, str]:

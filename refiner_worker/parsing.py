@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 FENCE = "```"
+OPEN_TAG = "<refined>"
+CLOSE_TAG = "</refined>"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +36,6 @@ def parse_answer(
     stop_token_ids: Collection[int] = (),
     tokenizer: Any,
     stop: str | None = None,
-    keeps_stop: bool = False,
 ) -> Answer:
     """Strip what is not the answer from the refiner's output and end it as the policy ends its responses.
 
@@ -49,16 +50,21 @@ def parse_answer(
         eos_token_id: The token that is to end it.
         stop_token_ids: Other tokens that end what is generated. Any other special token is no end: it is taken out.
         tokenizer: The tokenizer of both models.
-        stop: The text at which the answer ends (an EOS token ends it as well).
-        keeps_stop: Whether that text is part of it.
+        stop: The text at which the answer ends (an EOS token ends it as well). It is part of the answer, unless it is
+            CLOSE_TAG. Then the answer was begun with OPEN_TAG, and one that the refiner wrote again is taken out.
 
     Returns:
-        The answer. Cut by the length limit or at a fence that opens its program, or without any text, it is failed.
+        The answer. Cut by the length limit or at a fence that opens its program, with a tag or half of one in it, or
+        without any text, it is failed. So is one that ends at a closing tag which stands in the response: the refiner
+        may have repeated that one.
     """
     stops, special = {eos_token_id, *stop_token_ids}, {*tokenizer.all_special_ids}
     end = next((place for place, token in enumerate(token_ids) if token in stops), len(token_ids))
     ended = end < len(token_ids)
     ids = [token for token in token_ids[:end] if token not in special]  # the reward does not see them either
+    has_tags = stop == CLOSE_TAG
+    if has_tags and not kept:
+        ids = _without_open_tag(ids, tokenizer)
     before = edge(decode(tokenizer, ids))
     kept_before = before if kept else os.path.commonprefix([edge(response)[::-1], before[::-1]])[::-1]
     if not kept and (not kept_before or kept_before != before):
@@ -71,10 +77,11 @@ def parse_answer(
             ids[: len(head)] = tokenizer.encode(kept_before + first.lstrip(), add_special_tokens=False)
     text = decode(tokenizer, ids)
     if stop and stop in text:
-        text, ended = _cut(text, stop, decode(tokenizer, list(kept))) if keeps_stop else (text.partition(stop)[0], True)
+        text, ended = _cut(text, stop, decode(tokenizer, list(kept)), response)
     kept_after = os.path.commonprefix([edge(response[::-1])[::-1], edge(text[::-1])[::-1]])
     text = text.strip()
-    if not ended or ("<think>" in text and "</think>" not in text):  # it ends within a thought
+    is_in_thought = "<think>" in text and "</think>" not in text
+    if not ended or is_in_thought or (has_tags and _holds_tag(text)):
         return Answer(token_ids=[], text=decode(tokenizer, [*kept, *ids]).strip(), failure="truncated")
     if not text and not kept:
         return Answer(token_ids=[], text="", failure="empty")
@@ -86,9 +93,34 @@ def parse_answer(
     return Answer(token_ids=[*answer, eos_token_id], text=decode(tokenizer, answer) if kept else text, failure=None)
 
 
-def _cut(text: str, stop: str, kept: str) -> tuple[str, bool]:
-    """Return the text up to its stop, and whether it ends there: a bare fence after no other one opens a block."""
+def _without_open_tag(ids: list[int], tokenizer: Any) -> list[int]:
+    """Return ids without the opening tag that they begin with, if they do, and without the white space before it."""
+    text = decode(tokenizer, ids)
+    if not text.lstrip().startswith(OPEN_TAG):
+        return ids
+    behind = text.index(OPEN_TAG) + len(OPEN_TAG)
+    texts = (decode(tokenizer, ids[:length]) for length in range(len(ids) + 1))
+    length, head = next((n, one) for n, one in enumerate(texts) if len(one) >= behind and not one.endswith("\ufffd"))
+    return [*tokenizer.encode(head[behind:], add_special_tokens=False), *ids[length:]]
+
+
+def _holds_tag(text: str) -> bool:
+    """Tell whether a tag stands in a text, or the beginning of one, of which more than two letters are there, ends it.
+
+    Example: ``The hare.</refi`` does.
+    """
+    halves = (tag[:length] for tag in (OPEN_TAG, CLOSE_TAG) for length in range(len("</re"), len(tag)))
+    return OPEN_TAG in text or CLOSE_TAG in text or text.endswith(tuple(halves))
+
+
+def _cut(text: str, stop: str, kept: str, response: str) -> tuple[str, bool]:
+    """Return the text up to its stop, and whether it ends there.
+
+    A bare fence after no other one opens a block. A closing tag that stands in the response may be repeated from it.
+    """
     text = text.partition(stop)[0]
+    if stop == CLOSE_TAG:
+        return text, CLOSE_TAG not in response
     return text + stop, stop.strip() != FENCE or FENCE in kept + text
 
 

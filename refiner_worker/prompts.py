@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError, meta
 
-OPEN_TAG = "<refined>"
-CLOSE_TAG = "</refined>"
+from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
+
 Told = Literal["feedback", "sibling", "solution"]
 TOLD = get_args(Told)
 """What a template may be given beside question, response and reward; empty where there is none."""

@@ -79,19 +79,41 @@ def eq6_columns(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Te
     }
 
 
+def filled(data: TensorDict, multiple: int) -> TensorDict:
+    """Return rows of an engine's input, the shortest of them again as often as their number needs to be a multiple.
+
+    verl's engines refuse a number that does not fill the last micro-batch (``prepare_micro_batches``). Every
+    data-parallel rank has as many rows, so each makes as many micro-batches.
+    """
+    num_missing = -len(data) % multiple
+    if not num_missing:
+        return data
+    shortest = int(data["input_ids"].offsets().diff().argmin())
+    return tu.index_select_tensor_dict(data, [*range(len(data)), *[shortest] * num_missing])
+
+
 class MiniBatchWorker(TrainingWorker):
     """verl's training worker; refined rows join a mini-batch if the trainer sends ``refine_eta`` with it."""
 
     def train_batch(self, data: TensorDict) -> TensorDict | None:
         """Make one optimizer step on a mini-batch."""
         if tu.get_non_tensor_data(data, "refine_eta", None) is not None:
-            engine = self.engine_config
+            size = self.engine_config.micro_batch_size_per_gpu
             data = with_refined_rows(
-                data,
-                dp_group=self.engine.get_data_parallel_group(),
-                multiple=rows_multiple(engine, None if engine.use_dynamic_bsz else engine.micro_batch_size_per_gpu),
+                data, dp_group=self.engine.get_data_parallel_group(), multiple=self._multiple(size)
             )
         return super().train_batch(data)
+
+    def infer_batch(self, data: TensorDict) -> TensorDict | None:
+        """Compute what verl's does, of any number of rows."""
+        output = super().infer_batch(filled(data, self._multiple(self.engine_config.infer_micro_batch_size_per_gpu)))
+        if output is None or len(output) == len(data):
+            return output
+        return tu.index_select_tensor_dict(output, list(range(len(data))))
+
+    def _multiple(self, micro_batch_size: int) -> int:
+        engine = self.engine_config
+        return rows_multiple(engine, None if engine.use_dynamic_bsz else micro_batch_size)
 
 
 class ActorWorker(DetachActorWorker):

@@ -60,6 +60,7 @@ AGENT_LOOP_TQ = "verl.trainer.ppo.v1.agent_loop_tq"
 REWARD_LOOP = "verl.experimental.reward_loop.reward_loop"
 REWARD_MODEL = "verl.experimental.reward_loop.reward_model:RewardModelManager"
 ENGINE_WORKERS = "verl.workers.engine_workers"
+DETACH_WORKER = "verl.experimental.separation.engine_workers:DetachActorWorker"
 POOLS = "verl.single_controller.ray.base:ResourcePoolManager"
 WORKER_GROUP = "verl.single_controller.base.worker_group:WorkerGroup"
 SERVERS = "verl.workers.rollout.llm_server:LLMServerManager"
@@ -76,6 +77,7 @@ HOOKS = [
     Hook(f"{TRAINER}.fit", OF_TRAINER, ("agent_loop_manager",)),
     Hook(f"{TRAINER}.on_step_begin", OF_TRAINER, ()),
     Hook(f"{TRAINER}.step", OF_TRAINER, ("metrics", "timing_raw")),
+    Hook(f"{TRAINER}._submit_batch_to_rollout", OF_TRAINER, ("batch",)),
     Hook(f"{TRAINER}.on_sample_begin", OF_TRAINER, ()),
     Hook(f"{TRAINER}._compute_reward_colocate", OF_TRAINER, ("batch", "metrics")),
     Hook(f"{TRAINER}._balance_batch", OF_TRAINER, ("batch", "metrics", "logging_prefix", "keep_minibatch")),
@@ -149,6 +151,9 @@ HOOKS = [
     Hook(f"{REWARD_MODEL}.sleep", OF_TRAINER, ()),
     Hook(f"{REWARD_MODEL}.rollout_replicas", OF_WATCH),
     # ---- the policy's workers
+    Hook(f"{DETACH_WORKER}.save_model_to_cpu", OF_TRAINER, ("n",)),
+    Hook(f"{DETACH_WORKER}.restore_model_from_cpu", OF_TRAINER, ("n",)),
+    Hook(f"{DETACH_WORKER}.clear_cpu_model", OF_TRAINER, ("n",)),
     Hook(f"{ENGINE_WORKERS}:ActorRolloutRefWorker.actor_worker_cls", OF_WORKER),
     Hook(f"{ENGINE_WORKERS}:ActorRolloutRefWorker.init_model", OF_WORKER, ()),
     Hook(f"{ENGINE_WORKERS}:ActorRolloutRefWorker.actor", OF_WORKER),

@@ -1,5 +1,8 @@
 """Names and meaning of every metric that this extension adds to verl's, and how each is computed.
 
+Counts and seconds are in every step's metrics, 0 where nothing happened. A mean is there only where it was measured:
+not where the mode never measures it, and not over nothing.
+
 verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its stages.
 """
 
@@ -11,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, group_of
+from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, as_number, group_of
 from recipe.online_refiner.step import StepState
 
 MOMENTS = {
@@ -23,48 +26,56 @@ MOMENTS = {
 """When the memory of devices is looked at, of whose engines."""
 
 EXTRA = "reward/extra/"
-"""Prefix of what a reward function says beside the reward: the mean over the rollouts of each number."""
+"""Prefix of what a reward function says beside the reward: the mean of each number over the rollouts that have it. A
+name is left out if any of its values is no finite number."""
+DISCARDED = "training/filter_groups/discarded_surplus_samples"
+"""verl's count of groups beyond the batch that it has thrown away, where DAPO's filter takes out others."""
 
 MEANING = {
-    "reward/mean": "task reward, mean over all responses; verl's critic/score/mean leaves out the groups that "
-    "algorithm.filter_groups (metric: reward) took out of the step",
-    "reward/group_std": "standard deviation of the reward within a prompt's group, mean over groups",
-    "reward/zero_std_groups": "share of groups whose rewards are all equal (no gradient without a constraint)",
+    "reward/mean": "task reward, mean over all responses, also of groups that algorithm.filter_groups (metric: reward) "
+    "took out of the step, which verl's critic/score/mean leaves out; groups that verl throws away as the batch is "
+    "full (sync) count as the step's own do",
+    "reward/group_std": "standard deviation of the reward within a prompt's group, mean over the step's groups",
+    "reward/zero_std_groups": "share of the step's groups whose rewards are all equal (no gradient without a "
+    "constraint)",
     "reward/num_lost": "rollouts without a reward (its function or sandbox failed), left out of the step",
     "refiner/num_rollouts": "rollouts of the step, padding not counted",
     "refiner/num_attempted": "rollouts for which a refinement was sought",
     "refiner/num_accepted": "refinements that are better by the reward gate: the pairs of Eq. 6",
-    "refiner/improvement_ratio": "accepted / all rollouts",
+    "refiner/improvement_ratio": "accepted / rollouts of the step; groups that algorithm.filter_groups took out of it "
+    "are not among them",
     "refiner/num_own": "solved responses that are imitated themselves (refiner.imitate_solved)",
-    "refiner/num_verbatim": "refinements that repeat the response token by token",
-    "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs; 0 if none",
-    "refiner/edit_distance": "token edit distance between a and a', mean over about 64 scored refinements; 0 if none",
-    "refiner/exposed_s": "seconds that refining adds to the step: timing_s/refine and timing_s/wait_refiner",
+    "refiner/repeated_ratio": "share of attempted refinements that repeat the response, in its tokens or others of the "
+    "same text: not better by definition, and not rewarded again",
+    "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs",
+    "refiner/edit_distance": "token edit distance between a and a', mean over about 64 scored refinements",
+    "refiner/exposed_s": "seconds for which a step waits for refinements: timing_s/refine and timing_s/wait_refiner. "
+    "Not in it: timing_s/refine_log_prob, and the longer update with rows of a' (modes sft and lagrangian)",
     "refiner/hidden_s": "streaming: seconds from the first refinement's begin to the last reward of the rollout",
     "refiner/num_drafts": "drafts that the refiner verified, each in one pass; 0 without refiner.draft",
     "refiner/drafted_tokens": "tokens of these drafts; 0 without refiner.draft",
-    "refiner/spec_accept_rate": "share of these tokens that the refiner accepted; 0 without refiner.draft",
+    "refiner/spec_accept_rate": "share of these tokens that the refiner accepted",
     "refiner/spec_accept_length": "tokens that a pass over a draft brought: the accepted ones, and one more",
-    "refiner/latency_p50_s": "seconds from a request to the refiner's answer, its retries included, median; 0 if none "
-    "was answered",
+    "refiner/latency_p50_s": "seconds from a request to the refiner's answer, its retries included, median",
     "refiner/latency_p95_s": "the same, 95th percentile",
     "refiner/num_retries": "requests that were sent again to a busy or lost server of refiner.placement=external",
     "refiner/num_replicas": "replicas of the refiner (external: servers) that were alive when the step asked them",
     "refiner/num_restarts": "replicas that had died and were started again before the step",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILURES},
-    "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements; 0 if none, and in "
-    "steps that measure.cross_entropy_all_every leaves out",
-    "constraint/cross_entropy_accepted": "the same over accepted refinements; 0 if none. Mode sft computes this and "
-    "the divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
-    "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts; in place "
-    "minus the sum of the charges, of either sign",
+    "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements, in the steps of "
+    "measure.cross_entropy_all_every. Responses that are not refined, such as solved ones "
+    "(refiner.skip_reward_at_least), are left out; the paper's Figure 4 has all, and reads lower",
+    "constraint/cross_entropy_accepted": "the same over accepted refinements. Mode sft computes this and the "
+    "divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
+    "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts of the "
+    "step; in place minus the sum of the charges, of either sign",
     "constraint/divergence_per_token": "the same of D divided by min(len a, len a'), in place by the turn's length",
     "constraint/num_rescued_groups": "groups whose rewards are all equal and that have a better refinement, where "
     "constraint.rescue_dead_groups keeps them",
-    "constraint/penalty": "-eta times what responses are charged (D of Eq. 6; with credit in_reward D divided by "
-    "min(len a, len a')), per response token of the batch",
-    "constraint/in_place_responses": "responses that the reference model scored given the better answer; 0 if none",
+    "constraint/penalty": "modes penalty and lagrangian: -eta times what responses are charged (D of Eq. 6; with "
+    "credit in_reward D divided by min(len a, len a')), per response token of the batch",
+    "constraint/in_place_responses": "responses that the reference model scored given the better answer",
     "constraint/in_place_unscored": "responses that it should have scored and did not: no replica answered, its prompt "
     "would be too long or had nothing to show",
     "constraint/in_place_tokens": "their tokens",
@@ -75,13 +86,13 @@ MEANING = {
     "constraint/in_place_agreement": "share of these tokens about which pi_0 given the better answer and the policy "
     "agree: more likely than not for both, or for neither",
     "constraint/soft_share": "constraint.target=soft: share of the cross-entropy's target that is pi_0's distribution, "
-    "mean over the tokens of used refinements; the rest is on the written token; 0 otherwise",
-    "constraint/eta": "weight of the constraint in this step",
+    "mean over the tokens of used refinements; the rest is on the written token",
+    "constraint/eta": "weight of the constraint in this step; not in mode none",
     "actor/sft_cross_entropy": "modes sft and lagrangian: weighted cross-entropy in the loss, divided as "
-    "constraint.sft_normaliser says (accepted: nats per token), mean over mini-batches with accepted refinements; 0 if "
-    "none; with constraint.target=soft less the entropy of pi_0's distribution in the target",
+    "constraint.sft_normaliser says (accepted: nats per token), mean over mini-batches with accepted refinements; with "
+    "constraint.target=soft less the entropy of pi_0's distribution in the target",
     "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
-    "not a number (null in metrics.jsonl) where no replica answered",
+    "not a number (null in metrics.jsonl) where it was asked for and no replica answered",
     "tokens/rollout": "tokens of the responses, the output of tools included",
     "tokens/refine_prompt": "prompt tokens sent to the refiner; those of an external one as its server counts them, or "
     "if it does not tell in the policy's tokens",
@@ -91,7 +102,8 @@ MEANING = {
     "tokens/kl_ref": "tokens that the reference model scored for kl_ref",
     "tokens/update_actor": "prompt and response tokens of the actor update",
     "timing_s/refine": "seconds of the refine stage: wake, generate, score, sleep",
-    "timing_s/wait_refiner": "streaming: seconds from the last reward of the rollout to the last refinement; a part of "
+    "timing_s/wait_refiner": "streaming: seconds for which the trainer waited for refinements alone: from the last "
+    "reward of the rollout, or from when it began to wait for the batch, to the last refinement; a part of "
     "timing_s/gen where the trainer waits for whole batches",
     "timing_s/refine_log_prob": "seconds of log pi_theta(a')",
     "timing_s/kl_ref": "seconds of the reference log-probs for kl_ref",
@@ -100,7 +112,7 @@ MEANING = {
         for moment, (whose, when) in MOMENTS.items()
     },
 }
-"""Every key is in every step's metrics, in every mode: what a mode does not do is 0."""
+"""Of all names. Which of them a step may lack: :data:`WEIGHTS`, :data:`MAXIMA`."""
 
 
 def _rows(state: StepState) -> float:
@@ -121,6 +133,7 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
         ],
         _rows,
     ),
+    "refiner/repeated_ratio": lambda state: state.metrics["refiner/num_attempted"],
     "refiner/reward_gain": lambda state: state.metrics["refiner/num_accepted"],
     "refiner/edit_distance": lambda state: sum(pair.edit_distance is not None for pair in state.pairs.values()),
     "refiner/spec_accept_rate": lambda state: state.metrics["refiner/drafted_tokens"],
@@ -143,48 +156,59 @@ WEIGHTS: dict[str, Callable[[StepState], float]] = {
     "actor/sft_cross_entropy": lambda state: bool(state.used),
     "kl_ref/k3": lambda state: state.metrics["tokens/kl_ref"],
 }
-"""Metrics that are means, and of how many things in a mini-batch: a step's is the mean of those. Others are sums."""
+"""Metrics that are means, and of how many things in a mini-batch: a step's is the mean of those. Others are sums. A
+mini-batch, and a step, has those that were measured."""
 MAXIMA = tuple(f"memory_gb/{moment}" for moment in MOMENTS)
+"""Metrics of which a step's is the largest; those of a refiner are there if the run hosts one."""
+COUNTS = tuple(name for name in MEANING if name not in {*WEIGHTS, *MAXIMA})
+"""Metrics that are sums: 0 where nothing happened."""
 
 
 def of_step(parts: list[StepState]) -> dict[str, float]:
-    """Return the metrics of a step that has several mini-batches; verl's aggregator goes by words in their names."""
+    """Return the metrics of a step that has several mini-batches; verl's aggregator goes by words in their names.
+
+    One that some mini-batches lack is that of the others; of what the reward function says, all must have it.
+    """
     combined = {}
     extras = {name for part in parts for name in part.metrics if name.startswith(EXTRA)}
     for name in (*MEANING, *extras):
-        values = [float(part.metrics[name]) for part in parts if name in part.metrics]
-        if name.startswith("timing_s/") or len(values) < len(parts):  # seconds are the step's already
-            continue
+        having = [part for part in parts if name in part.metrics]
+        values = [float(part.metrics[name]) for part in having]
+        if name.startswith("timing_s/") or not values or (name in extras and len(values) < len(parts)):
+            continue  # seconds are the step's already
         weigh = _rows if name in extras else WEIGHTS.get(name)
         if name in MAXIMA:
             combined[name] = max(values)
         elif weigh is None:
             combined[name] = sum(values)
         else:
-            known = [(value, weigh(part)) for value, part in zip(values, parts, strict=True) if weigh(part)]
-            known = known or [(value, 1.0) for value in values]
-            combined[name] = sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
+            weighed = [(value, weigh(part)) for value, part in zip(values, having, strict=True) if weigh(part)]
+            weighed = weighed or [(value, 1.0) for value in values]
+            combined[name] = sum(value * weight for value, weight in weighed) / sum(weight for _, weight in weighed)
     return combined
 
 
 def zeros() -> dict[str, float]:
-    """Return every metric at 0: where a step starts."""
-    return dict.fromkeys(MEANING, 0.0)
+    """Return every count and sum of seconds at 0: where a step starts."""
+    return dict.fromkeys(COUNTS, 0.0)
 
 
-def reward_metrics(rewards: Mapping[str, float], filtered: Mapping[float, int]) -> dict[str, float]:
+def reward_metrics(
+    rewards: Mapping[str, float], filtered: Mapping[float, int], num_discarded: int = 0
+) -> dict[str, float]:
     """Summarise rewards by group.
 
     Args:
         rewards: Of the step's rollouts, by their keys.
         filtered: How many groups DAPO's filter took out, by the reward that all of a group's responses had.
+        num_discarded: How many groups verl threw away that were as good as the step's own (:data:`DISCARDED`).
     """
     by_group: dict[str, list[float]] = {}
     for key, reward in rewards.items():
         by_group.setdefault(group_of(key), []).append(reward)
     stds = np.array([np.std(values) for values in by_group.values()])
     means = [float(np.mean(list(rewards.values()))), *filtered]
-    sizes = [len(rewards), *(count * len(rewards) / len(by_group) for count in filtered.values())]
+    sizes = [len(by_group) + num_discarded, *filtered.values()]
     return {
         "reward/mean": float(np.average(means, weights=sizes)),
         "reward/group_std": float(stds.mean()),
@@ -195,37 +219,46 @@ def reward_metrics(rewards: Mapping[str, float], filtered: Mapping[float, int]) 
 def extra_metrics(said: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Average each number that the reward function says beside the reward, over the responses that have it.
 
+    A name with any value that is no finite number is left out: a mean of the others would be of who knows which.
+
     Example: ``extra_metrics([{"num_passed": 1}, {"num_passed": 2, "outcome": "pass"}])`` is
     ``{"reward/extra/num_passed": 1.5}``.
     """
-    found: dict[str, list[float]] = defaultdict(list)
+    found: dict[str, list[float | None]] = defaultdict(list)
     for extras in said:
         for name, value in extras.items():
-            if isinstance(value, int | float | np.number) and math.isfinite(value):
-                found[EXTRA + name].append(float(value))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+            found[EXTRA + name].append(as_number(value))
+    numbers = {name: [one for one in values if one is not None] for name, values in found.items()}
+    return {name: float(np.mean(values)) for name, values in numbers.items() if len(values) == len(found[name])}
 
 
-def streaming_metrics(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Tell how much of the refining was hidden behind the rollout, from what was refined during it."""
+def streaming_metrics(pairs: Sequence[Pair], began_at: float) -> dict[str, float]:
+    """Tell how much of the refining was hidden behind the rollout, from what was refined during it.
+
+    Args:
+        pairs: What was refined during the rollout.
+        began_at: When the trainer began to wait for these rollouts, in seconds since the epoch: an asynchronous one
+            has trained until then.
+    """
     attempted = [pair for pair in pairs if not pair.verdict.is_skipped]
     if not attempted:
         return {}
     last_reward = max(pair.started_at for pair in pairs)  # a group is begun when its last response is rewarded
+    last_refined = max(pair.refined_at for pair in attempted)
     return {
-        "timing_s/wait_refiner": max(0.0, max(pair.refined_at for pair in attempted) - last_reward),
+        "timing_s/wait_refiner": max(0.0, last_refined - max(last_reward, began_at)),
         "refiner/hidden_s": max(0.0, last_reward - min(pair.started_at for pair in attempted)),
     }
 
 
 def draft_metrics(num_drafts: int, num_tokens: int, *accepted: int) -> dict[str, float]:
     """Summarise the refiner's speculative decoding from the counts of ``refiner_worker/drafts.py``."""
-    return {
-        "refiner/num_drafts": num_drafts,
-        "refiner/drafted_tokens": num_tokens,
-        "refiner/spec_accept_rate": sum(accepted) / max(1, num_tokens),
-        "refiner/spec_accept_length": 1 + sum(accepted) / num_drafts if num_drafts else 0.0,
-    }
+    values: dict[str, float] = {"refiner/num_drafts": num_drafts, "refiner/drafted_tokens": num_tokens}
+    if num_drafts:
+        values["refiner/spec_accept_length"] = 1 + sum(accepted) / num_drafts
+    if num_tokens:
+        values["refiner/spec_accept_rate"] = sum(accepted) / num_tokens
+    return values
 
 
 def refine_metrics(state: StepState) -> dict[str, float]:
@@ -235,25 +268,48 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     gains = [pair.refined_reward - pair.reward for pair in pairs if pair.is_accepted]
     distances = [pair.edit_distance for pair in pairs if pair.edit_distance is not None]
     latencies = [pair.latency_s for pair in pairs if pair.latency_s is not None]
-    median_s, late_s = np.percentile(latencies, [50, 95]) if latencies else (0.0, 0.0)
+    num_attempted = sum(not one.is_skipped and one is not Verdict.OWN for one in verdicts)
+    means = {
+        "refiner/improvement_ratio": mean_of([pair.is_accepted for pair in pairs]),
+        "refiner/repeated_ratio": ratio(sum(pair.is_repeated for pair in pairs), num_attempted),
+        "refiner/reward_gain": mean_of(gains),
+        "refiner/edit_distance": mean_of(distances),
+        "refiner/latency_p50_s": float(np.median(latencies)) if latencies else None,
+        "refiner/latency_p95_s": float(np.percentile(latencies, 95)) if latencies else None,
+    }
     return {
-        "refiner/num_attempted": sum(not one.is_skipped and one is not Verdict.OWN for one in verdicts),
+        "refiner/num_attempted": num_attempted,
         "refiner/num_accepted": len(gains),
-        "refiner/improvement_ratio": len(gains) / max(1, len(pairs)),
         "refiner/num_own": verdicts.count(Verdict.OWN),
-        "refiner/num_verbatim": sum(pair.is_verbatim and pair.verdict is not Verdict.OWN for pair in pairs),
-        "refiner/reward_gain": float(np.mean(gains)) if gains else 0.0,
-        "refiner/edit_distance": float(np.mean(distances)) if distances else 0.0,
-        "refiner/latency_p50_s": float(median_s),
-        "refiner/latency_p95_s": float(late_s),
         "refiner/num_retries": sum(pair.num_retries for pair in pairs),
         **{f"refiner/skipped/{reason}": verdicts.count(reason) for reason in SKIPPED},
         **{f"refiner/failed/{reason}": verdicts.count(reason) for reason in FAILURES},
-        "constraint/soft_share": sum(pair.soft_mass for pair in pairs) / max(1, num_learned_tokens(state)),
+        **known(means),
         "tokens/refine_prompt": sum(pair.num_prompt_tokens for pair in pairs),
         "tokens/refine": sum(pair.num_generated_tokens for pair in pairs),
         "tokens/refine_kept": sum(pair.num_kept_tokens for pair in pairs),
     }
+
+
+def soft_metrics(state: StepState) -> dict[str, float]:
+    """Summarise pi_0's part in the targets of ``constraint.target=soft``."""
+    mass = sum(pair.soft_mass for pair in state.pairs.values())
+    return known({"constraint/soft_share": ratio(mass, num_learned_tokens(state))})
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    """Return the mean; None if there is nothing."""
+    return float(np.mean(values)) if values else None
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Return the share of a whole; None if there is none."""
+    return part / whole if whole else None
+
+
+def known(values: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the metrics that were measured."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
@@ -263,16 +319,16 @@ def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
         state: Of a step.
         is_due: Whether it was computed of all scored refinements, not only of those that are used.
     """
-    values = divergence_metrics(state)
     scored = [pair for pair in state.pairs.values() if pair.nll is not None]
     measured = {"constraint/cross_entropy_accepted": [pair for pair in scored if pair.is_accepted]}
     if is_due:
         measured["constraint/cross_entropy_all"] = scored
-    for name, pairs in measured.items():
-        num_tokens = sum(pair.num_refined_tokens for pair in pairs)
-        values[name] = sum(pair.nll or 0.0 for pair in pairs) / max(1, num_tokens)
-    values["tokens/refine_log_prob"] = sum(pair.num_refined_tokens for pair in scored)
-    return values
+    means = {
+        name: ratio(sum(pair.nll or 0.0 for pair in pairs), sum(pair.num_refined_tokens for pair in pairs))
+        for name, pairs in measured.items()
+    }
+    num_tokens = sum(pair.num_refined_tokens for pair in scored)
+    return {**divergence_metrics(state), **known(means), "tokens/refine_log_prob": num_tokens}
 
 
 def divergence_metrics(state: StepState) -> dict[str, float]:

@@ -1,9 +1,14 @@
 """What the refine stage takes and gives: a rollout, its refinement, and the numbers that are known of both."""
 
 import json
+import math
+import numbers
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
 
 if TYPE_CHECKING:
     from refiner_worker.client import Top
@@ -31,20 +36,20 @@ class Verdict(StrEnum):
     REQUEST = "request"
     """Failed: refused or lost by the refiner."""
     TRUNCATED = "truncated"
-    """Failed: cut by the length limit."""
+    """Failed: cut by the length limit, or where its end cannot be told (``parsing.py``)."""
     EMPTY = "empty"
     """Failed: no text."""
     ENCODING = "encoding"
     """Failed: a server's text that the policy's tokens cannot hold, such as the name of a control token."""
     REWARD = "reward"
-    """Failed: the reward function raised an error."""
+    """Failed: the reward function raised an error, or what it said is no finite number."""
     WORKER = "worker"
     """Failed: lost with the process that refined it."""
 
     ACCEPTED = "accepted"
     """Scored, and better than the response: the reward gate of Eq. 6 is open."""
     NOT_BETTER = "not_better"
-    """Scored, and not better."""
+    """Scored, and not better; or a' is a itself, which has a's reward."""
     OWN = "own"
     """A solved response that is imitated itself (``refiner.imitate_solved``)."""
 
@@ -86,6 +91,24 @@ def last_turn(response_mask: list[int]) -> int:
     while start and response_mask[start - 1]:
         start -= 1
     return start
+
+
+def as_number(value: Any) -> float | None:
+    """Return a scalar of Python, NumPy or torch as a float; None for what is no finite number.
+
+    Example: ``as_number(torch.tensor(True))`` is 1.0; of ``"0.5"``, ``[0.5]``, ``nan`` and ``10**400`` it is None.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        is_scalar = value.ndim == 0 and value.dtype.kind in "biuf"
+    else:
+        is_scalar = isinstance(value, numbers.Number) or (isinstance(value, torch.Tensor) and value.ndim == 0)
+    if not is_scalar:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # complex, a signalling NaN, too large
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _is_object(answer: Any) -> bool:
@@ -179,6 +202,8 @@ class Refinement(Request):
     """a' as text; of a failed one, what was written."""
     reward: float | None = None
     """r(s0, a') of the session with a' as its last turn; None unless scored."""
+    is_repeated: bool = False
+    """Whether a' is a: the same tokens, or others of the same text. It is not rewarded again."""
     in_place: list[float] | None = None
     """(turn length,) log pi_0 of the turn given a prompt with the better answer; empty: unknown; None: not asked."""
     in_place_prompt: list[int] = field(default_factory=list)
@@ -209,8 +234,8 @@ class Pair(Request):
     """Length of a'."""
     num_compared_tokens: int = 0
     """min(n, m): length of the shorter of a and a', less what a' was begun with."""
-    is_verbatim: bool = False
-    """Whether a' is a."""
+    is_repeated: bool = False
+    """Whether a' is a: the same tokens, or others of the same text."""
     edit_distance: int | None = None
     """From a to a', in tokens; None where it was not measured."""
     is_scored_in_place: bool = False

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.constraint import accepts
 from recipe.online_refiner.loss import TOP_K
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.own_tokens import encode_like, starts
-from refiner_worker.parsing import Answer, conversation, decode, parse_answer
-from refiner_worker.prompts import OPEN_TAG, InPlacePrompt, RefinerPrompt
+from refiner_worker.parsing import OPEN_TAG, Answer, conversation, decode, parse_answer
+from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
 
 if TYPE_CHECKING:  # it imports openai
@@ -63,7 +63,11 @@ class InPlace:
 
 
 def is_used(verdict: Verdict, constraint: ConstraintConfig) -> bool:
-    """Return whether a refinement acts on the policy: it is better, or the run lets all rewarded ones through."""
+    """Return whether a refinement acts on the policy: it is better, or the run lets all rewarded ones through.
+
+    Without the gate one that repeats the response acts as well: that run asks what the gate is for, and to leave out
+    what is not better would be a part of it.
+    """
     return verdict in (Verdict.ACCEPTED, Verdict.OWN) or (constraint.reward_gate is False and verdict.is_scored)
 
 
@@ -149,7 +153,7 @@ class Refiner:
         tokenizer = self.prompt.tokenizer
         shown = {
             # Without the gate a' may be the response itself, which must not stand there.
-            "refined": result.text if result.verdict.is_scored and result.token_ids != rollout.turn_ids else "",
+            "refined": result.text if result.verdict.is_scored and not result.is_repeated else "",
             "sibling": decode(tokenizer, sibling.turn_ids) if sibling.reward > rollout.reward else "",
             "solution": rollout.solution,
             "other": self.in_place.other(rollout.group),
@@ -210,10 +214,18 @@ class Refiner:
         if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
             result.verdict = Verdict(answer.failure or Verdict.TRUNCATED)
             return
+        if await self._on_thread(self._is_repeated, answer, rollout):
+            # r(s0, a') is r(s0, a), so Eq. 6 cannot hold: the noise of a second reward must not open the gate.
+            result.token_ids, result.reward, result.is_repeated = answer.token_ids, rollout.reward, True
+            result.verdict = Verdict.NOT_BETTER
+            return
         try:
-            reward = await self.score(rollout, rollout.earlier_ids + answer.token_ids)
+            said = await self.score(rollout, rollout.earlier_ids + answer.token_ids)
         except Exception as error:  # a user's reward function on model-written text: it may raise anything
             result.verdict, result.text = Verdict.REWARD, f"{type(error).__name__}: {error}"
+            return
+        if (reward := as_number(said)) is None:
+            result.verdict, result.text = Verdict.REWARD, f"the reward is no finite number: {said!r:.100}"
             return
         result.token_ids, result.reward = answer.token_ids, reward
         result.verdict = Verdict.ACCEPTED if accepts(reward, rollout.reward) else Verdict.NOT_BETTER
@@ -255,8 +267,12 @@ class Refiner:
             stop_token_ids=self.turn_end.stops,
             tokenizer=tokenizer,
             stop=self.prompt.stop,
-            keeps_stop=not self.prompt.uses_tags,
         )
+
+    def _is_repeated(self, answer: Answer, rollout: Rollout) -> bool:
+        """Tell whether an answer is the response: the reward sees the text of both."""
+        tokenizer, turn = self.prompt.tokenizer, rollout.turn_ids
+        return answer.token_ids == turn or decode(tokenizer, answer.token_ids) == decode(tokenizer, turn)
 
     async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.thread, function, *arguments)
@@ -275,7 +291,8 @@ class TextRefiner(Refiner):
         stop, limit = self.prompt.stop, self._most_tokens(rollout)
         text, is_whole = await self.client.write(content, stop, not self.prompt.uses_tags, limit, result)
         result.num_prompt_tokens = result.num_prompt_tokens or len(prompt_ids)
-        text = text.partition(OPEN_TAG)[2] or text if self.prompt.uses_tags else text
+        if self.prompt.uses_tags and OPEN_TAG in text:  # nobody has begun the answer with it, as for replicas
+            text = text.partition(OPEN_TAG)[2]
         text = text[: text.find(stop) + len(stop)] if stop and stop in text else text
         if len(text) > limit * MAX_CHARACTERS:
             raise RefinerRequestError(text[:limit], failure="truncated")

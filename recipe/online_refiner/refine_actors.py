@@ -154,7 +154,7 @@ class RefineWorker:
             refined_reward=refinement.reward or 0.0,
             num_refined_tokens=len(ids),
             num_compared_tokens=min(len(rollout.turn_ids), len(ids)) - kept if acts else 0,
-            is_verbatim=verdict.is_scored and ids == rollout.turn_ids,
+            is_repeated=refinement.is_repeated,
             edit_distance=Levenshtein.distance(rollout.turn_ids, ids) if is_measured else None,
             is_scored_in_place=bool(refinement.in_place or refinement.in_place_prompt),
             is_unscored=refinement.in_place == [] and not refinement.in_place_prompt,
@@ -234,10 +234,15 @@ class RewardLoopScore:
         self._workers = workers
 
     async def __call__(self, rollout: Rollout, response_ids: list[int]) -> float:
-        """Return the reward of a response in the place of the rollout's; raises what the reward function raises."""
+        """Return the reward of a response in the place of the rollout's; raises what the reward function raises.
+
+        As for rollouts, what torch does not take for a number raises a TypeError or ValueError.
+        """
         result = await random.choice(self._workers).compute_score.remote(reward_request(rollout, response_ids))
         # verl keeps a rollout's reward in float32; at another precision equal rewards would differ and pass the gate.
-        return float(np.float32(result["reward_score"]))
+        kept = torch.zeros(())
+        kept[...] = result["reward_score"]
+        return kept.item()
 
 
 def reward_request(rollout: Rollout, response_ids: list[int]) -> DataProto:

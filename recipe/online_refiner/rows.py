@@ -238,22 +238,21 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, multiple: int, fields: list[str]) -> KVBatchMeta:
+def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, fields: list[str]) -> KVBatchMeta:
     """Select rows for a worker group, which gets them in equal contiguous chunks.
 
     Args:
-        batch: The step's rows; their number is a multiple of ``num_chunks * multiple``.
+        batch: The step's rows; their number is a multiple of ``num_chunks`` (verl's ``_balance_batch`` sees to it).
         wanted: Positions of the rows.
         num_chunks: Data-parallel ranks.
-        multiple: Rows of a rank come in multiples of this (a fixed micro-batch size).
         fields: What the workers read.
 
     Returns:
-        The wanted rows and as many others as the multiples need, the shortest; rows of equal length on every rank.
+        The wanted rows and as many others as the ranks need, the shortest; rows of about equal length on every rank.
     """
     length = [tag["seq_len"] for tag in batch.tags]
     others = sorted(set(range(len(batch))) - set(wanted), key=length.__getitem__)
-    num_rows = -(-len(wanted) // (num_chunks * multiple)) * num_chunks * multiple
+    num_rows = -(-len(wanted) // num_chunks) * num_chunks
     by_length = sorted(wanted + others[: num_rows - len(wanted)], key=length.__getitem__)
     selected = rows_of(batch, [index for chunk in range(num_chunks) for index in by_length[chunk::num_chunks]])
     selected.fields = fields

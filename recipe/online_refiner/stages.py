@@ -17,7 +17,6 @@ from recipe.online_refiner import rows as queue
 from recipe.online_refiner.actor_worker import IN_PLACE_COLUMNS, SCORED_COLUMNS
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, RefinementConfig
 from recipe.online_refiner.constraint import IN_ADVANTAGES, IN_REWARDS, Charges, charge_in_place, make_eta, since
-from recipe.online_refiner.megatron import rows_multiple
 from recipe.online_refiner.pairs import Pair, Verdict, group_of
 from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.step import StepState
@@ -37,6 +36,8 @@ class Stages:
         """Start eta's schedule."""
         self._config, self._blocks, self._workers = config, blocks, workers
         self._eta = make_eta(blocks.constraint, total_training_steps)
+        self.num_sessions: dict[str, int] = {}
+        """Of prompts whose row in the data set says how many (verl's ``__rollout_n__``), by their uid."""
         self._began_at = time.time()
 
     def load(self, checkpoint: Path) -> None:
@@ -47,9 +48,12 @@ class Stages:
         """Write the state into a checkpoint's folder."""
         self._eta.save(checkpoint / ETA_FILE)
 
-    def num_wanted(self, state: StepState) -> int:
-        """Return how many rollouts a step, or a mini-batch of its own, is to have."""
-        return state.share(self._config.data.train_batch_size) * int(self._config.actor_rollout_ref.rollout.n)
+    def num_wanted(self, batch: KVBatchMeta, state: StepState) -> int:
+        """Return how many rollouts a step, or a mini-batch of its own, is to have, from its rows; without padding."""
+        n = int(self._config.actor_rollout_ref.rollout.n)
+        groups = {group_of(key) for key in batch.keys}
+        num_lost = max(0, state.share(self._config.data.train_batch_size) - len(groups))
+        return sum(self.num_sessions.get(group, n) for group in groups) + num_lost * n
 
     def see_rollouts(self, batch: KVBatchMeta, state: StepState) -> None:
         """Measure the rollouts, and begin a pair for each."""
@@ -59,13 +63,14 @@ class Stages:
         by_key = {batch.keys[row]: pair.reward for row, pair in state.pairs.items()}
         is_by_reward = OmegaConf.select(self._config, "algorithm.filter_groups.metric") == "reward"
         filtered = state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}) if is_by_reward else {}
+        num_discarded = state.metrics.get(metric_names.DISCARDED, 0)
         state.metrics.update(
             {
                 **metric_names.zeros(),
-                **metric_names.reward_metrics(by_key, filtered),
+                **metric_names.reward_metrics(by_key, filtered, num_discarded),
                 **metric_names.extra_metrics([said for _, said in rewards]),
                 "refiner/num_rollouts": len(rows),
-                "reward/num_lost": max(0, self.num_wanted(state) - len(rows)),
+                "reward/num_lost": max(0, self.num_wanted(queue.rows_of(batch, rows), state) - len(rows)),
                 "tokens/rollout": sum(batch.tags[row]["response_len"] for row in rows),
                 "tokens/update_actor": sum(tag["seq_len"] for tag in batch.tags),
             }
@@ -90,7 +95,10 @@ class Stages:
                 batch.tags[missing[key]] = queue.with_pair(batch.tags[missing[key]], pair)
         state.pairs.update(known)
         recent = [pair for pair in known.values() if pair.started_at >= self._began_at]  # a killed run's are not
-        state.metrics.update(metric_names.streaming_metrics(recent) | metric_names.refine_metrics(state))
+        waited = metric_names.streaming_metrics(recent, state.started_at)
+        state.metrics.update(waited | metric_names.refine_metrics(state))
+        if target == "soft":
+            state.metrics.update(metric_names.soft_metrics(state))
         most = self._blocks.records.max_rollouts_per_step
         recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
         chosen = [] if state.part else choose_samples({row: state.pairs[row] for row in recorded})
@@ -130,6 +138,8 @@ class Stages:
             state.metrics["constraint/num_rescued_groups"] = len(self._rescued(batch, state))
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
+        if constraint.is_in_place:
+            state.metrics.update(metric_names.divergence_metrics(state))  # 0, unless a response is charged below
         state.metrics["constraint/in_place_unscored"] = sum(pair.is_unscored for pair in state.pairs.values())
         scored = [row for row, pair in state.pairs.items() if pair.is_scored_in_place]
         if scored and constraint.target == "in_place" and self._blocks.is_shared:
@@ -138,17 +148,10 @@ class Stages:
             self._charge_in_place(batch, state, scored)
 
     def _for_actor(self, batch: KVBatchMeta, wanted: list[int], actor: Any, fields: list[str]) -> KVBatchMeta:
-        """Return these rows, and as many others as the actor's ranks and micro-batches need."""
-        rollout = self._config.actor_rollout_ref.rollout
-        size = None if rollout.log_prob_use_dynamic_bsz else rollout.log_prob_micro_batch_size_per_gpu
-        rows = queue.select(
-            batch,
-            wanted,
-            num_chunks=max(actor._dispatch_info["actor"]) + 1,  # as verl's _balance_batch counts ranks
-            multiple=rows_multiple(self._config.actor_rollout_ref.actor.get("megatron") or {}, size),
-            fields=fields,
-        )
-        rows.extra_info = {"temperature": rollout.temperature}
+        """Return these rows, and as many others as the actor's ranks need; micro-batches are filled there."""
+        num_chunks = max(actor._dispatch_info["actor"]) + 1  # as verl's _balance_batch counts ranks
+        rows = queue.select(batch, wanted, num_chunks=num_chunks, fields=fields)
+        rows.extra_info = {"temperature": self._config.actor_rollout_ref.rollout.temperature}
         return rows
 
     def _charge_in_place(self, batch: KVBatchMeta, state: StepState, rows: list[int]) -> None:
@@ -170,6 +173,8 @@ class Stages:
         """Put the penalty into the rewards, where the estimator has to see it; return them as they were, else None."""
         credit = self._blocks.constraint.acting_credit
         rows = self._paying_rows(batch, state)
+        if credit is not None:
+            state.metrics["constraint/penalty"] = 0.0  # unless a row pays
         if credit is None or not rows or not self._is_before_estimator(credit):
             return None
         some = queue.rows_of(batch, rows)

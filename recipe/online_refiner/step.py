@@ -23,8 +23,8 @@ class StepState:
     part: int = 0
     """Which mini-batch of the step, of ``num_parts``."""
     num_parts: int = 1
-    started_at: float = field(default_factory=time.monotonic)
-    """When its rollouts were first waited for."""
+    started_at: float = field(default_factory=time.time)
+    """When its rollouts were first waited for, in seconds since the epoch, as those of a :class:`Pair`."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """verl's own of this step; ours are added as they are known."""
     num_restarts: int = 0

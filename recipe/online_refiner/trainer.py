@@ -21,6 +21,7 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
 from verl.single_controller.ray import ResourcePoolManager
@@ -35,9 +36,10 @@ from recipe.online_refiner.actor_worker import ActorWorker
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.hosting import Hosting
-from recipe.online_refiner.metrics import draft_metrics, of_step
+from recipe.online_refiner.metrics import EXTRA, draft_metrics, of_step
 from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.refine_actors import RefineWorkers
+from recipe.online_refiner.rows import objects
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
 from recipe.runs.advice import advice
@@ -61,12 +63,28 @@ class RefinedLogProbs(PPOTrainer):
     stages: Stages
     state: StepState
 
+    @contextlib.contextmanager
+    def _first_weights(self) -> Iterator[None]:
+        """Load the step's first weights where verl has not: with ``bypass_mode`` it computes no log-probs itself."""
+        correction = self.config.algorithm.get("rollout_correction") or {}
+        if self.parameter_sync_step == 1 or not correction.get("bypass_mode", False):
+            yield
+            return
+        part, actor = self.local_trigger_step, self.actor_rollout_wg
+        actor.save_model_to_cpu(part)
+        if part:
+            actor.restore_model_from_cpu(0)
+        yield
+        if part:
+            actor.restore_model_from_cpu(part)
+            actor.clear_cpu_model(part)
+
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self.state.enter("_compute_old_log_prob", batch.keys)
         batch = super()._compute_old_log_prob(batch, metrics=metrics)
         ours: dict[str, float] = {}
         if self.blocks.refines:
-            with marked_timer("refine_log_prob", ours):
+            with marked_timer("refine_log_prob", ours), self._first_weights():
                 self.stages.score_with_actor(batch, self.state, self.actor_rollout_wg)
         if self.blocks.measures_kl_by_actor:
             with marked_timer("kl_ref", ours):
@@ -179,6 +197,12 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     # ---- one step, in this order
 
+    def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
+        if "__rollout_n__" in batch:
+            own = zip(objects(batch["uid"]), objects(batch["__rollout_n__"]), strict=True)
+            self.stages.num_sessions |= {uid: int(n) for uid, n in own}
+        return super()._submit_batch_to_rollout(batch)
+
     def on_step_begin(self) -> None:
         """Begin a step; give a streaming run's workers the replicas that are alive."""
         self.step_started_at = time.monotonic()
@@ -191,6 +215,8 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.parts = []
         batch = super().step(metrics, timing_raw)
         self.stages.adapt_eta(self.parts)
+        for name in [one for one in metrics if one.startswith(EXTRA)]:  # verl's aggregator has those of any mini-batch
+            del metrics[name]
         metrics.update(of_step(self.parts))
         self.state.metrics = metrics
         return batch
@@ -235,7 +261,7 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
         self.state.enter("_balance_batch", batch.keys)
-        refuse_too_few(len(batch), self.stages.num_wanted(self.state), self.global_steps)
+        refuse_too_few(len(batch), self.stages.num_wanted(batch, self.state), self.global_steps)
         batch = super()._balance_batch(batch, metrics=metrics, **kwargs)
         self.state.keys = list(batch.keys)
         self.state.metrics = metrics

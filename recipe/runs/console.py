@@ -6,7 +6,6 @@ The progress view only reads the run directory, so it cannot disturb the run.
 import contextlib
 import difflib
 import heapq
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from recipe.runs.advice import advice
-from recipe.runs.files import RunDir, read_rows, refinement_lines
+from recipe.runs.files import RunDir, objects_of, read_rows, refinement_lines
 
 POLL_S = 1.0
 LOG_WIDTH = 120
@@ -75,17 +74,21 @@ def _steps(run_dir: RunDir) -> list[dict[str, Any]]:
 def step_line(step: dict[str, Any], num_steps: int | None) -> str:
     """Return one step's metrics as one line."""
     num_rollouts = step["refiner/num_rollouts"]
-    entropy, kl = step["constraint/cross_entropy_accepted"], step["kl_ref/k3"]
+    entropy = step.get("constraint/cross_entropy_accepted")
     parts = [
         f"step {step['step']:>2}/{num_steps or '?'}",
         f"reward {step['reward/mean']:+.3f}",
         f"refined {step['refiner/num_attempted']:.0f}/{num_rollouts:.0f}",
         f"accepted {step['refiner/num_accepted']:.0f}/{num_rollouts:.0f}",
-        *([f"cross-entropy {entropy:.2f}"] if entropy else []),  # mode sft measures it in some steps only
-        f"KL {'unknown' if kl is None else f'{kl:.4f}'}",  # None: no replica of the reference model answered
+        *([] if entropy is None else [f"cross-entropy {entropy:.2f}"]),  # mode sft measures it in some steps only
+        *([_kl(step["kl_ref/k3"])] if "kl_ref/k3" in step else []),
         f"{step['timing_s/step']:.0f} s",
     ]
     return "  ".join(parts)
+
+
+def _kl(value: float | None) -> str:
+    return "KL unknown" if value is None else f"KL {value:.4f}"  # None: no replica of the reference model answered
 
 
 def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None:
@@ -95,7 +98,7 @@ def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None
         return
     for line in advice(steps, config):
         console.print(line, markup=False)
-    rows = map(json.loads, refinement_lines(run_dir.path, config.records.path))
+    rows = objects_of(refinement_lines(run_dir.path, config.records.path))
     accepted = (row for row in rows if row["verdict"] == "accepted")
     for row in heapq.nsmallest(2, accepted, key=lambda row: row["reward"] - row["refined_reward"]):
         title = f"step {row['step']}: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"

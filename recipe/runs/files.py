@@ -97,7 +97,7 @@ class RunDir:
             before = None
         else:
             before = self.metrics.read_bytes()[: self._last_offset]
-        numbers = {name: _number(value) for name, value in sorted(metrics.items())}
+        numbers = {name: _number(value) for name, value in sorted(metrics.items()) if name != "step"}
         line = to_lines([{"step": step, **{name: one for name, one in numbers.items() if one is not ...}}])
         if before is None:
             with self.metrics.open("ab") as file:
@@ -108,20 +108,22 @@ class RunDir:
     def forget_after(self, step: int) -> dict[str, Any]:
         """Move the metrics of later steps, which a resumed run does again, to ``metrics.undone.jsonl``.
 
+        So it does with lines that are none: a machine that went down may leave NUL bytes.
+
         Returns:
             The metrics of ``step`` itself, which may be written once more; empty if there are none.
         """
         if not self.metrics.exists():
             return {}
-        lines = [(json.loads(line)["step"] > step, line) for line in finished_lines(self.metrics)]
-        if any(is_later for is_later, _ in lines):
+        lines = [(_object(line), line) for line in finished_lines(self.metrics)]
+        kept = [(row, line) for row, line in lines if row is not None and row.get("step", math.inf) <= step]
+        if gone := [line for row, line in lines if (row, line) not in kept]:
             with self.metrics.with_suffix(".undone.jsonl").open("ab") as undone:
-                undone.writelines(line for is_later, line in lines if is_later)
-        kept = [line for is_later, line in lines if not is_later]
-        self._replace_metrics(b"".join(kept))
-        if not kept or (last := json.loads(kept[-1]))["step"] != step:
+                undone.writelines(gone)
+        self._replace_metrics(b"".join(line for _, line in kept))
+        if not kept or (last := kept[-1][0])["step"] != step:
             return {}
-        self._last_step, self._last_offset = step, sum(map(len, kept[:-1]))
+        self._last_step, self._last_offset = step, sum(len(line) for _, line in kept[:-1])
         return last
 
     def _replace_metrics(self, content: bytes) -> None:
@@ -143,8 +145,22 @@ def refinement_lines(run_dir: Path, records_path: str | None = None) -> Iterator
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON lines file; an unfinished last line is left out."""
-    return map(json.loads, finished_lines(path))
+    """Yield the objects of a JSON lines file; an unfinished last line is left out, and so are lines that are none."""
+    return objects_of(finished_lines(path))
+
+
+def objects_of(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of JSON lines; what is none is left out."""
+    return (row for row in map(_object, lines) if row is not None)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a JSON line; None if it is none."""
+    try:
+        row = json.loads(line)
+    except ValueError:  # also what is no UTF-8
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def finished_lines(path: Path) -> Iterator[bytes]:

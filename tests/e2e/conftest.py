@@ -85,7 +85,7 @@ def train_letters(start_marked: Callable, letters_job: list[str]) -> Callable[..
     def train(
         folder: Path, num_steps: int, *overrides: str, meanwhile: Callable = lambda job: None, **options: Any
     ) -> Trained:
-        from recipe.online_refiner.metrics import MEANING
+        from recipe.online_refiner.metrics import COUNTS
         from recipe.runs.files import read_rows, refinement_lines
 
         command = ["-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={folder}/run", *letters_job]
@@ -96,7 +96,7 @@ def train_letters(start_marked: Callable, letters_job: list[str]) -> Callable[..
         assert job.survivors() == []
         steps = list(read_rows(folder / "run" / "metrics.jsonl"))
         assert [step["step"] for step in steps] == list(range(1, num_steps + 1))
-        assert all(name in step for step in steps for name in MEANING)
+        assert all(name in step for step in steps for name in COUNTS)
         refinements = list(map(json.loads, refinement_lines(folder / "run")))
         return Trained(output=job.output(), steps=steps, refinements=refinements)
 

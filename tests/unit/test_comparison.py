@@ -12,7 +12,7 @@ def test_what_becomes_of_a_wrong_answer() -> None:
     refinements = {
         "improved": Refinement(verdict=Verdict.ACCEPTED, token_ids=[4, 2], reward=0.0),
         "worsened": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[4, 2], reward=-1.0),
-        "verbatim": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[3, 2], reward=-0.3),
+        "repeated": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[3, 4, 2], reward=-0.3, is_repeated=True),
         "truncated": Refinement(verdict=Verdict.TRUNCATED),
         "": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[4, 2], reward=-0.3),
         "none": Refinement(verdict=Verdict.TIMEOUT),

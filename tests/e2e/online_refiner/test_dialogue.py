@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from recipe.online_refiner.metrics import MEANING
+from recipe.online_refiner.metrics import COUNTS
 from recipe.runs.files import read_rows, refinement_lines
 
 
@@ -51,7 +51,7 @@ def test_a_reward_model_scores_responses_and_refinements(
     steps = list(read_rows(run_dir / "metrics.jsonl"))
     assert [step["step"] for step in steps] == [1, 2]
     for step in steps:
-        for name in (*MEANING, "actor/grad_norm", "critic/vf_loss", "critic/grad_norm"):
+        for name in (*COUNTS, "actor/grad_norm", "critic/vf_loss", "critic/grad_norm"):
             assert math.isfinite(step[name]), name
         assert step["critic/grad_norm"] > 0
 

@@ -63,7 +63,7 @@ def test_a_server_dies_and_is_back(train_letters: Callable, own_ray: dict[str, s
         assert step["refiner/num_attempted"] == NUM_ROLLOUTS and step["refiner/num_accepted"] == 0
         assert step["refiner/failed/request"] + step["refiner/failed/timeout"] == NUM_ROLLOUTS
         assert step["reward/num_lost"] == 0 and step["actor/grad_norm"] > 0
-        assert step["refiner/latency_p95_s"] == step["tokens/refine_prompt"] == 0
+        assert "refiner/latency_p95_s" not in step and step["tokens/refine_prompt"] == 0
     assert dying["refiner/num_replicas"] == 1 and dying["refiner/num_retries"] > 0
     assert dead["refiner/num_replicas"] == dead["refiner/num_retries"] == 0
     assert {row["refined"] for row in trained.refinements} == {"abcdz", None}
@@ -120,5 +120,5 @@ def test_the_quickstart_with_a_server_of_vllms(
         assert step["tokens/refine"] > 0 and step["refiner/latency_p50_s"] > 0
     assert sum(step["refiner/num_accepted"] for step in steps) > 0
     name, sign = ("constraint/penalty", -1) if mode == "penalty" else ("actor/sft_cross_entropy", 1)
-    assert any(step[name] * sign > 0 for step in steps)
+    assert any(step.get(name, 0) * sign > 0 for step in steps)
     assert KEY not in job.output() and files_with_the_key(tmp_path, Path(own_ray["RAY_TMPDIR"])) == []

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.cpu_platform import ENVIRONMENT
-from recipe.online_refiner.metrics import MEANING
+from recipe.online_refiner.metrics import COUNTS
 from recipe.runs.files import refinement_lines
 
 REPOSITORY = Path(__file__).parents[3]
@@ -167,7 +167,7 @@ def test_it_has_stock_verls_numbers_and_parameters(resumed: Resumed, tmp_path: P
 def test_a_killed_run_goes_on_behind_its_checkpoint_and_its_records_are_complete(resumed: Resumed) -> None:
     assert f"setting global step to {resumed.killed_at}" in resumed.output
     steps, refines = rows(resumed.run_dir / "metrics.jsonl"), resumed.arm != "no refiner"
-    assert set(MEANING) <= set(steps[0])
+    assert set(COUNTS) <= set(steps[0])
     assert any(step["refiner/num_accepted"] for step in steps) is refines
     assert {json.loads(line)["step"] for line in refinement_lines(resumed.run_dir)} == (
         set(STEPS) if refines else set()

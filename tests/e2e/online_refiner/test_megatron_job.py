@@ -138,5 +138,5 @@ def test_other_targets_on_two_ranks(
     assert job.survivors() == []
     for step in steps_of(tmp_path, 3):
         if step["refiner/num_accepted"]:
-            assert (step["constraint/soft_share"] > 0) == (step["actor/sft_cross_entropy"] > 0) == (target == "soft")
+            assert ("constraint/soft_share" in step) == ("actor/sft_cross_entropy" in step) == (target == "soft")
             assert step["constraint/in_place_responses"] == (step["refiner/num_accepted"] if mode == "penalty" else 0)

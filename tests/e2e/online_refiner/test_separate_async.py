@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from recipe.online_refiner.metrics import MEANING
+from recipe.online_refiner.metrics import COUNTS
 from recipe.runs.files import refinement_lines
 
 pytestmark = [pytest.mark.timeout(2400)]
@@ -133,7 +133,7 @@ def trained(start_marked: Callable, letters_job: list[str], tmp_path_factory: py
 def test_both_modes_train_through_the_death_of_refiner_and_run(trained: Trained) -> None:
     steps = trained.steps
     assert [step["step"] for step in steps] == list(range(1, trained.killed_at + 7))
-    assert all(name in step for step in steps for name in MEANING)
+    assert all(name in step for step in steps for name in COUNTS)
     assert sum(step["refiner/num_restarts"] for step in steps) == 1
     for step in steps:
         assert step["refiner/num_rollouts"] == NUM_ROLLOUTS and step["reward/num_lost"] == 0
@@ -141,9 +141,9 @@ def test_both_modes_train_through_the_death_of_refiner_and_run(trained: Trained)
         assert step["actor/grad_norm"] > 0
     penalty, sft = steps[: trained.killed_at], steps[trained.killed_at :]
     assert sum(step["constraint/penalty"] < 0 for step in penalty) >= 4
-    assert all(step["actor/sft_cross_entropy"] == 0 for step in penalty)
-    assert sum(step["actor/sft_cross_entropy"] > 0 for step in sft) >= 4
-    assert all(step["constraint/penalty"] == 0 for step in sft)
+    assert not any("actor/sft_cross_entropy" in step for step in penalty)
+    assert sum(step.get("actor/sft_cross_entropy", 0) > 0 for step in sft) >= 4
+    assert not any("constraint/penalty" in step for step in sft)
     lines = [json.loads(line) for line in refinement_lines(trained.run_dir)]
     assert len({line["key"] for line in lines}) == len(lines) == NUM_ROLLOUTS * len(steps)
 

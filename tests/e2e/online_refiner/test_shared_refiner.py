@@ -44,7 +44,7 @@ def test_the_rollouts_servers_refine(train_letters: Callable, tiny_llama: Path, 
         ids = torch.tensor([prompt.encode(row["prompt"], row["response"], row["reward"])])
         with torch.no_grad():
             output = base.generate(ids, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)[0, ids.shape[1] :].tolist()
-        ends = {"eos_token_id": tokenizer.eos_token_id, "stop": prompt.stop, "keeps_stop": not prompt.uses_tags}
+        ends = {"eos_token_id": tokenizer.eos_token_id, "stop": prompt.stop}
         answer = parse_answer(output, response=row["response"], tokenizer=tokenizer, **ends)
         assert row["refined"] == answer.text, row["step"]
         compared += 1

@@ -2,16 +2,20 @@
 
 import math
 import re
+from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from composed_main import composed
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.pairs import Pair, Verdict, as_number
 from recipe.online_refiner.rows import with_pair
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
@@ -26,7 +30,7 @@ def part(num_rollouts: int, accepted: dict[int, int], **values: float) -> StepSt
         else Pair(reward=0.0, verdict=Verdict.NOT_BETTER, num_refined_tokens=1, nll=1.0)
         for row in range(num_rollouts)
     }
-    own = {"refiner/num_accepted": len(accepted), "refiner/skipped/max_reward": 1}
+    own = {"refiner/num_accepted": len(accepted), "refiner/skipped/max_reward": 1, "reward/mean": 0.0}
     return StepState(
         pairs=pairs,
         metrics={**metrics.zeros(), **own, **{name.replace("__", "/"): value for name, value in values.items()}},
@@ -45,14 +49,16 @@ def test_counts_add_up_and_means_are_weighted() -> None:
     assert step["refiner/reward_gain"] == (0.5 + 2 * 2.0) / 3
     assert step["constraint/cross_entropy_accepted"] == (3 * 2.0 + 9 * 1.0) / 12
     assert not any(name.startswith("timing_s/") for name in step), "seconds are the step's already"
-    assert set(step) == {name for name in metrics.MEANING if not name.startswith("timing_s/")}
+    means = {"reward/mean", "refiner/reward_gain", "constraint/cross_entropy_accepted"}
+    assert set(step) == {name for name in metrics.COUNTS if not name.startswith("timing_s/")} | means
 
 
 def test_a_mean_over_nothing_is_that_of_the_other_parts() -> None:
     unknown = part(4, {}, kl_ref__k3=math.nan, memory_gb__refine=0)
     known = part(4, {0: 1}, kl_ref__k3=0.25, tokens__kl_ref=8, refiner__reward_gain=3, memory_gb__refine=3)
     step = metrics.of_step([unknown, known])
-    assert (step["kl_ref/k3"], step["memory_gb/refine"]) == (0.25, 3)
+    assert (step["kl_ref/k3"], step["memory_gb/refine"], step["refiner/reward_gain"]) == (0.25, 3, 3)
+    assert "constraint/divergence" not in step, "no mini-batch has measured it"
     assert math.isnan(metrics.of_step([unknown, unknown])["kl_ref/k3"])
     by_verl = [part(4, {}, kl_ref__k3=value) for value in (0.1, 0.3)]
     assert metrics.of_step(by_verl)["kl_ref/k3"] == pytest.approx(0.2), "verl's own worker counts no tokens of ours"
@@ -62,7 +68,7 @@ def test_drafts_by_hand() -> None:
     found = metrics.draft_metrics(4, 12, 4, 2, 0)  # four drafts of three tokens
     expected = {"refiner/num_drafts": 4, "refiner/drafted_tokens": 12, "refiner/spec_accept_rate": 0.5}
     assert {name: value for name, value in found.items() if value} == {**expected, "refiner/spec_accept_length": 2.5}
-    assert set(metrics.draft_metrics(0, 0).values()) == {0}
+    assert metrics.draft_metrics(0, 0) == {"refiner/num_drafts": 0, "refiner/drafted_tokens": 0}
 
 
 def test_every_tracker_takes_the_names() -> None:
@@ -74,11 +80,11 @@ def test_every_tracker_takes_the_names() -> None:
 
 @pytest.fixture
 def state() -> StepState:
-    """Return a step: one refinement accepted, one cut, one verbatim, one rollout that needs none."""
+    """Return a step: one refinement accepted, one cut, one repeated, one rollout that needs none."""
     accepted = {"verdict": Verdict.ACCEPTED, "is_used": True, "refined_reward": 1.0, "num_refined_tokens": 3}
     accepted |= {"num_generated_tokens": 3, "num_prompt_tokens": 9, "edit_distance": 1, "num_compared_tokens": 2}
     accepted |= {"latency_s": 1.0, "num_retries": 2}
-    repeated = {"verdict": Verdict.NOT_BETTER, "refined_reward": 0.2, "num_refined_tokens": 4, "is_verbatim": True}
+    repeated = {"verdict": Verdict.NOT_BETTER, "refined_reward": 0.2, "num_refined_tokens": 4, "is_repeated": True}
     repeated |= {"num_generated_tokens": 4, "num_prompt_tokens": 9, "edit_distance": 0, "num_kept_tokens": 2}
     repeated |= {"latency_s": 3.0, "num_retries": 1}
     cut = {"verdict": Verdict.TRUNCATED, "detail": "loop", "num_generated_tokens": 16, "num_prompt_tokens": 9}
@@ -91,7 +97,7 @@ def test_refine_metrics_by_hand(state: StepState) -> None:
     values = metrics.refine_metrics(state)
     assert {name: value for name, value in values.items() if value} == {
         **{"refiner/num_attempted": 3, "refiner/num_accepted": 1, "refiner/improvement_ratio": 0.25},
-        **{"refiner/num_verbatim": 1, "refiner/reward_gain": pytest.approx(1.3)},
+        **{"refiner/repeated_ratio": pytest.approx(1 / 3), "refiner/reward_gain": pytest.approx(1.3)},
         **{"refiner/edit_distance": 0.5, "refiner/skipped/max_reward": 1, "refiner/failed/truncated": 1},
         **{"tokens/refine_prompt": 27, "tokens/refine": 23, "tokens/refine_kept": 2},
         **{"refiner/latency_p50_s": 2.0, "refiner/latency_p95_s": pytest.approx(2.9), "refiner/num_retries": 3},
@@ -114,7 +120,59 @@ def test_constraint_metrics_by_hand(state: StepState) -> None:
     }
     state.pairs[2].nll = None
     assert metrics.constraint_metrics(state, is_due=False) == {**common, "tokens/refine_log_prob": 3}
-    assert set(metrics.constraint_metrics(StepState(), is_due=True).values()) == {0.0}
+    assert metrics.constraint_metrics(StepState(), is_due=True) == {
+        **{"constraint/divergence": 0.0, "constraint/divergence_per_token": 0.0, "tokens/refine_log_prob": 0}
+    }
+
+
+def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
+    """A 0 would be read as a divergence, a gain or a speed of 0."""
+    found = metrics.refine_metrics(StepState(pairs={0: state.pairs[4]}))  # nothing is attempted
+    assert found.keys() & metrics.WEIGHTS.keys() == {"refiner/improvement_ratio"}
+    assert found["refiner/improvement_ratio"] == 0.0, "of one rollout none"
+    found = metrics.refine_metrics(StepState(pairs={0: state.pairs[1]}))  # one is attempted and cut
+    assert found.keys() & metrics.WEIGHTS.keys() == {"refiner/improvement_ratio", "refiner/repeated_ratio"}
+    assert metrics.refine_metrics(StepState()).keys() & metrics.WEIGHTS.keys() == set()
+    assert metrics.soft_metrics(StepState()) == {}
+    state.pairs[0].soft_mass = 0.75
+    assert metrics.soft_metrics(state) == {"constraint/soft_share": 0.25}
+    assert metrics.zeros().keys() & {*metrics.WEIGHTS, *metrics.MAXIMA} == set()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "step", "measured"),
+    [
+        (["constraint.mode=sft"], 1, {"constraint/divergence", "constraint/divergence_per_token"}),
+        (["constraint.mode=sft"], 2, set()),
+        (["constraint.mode=penalty"], 2, {*("constraint/divergence", "constraint/divergence_per_token")}),
+        (["constraint.target=in_place", "constraint.mode=sft"], 2, {"constraint/divergence"}),
+    ],
+)
+def test_which_means_a_mode_measures(overrides: list[str], step: int, measured: set[str]) -> None:
+    """No refinement is scored here, so that D is 0 where it is measured, and no cross-entropy has a mean."""
+    config = composed(*overrides)
+    stages = Stages(config, load(config), None, 9)  # type: ignore[arg-type]  # no workers are asked
+    state = StepState(step=step, pairs={0: Pair(reward=0.0)}, metrics=metrics.zeros())
+    batch = KVBatchMeta(keys=["a_0_0"], tags=[{}], partition_id="train")
+    stages.score_with_actor(batch, state, None)
+    found = state.metrics.keys() & metrics.WEIGHTS.keys()
+    names = {"constraint/divergence", "constraint/divergence_per_token"} if measured else set()
+    assert found == {"constraint/eta", *names} and not any(state.metrics[name] for name in names)
+    assert stages.charge_rewards(batch, state) is None
+    pays = load(config).constraint.acting_credit is not None
+    assert ("constraint/penalty" in state.metrics) is pays and not state.metrics.get("constraint/penalty")
+
+
+@pytest.mark.parametrize("per_prompt", [{}, {"a": 3}, {"a": 3, "b": 5}])
+def test_rollouts_that_are_lost(per_prompt: dict[str, int]) -> None:
+    """Prompt c has none left; of the others one is lost each, whatever number of them the data set asks for."""
+    config = composed("data.train_batch_size=3", "actor_rollout_ref.rollout.n=4")
+    stages = Stages(config, load(config), None, 1)  # type: ignore[arg-type]  # no workers are asked
+    stages.num_sessions = per_prompt
+    wanted = {"a": 4, "b": 4, **per_prompt}
+    keys = [f"{uid}_{session}_0" for uid, number in wanted.items() for session in range(number - 1)]
+    batch = KVBatchMeta(keys=keys, tags=[{}] * len(keys), partition_id="train")
+    assert stages.num_wanted(batch, StepState()) == sum(wanted.values()) + 4 == len(keys) + 2 + 4
 
 
 def test_reward_metrics_by_hand() -> None:
@@ -127,13 +185,50 @@ def test_reward_metrics_by_hand() -> None:
     assert values["reward/mean"] == pytest.approx((2 * 0.5 + 2 * 1.0 - 1.0) / 5)
     assert values["reward/group_std"] == 0.25
 
+    # 64 groups of mean 0.1 are kept, 30 of the same kind are beyond the batch, 100 dead ones are filtered.
+    kept = {f"{group}_{session}_0": float(session) / 5 for group in range(64) for session in range(2)}
+    values = metrics.reward_metrics(kept, {-0.6: 100}, 30)
+    assert values["reward/mean"] == pytest.approx((94 * 0.1 - 100 * 0.6) / 194) == pytest.approx(-0.2608, abs=1e-4)
+    assert metrics.reward_metrics(rewards, {}, 7)["reward/mean"] == 0.5
+
+
+def test_surplus_has_verls_name() -> None:
+    rules = MetricsAggregator().aggregation_rules
+    assert metrics.DISCARDED in rules["sum"]
+
 
 def test_numbers_beside_the_reward_are_averaged() -> None:
     said = [{"num_passed": 1, "outcome": "pass"}, {"num_passed": 2.0, "solved": True, "s": math.nan}, {}]
     assert metrics.extra_metrics(said) == {"reward/extra/num_passed": 1.5, "reward/extra/solved": 1.0}
+    for bad in ("7", None, [1.0], math.inf, 10**400, 1j, torch.ones(2), np.array(["7"])):
+        assert metrics.extra_metrics([{"x": 1.0, "y": 2}, {"x": bad, "y": 4}]) == {"reward/extra/y": 3.0}, bad
     parts = [part(6, {}, reward__extra__x=1.0), part(2, {}, reward__extra__x=3.0), part(9, {})]
     assert metrics.of_step(parts[:2])["reward/extra/x"] == 1.5
     assert "reward/extra/x" not in metrics.of_step(parts), "one that a part does not have is not the step's"
+
+
+def test_verls_own_numbers_on_long_responses_are_averaged() -> None:
+    """verl's reward manager ``dapo`` says 0-dim tensors of long responses, and plain numbers of others."""
+    said = [(0, False), (torch.tensor(-0.2), torch.tensor(True)), (np.float32(-1.0), np.bool_(True)), (-0.8, 1), (0, 0)]
+    found = metrics.extra_metrics([{"overlong_reward": one, "overlong": is_long} for one, is_long in said])
+    assert found["reward/extra/overlong_reward"] == pytest.approx(-0.4)
+    assert found["reward/extra/overlong"] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((one, 1.0) for one in (1, True, 1.0, np.int8(1), np.bool_(True), np.float32(1), np.array(1), np.array(True))),
+        *((one, 1.0) for one in (torch.tensor(1), torch.tensor(True), torch.tensor(1.0, dtype=torch.bfloat16))),
+        *((one, 0.5) for one in (Decimal("0.5"), Fraction(1, 2))),
+        *((one, None) for one in (None, "1", b"1", [1], {}, {1}, object(), math.nan, -math.inf, 10**400, 1j)),
+        *((one, None) for one in (np.array([1.0]), np.str_("1"), np.array("1"), np.float16("inf"), np.complex64(1))),
+        *((one, None) for one in (torch.tensor([1.0]), torch.tensor(math.nan), torch.tensor(1j))),
+        *((one, None) for one in (Decimal("NaN"), Decimal("sNaN"), Decimal("1e999"), np.datetime64("2020-01-01"))),
+    ],
+)
+def test_what_is_a_number(value: object, expected: float | None) -> None:
+    assert as_number(value) == expected
 
 
 def test_kl_by_hand() -> None:

@@ -108,7 +108,7 @@ def test_parts_of_a_batch_keep_groups_together_and_leave_padding_out() -> None:
     own = queue.rows_of(batch, [0, 1, 2, 3])
     assert [part.keys for part in queue.shards(own, 2)] == [["a_0_0", "a_1_0"], ["c_0_0", "b_0_0"]]
     assert [part.keys for part in queue.shards(queue.rows_of(batch, [0, 2]), 2)] == [["a_0_0", "a_1_0"]]
-    chosen = queue.select(own, [0], num_chunks=2, multiple=1, fields=["x"])
+    chosen = queue.select(own, [0], num_chunks=2, fields=["x"])
     assert (chosen.keys, chosen.fields) == (["b_0_0", "a_0_0"], ["x"]), "and the shortest of the others"
 
 
@@ -137,7 +137,7 @@ def test_what_a_worker_writes_of_its_rows(
     found = [
         Refinement(verdict=Verdict.ACCEPTED, token_ids=[11, 22, EOS], reward=1.0, num_kept_tokens=1),
         Refinement(verdict=Verdict.OWN, token_ids=[13, EOS], reward=0.5),
-        Refinement(verdict=Verdict.NOT_BETTER, token_ids=[14, EOS], reward=-1.0),
+        Refinement(verdict=Verdict.NOT_BETTER, token_ids=[14, EOS], reward=-1.0, is_repeated=True),
         Refinement(verdict=Verdict.TRUNCATED, text="x" * 2000),
     ]
     rollouts = [
@@ -163,7 +163,7 @@ def test_what_a_worker_writes_of_its_rows(
     assert [queue.pair_of(tag) for tag in written["tags"]] == pairs
     assert [one.num_compared_tokens for one in pairs] == [2, 2, 2 * used[2], 0]
     assert [one.edit_distance for one in pairs] == [1, 0, 1, None]
-    assert [one.is_verbatim for one in pairs] == [False, True, False, False]
+    assert [one.is_repeated for one in pairs] == [False, False, True, False]
     assert [len(one.detail) for one in pairs] == [0, 0, 0, 1000]
 
 

@@ -77,6 +77,31 @@ def test_metrics_of_steps_to_be_done_again_are_put_aside(tmp_path: Path) -> None
     assert [row["step"] for row in read_rows(tmp_path / "metrics.undone.jsonl")] == [3, 1, 2]
 
 
+def test_lines_that_a_machine_went_down_in_are_put_aside(tmp_path: Path) -> None:
+    run_dir, broken = RunDir(tmp_path), [b"\0\0\0\n", b'{"step": 3, "lo\n', b"\xff{}\n", b"[1]\n", b"{}\n"]
+    for step in (1, 2):
+        run_dir.write_metrics(step, {"loss": 0.5})
+    with run_dir.metrics.open("ab") as file:
+        file.writelines([*broken, b"\0\0"])
+    assert [row["step"] for row in read_rows(run_dir.metrics) if row] == [1, 2]
+    resumed = RunDir(tmp_path)
+    assert resumed.forget_after(2) == {"step": 2, "loss": 0.5}
+    assert (tmp_path / "metrics.undone.jsonl").read_bytes() == b"".join(broken)
+    resumed.write_metrics(2, {"loss": 0.25})
+    resumed.write_metrics(3, {"loss": 0.125})
+    assert [(row["step"], row["loss"]) for row in read_rows(run_dir.metrics)] == [(1, 0.5), (2, 0.25), (3, 0.125)]
+
+
+def test_a_step_that_is_saved_has_its_whole_number(tmp_path: Path) -> None:
+    """The trainer keeps what it has written of a step, with its number, and writes it again after a validation."""
+    run_dir, told = RunDir(tmp_path), {"refiner/num_rollouts": 4, "refiner/num_attempted": 1, "refiner/num_accepted": 1}
+    saved = {**told, "step": 2, "reward/mean": 0.5, "timing_s/step": 7.0}
+    run_dir.write_metrics(2, saved)
+    for row in (next(read_rows(run_dir.metrics)), RunDir(tmp_path).forget_after(2)):
+        assert step_line(row, 6) == "step  2/6  reward +0.500  refined 1/4  accepted 1/4  7 s"
+        RunDir(tmp_path).write_metrics(2, row)
+
+
 def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     for step, loss in ((1, 0.5), (1, 0.25), (2, 0.125)):
@@ -137,6 +162,7 @@ def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:
         and "refinements cut by refiner.response_length: 25%" in text
     )
     step = json.loads(run_dir.metrics.read_text())
-    assert step_line(step, 8) == "step  1/8  reward -0.250  refined 4/8  accepted 0/8  KL 0.0000  7 s"
+    assert step_line(step, 8) == "step  1/8  reward -0.250  refined 4/8  accepted 0/8  7 s", "no KL is measured"
+    assert step_line({**step, "kl_ref/k3": 0.0}, 8).endswith("  KL 0.0000  7 s")
     step |= {"constraint/cross_entropy_accepted": 0.5, "kl_ref/k3": None}
     assert step_line(step, 8).endswith("accepted 0/8  cross-entropy 0.50  KL unknown  7 s")

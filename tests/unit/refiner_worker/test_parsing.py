@@ -54,14 +54,14 @@ def test_a_stop_that_is_part_of_the_answer_ends_it(
     tokenizer: Any, output: str, ended: bool, text: str, failure: str | None
 ) -> None:
     ids = tokenizer.encode(output, add_special_tokens=False) + ([EOS] if ended else [])
-    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="\n```\n", keeps_stop=True)
+    answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="\n```\n")
     assert (answer.text, answer.failure) == (text, failure)
     assert answer.token_ids == ([] if failure else [*tokenizer.encode(text, add_special_tokens=False), EOS])
 
 
 def test_a_fence_that_closes_what_the_kept_part_opened_ends_the_answer(tokenizer: Any) -> None:
     kept, ids = (tokenizer.encode(text, add_special_tokens=False) for text in ("```py\na\n", "b\n```\n"))
-    ends = {"eos_token_id": EOS, "tokenizer": tokenizer, "stop": "\n```\n", "keeps_stop": True}
+    ends = {"eos_token_id": EOS, "tokenizer": tokenizer, "stop": "\n```\n"}
     assert parse_answer(ids, response="x", kept=kept, **ends).text == "```py\na\nb\n```"
     assert parse_answer(ids, response="x", kept=kept[6:], **ends).failure == "truncated"
 
@@ -170,6 +170,62 @@ def test_an_answer_that_ends_within_a_thought_is_cut(tokenizer: Any) -> None:
     thought = "<think>\nMaybe:\n```py\nb\n```\n"
     ids = tokenizer.encode(thought, add_special_tokens=False)
     settings: dict[str, Any] = {"response": "x", "eos_token_id": EOS, "tokenizer": tokenizer, "stop": "\n```\n"}
-    assert parse_answer(ids, keeps_stop=True, **settings).failure == "truncated"
+    assert parse_answer(ids, **settings).failure == "truncated"
     ids = tokenizer.encode(f"<think>\nMaybe\n</think>{thought[7:]}", add_special_tokens=False)
-    assert parse_answer(ids, keeps_stop=True, **settings).failure is None
+    assert parse_answer(ids, **settings).failure is None
+
+
+REFINED = "The hare runs."
+
+
+@pytest.mark.parametrize(
+    ("output", "ended", "text"),
+    [
+        (f"<refined>\n{REFINED}\n</refined>", False, REFINED),  # begun with the tag, a model may write it again
+        (f" \n<refined>{REFINED}</refined>", False, REFINED),
+        (f"<refined>{REFINED}", True, REFINED),  # it forgot the closing one
+        (f"{REFINED}</refined></refined>", False, REFINED),
+        (f"<refined>\n{REFINED}\n</refined>\n<refined>\nMore.", True, REFINED),
+        ("<refined>\nü ✓", True, "ü ✓"),
+        (f"<refined>\n<refined>\n{REFINED}</refined>", False, None),
+        (f"{REFINED}</refined", True, None),
+        (f"{REFINED}\n</ref", True, None),
+        (f"{REFINED}\n<refined>", True, None),
+        (f"{REFINED}\n<refin", True, None),
+        (f"The <refined> {REFINED}</refined>", False, None),
+        ("if a <re and b </r", True, "if a <re and b </r"),
+        (f"<refined>\n{REFINED}", False, None),
+        ("<refined>\n</refined>", False, ""),
+    ],
+)
+def test_tags_are_no_part_of_an_answer(tokenizer: Any, output: str, ended: bool, text: str | None) -> None:
+    """The policy would learn to write them. What is left with one is not whole."""
+    answer = parse(tokenizer, output, ended=ended)
+    assert answer.failure == ("truncated" if text is None else None if text else "empty")
+    assert answer.token_ids == ([*tokenizer.encode(text, add_special_tokens=False), EOS] if text else [])
+    if text:
+        assert answer.text == text
+
+
+def test_a_tag_behind_what_the_answer_was_begun_with_is_no_leading_one(tokenizer: Any) -> None:
+    kept, ids = (tokenizer.encode(text, add_special_tokens=False) for text in ("The", "<refined> hare.</refined>"))
+    ends = {"eos_token_id": EOS, "tokenizer": tokenizer, "stop": "</refined>"}
+    assert parse_answer(ids, response="x", kept=kept, **ends).failure == "truncated"
+
+
+@pytest.mark.parametrize(
+    ("output", "ended", "failure"),
+    [
+        ("Use </refined> to close.\n</refined>", False, "truncated"),  # the engine stops at the first
+        ("Use </refined> to", False, "truncated"),
+        ("Use a closing tag.</refined>", False, "truncated"),  # which of both it is nobody knows
+        ("Use a closing tag.", True, None),
+    ],
+)
+def test_a_closing_tag_that_the_response_quotes_is_no_end(
+    tokenizer: Any, output: str, ended: bool, failure: str | None
+) -> None:
+    response = "Use </refined> too close."
+    answer = parse(tokenizer, output, ended=ended, response=response)
+    assert answer.failure == failure
+    assert parse(tokenizer, output, ended=True, response=response, tags=False).text.startswith("Use")
