@@ -99,6 +99,12 @@ def tells_no_key(said: str) -> None:
     assert not [part for part in (KEY, KEY[:8], KEY[-6:], "Tq8vZ0") if part in said]
 
 
+def reasoned(text: Any, thoughts: str, reason: str = "stop") -> Reply:
+    """Return an answer of a server that has a place of its own for thoughts."""
+    message = {"role": "assistant", "content": text, "reasoning_content": thoughts}
+    return Reply(body=json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": reason}]}).encode())
+
+
 ECHO = f"Incorrect API key provided: {KEY}, {KEY[:8]}*****{KEY[-4:]}. Bearer {KEY}"
 CUT = Reply(body=GOOD.body[:40], length=len(GOOD.body))
 AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
@@ -122,7 +128,10 @@ AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
     "sent elsewhere": (Reply(status=307, headers={"location": f"/v2?key={KEY}"}), Verdict.REQUEST),
     "a long page of an error": (Reply(status=400, body=b"<" + KEY.encode() * 4000), Verdict.REQUEST),
     "no text": (chat(None), Verdict.EMPTY),
-    "no text but a list": (chat([{"text": "x"}]), Verdict.REQUEST),
+    "a list of parts": (chat([{"type": "text", "text": "ab"}, {"type": "text", "text": "cd"}]), Verdict.ACCEPTED),
+    "a list of others": (chat([{"type": "image_url", "image_url": {}}]), Verdict.REQUEST),
+    "all in its reasoning": (reasoned("", "abcd"), Verdict.EMPTY),
+    "an error beside status 200": (Reply(body=error(200, "overloaded").body), Verdict.REQUEST),
     "a control token": (chat("ab<|im_end|>cd"), Verdict.ENCODING),
     "half a character": (chat("ab\ud83d"), Verdict.ENCODING),
 }
@@ -142,6 +151,8 @@ def test_what_is_known_at_once(tokenizer: Any, played: str, caplog: pytest.LogCa
     expected = [*tokenizer.encode("abcd"), tokenizer.eos_token_id] if verdict is Verdict.ACCEPTED else []
     assert all(one.token_ids == expected for one in found)
     assert all((one.num_prompt_tokens > 0) is (verdict is not Verdict.REQUEST) for one in found)
+    if played == "an error beside status 200":
+        assert {one.text for one in found} == {"what the server sent is no chat completion: overloaded"}
     assert {one.latency_s is None for one in found} == {
         verdict in (Verdict.REQUEST, Verdict.ENCODING) or played == "a megabyte"
     }
@@ -227,6 +238,32 @@ def test_a_template_with_tags_gets_what_stands_between_them(tokenizer: Any) -> N
     assert server.bodies[0]["stop"] == "</refined>"
 
 
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("<refined>\n<refined>\nabcd\n</refined>", Verdict.ACCEPTED),
+        ("Sure.\n<refined>\nabcd</refined></refined>", Verdict.ACCEPTED),
+        ("abcd", Verdict.ACCEPTED),
+        ("<refined>\nabcd</refined", Verdict.TRUNCATED),
+        ("In <refined> tags:\n<refined>\nabcd\n</refined>", Verdict.TRUNCATED),
+    ],
+)
+def test_tags_of_a_server_are_read_as_those_of_a_replica(tokenizer: Any, text: str, verdict: Verdict) -> None:
+    with serving(always(chat(text))) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, template="dialogue"))
+        (found,) = refined(client, tokenizer, 1)
+    assert found.verdict is verdict
+    assert tokenizer.decode(found.token_ids[:-1]) == ("abcd" if verdict is Verdict.ACCEPTED else "")
+
+
+def test_a_server_that_repeats_the_response(tokenizer: Any) -> None:
+    """It is not rewarded again: every reward here would be 0.5."""
+    with serving(always(chat("No 0."))) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url))
+        (found,) = refined(client, tokenizer, 1)
+    assert (found.verdict, found.reward, found.is_repeated) == (Verdict.NOT_BETTER, 0.0, True)
+
+
 @pytest.mark.parametrize("owner", ["vllm", "sglang", "somebody"])
 def test_an_answer_that_ends_with_its_program(tokenizer: Any, owner: str) -> None:
     """The fence is a part of it: a server that would leave it out is not told to end there."""
@@ -308,6 +345,10 @@ FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "garbage": (Reply(body=b"<html>"), {}, "refiner.url: "),
     "an answer in parts": (Reply(body=b"data: {}"), {"extra_body": {"stream": True}}, "refiner.url: "),
     "sent elsewhere": (Reply(status=307, headers={"location": f"/v2?key={KEY}"}), {}, "refiner.url: "),
+    "all in its reasoning": (reasoned("", "Yes."), {}, "refiner.url: the answer of "),
+    "all in its reasoning, null": (reasoned(None, "Yes."), {}, "refiner.url: the answer of "),
+    "in the middle of a thought": (reasoned("", "They want", "length"), {}, ""),
+    "an error beside status 200": (Reply(body=error(200, "overloaded").body), {}, "refiner.url: "),
     "no key": (GOOD, {"api_key_env": KEY.replace("-", "_")}, "refiner.url: "),
 }
 

@@ -140,15 +140,15 @@ def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "step", "measured"),
+    ("overrides", "step", "measures"),
     [
-        (["constraint.mode=sft"], 1, {"constraint/divergence", "constraint/divergence_per_token"}),
-        (["constraint.mode=sft"], 2, set()),
-        (["constraint.mode=penalty"], 2, {*("constraint/divergence", "constraint/divergence_per_token")}),
-        (["constraint.target=in_place", "constraint.mode=sft"], 2, {"constraint/divergence"}),
+        (["constraint.mode=sft"], 1, True),
+        (["constraint.mode=sft"], 2, False),
+        (["constraint.mode=penalty"], 2, True),
+        (["constraint.target=in_place", "constraint.mode=sft"], 2, True),
     ],
 )
-def test_which_means_a_mode_measures(overrides: list[str], step: int, measured: set[str]) -> None:
+def test_which_means_a_mode_measures(overrides: list[str], step: int, measures: bool) -> None:
     """No refinement is scored here, so that D is 0 where it is measured, and no cross-entropy has a mean."""
     config = composed(*overrides)
     stages = Stages(config, load(config), None, 9)  # type: ignore[arg-type]  # no workers are asked
@@ -156,7 +156,7 @@ def test_which_means_a_mode_measures(overrides: list[str], step: int, measured: 
     batch = KVBatchMeta(keys=["a_0_0"], tags=[{}], partition_id="train")
     stages.score_with_actor(batch, state, None)
     found = state.metrics.keys() & metrics.WEIGHTS.keys()
-    names = {"constraint/divergence", "constraint/divergence_per_token"} if measured else set()
+    names = {"constraint/divergence", "constraint/divergence_per_token"} if measures else set()
     assert found == {"constraint/eta", *names} and not any(state.metrics[name] for name in names)
     assert stages.charge_rewards(batch, state) is None
     pays = load(config).constraint.acting_credit is not None
@@ -208,7 +208,7 @@ def test_numbers_beside_the_reward_are_averaged() -> None:
 
 
 def test_verls_own_numbers_on_long_responses_are_averaged() -> None:
-    """verl's reward manager ``dapo`` says 0-dim tensors of long responses, and plain numbers of others."""
+    """Verl's reward manager ``dapo`` says 0-dim tensors of long responses, and plain numbers of others."""
     said = [(0, False), (torch.tensor(-0.2), torch.tensor(True)), (np.float32(-1.0), np.bool_(True)), (-0.8, 1), (0, 0)]
     found = metrics.extra_metrics([{"overlong_reward": one, "overlong": is_long} for one, is_long in said])
     assert found["reward/extra/overlong_reward"] == pytest.approx(-0.4)

@@ -2,18 +2,22 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer
+from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import Refiner, choose, in_place
-from recipe.online_refiner.refine_actors import is_drawn
+from recipe.online_refiner.refine import Refiner, choose, in_place, is_used
+from recipe.online_refiner.refine_actors import RewardLoopScore, is_drawn
 from refiner_worker.client import RefinerRequestError, Top
 from refiner_worker.config import TEMPLATES, RefinerConfig
 from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
@@ -103,11 +107,11 @@ class Asked:
 
 
 def refined(
-    tokenizer: Any, members: list[Rollout], client: Asked, *, reward: float | Exception = 0.5, **changes: Any
+    tokenizer: Any, members: list[Rollout], client: Asked, *, reward: Any = 0.5, **changes: Any
 ) -> list[Refinement]:
     """Refine a group; every answer gets the reward."""
 
-    async def score(rollout: Rollout, response_ids: list[int]) -> float:
+    async def score(rollout: Rollout, response_ids: list[int]) -> Any:
         if isinstance(reward, Exception):
             raise reward
         return reward
@@ -154,6 +158,7 @@ def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
         ({}, Verdict.ACCEPTED),
         ({"reward": -0.3}, Verdict.NOT_BETTER),
         ({"reward": KeyError("x")}, Verdict.REWARD),
+        *(({"reward": one}, Verdict.REWARD) for one in (None, math.nan, math.inf, "0.7", [0.7])),
         ({"answer": RefinerRequestError("lost")}, Verdict.REQUEST),
         ({"answer": "cut"}, Verdict.TRUNCATED),
         ({"answer": "end"}, Verdict.EMPTY),
@@ -177,6 +182,52 @@ def test_what_becomes_of_a_rollout(tokenizer: Any, changes: dict[str, Any], expe
     assert found.token_ids == ([*text, end] if expected.is_scored else [])
     assert (found.reward is not None) is expected.is_scored
     assert bool(client.prompts) is not expected.is_skipped
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+@pytest.mark.parametrize("is_retokenised", [False, True])
+@pytest.mark.parametrize("reward_gate", [True, False])
+def test_a_repeated_response_is_not_rewarded_again(
+    tokenizer: Any, kept: int, is_retokenised: bool, reward_gate: bool
+) -> None:
+    """Whatever a second reward would say: it is noise. Without the gate it acts, as all that has a reward does.
+
+    A control token within a response is no text, and what rewards it does not see it.
+    """
+    said, begin = [*tokenizer.encode("aaab"), tokenizer.eos_token_id], tokenizer.convert_tokens_to_ids("<|im_start|>")
+    own = [*said[:3], begin, *said[3:]] if is_retokenised else said
+    client = Asked(said[kept:], config(keep_prefix=kept > 0), (-0.1,) * kept)
+    constraint = ConstraintConfig(reward_gate=reward_gate)
+    (found,) = refined(tokenizer, [rollout(0, -0.3, own)], client, reward=KeyError("asked"), constraint=constraint)
+    assert (found.verdict, found.reward, found.is_repeated) == (Verdict.NOT_BETTER, -0.3, True)
+    assert found.token_ids == said and is_used(found.verdict, constraint) is not reward_gate
+
+
+def test_another_answer_is_rewarded(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    client = Asked([*tokenizer.encode("ab"), end], config())
+    (found,) = refined(tokenizer, [rollout(0, -0.3, [*tokenizer.encode("abc"), end])], client)
+    assert (found.verdict, found.reward, found.is_repeated) == (Verdict.ACCEPTED, 0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [(True, 1.0), (0.1, float(np.float32(0.1))), (torch.tensor(0.5), 0.5), (None, None), ("0.7", None), ([0.7], None)],
+)
+def test_a_reward_is_what_verl_takes_for_one(said: Any, kept: float | None) -> None:
+    """As for rollouts: ``rm_scores[-1] = reward`` in verl's ``AgentLoopOutput.as_dict``, in float32."""
+
+    async def compute_score(data: Any) -> dict[str, Any]:
+        return {"reward_score": said}
+
+    score = RewardLoopScore([SimpleNamespace(compute_score=SimpleNamespace(remote=compute_score))])  # type: ignore[list-item]
+    as_verl = AgentLoopOutput(prompt_ids=[1], response_ids=[2], response_mask=[1], metrics={}, num_turns=2)
+    as_verl.reward_score = said
+    if kept is None:
+        with pytest.raises(TypeError):
+            asyncio.run(score(rollout(0, 0.0), [2]))
+    else:
+        assert asyncio.run(score(rollout(0, 0.0), [2])) == kept == as_verl.as_dict()["rm_scores"].item()
 
 
 def test_an_answer_is_begun_with_what_the_refiner_would_have_written(tokenizer: Any) -> None:

@@ -1,17 +1,27 @@
 """What travels of a pair between processes: tags, columns, and the sequences that the actor reads."""
 
 import json
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 from tensordict import NonTensorData, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
+from verl.workers.engine.utils import prepare_micro_batches
+from verl.workers.engine_workers import TrainingWorker
 
 from recipe.online_refiner import rows as queue
-from recipe.online_refiner.actor_worker import eq6_columns, in_place_sequences, refined_sequences
+from recipe.online_refiner.actor_worker import (
+    MiniBatchWorker,
+    eq6_columns,
+    filled,
+    in_place_sequences,
+    refined_sequences,
+)
 from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.loss import TOP_K, ZEROS, append_refined_rows, jagged
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, last_turn
@@ -208,6 +218,67 @@ def test_the_policy_scores_a_refinement_in_its_whole_context() -> None:
     assert lists(batch["loss_mask"]) == [[0] * 7 + [1, 1], [0, 1, 1, 1, 1], [0] * 7 + [1, 1], [0, 0]]
     assert lists(batch["responses"]) == ROWS["refine_ids"]
     assert tu.get(batch, "temperature") == 0.5
+
+
+def sequences_of(lengths: list[int]) -> TensorDict:
+    ids = jagged([torch.arange(length) for length in lengths])
+    settings = {"use_dynamic_bsz": False, "temperature": 0.5}
+    return tu.get_tensordict({"input_ids": ids, "names": [f"row {n}" for n in range(len(lengths))]}, settings)
+
+
+@pytest.mark.parametrize(("num_ranks", "size"), product((1, 2, 4), (1, 3, 8, 16)))
+def test_any_number_of_rows_fills_the_micro_batches_of_every_rank(num_ranks: int, size: int) -> None:
+    num_rows = 40
+    tags = [{"seq_len": 2 + 7 * row % 11} for row in range(num_rows)]
+    batch = KVBatchMeta(keys=[f"a_{row}_0" for row in range(num_rows)], tags=tags, partition_id="train")
+    for num_wanted in range(1, num_rows + 1):
+        chosen = queue.select(batch, [*range(num_wanted)], num_chunks=num_ranks, fields=["x"])
+        assert {*batch.keys[:num_wanted]} <= {*chosen.keys} and len({*chosen.keys}) == len(chosen) <= num_rows
+        share, rest = divmod(len(chosen), num_ranks)
+        assert rest == 0 and len(chosen) < num_wanted + num_ranks
+        lengths = [tag["seq_len"] for tag in chosen.tags]
+        data = filled(sequences_of(lengths[:share]), size)
+        tu.assign_non_tensor(data, micro_batch_size_per_gpu=size)
+        micro_batches, _ = prepare_micro_batches(data)
+        assert len(micro_batches) == -(-share // size), "as many as are needed, and the same on every rank"
+
+
+def test_rows_that_fill_a_micro_batch_repeat_the_shortest() -> None:
+    data = sequences_of([3, 2, 4])
+    assert filled(data, 3) is filled(data, 1) is data
+    longer = filled(data, 5)
+    assert lists(longer["input_ids"]) == [[0, 1, 2], [0, 1], [0, 1, 2, 3], [0, 1], [0, 1]]
+    assert queue.objects(longer["names"]) == ["row 0", "row 1", "row 2", "row 1", "row 1"]
+    assert tu.get(longer, "temperature") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ({}, 4),
+        ({"use_dynamic_bsz": True}, 1),
+        ({"virtual_pipeline_model_parallel_size": 2, "pipeline_model_parallel_size": 3}, 12),
+        ({"virtual_pipeline_model_parallel_size": 2, "pipeline_model_parallel_size": 3, "use_dynamic_bsz": True}, 3),
+    ],
+)
+@pytest.mark.parametrize("num_rows", [1, 4, 5])
+def test_an_engine_never_sees_half_a_micro_batch(
+    settings: dict[str, Any], size: int, num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it computes of the rows that fill one up is dropped."""
+    seen = []
+
+    def infer(self: TrainingWorker, data: TensorDict) -> TensorDict:
+        seen.append(len(data))
+        return tu.get_tensordict({"log_probs": data["input_ids"]}, {"metrics": {"x": 1}})
+
+    monkeypatch.setattr(TrainingWorker, "infer_batch", infer)
+    worker = object.__new__(MiniBatchWorker)
+    values = {"use_dynamic_bsz": False, "infer_micro_batch_size_per_gpu": 4, "override_transformer_config": {}}
+    worker.engine_config = OmegaConf.create({**values, **settings})
+    output = worker.infer_batch(sequences_of([*range(2, 2 + num_rows)]))
+    assert output is not None and lists(output["log_probs"]) == [[*range(length)] for length in range(2, 2 + num_rows)]
+    assert seen == [-(-num_rows // size) * size] and tu.get(output, "metrics") == {"x": 1}
 
 
 def test_the_actor_scores_the_last_turn_behind_another_prompt() -> None:

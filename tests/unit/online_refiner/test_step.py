@@ -5,15 +5,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
+from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.metrics import zeros
 from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import HOOKS, StepState
-from recipe.online_refiner.task_runner import OnlineRefinerSync, TaskRunner
+from recipe.online_refiner.task_runner import OnlineRefinerSeparateAsync, OnlineRefinerSync, TaskRunner
 from refiner_worker.client import RunEndedError
 
 KEYS = ["a_0_0", "a_1_0"]
@@ -100,3 +102,69 @@ def test_an_adaptive_eta_makes_one_dual_step_a_step(make_stages: Any) -> None:
             assert metrics["constraint/eta"] == pytest.approx(before)
             assert metrics["constraint/divergence_per_token"] == pytest.approx(0.12)
         assert stages._eta.at(11) == pytest.approx(expected), parts
+
+
+class Weights:
+    """An actor whose weights are the number of its updates, and which puts them aside as verl's does."""
+
+    def __init__(self) -> None:
+        self.now, self.aside = 0, dict[int, int]()
+
+    def save_model_to_cpu(self, n: int) -> None:
+        self.aside[n] = self.now
+
+    def restore_model_from_cpu(self, n: int) -> None:
+        self.now = self.aside[n]
+
+    def clear_cpu_model(self, n: int) -> None:
+        del self.aside[n]
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+def test_refinements_are_scored_under_a_steps_first_weights(num_parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With bypass_mode verl computes no log-probs, and so does not load those weights for the later mini-batches."""
+    monkeypatch.setattr("transfer_queue.kv_batch_get", lambda **_: {"rollout_log_probs": None})
+    monkeypatch.setattr("transfer_queue.kv_batch_put", lambda **_: None)
+    trainer: Any = object.__new__(OnlineRefinerSeparateAsync)
+    trainer.config = OmegaConf.create({"algorithm": {"rollout_correction": {"bypass_mode": True}}})
+    trainer.blocks = SimpleNamespace(refines=True, measures_kl_by_actor=False)
+    trainer.actor_rollout_wg, trainer.parameter_sync_step, trainer.timing_raw = Weights(), num_parts, {}
+    actor, seen = trainer.actor_rollout_wg, []
+    trainer.stages = SimpleNamespace(score_with_actor=lambda *_: seen.append(actor.now))
+    for part in [*range(num_parts)] * 2:
+        trainer.local_trigger_step, trainer.state = part, StepState(hook="_balance_batch", keys=KEYS)
+        trainer._compute_old_log_prob(KVBatchMeta(keys=KEYS, tags=[{}, {}], partition_id="train"), metrics={})
+        actor.now += 1
+    assert seen == [0] * num_parts + [num_parts] * num_parts
+    assert actor.now == 2 * num_parts, "no update is lost"
+    assert actor.aside.keys() <= {0}
+
+
+def test_a_prompt_may_say_how_many_rollouts_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transfer_queue.kv_batch_put", lambda **_: None)
+    trainer: Any = object.__new__(OnlineRefinerSync)
+    trainer.trainer_mode, trainer.global_steps, trainer.stages = "sync", 1, SimpleNamespace(num_sessions={})
+    trainer.agent_loop_manager = SimpleNamespace(generate_sequences=lambda _: None)
+    trainer._submit_batch_to_rollout(tu.get_tensordict({"uid": ["a", "b"]}))
+    assert trainer.stages.num_sessions == {}
+    for counts in ([3, 5], torch.tensor([3, 5])):
+        trainer._submit_batch_to_rollout(tu.get_tensordict({"uid": ["c", "d"], "__rollout_n__": counts}))
+        assert trainer.stages.num_sessions == {"c": 3, "d": 5}
+
+
+class SaidOnce(PlayedSteps):
+    """A reward function that says a number in each mini-batch, and another one in the first alone."""
+
+    def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
+        batch = super()._step_once(metrics, timing_raw, sample_batch_size)
+        metrics.update({"reward/extra/x": float(self.local_trigger_step), "other": 1.0})
+        metrics.update({} if self.local_trigger_step else {"reward/extra/y": 1.0})
+        self.state.metrics.update(metrics)
+        return batch
+
+
+def test_what_one_mini_batch_says_is_not_the_steps(make_stages: Any) -> None:
+    metrics: dict[str, float] = {}
+    SaidOnce(make_stages(), [[0.0], [0.0, 0.0, 0.0]]).step(metrics, {})
+    assert (metrics["reward/extra/x"], metrics["other"]) == (0.75, 1.0)
+    assert "reward/extra/y" not in metrics
