@@ -74,7 +74,7 @@ def _config(model: Path, overrides: tuple[str, ...]) -> DictConfig:
         *(f"actor_rollout_ref.model.path={model}", "data.train_batch_size=8"),
         *(f"{ACTOR}.optim.weight_decay=0", f"{ACTOR}.optim.clip_grad=1e9", f"{ACTOR}.optim.total_training_steps=1000"),
         *(f"{ACTOR}.ppo_mini_batch_size=8", f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"),
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=3",  # the last one is never full
     ]
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
         return compose("online_refiner", overrides=[*overrides, *common]).actor_rollout_ref

@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 import torch
 from composed_main import composed
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from recipe.online_refiner import metrics
@@ -320,3 +322,29 @@ def test_sleeping_shared_servers_are_not_asked(monkeypatch: pytest.MonkeyPatch) 
     assert written == ["a_1_0"]
     assert {row: pair.verdict for row, pair in state.pairs.items()} == {0: Verdict.ACCEPTED, 1: Verdict.WORKER}
     assert state.pairs[1].reward == -1.0
+
+
+def test_a_stage_counts_a_wait_from_its_begin() -> None:
+    config, began_at = composed("refiner.placement=dedicated", "refiner.n_gpus_per_node=1"), time.time()
+    pair = Pair(reward=0.0, verdict=Verdict.ACCEPTED, started_at=began_at + 60, refined_at=began_at + 64)
+    batch = KVBatchMeta(keys=["a_0_0"], tags=[with_pair({}, pair)], partition_id="train")
+    idle = SimpleNamespace(record=lambda *_: None, refine=lambda *_: [])
+    stages = Stages(config, load(config), idle, 1)  # type: ignore[arg-type]
+    stages._began_at = began_at
+    for starts, waited_s in ((0, 4.0), (61, 3.0), (200, 0.0)):
+        state = StepState(pairs={0: Pair(reward=0.0)}, metrics=metrics.zeros(), started_at=began_at + starts)
+        stages.refine(batch, state, None, 64)  # type: ignore[arg-type]  # all are refined
+        assert state.metrics["timing_s/wait_refiner"] == pytest.approx(waited_s)
+
+
+def test_a_stage_counts_groups_beyond_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group of mean 0.5 is kept and three more are thrown away; four dead ones of -1 are filtered."""
+    config = composed(FILTER, "actor_rollout_ref.rollout.n=2", "data.train_batch_size=1")
+    monkeypatch.setattr("recipe.online_refiner.rows.read_rewards", lambda _: [(0.0, {"x": 1}), (1.0, {"x": 2})])
+    tags = [{"seq_len": 4, "response_len": 2}] * 2
+    batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=tags, partition_id="train")
+    state = StepState(metrics={DAPO_FILTERED_REWARD_COUNTS_KEY: {-1.0: 4}, metrics.DISCARDED: 3})
+    Stages(config, load(config), None, 1).see_rollouts(batch, state)  # type: ignore[arg-type]  # no workers are asked
+    assert state.metrics["reward/mean"] == pytest.approx((4 * 0.5 - 4 * 1.0) / 8)
+    assert (state.metrics["reward/num_lost"], state.metrics["reward/extra/x"]) == (0, 1.5)
+    assert state.metrics.keys() & metrics.WEIGHTS.keys() == {name for name in metrics.WEIGHTS if name[:7] == "reward/"}
