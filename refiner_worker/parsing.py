@@ -54,9 +54,8 @@ def parse_answer(
             CLOSE_TAG. Then the answer was begun with OPEN_TAG, and one that the refiner wrote again is taken out.
 
     Returns:
-        The answer. Cut by the length limit or at a fence that opens its program, with a tag or half of one in it, or
-        without any text, it is failed. So is one that ends at a closing tag which stands in the response: the refiner
-        may have repeated that one.
+        The answer. It is failed if it is cut by the length limit or at a fence that opens its program, has a tag in it
+        or half of one at its end, or no text; also if it ends at a closing tag that may be a copy of the response's.
     """
     stops, special = {eos_token_id, *stop_token_ids}, {*tokenizer.all_special_ids}
     end = next((place for place, token in enumerate(token_ids) if token in stops), len(token_ids))
@@ -68,13 +67,7 @@ def parse_answer(
     before = edge(decode(tokenizer, ids))
     kept_before = before if kept else os.path.commonprefix([edge(response)[::-1], before[::-1]])[::-1]
     if not kept and (not kept_before or kept_before != before):
-        while ids and not decode(tokenizer, ids[:1]).strip():
-            ids.pop(0)
-        prefixes = (ids[:length] for length in range(1, len(ids) + 1))  # to the end of a character
-        head = next((one for one in prefixes if not decode(tokenizer, one).endswith("\ufffd")), ids)
-        first = decode(tokenizer, head)
-        if kept_before or first != first.lstrip():
-            ids[: len(head)] = tokenizer.encode(kept_before + first.lstrip(), add_special_tokens=False)
+        ids = _begin_with(kept_before, ids, tokenizer)
     text = decode(tokenizer, ids)
     if stop and stop in text:
         text, ended = _cut(text, stop, decode(tokenizer, list(kept)), response)
@@ -93,22 +86,32 @@ def parse_answer(
     return Answer(token_ids=[*answer, eos_token_id], text=decode(tokenizer, answer) if kept else text, failure=None)
 
 
+def _begin_with(space: str, ids: list[int], tokenizer: Any) -> list[int]:
+    """Return ids that begin with this white space and no other."""
+    while ids and not decode(tokenizer, ids[:1]).strip():
+        ids = ids[1:]
+    prefixes = (ids[:length] for length in range(1, len(ids) + 1))  # to the end of a character
+    head = next((one for one in prefixes if not decode(tokenizer, one).endswith("\ufffd")), ids)
+    first = decode(tokenizer, head)
+    if not space and first == first.lstrip():
+        return ids
+    return [*tokenizer.encode(space + first.lstrip(), add_special_tokens=False), *ids[len(head) :]]
+
+
 def _without_open_tag(ids: list[int], tokenizer: Any) -> list[int]:
     """Return ids without the opening tag that they begin with, if they do, and without the white space before it."""
     text = decode(tokenizer, ids)
     if not text.lstrip().startswith(OPEN_TAG):
         return ids
     behind = text.index(OPEN_TAG) + len(OPEN_TAG)
-    texts = (decode(tokenizer, ids[:length]) for length in range(len(ids) + 1))
-    length, head = next((n, one) for n, one in enumerate(texts) if len(one) >= behind and not one.endswith("\ufffd"))
+    heads = ((length, decode(tokenizer, ids[:length])) for length in range(len(ids) + 1))
+    ends = (one for one in heads if len(one[1]) >= behind and not one[1].endswith("\ufffd"))  # of characters
+    length, head = next(ends, (len(ids), text))
     return [*tokenizer.encode(head[behind:], add_special_tokens=False), *ids[length:]]
 
 
 def _holds_tag(text: str) -> bool:
-    """Tell whether a tag stands in a text, or the beginning of one, of which more than two letters are there, ends it.
-
-    Example: ``The hare.</refi`` does.
-    """
+    """Tell whether a tag stands in a text, or the beginning of one at its end, as in ``The hare.</refi``."""
     halves = (tag[:length] for tag in (OPEN_TAG, CLOSE_TAG) for length in range(len("</re"), len(tag)))
     return OPEN_TAG in text or CLOSE_TAG in text or text.endswith(tuple(halves))
 

@@ -115,15 +115,15 @@ class RunDir:
         """
         if not self.metrics.exists():
             return {}
-        lines = [(_object(line), line) for line in finished_lines(self.metrics)]
-        kept = [(row, line) for row, line in lines if row is not None and row.get("step", math.inf) <= step]
-        if gone := [line for row, line in lines if (row, line) not in kept]:
+        lines = [((_object(line) or {}).get("step", math.inf) <= step, line) for line in finished_lines(self.metrics)]
+        if not all(is_kept for is_kept, _ in lines):
             with self.metrics.with_suffix(".undone.jsonl").open("ab") as undone:
-                undone.writelines(gone)
-        self._replace_metrics(b"".join(line for _, line in kept))
-        if not kept or (last := kept[-1][0])["step"] != step:
+                undone.writelines(line for is_kept, line in lines if not is_kept)
+        kept = [line for is_kept, line in lines if is_kept]
+        self._replace_metrics(b"".join(kept))
+        if not kept or (last := json.loads(kept[-1]))["step"] != step:
             return {}
-        self._last_step, self._last_offset = step, sum(len(line) for _, line in kept[:-1])
+        self._last_step, self._last_offset = step, sum(map(len, kept[:-1]))
         return last
 
     def _replace_metrics(self, content: bytes) -> None:

@@ -89,6 +89,31 @@ def test_eta_zero_has_stock_verls_numbers(stock: tuple[list, list], start_marked
         assert step["refiner/num_rollouts"] == NUM_ROLLOUTS and step["refiner/num_accepted"] > 0
 
 
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_bypass_mode_scores_refinements_under_a_steps_first_weights(
+    start_marked: Callable, letters_job: list[str], tmp_path: Path
+) -> None:
+    """There verl computes no log-probs and does not load these weights; D is that of a run in which it does."""
+    job = [
+        *(*letters_job, *SEPARATE, *IN_ORDER, "trainer.save_freq=-1", "trainer.total_epochs=9", "constraint.eta=0"),
+        *("trainer.total_training_steps=2", "refiner.temperature=0", "skip.rollout_tq.enable=True"),
+        *(f"skip.rollout_tq.dump_dir={tmp_path}/rollouts", "skip.rollout_tq.steps=[1,2]"),
+        "actor_rollout_ref.rollout.calculate_log_probs=true",
+    ]
+    found = []
+    for bypasses in ("false", "true"):
+        folder = tmp_path / bypasses
+        folder.mkdir()
+        command = ours(folder / "run", *job, f"algorithm.rollout_correction.bypass_mode={bypasses}")
+        run = start_marked(command, cwd=folder)
+        assert run.wait(900) == 0, run.output()[-6000:]
+        assert run.survivors() == []
+        steps = rows(folder / "run" / "metrics.jsonl")
+        found.append([step["constraint/divergence_per_token"] for step in steps])
+    assert found[1] == pytest.approx(found[0], rel=1e-2) and min(found[0]) > 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """A run in mode penalty whose refiner was killed, and then the run itself; it goes on in mode sft."""
