@@ -35,8 +35,14 @@ def read_turn_end(model_folder: str, tokenizer: Any, chat_settings: Mapping[str,
     generation = get_generation_config(model_folder)
     also = getattr(generation, "eos_token_id", None)
     stops = {tokenizer.eos_token_id, *([] if also is None else [also] if isinstance(also, int) else also)}
-    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": REPLY}]
-    text = tokenizer.apply_chat_template(chat, tokenize=False, **(chat_settings or {}))
-    behind = tokenizer.encode(text.rpartition(REPLY)[2], add_special_tokens=False)
+    behind = behind_a_reply(tokenizer, chat_settings)
     written = next((one for one in behind if one in stops), tokenizer.eos_token_id)
     return TurnEnd(stops=frozenset(stops), written=written)
+
+
+def behind_a_reply(tokenizer: Any, chat_settings: Mapping[str, Any] | None = None) -> list[int]:
+    """Return the tokens that the chat template puts after a reply; the first is what ends a turn."""
+    chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": REPLY}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, **(chat_settings or {}))
+    ids: list[int] = tokenizer.encode(text.rpartition(REPLY)[2], add_special_tokens=False)
+    return ids

@@ -12,7 +12,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 
 from recipe.online_refiner.config.checks import RULES, rule_id
 from recipe.online_refiner.config.fields import BLOCKS
-from recipe.preflight import inputs, machine, trials  # noqa: F401  # their rules
+from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # their rules
 
 DEFAULTS = Path(__file__).parents[1] / "recipe" / "online_refiner" / "config" / "refinement" / "online.yaml"
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -47,7 +47,8 @@ RULES_HEAD = """\
 
 Rules of [checks.py](../recipe/online_refiner/config/checks.py) and
 [preflight](../recipe/preflight), checked before Ray starts. An error is one line: it says what to
-set and ends with the rule's id. An unknown key is refused by Hydra, or by the block that is read.
+set and ends with the rule's id. A key or a name that does not exist is shown with the nearest one that does. Names
+are looked up in verl's own registries, after modules of yours (`actor_rollout_ref.model.external_lib`) are imported.
 
 """
 

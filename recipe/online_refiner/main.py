@@ -6,10 +6,12 @@ Compose the config, check it, run verl. ``dry_run=true`` stops after the checks 
 """
 
 import contextlib
+import io
 import os
 import sys
-import warnings
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.errors import HydraException
@@ -18,13 +20,27 @@ from omegaconf import DictConfig, OmegaConf
 from recipe.online_refiner import contract
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.online_refiner.config.fields import GONE
+from recipe.online_refiner.config.spelling import in_one_line, unknown
 from recipe.preflight.attention import choose_attention
+from recipe.preflight.noise import quieten
 from recipe.runs.console import CONSOLES
+
+FULL_ERROR = os.environ.get("HYDRA_FULL_ERROR")
+"""As the user has set it."""
+OWN_KEYS: dict[str, Collection[Any]] = {
+    "console": CONSOLES,
+    "dry_run": (True, False, "reward"),
+    "preload": (True, False),
+}
+"""What the keys of this command can be."""
+GROUPS = ("experiment", "platform", "refinement", "control", "twin", "model_engine")
+"""Groups of which a config is composed."""
 
 
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
 def main(config: DictConfig) -> None:
     """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
+    _set_full_error(FULL_ERROR)
     try:
         load(config)  # before anything is imported
         if any(name not in config for name in ("console", "preload", "dry_run")):
@@ -32,8 +48,9 @@ def main(config: DictConfig) -> None:
                 "a config of your own begins with `defaults: [online_refiner, _self_]`, or has a script of its own, as "
                 "examples/own_recipe has"
             )
-        if config.console not in CONSOLES:
-            raise ValueError(f"console={config.console} does not exist; set one of: {', '.join(CONSOLES)}")
+        for key, values in OWN_KEYS.items():
+            if config[key] not in values:
+                raise ValueError(unknown(key, config[key], [str(value).lower() for value in values]))
         _enter(config)
         plan = prepare(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
@@ -55,8 +72,8 @@ def main(config: DictConfig) -> None:
 def command() -> None:
     """Run ``main``; mistakes that Hydra has no good words for are answered here.
 
-    They are another verl (or none), whose config Hydra would read first; a key of an earlier release; and a value that
-    begins with ``~``, which a shell left as it was.
+    They are another verl (or none), whose config Hydra would read first; a key of an earlier release; a value that
+    begins with ``~``, which a shell left as it was; and a key or a preset that does not exist.
     """
     try:
         contract.check()
@@ -71,7 +88,28 @@ def command() -> None:
         if name in GONE:
             print(f"error: {name} is gone: {GONE[name]}", file=sys.stderr)
             raise SystemExit(2)
-    main()
+    _set_full_error("1")  # Hydra raises what it would print in seven lines
+    try:
+        main()
+    except HydraException as error:
+        print("error:", in_one_line(error, _config_of_groups), file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _set_full_error(value: str | None) -> None:
+    """Tell Hydra whether to raise its errors."""
+    if value is None:
+        os.environ.pop("HYDRA_FULL_ERROR", None)
+    else:
+        os.environ["HYDRA_FULL_ERROR"] = value
+
+
+def _config_of_groups() -> dict[str, Any]:
+    """Return the config of this command's presets and platform, without its other overrides."""
+    groups = [argument for argument in sys.argv[1:] if argument.partition("=")[0] in GROUPS]
+    with hydra.initialize_config_module("recipe.online_refiner.config", version_base=None):
+        config: Any = OmegaConf.to_container(hydra.compose("online_refiner", overrides=groups))
+    return dict(config)
 
 
 def _enter(config: DictConfig) -> None:
@@ -120,23 +158,27 @@ def prepare(config: DictConfig) -> str:
     if line := choose_attention(config):
         print(line, file=sys.stderr)
     run = Run(config=config, blocks=blocks)
-    # They import torch and verl, which takes seconds: only after the config itself is right. verl warns of each engine
-    # that is not installed, and of a critic that no critic-free estimator has.
-    warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.|recipe\.|__main__")
+    # They import torch and verl, which takes seconds: only after the config itself is right.
+    quieten(config)
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
     from recipe.online_refiner.plan import make_plan
-    from recipe.preflight import inputs, machine, trials  # noqa: F401  # their rules
+    from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # their rules
+    from recipe.preflight.cautions import cautions
     from recipe.preflight.files import Files
 
     run.files = Files(config, blocks)
     check(run, "machine")
     check(run, "files")
-    with contextlib.redirect_stdout(sys.stderr):  # it prints that all is well
+    with contextlib.redirect_stdout(io.StringIO()) as said:
         validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    for line in [line for line in said.getvalue().splitlines() if not line.startswith("[validate_config]")]:
+        print(line, file=sys.stderr)  # not that all is well
     run.plan = make_plan(config, blocks, tokenizer=run.files.tokenizer)
     check(run, "sizes")
+    for line in cautions(run):
+        print("warning:", line, file=sys.stderr)
     return run.plan.describe(config, blocks, run.files.num_prompts)
 
 

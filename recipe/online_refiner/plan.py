@@ -17,6 +17,9 @@ from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 
+WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
+"""Estimators of verl that take a group of one without a word, and give its reward as the advantage."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
@@ -103,11 +106,47 @@ class Plan:
             lines["refiner"] = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
         if blocks.refines:
             lines["a step"] += f", at most as many refinements of at most {blocks.refiner.response_length} tokens"
-        text = "\n".join(f"{name:<14} {text}" for name, text in lines.items())
+        rows = [*lines.items(), *(("note", note) for note in notes(config, blocks))]
+        text = "\n".join(f"{name:<14} {text}" for name, text in rows)
         if trainer.device == "cpu" and self.gpu_memory is None:
             return text
         sizes = table(self.footprint(config, blocks))
         return f"{text}\n\n{sizes}" if sizes else text
+
+
+def notes(config: DictConfig, blocks: RefinementConfig) -> list[str]:
+    """Return what a reader of the plan should know of choices that are legal, one line each."""
+    return [*_notes_on_training(config), *(_notes_on_refining(config, blocks) if blocks.refines else [])]
+
+
+def _notes_on_training(config: DictConfig) -> list[str]:
+    algorithm, actor, rollout = config.algorithm, config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    filters, turns, loop = algorithm.get("filter_groups"), rollout.multi_turn, rollout.agent.default_agent_loop
+    tools = [path for path in (turns.tool_config_path, turns.function_tool_path) if path]
+    said = []
+    if filters and filters.enable:
+        said.append(f"DAPO's filter: groups whose {filters.metric} is equal throughout are replaced")
+    if tools or loop != "single_turn_agent":
+        most = turns.max_assistant_turns or "any number of"
+        said.append(f"agent loop {loop}, at most {most} turns, tools: {', '.join(tools) or 'none'}")
+    if actor.use_kl_loss:
+        said.append(f"static KL in the loss: actor_rollout_ref.actor.kl_loss_coef={actor.kl_loss_coef:g}")
+    if algorithm.use_kl_in_reward:
+        said.append(f"static KL in the reward: algorithm.kl_ctrl.kl_coef={algorithm.kl_ctrl.kl_coef:g}")
+    if rollout.n == 1 and algorithm.adv_estimator in WITHOUT_A_GROUP:
+        said.append("one response a prompt: the advantage is its reward itself, as no sibling gives a baseline")
+    return said
+
+
+def _notes_on_refining(config: DictConfig, blocks: RefinementConfig) -> list[str]:
+    refiner, n = blocks.refiner, config.actor_rollout_ref.rollout.n
+    maximal, most = refiner.skip_reward_at_least, refiner.max_refinements_per_group
+    said = [f"responses with a reward of {maximal:g} or more are not refined"] if maximal is not None else []
+    if maximal is None:
+        said.append("solved responses are refined too: set refiner.skip_reward_at_least to the highest reward")
+    if most is not None and most >= n:
+        said.append(f"refiner.max_refinements_per_group={most} limits nothing: a prompt has {n} responses")
+    return said
 
 
 def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -> Plan:

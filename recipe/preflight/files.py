@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -31,10 +32,14 @@ def wrong_with_extra_info(row: Mapping[str, Any]) -> str | None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says, or the one that it came from, in one line with its kind."""
+    """Return what an error says, or the one that it came from, in one line with its kind where that helps."""
     error = error.__cause__ or error
     said = str(error).strip().partition("\n")[0]
-    return said if said and isinstance(error, ValueError) else f"{type(error).__name__}: {said}".removesuffix(": ")
+    return (
+        said
+        if said and isinstance(error, ValueError | AssertionError)
+        else f"{type(error).__name__}: {said}".removesuffix(": ")
+    )
 
 
 class Files:
@@ -58,13 +63,18 @@ class Files:
         """Whether the run ends after the checks; ``reward`` if the user's own reward is asked as well."""
         return OmegaConf.select(self._config, "dry_run") or False
 
+    @property
+    def is_here(self) -> bool:
+        """Whether the run is meant for this machine; a dry run with ``sizing.gpu_memory_gib`` plans for another."""
+        return not (self.is_dry_run and self._config.sizing.gpu_memory_gib)
+
     @cached_property
     def num_devices(self) -> int | None:
         """GPUs of this machine, or cores for a run on CPUs; None where verl joins a cluster, which may have more.
 
         None too for a dry run that says which GPUs it means: they are elsewhere.
         """
-        if self.is_dry_run and self._config.sizing.gpu_memory_gib:
+        if not self.is_here:
             return None
         ray_init = self._config.ray_kwargs.ray_init
         if os.environ.get("RAY_ADDRESS") or ray_init.get("address") or read_ray_address(ray_init.get("_temp_dir")):
@@ -163,6 +173,9 @@ class Files:
             kind = "parquet" if local.endswith(".parquet") else "json"
             return datasets.load_dataset(kind, data_files=local)["train"]
         except Exception as error:  # each storage's package has errors of its own
+            if Path(file).is_file() and (signs := set("[]*?").intersection(file)):
+                said = f"{file} has {' and '.join(sorted(signs))} in its name, which datasets takes for a pattern"
+                raise ValueError(f"data.{key}: {said}; rename it") from error
             raise ValueError(f"data.{key}: {file} is empty or cannot be read: {one_line(error)}") from error
 
     def validate_rows(self, key: str) -> None:

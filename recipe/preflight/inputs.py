@@ -42,6 +42,13 @@ def models_are_there(run: Run) -> str | None:
             return f"{key}=null: set a model folder or hub id"
         if path.startswith(("/", ".", "~")) and not Path(path, "config.json").is_file():
             return f"{key}={path}: no model folder there (config.json is missing)"
+    adapter = config.actor_rollout_ref.model.lora_adapter_path
+    if (
+        adapter is not None
+        and str(adapter).startswith(("/", "."))
+        and not Path(adapter, "adapter_config.json").is_file()
+    ):
+        return f"actor_rollout_ref.model.lora_adapter_path={adapter}: no adapter there (adapter_config.json is missing)"
     if config.reward.reward_model.enable and OmegaConf.is_missing(config.reward.reward_model.rollout, "name"):
         return "reward.reward_model.rollout.name: set the engine, such as vllm"
     return None

@@ -1,7 +1,9 @@
 """Rules on the machine and the cluster that a run asks for."""
 
 import os
+import tempfile
 from importlib.util import find_spec
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 from ray._private.utils import get_num_cpus
@@ -81,11 +83,24 @@ def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
 
 
 @rule("machine")
-def training_has_workers(run: Run) -> str | None:
-    """There are workers to train on."""
-    if run.config.trainer.n_gpus_per_node >= 1 and run.config.trainer.nnodes >= 1:
-        return None
-    return "trainer.n_gpus_per_node and trainer.nnodes: set at least 1"
+def folders_can_be_written(run: Run) -> str | None:
+    """The run's folders can be made and written to, where the run is meant for this machine."""
+    trainer, records = run.config.trainer, run.blocks.records.path
+    folders = {
+        "run_dir": OmegaConf.select(run.config, "run_dir"),
+        "trainer.default_local_dir": trainer.default_local_dir,
+    }
+    folders["records.path"] = None if "://" in records else records
+    for key, name in folders.items():
+        if not name or run.files.num_devices is None:
+            continue
+        there = next(parent for parent in (Path(name), *Path(name).absolute().parents) if parent.exists())
+        try:
+            with tempfile.TemporaryDirectory(dir=there):
+                pass
+        except OSError as error:
+            return f"{key}={name} cannot be written: {error.strerror} ({there}); set another folder"
+    return None
 
 
 @rule("machine")

@@ -5,6 +5,7 @@ They need verl, so that who checks a run imports them after its config is right.
 
 import asyncio
 import contextlib
+import inspect
 import io
 import math
 import re
@@ -15,6 +16,7 @@ from typing import Any
 import datasets
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
+from transformers import PreTrainedTokenizerBase
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager, resolve_reward_manager_cls
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import RLHFDataset
@@ -23,6 +25,7 @@ from verl.utils.tokenizer import normalize_token_ids
 
 from recipe.online_refiner.config.checks import MANAGER_KEY, Run, rule
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
+from recipe.online_refiner.config.spelling import unknown
 from recipe.online_refiner.pairs import Rollout
 from recipe.preflight.files import one_line, wrong_with_extra_info
 from refiner_worker.prompts import question_of
@@ -39,6 +42,26 @@ MANAGERS = ("naive", "dapo", "gdpo", "limited")
 AGENT_FILES = ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path")
 RESUME_MODES = ("auto", "disable", "resume_path")
 _AS_PREPARED = "as scripts/prepare_data.py writes them"
+
+
+RESERVED = {*inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters} - {
+    "self",
+    "kwargs",
+    "documents",
+    "chat_template",
+}
+"""Settings of transformers' function that are no variables of a template; verl sets some of them itself."""
+
+
+@rule("files")
+def template_settings_are_the_templates(run: Run) -> str | None:
+    """``data.apply_chat_template_kwargs`` has variables of the chat template, and no settings of the tokenizer."""
+    for name in RESERVED.intersection(run.config.data.apply_chat_template_kwargs or {}):
+        return (
+            f"data.apply_chat_template_kwargs.{name} is a setting that verl chooses itself; leave it out: this block "
+            "is for variables of the chat template, such as enable_thinking"
+        )
+    return None
 
 
 @rule("files")
@@ -62,13 +85,38 @@ def prompts_are_chats(run: Run) -> str | None:
             if wrong := _wrong_with(row["raw_prompt"], is_text=run.blocks.hosts_refiner):
                 return f"{where}: {wrong}"
             try:
-                _num_tokens(run, key, row)
+                is_shown = _shows_the_question(run, key, row)
             except Exception as error:  # a template may raise anything
                 return (
                     f"{where}: the chat template of the policy refuses it ({one_line(error)}); change the prompts, or "
                     "set actor_rollout_ref.model.custom_chat_template"
                 )
+            if not is_shown:
+                template = run.config.actor_rollout_ref.model.custom_chat_template
+                what = "a template's text, not a file or a name" if template else "another chat template"
+                return (
+                    f"{where}: its question does not stand in the prompt that the chat template writes; set "
+                    f"actor_rollout_ref.model.custom_chat_template to {what}"
+                )
     return None
+
+
+@rule("sizes")
+def prompts_are_in_the_vocabulary(run: Run) -> str | None:
+    """The policy's embedding has each token of the first prompts, and the EOS token."""
+    shape, tokenizer = run.plan.policy_shape, run.files.tokenizer
+    if shape is None:
+        return None
+    seen = {tokenizer.eos_token_id}
+    for key in run.files.num_rows:
+        for _, row in _first_rows(run, key):
+            seen.update(_prompt_ids(run, key, list(row["raw_prompt"])))
+    if max(seen) < shape.vocab:
+        return None
+    return (
+        f"actor_rollout_ref.model: token {max(seen)} ({tokenizer.decode([max(seen)])}) of the prompts is not in the "
+        f"model's embedding, which has {shape.vocab}; resize the embedding to the tokenizer, or use the model's own"
+    )
 
 
 @rule("files")
@@ -151,19 +199,20 @@ def agent_loops_have_their_files(run: Run) -> str | None:
             return f"actor_rollout_ref.rollout.{key}={path}: no such file"
     tools, functions, loops = found.values()
     name, form = rollout.agent.default_agent_loop, rollout.multi_turn.format
-    if name == "single_turn_agent" and not any(found.values()):
+    names = [("actor_rollout_ref.rollout.agent.default_agent_loop", name), *_loops_of_rows(run)]
+    if {loop for _, loop in names} == {"single_turn_agent"} and not any(found.values()):
         return None
     from verl.experimental.agent_loop.agent_loop import _agent_loop_registry  # here: they take seconds
     from verl.experimental.agent_loop.tool_parser import ToolParser
     from verl.tools.tool_registry import get_tool_class, load_function_tools_from_path
 
     own: Any = OmegaConf.load(loops) if loops else []
-    known = sorted({*_agent_loop_registry, *(one.name for one in own)})
-    if name not in known and OmegaConf.select(run.config, MANAGER_KEY) is None:
-        return f"actor_rollout_ref.rollout.agent.default_agent_loop={name}: set one of {', '.join(known)}"
-    if name == "tool_agent" and form not in ToolParser._registry:
-        forms = ", ".join(sorted(ToolParser._registry))
-        return f"actor_rollout_ref.rollout.multi_turn.format={form}: verl has no such parser of tool calls; set {forms}"
+    known = {*_agent_loop_registry, *(one.name for one in own)}
+    for where, loop in names:
+        if loop not in known and OmegaConf.select(run.config, MANAGER_KEY) is None:
+            return unknown(where, loop, known)
+    if "tool_agent" in {loop for _, loop in names} and form not in ToolParser._registry:
+        return unknown("actor_rollout_ref.rollout.multi_turn.format", form, ToolParser._registry)
     key = AGENT_FILES[0]
     try:
         for tool in OmegaConf.load(tools).tools if tools else []:
@@ -215,6 +264,17 @@ def checkpoint_can_be_resumed(run: Run) -> str | None:
                 "trainer.n_gpus_per_node * trainer.nnodes to as many"
             )
     return None
+
+
+def _loops_of_rows(run: Run) -> list[tuple[str, str]]:
+    """Return the agent loops that rows name themselves (column ``agent_name``), each with the file."""
+    return [
+        (f"data.{key}: agent_name of a row in {Path(file).name}", str(name))
+        for key in run.files.num_rows
+        for file, part in run.files.data(key).items()
+        if "agent_name" in part.column_names
+        for name in part.unique("agent_name")
+    ]
 
 
 def _lacks(key: str, file: str, part: datasets.Dataset, column: str) -> str:
@@ -272,10 +332,25 @@ def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:
 
 def _num_tokens(run: Run, key: str, row: dict[str, Any]) -> int:
     """Return how long a row's prompt is, as ``RLHFDataset`` counts it (except the schemas of ``tool_config_path``)."""
+    return len(_prompt_ids(run, key, list(row["raw_prompt"])))
+
+
+def _prompt_ids(run: Run, key: str, messages: list[dict[str, Any]]) -> list[int]:
     tools = getattr(run.files.dataset(key), "tool_schemas", None)
     settings = {"tools": tools, **run.config.data.apply_chat_template_kwargs, "tokenize": True}
-    ids = run.files.tokenizer.apply_chat_template(list(row["raw_prompt"]), add_generation_prompt=True, **settings)
-    return len(normalize_token_ids(ids))
+    ids: list[int] = normalize_token_ids(
+        run.files.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **settings)
+    )
+    return ids
+
+
+def _shows_the_question(run: Run, key: str, row: dict[str, Any]) -> bool:
+    """Tell whether another last message makes another prompt, however the template writes it."""
+    messages = list(row["raw_prompt"])
+    if not isinstance(messages[-1]["content"], str):  # parts of which some are images
+        return True
+    other = [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']} {MADE_UP}"}]
+    return _prompt_ids(run, key, other) != _prompt_ids(run, key, messages)
 
 
 async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> float:

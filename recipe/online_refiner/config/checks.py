@@ -5,6 +5,7 @@ The line ends with the rule's id, its name with hyphens, which tests and the doc
 A new rule is a function here (in ``recipe/preflight`` if it looks at more than the config) and a case in its test.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -105,13 +106,14 @@ def _changed(blocks: RefinementConfig, *keys: str) -> list[str]:
 
 @rule("config")
 def key_is_read(run: Run) -> str | None:
-    """A key is set only where something reads it."""
+    """A key is set only where something reads it, or in the control of a run that reads it (``mode=none``)."""
     constraint, refiner = run.blocks.constraint, run.blocks.refiner
-    is_off = constraint.mode == "none"  # a control of a run that has them
+    if constraint.mode == "none":
+        return None
     readers: dict[tuple[str, ...], tuple[str, bool]] = {
-        ("constraint.credit",): ("constraint.mode=penalty or lagrangian", is_off or constraint.penalises),
-        ("constraint.sft_normaliser",): ("constraint.mode=sft or lagrangian", is_off or constraint.imitates),
-        ("constraint.alignment",): ("constraint.target=rewrite or soft", is_off or not constraint.is_in_place),
+        ("constraint.credit",): ("constraint.mode=penalty or lagrangian", constraint.penalises),
+        ("constraint.sft_normaliser",): ("constraint.mode=sft", constraint.imitates),
+        ("constraint.alignment",): ("constraint.target=rewrite or soft", not constraint.is_in_place),
         ("constraint.delta",): ("constraint.eta_schedule=adaptive", constraint.eta_schedule == "adaptive"),
         ("refiner.in_place_template", "constraint.in_place_clip"): (
             *("constraint.target=in_place", constraint.target == "in_place"),
@@ -146,7 +148,9 @@ def platform_is_megatrons(run: Run) -> str | None:
 def adaptive_eta_has_a_bound(run: Run) -> str | None:
     """An adaptive eta has a bound (``delta``) and starts above 0."""
     constraint = run.blocks.constraint
-    if constraint.eta_schedule != "adaptive" or (constraint.delta is not None and constraint.first_eta > 0):
+    if not run.blocks.refines or constraint.eta_schedule != "adaptive":
+        return None
+    if constraint.delta is not None and constraint.first_eta > 0:
         return None
     return "constraint.eta_schedule=adaptive: set constraint.delta (nats per token) and constraint.eta above 0"
 
@@ -199,7 +203,7 @@ def solved_responses_are_imitated_only(run: Run) -> str | None:
     """``imitate_solved`` has mode ``sft``, target ``rewrite`` and ``skip_reward_at_least``."""
     constraint, refiner = run.blocks.constraint, run.blocks.refiner
     is_sft = (constraint.mode, constraint.target) == ("sft", "rewrite")
-    if not refiner.imitate_solved or (is_sft and refiner.skip_reward_at_least is not None):
+    if not run.blocks.refines or not refiner.imitate_solved or (is_sft and refiner.skip_reward_at_least is not None):
         return None
     return "refiner.imitate_solved=true: set constraint.mode=sft, target=rewrite and refiner.skip_reward_at_least"
 
@@ -236,8 +240,12 @@ def external_refiner_has_urls(run: Run) -> str | None:
     if refiner.model_path != run.config.actor_rollout_ref.model.path:
         return "refiner.model_path is not read: the server's model is refiner.served_model_name; leave it out"
     parts = [urlsplit(url) for url in refiner.urls]
-    if not parts or any(part.scheme not in ("http", "https") or not part.hostname for part in parts):
+    if not parts:
         return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
+    for url, part in zip(refiner.urls, parts, strict=True):
+        if part.scheme not in ("http", "https") or not part.hostname:
+            wrong = "has no host" if part.scheme in ("http", "https") else "begins with neither http:// nor https://"
+            return f"refiner.url={url} {wrong}; set it to such as http://host:8000/v1"
     key = os.environ.get(refiner.api_key_env or "", "").strip()
     if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in refiner.urls):
         return "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
@@ -311,6 +319,111 @@ ROW_LOSSES = ("geo_mean", "bypass_mode")
 """Policy losses of verl that count rows without tokens of the policy, or refuse a micro-batch of such rows."""
 
 
+ABSENT = object()
+"""Of a key that a config of another kind does not have."""
+_ACTOR, _ROLLOUT, _CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic"
+_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "max_num_batched_tokens", "max_num_seqs")
+NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
+    "a whole number of at least 1": (
+        lambda value: value >= 1 and value == int(value),
+        [
+            "data.train_batch_size",
+            "data.max_prompt_length",
+            "data.max_response_length",
+            "trainer.total_epochs",
+            "trainer.nnodes",
+            "trainer.n_gpus_per_node",
+            "trainer.v1.separate_async.parameter_sync_step",
+            "reward.num_workers",
+            f"{_ACTOR}.ppo_mini_batch_size",
+            f"{_ACTOR}.ppo_epochs",
+            f"{_ACTOR}.ppo_max_token_len_per_gpu",
+            f"{_CRITIC}.ppo_mini_batch_size",
+            f"{_CRITIC}.ppo_epochs",
+            f"{_ROLLOUT}.n",
+            f"{_ROLLOUT}.val_kwargs.n",
+            f"{_ROLLOUT}.agent.num_workers",
+            f"{_ROLLOUT}.log_prob_max_token_len_per_gpu",
+            *(f"{block}.{size}" for block in (_ROLLOUT, "refiner.rollout") for size in _SIZES),
+        ],
+    ),
+    "a whole number of at least 1, or null": (
+        lambda value: value >= 1 and value == int(value),
+        [
+            "trainer.total_training_steps",
+            "trainer.max_actor_ckpt_to_keep",
+            f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+            f"{_CRITIC}.ppo_micro_batch_size_per_gpu",
+            f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
+            f"{_ROLLOUT}.max_model_len",
+            "refiner.max_model_len",
+            f"{_ROLLOUT}.multi_turn.max_assistant_turns",
+            f"{_ROLLOUT}.multi_turn.max_user_turns",
+        ],
+    ),
+    "a whole number of at least -1": (
+        lambda value: value >= -1 and value == int(value),
+        [
+            "trainer.save_freq",
+            "trainer.test_freq",
+            "data.train_max_samples",
+            "data.val_max_samples",
+            f"{_ROLLOUT}.top_k",
+            f"{_ROLLOUT}.val_kwargs.top_k",
+        ],
+    ),
+    "a number of at least 0": (
+        lambda value: value >= 0,
+        [
+            "data.dataloader_num_workers",
+            "algorithm.kl_ctrl.kl_coef",
+            "trainer.critic_warmup",
+            f"{_ACTOR}.optim.lr",
+            f"{_ACTOR}.optim.weight_decay",
+            f"{_ACTOR}.kl_loss_coef",
+            f"{_CRITIC}.optim.lr",
+            f"{_CRITIC}.optim.weight_decay",
+            f"{_ROLLOUT}.val_kwargs.temperature",
+            "actor_rollout_ref.model.lora_rank",
+        ],
+    ),
+    "a number above 0": (
+        lambda value: value > 0,
+        [
+            f"{_ACTOR}.clip_ratio",
+            f"{_ACTOR}.optim.clip_grad",
+            f"{_CRITIC}.cliprange_value",
+            f"{_CRITIC}.optim.clip_grad",
+            f"{_ROLLOUT}.temperature",
+            "actor_rollout_ref.model.lora_alpha",
+        ],
+    ),
+    "a number above 0, or null": (
+        lambda value: value > 0,
+        [f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio_high", f"{_ACTOR}.loss_scale_factor"],
+    ),
+    "a number above 0 and at most 1": (
+        lambda value: 0 < value <= 1,
+        [
+            f"{_ROLLOUT}.top_p",
+            f"{_ROLLOUT}.val_kwargs.top_p",
+            f"{_ROLLOUT}.gpu_memory_utilization",
+            "refiner.rollout.gpu_memory_utilization",
+        ],
+    ),
+    "a number from 0 to 1": (
+        lambda value: 0 <= value <= 1,
+        [
+            "algorithm.gamma",
+            "algorithm.lam",
+            f"{_ACTOR}.optim.lr_warmup_steps_ratio",
+            f"{_CRITIC}.optim.lr_warmup_steps_ratio",
+        ],
+    ),
+}
+"""What keys of verl can be. A learning rate of 0 is a control; a temperature of 0 divides log-probs by it."""
+
+
 @rule("config")
 def estimator_is_known(run: Run) -> str | None:
     """The advantage estimator works in verl's V1 trainers, and with the penalty."""
@@ -324,6 +437,52 @@ def estimator_is_known(run: Run) -> str | None:
         f"constraint.mode={constraint.mode}: what a penalty does to the advantages of algorithm.adv_estimator="
         f"{estimator} is not known; set constraint.mode=sft with target=rewrite, or one of: {', '.join(known)}"
     )
+
+
+@rule("config")
+def numbers_are_possible(run: Run) -> str | None:
+    """Sizes, rates, lengths and shares are numbers that verl and its engines can work with."""
+    is_read = {"critic": run.config.algorithm.adv_estimator in CRITIC_ESTIMATORS, "refiner": run.blocks.hosts_refiner}
+    for wanted, (holds, keys) in NUMBERS.items():
+        for key in keys:
+            value = OmegaConf.select(run.config, key, default=ABSENT)
+            if value is ABSENT or not is_read.get(key.partition(".")[0], True):
+                continue
+            is_number = isinstance(value, int | float) and math.isfinite(value)
+            may_be_null = value is None and wanted.endswith("or null")
+            if not may_be_null and not (is_number and holds(value)):
+                return f"{key}={'null' if value is None else value}: set {wanted}"
+    return None
+
+
+@rule("config")
+def engine_takes_as_many_tokens_as_sequences(run: Run) -> str | None:
+    """A step of vLLM has at least one token for each sequence (its ``SchedulerConfig``)."""
+    names, rollout = ("max_num_batched_tokens", "max_num_seqs"), run.config.actor_rollout_ref.rollout
+    sizes = {"actor_rollout_ref.rollout": [rollout[name] for name in names]}
+    if run.blocks.hosts_refiner and run.blocks.refiner.has_replicas:
+        sizes["refiner.rollout"] = [run.blocks.refiner.rollout.get(name, rollout[name]) for name in names]
+    for key, (num_tokens, num_sequences) in sizes.items():
+        if rollout.name == "vllm" and num_tokens < num_sequences:
+            return (
+                f"{key}.max_num_batched_tokens={num_tokens} is less than max_num_seqs={num_sequences}, which vLLM "
+                "refuses; raise it, or lower max_num_seqs"
+            )
+    return None
+
+
+@rule("config")
+def adapter_is_written_as_it_is_read(run: Run) -> str | None:
+    """A LoRA's modules are names, and not the text of a list; its ``exclude_modules`` too."""
+    model = run.config.actor_rollout_ref.model
+    for name in ("target_modules", "exclude_modules"):
+        value = model.get(name)
+        if isinstance(value, str) and re.match(r"\s*[\[(]\s*['\"\w]", value) and "," in value:
+            return (
+                f"actor_rollout_ref.model.{name} is the text {value}, which PEFT takes for a pattern; leave out the "
+                f"quotes around the brackets: actor_rollout_ref.model.{name}=[q_proj,v_proj]"
+            )
+    return None
 
 
 @rule("config")
@@ -356,9 +515,14 @@ def loss_has_a_fixed_scale(run: Run) -> str | None:
 @rule("config")
 def both_terms_are_one_gradient(run: Run) -> str | None:
     """Both terms of ``lagrangian`` have the same divisor."""
-    actor = run.config.actor_rollout_ref.actor
+    actor, constraint = run.config.actor_rollout_ref.actor, run.blocks.constraint
     by_length = actor.loss_agg_mode == "seq-mean-token-mean" or actor.policy_loss.loss_mode in SEQUENCE_LOSSES
-    if run.blocks.constraint.mode != "lagrangian" or not by_length:
+    if constraint.mode == "lagrangian" and constraint.sft_normaliser != "batch":
+        return (
+            f"constraint.mode=lagrangian with constraint.sft_normaliser={constraint.sft_normaliser}: the policy's loss "
+            "is divided by the batch's tokens; set constraint.sft_normaliser=batch"
+        )
+    if constraint.mode != "lagrangian" or not by_length:
         return None
     return (
         "constraint.mode=lagrangian: the policy's loss is divided by the length of a, the cross-entropy by that of a', "
@@ -471,7 +635,7 @@ def rescued_groups_learn_something(run: Run) -> str | None:
         or not is_filtered,
     }
     missing = [what for what, holds in why.items() if not holds]
-    if not blocks.constraint.rescue_dead_groups or not missing:
+    if not blocks.refines or not blocks.constraint.rescue_dead_groups or not missing:
         return None
     return f"constraint.rescue_dead_groups=true: set {'; '.join(missing)}"
 

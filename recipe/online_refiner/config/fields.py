@@ -4,6 +4,7 @@ The block ``refiner`` is in ``refiner_worker/config.py``. What keys ask of each 
 """
 
 import dataclasses
+import re
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -12,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from recipe.online_refiner.config.spelling import nearest
 from refiner_worker.config import BLOCK, NotNegative, RefinerConfig, from_key
 
 Mode = Literal["none", "penalty", "sft", "lagrangian"]
@@ -82,7 +84,9 @@ class ConstraintConfig:
 
     @property
     def first_eta(self) -> float:
-        """The weight of the first step."""
+        """The weight of the first step; 0 in mode ``none``, whatever ``eta`` says."""
+        if self.mode == "none":
+            return 0.0
         default = ETA_IN_PLACE if self.is_in_place else ETA_OF_MODE[self.mode]
         return default if self.eta is None else self.eta
 
@@ -257,7 +261,8 @@ def _read(config: DictConfig, name: str, block_type: type[Block]) -> Block:
     unknown, missing = sorted(set(block) - known), sorted(known - set(block))
     if unknown or missing:
         what = f"unknown key {name}.{unknown[0]}" if unknown else f"missing key {name}.{missing[0]}"
-        raise ValueError(f"{what}; the keys of this block are: {', '.join(sorted(known))}")
+        meant = nearest(unknown[0], known) if unknown else ""
+        raise ValueError(f"{what}; the keys of this block are: {', '.join(sorted(known))}{meant}")
     try:
         values: Any = OmegaConf.to_container(block, resolve=True)
         return block_type(**values)
@@ -267,4 +272,5 @@ def _read(config: DictConfig, name: str, block_type: type[Block]) -> Block:
         first = error.errors()[0]
         key, of = ".".join(map(str, first["loc"])), block_type.__annotations__[str(first["loc"][0])]
         or_null = ", or null" if type(None) in getattr(of, "__args__", ()) else ""
-        raise ValueError(f"{name}.{key}={first['input']}: {first['msg']}{or_null}") from error
+        meant = nearest(first["input"], re.findall("'([^']*)'", first.get("ctx", {}).get("expected", "")))
+        raise ValueError(f"{name}.{key}={first['input']}: {first['msg']}{or_null}{meant}") from error

@@ -53,4 +53,4 @@ def test_a_run_that_fails_names_its_own_log(start_marked: Callable, tmp_path: Pa
     assert job.wait(200) == 1, job.output()
     log = tmp_path / "calibrate" / "lr0.001-seed101.log"
     assert f"lr0.001-seed101: FAILED, see {log}" in job.output()
-    assert "error: console=none does not exist; set one of: " in log.read_text()
+    assert "error: console=none is not known; set one of: " in log.read_text()

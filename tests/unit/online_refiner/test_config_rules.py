@@ -198,7 +198,25 @@ MISTAKES = {
         ((), SUM_NORM),
         ((SUM_NORM, f"{ACTOR}.loss_scale_factor=512"), f"{ACTOR}.loss_scale_factor=null"),
     ],
+    "numbers-are-possible": [
+        *(((), f"data.{key}") for key in ("train_batch_size=0", "max_prompt_length=null", "train_max_samples=-2")),
+        *(((), f"trainer.{key}=0") for key in ("nnodes", "n_gpus_per_node", "total_epochs", "total_training_steps")),
+        *(((), f"{ACTOR}.{key}") for key in ("ppo_mini_batch_size=0", "clip_ratio_high=0", "optim.lr=-1.0")),
+        *(((), f"{ROLLOUT}.{key}") for key in ("n=0", "n=two", "n=1.5", "temperature=0", "top_p=1.5", "top_k=-2")),
+        *(((), f"{block}.gpu_memory_utilization=1.1") for block in (ROLLOUT, "+refiner.rollout")),
+        ((), "algorithm.gamma=1.1"),
+        (("critic.ppo_epochs=0",), "algorithm.adv_estimator=gae"),
+    ],
+    "engine-takes-as-many-tokens-as-sequences": [
+        ((f"{ROLLOUT}.max_num_seqs=100",), f"{ROLLOUT}.max_num_batched_tokens=99"),
+        ((), "refiner.rollout={max_num_batched_tokens: 255}"),
+    ],
+    "adapter-is-written-as-it-is-read": [
+        ((f"{MODEL}.target_modules=[q_proj, k_proj]",), f"""{MODEL}.target_modules='["q_proj","k_proj"]'"""),
+        ((f"{MODEL}.target_modules='.*(q_proj|k_proj)'",), f"{MODEL}.exclude_modules='[q_proj, k_proj]'"),
+    ],
     "both-terms-are-one-gradient": [
+        ((LAGRANGIAN,), "constraint.sft_normaliser=accepted"),
         ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",), LAGRANGIAN),
         ((LAGRANGIAN,), SAPO),
     ],
@@ -262,6 +280,56 @@ CASES = [(rule, settings, mistake) for rule, cases in MISTAKES.items() for setti
 def test_what_one_setting_makes_wrong(rule: str, settings: tuple[str, ...], mistake: str) -> None:
     load(composed(*settings))
     assert error_of(*settings, mistake).endswith(f" [{rule}]")
+
+
+@pytest.mark.parametrize("settings", sorted({settings for _, settings, _ in CASES}))
+def test_a_control_without_a_constraint_is_had_by_one_key(settings: tuple[str, ...]) -> None:
+    loaded = load(composed(*settings, NONE))
+    assert not loaded.refines and not loaded.constraint.rescues
+
+
+@pytest.mark.parametrize("key", ["delta=0.1", "eta=0.5", "rescue_dead_groups=true", "sft_normaliser=accepted"])
+def test_what_a_control_does_not_read(key: str) -> None:
+    adaptive = ("constraint.eta_schedule=adaptive", "refiner.imitate_solved=true", f"constraint.{key}")
+    loaded = load(composed(*adaptive, NONE))
+    assert loaded.constraint.first_eta == 0 and not loaded.constraint.rescues
+
+
+@pytest.mark.parametrize(
+    ("overrides", "meant"),
+    [
+        (("constraint.mode=penality",), "penalty"),
+        (("+refiner.placment=dedicated",), "placement"),
+        (("refiner.placement=external", "refiner.url=htp:/nonsense"), None),
+        (("constraint.mode=moon",), None),
+    ],
+)
+def test_what_a_misspelt_name_was_meant_to_be(overrides: tuple[str, ...], meant: str | None) -> None:
+    found = error_of(*overrides)
+    assert found.endswith(f"; did you mean {meant}?") if meant else "did you mean" not in found
+    assert "htp:" not in overrides[-1] or found.startswith("refiner.url=htp:/nonsense begins with neither http://")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("refiner.placment=dedicated", "refiner.placment does not exist; did you mean refiner.placement?"),
+        ("rollout.n=4", "rollout.n does not exist; did you mean actor_rollout_ref.rollout.n?"),
+        ("refiner.rollout.seed=1", "refiner.rollout.seed does not exist; write +refiner.rollout.seed=... if it "),
+        ("experiment=quickstrat", "experiment=quickstrat is not known; set one of: apps_dapo, "),
+        ("platform=cpuu", "platform=cpuu is not known; set one of: cpu, cpu_megatron, gpu; did you mean cpu?"),
+        ("dry_run=yess", "dry_run=yess is not known; set one of: false, reward, true"),
+        ("console=progres", "console=progres is not known; set one of: log, progress; did you mean progress?"),
+    ],
+)
+def test_what_the_command_says_of_a_misspelt_argument(
+    argument: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["main", argument, f"{MODEL}.path=model", "hydra/job_logging=none"])
+    with pytest.raises(SystemExit, match="2"):
+        command()
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {message}") and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

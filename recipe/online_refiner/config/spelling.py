@@ -1,0 +1,66 @@
+"""What a misspelt name or key was meant to be."""
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from hydra.errors import HydraException, MissingConfigException
+
+
+def nearest(name: Any, known: Collection[str]) -> str:
+    """Return ``; did you mean X?``, where X is the known name that looks most like this one; nothing if none does.
+
+    Example: ``nearest("grp0", ["gae", "grpo"])`` is ``"; did you mean grpo?"``.
+    """
+    found = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def unknown(key: str, name: Any, known: Collection[str]) -> str:
+    """Return the line on a key whose value nothing knows."""
+    return f"{key}={name} is not known; set one of: {', '.join(sorted(known))}{nearest(name, known)}"
+
+
+def nearest_key(key: str, config: Mapping[str, Any]) -> str:
+    """Return the same for a key of a config: of its block, or else one that ends in the same way.
+
+    Examples: ``refiner.placment`` is ``refiner.placement``, ``rollout.n`` is ``actor_rollout_ref.rollout.n``.
+    """
+    block: Any = config
+    parts = key.split(".")
+    for number, part in enumerate(parts):
+        if not isinstance(block, Mapping):
+            break
+        if part in block:
+            block = block[part]
+            continue
+        if near := difflib.get_close_matches(part, list(block), n=1):
+            return f"; did you mean {'.'.join([*parts[:number], near[0], *parts[number + 1 :]])}?"
+        break
+    ends = [one for one in _paths(config) if one.endswith(f".{key}")]
+    return f"; did you mean {min(ends, key=len)}?" if ends else ""
+
+
+def _paths(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for name, value in config.items():
+        yield f"{before}{name}"
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{before}{name}.")
+
+
+def in_one_line(error: HydraException, known: Callable[[], Mapping[str, Any]]) -> str:
+    """Return what Hydra says of overrides that it cannot take, in one line with the nearest name.
+
+    Args:
+        error: What Hydra raised while it composed the config.
+        known: The config without those overrides.
+    """
+    said = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return unknown(group, name, error.options)
+    if found := re.match("Could not override '([^']+)'.*To append to your config", said):
+        key = found[1]
+        return f"{key} does not exist{nearest_key(key, known()) or f'; write +{key}=... if it shall be a new key'}"
+    return said

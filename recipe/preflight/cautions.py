@@ -1,0 +1,45 @@
+"""What a run may well do, but seldom means: one line each, printed as a warning before it starts."""
+
+from verl.utils.fs import copy_to_local
+
+from recipe.online_refiner.config.checks import Run
+from refiner_worker.turn_end import behind_a_reply, read_turn_end
+
+TRIED = {"penalty": (1e-4, 1), "sft": (0.01, 1), "lagrangian": (0.01, 1), "in place": (0.01, 0.3)}
+"""Smallest and largest ``constraint.eta`` of each mode in the paper and in the lab (``recipe/lab/arms.py``)."""
+FAR = 10
+"""So many times beyond them is far."""
+
+
+def cautions(run: Run) -> list[str]:
+    """Return what a run's user should hear of eta and of the end of turns."""
+    return [line for line in (_eta(run), _turn_end(run)) if line]
+
+
+def _eta(run: Run) -> str | None:
+    constraint = run.blocks.constraint
+    if constraint.mode == "none":
+        is_set = constraint.eta is not None
+        return f"constraint.eta={constraint.eta:g} is not read with constraint.mode=none" if is_set else None
+    kind = "in place" if constraint.is_in_place else constraint.mode
+    least, most = TRIED[kind]
+    if constraint.first_eta == 0 or least / FAR <= constraint.first_eta <= most * FAR:
+        return None
+    said = f"constraint.eta={constraint.first_eta:g} is far from what was ever tried in mode {constraint.mode}"
+    return f"{said}{', in place' if constraint.is_in_place else ''}: {least:g} to {most:g}"
+
+
+def _turn_end(run: Run) -> str | None:
+    """Say so where engines do not stop at what the chat template writes behind a reply; base models are often so."""
+    tokenizer, settings = run.files.tokenizer, run.config.data.apply_chat_template_kwargs
+    end = read_turn_end(copy_to_local(run.config.actor_rollout_ref.model.path), tokenizer, settings)
+    behind = behind_a_reply(tokenizer, settings)
+    control = [token for token in behind if token in tokenizer.added_tokens_decoder]
+    if not control or end.stops.intersection(behind):
+        return None
+    stops = ", ".join(tokenizer.decode([token]) for token in sorted(end.stops))
+    return (
+        f"the chat template ends a reply with {tokenizer.decode([control[0]])}, but engines stop only at {stops}: a "
+        "model that was taught this template never ends a response; set eos_token of tokenizer_config.json, or "
+        "eos_token_id of generation_config.json"
+    )

@@ -1,0 +1,222 @@
+"""Rules on names and settings that verl looks up minutes after its start: its own registries and functions are asked.
+
+Names that a module of the user's registers (``actor_rollout_ref.model.external_lib``, ``VERL_USE_EXTERNAL_MODULES``)
+are known by then, as :class:`~recipe.preflight.files.Files` and verl have imported it.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+import re
+import traceback
+from collections.abc import Callable, Collection
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+from verl import DataProto
+from verl.trainer.config import AlgoConfig
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.import_utils import load_extern_object
+from verl.utils.tracking import Tracking
+from verl.workers import engine
+from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+from recipe.online_refiner.config.checks import Run, rule
+from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
+from recipe.online_refiner.config.spelling import nearest, unknown
+from recipe.preflight.files import one_line
+
+KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
+"""What ``core_algos.kl_penalty_forward`` takes, for the words of a refusal: verl has no list of them."""
+TRACKERS = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")
+"""Loggers that are packages of the same name."""
+BLOCKS_OF_VERL = ("actor_rollout_ref.rollout", "actor_rollout_ref.actor", "algorithm")
+
+
+def _engines() -> Collection[str]:
+    """Return the training engines of verl, installed or not: a dry run may plan for another machine."""
+    installed = engine.EngineRegistry._engines["language_model"]
+    return {*installed, *(module.name for module in pkgutil.iter_modules(engine.__path__) if module.ispkg)}
+
+
+KNOWN: dict[str, Callable[[], Collection[str]]] = {
+    "algorithm.adv_estimator": lambda: core_algos.ADV_ESTIMATOR_REGISTRY,
+    "actor_rollout_ref.actor.policy_loss.loss_mode": lambda: core_algos.POLICY_LOSS_REGISTRY,
+    "actor_rollout_ref.actor.strategy": _engines,
+    "actor_rollout_ref.ref.strategy": _engines,
+    "critic.strategy": _engines,
+    "actor_rollout_ref.rollout.name": lambda: RolloutReplicaRegistry._registry,
+    "trainer.v1.sampler.max_off_policy_strategy": lambda: ("drop", "wait"),  # asserted by verl's ReplayBuffer
+}
+
+
+@rule("files")
+def names_are_verls(run: Run) -> str | None:
+    """Estimator, policy loss, engines, loggers and other names are those that verl, or a module of yours, has."""
+    for key, known in KNOWN.items():
+        name = OmegaConf.select(run.config, key)
+        if name is not None and name not in known():
+            return unknown(key, name, known())
+    loggers = run.config.trainer.logger
+    for name in [loggers] if isinstance(loggers, str) else loggers:
+        if name not in (*Tracking.supported_backend, "tracking"):
+            return unknown("trainer.logger", name, Tracking.supported_backend)
+        if name in TRACKERS and not find_spec(name) and run.files.is_here:
+            return f"trainer.logger has {name}, which is not installed: pip install {name}, or leave it out"
+    return None
+
+
+@rule("files")
+def blocks_are_verls(run: Run) -> str | None:
+    """Each block of verl's has the keys and types that verl's own class of it takes, and keeps its rules."""
+    for key in [*BLOCKS_OF_VERL, *(["critic"] if _has_critic(run.config) else [])]:
+        block = OmegaConf.select(run.config, key)
+        try:
+            omega_conf_to_dataclass(block)
+        except Exception as error:  # an assertion of the class, or what Hydra makes of it
+            return _wrong_with_block(key, block, error.__cause__ or error)
+    return None
+
+
+@rule("files")
+def kl_is_verls(run: Run) -> str | None:
+    """The kinds of KL that a run computes are those of verl's."""
+    algorithm, actor = run.config.algorithm, run.config.actor_rollout_ref.actor
+    kinds = {}
+    if actor.use_kl_loss:
+        kinds["actor_rollout_ref.actor.kl_loss_type"] = actor.kl_loss_type
+    if algorithm.use_kl_in_reward:
+        kinds["algorithm.kl_penalty"] = algorithm.kl_penalty
+        try:
+            core_algos.get_kl_controller(algorithm.kl_ctrl)
+        except (NotImplementedError, AssertionError) as error:
+            return f"algorithm.kl_ctrl.type={algorithm.kl_ctrl.type}: {str(error) or 'set fixed or adaptive'}"
+    for key, kind in kinds.items():
+        try:
+            core_algos.kl_penalty(torch.zeros(1), torch.zeros(1), kind)
+        except (NotImplementedError, AttributeError):
+            return unknown(key, kind, KL_KINDS)
+    return None
+
+
+@rule("files")
+def classes_can_be_imported(run: Run) -> str | None:
+    """Optimizer, sampler and other classes that a config names by module are there."""
+    config = run.config
+    for key in ("actor_rollout_ref.actor.optim", *(["critic.optim"] if _has_critic(config) else [])):
+        optim = OmegaConf.select(config, key)
+        if "optimizer_impl" not in optim:  # Megatron has optimizers of its own
+            continue
+        try:
+            module = importlib.import_module(optim.optimizer_impl)
+        except ImportError as error:
+            return f"{key}.optimizer_impl={optim.optimizer_impl}: {one_line(error)}"
+        if not hasattr(module, optim.optimizer):
+            known = [name for name in vars(module) if isinstance(vars(module)[name], type)]
+            return (
+                f"{key}.optimizer={optim.optimizer}: {optim.optimizer_impl} has none{nearest(optim.optimizer, known)}"
+            )
+    sampler: Any = OmegaConf.select(config, "trainer.v1.sampler.custom_sampler") or {}
+    if sampler.get("path") and sampler.get("name"):
+        try:
+            load_extern_object(sampler.path, sampler.name)
+        except Exception as error:  # a user's module may raise anything
+            return f"trainer.v1.sampler.custom_sampler: {one_line(error)}"
+    return None
+
+
+@rule("files")
+def advantages_can_be_computed(run: Run) -> str | None:
+    """Verl's estimator takes groups of ``rollout.n`` responses, and its settings reach it."""
+    algorithm, num_responses = run.config.algorithm, run.config.actor_rollout_ref.rollout.n
+    name = algorithm.adv_estimator
+    if algorithm.get("use_pf_ppo") and name not in CRITIC_ESTIMATORS:
+        return f"algorithm.use_pf_ppo=true does nothing with algorithm.adv_estimator={name}: set gae, or false"
+    is_own = getattr(core_algos.ADV_ESTIMATOR_REGISTRY[name], "__module__", "") != core_algos.__name__
+    if is_own:  # what it reads is not known here
+        return None
+    try:
+        found = _advantages(run.config, by_std=bool(algorithm.norm_adv_by_std_in_grpo))
+    except (ValueError, AssertionError) as error:
+        return f"algorithm.adv_estimator={name} with actor_rollout_ref.rollout.n={num_responses}: {one_line(error)}"
+    if not found.any():
+        return (
+            f"algorithm.adv_estimator={name} with actor_rollout_ref.rollout.n={num_responses}: each advantage is 0, "
+            "and nothing is learned; raise n, or set another estimator"
+        )
+    if algorithm.norm_adv_by_std_in_grpo or num_responses == 1:
+        return None
+    if torch.equal(found, _advantages(run.config, by_std=True)):
+        return (
+            f"algorithm.norm_adv_by_std_in_grpo=false: verl does not give it to algorithm.adv_estimator={name}; set "
+            "adv_estimator=grpo, or leave it out"
+        )
+    return None
+
+
+@rule("files")
+def loss_can_be_computed(run: Run) -> str | None:
+    """Verl's policy loss takes its settings, such as ``clip_ratio_c`` and ``policy_loss.dro_beta``."""
+    name = run.config.actor_rollout_ref.actor.policy_loss.loss_mode
+    function: Any = core_algos.get_policy_loss_fn(name)
+    if getattr(function, "__module__", "") != core_algos.__name__ or name == "bypass_mode":
+        return None  # one of the user's; bypass_mode gets settings that the trainer adds
+    actor = omega_conf_to_dataclass(run.config.actor_rollout_ref.actor)
+    numbers = {"old_log_prob": torch.zeros(2, 2), "log_prob": torch.zeros(2, 2), "advantages": torch.ones(2, 2)}
+    mask, mode = torch.ones(2, 2), run.config.actor_rollout_ref.actor.loss_agg_mode
+    try:
+        function(**numbers, response_mask=mask, loss_agg_mode=mode, config=actor, rollout_is_weights=None)
+    except Exception as error:  # an assertion, or an arithmetic of something that is null
+        return f"actor_rollout_ref.actor.policy_loss.loss_mode={name} cannot be computed: {one_line(error)}"
+    return None
+
+
+def _wrong_with_block(key: str, block: DictConfig, error: BaseException) -> str:
+    """Return the line on a block that verl's class of it does not take."""
+    if found := re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error)):
+        known = getattr(importlib.import_module("verl.workers.config"), found[1], None) or AlgoConfig
+        names = [field.name for field in dataclasses.fields(known) if field.name != found[2]]
+        return f"{key}.{found[2]}: verl has no such key in this block{nearest(found[2], names)}"
+    if isinstance(error, AssertionError) and not str(error):  # its source says what holds
+        return f"{key}: {traceback.extract_tb(error.__traceback__)[-1].line}"
+    return f"{key}: {one_line(error)}"
+
+
+def _has_critic(config: DictConfig) -> bool:
+    return config.algorithm.adv_estimator in CRITIC_ESTIMATORS
+
+
+def _advantages(config: DictConfig, *, by_std: bool) -> torch.Tensor:
+    """Return the advantages of two groups whose rewards all differ, of two tokens each, as verl's trainer asks."""
+    algorithm, num_responses = config.algorithm, config.actor_rollout_ref.rollout.n
+    rewards = torch.zeros(2 * num_responses, 2)
+    rewards[:, -1] = torch.arange(2 * num_responses) ** 2
+    mask = torch.ones_like(rewards)
+    columns: dict[str, Any] = {
+        "token_level_rewards": rewards,
+        "response_mask": mask,
+        "values": mask,
+        "old_log_probs": -mask,
+        "prompts": mask,
+        "attention_mask": torch.ones(len(mask), 4, dtype=torch.long),
+        "uid": np.repeat(np.array(["one", "two"], dtype=object), num_responses),
+    }
+    if config.actor_rollout_ref.actor.get("calculate_sum_pi_squared"):
+        columns["sum_pi_squared"] = mask / 2
+    for key in algorithm.get("gdpo_reward_keys") or []:
+        columns[key] = rewards[:, -1].numpy().astype(object)
+    done = compute_advantage(
+        DataProto.from_single_dict(columns),
+        adv_estimator=algorithm.adv_estimator,
+        gamma=algorithm.gamma,
+        lam=algorithm.lam,
+        num_repeat=num_responses,
+        norm_adv_by_std_in_grpo=by_std,
+        config=OmegaConf.merge(algorithm, {"norm_adv_by_std_in_grpo": by_std, "use_pf_ppo": False}),
+    )
+    return done.batch["advantages"]

@@ -1,0 +1,45 @@
+"""What packages say while they are imported, of parts that a run does not use."""
+
+import logging
+import warnings
+
+from omegaconf import DictConfig, OmegaConf
+
+LOGGERS = {
+    "verl.plugin.platform.platform_manager": logging.ERROR,  # no GPU: a rule says so where one is needed
+    "transformers.tokenization_utils_tokenizers": logging.ERROR,  # clean_up_tokenization_spaces of a BPE tokenizer
+}
+OF_MEGATRON = dict.fromkeys(
+    (
+        f"megatron.core.distributed.fsdp.src.megatron_fsdp.{name}"
+        for name in ("mixed_precision", "megatron_fsdp", "param_and_grad_buffer")
+    ),
+    logging.WARNING,
+)
+"""verl imports Megatron wherever it is installed. Its FSDP says on import what it has found."""
+
+
+def quieten(config: DictConfig) -> None:
+    """Silence those lines in this process, before verl is imported; a run on Megatron hears all of Megatron's.
+
+    verl warns of each engine that is not installed, and of a critic that no critic-free estimator has. Megatron warns
+    in six modules that Apex and Transformer Engine are missing.
+    """
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"verl\.|recipe\.|__main__")
+    levels = dict(LOGGERS)
+    if OmegaConf.select(config, "actor_rollout_ref.actor.strategy") != "megatron":
+        warnings.filterwarnings("ignore", "(Transformer Engine and )?Apex (is|are) not installed", module=r"megatron\.")
+        levels |= OF_MEGATRON
+    for name, level in levels.items():
+        logging.getLogger(name).addFilter(_AtLeast(level))
+
+
+class _AtLeast(logging.Filter):
+    """Lets records of a level pass; verl's logger sets a level of its own when it is imported."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._level = level
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= self._level

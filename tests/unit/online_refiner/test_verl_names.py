@@ -1,0 +1,196 @@
+"""Names and settings of verl that its own registries, classes and functions refuse; what a plan and warnings say."""
+
+import json
+import pickle
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checked_run import checked
+from omegaconf import DictConfig, OmegaConf
+
+from recipe.online_refiner.config.checks import RULES, Run, load, rule_id
+from recipe.online_refiner.plan import notes
+from recipe.preflight import names
+from recipe.preflight.cautions import cautions
+from recipe.preflight.files import Files
+
+ACTOR, ROLLOUT, OPTIM = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "actor.optim"))
+ESTIMATOR, N, BY_STD = "algorithm.adv_estimator", f"{ROLLOUT}.n", "algorithm.norm_adv_by_std_in_grpo"
+SAMPLER = "trainer.v1.sampler.custom_sampler"
+
+
+@pytest.fixture
+def plain(pickled: bytes) -> DictConfig:
+    """Return the config without data; four responses a prompt."""
+    config: DictConfig = pickle.loads(pickled)
+    config.actor_rollout_ref.rollout.n = 4
+    return config
+
+
+def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the id and the line of the first rule of ``names`` that changes break."""
+    for key, value in changes.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    run = Run(config=config, blocks=load(config))
+    run.files = Files(config, run.blocks)
+    for one in RULES["files"]:
+        if one.__module__ == names.__name__ and (line := one(run)):
+            return rule_id(one), line
+    return None
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "message"),
+    [
+        ({ESTIMATOR: "grp0"}, "names-are-verls", "did you mean grpo?"),
+        ({f"{ACTOR}.policy_loss.loss_mode": "gpso"}, "names-are-verls", "did you mean gspo?"),
+        ({f"{ACTOR}.strategy": "fsdp3"}, "names-are-verls", "set one of: automodel, fsdp, fsdp2, "),
+        ({"trainer.logger": ["console", "wandbb"]}, "names-are-verls", "did you mean wandb?"),
+        ({"trainer.logger": "mlflow"}, "names-are-verls", "pip install mlflow"),
+        ({"constraint.mode": "none", f"{ROLLOUT}.name": "vlm"}, "names-are-verls", "did you mean vllm?"),
+        ({"trainer.v1.sampler.max_off_policy_strategy": "dropp"}, "names-are-verls", "did you mean drop?"),
+        (
+            {f"{ROLLOUT}.tempreature": 1.0},
+            "blocks-are-verls",
+            "rollout.tempreature: verl has no such key in this block",
+        ),
+        ({"algorithm.adv_estimater": "grpo"}, "blocks-are-verls", "did you mean adv_estimator?"),
+        ({f"{OPTIM}.lr_scheduler_type": "linear"}, "blocks-are-verls", 'in ["constant", "cosine"]'),
+        ({f"{ACTOR}.loss_agg_mode": "token_mean"}, "blocks-are-verls", "Invalid loss_agg_mode: token_mean"),
+        ({f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "low_var"}, "kl-is-verls", "did you mean low_var_kl?"),
+        (
+            {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": "full"},
+            "kl-is-verls",
+            "algorithm.kl_penalty=full",
+        ),
+        ({"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.type": "no"}, "kl-is-verls", "fixed or adaptive"),
+        ({f"{OPTIM}.optimizer": "AdamWW"}, "classes-can-be-imported", "did you mean AdamW?"),
+        ({f"{OPTIM}.optimizer_impl": "no.such"}, "classes-can-be-imported", "No module named 'no'"),
+        ({f"{SAMPLER}.path": "/no.py", f"{SAMPLER}.name": "S"}, "classes-can-be-imported", "/no.py"),
+        ({ESTIMATOR: "grpo_passk", N: 1}, "advantages-can-be-computed", "requires at least 2 samples"),
+        ({ESTIMATOR: "rloo_vectorized", N: 1}, "advantages-can-be-computed", "each advantage is 0"),
+        ({ESTIMATOR: "optimal_token_baseline"}, "advantages-can-be-computed", "calculate_sum_pi_squared"),
+        ({ESTIMATOR: "gdpo"}, "advantages-can-be-computed", "gdpo_reward_keys"),
+        ({ESTIMATOR: "grpo_vectorized", BY_STD: False}, "advantages-can-be-computed", "verl does not give it to"),
+        ({ESTIMATOR: "rloo", "algorithm.use_pf_ppo": True}, "advantages-can-be-computed", "does nothing with"),
+        ({f"{ACTOR}.clip_ratio_c": 0.5}, "loss-can-be-computed", "greater than 1.0"),
+        ({f"{ACTOR}.policy_loss.loss_mode": "dro"}, "loss-can-be-computed", "dro_beta must be a positive value"),
+    ],
+)
+def test_what_verl_would_refuse_minutes_later(
+    plain: DictConfig, changes: dict[str, Any], rule: str, message: str
+) -> None:
+    found = broken(plain, changes)
+    assert found is not None and found[0] == rule
+    assert message in found[1] and "\n" not in found[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            {ESTIMATOR: name}
+            for name in ("grpo", "grpo_passk", "grpo_vectorized", "gpg", "opo", "rloo", "rloo_vectorized")
+        ),
+        *({ESTIMATOR: name, N: 1} for name in ("grpo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")),
+        *({ESTIMATOR: name, BY_STD: False} for name in ("grpo", "grpo_passk")),
+        {ESTIMATOR: "gae", "critic.ppo_micro_batch_size_per_gpu": 2},
+        {ESTIMATOR: "gdpo", "algorithm.gdpo_reward_keys": ["one", "two"]},
+        {ESTIMATOR: "optimal_token_baseline", f"{ACTOR}.calculate_sum_pi_squared": True},
+        *({f"{ACTOR}.policy_loss.loss_mode": name} for name in ("gspo", "clip_cov", "kl_cov", "cispo", "bypass_mode")),
+        {f"{ACTOR}.kl_loss_type": "low_var"},  # not read
+        {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "k3+"},
+        {"trainer.logger": "mlflow", "dry_run": True, "sizing.gpu_memory_gib": 80},  # of another machine
+    ],
+)
+def test_what_verl_takes(plain: DictConfig, changes: dict[str, Any]) -> None:
+    if changes.get(f"{ACTOR}.policy_loss.loss_mode") == "bypass_mode":
+        plain.constraint.mode = "penalty"
+    assert broken(plain, changes) is None
+
+
+def test_names_of_a_module_of_the_users(plain: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_names_of_a_test.py").write_text(
+        "from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss\n"
+        "@register_adv_est('mine')\ndef advantage(**given):\n    raise KeyError('a column that only the run has')\n"
+        "@register_policy_loss('mine')\ndef loss(**given):\n    raise KeyError('as above')\n"
+    )
+    changes = {ESTIMATOR: "mine", f"{ACTOR}.policy_loss.loss_mode": "mine"}
+    found = broken(plain, changes)
+    assert found is not None and found[0] == "names-are-verls"
+    try:
+        assert broken(plain, {"actor_rollout_ref.model.external_lib": "own_names_of_a_test"}) is None
+    finally:
+        names.core_algos.ADV_ESTIMATOR_REGISTRY.pop("mine", None)
+        names.core_algos.POLICY_LOSS_REGISTRY.pop("mine", None)
+        sys.modules.pop("own_names_of_a_test", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"algorithm.filter_groups": {"enable": True, "metric": "acc"}}, "DAPO's filter: groups whose acc is equal"),
+        ({f"{ROLLOUT}.agent.default_agent_loop": "tool_agent"}, "agent loop tool_agent, at most any number of turns"),
+        ({f"{ROLLOUT}.multi_turn.function_tool_path": "t.py"}, "tools: t.py"),
+        ({f"{ACTOR}.use_kl_loss": True}, "static KL in the loss: actor_rollout_ref.actor.kl_loss_coef=0.001"),
+        ({"algorithm.use_kl_in_reward": True}, "static KL in the reward"),
+        ({N: 1}, "one response a prompt"),
+        ({"refiner.max_refinements_per_group": 4}, "limits nothing: a prompt has 4 responses"),
+        ({}, "solved responses are refined too"),
+        ({"refiner.skip_reward_at_least": -5.0}, "responses with a reward of -5 or more are not refined"),
+    ],
+)
+def test_what_the_plan_says_of_a_choice(plain: DictConfig, changes: dict[str, Any], note: str) -> None:
+    for key, value in changes.items():
+        OmegaConf.update(plain, key, value)
+    assert [one for one in notes(plain, load(plain)) if note in one]
+    plain.constraint.mode = "none"  # nothing is refined then, and nothing is said of it
+    assert not [one for one in notes(plain, load(plain)) if "refine" in one]
+
+
+@pytest.mark.parametrize(
+    ("mode", "target", "eta", "warning"),
+    [
+        ("sft", "rewrite", 1000.0, "constraint.eta=1000 is far from what was ever tried in mode sft: 0.01 to 1"),
+        (
+            "penalty",
+            "rewrite",
+            1e-6,
+            "constraint.eta=1e-06 is far from what was ever tried in mode penalty: 0.0001 to 1",
+        ),
+        ("penalty", "in_place", 10.0, "constraint.eta=10 is far from what was ever tried in mode penalty, in place: "),
+        ("none", "rewrite", 0.5, "constraint.eta=0.5 is not read with constraint.mode=none"),
+        *((mode, "rewrite", eta, None) for mode in ("sft", "penalty", "lagrangian") for eta in (None, 0.0, 1.0)),
+        ("none", "rewrite", None, None),
+    ],
+)
+def test_an_eta_that_was_never_tried(
+    config: DictConfig, mode: str, target: str, eta: float | None, warning: str | None
+) -> None:
+    config.constraint.update(mode=mode, target=target, eta=eta)
+    run = Run(config=config, blocks=load(config))
+    run.files = Files(config, run.blocks)
+    found = cautions(run)
+    assert found[0].startswith(warning) if warning else found == []
+
+
+def test_a_chat_template_whose_end_of_turn_stops_no_engine(
+    config: DictConfig, tiny_llama: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(tiny_llama, folder)
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({**settings, "eos_token": "<|endoftext|>"}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
+    config.actor_rollout_ref.model.path = str(folder)
+    found = cautions(checked(config))
+    assert len(found) == 1 and found[0].startswith(
+        "the chat template ends a reply with <|im_end|>, but engines stop only at "
+    )
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 1, 2, 3]}))
+    assert cautions(checked(config)) == []
