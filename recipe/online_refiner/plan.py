@@ -116,7 +116,11 @@ class Plan:
 
 def notes(config: DictConfig, blocks: RefinementConfig) -> list[str]:
     """Return what a reader of the plan should know of choices that are legal, one line each."""
-    return [*_notes_on_training(config), *(_notes_on_refining(config, blocks) if blocks.refines else [])]
+    if blocks.refines:
+        return [*_notes_on_training(config), *_notes_on_refining(config, blocks)]
+    eta = blocks.constraint.eta
+    unread = [f"constraint.eta={eta:g} is not read: nothing is constrained in mode none"] if eta is not None else []
+    return [*_notes_on_training(config), *unread]
 
 
 def _notes_on_training(config: DictConfig) -> list[str]:

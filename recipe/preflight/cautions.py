@@ -19,8 +19,7 @@ def cautions(run: Run) -> list[str]:
 def _eta(run: Run) -> str | None:
     constraint = run.blocks.constraint
     if constraint.mode == "none":
-        is_set = constraint.eta is not None
-        return f"constraint.eta={constraint.eta:g} is not read with constraint.mode=none" if is_set else None
+        return None
     kind = "in place" if constraint.is_in_place else constraint.mode
     least, most = TRIED[kind]
     if constraint.first_eta == 0 or least / FAR <= constraint.first_eta <= most * FAR:

@@ -16,11 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
+from transformers import AutoConfig, AutoModelForCausalLM
 from verl import DataProto
+from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import compute_advantage
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import load_extern_object
 from verl.utils.tracking import Tracking
 from verl.workers import engine
@@ -29,6 +32,7 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 from recipe.online_refiner.config.checks import Run, rule
 from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
 from recipe.online_refiner.config.spelling import nearest, unknown
+from recipe.preflight.attention import STRATEGIES
 from recipe.preflight.files import one_line
 
 KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
@@ -51,6 +55,7 @@ KNOWN: dict[str, Callable[[], Collection[str]]] = {
     "actor_rollout_ref.ref.strategy": _engines,
     "critic.strategy": _engines,
     "actor_rollout_ref.rollout.name": lambda: RolloutReplicaRegistry._registry,
+    "reward.reward_model.rollout.name": lambda: RolloutReplicaRegistry._registry,
     "trainer.v1.sampler.max_off_policy_strategy": lambda: ("drop", "wait"),  # asserted by verl's ReplayBuffer
 }
 
@@ -62,6 +67,9 @@ def names_are_verls(run: Run) -> str | None:
         name = OmegaConf.select(run.config, key)
         if name is not None and name not in known():
             return unknown(key, name, known())
+    manager = run.config.reward.reward_manager
+    if manager.source == "register" and manager.name not in REWARD_MANAGER:
+        return unknown("reward.reward_manager.name", manager.name, REWARD_MANAGER)
     loggers = run.config.trainer.logger
     for name in [loggers] if isinstance(loggers, str) else loggers:
         if name not in (*Tracking.supported_backend, "tracking"):
@@ -173,6 +181,33 @@ def loss_can_be_computed(run: Run) -> str | None:
         function(**numbers, response_mask=mask, loss_agg_mode=mode, config=actor, rollout_is_weights=None)
     except Exception as error:  # an assertion, or an arithmetic of something that is null
         return f"actor_rollout_ref.actor.policy_loss.loss_mode={name} cannot be computed: {one_line(error)}"
+    return None
+
+
+@rule("files")
+def adapter_finds_its_modules(run: Run) -> str | None:
+    """PEFT finds the modules of a LoRA in the policy, whose weights are not read for that."""
+    model, strategy = run.config.actor_rollout_ref.model, run.config.actor_rollout_ref.actor.strategy
+    if model.lora_rank <= 0 or model.lora_adapter_path is not None or strategy not in STRATEGIES:
+        return None
+    from peft import LoraConfig, get_peft_model  # here: it takes seconds
+
+    trusted = {"trust_remote_code": model.trust_remote_code}
+    try:
+        with torch.device("meta"):
+            settings = AutoConfig.from_pretrained(copy_to_local(model.path), **trusted)
+            policy = AutoModelForCausalLM.from_config(settings, **trusted)
+    except Exception:  # a model of another kind, of which verl knows more
+        return None
+    modules: dict[str, Any] = {
+        name: OmegaConf.to_container(model[name]) if OmegaConf.is_config(model.get(name)) else model.get(name)
+        for name in ("target_modules", "exclude_modules")
+    }
+    try:
+        get_peft_model(policy, LoraConfig(task_type="CAUSAL_LM", r=model.lora_rank, **modules))
+    except ValueError as error:
+        said = f"actor_rollout_ref.model.target_modules={modules['target_modules']}: {one_line(error)}"
+        return f"{said} A list is written without quotes around its brackets: [q_proj,v_proj]"
     return None
 
 

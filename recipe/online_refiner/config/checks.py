@@ -25,6 +25,7 @@ from recipe.online_refiner.config.fields import (
     RefinementConfig,
     read_blocks,
 )
+from recipe.online_refiner.config.spelling import nearest
 from recipe.online_refiner.megatron import layout, rows_multiple
 from recipe.sizing.refusals import refusal
 from refiner_worker.config import RefinerConfig
@@ -436,6 +437,7 @@ def estimator_is_known(run: Run) -> str | None:
     return (
         f"constraint.mode={constraint.mode}: what a penalty does to the advantages of algorithm.adv_estimator="
         f"{estimator} is not known; set constraint.mode=sft with target=rewrite, or one of: {', '.join(known)}"
+        f"{nearest(estimator, known)}"
     )
 
 
@@ -467,20 +469,6 @@ def engine_takes_as_many_tokens_as_sequences(run: Run) -> str | None:
             return (
                 f"{key}.max_num_batched_tokens={num_tokens} is less than max_num_seqs={num_sequences}, which vLLM "
                 "refuses; raise it, or lower max_num_seqs"
-            )
-    return None
-
-
-@rule("config")
-def adapter_is_written_as_it_is_read(run: Run) -> str | None:
-    """A LoRA's modules are names, and not the text of a list; its ``exclude_modules`` too."""
-    model = run.config.actor_rollout_ref.model
-    for name in ("target_modules", "exclude_modules"):
-        value = model.get(name)
-        if isinstance(value, str) and re.match(r"\s*[\[(]\s*['\"\w]", value) and "," in value:
-            return (
-                f"actor_rollout_ref.model.{name} is the text {value}, which PEFT takes for a pattern; leave out the "
-                f"quotes around the brackets: actor_rollout_ref.model.{name}=[q_proj,v_proj]"
             )
     return None
 

@@ -211,10 +211,6 @@ MISTAKES = {
         ((f"{ROLLOUT}.max_num_seqs=100",), f"{ROLLOUT}.max_num_batched_tokens=99"),
         ((), "refiner.rollout={max_num_batched_tokens: 255}"),
     ],
-    "adapter-is-written-as-it-is-read": [
-        ((f"{MODEL}.target_modules=[q_proj, k_proj]",), f"""{MODEL}.target_modules='["q_proj","k_proj"]'"""),
-        ((f"{MODEL}.target_modules='.*(q_proj|k_proj)'",), f"{MODEL}.exclude_modules='[q_proj, k_proj]'"),
-    ],
     "both-terms-are-one-gradient": [
         ((LAGRANGIAN,), "constraint.sft_normaliser=accepted"),
         ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",), LAGRANGIAN),

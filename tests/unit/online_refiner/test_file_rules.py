@@ -223,7 +223,7 @@ def test_a_mistake_ends_the_command_with_one_line(
             },
             "replicas-fit",
         ),
-        ({"reward.reward_manager.name": "nobody"}, "rows-can-be-rewarded"),
+        ({"reward.reward_manager.name": "nobody"}, "names-are-verls"),
         (
             {
                 **{"refiner.placement": "shared", "actor_rollout_ref.model.lora_rank": 8},
