@@ -37,6 +37,7 @@ def run_of_7b(
             *(f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={data}"),
             *("data.train_batch_size=4", "sizing.gpu_memory_gib=80", "data.max_response_length=2048"),
             "reward.custom_reward_function.path=pkg://reward.verl_reward",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
             *overrides,
         )
 
