@@ -5,9 +5,10 @@ The refiner is that of training (``recipe.online_refiner.refine``), on a vLLM en
 
 import asyncio
 import contextlib
+import copy
 import inspect
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,12 +51,17 @@ class Engine:
             AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype=dtype, enforce_eager=True, seed=seed)
         )
         self._slots = asyncio.Semaphore(MAX_WAITING)
+        self.on_done: Callable[[], object] = lambda: None
+        """Called after each request."""
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """Wait for a place."""
         async with self._slots:
-            yield
+            try:
+                yield
+            finally:
+                self.on_done()
 
     async def generate(
         self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, temperature: float = 0.0
@@ -116,26 +122,27 @@ class Bench:
 
         return [one for one in await asyncio.gather(*map(one, range(num_samples))) if one is not None]
 
-    async def refine(self, groups: Sequence[list[Rollout]], settings: Mapping[str, Any]) -> list[Refinement]:
-        """Refine the wrong answers of groups, with these keys of the block ``refiner``; in order."""
+    def refiner(self, settings: Mapping[str, Any]) -> Refiner:
+        """Return what refines with these keys of the block ``refiner``.
+
+        It works in a thread with a tokenizer of its own: two threads cannot use one (``Already borrowed``).
+        """
         config = RefinerConfig(**{"model_path": "", **settings})
         limits = config.limits(self.max_response_tokens)
 
         async def score(rollout: Rollout, ids: list[int]) -> float:
             return float((await self._reward(rollout, ids))["score"])
 
-        refiner = Refiner(
+        return Refiner(
             config=config,
             constraint=ConstraintConfig(),
             client=self.engine,  # type: ignore[arg-type]
-            prompt=RefinerPrompt(config.template_path(), self.tokenizer, {}, limits),
+            prompt=RefinerPrompt(config.template_path(), copy.deepcopy(self.tokenizer), {}, limits),
             turn_end=self.turn_end,
             score=score,
             max_model_len=self.max_model_len,
             max_response_tokens=self.max_response_tokens,
         )
-        refined = [one for group in await asyncio.gather(*map(refiner.refine_group, groups)) for one in group]
-        return [one for one in refined if one.verdict is not Verdict.MAX_REWARD]
 
     async def _reward(self, rollout: Rollout, ids: list[int]) -> dict[str, Any]:
         columns = rollout.request

@@ -42,6 +42,7 @@ def convert(folder: Path) -> None:
     source = str(Path(spec.origin).parent)
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
     tokenizer.eos_token = tokenizer.pad_token = END_OF_TURN
+    tokenizer.clean_up_tokenization_spaces = False  # transformers ignores True for this tokenizer, and warns of it
     model = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
     end = tokenizer.convert_tokens_to_ids(END_OF_TURN)
     model.config.eos_token_id = model.config.pad_token_id = end

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.evaluation.benchmarks import Sample, Task
+from recipe.preload.noise import drop_expected
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -77,6 +78,7 @@ def prepare_vllm() -> bool:
     if torch.cuda.is_available():
         return False
     os.environ.update(ENVIRONMENT)
+    drop_expected()
     import recipe.cpu_platform.activate  # noqa: F401  # its settings of vLLM on a CPU
 
     return True

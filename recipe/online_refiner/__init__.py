@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recipe.own_names import refuse_hidden
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 # Where verl's configs are, for config/online_refiner.yaml: Hydra would import verl, and torch with it, to find them.
 if _verl := importlib.util.find_spec("verl"):

@@ -6,6 +6,7 @@ Compose the config, check it, run verl. ``dry_run=true`` stops after the checks 
 """
 
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -23,7 +24,10 @@ from recipe.online_refiner.config.fields import GONE
 from recipe.online_refiner.config.spelling import in_one_line, unknown
 from recipe.preflight.attention import choose_attention
 from recipe.preflight.noise import quieten
+from recipe.preload.noise import drop_expected
+from recipe.preload.stop import ends_at_signals, ends_ray_at_signals
 from recipe.runs.console import CONSOLES
+from recipe.runs.stop import last_words
 
 FULL_ERROR = os.environ.get("HYDRA_FULL_ERROR")
 """As the user has set it."""
@@ -41,6 +45,7 @@ GROUPS = ("experiment", "platform", "refinement", "control", "twin", "model_engi
 def main(config: DictConfig) -> None:
     """Run one training job; a mistake of the user ends it with one line and exit code 2, before Ray starts."""
     _set_full_error(FULL_ERROR)
+    says = functools.partial(last_words, config)
     try:
         load(config)  # before anything is imported
         if any(name not in config for name in ("console", "preload", "dry_run")):
@@ -51,18 +56,21 @@ def main(config: DictConfig) -> None:
         for key, values in OWN_KEYS.items():
             if config[key] not in values:
                 raise ValueError(unknown(key, config[key], [str(value).lower() for value in values]))
-        _enter(config)
-        plan = prepare(config)
+        with ends_at_signals(says):
+            _enter(config)
+            plan = prepare(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
         print("error:", "; ".join(str(error).splitlines()), file=sys.stderr)
         raise SystemExit(2) from None
     if config.dry_run:
         print(plan)
         return
-    from refiner_worker.client import RunEndedError  # here: it imports Ray
+    with ends_at_signals(says):  # here: they import Ray and the trainer, which takes seconds
+        from recipe.online_refiner import task_runner  # noqa: F401
+        from refiner_worker.client import RunEndedError
 
     try:
-        with CONSOLES[config.console](config):
+        with ends_ray_at_signals(says), CONSOLES[config.console](config):
             train(config)
     except RunEndedError as error:  # Ray's copy of it, whose text has the traceback of the other process as well
         print("error:", getattr(error, "cause", error), file=sys.stderr)
@@ -88,9 +96,11 @@ def command() -> None:
         if name in GONE:
             print(f"error: {name} is gone: {GONE[name]}", file=sys.stderr)
             raise SystemExit(2)
+    drop_expected()
     _set_full_error("1")  # Hydra raises what it would print in seven lines
     try:
-        main()
+        with ends_at_signals():
+            main()
     except HydraException as error:
         print("error:", in_one_line(error, _config_of_groups), file=sys.stderr)
         raise SystemExit(2) from None

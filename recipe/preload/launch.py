@@ -16,6 +16,8 @@ from types import SimpleNamespace
 import setproctitle
 
 from recipe import preload
+from recipe.preload.noise import drop_expected
+from recipe.preload.stop import ends_at_signals
 from recipe.preload.worker import Worker
 
 HOOK_VARIABLE = "RAY_RUNTIME_ENV_HOOK"
@@ -47,24 +49,34 @@ def main(environment: Mapping[str, str] = preload.ENVIRONMENT) -> None:
     if worker is not None:
         worker.run()
         return
-    program = SimpleNamespace(has_succeeded=False)
+    program = SimpleNamespace(status=None)
     atexit.register(_end, program)  # the first one is the last to be called
-    if sys.argv[1] == "-m":
-        sys.argv[:] = sys.argv[2:]
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv[:] = sys.argv[1:]
-        sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    program.has_succeeded = True
+    try:
+        if sys.argv[1] == "-m":
+            sys.argv[:] = sys.argv[2:]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv[:] = sys.argv[1:]
+            sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        program.status = 0
+    except SystemExit as stop:
+        program.status = (stop.code or 0) if isinstance(stop.code, int | None) else 1
+        raise
+    except Exception:
+        program.status = 1
+        raise
 
 
 def _end(program: SimpleNamespace) -> None:
-    """End after a program that ran to its end, and after all that ends with it: to take modules apart needs seconds."""
-    if program.has_succeeded:
+    """End after a program that ran to its end, and after all that ends with it.
+
+    To take modules apart needs seconds, and after an exception bindings report what they have leaked.
+    """
+    if program.status is not None:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(program.status)
 
 
 def _preload() -> Worker | None:
@@ -79,7 +91,9 @@ def _preload() -> Worker | None:
         from recipe.preload import modules, server
 
         setproctitle.getproctitle()  # it finds the title's place in memory as long as no variable has been changed
-        modules.load(modules.DRIVER)
+        drop_expected()
+        with ends_at_signals():  # workers inherit what is set outside
+            modules.load(modules.DRIVER)
         try:
             return server.start()
         except OSError as error:

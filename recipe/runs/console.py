@@ -6,8 +6,10 @@ The progress view only reads the run directory, so it cannot disturb the run.
 import contextlib
 import difflib
 import heapq
+import shlex
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,11 +19,13 @@ from rich.panel import Panel
 from rich.text import Text
 
 from recipe.runs.advice import advice
-from recipe.runs.files import RunDir, objects_of, read_rows, refinement_lines
+from recipe.runs.files import Records, RunDir, objects_of, read_rows, refinement_lines
 
 POLL_S = 1.0
 LOG_WIDTH = 120
 """Columns where the output is no terminal."""
+NUM_COMPARED = 200
+"""Accepted refinements, the last ones, of which the two with the smallest edits are shown."""
 
 
 @contextlib.contextmanager
@@ -92,17 +96,43 @@ def _kl(value: float | None) -> str:
 
 
 def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None:
-    """Print what to set otherwise, and two accepted refinements as diffs."""
+    """Print two accepted refinements as diffs, the first and the last reward, where all is, and what to do next."""
     steps = _steps(run_dir)
     if not steps:
         return
-    for line in advice(steps, config):
-        console.print(line, markup=False)
     rows = objects_of(refinement_lines(run_dir.path, config.records.path))
-    accepted = (row for row in rows if row["verdict"] == "accepted")
-    for row in heapq.nsmallest(2, accepted, key=lambda row: row["reward"] - row["refined_reward"]):
+    latest = deque((row for row in rows if row["verdict"] == "accepted"), maxlen=NUM_COMPARED)
+    for row in heapq.nsmallest(2, latest, key=_size_of_edit):  # of what is much changed, the reason is hard to see
         title = f"step {row['step']}: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"
         console.print(Panel(_diff(row), title=title, title_align="left"))
+    for line in [*_outcome(steps), *advice(steps, config), *_what_next(run_dir, config)]:
+        console.print(line, markup=False, soft_wrap=True)  # paths stay whole
+
+
+def _outcome(steps: list[dict[str, Any]]) -> Iterator[str]:
+    first, last = steps[0], steps[-1]
+    if last is not first:
+        yield (
+            f"mean reward {first['reward/mean']:+.3f} in step {first['step']}, {last['reward/mean']:+.3f} in step "
+            f"{last['step']}: of {first['refiner/num_rollouts']:.0f} responses to other prompts each, so a noisy number"
+        )
+
+
+def _what_next(run_dir: RunDir, config: DictConfig) -> Iterator[str]:
+    yield f"run directory: {run_dir.path}"
+    yield f"numbers of each step: {run_dir.metrics}"
+    if "://" not in config.records.path and (parts := Records(config.records.path).parts()):
+        reads = f"python -m json.tool --json-lines --no-ensure-ascii {shlex.quote(parts[-1])}"
+        yield f"every response with its refinement, in files such as this one: {reads}"
+    yield "next: check your own model and data by scripts/check_refiner.py, then train on them (README.md)"
+
+
+def _size_of_edit(row: dict[str, Any]) -> int:
+    """Return the number of characters in lines that a refinement takes out or adds."""
+    old, new = row["response"].strip().splitlines(), row["refined"].strip().splitlines()
+    edits = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    changed = [[*old[a:b], *new[c:d]] for kind, a, b, c, d in edits if kind != "equal"]
+    return sum(len(line) for lines in changed for line in lines)
 
 
 def _diff(row: dict[str, Any]) -> Text:

@@ -1,11 +1,15 @@
 """What a reader of README and docs follows is there."""
 
+import importlib.metadata
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
+from packaging.requirements import Requirement
+
+from recipe.online_refiner import __version__
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(page for place in ("*.md", "examples/**/*.md", "experiments/**/*.md") for page in REPOSITORY.glob(place))
@@ -40,3 +44,22 @@ def test_commands_of_the_readme_compose(command: str) -> None:
     overrides = [word for word in shlex.split(command, comments=True) if "=" in word and "<" not in word]
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
         assert compose("online_refiner", overrides=overrides).actor_rollout_ref
+
+
+def test_one_release_is_named() -> None:
+    newest = re.findall(r"^## (\S+)", (REPOSITORY / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[0]
+    cited = re.findall(r"^version: (\S+)$", (REPOSITORY / "CITATION.cff").read_text(), flags=re.MULTILINE)
+    assert cited == [newest] == [__version__]
+
+
+def test_what_the_readme_installs_beside_verl_keeps_verls_bounds() -> None:
+    """What is there already does not bind pip: what verl bounds from above has to stand in the command."""
+    text = (REPOSITORY / "README.md").read_text()
+    (line,) = re.findall(r"pip install --no-deps [.] && pip install (.*)$", text, flags=re.MULTILINE)
+    asked = {one.name.lower(): one for one in map(Requirement, shlex.split(line))}
+    brought = {Requirement(text).name.lower() for name in asked for text in importlib.metadata.requires(name) or []}
+    for bound in map(Requirement, importlib.metadata.requires("verl") or []):
+        is_capped = any(one.operator in ("<", "<=", "==") for one in bound.specifier)
+        if bound.marker is None and is_capped and bound.name.lower() in brought:
+            (pin,) = asked[bound.name.lower()].specifier
+            assert pin.operator == "==" and bound.specifier.contains(pin.version)

@@ -4,6 +4,7 @@ Neither scheduler is there: `ray`, `srun`, `scontrol` and `python` are small pro
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -202,15 +203,62 @@ def test_flash_attention_is_installed_where_it_is_asked_for(tmp_path: Path) -> N
     assert pins(WITH_FLASH_ATTN="0") == plain
 
 
-@pytest.mark.parametrize(("installed", "platform"), [("cpu", "cpu"), ("gpu", "gpu"), ("megatron", "gpu")])
-def test_the_quickstart_trains_on_what_is_installed(tmp_path: Path, installed: str, platform: str) -> None:
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
+def quickstart(folder: Path, *arguments: str, installed: str = "cpu") -> list[str]:
+    """Run it with a trainer that says only how it was called, and return that."""
+    scripts = folder / "scripts"
+    scripts.mkdir(exist_ok=True)
     (scripts / "quickstart.sh").write_text((REPOSITORY / "scripts" / "quickstart.sh").read_text())
     (scripts / "setup.sh").write_text("")
-    write_program(tmp_path / ".venv" / "bin" / "python", 'echo "$@"')
-    (tmp_path / ".venv" / ".installed").write_text(f"{installed} 0123 {tmp_path}\n")
-    command = ["bash", "scripts/quickstart.sh", "trainer.total_training_steps=20"]
-    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
+    write_program(folder / ".venv" / "bin" / "python", 'echo "$@"')
+    (folder / ".venv" / ".installed").write_text(f"{installed} 0123 {folder}\n")
+    command = ["bash", "scripts/quickstart.sh", *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.split()
+
+
+def run_dirs(said: list[str]) -> list[Path]:
+    return [Path(word.removeprefix("run_dir=")) for word in said if word.startswith("run_dir=")]
+
+
+def save_step(run_dir: Path, step: int, total: int) -> None:
+    """Leave what a run leaves that was stopped after a checkpoint."""
+    (run_dir / "checkpoints").mkdir(exist_ok=True)
+    (run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(step))
+    optimizer = "actor_rollout_ref:\n  actor:\n    optim:\n      total_training_steps: -1\n"
+    (run_dir / "config.yaml").write_text(f"{optimizer}trainer:\n  total_training_steps: {total}\n")
+
+
+@pytest.mark.parametrize(("installed", "platform"), [("cpu", "cpu"), ("gpu", "gpu"), ("megatron", "gpu")])
+def test_the_quickstart_trains_on_what_is_installed(tmp_path: Path, installed: str, platform: str) -> None:
+    said = quickstart(tmp_path, "trainer.total_training_steps=20", installed=installed)
     assert f"platform={platform}" in said and "experiment=quickstart" in said
     assert said[-1] == "trainer.total_training_steps=20", "what is asked for wins"
+
+
+def test_the_quickstart_goes_on_with_the_run_that_the_same_command_left(tmp_path: Path) -> None:
+    (first,) = run_dirs(quickstart(tmp_path, "a=1"))
+    assert run_dirs(quickstart(tmp_path, "a=1")) == [first], "it was stopped before it saved anything"
+    save_step(tmp_path / first, 6, total=8)
+    assert run_dirs(quickstart(tmp_path, "a=1")) == [first]
+    moved = first.with_name("quickstart-20200101-000000")  # two runs that begin within a second have one name
+    (tmp_path / first).rename(tmp_path / moved)
+    (other,) = run_dirs(quickstart(tmp_path, "a=2"))
+    assert other != moved, "another command"
+    assert run_dirs(quickstart(tmp_path, "a=1")) == [moved]
+    save_step(tmp_path / moved, 8, total=8)
+    (tmp_path / other).rename(tmp_path / "runs" / "another")
+    (new,) = run_dirs(quickstart(tmp_path, "a=1"))
+    assert new != moved and (tmp_path / new).is_dir(), "it is finished"
+
+
+def test_the_quickstart_leaves_a_run_alone_that_goes_on(tmp_path: Path) -> None:
+    (first,) = run_dirs(quickstart(tmp_path))
+    moved = first.with_name("quickstart-20200101-000000")
+    (tmp_path / first).rename(tmp_path / moved)
+    with (tmp_path / moved / "arguments").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert run_dirs(quickstart(tmp_path)) != [moved]
+
+
+def test_the_quickstart_takes_a_folder_of_the_users_own(tmp_path: Path) -> None:
+    assert run_dirs(quickstart(tmp_path, "run_dir=mine")) == [Path("mine")]
+    assert not list((tmp_path / "runs").glob("quickstart-*"))

@@ -13,9 +13,10 @@ from rich.console import Console
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.runs.console import _watch, print_summary, step_line
+from recipe.runs.console import NUM_COMPARED, _watch, print_summary, step_line
 from recipe.runs.files import Records, RunDir, read_rows, refinement_lines
 from recipe.runs.samples import choose_records
+from recipe.runs.stop import last_words
 
 
 def record(key: str, verdict: str = "accepted") -> dict[str, Any]:
@@ -166,3 +167,49 @@ def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:
     assert step_line({**step, "kl_ref/k3": 0.0}, 8).endswith("  KL 0.0000  7 s")
     step |= {"constraint/cross_entropy_accepted": 0.5, "kl_ref/k3": None}
     assert step_line(step, 8).endswith("accepted 0/8  cross-entropy 0.50  KL unknown  7 s")
+
+
+def test_the_summary_ends_with_what_was_reached_and_what_is_next(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "a run")
+    for step, reward in ((1, -0.5), (2, 0.0), (3, 0.25)):
+        numbers = {"reward/mean": reward, "timing_s/step": 7.0, "refiner/num_rollouts": 16}
+        run_dir.write_metrics(step, {**metrics.zeros(), **numbers})
+    Records(str(run_dir.path / "refinements")).write(3, "w0", [record("a_0_0")])
+    output = io.StringIO()
+    print_summary(Console(file=output, width=40), run_dir, composed(f"run_dir={run_dir.path}"))
+    lines = output.getvalue().splitlines()
+    assert any(line.startswith("mean reward -0.500 in step 1, +0.250 in step 3: of 16 responses") for line in lines)
+    assert f"run directory: {run_dir.path}" in lines, "whole, however narrow the terminal is"
+    (shown,) = [line for line in lines if "every response" in line]
+    assert shown.endswith(f"json.tool --json-lines --no-ensure-ascii '{run_dir.path}/refinements/000003.w0.jsonl'")
+    assert lines[-1].startswith("next: ") and "scripts/check_refiner.py" in lines[-1]
+
+
+def test_the_summary_shows_the_smallest_edits_of_late_steps(tmp_path: Path) -> None:
+    run_dir, program = RunDir(tmp_path), [f"    line_{n} = {n}" for n in range(9)]
+
+    def edited(size: int) -> dict[str, Any]:
+        texts = {"response": "\n".join(program), "refined": "\n".join([f"edit {size}"] * size + program[size:])}
+        return {**record(f"{size}_0_0"), **texts, "refined_reward": size / 10}
+
+    parts = Records(str(tmp_path / "refinements"))
+    parts.write(1, "w0", [edited(1)])
+    parts.write(2, "w0", [edited(size) for size in (5, 2, 3, 4) for _ in range(NUM_COMPARED // 4)])
+    run_dir.write_metrics(2, {**metrics.zeros(), "reward/mean": 0.0, "timing_s/step": 7.0})
+    output = io.StringIO()
+    print_summary(Console(file=output, width=120), run_dir, composed(f"run_dir={tmp_path}"))
+    assert output.getvalue().count("step 2: reward -0.30 -> +0.20") == 2 and "-> +0.50" not in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"), [("auto", "the same command goes"), ("disable", "the same command with trainer.resume_mode=auto")]
+)
+def test_a_run_that_is_stopped_says_what_is_saved(tmp_path: Path, mode: str, says: str) -> None:
+    config = composed(f"run_dir={tmp_path}", "trainer.save_freq=5", f"trainer.resume_mode={mode}")
+    nothing = last_words(config, "SIGTERM").splitlines()
+    assert len(nothing) == 2 and nothing[0] == "stopped by SIGTERM: nothing is saved yet (trainer.save_freq=5)"
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("10")
+    first, second = last_words(config, "Ctrl-C").splitlines()
+    assert first == f"stopped by Ctrl-C: the run is saved up to step 10, in {tmp_path}/checkpoints"
+    assert second.startswith(says) and second.endswith("goes on with step 11")

@@ -1,0 +1,100 @@
+"""Ctrl-C (SIGINT) and SIGTERM end a program with words of its own, and without a traceback."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PR_SET_CHILD_SUBREAPER = 36
+NUM_LOOKS = 3
+"""For processes that are left: one that is killed may leave others."""
+LastWords = Callable[[str], str]
+"""From the name of what stopped the program."""
+
+
+def not_begun(name: str) -> str:
+    """Return what there is to say before a program is at work."""
+    return f"stopped by {name} before the run began: what was saved earlier stays\nthe same command goes on"
+
+
+@contextlib.contextmanager
+def ends_at_signals(last_words: LastWords = not_begun) -> Iterator[None]:
+    """Before Ray starts: end at once, as there is nothing to clean up yet.
+
+    No exception is raised, which an import that goes on might take for a failure of its own.
+    """
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        _end(number, last_words)
+
+    with _handlers({number: end for number in SIGNALS}):
+        yield
+
+
+@contextlib.contextmanager
+def ends_ray_at_signals(last_words: LastWords) -> Iterator[None]:
+    """While Ray runs: let it end its processes first.
+
+    Only KeyboardInterrupt and SystemExit leave ``ray.get``. ``ray.init`` sets a handler of SIGTERM that raises
+    SystemExit (``ray/_private/worker.py``), so the one that is there before does the same.
+    """
+    with _handlers({signal.SIGINT: signal.default_int_handler, signal.SIGTERM: lambda number, _: sys.exit(number)}):
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit) as stop:
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            _end_ray()
+            _end(signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM, last_words)
+
+
+def _end_ray() -> None:
+    """End Ray and all its processes.
+
+    ``ray.shutdown`` alone leaves the agents of a raylet that was just starting, for a minute. Those whose parent ends
+    become children of this process, and are killed. The fork server, which looks as this process does, ends with it.
+    """
+    import psutil  # here: the rest of this module is used before Ray may be imported
+    import ray
+
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    ray.shutdown()
+    own = psutil.Process()
+    for _ in range(NUM_LOOKS):
+        found = []
+        for child in own.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                if child.cmdline() != own.cmdline():
+                    found += [child, *child.children(recursive=True)]
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(found, timeout=1)
+
+
+@contextlib.contextmanager
+def _handlers(handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]]) -> Iterator[None]:
+    """Set handlers of signals for a while; a signal that this process was told to ignore stays ignored."""
+    before = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        if before[number] != signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _end(number: int, last_words: LastWords) -> NoReturn:
+    """End as shells expect it, without the interpreter's end, in which bindings report what they have leaked."""
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    print(last_words(name), file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(128 + number)

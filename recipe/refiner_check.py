@@ -1,0 +1,263 @@
+"""The check before a run: does refining an answer beat answering again? ``scripts/check_refiner.py`` is its command."""
+
+import argparse
+import asyncio
+import importlib
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self, TextIO
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from recipe.comparison import MAX_WAITING, OUTCOMES, Bench, Engine, interval
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+
+SAY_EVERY = 8
+"""Problems, after which the numbers so far are printed."""
+LINE_EVERY_S = 20.0
+"""Where output is no terminal."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What has been seen so far."""
+
+    ways: list[str]
+    num_problems: int = 0
+    num_answers: int = 0
+    wrong: list[Rollout] = field(default_factory=list)
+    """Answers that are refined."""
+    others: list[float] = field(default_factory=list)
+    """Of each of them: the share of other answers to its problem with a higher reward."""
+    refined: dict[str, list[Refinement]] = field(default_factory=dict)
+    """By way, in the order of ``wrong``."""
+
+    def add(self, group: list[Rollout], refined: dict[str, list[Refinement]], highest: float) -> list[Rollout]:
+        """Take in the answers to a problem, and return those of them that were refined."""
+        self.num_problems += 1
+        self.num_answers += len(group)
+        wrong = [one for one in group if one.reward < highest]
+        for one in wrong:
+            better = [other.reward > one.reward for other in group if other is not one]
+            self.others.append(float(np.mean(better)) if better else np.nan)
+        self.wrong += wrong
+        for way in self.ways:
+            self.refined.setdefault(way, []).extend(refined[way])
+        return wrong
+
+    def describe(self, highest: float) -> str:
+        """Return the table and what is above it."""
+        if not self.wrong:
+            return f"nothing was refined: none of {self.num_answers} answers has a reward below {highest:g}"
+        problems = np.array([int(one.group) for one in self.wrong])
+        lines = [
+            f"{len(self.wrong)} of {self.num_answers} answers to {self.num_problems} problems were refined, to "
+            f"{len(set(problems))} problems"
+        ]
+        others = np.array(self.others)
+        has_others = ~np.isnan(others)
+        if has_others.any():
+            lines.append(f"Another answer has a higher reward: {_share(others[has_others], problems[has_others])}")
+        lines += ["", f"| way | {' | '.join(OUTCOMES)} | tokens read | written |", "|---" * (len(OUTCOMES) + 3) + "|"]
+        first: dict[str, np.ndarray] = {}
+        for way, refined in self.refined.items():
+            cells = []
+            for name in OUTCOMES:
+                values = self._values(way, name)
+                cells.append(_share(values, problems))
+                if name in first:
+                    cells[-1] += ", {:+.1%} ({:+.1%} to {:+.1%})".format(*interval(values - first[name], problems))
+                first.setdefault(name, values)
+            for kind in ("prompt", "generated"):
+                cells.append(f"{np.mean([getattr(one, f'num_{kind}_tokens') for one in refined]):.0f}")
+            lines.append(f"| `{way}` | {' | '.join(cells)} |")
+        return "\n".join([*lines, "", *self.verdicts()])
+
+    def verdicts(self) -> list[str]:
+        """Return of each way whether it improves more wrong answers than another answer does, in a line."""
+        others, problems = np.array(self.others), np.array([int(one.group) for one in self.wrong])
+        counts = ~np.isnan(others)
+        if not counts.any():
+            return []
+        lines = []
+        for way in self.refined:
+            differences = (self._values(way, "improved") - others)[counts]
+            mean, low, high = interval(differences, problems[counts])
+            word = "wins" if low > 0 else "loses" if high < 0 else "is not told from it: take more --problems"
+            lines.append(f"`{way}` against another answer: {mean:+.1%} ({low:+.1%} to {high:+.1%}): it {word}")
+        return lines
+
+    def _values(self, way: str, outcome: str) -> np.ndarray:
+        pairs = zip(self.wrong, self.refined[way], strict=True)
+        return np.array([float(OUTCOMES[outcome](*pair)) for pair in pairs])
+
+
+def _share(values: np.ndarray, problems: np.ndarray) -> str:
+    return "{:.1%} ({:.1%} to {:.1%})".format(*interval(values, problems))
+
+
+class Countdown:
+    """Says how far the work is and how long it still takes: a bar, or lines where the output is no terminal.
+
+    Args:
+        total: Answers and refinements, so far as is known.
+        output: Where to.
+        clock: Seconds.
+    """
+
+    def __init__(self, total: int, output: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin."""
+        self._clock, self._output = clock, output
+        self._done, self._total = 0, total
+        self._began = self._said = clock()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._bar = Progress(*columns, console=Console(file=output), disable=not output.isatty())
+        self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> Self:
+        """Show the bar."""
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave it as it is."""
+        self._bar.stop()
+
+    def done(self) -> None:
+        """Count an answer or a refinement."""
+        self._done += 1
+        self._bar.update(self._task, completed=self._done, description=self.time_left())
+        if self._bar.disable and self._clock() > self._said + LINE_EVERY_S:
+            self._said = self._clock()
+            self.say(f"{self._done} of {self._total} answers and refinements, {self.time_left()}")
+
+    def say(self, text: str) -> None:
+        """Print a line, above the bar."""
+        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._output.flush()
+
+    def drop(self, number: int) -> None:
+        """Take back what need not be done: right answers are not refined."""
+        self._total -= number
+        self._bar.update(self._task, total=self._total)
+
+    def time_left(self) -> str:
+        """Return the time left in words, at the mean speed so far, which the first requests do not show."""
+        if self._done < min(MAX_WAITING, self._total // 4):
+            return "time left not known yet"
+        seconds = (self._clock() - self._began) / max(self._done, 1) * (self._total - self._done)
+        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+
+
+async def compare(arguments: argparse.Namespace) -> tuple[Found, bool]:
+    """Do it; return what was found, and whether Ctrl-C ended it."""
+    from datasets import load_dataset
+
+    rows = load_dataset("parquet", data_files=[str(file) for file in arguments.data], split="train")
+    chosen = choose(len(rows), arguments.problems, arguments.seed)
+    print(
+        f"{len(chosen)} of {len(rows)} problems (--problems), {arguments.samples} answers to each (--samples), at most "
+        f"{arguments.max_response_tokens} tokens an answer (--max-response-tokens) and {arguments.max_new_tokens} a "
+        "refinement (--max-new-tokens)\nloading the model ...",
+        flush=True,
+    )
+    bench, found, highest = make_bench(arguments), Found(arguments.ways), arguments.highest_reward
+    refiners = {way: bench.refiner(settings_of(way, arguments)) for way in arguments.ways}
+    num_ways = len(refiners)
+    total = len(chosen) * arguments.samples * (1 + num_ways)
+    places = asyncio.Semaphore(max(1, 2 * MAX_WAITING // arguments.samples))  # of problems: the engine is never idle
+
+    async def one(index: int) -> tuple[list[Rollout], dict[str, list[Refinement]]]:
+        async with places:
+            group = await bench.answer(rows[index], index, arguments.samples)
+            wrong = sum(one.reward < highest for one in group)
+            countdown.drop((arguments.samples - wrong) * num_ways)
+            refined = {}
+            for way, refiner in refiners.items():
+                refinements = await refiner.refine_group(group)
+                refined[way] = [new for new in refinements if new.verdict is not Verdict.MAX_REWARD]
+            return group, refined
+
+    tasks: list[asyncio.Task] = []
+    try:
+        with Countdown(total, sys.stdout) as countdown, arguments.output.open("w") as file:
+            bench.engine.on_done = countdown.done
+            tasks += [asyncio.create_task(one(index)) for index in chosen]
+            for task in asyncio.as_completed(tasks):
+                group, refined = await task
+                write(file, bench, found.add(group, refined, highest), refined)
+                if found.num_problems % SAY_EVERY == 0:
+                    for line in found.verdicts():
+                        countdown.say(f"the quickest {found.num_problems} problems: {line}")
+    except asyncio.CancelledError:
+        print("stopped: the numbers are of the problems that were finished", flush=True)
+        return found, True
+    finally:
+        for pending in tasks:
+            pending.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        bench.engine.close()
+        if bench.failed:
+            print(f"{len(bench.failed)} answers have no reward and are left out, the first: {bench.failed[0]}")
+    return found, False
+
+
+def choose(num_rows: int, num_problems: int, seed: int) -> list[int]:
+    """Return the rows of the problems, in order; 0 problems: all rows."""
+    if not 0 < num_problems < num_rows:
+        return list(range(num_rows))
+    return sorted(random.Random(seed).sample(range(num_rows), num_problems))
+
+
+def make_bench(arguments: argparse.Namespace) -> Bench:
+    """Load the model."""
+    from transformers import AutoTokenizer
+
+    from refiner_worker.turn_end import read_turn_end
+
+    module, _, function = arguments.reward.partition(":")
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    return Bench(
+        engine=Engine(arguments.model, arguments.max_model_len, arguments.seed),
+        tokenizer=tokenizer,
+        turn_end=read_turn_end(arguments.model, tokenizer),
+        reward=getattr(importlib.import_module(module), function),
+        max_response_tokens=arguments.max_response_tokens,
+        max_model_len=arguments.max_model_len,
+    )
+
+
+def settings_of(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return a way as keys of the block ``refiner``."""
+    template, *context = way.split("+")
+    return {
+        "template": template,
+        "context": context,
+        "skip_reward_at_least": arguments.highest_reward,
+        "response_length": arguments.max_new_tokens,
+    }
+
+
+def write(file: TextIO, bench: Bench, wrong: list[Rollout], refined: dict[str, list[Refinement]]) -> None:
+    """Write answers and their refinements, a line each."""
+    for way, refinements in refined.items():
+        for old, new in zip(wrong, refinements, strict=True):
+            line = {
+                "way": way,
+                "key": old.key,
+                "reward": old.reward,
+                "refined_reward": new.reward,
+                "response": bench.tokenizer.decode(old.response_ids),
+                "feedback": old.feedback,
+                "question": old.messages[-1]["content"],
+                "refined": new.text,
+                "verdict": new.verdict,
+            }
+            file.write(json.dumps(line) + "\n")
+    file.flush()

@@ -1,0 +1,21 @@
+"""Warnings of other packages that come at each start."""
+
+import logging
+
+import pytest
+
+from recipe.preload.noise import EXPECTED, drop_expected
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_only_the_expected_line_is_dropped(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger(name)
+    before = [*logger.filters]
+    logger.propagate, propagated = True, logger.propagate
+    try:
+        drop_expected()
+        logger.warning(f"{EXPECTED[name]}, and so on")
+        logger.warning("another")
+    finally:
+        logger.filters, logger.propagate = before, propagated
+    assert caplog.messages == ["another"]

@@ -1,0 +1,87 @@
+"""The check before a run: what it says, how far it says that it is, and which problems it takes."""
+
+import io
+from collections.abc import Iterable
+
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.refiner_check import Countdown, Found, choose
+
+
+def group(problem: int, *rewards: float) -> list[Rollout]:
+    return [
+        Rollout(key=f"{problem}_{n}_0", messages=[], prompt_ids=[1], response_ids=[3, 2], reward=reward, request={})
+        for n, reward in enumerate(rewards)
+    ]
+
+
+def refinements(rewards: Iterable[float]) -> list[Refinement]:
+    verdicts = {True: Verdict.ACCEPTED, False: Verdict.NOT_BETTER}
+    return [Refinement(verdict=verdicts[reward > 0], token_ids=[4, 2], reward=reward) for reward in rewards]
+
+
+def test_refining_is_compared_with_answering_again() -> None:
+    found = Found(["always", "never"])
+    for problem in range(20):
+        ways = {"always": refinements([0.5] * 2), "never": refinements([0.0] * 2)}
+        assert len(found.add(group(problem, 0.0, 0.0, 1.0), ways, highest=1.0)) == 2, "right answers are not refined"
+    lines = found.describe(1.0).splitlines()
+    assert lines[0] == "40 of 60 answers to 20 problems were refined, to 20 problems"
+    assert lines[1] == "Another answer has a higher reward: 50.0% (50.0% to 50.0%)"
+    assert lines[5].startswith("| `always` | 100.0% (100.0% to 100.0%) |")
+    assert lines[6].startswith("| `never` | 0.0% (0.0% to 0.0%), -100.0% (-100.0% to -100.0%) |")
+    assert lines[-2] == "`always` against another answer: +50.0% (+50.0% to +50.0%): it wins"
+    assert lines[-1] == "`never` against another answer: -50.0% (-50.0% to -50.0%): it loses"
+
+
+def test_too_few_answers_say_so() -> None:
+    found = Found(["general"])
+    found.add(group(0, 0.0, 1.0), {"general": refinements([0.0])}, highest=1.0)
+    found.add(group(1, 0.0, 0.0), {"general": refinements([0.5, 0.5])}, highest=1.0)
+    assert found.describe(1.0).endswith("it is not told from it: take more --problems")
+
+
+def test_one_answer_to_each_problem_is_compared_with_none() -> None:
+    found = Found(["general"])
+    found.add(group(0, 0.0), {"general": refinements([0.5])}, highest=1.0)
+    found.add(group(1, 1.0), {"general": []}, highest=1.0)
+    assert "nother answer" not in found.describe(1.0)
+    assert Found(["general"]).describe(0.5) == "nothing was refined: none of 0 answers has a reward below 0.5"
+
+
+def test_problems_are_drawn_by_the_seed() -> None:
+    assert choose(5, 0, seed=1) == choose(5, 5, seed=1) == choose(5, 9, seed=1) == [0, 1, 2, 3, 4]
+    some = choose(1000, 10, seed=1)
+    assert some == sorted(set(some)) == choose(1000, 10, seed=1) != choose(1000, 10, seed=2) and len(some) == 10
+
+
+def test_the_time_left_is_said_in_lines_where_there_is_no_terminal() -> None:
+    now, output = [0.0], io.StringIO()
+    with Countdown(200, output, lambda: now[0]) as countdown:
+        for _ in range(49):
+            now[0] += 1
+            countdown.done()
+        assert countdown.time_left() == "time left not known yet"
+        for _ in range(51):
+            now[0] += 1
+            countdown.done()
+        assert countdown.time_left() == "about 2 min left"
+        countdown.drop(60)  # right answers, which are not refined
+        assert countdown.time_left() == "about 40 s left"
+    assert output.getvalue().splitlines() == [
+        "21 of 200 answers and refinements, time left not known yet",
+        "42 of 200 answers and refinements, time left not known yet",
+        "63 of 200 answers and refinements, about 2 min left",
+        "84 of 200 answers and refinements, about 2 min left",
+    ]
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    output = Terminal()
+    with Countdown(4, output, lambda: 0.0) as countdown:
+        for _ in range(4):
+            countdown.done()
+    assert "4/4" in output.getvalue()
