@@ -33,6 +33,8 @@ ANSWER = ("answer", "final_answer", "expected_answer")
 """Columns of such data sets; of each line the first that holds something counts."""
 MAX_EXPONENT = 300
 MAX_GENERATED = 10_000
+MAX_PUZZLES, MAX_SEED = 100_000, 40_000
+"""Of a task, and of their data: the product fits into the 32 bits of a seed of numpy."""
 _NAMES = ["Ada", "Ben", "Carla", "Deniz", "Emil", "Farah", "Goran", "Hana", "Ivo", "Jun"]
 _THINGS = ["apples", "books", "coins", "eggs", "marbles", "pencils", "shells", "stamps"]
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
@@ -170,11 +172,19 @@ def puzzle_row(record: Record, index: int, name: str, graded_by: str = "puzzle")
 def puzzle_records(
     tasks: Sequence[str], number: int, seed: int, configs: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Record]:
-    """Yield so many puzzles of each of reasoning-gym's tasks, made with the seed and settings of the task's own.
+    """Yield so many puzzles of each of reasoning-gym's tasks, with the settings of the task's own.
+
+    No puzzle of one seed is drawn again with another; a task that has few puzzles may still draw equal ones. Reason:
+    reasoning-gym draws puzzle i with its own seed + i, so neighbouring seeds would share all puzzles but one
+    (``findings/reasoning_gym_neighbouring_seeds.sh``). Here its seed is ``seed`` * MAX_PUZZLES.
 
     Raises:
-        ValueError: An unknown task or setting, or reasoning-gym is not installed.
+        ValueError: A number or seed out of range, an unknown task or setting, or reasoning-gym is not installed.
     """
+    if not 1 <= number <= MAX_PUZZLES:
+        raise ValueError(f"--number {number}: give 1 to {MAX_PUZZLES}")
+    if not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"--seed {seed}: give 0 to {MAX_SEED}")
     require("reasoning_gym", "reasoning-gym")
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
@@ -184,7 +194,7 @@ def puzzle_records(
     for task in tasks:
         config = dict(configs.get(task, {}))
         try:
-            dataset = reasoning_gym.create_dataset(task, **config, seed=seed, size=number)
+            dataset = reasoning_gym.create_dataset(task, **config, seed=seed * MAX_PUZZLES, size=number)
         except (TypeError, AssertionError) as error:
             raise ValueError(f"{task}: {error}: mend --set") from error
         for entry in dataset:

@@ -143,6 +143,10 @@ def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
         (("gsm8k",), "give a SOURCE or --generated N"),
         (("gsm8k", "--generated", "0"), "--generated 0: give 1 to 10000"),
         (("reasoning-gym", "--tasks", "a", "--set", "a.b"), "--set a.b: give TASK.KEY=JSON"),
+        (("reasoning-gym", "--tasks", "a", "--number", "0"), "--number 0: give 1 to 100000"),
+        (("reasoning-gym", "--tasks", "a", "--number", "100001"), "--number 100001: give 1 to 100000"),
+        (("reasoning-gym", "--tasks", "a", "--seed", "-1"), "--seed -1: give 0 to 40000"),
+        (("reasoning-gym", "--tasks", "a", "--seed", "40001"), "--seed 40001: give 0 to 40000"),
         (("apps", ".", "--val-fraction", "1"), "--val-fraction 1.0: give 0 or more and less than 1"),
     ],
 )

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
 
+from recipe.data_preparation.math_rows import MAX_SEED, puzzle_records
 from reward import math
 from reward.judge.puzzles import grade_puzzle
 from reward.limits import Limits
@@ -58,6 +59,18 @@ def test_puzzles_with_a_plain_answer_can_be_graded_as_mathematics(tmp_path: Path
         written = question.rpartition(":")[2].strip()
         assert asyncio.run(math.compute_score(row["data_source"], f"{written} {truth}", truth))["score"] == 1.0
         assert asyncio.run(math.compute_score(row["data_source"], f"{written} {truth}1", truth))["score"] == 0.0
+
+
+def test_puzzles_of_two_seeds_are_others() -> None:
+    """Also the last seed works, with a task whose numbers are numpy's."""
+
+    def drawn(seed: int) -> set[str]:
+        records = puzzle_records(["chain_sum", "pool_matrix"], 6, seed, {"chain_sum": {"min_digits": 4}})
+        return {record["entry"]["question"] for record in records}
+
+    first = drawn(0)
+    assert len(first) == 12 and drawn(0) == first
+    assert not any(first & drawn(seed) for seed in (1, 2, MAX_SEED))
 
 
 @pytest.mark.parametrize("task", FORGED)
