@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 from recipe.online_refiner import __version__
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = sorted(page for place in ("*.md", "examples/**/*.md", "experiments/**/*.md") for page in REPOSITORY.glob(place))
+PLACES = ["*.md", "examples/**/*.md", "experiments/**/*.md", "findings/*.md"]
+PAGES = sorted(page for place in PLACES for page in REPOSITORY.glob(place))
 """Those that the docs site (``tests/e2e/test_docs_site.py``) does not have."""
 MAIN = "recipe.online_refiner.main"
 

@@ -127,7 +127,8 @@ def test_a_worker_of_skypilot_ends_when_the_cluster_has(launch: Launch, tmp_path
     assert job.wait(60) == 0 and (tmp_path / "flushed").exists()
 
 
-SCRIPTS = sorted([*CLUSTER.glob("*.sh"), *CLUSTER.glob("*.sbatch"), *(REPOSITORY / "scripts").glob("*.sh")])
+FOLDERS = [CLUSTER, REPOSITORY / "scripts", REPOSITORY / "findings"]
+SCRIPTS = sorted([*CLUSTER.glob("*.sbatch"), *(script for folder in FOLDERS for script in folder.glob("*.sh"))])
 
 
 @pytest.mark.parametrize(
