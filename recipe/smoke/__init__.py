@@ -1,4 +1,4 @@
-"""Does everything work here that a run needs? On a node ``scripts/gpu_smoke.sh``, of engines ``check_backends.py``."""
+"""Does everything work here that a run needs? ``scripts/gpu_smoke.sh`` asks it on a node."""
 
 from recipe.own_names import refuse_hidden
 

@@ -1,4 +1,4 @@
-"""verl's engines against plain loops and autograd on a Hugging Face model: what scripts/check_backends.py prints."""
+"""verl's engines against plain loops and autograd on a Hugging Face model: what check_backends.py prints."""
 
 import json
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "check_backends.py"
+SCRIPT = Path(__file__).parents[2] / "oracle" / "check_backends.py"
 IN_DEFAULT_SET = ["fsdp_packed", "megatron_tp2_sp"]
 OTHERS = ["fsdp_1", "fsdp_dp2", "megatron_1", "megatron_dp2", "megatron_pp2", "megatron_pp2_vpp2", "megatron_cp2"]
 

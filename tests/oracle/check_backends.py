@@ -1,6 +1,6 @@
 """Compare what each backend computes with Hugging Face and autograd, on the CPU.
 
-    python scripts/check_backends.py [LAYOUT...]
+    python tests/oracle/check_backends.py [LAYOUT...]
 
 Every layout of ranks trains a tiny random Llama on 19 small batches: all modes; none, some and all refinements
 accepted; fixed and dynamic micro-batches. ``log_prob_diff`` is the largest difference of log pi(a'_t) in nats, and of
@@ -50,7 +50,9 @@ def difference(some: Any, others: Any) -> float:
 
 def main() -> int:
     """Run the layouts, print a table and the JSON object, and return the exit status."""
-    from recipe.smoke import batches, ranks
+    import batches
+    import ranks
+
     from recipe.smoke.letters import tiny_llama, tiny_tokenizer
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

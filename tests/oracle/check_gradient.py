@@ -1,6 +1,6 @@
 """Compare what each mode of the constraint follows with the gradient of -E[D], in worlds that can be enumerated.
 
-    python scripts/check_gradient.py [--worlds 16] [--trap]
+    python tests/oracle/check_gradient.py [--worlds 16] [--trap]
 
 A policy over all 121 responses of a small vocabulary, a refiner that mends, spoils or repeats, and the functions of a
 real step: the expected update of a mode has a cosine with the exact gradient (autograd of -E[D], Eq. 6; `in_place`
@@ -17,8 +17,8 @@ import sys
 from typing import get_args
 
 import torch
+from worlds import ascend, constraint, expected_update, make_world
 
-from recipe.lab.worlds import ascend, constraint, expected_update, make_world
 from recipe.online_refiner.config.fields import Alignment, ConstraintConfig
 
 MODES = {  # the three modes, `lagrangian` with one of its parts exchanged, and the other two targets

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 import verl  # noqa: F401  (loads the CPU platform)
+from batches import LEARNING_RATE, Batch
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner.actor_worker import ActorWorker
 from recipe.online_refiner.loss import jagged
-from recipe.smoke.batches import LEARNING_RATE, Batch
 
 ACTOR = "actor_rollout_ref.actor"
 LARGE = 1e6  # Megatron's distributed optimizer is Adam, which without memory makes plain steps with such an epsilon
