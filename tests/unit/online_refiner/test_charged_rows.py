@@ -1,0 +1,281 @@
+"""What a step's rows hold in the end: the driver's stages, verl's own hooks between them, and the actor's worker.
+
+Rewards, advantages and charges are compared with plain Python. The queue is verl's, in this process.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import own_queue
+import pytest
+from played_actor import log_probs
+from played_step import Trainer
+
+from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.rows import with_pair
+
+ETA, EOS, N = 0.5, 2, -1
+KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
+"""Two turns with a tool between, whose a' was begun with a token; a longer than a'; not better; a' longer than a."""
+PROMPTS = [[3, 4], [3, 4], [5], [5]]
+RESPONSES = [[31, 2, 41, 42, 11, 12, EOS], [13, 14, 15, EOS], [16, 17, EOS], [19, EOS]]
+MASKS = [[1, 1, 0, 0, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1], [1, 1]]
+STARTS = [4, 0, 0, 0]
+REFINED = [[11, 9, 8, EOS], [22, EOS], [18, EOS], [6, 7, 8, 9, EOS]]
+NUM_KEPT = [1, 0, 0, 0]
+COUNTERPARTS = [[N, N, N, N, N, 1, 2], [0, 1, N, N], [N, N, N], [0, 1]]
+NUM_COMPARED = [2, 2, 0, 2]
+REWARDS = [-0.25, 0.5, 0.75, 0.125]
+USED = [True, True, False, True]
+"""Whether the refinement is better."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def queue() -> Iterator[None]:
+    with own_queue.serving():
+        yield
+
+
+def pairs(rewards: list[float], **more: list[Any]) -> list[Pair]:
+    return [
+        Pair(
+            reward=reward,
+            verdict=Verdict.ACCEPTED if used else Verdict.NOT_BETTER,
+            is_used=used,
+            start=start,
+            refined_reward=1.0,
+            num_refined_tokens=len(refined),
+            num_compared_tokens=compared,
+            num_kept_tokens=kept,
+            started_at=1.0,
+            refined_at=2.0,
+            **{name: values[row] for name, values in more.items()},
+        )
+        for row, (reward, used, start, refined, compared, kept) in enumerate(
+            zip(rewards, USED, STARTS, REFINED, NUM_COMPARED, NUM_KEPT, strict=True)
+        )
+    ]
+
+
+def step(*overrides: str, num_ranks: int = 1, rewards: list[float] = REWARDS, **own: Any) -> tuple[Trainer, Any]:
+    """Do a step on the rows above, and return the trainer and a function that reads a column by key.
+
+    Args:
+        overrides: Of the config.
+        num_ranks: Of the actor.
+        rewards: Of the responses.
+        own: Columns, and ``pairs`` with values of the pairs, that the constraint needs beside.
+    """
+    of_pairs = own.pop("pairs", {})
+    tags = [
+        with_pair({"prompt_len": len(prompt), "response_len": len(ids), "seq_len": len(prompt) + len(ids)}, pair)
+        for prompt, ids, pair in zip(PROMPTS, RESPONSES, pairs(rewards, **of_pairs), strict=True)
+    ]
+    columns = {
+        "uid": [key[0] for key in KEYS],
+        "session_id": [int(key[2]) for key in KEYS],
+        "prompts": PROMPTS,
+        "responses": RESPONSES,
+        "input_ids": [prompt + ids for prompt, ids in zip(PROMPTS, RESPONSES, strict=True)],
+        "position_ids": [[*range(len(prompt + ids))] for prompt, ids in zip(PROMPTS, RESPONSES, strict=True)],
+        "loss_mask": MASKS,
+        "response_mask": MASKS,
+        "rm_scores": [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(RESPONSES, rewards, strict=True)],
+        "values": [[0.0] * len(ids) for ids in RESPONSES],
+        "extra_fields": [{"reward_extra_info": {"solved": n}} for n in range(4)],
+        "refine_ids": REFINED,
+        "refine_mask": [[1] * len(ids) for ids in REFINED],
+        "refine_weights": [[float(used)] * len(ids) for ids, used in zip(REFINED, USED, strict=True)],
+        "refine_counterparts": COUNTERPARTS,
+        "refine_used": [*map(int, USED)],
+        "refine_start": STARTS,
+    }
+    trainer = Trainer(*overrides, num_ranks=num_ranks)
+    batch = trainer.take(own_queue.put(KEYS, tags, {**columns, **own}))
+    assert len(batch) == 6, "verl has padded it"
+    return trainer, lambda name: dict(zip(batch.keys, own_queue.column(batch, name), strict=True))
+
+
+def charged(row: int) -> list[float]:
+    """Return log pi(a'_c(t)) of each charged token of a response."""
+    scores = at_temperature(log_probs(PROMPTS[row] + RESPONSES[row][: STARTS[row]], REFINED[row]))
+    return [0.0 if c == N else scores[c] for c in COUNTERPARTS[row]]
+
+
+def at_temperature(scores: list[float], temperature: float = 0.5) -> list[float]:
+    return [one / temperature for one in scores]
+
+
+def own_advantage(row: int, rewards: list[float]) -> float:
+    """Return a reward less its group's mean."""
+    return rewards[row] - sum(rewards[row // 2 * 2 :][:2]) / 2
+
+
+def same(found: dict[str, list[float]], expected: list[list[float]]) -> None:
+    """Compare a column with what is expected of the rows, where the policy wrote."""
+    for key, mask, numbers in zip(KEYS, MASKS, expected, strict=True):
+        own, theirs = ([n for n, m in zip(row, mask, strict=True) if m] for row in (found[key], numbers))
+        assert own == pytest.approx(theirs, abs=1e-6), key
+
+
+def rewards_are_the_tasks(column: Callable[[str], dict[str, list[float]]], rewards: list[float] = REWARDS) -> None:
+    """Look whether the penalty is out of the rewards again."""
+    same(column("rm_scores"), [[0.0] * (len(ids) - 1) + [r] for ids, r in zip(RESPONSES, rewards, strict=True)])
+
+
+ROWS = range(4)
+
+
+def test_a_response_pays_for_what_is_rewritten() -> None:
+    trainer, column = step("constraint.mode=penalty")
+    expected = [
+        [own_advantage(row, REWARDS) + ETA * sum(charged(row)[t:]) * (t >= STARTS[row] + NUM_KEPT[row]) for t in places]
+        for row, places in ((row, range(len(RESPONSES[row]))) for row in ROWS)
+    ]
+    same(column("advantages"), expected)
+    rewards_are_the_tasks(column)
+    costs = [-sum(charged(row)) for row in ROWS]
+    found = trainer.state.metrics
+    assert found["constraint/divergence"] == pytest.approx(sum(costs) / 4)
+    per_token = sum(cost / max(1, n) for cost, n in zip(costs, NUM_COMPARED, strict=True)) / 4
+    assert found["constraint/divergence_per_token"] == pytest.approx(per_token)
+    assert found["constraint/penalty"] == pytest.approx(-ETA * sum(costs) / 16)
+    assert (found["tokens/rollout"], found["refiner/num_rollouts"], found["constraint/eta"]) == (16, 4, ETA)
+    assert found["reward/extra/solved"] == 1.5, "padding has said nothing"
+    assert sorted(trainer.workers.recorded) == KEYS
+    assert not {"refine_eta", "refine_normaliser"} & set(trainer.actor_rollout_wg.settings)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_cost_per_token_is_in_the_reward_only_while_advantages_are_made(num_ranks: int) -> None:
+    _, column = step("constraint.mode=penalty", "constraint.credit=in_reward", num_ranks=num_ranks)
+    paid = [REWARDS[row] + ETA * sum(charged(row)) / max(1, NUM_COMPARED[row]) for row in ROWS]
+    same(column("advantages"), [[own_advantage(row, paid)] * len(RESPONSES[row]) for row in ROWS])
+    rewards_are_the_tasks(column)
+
+
+def test_the_whole_turn_answers_for_all_of_it() -> None:
+    trainer, column = step("constraint.mode=lagrangian", "constraint.sft_normaliser=batch")
+    expected = [
+        [own_advantage(row, REWARDS) + ETA * sum(charged(row)) * (t >= STARTS[row]) for t in range(len(RESPONSES[row]))]
+        for row in ROWS
+    ]
+    same(column("advantages"), expected)
+    settings = trainer.actor_rollout_wg.settings
+    assert (settings["refine_eta"], settings["refine_normaliser"]) == (ETA, "batch")
+
+
+@pytest.mark.parametrize(("mode", "is_at_end"), [("penalty", False), ("lagrangian", True)])
+def test_a_critic_sees_the_penalty_in_the_rewards(mode: str, is_at_end: bool) -> None:
+    """Without discount, and with values of 0, the returns are sums of what is left of the rewards."""
+    _, column = step(f"constraint.mode={mode}", "algorithm.adv_estimator=gae")
+    expected = []
+    for row in ROWS:
+        costs = charged(row)
+        paid = [*costs[:-1], costs[-1]] if not is_at_end else [0.0] * (len(costs) - 1) + [sum(costs)]
+        expected.append([REWARDS[row] + ETA * sum(paid[t:]) for t in range(len(paid))])
+    same(column("returns"), expected)
+    rewards_are_the_tasks(column)
+
+
+def test_where_eta_is_0_rewards_and_advantages_are_verls() -> None:
+    for credit in ("return_to_go", "in_reward"):
+        trainer, column = step("constraint.mode=penalty", f"constraint.credit={credit}", "constraint.eta=0")
+        same(column("advantages"), [[own_advantage(row, REWARDS)] * len(RESPONSES[row]) for row in ROWS])
+        assert trainer.state.metrics["constraint/divergence"] > 0, "it is measured"
+
+
+def test_the_loss_is_told_what_to_add() -> None:
+    trainer, column = step("constraint.mode=sft", "constraint.sft_normaliser=accepted")
+    settings = trainer.actor_rollout_wg.settings
+    assert (settings["refine_eta"], settings["refine_normaliser"]) == (ETA, "accepted")
+    assert "compute_refine_log_prob" not in trainer.actor_rollout_wg.asked, "the update computes it itself"
+    same(column("advantages"), [[own_advantage(row, REWARDS)] * len(RESPONSES[row]) for row in ROWS])
+    assert "refine_eta" not in step("constraint.mode=sft", "constraint.eta=0")[0].actor_rollout_wg.settings
+
+
+def test_log_probs_of_refinements_that_are_not_better_are_measured_where_they_are_due() -> None:
+    for every, num_tokens in ((1, 13), (2, 0), (0, 0)):
+        trainer, _ = step("constraint.mode=sft", f"measure.cross_entropy_all_every={every}")
+        found = trainer.state.metrics
+        assert found["tokens/refine_log_prob"] == num_tokens
+        if num_tokens:
+            nll = [
+                -sum(at_temperature(log_probs(PROMPTS[row] + RESPONSES[row][: STARTS[row]], REFINED[row])))
+                for row in ROWS
+            ]
+            assert found["constraint/cross_entropy_all"] == pytest.approx(sum(nll) / 13)
+            accepted = sum(one for one, used in zip(nll, USED, strict=True) if used)
+            assert found["constraint/cross_entropy_accepted"] == pytest.approx(accepted / 11)
+
+
+IN_PLACE_PROMPT = [8, 9]
+REFERENCE = [[at * -0.125 for at in range(len(ids))] for ids in RESPONSES]
+"""log pi_0 of the turns given the better answer."""
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_in_place_the_last_turn_pays_for_its_own_tokens(is_shared: bool) -> None:
+    """By log-probs of the refiner, or where the policy's servers refine by those of the actor without its adapter."""
+    shared = ("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8") if is_shared else ()
+    trainer, column = step(
+        *("constraint.mode=penalty", "constraint.target=in_place", "constraint.in_place_clip=0.5", *shared),
+        "actor_rollout_ref.rollout.temperature=1",
+        refine_in_place=[[0.0] * len(ids) for ids in RESPONSES] if is_shared else REFERENCE,
+        refine_in_place_prompt=[IN_PLACE_PROMPT] * 4,
+        pairs={"is_scored_in_place": USED},
+    )
+    expected, costs, per_token = [], [], []
+    for row, (prompt, start, ids) in enumerate(zip(PROMPTS, STARTS, RESPONSES, strict=True)):
+        theirs, ours = REFERENCE[row][start:], log_probs(prompt + ids[:start], ids[start:])
+        if is_shared:
+            theirs = log_probs(IN_PLACE_PROMPT, ids[start:], is_reference=True)
+        differences = [max(-0.5, min(0.5, there - here)) for there, here in zip(theirs, ours, strict=True)]
+        charges = [0.0] * start + [one * USED[row] for one in differences]
+        costs.append(-sum(charges))
+        per_token.append(costs[-1] / len(ids[start:]))
+        expected.append([own_advantage(row, REWARDS) + ETA * one for one in charges])
+    same(column("advantages"), expected)
+    assert trainer.state.metrics["constraint/divergence"] == pytest.approx(sum(costs) / 4)
+    assert trainer.state.metrics["constraint/divergence_per_token"] == pytest.approx(sum(per_token) / 4)
+    assert trainer.state.metrics["constraint/in_place_responses"] == 3
+
+
+def test_a_rescued_group_has_no_advantages_and_pays_nothing() -> None:
+    """Whatever an estimator made of equal rewards: it may divide what is left of them by nearly 0."""
+    rewards = [-0.25, -0.25, 0.75, 0.125]
+    trainer, column = step("constraint.mode=lagrangian", "constraint.rescue_dead_groups=true", rewards=rewards)
+    assert trainer.state.metrics["constraint/num_rescued_groups"] == 1
+    assert trainer.state.metrics["constraint/penalty"] == pytest.approx(ETA * sum(charged(3)) / 16)
+    others = [[own_advantage(row, rewards) + ETA * sum(charged(row))] * len(RESPONSES[row]) for row in (2, 3)]
+    nothing = [[0.0] * len(ids) for ids in RESPONSES[:2]]
+    same(column("advantages"), [*nothing, *others])
+    own_queue.write(trainer.rows, "advantages", 0.25)
+    trainer.stages.charge_advantages(trainer.rows, trainer.state)
+    same(column("advantages"), [*nothing, *([0.25 + ETA * sum(charged(row))] * len(RESPONSES[row]) for row in (2, 3))])
+
+
+@pytest.mark.parametrize(("size", "is_dynamic", "expected"), [(1, False, 2), (3, False, 3), (3, True, 2)])
+def test_every_rank_scores_as_many_rows_as_its_micro_batches_take(size: int, is_dynamic: bool, expected: int) -> None:
+    """Three refinements on two ranks: two rows each, or as many as a micro-batch of a fixed size has."""
+    trainer, _ = step(
+        "constraint.mode=penalty",
+        f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={size}",
+        f"actor_rollout_ref.rollout.log_prob_use_dynamic_bsz={is_dynamic}",
+        num_ranks=2,
+    )
+    are_whole_parts(trainer, expected)
+
+
+def test_every_rank_scores_as_many_rows_as_megatrons_virtual_stages_take() -> None:
+    own = "virtual_pipeline_model_parallel_size: 2, pipeline_model_parallel_size: 3, override_transformer_config: {}"
+    trainer, _ = step("constraint.mode=penalty", f"actor_rollout_ref.actor.megatron={{{own}}}", num_ranks=2)
+    are_whole_parts(trainer, 3)
+
+
+def are_whole_parts(trainer: Trainer, num_rows: int) -> None:
+    parts = trainer.actor_rollout_wg.asked["compute_refine_log_prob"]
+    assert [len(part) for part in parts] == [num_rows] * 2
+    assert {KEYS[row] for row in ROWS if USED[row]} <= {key for part in parts for key in part}
+    costs = [-sum(charged(row)) for row in ROWS]
+    assert trainer.state.metrics["constraint/divergence"] == pytest.approx(sum(costs) / 4)

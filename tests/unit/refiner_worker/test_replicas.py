@@ -1,0 +1,168 @@
+"""What a client asks of replicas and reads of their answers, and when a group's replicas sleep.
+
+A replica is an object in this process whose calls are awaited, as those of verl's server actor are; vLLM's numbers go
+through verl's own function.
+"""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.exceptions import RayActorError, RayError
+from verl.workers.rollout.replica import TokenOutput
+from verl.workers.rollout.vllm_rollout.utils import extract_prompt_logprobs
+from vllm.logprobs import Logprob
+
+from refiner_worker.client import ABSENT, RefinerClient, RefinerRequestError
+from refiner_worker.config import RefinerConfig
+from refiner_worker.engines import can_sleep
+from refiner_worker.group import RefinerGroup
+
+
+class Call:
+    """A method of an actor: ``remote`` begins a call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        async def call() -> Any:
+            return self.function(*args, **kwargs)
+
+        return asyncio.get_running_loop().create_task(call())
+
+
+class Replica:
+    """A server that says of token t of a prompt -t, and of the ids 50, 51, ... less and less."""
+
+    def __init__(self, *failures: RayError | None, is_dead: bool = False) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.failures, self.is_dead = list(failures), is_dead
+        self.generate = Call(self.answer)
+        self.__ray_call__ = Call(self.look)
+
+    def look(self, function: Callable[..., Any], *args: Any) -> Any:
+        if self.is_dead:
+            raise RayActorError()
+        return function(self, *args)
+
+    def answer(self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
+        self.asked.append({"id": request_id, "ids": prompt_ids, **sampling_params})
+        failure = self.failures.pop(0) if self.failures else None
+        if failure:
+            raise failure
+        extra: dict[str, Any] = {}
+        k = sampling_params.pop("prompt_logprobs", None)  # the server takes it out of what it is given
+        of_tokens = [
+            {token: Logprob(-float(t), rank=1)}
+            if not k
+            else {50 + n: Logprob(-float(t + n), rank=n + 1) for n in range(k)}
+            for t, token in enumerate(prompt_ids)
+        ]
+        extract_prompt_logprobs(SimpleNamespace(prompt_logprobs=[None, *of_tokens[1:]]), k, extra)
+        return TokenOutput(token_ids=[7, 2], extra_fields=extra)
+
+
+def client(*replicas: Replica, **more: Any) -> RefinerClient:
+    config = RefinerConfig(model_path="m", response_length=8, temperature=0.25)
+    return RefinerClient(servers={f"at {n}": one for n, one in enumerate(replicas)}, config=config, **more)  # type: ignore[misc]
+
+
+def test_log_probs_are_those_of_the_responses_tokens() -> None:
+    replica = Replica()
+    found = asyncio.run(client(replica).log_probs([5, 6, 8], [9, 4, 2]))
+    assert found == [-3.0, -4.0, -5.0], "the third token after the first one is the response's first"
+    assert asyncio.run(client(replica).log_probs([5], [9])) == [-1.0]
+    assert replica.asked[0]["ids"] == [5, 6, 8, 9, 4, 2]
+    assert replica.asked[0]["prompt_logprobs"] == 0 and replica.asked[0]["temperature"] == 0.0
+
+
+def test_the_likeliest_tokens_are_those_at_the_responses_places() -> None:
+    ids, log_probs = asyncio.run(client(Replica()).top_log_probs([5, 6], [9, 4], 3, num_ids=52))
+    assert ids.tolist() == [[50, 51, 0], [50, 51, 0]], "no tokenizer has the third"
+    np.testing.assert_array_equal(log_probs, np.array([[-2, -3, ABSENT], [-3, -4, ABSENT]], np.float32))
+
+
+def test_an_answer_without_numbers_is_no_answer() -> None:
+    replica = Replica()
+    replica.generate = Call(lambda **_: TokenOutput(token_ids=[], stop_reason="aborted"))
+    with pytest.raises(RefinerRequestError, match="aborted"):
+        asyncio.run(client(replica).log_probs([5], [9]))
+
+
+def test_a_request_says_how_to_write() -> None:
+    replica = Replica()
+    assert asyncio.run(client(replica, caller="w1").generate([5, 6], "</refined>", 6)) == [7, 2]
+    (asked,) = replica.asked
+    assert asked.pop("id").startswith("w1-")
+    assert asked == {"ids": [5, 6], "max_tokens": 6, "temperature": 0.25, "top_p": 1.0, "stop": "</refined>"}
+
+
+def test_another_replica_answers_for_a_dead_one() -> None:
+    dead, alive = Replica(RayActorError(), is_dead=True), Replica()
+    one = client(dead, alive)
+    assert asyncio.run(one.log_probs([5], [9])) == [-1.0]
+    assert dead.asked[0]["prompt_logprobs"] == alive.asked[0]["prompt_logprobs"] == 0, "the whole request"
+    assert one.handles == [alive]
+    alive.failures, alive.is_dead = [RayActorError()], True
+    with pytest.raises(RefinerRequestError, match="no refiner replica"):
+        asyncio.run(one.log_probs([5], [9]))
+
+
+def test_a_failure_of_one_that_lives_costs_the_request_only() -> None:
+    replica = Replica(RayError("why\nit failed"))
+    one = client(replica)
+    with pytest.raises(RefinerRequestError, match="^it failed$"):
+        asyncio.run(one.log_probs([5], [9]))
+    assert asyncio.run(one.log_probs([5], [9])) == [-1.0]
+
+
+def test_requests_go_to_the_replica_with_the_fewest_under_way() -> None:
+    replicas = [Replica(), Replica(), Replica()]
+
+    async def ask() -> None:
+        one = client(*replicas)
+        await asyncio.gather(*(one.generate([n], None, 1) for n in range(6)))
+        assert [len(replica.asked) for replica in replicas] == [2, 2, 2]
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(("num_replicas", "num_processes", "expected"), [(1, 1, 256), (2, 4, 128), (1, 300, 1)])
+def test_processes_share_what_a_replica_takes(num_replicas: int, num_processes: int, expected: int) -> None:
+    async def count() -> int:
+        one = client(*(Replica() for _ in range(num_replicas)), num_processes=num_processes)
+        assert one.slot() is one.slot()
+        return one.slot()._value
+
+    assert asyncio.run(count()) == expected
+
+
+@pytest.mark.parametrize(
+    ("rollout", "expected"),
+    [
+        ({"free_cache_engine": True}, True),  # verl's class adds the other one, true
+        ({"free_cache_engine": True, "enable_sleep_mode": True}, True),
+        ({"free_cache_engine": True, "enable_sleep_mode": False}, False),
+        ({"free_cache_engine": False, "enable_sleep_mode": True}, False),
+    ],
+)
+@pytest.mark.parametrize("placement", ["colocated", "dedicated"])
+def test_replicas_sleep_where_they_take_turns(rollout: dict[str, bool], expected: bool, placement: str) -> None:
+    assert can_sleep(rollout) is expected
+    told: list[str] = []
+
+    async def note(what: str) -> None:
+        told.append(what)
+
+    server = Replica()
+    server.sleep, server.wake_up, server.servers = (lambda: note("sleep")), (lambda: note("wake")), [server]  # type: ignore[attr-defined]
+    group: Any = object.__new__(RefinerGroup)
+    group._refiner, group._rollout = RefinerConfig(model_path="m", response_length=8, placement=placement), rollout
+    group._replicas = {0: server}
+    assert group.wake_up() == 0
+    group.sleep()
+    assert told == (["wake", "sleep"] if expected and placement == "colocated" else [])
