@@ -62,6 +62,8 @@ def test_a_mean_over_nothing_is_that_of_the_other_parts() -> None:
     assert (step["kl_ref/k3"], step["memory_gb/refine"], step["refiner/reward_gain"]) == (0.25, 3, 3)
     assert "constraint/divergence" not in step, "no mini-batch has measured it"
     assert math.isnan(metrics.of_step([unknown, unknown])["kl_ref/k3"])
+    fullest = metrics.of_step([part(1, {}, memory_gb__refine=gb) for gb in (3, 5, 4)])
+    assert fullest["memory_gb/refine"] == 5, "a device is not fuller for being looked at three times"
     by_verl = [part(4, {}, kl_ref__k3=value) for value in (0.1, 0.3)]
     assert metrics.of_step(by_verl)["kl_ref/k3"] == pytest.approx(0.2), "verl's own worker counts no tokens of ours"
 
