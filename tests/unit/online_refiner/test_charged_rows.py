@@ -4,106 +4,33 @@ Rewards, advantages and charges are compared with plain Python. The queue is ver
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import own_queue
 import pytest
 from played_actor import log_probs
-from played_step import Trainer
-
-from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.rows import with_pair
-
-ETA, EOS, N = 0.5, 2, -1
-KEYS = ["a_0_0", "a_1_0", "b_0_0", "b_1_0"]
-"""Two turns with a tool between, whose a' was begun with a token; a longer than a'; not better; a' longer than a."""
-PROMPTS = [[3, 4], [3, 4], [5], [5]]
-RESPONSES = [[31, 2, 41, 42, 11, 12, EOS], [13, 14, 15, EOS], [16, 17, EOS], [19, EOS]]
-MASKS = [[1, 1, 0, 0, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1], [1, 1]]
-STARTS = [4, 0, 0, 0]
-REFINED = [[11, 9, 8, EOS], [22, EOS], [18, EOS], [6, 7, 8, 9, EOS]]
-NUM_KEPT = [1, 0, 0, 0]
-COUNTERPARTS = [[N, N, N, N, N, 1, 2], [0, 1, N, N], [N, N, N], [0, 1]]
-NUM_COMPARED = [2, 2, 0, 2]
-REWARDS = [-0.25, 0.5, 0.75, 0.125]
-USED = [True, True, False, True]
-"""Whether the refinement is better."""
+from played_step import (
+    ETA,
+    KEYS,
+    MASKS,
+    NUM_COMPARED,
+    NUM_KEPT,
+    PROMPTS,
+    REFINED,
+    RESPONSES,
+    REWARDS,
+    STARTS,
+    USED,
+    Trainer,
+    at_temperature,
+    charged,
+    step,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def queue() -> Iterator[None]:
     with own_queue.serving():
         yield
-
-
-def pairs(rewards: list[float], **more: list[Any]) -> list[Pair]:
-    return [
-        Pair(
-            reward=reward,
-            verdict=Verdict.ACCEPTED if used else Verdict.NOT_BETTER,
-            is_used=used,
-            start=start,
-            refined_reward=1.0,
-            num_refined_tokens=len(refined),
-            num_compared_tokens=compared,
-            num_kept_tokens=kept,
-            started_at=1.0,
-            refined_at=2.0,
-            **{name: values[row] for name, values in more.items()},
-        )
-        for row, (reward, used, start, refined, compared, kept) in enumerate(
-            zip(rewards, USED, STARTS, REFINED, NUM_COMPARED, NUM_KEPT, strict=True)
-        )
-    ]
-
-
-def step(*overrides: str, num_ranks: int = 1, rewards: list[float] = REWARDS, **own: Any) -> tuple[Trainer, Any]:
-    """Do a step on the rows above, and return the trainer and a function that reads a column by key.
-
-    Args:
-        overrides: Of the config.
-        num_ranks: Of the actor.
-        rewards: Of the responses.
-        own: Columns, and ``pairs`` with values of the pairs, that the constraint needs beside.
-    """
-    of_pairs = own.pop("pairs", {})
-    tags = [
-        with_pair({"prompt_len": len(prompt), "response_len": len(ids), "seq_len": len(prompt) + len(ids)}, pair)
-        for prompt, ids, pair in zip(PROMPTS, RESPONSES, pairs(rewards, **of_pairs), strict=True)
-    ]
-    columns = {
-        "uid": [key[0] for key in KEYS],
-        "session_id": [int(key[2]) for key in KEYS],
-        "prompts": PROMPTS,
-        "responses": RESPONSES,
-        "input_ids": [prompt + ids for prompt, ids in zip(PROMPTS, RESPONSES, strict=True)],
-        "position_ids": [[*range(len(prompt + ids))] for prompt, ids in zip(PROMPTS, RESPONSES, strict=True)],
-        "loss_mask": MASKS,
-        "response_mask": MASKS,
-        "rm_scores": [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(RESPONSES, rewards, strict=True)],
-        "values": [[0.0] * len(ids) for ids in RESPONSES],
-        "extra_fields": [{"reward_extra_info": {"solved": n}} for n in range(4)],
-        "refine_ids": REFINED,
-        "refine_mask": [[1] * len(ids) for ids in REFINED],
-        "refine_weights": [[float(used)] * len(ids) for ids, used in zip(REFINED, USED, strict=True)],
-        "refine_counterparts": COUNTERPARTS,
-        "refine_used": [*map(int, USED)],
-        "refine_start": STARTS,
-    }
-    trainer = Trainer(*overrides, num_ranks=num_ranks)
-    batch = trainer.take(own_queue.put(KEYS, tags, {**columns, **own}))
-    assert len(batch) == 6, "verl has padded it"
-    return trainer, lambda name: dict(zip(batch.keys, own_queue.column(batch, name), strict=True))
-
-
-def charged(row: int) -> list[float]:
-    """Return log pi(a'_c(t)) of each charged token of a response."""
-    scores = at_temperature(log_probs(PROMPTS[row] + RESPONSES[row][: STARTS[row]], REFINED[row]))
-    return [0.0 if c == N else scores[c] for c in COUNTERPARTS[row]]
-
-
-def at_temperature(scores: list[float], temperature: float = 0.5) -> list[float]:
-    return [one / temperature for one in scores]
 
 
 def own_advantage(row: int, rewards: list[float]) -> float:
@@ -217,13 +144,16 @@ REFERENCE = [[at * -0.125 for at in range(len(ids))] for ids in RESPONSES]
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_in_place_the_last_turn_pays_for_its_own_tokens(is_shared: bool) -> None:
     """By log-probs of the refiner, or where the policy's servers refine by those of the actor without its adapter."""
-    shared = ("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8") if is_shared else ()
+    shared = ["refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"] if is_shared else []
     trainer, column = step(
-        *("constraint.mode=penalty", "constraint.target=in_place", "constraint.in_place_clip=0.5", *shared),
+        "constraint.mode=penalty",
+        "constraint.target=in_place",
+        "constraint.in_place_clip=0.5",
         "actor_rollout_ref.rollout.temperature=1",
+        *shared,
         refine_in_place=[[0.0] * len(ids) for ids in RESPONSES] if is_shared else REFERENCE,
         refine_in_place_prompt=[IN_PLACE_PROMPT] * 4,
-        pairs={"is_scored_in_place": USED},
+        of_pairs={"is_scored_in_place": USED},
     )
     expected, costs, per_token = [], [], []
     for row, (prompt, start, ids) in enumerate(zip(PROMPTS, STARTS, RESPONSES, strict=True)):

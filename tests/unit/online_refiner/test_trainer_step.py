@@ -1,0 +1,115 @@
+"""What the trainer does beside the charges: who is awake when, which seconds are whose, and what is measured."""
+
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import own_queue
+import pytest
+from played_actor import log_probs
+from played_step import KEYS, MASKS, PROMPTS, RESPONSES, Trainer, Turns, at_temperature, refined_rows
+
+
+@pytest.fixture(scope="module", autouse=True)
+def queue() -> Iterator[None]:
+    with own_queue.serving():
+        yield
+
+
+def test_the_refiner_is_awake_once_a_step() -> None:
+    trainer = Trainer("constraint.mode=sft")
+    trainer.rollout_gb = 7.0
+    trainer.take(refined_rows())
+    assert trainer.group.told == ["wake", "sleep"]
+    found = trainer.state.metrics
+    assert (found["refiner/num_restarts"], found["refiner/num_replicas"]) == (1, 2)
+    assert (found["memory_gb/rollout"], found["memory_gb/asleep"]) == (7.0, 0.0)
+
+
+def test_a_streaming_run_counts_the_replicas_that_were_started_again_before_its_step() -> None:
+    trainer = Trainer("constraint.mode=sft", "refiner.placement=dedicated")
+    trainer.num_restarts = 3
+    trainer.take(refined_rows())
+    assert trainer.group.told == ["sleep"], "its workers have it already"
+    assert (trainer.state.metrics["refiner/num_restarts"], trainer.num_restarts) == (3, 0)
+
+
+@pytest.mark.parametrize(("handles", "expected"), [(None, ["wake", "sleep"]), ([], [])])
+def test_a_colocated_reward_model_is_awake_while_refinements_are_scored(handles: Any, expected: list[str]) -> None:
+    trainer, model = Trainer("constraint.mode=sft"), Turns()
+    trainer.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=handles, reward_model_manager=model)
+    trainer.take(refined_rows())
+    assert model.told == expected
+
+
+def test_seconds_of_stages_within_verls_are_taken_out_of_verls() -> None:
+    started = trainer_began = 4e9  # later than the trainer: of this run
+    trainer = Trainer("constraint.mode=penalty")
+    of_pairs = {"started_at": [started, started + 3, started, started], "refined_at": [trainer_began + 8.5] * 4}
+    trainer.take(refined_rows(of_pairs=of_pairs))
+    seconds, found = trainer.timing_raw, trainer.state.metrics
+    assert seconds["refine_log_prob"] == -seconds["old_log_prob"] > 0
+    assert seconds["wait_refiner"] == found["timing_s/wait_refiner"] == 5.5
+    assert found["refiner/exposed_s"] == seconds["refine"] + 5.5
+    assert found["refiner/hidden_s"] == 3.0
+
+
+def k3(rows: list[int], reference: dict[int, list[float]]) -> float:
+    """Return the mean of exp(d) - 1 - d over the policy's tokens of some rows."""
+    found = []
+    for row in rows:
+        own = at_temperature(log_probs(PROMPTS[row], RESPONSES[row]))
+        for there, here, is_own in zip(reference[row], own, MASKS[row], strict=True):
+            found += [math.exp(there - here) - 1 - (there - here)] * is_own
+    return sum(found) / len(found)
+
+
+def test_the_kl_is_measured_where_a_replica_answered() -> None:
+    trainer = Trainer("constraint.mode=sft", "measure.num_kl_rollouts=3")
+    reference = {row: [-0.25 * t for t in range(len(ids))] for row, ids in enumerate(RESPONSES)}
+    trainer.workers.reference = {KEYS[row]: reference[row] for row in (0, 2, 3)}
+    trainer.take(refined_rows())
+    asked = trainer.workers.scored
+    assert len(asked) == len({*asked} & {*KEYS}) == 3
+    rows = [row for row in (0, 2, 3) if KEYS[row] in asked]
+    assert trainer.state.metrics["kl_ref/k3"] == pytest.approx(k3(rows, reference), rel=1e-5)
+    assert trainer.state.metrics["tokens/kl_ref"] == sum(len(RESPONSES[row]) for row in rows)
+
+
+def test_the_kl_to_the_actor_without_its_adapter_leaves_the_adapter_on() -> None:
+    shared = ["refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8", "measure.num_kl_rollouts=1"]
+    trainer = Trainer("constraint.mode=sft", *shared)
+    trainer.ref_in_actor = True
+    trainer.take(refined_rows())
+    pairs = zip(PROMPTS, RESPONSES, strict=True)
+    reference = [at_temperature(log_probs(prompt, ids, is_reference=True)) for prompt, ids in pairs]
+    assert trainer.state.metrics["kl_ref/k3"] == pytest.approx(k3([*range(4)], dict(enumerate(reference))), rel=1e-5)
+    settings = trainer.actor_rollout_wg.settings
+    assert "no_lora_adapter" not in settings and "refine_eta" in settings
+    assert trainer.timing_raw["kl_ref"] > 0
+
+
+@pytest.mark.parametrize(
+    ("saved", "step", "is_due"),
+    [
+        ({"reward/mean": 1.0}, 4, True),
+        ({"reward/mean": 1.0}, 3, False),
+        ({"reward/mean": 1.0}, 9, True),  # the last step is validated whenever it is
+        ({"reward/mean": 1.0, "val-core/acc": 0.5}, 4, False),
+        ({}, 4, False),
+    ],
+)
+def test_a_validation_that_a_kill_cut_off_is_made_up_for(saved: dict[str, float], step: int, is_due: bool) -> None:
+    trainer = Trainer("trainer.test_freq=2", "trainer.val_before_train=false")
+    trainer.saved, trainer.global_steps, trainer.total_training_steps = saved, step, 9
+    trainer._validate_if_missed()
+    assert trainer.config.trainer.val_before_train is is_due
+
+
+def test_eta_goes_on_from_the_checkpoint_that_the_run_resumes_from() -> None:
+    paths = ["trainer.default_local_dir=own", "trainer.resume_from_path=others/global_step_7"]
+    for mode, resumed in (("auto", "own/global_step_2"), ("resume_path", "others/global_step_7")):
+        trainer = Trainer(f"trainer.resume_mode={mode}", *paths)
+        assert str(trainer._checkpoint_folder(resumed=True)) == resumed
+        assert str(trainer._checkpoint_folder()) == "own/global_step_2"
