@@ -141,6 +141,13 @@ HOOKS = [
     Hook(f"{AGENT_LOOP}:_agent_loop_registry", "recipe.preflight.trials"),
     Hook("verl.experimental.agent_loop.tool_parser:ToolParser._registry", "recipe.preflight.trials"),
     Hook("verl.utils.dataset.rl_dataset:RLHFDataset.tool_schemas", "recipe.preflight.trials"),
+    # ---- names that a config may have
+    Hook("verl.trainer.ppo.core_algos:ADV_ESTIMATOR_REGISTRY", "recipe.preflight.names"),
+    Hook("verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY", "recipe.preflight.names"),
+    Hook("verl.utils.tracking:Tracking.supported_backend", "recipe.preflight.names"),
+    Hook("verl.workers.engine.base:EngineRegistry._engines", "recipe.preflight.names"),
+    Hook("verl.workers.rollout.replica:RolloutReplicaRegistry._registry", "recipe.preflight.names"),
+    Hook("verl.experimental.reward_loop.reward_manager.registry:REWARD_MANAGER", "recipe.preflight.names"),
     # ---- rewards
     Hook(f"{REWARD_LOOP}:RewardLoopWorker", OF_PATCHES),
     Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score_disrm", OF_PATCHES, ("data",)),

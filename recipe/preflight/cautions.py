@@ -6,7 +6,7 @@ from recipe.online_refiner.config.checks import Run
 from refiner_worker.turn_end import behind_a_reply, read_turn_end
 
 TRIED = {"penalty": (1e-4, 1), "sft": (0.01, 1), "lagrangian": (0.01, 1), "in place": (0.01, 0.3)}
-"""Smallest and largest ``constraint.eta`` of each mode in the paper and in the lab (``recipe/lab/arms.py``)."""
+"""Smallest and largest ``constraint.eta`` of each mode in the paper and in the lab (``experiments/lab/arms.py``)."""
 FAR = 10
 """So many times beyond them is far."""
 

@@ -1,9 +1,11 @@
 """Names and settings of verl that its own registries, classes and functions refuse; what a plan and warnings say."""
 
 import json
+import logging
 import pickle
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from recipe.online_refiner.plan import notes
 from recipe.preflight import names
 from recipe.preflight.cautions import cautions
 from recipe.preflight.files import Files
+from recipe.preflight.noise import LOGGERS, OF_MEGATRON, quieten
 
 ACTOR, ROLLOUT, OPTIM = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "actor.optim"))
 ESTIMATOR, N, BY_STD = "algorithm.adv_estimator", f"{ROLLOUT}.n", "algorithm.norm_adv_by_std_in_grpo"
@@ -205,3 +208,26 @@ def test_a_chat_template_whose_end_of_turn_stops_no_engine(
     )
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 1, 2, 3]}))
     assert cautions(checked(config)) == []
+
+
+@pytest.mark.parametrize(("strategy", "is_heard"), [("fsdp", False), ("megatron", True)])
+def test_lines_of_packages_that_a_run_does_not_use(plain: DictConfig, strategy: str, is_heard: bool) -> None:
+    plain.actor_rollout_ref.actor.strategy = strategy
+    loggers = [logging.getLogger(name) for name in (*LOGGERS, *OF_MEGATRON)]
+    before = [[*logger.filters] for logger in loggers]
+    record = logging.makeLogRecord({"levelno": logging.INFO})
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            quieten(plain)
+            for module in ("megatron.core.optimizer", "mine"):
+                text = "Transformer Engine and Apex are not installed. Falling back"
+                warnings.warn_explicit(text, UserWarning, f"{module}.py", 1, module=module)
+        assert [Path(one.filename).stem for one in heard] == (["megatron.core.optimizer"] if is_heard else []) + [
+            "mine"
+        ]
+        passes = [bool(logger.filter(record)) for logger in loggers]
+        assert passes == [False] * len(LOGGERS) + [is_heard] * len(OF_MEGATRON)
+    finally:
+        for logger, filters in zip(loggers, before, strict=True):
+            logger.filters = filters
