@@ -175,6 +175,8 @@ def _number(value: Any) -> Any:
     """Return a metric as a JSON number; ``...`` for what is none."""
     try:
         number = float(value)
+    except OverflowError:  # an integer
+        return None
     except (TypeError, ValueError):
         return ...
     return number if math.isfinite(number) else None

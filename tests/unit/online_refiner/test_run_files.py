@@ -66,12 +66,13 @@ def test_which_rollouts_are_recorded() -> None:
 def test_metrics_of_steps_to_be_done_again_are_put_aside(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     for step in (1, 2, 3):
-        run_dir.write_metrics(step, {"loss": 0.5, "nan": float("nan"), "text": "no number"})
+        run_dir.write_metrics(step, {"loss": 0.5, "nan": float("nan"), "huge": 10**400, "text": "no number"})
     with run_dir.metrics.open("a") as file:
         file.write('{"step": 4, "cut off')
     for _ in range(2):
         run_dir.forget_after(2)
-        assert list(read_rows(run_dir.metrics)) == [{"step": step, "loss": 0.5, "nan": None} for step in (1, 2)]
+        kept = {"loss": 0.5, "nan": None, "huge": None}
+        assert list(read_rows(run_dir.metrics)) == [{"step": step, **kept} for step in (1, 2)]
         assert [row["step"] for row in read_rows(tmp_path / "metrics.undone.jsonl")] == [3]
     run_dir.forget_after(0)
     assert run_dir.metrics.read_bytes() == b""
