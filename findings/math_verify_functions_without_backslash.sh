@@ -6,8 +6,9 @@
 # Behaviour: without its backslash a function's name is letters that are multiplied: l * n * 2. So the right answer is
 #            refused, a label that is written so accepts `2nl` and refuses \ln 2, and no warning says which of them
 #            was misread.
-# Source:    math_verify/parser.py, parse, which gives text between $ to latex2sympy2_extended/latex2sympy2.py, latex2sympy:
-#            to its grammar letters side by side are a product, and only \ln is a word
+# Source:    math_verify/parser.py, parse, which gives text between $ to latex2sympy in
+#            latex2sympy2_extended/latex2sympy2.py: to its grammar letters side by side are a product, and only \ln is
+#            a word
 # Seen:      ln 2 -> l*n*2, sin x -> i*n*s*x, log_2(5) -> l*o*g_2(5), exp(2) -> E*x*p(2)
 set -euo pipefail
 bash "$(dirname "$0")/with_packages.sh" math-verify==0.9.0 latex2sympy2-extended==1.11.0 sympy==1.14.0 \
