@@ -40,11 +40,11 @@ def serving() -> Iterator[None]:
 def put(keys: list[str], tags: list[dict[str, Any]], columns: dict[str, list[Any]]) -> KVBatchMeta:
     """Put rows into a partition of their own, and return them.
 
-    Columns of lists become jagged tensors, those of numbers plain ones; all else is put as it is.
+    Columns of lists of numbers become jagged tensors, those of numbers plain ones; all else is put as it is.
     """
     fields: dict[str, Any] = {}
     for name, values in columns.items():
-        if isinstance(values[0], list):
+        if isinstance(values[0], list) and isinstance(values[0][0], int | float):
             fields[name] = torch.nested.as_nested_tensor([*map(torch.tensor, values)], layout=torch.jagged)
         else:
             fields[name] = torch.tensor(values) if isinstance(values[0], int | float) else NonTensorStack(*values)

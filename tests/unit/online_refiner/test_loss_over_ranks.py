@@ -14,13 +14,14 @@ import torch
 from omegaconf import OmegaConf
 from played_actor import log_probs
 from tensordict import TensorDict
+from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import Metric
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from recipe.online_refiner.actor_worker import MiniBatchWorker
-from recipe.online_refiner.loss import jagged, refined_loss
+from recipe.online_refiner.actor_worker import ActorWorker
+from recipe.online_refiner.loss import jagged
 
 ETA, EOS, NUM_RANKS, BATCH_TOKENS = 0.5, 2, 2, 40
 ROWS = [([3, 4], [11, 12, EOS], 0), ([5], [13, 41, 14, EOS], 2), ([6, 7], [15, EOS], 0)]
@@ -91,17 +92,35 @@ class Engine:
                     self.metrics[name] = metric
 
 
-class Worker(MiniBatchWorker):
+class Worker(ActorWorker.actor_worker_cls):
     """A rank's training worker."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        actor = ActorConfig(strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode="token-mean")
         self.engine, self.model_config = Engine(), OmegaConf.create({})
-        self.loss_fn = partial(refined_loss, partial(ppo_loss, config=actor))
-        defaults = {"use_dynamic_bsz": True, "micro_batch_size_per_gpu": None, "max_token_len_per_gpu": 99}
-        self.engine_config = OmegaConf.create(
-            {**defaults, "forward_only": False, "use_fused_kernels": False, **settings}
-        )
+        defaults = {
+            "use_dynamic_bsz": True,
+            "micro_batch_size_per_gpu": None,
+            "max_token_len_per_gpu": 99,
+            "forward_only": False,
+            "use_fused_kernels": False,
+        }
+        self.engine_config = OmegaConf.create({**defaults, **settings})
+
+
+class Built(DetachActorWorker):
+    """verl's actor, with the worker above in the place of one that loads a model."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+
+    def init_model(self) -> None:
+        actor = ActorConfig(strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode="token-mean")
+        self.actor, self.loss_fn = Worker(self.settings), partial(ppo_loss, config=actor)
+        self.actor.set_loss_fn(self.loss_fn)
+
+
+class Actor(ActorWorker, Built):
+    """Our actor on it."""
 
 
 def train(rank: int, folder: Path, runs: list[dict[str, Any]]) -> None:
@@ -110,11 +129,13 @@ def train(rank: int, folder: Path, runs: list[dict[str, Any]]) -> None:
     torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=NUM_RANKS)
     found = []
     for run in runs:
-        worker = Worker(run["engine"])
-        worker.train_batch(mini_batch(rank, CASES[run["case"]][rank], **run["settings"]))
-        cross_entropy = worker.engine.metrics.get("sft_cross_entropy")
+        actor = Actor(run["engine"])
+        actor.init_model()
+        actor.actor.train_batch(mini_batch(rank, CASES[run["case"]][rank], **run["settings"]))
+        engine = actor.actor.engine
+        cross_entropy = engine.metrics.get("sft_cross_entropy")
         value = cross_entropy.aggregate() if cross_entropy else 0.0
-        found.append([worker.engine.num_rows, worker.engine.loss, float(value)])
+        found.append([engine.num_rows, engine.loss, float(value)])
     (folder / f"{rank}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
 

@@ -44,9 +44,9 @@ def test_a_colocated_reward_model_is_awake_while_refinements_are_scored(handles:
 
 
 def test_seconds_of_stages_within_verls_are_taken_out_of_verls() -> None:
-    started = trainer_began = 4e9  # later than the trainer: of this run
+    began = 4e9  # later than the trainer: what a killed run has refined does not count
     trainer = Trainer("constraint.mode=penalty")
-    of_pairs = {"started_at": [started, started + 3, started, started], "refined_at": [trainer_began + 8.5] * 4}
+    of_pairs = {"started_at": [began, began + 3, began, began], "refined_at": [began + 8.5] * 4}
     trainer.take(refined_rows(of_pairs=of_pairs))
     seconds, found = trainer.timing_raw, trainer.state.metrics
     assert seconds["refine_log_prob"] == -seconds["old_log_prob"] > 0

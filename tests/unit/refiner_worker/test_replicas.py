@@ -5,6 +5,7 @@ through verl's own function.
 """
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.utils import extract_prompt_logprobs
 from vllm.logprobs import Logprob
 
-from refiner_worker.client import ABSENT, RefinerClient, RefinerRequestError
+from refiner_worker.client import ABSENT, RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.engines import can_sleep
 from refiner_worker.group import RefinerGroup
@@ -30,7 +31,8 @@ class Call:
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         async def call() -> Any:
-            return self.function(*args, **kwargs)
+            answer = self.function(*args, **kwargs)
+            return await answer if inspect.isawaitable(answer) else answer
 
         return asyncio.get_running_loop().create_task(call())
 
@@ -43,6 +45,16 @@ class Replica:
         self.failures, self.is_dead = list(failures), is_dead
         self.generate = Call(self.answer)
         self.__ray_call__ = Call(self.look)
+        # As verl's RolloutReplica, whose server it is:
+        self.told: list[str] = []
+        self.servers, self.workers = [self], ["its worker"]
+        self.server_handle, self.server_address = self, f"at {id(self)}"
+
+    async def wake_up(self) -> None:
+        self.told.append("wake")
+
+    async def sleep(self) -> None:
+        self.told.append("sleep")
 
     def look(self, function: Callable[..., Any], *args: Any) -> Any:
         if self.is_dead:
@@ -51,11 +63,11 @@ class Replica:
 
     def answer(self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         self.asked.append({"id": request_id, "ids": prompt_ids, **sampling_params})
+        k = sampling_params.pop("prompt_logprobs", None)  # verl's server takes entries out of what it is given
         failure = self.failures.pop(0) if self.failures else None
         if failure:
             raise failure
         extra: dict[str, Any] = {}
-        k = sampling_params.pop("prompt_logprobs", None)  # the server takes it out of what it is given
         of_tokens = [
             {token: Logprob(-float(t), rank=1)}
             if not k
@@ -64,6 +76,21 @@ class Replica:
         ]
         extract_prompt_logprobs(SimpleNamespace(prompt_logprobs=[None, *of_tokens[1:]]), k, extra)
         return TokenOutput(token_ids=[7, 2], extra_fields=extra)
+
+
+class Group(RefinerGroup):
+    """A group of replicas in this process; a new one is there at once."""
+
+    def __init__(self, replicas: dict[int, Replica], placement: str, rollout: dict[str, bool], policy: str) -> None:
+        self._refiner = RefinerConfig(model_path="m", response_length=8, placement=placement, on_replica_death=policy)
+        self._rollout, self.replicas, self._replicas = rollout, replicas, replicas  # type: ignore[assignment]
+        self.launched: list[int] = []
+
+    def _new_replica(self, rank: int) -> Any:
+        return Replica()
+
+    async def _launch(self, rank: int) -> None:
+        self.launched.append(rank)
 
 
 def client(*replicas: Replica, **more: Any) -> RefinerClient:
@@ -131,6 +158,29 @@ def test_requests_go_to_the_replica_with_the_fewest_under_way() -> None:
     asyncio.run(ask())
 
 
+def test_a_replica_that_answered_is_free_again() -> None:
+    busy, free = Replica(), Replica()
+
+    async def ask() -> None:
+        done = asyncio.Event()
+
+        async def later(**asked: Any) -> TokenOutput:
+            await done.wait()
+            return busy.answer(**asked)
+
+        busy.generate, one = Call(later), client(busy, free)
+        calls = []
+        for n in range(4):
+            calls.append(asyncio.create_task(one.generate([n], None, 1)))
+            for _ in range(9):  # time enough for an answer
+                await asyncio.sleep(0)
+        done.set()
+        assert await asyncio.gather(*calls) == [[7, 2]] * 4
+        assert [asked["ids"] for asked in free.asked] == [[1], [2], [3]]
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize(("num_replicas", "num_processes", "expected"), [(1, 1, 256), (2, 4, 128), (1, 300, 1)])
 def test_processes_share_what_a_replica_takes(num_replicas: int, num_processes: int, expected: int) -> None:
     async def count() -> int:
@@ -153,16 +203,30 @@ def test_processes_share_what_a_replica_takes(num_replicas: int, num_processes: 
 @pytest.mark.parametrize("placement", ["colocated", "dedicated"])
 def test_replicas_sleep_where_they_take_turns(rollout: dict[str, bool], expected: bool, placement: str) -> None:
     assert can_sleep(rollout) is expected
-    told: list[str] = []
-
-    async def note(what: str) -> None:
-        told.append(what)
-
-    server = Replica()
-    server.sleep, server.wake_up, server.servers = (lambda: note("sleep")), (lambda: note("wake")), [server]  # type: ignore[attr-defined]
-    group: Any = object.__new__(RefinerGroup)
-    group._refiner, group._rollout = RefinerConfig(model_path="m", response_length=8, placement=placement), rollout
-    group._replicas = {0: server}
+    group = Group({0: Replica()}, placement, rollout, "restart")
     assert group.wake_up() == 0
     group.sleep()
-    assert told == (["wake", "sleep"] if expected and placement == "colocated" else [])
+    assert group.replicas[0].told == (["wake", "sleep"] if expected and placement == "colocated" else [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "num_restarts", "left"), [("restart", 1, [0, 1, 2]), ("continue", 0, [0, 2]), ("stop", None, None)]
+)
+def test_what_follows_when_a_replica_died(
+    monkeypatch: pytest.MonkeyPatch, policy: str, num_restarts: int | None, left: list[int] | None
+) -> None:
+    killed: list[Any] = []
+    monkeypatch.setattr("ray.kill", killed.append)
+    replicas = {rank: Replica(is_dead=rank == 1) for rank in range(3)}
+    group = Group(dict(replicas), "colocated", {"free_cache_engine": True}, policy)
+    if num_restarts is None or left is None:
+        with pytest.raises(RunEndedError, match="on_replica_death=stop"):
+            group.wake_up()
+        return
+    assert group.wake_up() == num_restarts
+    assert killed == [replicas[1], "its worker"]
+    assert group.launched == [1] * num_restarts
+    assert sorted(group._replicas) == left
+    assert all(group._replicas[rank] is replicas[rank] for rank in (0, 2))
+    assert len(group.client().servers) == len(left)
+    assert all(replicas[rank].told == ["wake"] for rank in (0, 2)) and replicas[1].told == []

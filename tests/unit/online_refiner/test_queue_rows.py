@@ -1,0 +1,62 @@
+"""Rows in a real queue: how a worker reads them, and the parts that workers get."""
+
+from collections.abc import Iterator
+
+import own_queue
+import pytest
+from played_step import KEYS, PROMPTS, RESPONSES, REWARDS, STARTS, refined_rows
+from transfer_queue import KVBatchMeta
+
+from recipe.online_refiner import rows as queue
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served() -> Iterator[None]:
+    with own_queue.serving():
+        yield
+
+
+def test_what_a_worker_reads_of_a_rollout() -> None:
+    said = {"reward_extra_info": {"feedback": "a lone \ud83d", "solved": 1}, "tool_rewards": [0.5]}
+    of_data = {"raw_prompt": [[{"role": "user"}]] * 4, "ability": ["code"] * 4, "num_turns": [2] * 4}
+    batch = refined_rows(extra_fields=[said] * 4, kl_ref_log_prob=RESPONSES, **of_data)
+    found = queue.read_rollouts(batch)
+    assert [one.key for one in found] == KEYS
+    assert [(one.prompt_ids, one.response_ids, one.start) for one in found] == [
+        *zip(PROMPTS, RESPONSES, STARTS, strict=True)
+    ]
+    assert [one.reward for one in found] == REWARDS
+    assert found[0].feedback == "a lone ?"
+    assert found[1].request == {
+        "uid": "a",
+        "session_id": 1,
+        "raw_prompt": [{"role": "user"}],
+        "ability": "code",
+        "__num_turns__": 2,
+        "tool_extra_fields": {"tool_rewards": [0.5]},
+    }, "neither the agent loop's columns, nor ours, nor the reward's own answer"
+
+
+def test_a_reward_is_on_the_last_token_and_read_from_all() -> None:
+    batch = refined_rows()
+    queue.write_rewards(batch, [1.0, 2.0, 3.0, 4.0])
+    assert own_queue.column(batch, "rm_scores") == [[0.0] * (len(ids) - 1) + [n + 1] for n, ids in enumerate(RESPONSES)]
+    batch = refined_rows(rm_scores=[[0.25] * len(ids) for ids in RESPONSES])  # a loop that rewards its tools, too
+    assert [reward for reward, _ in queue.read_rewards(batch)] == [0.25 * len(ids) for ids in RESPONSES]
+
+
+def test_a_column_that_a_row_lacks_is_named() -> None:
+    batch = refined_rows()
+    queue.write_log_probs(batch.select_keys(KEYS[:2]), [[0.0] * len(ids) for ids in RESPONSES[:2]])
+    with pytest.raises(RuntimeError, match="kl_ref_log_prob"):
+        queue.read(batch, "kl_ref_log_prob")
+
+
+def test_ranks_get_rows_of_about_equal_length() -> None:
+    lengths = [9, 1, 8, 2, 7, 3, 6, 4]
+    keys = [f"u_{n}_0" for n in range(8)]
+    batch = KVBatchMeta(keys=keys, tags=[{"seq_len": n} for n in lengths], partition_id="train")
+    chosen = queue.select(batch, [*range(8)], num_chunks=2, multiple=2, fields=["x"])
+    totals = [sum(tag["seq_len"] for tag in part.tags) for part in chosen.chunk(2)]
+    assert max(totals) - min(totals) <= 4, "in order of length one rank would have 10 tokens and the other 30"
+    assert chosen.fields == ["x"] and sorted(chosen.keys) == keys
