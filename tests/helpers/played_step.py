@@ -114,6 +114,8 @@ class Trainer(OnlineRefinerSync):
         self.global_steps, self.local_trigger_step, self.parameter_sync_step = 2, 0, 1
         self.use_critic = self.use_reference_policy = self.ref_in_actor = False
         self.num_restarts, self.rollout_gb, self.parts, self.timing_raw = 0, 0.0, [], {}
+        self.said: list[dict[str, Any]] = []
+        """What each hook's batch tells the workers of the next one, beside its rows."""
 
     def take(self, batch: KVBatchMeta) -> KVBatchMeta:
         """Do what a step does with rewarded rows, up to the advantages, and return its rows."""
@@ -123,6 +125,7 @@ class Trainer(OnlineRefinerSync):
         batch = self._balance_batch(batch, metrics)
         for hook in (self._compute_old_log_prob, self._compute_advantage, self._update_actor):
             batch = hook(batch, metrics=metrics)
+            self.said.append(dict(batch.extra_info))
         self.rows = batch
         return batch
 
@@ -170,7 +173,6 @@ def refined_rows(
         "loss_mask": MASKS,
         "response_mask": MASKS,
         "rm_scores": [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(RESPONSES, rewards, strict=True)],
-        "values": [[0.0] * len(ids) for ids in RESPONSES],
         "extra_fields": [{"reward_extra_info": {"solved": row}} for row in range(4)],
         "refine_ids": REFINED,
         "refine_mask": [[1] * len(ids) for ids in REFINED],

@@ -94,7 +94,8 @@ def test_the_whole_turn_answers_for_all_of_it() -> None:
 @pytest.mark.parametrize(("mode", "is_at_end"), [("penalty", False), ("lagrangian", True)])
 def test_a_critic_sees_the_penalty_in_the_rewards(mode: str, is_at_end: bool) -> None:
     """Without discount, and with values of 0, the returns are sums of what is left of the rewards."""
-    _, column = step(f"constraint.mode={mode}", "algorithm.adv_estimator=gae")
+    values = [[0.0] * len(ids) for ids in RESPONSES]
+    _, column = step(f"constraint.mode={mode}", "algorithm.adv_estimator=gae", values=values)
     expected = []
     for row in ROWS:
         costs = charged(row)
