@@ -56,7 +56,7 @@ def test_ranks_get_rows_of_about_equal_length() -> None:
     lengths = [9, 1, 8, 2, 7, 3, 6, 4]
     keys = [f"u_{n}_0" for n in range(8)]
     batch = KVBatchMeta(keys=keys, tags=[{"seq_len": n} for n in lengths], partition_id="train")
-    chosen = queue.select(batch, [*range(8)], num_chunks=2, multiple=2, fields=["x"])
+    chosen = queue.select(batch, [*range(8)], num_chunks=2, fields=["x"])
     totals = [sum(tag["seq_len"] for tag in part.tags) for part in chosen.chunk(2)]
     assert max(totals) - min(totals) <= 4, "in order of length one rank would have 10 tokens and the other 30"
     assert chosen.fields == ["x"] and sorted(chosen.keys) == keys

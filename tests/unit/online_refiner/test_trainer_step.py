@@ -66,15 +66,22 @@ def k3(rows: list[int], reference: dict[int, list[float]]) -> float:
 
 
 def test_the_kl_is_measured_where_a_replica_answered() -> None:
-    trainer = Trainer("constraint.mode=sft", "measure.num_kl_rollouts=3")
+    trainer = Trainer("constraint.mode=sft", "measure.num_kl_rollouts=4")
     reference = {row: [-0.25 * t for t in range(len(ids))] for row, ids in enumerate(RESPONSES)}
-    trainer.workers.reference = {KEYS[row]: reference[row] for row in (0, 2, 3)}
+    known = [0, 2, 3]
+    trainer.workers.reference = {KEYS[row]: reference[row] for row in known}
     trainer.take(refined_rows())
-    asked = trainer.workers.scored
-    assert len(asked) == len({*asked} & {*KEYS}) == 3
-    rows = [row for row in (0, 2, 3) if KEYS[row] in asked]
-    assert trainer.state.metrics["kl_ref/k3"] == pytest.approx(k3(rows, reference), rel=1e-5)
-    assert trainer.state.metrics["tokens/kl_ref"] == sum(len(RESPONSES[row]) for row in rows)
+    assert sorted(trainer.workers.scored) == KEYS, "padding is not asked about"
+    assert trainer.state.metrics["kl_ref/k3"] == pytest.approx(k3(known, reference), rel=1e-5)
+    assert trainer.state.metrics["tokens/kl_ref"] == sum(len(RESPONSES[row]) for row in known)
+
+
+def test_a_mini_batch_measures_its_share_of_a_step() -> None:
+    trainer = Trainer("constraint.mode=sft", "measure.num_kl_rollouts=3")
+    trainer.parameter_sync_step = 2
+    trainer.workers.reference = dict(zip(KEYS, [[-1.0] * len(ids) for ids in RESPONSES], strict=True))
+    trainer.take(refined_rows())
+    assert len({*trainer.workers.scored} & {*KEYS}) == len(trainer.workers.scored) == 2
 
 
 def test_the_kl_to_the_actor_without_its_adapter_leaves_the_adapter_on() -> None:
