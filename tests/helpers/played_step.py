@@ -11,7 +11,7 @@ from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.rows import with_pair, write_log_probs
+from recipe.online_refiner.rows import pair_of, with_pair, write_log_probs
 from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.task_runner import OnlineRefinerSync
 from refiner_worker.client import HostedRefiner
@@ -50,23 +50,22 @@ PLAIN = [
 
 
 class Workers:
-    """Refine workers who find all rows refined: their columns and tags are there."""
+    """Refine workers who find rows refined, their columns and tags are there; who has to refine one dies."""
 
     def __init__(self) -> None:
         """Nothing is done yet."""
-        self.recorded: list[str] = []
+        self.recorded: dict[str, Pair | None] = {}
         self.reference: dict[str, list[float]] = {}
         """log pi_0 of responses by key, as far as a replica answers."""
         self.scored: list[str] = []
 
     def refine(self, rows: KVBatchMeta, *_: Any) -> list[Any]:
-        """Refine nothing."""
-        assert not rows.keys
-        return []
+        """Return nothing of what was asked for."""
+        return [(rows, None)] if rows.keys else []
 
     def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
-        """Keep the keys."""
-        self.recorded += rows.keys
+        """Keep what a worker would read of the pairs."""
+        self.recorded |= {key: pair_of(tag) for key, tag in zip(rows.keys, rows.tags, strict=True)}
 
     def score_with_reference(self, rows: KVBatchMeta, _: Any) -> set[str]:
         """Write what is known of the responses."""

@@ -8,7 +8,20 @@ from typing import Any
 import own_queue
 import pytest
 from played_actor import log_probs
-from played_step import KEYS, MASKS, PROMPTS, RESPONSES, Trainer, Turns, at_temperature, refined_rows
+from played_step import (
+    KEYS,
+    MASKS,
+    PROMPTS,
+    RESPONSES,
+    REWARDS,
+    Trainer,
+    Turns,
+    at_temperature,
+    columns_of,
+    refined_rows,
+)
+
+from recipe.online_refiner.rows import TAG
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,6 +38,22 @@ def test_the_refiner_is_awake_once_a_step() -> None:
     found = trainer.state.metrics
     assert (found["refiner/num_restarts"], found["refiner/num_replicas"]) == (1, 2)
     assert (found["memory_gb/rollout"], found["memory_gb/asleep"]) == (7.0, 0.0)
+
+
+def test_a_row_whose_worker_died_is_a_plain_response() -> None:
+    trainer, batch = Trainer("constraint.mode=penalty"), refined_rows()
+    del batch.tags[1][TAG]
+    column = columns_of(trainer.take(batch))
+    recorded = trainer.workers.recorded
+    assert {key: pair.verdict for key, pair in recorded.items()} == {
+        "a_0_0": "accepted",
+        "a_1_0": "worker",
+        "b_0_0": "not_better",
+        "b_1_0": "accepted",
+    }
+    assert recorded["a_1_0"].reward == REWARDS[1]
+    assert column("advantages")["a_1_0"] == [(REWARDS[1] - REWARDS[0]) / 2] * 4, "it pays nothing"
+    assert (column("refine_used")["a_1_0"], column("refine_mask")["a_1_0"]) == (0, [0])
 
 
 def test_a_streaming_run_counts_the_replicas_that_were_started_again_before_its_step() -> None:
