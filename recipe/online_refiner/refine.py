@@ -5,6 +5,7 @@ group is complete; it knows neither of them nor the TransferQueue.
 """
 
 import asyncio
+import contextlib
 import itertools
 import math
 import random
@@ -173,11 +174,9 @@ class Refiner:
         if len(prompt_ids) - num_kept + self.config.response_length > self.max_model_len:
             return Refinement(verdict=Verdict.TOO_LONG)
         result = Refinement(verdict=Verdict.TIMEOUT, num_prompt_tokens=len(prompt_ids), num_kept_tokens=num_kept)
-        try:
+        with contextlib.suppress(TimeoutError):  # an attempt sets another verdict as the last thing that it does
             async with self.client.slot():
                 await asyncio.wait_for(self._attempt(rollout, told, prompt_ids, result), self.config.request_timeout_s)
-        except TimeoutError:  # what the reward has set meanwhile does not count
-            result.verdict = Verdict.TIMEOUT
         result.num_prompt_tokens += num_read
         if self.constraint.target == "soft" and is_used(result.verdict, self.constraint):
             before, written = prompt_ids[: len(prompt_ids) - num_kept], result.token_ids[:-1]
