@@ -44,7 +44,7 @@ NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^\s*\*\*|\*\*\s*$|\*\*(?=\s)|(?<=\s)\*\*", " "),  # marks of bold that are left
     (r"\\(?:boldsymbol|bm|underline|displaystyle)(?![a-zA-Z])", " "),
     (r"(?:\bUS)?\\?\$|(?<!\\)\\[()\[\]]|`|\\(?:boxed|fbox)(?![a-zA-Z])", " "),  # marks of mathematics
-    ("[\uff01-\uff5e\U0001d400-\U0001d7ff]", lambda letter: normalize("NFKC", letter[0])),
+    ("[\uff01-\uff0f\uff1a-\uff5e\U0001d400-\U0001d7cb]", lambda letter: normalize("NFKC", letter[0])),
     ("([\u00b2\u00b3\u00b9\u2070\u2071\u2074-\u207f]+)|[\u2080-\u209c]+",
      lambda x: f"{'^' if x[1] else '_'}{{{normalize('NFKC', x[0])}}}".replace("\u2212", "-")),
     *((r"(?:\u221a|(?<![a-zA-Z])sqrt ?(?=[\d(])|\\sqrt ?(?=\())"
