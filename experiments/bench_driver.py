@@ -30,10 +30,10 @@ from transformers import AutoTokenizer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.loss import jagged
-from recipe.online_refiner.refine_actors import RefineWorkers
-from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
+from recipe.online_refiner.verl_glue.loss import jagged
+from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
+from recipe.online_refiner.verl_glue.stages import Stages
 from refiner_worker.client import RefinerClient
 
 GROUP, CHUNK, NUM_PROMPT_TOKENS = 8, 64, 128
@@ -131,7 +131,7 @@ def measure(config: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[
     ray.get(echo.prepare.remote(tokenizer.eos_token_id))
     client = RefinerClient(servers={"echo": echo}, config=blocks.refiner)
     workers = RefineWorkers(config, tokenizer, [reward], arguments.workers)
-    stages = Stages(config, blocks, workers, total_training_steps=1)
+    stages = Stages(config, blocks, workers)
     numbers = range(arguments.responses)
     parts = (numbers[first : first + CHUNK] for first in numbers[::CHUNK])
     written = ray.get([write_rows.remote(tokenizer, part, arguments.tokens) for part in parts])

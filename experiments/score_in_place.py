@@ -1,12 +1,12 @@
 """Can this reference model teach in place? To be asked before training with `constraint.target=in_place`.
 
-    python -m experiments.score_in_place RUN_DIR [--model DIR] [--templates answer other MINE.jinja] [--max-pairs 64]
+    python -m experiments.score_in_place RUN_DIR [--model DIR] [--templates answer MINE.jinja] [--max-pairs 64]
 
 Reads the accepted pairs of a run (its records; any run that refines, the quickstart's too) and lets the reference model
 score the responses' own tokens given each template, which shows it the better answer, and given the bare prompt.
 Prints a Markdown table of the differences, in nats a token: tokens that the refinement keeps should become likelier,
-those that it takes out less likely, the first one most of all; `other` shows the answer to another problem, a control
-that should do neither. Ends with the same as a line of JSON. Needs no vLLM: the model runs in Hugging Face.
+those that it takes out less likely, the first one most of all. Ends with the same as a line of JSON. Needs no vLLM: the
+model runs in Hugging Face.
 """
 
 import argparse
@@ -19,9 +19,9 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from recipe.online_refiner.constraint import NONE, diff
+from recipe.online_refiner.constraints.eq6 import NONE, diff
 from recipe.runs.files import refinement_lines
-from refiner_worker.config import RefinerConfig
+from refiner_worker.config import TEMPLATES, template_path
 from refiner_worker.prompts import InPlacePrompt
 
 COLUMNS = ("kept", "taken_out", "departure")
@@ -36,13 +36,13 @@ def log_probs(model: Any, prompt_ids: list[int], token_ids: list[int]) -> torch.
 
 
 def differences(
-    model: Any, tokenizer: Any, prompt: InPlacePrompt, pair: dict[str, Any], other: str, settings: dict[str, Any]
+    model: Any, tokenizer: Any, prompt: InPlacePrompt, pair: dict[str, Any], settings: dict[str, Any]
 ) -> dict[str, list[float]] | None:
     """Return what a template adds to the log-prob of each token of a response, by what became of the token."""
     chat = pair["prompt"]
     own = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False, **settings)
     response, refined = (tokenizer.encode(pair[name], add_special_tokens=False) for name in ("response", "refined"))
-    shown = prompt.encode(chat, own, {"refined": pair["refined"], "other": other})
+    shown = prompt.encode(chat, {"refined": pair["refined"]})
     if not response or shown is None:
         return None
     change = (log_probs(model, shown, response) - log_probs(model, own, response)).tolist()
@@ -55,18 +55,12 @@ def differences(
     return found
 
 
-def other_of(pairs: list[dict[str, Any]], n: int) -> str:
-    """Return the refinement of the last pair before the n-th, or of the last one, with another prompt; "" if none."""
-    before = [*pairs[n:], *pairs[:n]]
-    return next((one["refined"] for one in reversed(before) if one["prompt"] != pairs[n]["prompt"]), "")
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--model", help="the reference model; default: the run's")
-    parser.add_argument("--templates", nargs="+", default=["answer", "other"], help="as refiner.in_place_template")
+    parser.add_argument("--templates", nargs="+", default=["answer"], help="as constraint.in_place_template")
     parser.add_argument("--max-pairs", type=int, default=64)
     arguments = parser.parse_args()
     config = OmegaConf.load(arguments.run_dir / "config.yaml")
@@ -83,12 +77,10 @@ def main() -> None:
     print("| template | kept | taken out | first taken out | less likely in |\n|---|---|---|---|---|")
     result: dict[str, Any] = {"pairs": len(pairs)}
     for template in arguments.templates:
-        refiner = RefinerConfig(in_place_template=template)
+        path = template_path("--templates", template, TEMPLATES / "in_place")
         settings, limit = {**(config.data.apply_chat_template_kwargs or {})}, config.refiner.response_length
-        prompt = InPlacePrompt(refiner.in_place_template_path(), tokenizer, settings, limit)
-        found = [
-            differences(model, tokenizer, prompt, pair, other_of(pairs, n), settings) for n, pair in enumerate(pairs)
-        ]
+        prompt = InPlacePrompt(path, tokenizer, settings, limit)
+        found = [differences(model, tokenizer, prompt, pair, settings) for pair in pairs]
         values = {name: [one for each in found if each for one in each[name]] for name in COLUMNS}
         means = {name: statistics.mean(ones) if ones else float("nan") for name, ones in values.items()}
         less = sum(one < 0 for one in values["departure"])

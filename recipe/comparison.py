@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from recipe import bootstrap
-from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner
-from refiner_worker.config import RefinerConfig
+from refiner_worker.config import read_refiner
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
@@ -127,7 +126,7 @@ class Bench:
 
         It works in a thread with a tokenizer of its own: two threads cannot use one (``Already borrowed``).
         """
-        config = RefinerConfig(**{"model_path": "", **settings})
+        config = read_refiner({"model_path": "", **settings})
         limits = config.limits(self.max_response_tokens)
 
         async def score(rollout: Rollout, ids: list[int]) -> float:
@@ -135,7 +134,6 @@ class Bench:
 
         return Refiner(
             config=config,
-            constraint=ConstraintConfig(),
             client=self.engine,  # type: ignore[arg-type]
             prompt=RefinerPrompt(config.template_path(), copy.deepcopy(self.tokenizer), {}, limits),
             turn_end=self.turn_end,

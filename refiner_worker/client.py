@@ -14,15 +14,12 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError
 from refiner_worker import engines
 from refiner_worker.config import RefinerConfig
 from refiner_worker.drafts import NO_COUNTS
+from refiner_worker.engines import ABSENT, Top
 
 PING_TIMEOUT_S = 30.0
 MAX_REQUESTS_IN_FLIGHT = 256
 """Requests that may be under way at once, per replica; more wait. Ray lets a server have 1,000 calls at a time, and an
 asynchronous trainer's may be of two steps."""
-Top = tuple[np.ndarray, np.ndarray]
-"""The likeliest tokens at each place of a text, ids int32 and log-probs float32, (number of tokens, k) each."""
-ABSENT = -1e4
-"""Log-prob of a place in it that holds no token: its probability is 0, and 0 times it is 0."""
 DEATHS = (RayActorError, OutOfMemoryError)
 """What a call raises whose process died; Ray's own guard of a node's memory has an error of its own."""
 

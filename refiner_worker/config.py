@@ -1,10 +1,16 @@
 """The typed ``refiner`` block of the config. Needs neither torch nor verl."""
 
+import difflib
+import os
+import re
+from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from refiner_worker.drafts import Draft
@@ -13,6 +19,7 @@ from refiner_worker.prompts import Told
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Block = TypeVar("Block")
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_FEEDBACK_TOKENS = 128
@@ -25,36 +32,65 @@ def from_key(key: str) -> Any:
     return f"${{{key}}}"
 
 
-@dataclass(slots=True, kw_only=True, config=BLOCK)
+def nearest(name: Any, known: Collection[str]) -> str:
+    """Return ``; did you mean X?``, where X is the known name that looks most like this one; nothing if none does.
+
+    Example: ``nearest("grp0", ["gae", "grpo"])`` is ``"; did you mean grpo?"``.
+    """
+    found = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def read_keys(name: str, block_type: type[Block], values: dict[str, Any], chosen: str) -> Block:
+    """Return a block of the config from its values.
+
+    Args:
+        name: Of the block.
+        block_type: The class that was chosen for it.
+        values: By key.
+        chosen: What chose the class, for messages.
+
+    Raises:
+        ValueError: If a key is not one of the class's, or a value is of a wrong type or out of bounds: one line.
+    """
+    known = [field.name for field in fields(block_type)]  # type: ignore[arg-type]
+    if unknown := sorted(values.keys() - set(known)):
+        meant = nearest(unknown[0], known)
+        raise ValueError(f"{name}.{unknown[0]} is not a key of {chosen}; its keys are: {', '.join(known)}{meant}")
+    try:
+        return block_type(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+            raise ValueError(f"{chosen}: set {name}.{key}") from error
+        of = get_type_hints(block_type, include_extras=True)[str(first["loc"][0])]
+        or_null = ", or null" if type(None) in get_args(of) else ""
+        meant = nearest(first["input"], re.findall("'([^']*)'", first.get("ctx", {}).get("expected", "")))
+        raise ValueError(f"{name}.{key}={first['input']}: {first['msg']}{or_null}{meant}") from error
+
+
+@dataclass(kw_only=True, config=BLOCK)
 class RefinerConfig:
-    """Who refines, where and how."""
+    """Who refines and how. A subclass is a placement, with the keys that only this one has."""
+
+    has_replicas: ClassVar[bool] = False
+    """Whether the run hosts replicas of the reference model."""
+    keep_prefix: ClassVar[bool] = False
+    draft: ClassVar[Draft | None] = None
+    nnodes: ClassVar[int] = 1
+    n_gpus_per_node: ClassVar[int | None] = None
+    num_replicas: ClassVar[int | None] = None
+    rollout: ClassVar[dict[str, Any]] = {}
+    urls: ClassVar[list[str]] = []
 
     model_path: str = from_key("actor_rollout_ref.model.path")
     """The reference model pi_0: a Hugging Face folder or hub id. Default: the actor's initial model."""
-    placement: Literal["colocated", "dedicated", "shared", "external"] = "colocated"
+    placement: str = "colocated"
     """Where pi_0 runs. ``colocated``: on the training GPUs. ``dedicated``: on its own GPUs. ``shared``: on the rollout
     servers; the policy is a LoRA on pi_0. ``external``: on servers that somebody else hosts (``url``)."""
-    url: str | list[str] | None = None
-    """Placement ``external``: the URL of an OpenAI-compatible server (``http://host:8000/v1``), or a list."""
-    served_model_name: str | None = None
-    """Placement ``external``: the model to ask for. Null: the first that the server lists."""
-    api_key_env: str | None = None
-    """Placement ``external``: the name of the environment variable with the key, on every node. Null: no key."""
-    extra_body: dict[str, Any] | None = None
-    """Placement ``external``: more fields of every request. Null as a value removes one: ``{temperature: null}``."""
-    nnodes: int = 1
-    """Placement ``dedicated``: number of nodes."""
-    n_gpus_per_node: int | None = None
-    """Placement ``dedicated``: GPUs on each node."""
-    streaming: bool | None = None
-    """Refine each group once its last response has its reward, during the rollout. Null: yes, unless ``colocated``."""
-    num_replicas: Positive | None = None
-    """Number of replicas. Null: as many as fit on the placement's GPUs."""
     template: str = "general"
     """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, or your Jinja2 file."""
-    in_place_template: str = "answer"
-    """Target ``in_place``: what pi_0 reads before it scores the response. ``answer``: question and better answer.
-    ``bare``: the prompt alone. ``other``: the answer to another problem, a control. Or your Jinja2 file."""
     context: list[Told] = Field(default=["feedback"])
     """What the refiner is also told, if the template shows it: ``feedback`` (the reward function's words), ``sibling``
     (the group's best response), ``solution``. A refiner that sees an answer copies it."""
@@ -66,43 +102,25 @@ class RefinerConfig:
     """Sampling temperature of the refiner; 0 is greedy."""
     skip_reward_at_least: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Do not refine responses with this reward or more. Set the maximal reward (APPS: 1.0)."""
-    imitate_solved: bool = False
-    """Mode ``sft``: a response that reaches ``skip_reward_at_least`` is its own refinement."""
     max_refinements_per_group: NotNegative | None = None
     """Refine at most this many responses to a prompt, the lowest rewards first. Null: all; 0: none."""
-    keep_prefix: bool = False
-    """Begin the refinement with the response's first tokens, as far as pi_0 would have written them."""
-    draft: Draft | None = None
-    """Speculative decoding for the refiner: ``ngram`` (lookup in its prompt) or ``suffix`` (package arctic-inference).
-    Null: none. Not with placement ``shared``."""
     request_timeout_s: Seconds = 600
     """Seconds from sending a request to its reward; later refinements fail."""
-    on_replica_death: Literal["restart", "continue", "stop"] = "restart"
-    """What follows in the next step: ``restart`` the replica (the run ends if that fails), ``continue`` with the rest,
-    or ``stop`` the run."""
-    rollout: dict[str, Any] = Field(default_factory=dict)
-    """Overrides of verl's rollout block for the replicas: engine arguments, memory, parallelism."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether responses are refined during the rollout."""
+        return False
 
     @property
     def is_dedicated(self) -> bool:
         """Whether the replicas have GPUs of their own."""
         return self.placement == "dedicated"
 
-    @property
-    def has_replicas(self) -> bool:
-        """Whether the run hosts replicas of the reference model."""
-        return self.placement in ("colocated", "dedicated")
-
-    @property
-    def urls(self) -> list[str]:
-        """The servers that are asked by URL."""
-        return [self.url] if isinstance(self.url, str) else self.url or []
-
-    @property
-    def streams(self) -> bool:
-        """Whether responses are refined during the rollout."""
-        may_choose = self.placement in ("dedicated", "external")
-        return self.placement == "shared" or (may_choose and self.streaming is not False)
+    def refusal(self) -> str | None:
+        """Return one line if values of the block do not go together; ValueError if there is no such template."""
+        self.template_path()
+        return None
 
     def is_maximal(self, reward: float | None) -> bool:
         """Tell whether a reward cannot improve. verl keeps rewards in float32: 0.9 is less there than it is here."""
@@ -125,23 +143,147 @@ class RefinerConfig:
         Raises:
             ValueError: If there is no such template.
         """
-        return _template_path("template", self.template, TEMPLATES)
-
-    def in_place_template_path(self) -> Path | None:
-        """Return the file of the template for scoring in place; None: the bare prompt.
-
-        Raises:
-            ValueError: If there is no such template.
-        """
-        if self.in_place_template == "bare":
-            return None
-        return _template_path("in_place_template", self.in_place_template, TEMPLATES / "in_place", "bare")
+        return template_path("refiner.template", self.template, TEMPLATES)
 
 
-def _template_path(key: str, name: str, folder: Path, *others: str) -> Path:
+@dataclass(kw_only=True, config=BLOCK)
+class Hosted(RefinerConfig):
+    """A placement with replicas of its own."""
+
+    has_replicas: ClassVar[bool] = True
+
+    num_replicas: Positive | None = None  # type: ignore[misc]  # the other placements have none
+    """Number of replicas. Null: as many as fit on the placement's GPUs."""
+    keep_prefix: bool = False  # type: ignore[misc]
+    """Begin the refinement with the response's first tokens, as far as pi_0 would have written them."""
+    draft: Draft | None = None  # type: ignore[misc]
+    """Speculative decoding for the refiner: ``ngram`` looks up in its prompt. Null: none."""
+    rollout: dict[str, Any] = Field(default_factory=dict)  # type: ignore[misc]
+    """Overrides of verl's rollout block for the replicas: engine arguments, memory, parallelism."""
+
+    def refusal(self) -> str | None:
+        """Return one line if the prefix could not be drawn: by probabilities at temperature 1, or greedily."""
+        if self.keep_prefix and self.temperature not in (0, 1):
+            return (
+                "refiner.keep_prefix=true goes by log-probs at temperature 1; set refiner.temperature to 1, or to 0 "
+                "(greedy)"
+            )
+        return super().refusal()
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class Colocated(Hosted):
+    """On the training GPUs, awake for the refine stage only."""
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class Dedicated(Hosted):
+    """On GPUs of its own, always awake."""
+
+    n_gpus_per_node: Positive = Field()  # type: ignore[misc]
+    """GPUs on each node."""
+    nnodes: Positive = 1  # type: ignore[misc]
+    """Number of nodes."""
+    streaming: bool = True
+    """Refine each group once its last response has its reward, during the rollout."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether responses are refined during the rollout."""
+        return self.streaming
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class Shared(RefinerConfig):
+    """On the rollout's servers, asked without the policy's adapter; they sleep after the rollout."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether responses are refined during the rollout."""
+        return True
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class External(RefinerConfig):
+    """On servers that somebody else hosts."""
+
+    url: str | list[str]
+    """The URL of an OpenAI-compatible server (``http://host:8000/v1``), or a list."""
+    served_model_name: str | None = None
+    """The model to ask for. Null: the first that the server lists."""
+    api_key_env: str | None = None
+    """The name of the environment variable with the key, on every node. Null: no key."""
+    extra_body: dict[str, Any] | None = None
+    """More fields of every request. Null as a value removes one: ``{temperature: null}``."""
+    streaming: bool = True
+    """Refine each group once its last response has its reward, during the rollout."""
+
+    @property
+    def urls(self) -> list[str]:  # type: ignore[override]
+        """The servers that are asked."""
+        return [self.url] if isinstance(self.url, str) else self.url
+
+    @property
+    def streams(self) -> bool:
+        """Whether responses are refined during the rollout."""
+        return self.streaming
+
+    def refusal(self) -> str | None:
+        """Return one line if a URL is none, or holds more than host and path."""
+        if not self.urls:
+            return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
+        for url in self.urls:
+            part = urlsplit(url)
+            if part.scheme not in ("http", "https"):
+                return (
+                    f"refiner.url={url} begins with neither http:// nor https://; set it to such as http://host:8000/v1"
+                )
+            if not part.hostname:
+                return f"refiner.url={url} has no host; set it to such as http://host:8000/v1"
+        key = os.environ.get(self.api_key_env or "", "").strip()
+        if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in self.urls):
+            return (
+                "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
+            )
+        if self.api_key_env is not None and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", self.api_key_env):
+            return (
+                "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"
+            )
+        return super().refusal()
+
+
+PLACEMENTS: dict[str, type[RefinerConfig]] = {
+    "colocated": Colocated,
+    "dedicated": Dedicated,
+    "shared": Shared,
+    "external": External,
+}
+"""By ``refiner.placement``."""
+
+
+def read_refiner(values: dict[str, Any]) -> RefinerConfig:
+    """Return the refiner's settings from the block ``refiner``; null stands for a default.
+
+    Raises:
+        ValueError: If there is no such placement, a key is not one of the placement's, or a value is wrong.
+    """
+    given = {key: value for key, value in values.items() if value is not None and value != {}}
+    placement = given.get("placement", "colocated")
+    if placement not in PLACEMENTS:
+        meant = nearest(placement, PLACEMENTS)
+        raise ValueError(f"refiner.placement={placement}: set one of {', '.join(PLACEMENTS)}{meant}")
+    return read_keys("refiner", PLACEMENTS[placement], given, f"refiner.placement={placement}")
+
+
+def template_path(key: str, name: str, folder: Path) -> Path:
+    """Return the file of a template: one of a folder by its name, or another one by its path.
+
+    Raises:
+        ValueError: If there is no such file.
+    """
     packaged = folder / f"{name}.jinja"
     path = packaged if packaged.exists() else Path(name).expanduser()
     if not path.is_file():
-        names = ", ".join(sorted([*others, *(file.stem for file in folder.glob("*.jinja"))]))
-        raise ValueError(f"refiner.{key}={name}: no such file; set one of {names}, or a path")
+        names = ", ".join(sorted(file.stem for file in folder.glob("*.jinja")))
+        raise ValueError(f"{key}={name}: no such file; set one of {names}, or a path")
     return path

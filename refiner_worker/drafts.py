@@ -6,8 +6,7 @@ refinements stay those of pi_0. The policy's engines are left as they are.
 
 from typing import Any, Literal
 
-Draft = Literal["ngram", "suffix"]
-SUFFIX_PACKAGE = "arctic_inference"
+Draft = Literal["ngram"]
 NO_COUNTS = [0, 0, 0]
 NUM_DRAFT_TOKENS = 8
 """Of a draft, at most."""
@@ -17,7 +16,7 @@ _COUNTERS = [f"vllm:spec_decode_num_{name}" for name in ("drafts", "draft_tokens
 def speculative_config(draft: str) -> dict[str, Any]:
     """Return vLLM's ``speculative_config`` (``vllm/config/speculative.py``)."""
     # From the last four tokens if they have occurred, from the last two at least.
-    lookup = {"prompt_lookup_max": 4, "prompt_lookup_min": 2} if draft == "ngram" else {}
+    lookup = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
     return {"method": draft, "num_speculative_tokens": NUM_DRAFT_TOKENS, **lookup}
 
 

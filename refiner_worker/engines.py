@@ -7,6 +7,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+Top = tuple[np.ndarray, np.ndarray]
+"""The likeliest tokens at each place of a text, ids int32 and log-probs float32, (number of tokens, k) each."""
+ABSENT = -1e4
+"""Log-prob of a place in it that holds no token: its probability is 0, and 0 times it is 0."""
 ENGINE = "vllm"
 """Of replicas, by its name in verl's rollout block."""
 TOKENIZER_KEY = "engine_kwargs.vllm.tokenizer"

@@ -21,7 +21,7 @@ import openai
 from ray.actor import ActorHandle
 
 from refiner_worker.client import HostedRefiner, RefinerClient, RefinerRequestError, RunEndedError
-from refiner_worker.config import RefinerConfig
+from refiner_worker.config import External
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class ExternalClient(RefinerClient):
     of the next step, has it again if it answers then.
     """
 
+    config: External
     servers: dict[str, Served]
     """By URL."""
     _heard_at: dict[str, float] = field(default_factory=dict)
@@ -199,7 +200,7 @@ async def sent(response: Any) -> bytes:
 class ExternalRefiner(HostedRefiner):
     """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but hosts nothing."""
 
-    def __init__(self, refiner: RefinerConfig) -> None:
+    def __init__(self, refiner: External) -> None:
         """Ask nobody yet."""
         self._refiner = refiner
         self._servers: dict[str, Served] = {}
@@ -238,12 +239,12 @@ class ExternalRefiner(HostedRefiner):
         return Served(model=name, keep_stop=KEEP_STOP.get(models.get(name, ""), {})) if name else None
 
 
-def fault(config: RefinerConfig) -> str | None:
+def fault(config: External) -> str | None:
     """Return a line on the first URL, model or key that is wrong; None if every server answers a short chat."""
     return next(filter(None, (asyncio.run(_fault(config, url)) for url in config.urls)), None)
 
 
-async def _fault(config: RefinerConfig, url: str) -> str | None:
+async def _fault(config: External, url: str) -> str | None:
     limit_s = min(TRIAL_TIMEOUT_S, config.request_timeout_s)
     names, model = list[str](), config.served_model_name
     try:
@@ -291,14 +292,14 @@ def secret(api_key_env: str | None) -> str:
     return os.environ.get(api_key_env or "", "").strip()
 
 
-def request(config: RefinerConfig, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:
+def request(config: External, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:
     """Return the arguments of a chat; a null of ``refiner.extra_body`` takes a field out."""
     body = {"max_tokens": max_new_tokens, "temperature": config.temperature, **more, **(config.extra_body or {})}
     extra = {name: value for name, value in body.items() if value is not None}
     return {"model": model, "messages": [{"role": "user", "content": content}], "extra_body": extra}
 
 
-def read(said: bytes, bill: Any, config: RefinerConfig) -> tuple[str, bool]:
+def read(said: bytes, bill: Any, config: External) -> tuple[str, bool]:
     """Return the text of a server's answer, and whether it came to its end. A content of several parts is their texts.
 
     Raises:
@@ -369,7 +370,7 @@ def asked_pause_s(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def words(error: Exception, config: RefinerConfig) -> str:
+def words(error: Exception, config: External) -> str:
     """Return a short line on what went wrong, without the key."""
     if isinstance(error, openai.APIStatusError):
         body = error.body.get("message", error.body) if isinstance(error.body, dict) else error.body or error.message
@@ -379,7 +380,7 @@ def words(error: Exception, config: RefinerConfig) -> str:
     return without_key(f"{type(cause).__name__}: {cause}", config)
 
 
-def without_key(text: str, config: RefinerConfig) -> str:
+def without_key(text: str, config: External) -> str:
     """Return a text, shortened to one line, without the words in which a part of the key stands."""
     said = text[:MAX_READ].split()
     if len(text) > MAX_READ:

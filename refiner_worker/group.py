@@ -10,6 +10,7 @@ import concurrent.futures
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
@@ -26,6 +27,8 @@ from refiner_worker.engines import TOKENIZER_KEY, can_sleep
 
 logger = logging.getLogger(__name__)
 
+MAX_DEATHS = 3
+"""How often a replica is started again; one that dies more often stays out of the run."""
 RESTART_TIMEOUT_S = 900.0
 """Seconds that a dead replica may take to start again: the GPUs of a lost node may never come back."""
 
@@ -122,6 +125,7 @@ class RefinerGroup(HostedRefiner):
         self._refiner, self._model, self._rollout = refiner, model, rollout
         self._gpus_per_node = gpus_per_node
         self._num_launches = 0
+        self._num_deaths: Counter[int] = Counter()
         slices = split_resource_pool(pool, split_size=replica_size(rollout))
         self._slices = slices[: refiner.num_replicas or len(slices)]
         self._replicas: dict[int, RolloutReplica] = {rank: self._new_replica(rank) for rank in range(len(self._slices))}
@@ -149,21 +153,19 @@ class RefinerGroup(HostedRefiner):
         """Make every replica ready to serve and return how many had to be started again.
 
         Raises:
-            RunEndedError: If one died and ``refiner.on_replica_death`` says to stop, or it cannot be started again.
+            RunEndedError: If the last one is dead and cannot be started again.
         """
         awake = _run(*map(self._wakes, self._replicas.values()))
         dead = [rank for rank, is_awake in zip(self._replicas, awake, strict=True) if not is_awake]
-        if dead and self._refiner.on_replica_death == "stop":
-            raise RunEndedError(f"refiner replicas {dead} died and refiner.on_replica_death=stop")
         for rank in dead:
             self._remove(rank)
-        if self._refiner.on_replica_death == "restart":
-            for rank in dead:
-                self._restart(rank)
-            return len(dead)
+        problems = {rank: self._restart(rank) for rank in dead}
         if not self._replicas:
-            logger.warning("no refiner replica is left: this step goes without refinements")
-        return 0
+            raise RunEndedError(
+                f"no replica of the refiner is left: {problems}. The last checkpoint is whole: the same command goes "
+                "on from it, with constraint.mode=none without a refiner."
+            )
+        return sum(why is None for why in problems.values())
 
     def sleep(self) -> None:
         """Free the GPU memory of every replica; weights wait in host memory. A dead one is left to :meth:`wake_up`."""
@@ -206,17 +208,21 @@ class RefinerGroup(HostedRefiner):
         for actor in [*dead.servers, *dead.workers]:
             ray.kill(actor)
 
-    def _restart(self, rank: int) -> None:
-        self._replicas[rank] = self._new_replica(rank)
-        try:
-            _run_within(RESTART_TIMEOUT_S, self._launch(rank))
-        except (RayError, concurrent.futures.TimeoutError) as error:
-            why = str(error) or f"its GPUs or its server were not there within {RESTART_TIMEOUT_S:g} s"
-            raise RunEndedError(
-                f"refiner replica {rank} died and could not be started again ({why}). The last checkpoint is whole: "
-                "start the run again to resume from it, with refiner.on_replica_death=continue to go on without what "
-                "dies, or with constraint.mode=none to go on without a refiner."
-            ) from error
+    def _restart(self, rank: int) -> str | None:
+        """Start a replica again; return why that failed: the run then goes on with the others."""
+        self._num_deaths[rank] += 1
+        if self._num_deaths[rank] > MAX_DEATHS:
+            why = f"it died {MAX_DEATHS} times before"
+        else:
+            self._replicas[rank] = self._new_replica(rank)
+            try:
+                _run_within(RESTART_TIMEOUT_S, self._launch(rank))
+                return None
+            except (RayError, concurrent.futures.TimeoutError) as error:
+                del self._replicas[rank]
+                why = str(error) or f"its GPUs or its server were not there within {RESTART_TIMEOUT_S:g} s"
+        logger.warning("refiner replica %d stays out of the run: %s", rank, why)
+        return why
 
 
 def _place(_: Any) -> tuple[int, str]:

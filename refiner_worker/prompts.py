@@ -161,19 +161,18 @@ class RefinerPrompt:
         }
 
 
-SHOWN = ("refined", "sibling", "solution", "other")
+SHOWN = ("refined", "sibling", "solution")
 
 
 class InPlacePrompt:
     """Renders what pi_0 reads before it scores the policy's own tokens (``constraint.target=in_place``).
 
     A template sees ``messages``, ``question``, ``refined`` (the accepted a'), ``sibling`` (the best response of the
-    group, if that is better), ``solution`` (the data set's) and ``other`` (an accepted a' of another problem, for a
-    control); what there is not is empty. It never sees the response, nor what was said of it: pi_0 would copy it, and
-    the constraint would have the wrong sign.
+    group, if that is better) and ``solution`` (the data set's); what there is not is empty. It never sees the response,
+    nor what was said of it: pi_0 would copy it, and the constraint would have the wrong sign.
 
     Args:
-        path: The template's file; None: nothing but the prompt that the policy saw.
+        path: The template's file.
         tokenizer: As in :class:`RefinerPrompt`.
         chat_settings: As there.
         limit: Tokens, at most, of each text of SHOWN.
@@ -182,33 +181,25 @@ class InPlacePrompt:
         ValueError: If the template is broken, or uses a variable that it is not given.
     """
 
-    def __init__(self, path: Path | None, tokenizer: Any, chat_settings: Mapping[str, Any] | None, limit: int) -> None:
+    def __init__(self, path: Path, tokenizer: Any, chat_settings: Mapping[str, Any] | None, limit: int) -> None:
         """Parse the template and try it once."""
         self._chat, self._limit = Chat(tokenizer, chat_settings), limit
-        self.uses: set[str] = set()
-        self._template: Template | None = None
-        self._num_overhead_tokens = 0
-        if path is None:
-            return
         try:
             self._template, used = _parsed(path)
             self.uses = {*SHOWN} & used
             empty = [{"role": "user", "content": ""}]
             tried = self._template.render(messages=empty, question="", **dict.fromkeys(SHOWN, " "))
         except TemplateError as error:
-            raise ValueError(f"refiner.in_place_template: {path}: {error}") from error
+            raise ValueError(f"constraint.in_place_template: {path}: {error}") from error
         self._num_overhead_tokens = len(self._chat.encode(tried))
 
-    def encode(self, messages: list[dict[str, Any]], own_ids: list[int], shown: Mapping[str, str]) -> list[int] | None:
+    def encode(self, messages: list[dict[str, Any]], shown: Mapping[str, str]) -> list[int] | None:
         """Return the token ids of the prompt; None if there is nothing that the template could show.
 
         Args:
             messages: The chat prompt.
-            own_ids: What the policy saw before the turn.
             shown: Texts of SHOWN.
         """
-        if self._template is None:
-            return own_ids
         texts = {name: self._chat.shorten(shown.get(name, ""), self._limit) for name in SHOWN}
         if self.uses and not any(texts[name] for name in self.uses):
             return None

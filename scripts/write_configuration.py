@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,34 @@ from pydantic.dataclasses import is_pydantic_dataclass
 
 from recipe.online_refiner.config.checks import RULES, rule_id
 from recipe.online_refiner.config.fields import BLOCKS
+from recipe.online_refiner.constraints import CONSTRAINTS
+from recipe.online_refiner.constraints.in_place import InPlace
+from recipe.online_refiner.constraints.lagrangian import Lagrangian
+from recipe.online_refiner.constraints.none import Unconstrained
+from recipe.online_refiner.constraints.penalty import Penalty
+from recipe.online_refiner.constraints.sft import Sft
 from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # their rules
+from refiner_worker.config import PLACEMENTS
 
 DEFAULTS = Path(__file__).parents[1] / "recipe" / "online_refiner" / "config" / "refinement" / "online.yaml"
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 YAML = """\
 # @package _global_
 # What this extension adds to a config of verl's. Written by `python scripts/write_configuration.py` from the
-# fields in refiner_worker/config.py and recipe/online_refiner/config/fields.py. In a recipe of your own:
+# fields of refiner_worker/config.py, recipe/online_refiner/constraints and config/fields.py. In a recipe of your own:
 #   defaults: [ppo_trainer, refinement: online, _self_]
 #   hydra.searchpath: [pkg://verl.trainer.config, pkg://recipe.online_refiner.config]
-#   run_ppo(config, task_runner_class=recipe.online_refiner.task_runner.OnlineRefinerTaskRunner)
+#   run_ppo(config, task_runner_class=recipe.online_refiner.verl_glue.task_runner.OnlineRefinerTaskRunner)
 run_dir: runs/${trainer.project_name}/${trainer.experiment_name}
 """
+DEFAULTS_OF = {"mode": "sft", "target": "in_place", "n_gpus_per_node": "none", "url": "none"}
+"""Keys without a default in their class: what chooses a class has one in the config, the others must be set."""
+MODES = {
+    "`mode=penalty`": Penalty,
+    "`mode=sft`": Sft,
+    "`mode=lagrangian`": Lagrangian,
+    "`target=in_place` with `mode=penalty` or `mode=sft` (which has the keys of `sft` too)": InPlace,
+}
 HEAD = """\
 # Every key of this extension
 
@@ -35,7 +50,7 @@ exits. `python scripts/write_configuration.py` writes this page. More about the 
 | key of the run | meaning | default |
 |---|---|---|
 | `experiment` | a preset of [config/experiment](../recipe/online_refiner/config/experiment) | none |
-| `control` | `own_solved`, `in_place_bare`, `in_place_other`, `in_place_constant`, `static_kl`: constraint.md | none |
+| `control` | `own_solved`: imitate the responses that the policy solved itself, refine nothing | none |
 | `twin` | `cpu` or `cpu_megatron`: the small twin of a preset, on this machine | none |
 | `platform` | `gpu`, `cpu` or `cpu_megatron` | `gpu` |
 | `run_dir` | where a run writes: [running.md](running.md) | `runs/PROJECT/EXPERIMENT` |
@@ -53,32 +68,74 @@ are looked up in verl's own registries, after modules of yours (`actor_rollout_r
 """
 
 
-def fields_of(block: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield name, default as YAML, and meaning of each field."""
+Key = tuple[str, str, str]
+"""Name, default as YAML, and meaning of a key."""
+
+
+def fields_of(block: Any) -> Iterator[Key]:
+    """Yield the keys of a block's class."""
     assert is_pydantic_dataclass(block)
     for name, field in block.__pydantic_fields__.items():
-        value = field.get_default(call_default_factory=True)
+        value = DEFAULTS_OF.get(name) if field.is_required() else field.get_default(call_default_factory=True)
         text = value if isinstance(value, str) else json.dumps(value)
-        meaning = " ".join((field.description or "").split())
+        said = (
+            vars(one).get("__pydantic_fields__", {}).get(name) for one in block.__mro__
+        )  # a parent may have said it
+        meaning = " ".join(next((one.description for one in said if one and one.description), "").split())
         yield name, text.replace('"', ""), meaning.replace("``", "`").replace("|", r"\|")
 
 
+def common(classes: Collection[type]) -> list[Key]:
+    """Return the keys that all classes of a block have with the same default and meaning."""
+    first, *others = (list(fields_of(one)) for one in classes)
+    return [key for key in first if all(key in keys for keys in others)]
+
+
 def defaults() -> str:
-    """Return ``online.yaml``."""
+    """Return ``online.yaml``: what only some classes of a block have is null there, for the class's own default."""
+    blocks = {name: list(fields_of(block)) for name, block in BLOCKS.items()}
+    refiner, modes = common(PLACEMENTS.values()), [one for one in CONSTRAINTS.values() if one is not Unconstrained]
+    own = {name: "null" for one in PLACEMENTS.values() for name, _, _ in fields_of(one)}
+    own["rollout"] = "{}"  # Hydra adds keys to a block only
+    shared = {name: default for name, default, _ in refiner}
+    blocks = {
+        "refiner": [(name, shared.get(name, null), "") for name, null in {**shared, **own}.items()],
+        "constraint": [
+            (name, "sft" if name == "mode" else "null", "")
+            for name in dict.fromkeys(name for one in modes for name, _, _ in fields_of(one))
+        ],
+        **blocks,
+    }
     parts = [YAML]
-    for block, fields in BLOCKS.items():
-        parts.append("\n".join([f"{block}:", *(f"  {name}: {default}" for name, default, _ in fields_of(fields)), ""]))
+    for block, keys in blocks.items():
+        parts.append("\n".join([f"{block}:", *(f"  {name}: {default}" for name, default, _ in keys), ""]))
     return "\n".join(parts)
+
+
+def table(block: str, keys: Iterable[Key]) -> list[str]:
+    """Return the lines of a table of keys."""
+    rows = [f"| `{block}.{name}` | {meaning} | `{default}` |" for name, default, meaning in keys]
+    return ["", "| key | meaning | default |", "|---|---|---|", *rows, ""]
 
 
 def page() -> str:
     """Return ``configuration.md``."""
-    parts = [HEAD]
+    shared = common(PLACEMENTS.values())
+    lines = [HEAD, "## `refiner`", "", "All placements have these keys.", *table("refiner", shared)]
+    for name, placement in PLACEMENTS.items():
+        if own := [key for key in fields_of(placement) if key not in shared and key[0] != "placement"]:
+            lines += [f"Placement `{name}` also has these.", *table("refiner", own)]
+    lines += ["## `constraint`", "", "A key that the mode does not have is refused; `mode=none` reads no other."]
+    shared = common([Penalty, Sft, Lagrangian, InPlace])
+    lines += table("constraint", shared)
+    for said, one in MODES.items():
+        own = [key for key in fields_of(one) if key not in shared and key[0] != "mode"]
+        doc = " ".join((one.__doc__ or "").split())
+        lines += [f"{said}, η = {one.DEFAULT_ETA:g} by default: {doc}", *table("constraint", own)]
     for block, fields in BLOCKS.items():
-        rows = [f"| `{block}.{name}` | {meaning} | `{default}` |" for name, default, meaning in fields_of(fields)]
-        parts.append("\n".join([f"## `{block}`", "", "| key | meaning | default |", "|---|---|---|", *rows, ""]))
+        lines += [f"## `{block}`", *table(block, fields_of(fields))]
     checked = [f"- `{rule_id(rule)}`: {(rule.__doc__ or '').strip()}\n" for rules in RULES.values() for rule in rules]
-    return "\n".join([*parts, RULES_HEAD + "".join(checked).replace("``", "`")])
+    return "\n".join([*lines, RULES_HEAD + "".join(checked).replace("``", "`")])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from omegaconf import DictConfig
 from verl.trainer.main_ppo import run_ppo
 
 from recipe.online_refiner.main import prepare
-from recipe.online_refiner.task_runner import OnlineRefinerTaskRunner
+from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerTaskRunner
 
 
 @hydra.main(config_path=".", config_name="recipe", version_base=None)

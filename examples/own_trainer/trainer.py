@@ -10,8 +10,8 @@ from verl.trainer.main_ppo import run_ppo
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from recipe.online_refiner.main import prepare
-from recipe.online_refiner.task_runner import TaskRunner
-from recipe.online_refiner.trainer import OnlineRefinerTrainer, RefinedLogProbs
+from recipe.online_refiner.verl_glue.task_runner import TaskRunner
+from recipe.online_refiner.verl_glue.trainer import OnlineRefinerTrainer, RefinedLogProbs
 
 
 class MyTrainer(PPOTrainerSync):

@@ -53,18 +53,18 @@ LIKE: dict[str, dict[str, Overrides]] = {
             *("constraint.rescue_dead_groups=true", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
             "ray_kwargs.ray_init.num_gpus=2",  # logical ones; refined before the filter looks
         ),
-        "own_solved": ("refiner.imitate_solved=true", "refiner.max_refinements_per_group=0"),
+        "own_solved": ("constraint.imitate_solved=true", "refiner.max_refinements_per_group=0"),
     },
-    "in_place": {"constant": ("constraint.target=constant",), "other": ("refiner.in_place_template=other",)},
 }
-"""By method: name of an arm, and what it adds to the method at its weight. `own_solved` and those of `in_place` are
-controls: own solved responses and no refinements; every token charged the same; pi_0 reads another problem's answer."""
+"""By method: name of an arm, and what it adds to the method at its weight. `own_solved` is a control: own solved
+responses and no refinements."""
 
 
 def arms(weights: Mapping[str, float]) -> dict[str, Overrides]:
     """Return all arms of which the weight is known.
 
-    The committed runs have two arms more, `penalty_divergence` and `sft_blocks`: their keys are gone.
+    The committed runs have four arms more, `penalty_divergence`, `sft_blocks`, `constant` and `other`: their keys are
+    gone.
     """
     tuned = {name: TUNED[name][0](weight) for name, weight in weights.items() if name in TUNED}
     like = {name: (*tuned[method], *more) for method in LIKE if method in tuned for name, more in LIKE[method].items()}

@@ -18,10 +18,9 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner import contract
 from recipe.online_refiner.config.checks import Run, check, load
-from recipe.online_refiner.config.fields import GONE
 from recipe.online_refiner.config.spelling import in_one_line, unknown
+from recipe.online_refiner.verl_glue import contract
 from recipe.preflight.attention import choose_attention
 from recipe.preflight.noise import quieten
 from recipe.preload.noise import drop_expected
@@ -66,7 +65,7 @@ def main(config: DictConfig) -> None:
         print(plan)
         return
     with ends_at_signals(says):  # here: they import Ray and the trainer, which takes seconds
-        from recipe.online_refiner import task_runner  # noqa: F401
+        from recipe.online_refiner.verl_glue import task_runner  # noqa: F401
         from refiner_worker.client import RunEndedError
 
     try:
@@ -80,7 +79,7 @@ def main(config: DictConfig) -> None:
 def command() -> None:
     """Run ``main``; mistakes that Hydra has no good words for are answered here.
 
-    They are another verl (or none), whose config Hydra would read first; a key of an earlier release; a value that
+    They are another verl (or none), whose config Hydra would read first; a value that
     begins with ``~``, which a shell left as it was; and a key or a preset that does not exist.
     """
     try:
@@ -92,9 +91,6 @@ def command() -> None:
         name, _, value = argument.lstrip("+~").partition("=")
         if value.startswith("~"):
             print(f"error: {name}: no shell reads the ~ of {value} after =; write $HOME", file=sys.stderr)
-            raise SystemExit(2)
-        if name in GONE:
-            print(f"error: {name} is gone: {GONE[name]}", file=sys.stderr)
             raise SystemExit(2)
     drop_expected()
     _set_full_error("1")  # Hydra raises what it would print in seven lines
@@ -197,7 +193,7 @@ def train(config: DictConfig) -> None:
     from verl.trainer.main_ppo import run_ppo
     from verl.utils.device import auto_set_device
 
-    from recipe.online_refiner.task_runner import OnlineRefinerTaskRunner
+    from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerTaskRunner
 
     auto_set_device(config)
     run_ppo(config, task_runner_class=OnlineRefinerTaskRunner)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from recipe.online_refiner.constraints import CONSTRAINTS
 from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, as_number, group_of
 from recipe.online_refiner.step import StepState
 
@@ -44,7 +45,7 @@ MEANING = {
     "refiner/num_accepted": "refinements that are better by the reward gate: the pairs of Eq. 6",
     "refiner/improvement_ratio": "accepted / rollouts of the step; groups that algorithm.filter_groups took out of it "
     "are not among them",
-    "refiner/num_own": "solved responses that are imitated themselves (refiner.imitate_solved)",
+    "refiner/num_own": "solved responses that are imitated themselves (constraint.imitate_solved)",
     "refiner/repeated_ratio": "share of attempted refinements that repeat the response, in its tokens or others of the "
     "same text: not better by definition, and not rewarded again",
     "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs",
@@ -75,18 +76,6 @@ MEANING = {
     "constraint.rescue_dead_groups keeps them",
     "constraint/penalty": "modes penalty and lagrangian: -eta times what responses are charged (D of Eq. 6; with "
     "credit in_reward D divided by min(len a, len a')), per response token of the batch",
-    "constraint/in_place_responses": "responses that the reference model scored given the better answer",
-    "constraint/in_place_unscored": "responses that it should have scored and did not: no replica answered, its prompt "
-    "would be too long or had nothing to show",
-    "constraint/in_place_tokens": "their tokens",
-    "constraint/in_place_charge": "what such a token is charged, nats: log pi_0 given the better answer less "
-    "log pi_theta, mean; below 0 where pi_0 finds the response less likely",
-    "constraint/in_place_largest": "share of the largest token in what a response is charged, mean over them; near 1: "
-    "one token decides",
-    "constraint/in_place_agreement": "share of these tokens about which pi_0 given the better answer and the policy "
-    "agree: more likely than not for both, or for neither",
-    "constraint/soft_share": "constraint.target=soft: share of the cross-entropy's target that is pi_0's distribution, "
-    "mean over the tokens of used refinements; the rest is on the written token",
     "constraint/eta": "weight of the constraint in this step; not in mode none",
     "actor/sft_cross_entropy": "modes sft and lagrangian: weighted cross-entropy in the loss, divided as "
     "constraint.sft_normaliser says (accepted: nats per token), mean over mini-batches with accepted refinements; with "
@@ -112,6 +101,8 @@ MEANING = {
         for moment, (whose, when) in MOMENTS.items()
     },
 }
+OF_CONSTRAINTS = {name: text for one in CONSTRAINTS.values() for name, text in one.MEANING.items()}
+"""Names of one constraint's own, which other runs' steps do not have."""
 """Of all names. Which of them a step may lack: :data:`WEIGHTS`, :data:`MAXIMA`."""
 
 
@@ -171,7 +162,7 @@ def of_step(parts: list[StepState]) -> dict[str, float]:
     """
     combined = {}
     extras = {name for part in parts for name in part.metrics if name.startswith(EXTRA)}
-    for name in (*MEANING, *extras):
+    for name in (*MEANING, *OF_CONSTRAINTS, *extras):
         having = [part for part in parts if name in part.metrics]
         values = [float(part.metrics[name]) for part in having]
         if name.startswith("timing_s/") or not values or (name in extras and len(values) < len(parts)):
@@ -291,12 +282,6 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     }
 
 
-def soft_metrics(state: StepState) -> dict[str, float]:
-    """Summarise pi_0's part in the targets of ``constraint.target=soft``."""
-    mass = sum(pair.soft_mass for pair in state.pairs.values())
-    return known({"constraint/soft_share": ratio(mass, num_learned_tokens(state))})
-
-
 def mean_of(values: Sequence[float]) -> float | None:
     """Return the mean; None if there is nothing."""
     return float(np.mean(values)) if values else None
@@ -336,27 +321,6 @@ def divergence_metrics(state: StepState) -> dict[str, float]:
     return {
         "constraint/divergence": state.divergence,
         "constraint/divergence_per_token": state.divergence_per_token,
-    }
-
-
-def in_place_metrics(charged: Tensor, reference_log_probs: Tensor, log_probs: Tensor, turn: Tensor) -> dict[str, float]:
-    """Summarise how pi_0 has scored the turns of some responses.
-
-    Args:
-        charged: (B, T) from ``constraint.charge_in_place``.
-        reference_log_probs: (B, T) under pi_0.
-        log_probs: (B, T) under the policy.
-        turn: (B, T) the tokens that were scored.
-    """
-    mask, size = turn.bool(), charged.abs()
-    chosen = [of[mask].exp() > 0.5 for of in (reference_log_probs, log_probs)]
-    num_tokens = int(mask.sum())
-    return {
-        "constraint/in_place_responses": len(charged),
-        "constraint/in_place_tokens": num_tokens,
-        "constraint/in_place_charge": float(charged.sum()) / num_tokens,
-        "constraint/in_place_largest": float((size.amax(-1) / size.sum(-1).clamp(min=1e-8)).mean()),
-        "constraint/in_place_agreement": float((chosen[0] == chosen[1]).float().mean()),
     }
 
 

@@ -3,15 +3,13 @@
 import json
 import math
 import numbers
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
 if TYPE_CHECKING:
-    from refiner_worker.client import Top
+    from refiner_worker.engines import Top
 
 
 class Verdict(StrEnum):
@@ -51,7 +49,7 @@ class Verdict(StrEnum):
     NOT_BETTER = "not_better"
     """Scored, and not better; or a' is a itself, which has a's reward."""
     OWN = "own"
-    """A solved response that is imitated itself (``refiner.imitate_solved``)."""
+    """A solved response that is imitated itself (``constraint.imitate_solved``)."""
 
     @property
     def is_skipped(self) -> bool:
@@ -62,6 +60,11 @@ class Verdict(StrEnum):
     def is_failure(self) -> bool:
         """Whether an attempt brought no result."""
         return self in FAILURES
+
+    @property
+    def is_better(self) -> bool:
+        """Whether there is a better answer than the response, or as good a one."""
+        return self in (Verdict.ACCEPTED, Verdict.OWN)
 
     @property
     def is_scored(self) -> bool:
@@ -98,14 +101,12 @@ def as_number(value: Any) -> float | None:
 
     Example: ``as_number(torch.tensor(True))`` is 1.0; of ``"0.5"``, ``[0.5]``, ``nan`` and ``10**400`` it is None.
     """
-    if isinstance(value, np.ndarray | np.generic):
-        is_scalar = value.ndim == 0 and value.dtype.kind in "biuf"
-    else:
-        is_scalar = isinstance(value, numbers.Number) or (isinstance(value, torch.Tensor) and value.ndim == 0)
-    if not is_scalar:
-        return None
+    is_array = getattr(value, "ndim", None) == 0  # NumPy's or torch's, which the config's readers do not import
     try:
-        number = float(value)
+        number = value.item() if is_array else value
+        if not isinstance(number, numbers.Number):
+            return None
+        number = float(number)  # type: ignore[arg-type]  # a complex one raises
     except (TypeError, ValueError, OverflowError, RuntimeError):  # complex, a signalling NaN, too large
         return None
     return number if math.isfinite(number) else None
@@ -174,6 +175,12 @@ class Rollout:
         return int(session), int(output)
 
 
+def best_of(rollout: Rollout, rollouts: Sequence[Rollout]) -> Rollout:
+    """Return the best of a group, among those that had the same session so far: it may be the rollout itself."""
+    same = [one for one in rollouts if one.earlier_ids == rollout.earlier_ids and one.turn_ids]
+    return max(same, key=lambda one: one.reward)
+
+
 @dataclass(slots=True, kw_only=True)
 class Request:
     """What is known of the request behind a refinement."""
@@ -196,6 +203,8 @@ class Refinement(Request):
     """
 
     verdict: Verdict
+    prompt_ids: list[int] = field(default_factory=list)
+    """What the refiner read, without the part of the turn that its answer was begun with; empty if it was not asked."""
     token_ids: list[int] = field(default_factory=list)
     """a', ended by EOS; empty unless scored."""
     text: str = ""
@@ -238,12 +247,8 @@ class Pair(Request):
     """Whether a' is a: the same tokens, or others of the same text."""
     edit_distance: int | None = None
     """From a to a', in tokens; None where it was not measured."""
-    is_scored_in_place: bool = False
-    """Whether pi_0 has scored the turn itself."""
-    is_unscored: bool = False
-    """Whether it should have, and did not: no replica answered, c was too long, or there was nothing to show."""
-    soft_mass: float = 0.0
-    """Sum over the tokens of a' of how much of the target is pi_0's distribution (``constraint.target=soft``)."""
+    own: dict[str, float] = field(default_factory=dict)
+    """The mode's own numbers (``Constraint.numbers``)."""
     detail: str = ""
     """What a failed attempt wrote, or why it failed; shortened."""
     started_at: float = 0.0

@@ -10,12 +10,14 @@ from omegaconf import DictConfig, OmegaConf
 from verl.workers.config import HFModelConfig
 from verl.workers.rollout.utils import get_max_position_embeddings
 
-from recipe.online_refiner import megatron
-from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, ConstraintConfig, RefinementConfig
+from recipe.online_refiner.config.fields import RefinementConfig
+from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
+from recipe.online_refiner.verl_glue import megatron
 from recipe.sizing import shapes
 from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
+from refiner_worker.config import External
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
-from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
+from refiner_worker.prompts import RefinerPrompt
 
 WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
 """Estimators of verl that take a group of one without a word, and give its reward as the advantage."""
@@ -68,7 +70,7 @@ class Plan:
             scored_by=next((key for key, is_set in scorers.items() if is_set), ""),
             scored_tokens=blocks.refiner.response_length if blocks.refines else 0,
             learned_tokens=blocks.refiner.response_length if blocks.constraint.imitates else 0,
-            learns_distributions=blocks.constraint.target == "soft" and blocks.constraint.imitates,
+            learns_distributions=blocks.constraint.imitates and blocks.constraint.asks_log_probs,
             has_critic=config.algorithm.adv_estimator in CRITIC_ESTIMATORS,
             has_reference=blocks.has_reference_worker,
         )
@@ -90,7 +92,7 @@ class Plan:
             "policy": f"{actor.model.path}, {engine}, on {device}",
             "rollout": _describe_rollout(config, self.num_gpus),
             "refiner": "none",
-            "constraint": f"{_describe_constraint(blocks.constraint)}, eta {blocks.constraint.first_eta:g}",
+            "constraint": blocks.constraint.describe(),
             "advantages": config.algorithm.adv_estimator,
             "data": f"{most}{num_train_rows} prompts, {data.train_batch_size} a step, {actor.rollout.n} responses each",
             "steps": f"{num_steps}" if trainer.total_training_steps is not None else f"{most}{num_steps}",
@@ -101,7 +103,7 @@ class Plan:
             placement = blocks.refiner.placement + (", streaming" if blocks.streams else "")
             template = "+".join([blocks.refiner.template, *blocks.refiner.context])
             who = f"{blocks.refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas"
-            if blocks.refiner.urls:
+            if isinstance(blocks.refiner, External):
                 who = f"{blocks.refiner.served_model_name or 'the first model'} of {', '.join(blocks.refiner.urls)}"
             lines["refiner"] = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
         if blocks.refines:
@@ -118,7 +120,7 @@ def notes(config: DictConfig, blocks: RefinementConfig) -> list[str]:
     """Return what a reader of the plan should know of choices that are legal, one line each."""
     if blocks.refines:
         return [*_notes_on_training(config), *_notes_on_refining(config, blocks)]
-    eta = blocks.constraint.eta
+    eta = config.constraint.eta
     unread = [f"constraint.eta={eta:g} is not read: nothing is constrained in mode none"] if eta is not None else []
     return [*_notes_on_training(config), *unread]
 
@@ -171,15 +173,10 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)
-    needed, in_place_tokens = prompt.max_tokens(*lengths) + refiner.response_length, 0
-    if blocks.constraint.target == "in_place":
-        longest = max(refiner.response_length, lengths[1])
-        in_place = InPlacePrompt(refiner.in_place_template_path(), tokenizer, settings, longest)
-        if blocks.constraint.reward_gate == "failed" and in_place.uses and not in_place.uses & {"sibling", "solution"}:
-            raise ValueError("constraint.reward_gate=failed: refiner.in_place_template must show sibling or solution")
-        in_place_tokens = in_place.max_tokens(lengths[0]) + lengths[1]
-        if not blocks.is_shared:  # there the actor reads them
-            needed = max(needed, in_place_tokens + 1)
+    needed = prompt.max_tokens(*lengths) + refiner.response_length
+    in_place_tokens = blocks.constraint.scored_tokens(tokenizer, settings, *lengths, refiner.response_length)
+    if not blocks.is_shared:  # there the actor reads them
+        needed = max(needed, in_place_tokens + 1)
     max_model_len = refiner.max_model_len or min(needed, max_positions)
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
@@ -210,10 +207,6 @@ def _gpu_memory(config: DictConfig, blocks: RefinementConfig) -> float | None:
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]  # MiB, a line each
     answer = subprocess.run(command, capture_output=True, text=True).stdout.split()
     return min(map(float, answer)) * (1 << 20) if answer and all(line.isdigit() for line in answer) else None
-
-
-def _describe_constraint(constraint: ConstraintConfig) -> str:
-    return f"mode {constraint.mode}" + (f", target {constraint.target}" if constraint.target != "rewrite" else "")
 
 
 def _describe_rollout(config: DictConfig, num_training_gpus: int) -> str:

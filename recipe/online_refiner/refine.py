@@ -10,21 +10,19 @@ import itertools
 import math
 import random
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from recipe.online_refiner.config.fields import ConstraintConfig
-from recipe.online_refiner.constraint import accepts
-from recipe.online_refiner.loss import TOP_K
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number
+from recipe.online_refiner.constraints.base import Companion
+from recipe.online_refiner.constraints.eq6 import accepts
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number, best_of
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.own_tokens import encode_like, starts
 from refiner_worker.parsing import OPEN_TAG, Answer, conversation, decode, parse_answer
-from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
+from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
 
 if TYPE_CHECKING:  # it imports openai
@@ -39,59 +37,10 @@ MAX_CHARACTERS = 32
 
 
 @dataclass(slots=True, kw_only=True)
-class InPlace:
-    """How turns are scored in place (``constraint.target``), and which."""
-
-    prompt: InPlacePrompt | None
-    """What pi_0 reads before; None: nothing is asked, each token is charged the same (``constant``)."""
-    gate: bool | Literal["failed"]
-    """``constraint.reward_gate``."""
-    needs_refinement: bool
-    accepted: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=64))
-    """The last accepted refinements, group and text."""
-
-    def is_open(self, refinement: Refinement, *, is_solved: bool, has_solved_sibling: bool) -> bool:
-        """Tell whether a response is constrained, from what became of its refinement."""
-        if self.gate == "failed":
-            return has_solved_sibling and not is_solved
-        if self.gate:
-            return refinement.verdict is Verdict.ACCEPTED
-        return refinement.verdict.is_scored or not self.needs_refinement
-
-    def other(self, group: str) -> str:
-        """Return an accepted refinement of another prompt, if there was one."""
-        return next((text for name, text in reversed(self.accepted) if name != group), "")
-
-
-def is_used(verdict: Verdict, constraint: ConstraintConfig) -> bool:
-    """Return whether a refinement acts on the policy: it is better, or the run lets all rewarded ones through.
-
-    Without the gate one that repeats the response acts as well: that run asks what the gate is for, and to leave out
-    what is not better would be a part of it.
-    """
-    return verdict in (Verdict.ACCEPTED, Verdict.OWN) or (constraint.reward_gate is False and verdict.is_scored)
-
-
-def in_place(constraint: ConstraintConfig, prompt: InPlacePrompt) -> InPlace | None:
-    """Return how a run scores in place; None if it does not."""
-    if not constraint.is_in_place:
-        return None
-    is_shown = constraint.target == "in_place" and prompt.uses & {"refined", "other"}
-    return InPlace(
-        prompt=None if constraint.target == "constant" else prompt,
-        gate=constraint.reward_gate,
-        needs_refinement=constraint.imitates
-        or constraint.reward_gate is True
-        or (constraint.reward_gate is False and bool(is_shown)),
-    )
-
-
-@dataclass(slots=True, kw_only=True)
 class Refiner:
-    """Refines groups of rollouts. Between calls it only keeps what ``in_place`` shows to others."""
+    """Refines groups of rollouts. Nothing is kept between calls."""
 
     config: RefinerConfig
-    constraint: ConstraintConfig
     client: RefinerClient
     prompt: RefinerPrompt
     turn_end: TurnEnd
@@ -100,8 +49,8 @@ class Refiner:
     """Context length of the refiner, in tokens."""
     max_response_tokens: int
     """Longest response of the policy, all turns of a session; one of a single turn may be refined to a longer one."""
-    in_place: InPlace | None = None
-    """How turns are scored in place; None: they are not."""
+    companion: Companion = field(default_factory=Companion)
+    """What the constraint asks of pi_0 beside refinements."""
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     """Encodes and decodes, one text after the other, while the event loop sends what is ready."""
 
@@ -120,56 +69,20 @@ class Refiner:
     async def _refine(self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool) -> Refinement:
         if not rollout.turn_ids:
             return Refinement(verdict=Verdict.NO_TURN)
-        if self.in_place is None:
-            return await self._rewrite(rollout, rollouts, is_chosen)
         result = Refinement(verdict=Verdict.NOT_ASKED)
-        if self.in_place.needs_refinement:
+        if self.companion.needs_refinement:
             result = await self._rewrite(rollout, rollouts, is_chosen)
-        if result.verdict is Verdict.ACCEPTED:
-            self.in_place.accepted.append((rollout.group, result.text))
-        sibling = _best_of(rollout, rollouts)
-        is_solved, has_solved = self.config.is_maximal(rollout.reward), self.config.is_maximal(sibling.reward)
-        if self.in_place.is_open(result, is_solved=is_solved, has_solved_sibling=has_solved):
-            result.in_place = await self._score_in_place(rollout, sibling, result)
+        await self.companion.complete(self, rollout, rollouts, result)
         return result
-
-    async def _score_in_place(self, rollout: Rollout, sibling: Rollout, result: Refinement) -> list[float]:
-        """Return log pi_0 of the turn given a prompt with the better answer; nothing where that is not known."""
-        assert self.in_place is not None
-        if self.in_place.prompt is None:
-            return [0.0] * len(rollout.turn_ids)
-        prompt_ids = await self._on_thread(self._encode_in_place, self.in_place.prompt, rollout, sibling, result)
-        if prompt_ids is None or len(prompt_ids) + len(rollout.turn_ids) >= self.max_model_len:
-            return []
-        if self.config.placement == "shared":  # vLLM gives no log-probs of a prompt beside adapters
-            result.in_place_prompt = prompt_ids
-            return []
-        result.num_prompt_tokens += len(prompt_ids) + len(rollout.turn_ids)
-        return await log_probs_in_time(self.client, prompt_ids, rollout.turn_ids) or []
-
-    def _encode_in_place(
-        self, prompt: InPlacePrompt, rollout: Rollout, sibling: Rollout, result: Refinement
-    ) -> list[int] | None:
-        assert self.in_place is not None
-        tokenizer = self.prompt.tokenizer
-        shown = {
-            # Without the gate a' may be the response itself, which must not stand there.
-            "refined": result.text if result.verdict.is_scored and not result.is_repeated else "",
-            "sibling": decode(tokenizer, sibling.turn_ids) if sibling.reward > rollout.reward else "",
-            "solution": rollout.solution,
-            "other": self.in_place.other(rollout.group),
-        }
-        chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        return prompt.encode(chat, rollout.prompt_ids + rollout.earlier_ids, shown)
 
     async def _rewrite(self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool) -> Refinement:
         if self.config.is_maximal(rollout.reward):
-            if self.config.imitate_solved and self.turn_end.is_whole(rollout.turn_ids):
+            if self.companion.imitates_solved and self.turn_end.is_whole(rollout.turn_ids):
                 return Refinement(verdict=Verdict.OWN, token_ids=rollout.turn_ids, reward=rollout.reward)
             return Refinement(verdict=Verdict.MAX_REWARD)
         if not is_chosen:
             return Refinement(verdict=Verdict.NOT_CHOSEN)
-        told = await self._on_thread(self._told, rollout, rollouts)
+        told = await self.on_thread(self._told, rollout, rollouts)
         prompt_ids, num_kept, num_read = await self._begin(rollout, told)
         if len(prompt_ids) - num_kept + self.config.response_length > self.max_model_len:
             return Refinement(verdict=Verdict.TOO_LONG)
@@ -178,11 +91,7 @@ class Refiner:
             async with self.client.slot():
                 await asyncio.wait_for(self._attempt(rollout, told, prompt_ids, result), self.config.request_timeout_s)
         result.num_prompt_tokens += num_read
-        if self.constraint.target == "soft" and is_used(result.verdict, self.constraint):
-            before, written = prompt_ids[: len(prompt_ids) - num_kept], result.token_ids[:-1]
-            result.num_prompt_tokens += len(before) + len(written)
-            num_ids = len(self.prompt.tokenizer)
-            result.top = await in_time(self.client, self.client.top_log_probs, before, written, TOP_K, num_ids)
+        result.prompt_ids = prompt_ids[: len(prompt_ids) - num_kept]
         return result
 
     async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int, int]:
@@ -190,12 +99,12 @@ class Refiner:
 
         Those ids of the turn begin the refiner's answer (``refiner.keep_prefix``).
         """
-        prompt_ids = await self._on_thread(self._render, self.prompt.encode, rollout, told)
+        prompt_ids = await self.on_thread(self._render, self.prompt.encode, rollout, told)
         turn = rollout.turn_ids[: self._most_tokens(rollout)]
         if not self.config.keep_prefix or len(prompt_ids) + len(turn) >= self.max_model_len:
             return prompt_ids, 0, 0
         log_probs = await log_probs_in_time(self.client, prompt_ids, turn)
-        whole = await self._on_thread(whole_characters, rollout.turn_ids, self.prompt.tokenizer)
+        whole = await self.on_thread(whole_characters, rollout.turn_ids, self.prompt.tokenizer)
         num_kept = num_kept_tokens(rollout, log_probs or [], whole, self._most_tokens(rollout), self.config.temperature)
         return prompt_ids + turn[:num_kept], num_kept, len(prompt_ids) + len(turn)
 
@@ -208,12 +117,12 @@ class Refiner:
             return
         result.latency_s = time.monotonic() - asked_at
         result.num_generated_tokens = result.num_generated_tokens or len(generated)
-        answer = await self._on_thread(self._parse, generated, rollout, kept)
+        answer = await self.on_thread(self._parse, generated, rollout, kept)
         result.text = answer.text
         if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
             result.verdict = Verdict(answer.failure or Verdict.TRUNCATED)
             return
-        if await self._on_thread(self._is_repeated, answer, rollout):
+        if await self.on_thread(self._is_repeated, answer, rollout):
             # r(s0, a') is r(s0, a), so Eq. 6 cannot hold: the noise of a second reward must not open the gate.
             result.token_ids, result.reward, result.is_repeated = answer.token_ids, rollout.reward, True
             result.verdict = Verdict.NOT_BETTER
@@ -241,7 +150,7 @@ class Refiner:
         wanted = self.prompt.limits
         told = {"feedback": rollout.feedback, "solution": rollout.solution}
         if "sibling" in wanted:
-            best = _best_of(rollout, rollouts)
+            best = best_of(rollout, rollouts)
             told["sibling"] = decode(self.prompt.tokenizer, best.turn_ids) if best.reward > rollout.reward else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
@@ -255,6 +164,10 @@ class Refiner:
         """Return the longest refinement: a session ends where verl would cut it."""
         longest = self.config.response_length
         return min(longest, self.max_response_tokens - rollout.start) if rollout.start else longest
+
+    async def in_time(self, ask: Callable[..., Awaitable[Scored]], *arguments: Any) -> Scored | None:
+        """Return what a request to the client for log-probs brings; None if no replica answered in time."""
+        return await in_time(self.client, ask, *arguments)
 
     def _parse(self, generated: list[int], rollout: Rollout, kept: list[int]) -> Answer:
         tokenizer = self.prompt.tokenizer
@@ -273,7 +186,8 @@ class Refiner:
         tokenizer, turn = self.prompt.tokenizer, rollout.turn_ids
         return answer.token_ids == turn or decode(tokenizer, answer.token_ids) == decode(tokenizer, turn)
 
-    async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns that encodes or decodes texts."""
         return await asyncio.get_running_loop().run_in_executor(self.thread, function, *arguments)
 
 
@@ -286,7 +200,7 @@ class TextRefiner(Refiner):
         self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement
     ) -> list[int]:
         result.num_prompt_tokens = 0  # nothing is sent yet
-        content = await self._on_thread(self._render, self.prompt.content, rollout, told)
+        content = await self.on_thread(self._render, self.prompt.content, rollout, told)
         stop, limit = self.prompt.stop, self._most_tokens(rollout)
         text, is_whole = await self.client.write(content, stop, not self.prompt.uses_tags, limit, result)
         result.num_prompt_tokens = result.num_prompt_tokens or len(prompt_ids)
@@ -295,7 +209,7 @@ class TextRefiner(Refiner):
         text = text[: text.find(stop) + len(stop)] if stop and stop in text else text
         if len(text) > limit * MAX_CHARACTERS:
             raise RefinerRequestError(text[:limit], failure="truncated")
-        ids = await self._on_thread(encode_like, text, rollout.turn_ids, self.prompt.tokenizer)
+        ids = await self.on_thread(encode_like, text, rollout.turn_ids, self.prompt.tokenizer)
         if ids is None:
             raise RefinerRequestError(text, failure="encoding")
         return [*ids, self.turn_end.of(rollout.turn_ids)] if is_whole else ids
@@ -303,12 +217,6 @@ class TextRefiner(Refiner):
 
 REFINERS: dict[str, type[Refiner]] = {"external": TextRefiner}
 """By placement, where it is another one than :class:`Refiner`."""
-
-
-def _best_of(rollout: Rollout, rollouts: list[Rollout]) -> Rollout:
-    """Return the best of a group, among those that had the same session so far: it may be the rollout itself."""
-    same = [one for one in rollouts if one.earlier_ids == rollout.earlier_ids and one.turn_ids]
-    return max(same, key=lambda one: one.reward)
 
 
 def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
+from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 
 FLASH, OWN = "flash_attention_2", "sdpa"
 LIBRARY = "recipe.without_flash_attn"

@@ -3,10 +3,9 @@
 from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner.config.checks import Run
+from recipe.online_refiner.constraints.base import Weighted
 from refiner_worker.turn_end import behind_a_reply, read_turn_end
 
-TRIED = {"penalty": (1e-4, 1), "sft": (0.01, 1), "lagrangian": (0.01, 1), "in place": (0.01, 0.3)}
-"""Smallest and largest ``constraint.eta`` of each mode in the paper and in the lab (``experiments/lab/arms.py``)."""
 FAR = 10
 """So many times beyond them is far."""
 
@@ -18,14 +17,13 @@ def cautions(run: Run) -> list[str]:
 
 def _eta(run: Run) -> str | None:
     constraint = run.blocks.constraint
-    if constraint.mode == "none":
+    if not isinstance(constraint, Weighted) or constraint.first_eta == 0:
         return None
-    kind = "in place" if constraint.is_in_place else constraint.mode
-    least, most = TRIED[kind]
-    if constraint.first_eta == 0 or least / FAR <= constraint.first_eta <= most * FAR:
+    least, most = constraint.TRIED
+    if least / FAR <= constraint.first_eta <= most * FAR:
         return None
     said = f"constraint.eta={constraint.first_eta:g} is far from what was ever tried in mode {constraint.mode}"
-    return f"{said}{', in place' if constraint.is_in_place else ''}: {least:g} to {most:g}"
+    return f"{said}{', in place' if constraint.CHARGE_COLUMNS else ''}: {least:g} to {most:g}"
 
 
 def _turn_end(run: Run) -> str | None:

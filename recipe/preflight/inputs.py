@@ -1,13 +1,12 @@
 """Rules on models and data, as far as their files and columns tell."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from omegaconf import ListConfig, OmegaConf
 
 from recipe.online_refiner.config.checks import Run, rule
-from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
-from refiner_worker.drafts import SUFFIX_PACKAGE
+from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
+from refiner_worker.config import External
 
 _NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
 RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
@@ -85,22 +84,11 @@ def refiner_has_the_policys_tokens(run: Run) -> str | None:
 @rule("files")
 def external_servers_answer(run: Run) -> str | None:
     """Every external server answers a short chat: URL, model and key are right."""
-    if not run.blocks.hosts_refiner or run.blocks.refiner.placement != "external":
+    if not run.blocks.hosts_refiner or not isinstance(run.blocks.refiner, External):
         return None
     from refiner_worker.external import fault  # here: it imports openai
 
     return fault(run.blocks.refiner)
-
-
-@rule("files")
-def suffix_drafts_are_installed(run: Run) -> str | None:
-    """The package for suffix drafts is installed."""
-    if not run.blocks.hosts_refiner or run.blocks.refiner.draft != "suffix" or find_spec(SUFFIX_PACKAGE):
-        return None
-    return (
-        "refiner.draft=suffix needs the package arctic-inference on every node: pip install arctic-inference, or set "
-        "refiner.draft=ngram"
-    )
 
 
 @rule("files")

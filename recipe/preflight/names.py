@@ -30,8 +30,8 @@ from verl.workers import engine
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from recipe.online_refiner.config.checks import Run, rule
-from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
 from recipe.online_refiner.config.spelling import nearest, unknown
+from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.preflight.attention import STRATEGIES
 from recipe.preflight.files import one_line
 

@@ -24,8 +24,8 @@ from verl.utils.import_utils import resolve_config_path
 from verl.utils.tokenizer import normalize_token_ids
 
 from recipe.online_refiner.config.checks import MANAGER_KEY, Run, rule
-from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS
 from recipe.online_refiner.config.spelling import unknown
+from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.online_refiner.pairs import Rollout
 from recipe.preflight.files import one_line, wrong_with_extra_info
 from refiner_worker.prompts import question_of
@@ -355,7 +355,9 @@ def _shows_the_question(run: Run, key: str, row: dict[str, Any]) -> bool:
 
 async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> float:
     """Let verl's reward manager reward a made-up answer, as a reward worker does; an error if that gives no number."""
-    from recipe.online_refiner.refine_actors import reward_request  # here: it takes a second, and only a dry run asks
+    from recipe.online_refiner.verl_glue.refine_actors import (
+        reward_request,  # here: it takes a second, and only a dry run asks
+    )
 
     names = ("data_source", "reward_model", "extra_info")
     request = {"extra_info": {}, **{name: row[name] for name in names if row.get(name) is not None}}

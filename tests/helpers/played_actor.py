@@ -7,7 +7,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.utils import tensordict_utils as tu
 
-from recipe.online_refiner.actor_worker import ActorWorker
+from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
 
 
 def log_prob(before: list[int], token: int, *, is_reference: bool = False) -> float:

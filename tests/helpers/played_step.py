@@ -11,9 +11,9 @@ from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.rows import pair_of, with_pair, write_log_probs
-from recipe.online_refiner.stages import Stages
-from recipe.online_refiner.task_runner import OnlineRefinerSync
+from recipe.online_refiner.verl_glue.rows import pair_of, with_pair, write_log_probs
+from recipe.online_refiner.verl_glue.stages import Stages
+from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSync
 from refiner_worker.client import HostedRefiner
 
 ETA, EOS, N = 0.5, 2, -1
@@ -104,7 +104,7 @@ class Trainer(OnlineRefinerSync):
         self.config = composed(*PLAIN, *overrides)
         self.blocks = read_blocks(self.config)
         self.workers = Workers()  # type: ignore[assignment]
-        self.stages = Stages(self.config, self.blocks, self.workers, 10)
+        self.stages = Stages(self.config, self.blocks, self.workers)
         self.group, self.plan = Turns(), SimpleNamespace(max_model_len=64)  # type: ignore[assignment]
         self.actor_rollout_wg = Group(num_ranks)
         self.tokenizer = SimpleNamespace(eos_token_id=2)

@@ -14,12 +14,11 @@ import argparse
 import json
 import statistics
 import sys
-from typing import get_args
 
 import torch
 from worlds import ascend, constraint, expected_update, make_world
 
-from recipe.online_refiner.config.fields import Alignment, ConstraintConfig
+from recipe.online_refiner.constraints import Constraint, eq6
 
 MODES = {  # the three modes, `lagrangian` with one of its parts exchanged, and the other two targets
     "lagrangian": constraint("lagrangian"),
@@ -45,13 +44,13 @@ def cosines(seed: int) -> dict[str, float]:
     parameters = world.parameters.clone().requires_grad_()
     truths = {
         name: torch.autograd.grad(-world.divergence(parameters, name), parameters)[0].flatten()
-        for name in get_args(Alignment)
+        for name in eq6.ALIGNMENTS
     }
     for name, loss in {"in_place": world.in_place_loss, "soft": world.soft_loss}.items():
         truths[name] = torch.autograd.grad(-loss(parameters), parameters)[0].flatten()
     for name, mode in MODES.items():
         update = expected_update(world, parameters, mode, eta=1.0, is_rewarded=False).flatten()
-        truth = truths[mode.alignment if mode.target == "rewrite" else mode.target]
+        truth = truths["in_place" if mode.CHARGE_COLUMNS else "soft" if mode.asks_log_probs else mode.alignment]
         found[name] = torch.nn.functional.cosine_similarity(update, truth, dim=0).item()
     return found
 
@@ -60,7 +59,7 @@ def show_trap() -> None:
     """Print in how many worlds training ends with no less reward than without a constraint, to 0.01."""
     worlds = [make_world(seed, improves=0.9, worsens=0.0) for seed in range(6)]
 
-    def rewards(mode: ConstraintConfig, eta: float) -> list[float]:
+    def rewards(mode: Constraint, eta: float) -> list[float]:
         ends = [ascend(world, mode, eta=eta, rate=400.0, num_steps=20) for world in worlds]
         return [world.reward(end).item() for world, end in zip(worlds, ends, strict=True)]
 

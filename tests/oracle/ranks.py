@@ -13,8 +13,8 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from verl.utils import tensordict_utils as tu
 
-from recipe.online_refiner.actor_worker import ActorWorker
-from recipe.online_refiner.loss import jagged
+from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
+from recipe.online_refiner.verl_glue.loss import jagged
 
 ACTOR = "actor_rollout_ref.actor"
 LARGE = 1e6  # Megatron's distributed optimizer is Adam, which without memory makes plain steps with such an epsilon

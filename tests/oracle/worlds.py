@@ -15,11 +15,12 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from recipe.online_refiner import constraint as eq6
-from recipe.online_refiner.config.fields import ConstraintConfig
-from recipe.online_refiner.loss import TOP_K, append_refined_rows, jagged, refined_loss
-from recipe.online_refiner.rows import padded_top
-from refiner_worker.client import ABSENT, Top
+from recipe.online_refiner.constraints import Constraint, eq6, read_constraint
+from recipe.online_refiner.constraints.base import Turn
+from recipe.online_refiner.constraints.sft import TOP_K
+from recipe.online_refiner.pairs import Pair, Refinement, Verdict
+from recipe.online_refiner.verl_glue.loss import append_refined_rows, jagged, refined_loss
+from refiner_worker.engines import ABSENT, Top
 
 EOS, NUM_TOKENS, MAX_LENGTH, NUM_FEATURES = 0, 4, 4, 12
 PROMPT = [1]
@@ -34,9 +35,9 @@ STATES = sorted({response[:t] for response in RESPONSES for t in range(len(respo
 STATE_OF = torch.tensor([[STATES.index(r[: min(t, len(r) - 1)]) for t in range(MAX_LENGTH)] for r in RESPONSES])
 
 
-def constraint(mode: str, **settings: object) -> ConstraintConfig:
+def constraint(mode: str, **settings: object) -> Constraint:
     """Return the block ``constraint`` with its defaults except for the mode and some keys."""
-    return ConstraintConfig(**{"mode": mode, **settings})  # type: ignore[arg-type]
+    return read_constraint({"mode": mode, **settings})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,43 +143,60 @@ def make_world(seed: int, *, improves: float = 0.5, worsens: float = 0.2) -> Wor
     return World(rewards=rewards, refined=refined, features=features, parameters=parameters)
 
 
-def advantages(
-    world: World, constraint: ConstraintConfig, log_probs: Tensor, *, eta: float, is_rewarded: bool
-) -> Tensor:
+def advantages(world: World, constraint: Constraint, log_probs: Tensor, *, eta: float, is_rewarded: bool) -> Tensor:
     """Return the advantages of all responses, (B, MAX_LENGTH): of the constraint alone, or with the reward's.
 
     The reward is normalised by its mean and deviation under the policy, as in one large group.
     """
-    pairs = torch.full_like(IDS, eq6.NONE)
-    for row, (response, index, keep) in enumerate(zip(RESPONSES, world.refined, world.accepted, strict=True)):
-        if keep:
-            found = eq6.counterparts(constraint.alignment, response, RESPONSES[index])
-            pairs[row, : len(response)] = torch.tensor(found)
-    charged = eq6.charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
-    if constraint.is_in_place:
-        reference = world.reference_log_probs()
-        charged = eq6.charge_in_place(reference_log_probs=reference, log_probs=log_probs, turn=MASK, clip=None)
-        charged = charged * torch.tensor(world.accepted)[:, None]
-    credit, cost = constraint.acting_credit, -charged.sum(-1)
-    if credit == "in_reward":
-        cost = cost / torch.minimum(LENGTHS, LENGTHS[world.refined])
-    charges = eq6.Charges(charged=charged, cost=cost, turn=MASK, rewritten=MASK)
+    columns = [constraint.columns(turn) for turn in turns(world)]
+    charged = torch.zeros_like(log_probs)
+    if constraint.CHARGE_COLUMNS:
+        found = constraint.charged({"refine_in_place": world.reference_log_probs(), "old_log_probs": log_probs}, MASK)
+        assert found is not None
+        charged = found * torch.tensor(world.accepted)[:, None]
+    elif constraint.needs_log_probs:
+        pairs = torch.full_like(IDS, eq6.NONE)
+        for row, of_row in enumerate(columns):
+            pairs[row, : LENGTHS[row]] = torch.tensor(of_row["refine_counterparts"])
+        charged = eq6.charge(refine_log_probs=log_probs[world.refined], counterparts=pairs, response_mask=MASK)
+    compared = torch.minimum(LENGTHS, LENGTHS[world.refined]).tolist()
+    costs = [
+        constraint.cost(Pair(reward=0.0, divergence=divergence, num_compared_tokens=length))
+        for divergence, length in zip((-charged.sum(-1)).tolist(), compared, strict=True)
+    ]
+    charges = eq6.Charges(charged=charged, cost=torch.tensor(costs), turn=MASK, rewritten=MASK)
     is_last = MASK * (torch.arange(MAX_LENGTH) == LENGTHS[:, None] - 1)
     rewards = torch.tensor(world.rewards)[:, None] * is_last * is_rewarded
-    if credit is not None and credit not in eq6.IN_ADVANTAGES:
-        rewards = eq6.IN_REWARDS[credit](rewards, charges, eta)
+    place = constraint.place("grpo")
+    if place == "rewards":
+        rewards = constraint.pay(rewards, charges, eta, place)
     totals, chances = rewards.sum(-1), log_probs.sum(-1).exp()
     own = totals[:, None] * MASK
     if is_rewarded:
         mean = chances @ totals
         own = ((totals - mean) / (chances @ (totals - mean) ** 2).sqrt())[:, None] * MASK
-    return eq6.IN_ADVANTAGES[credit](own, charges, eta) if credit in eq6.IN_ADVANTAGES else own
+    return constraint.pay(own, charges, eta, place) if place == "advantages" else own
+
+
+def turns(world: World) -> list[Turn]:
+    """Return every response with its refinement."""
+    top = world.top()
+    return [
+        Turn(
+            response_length=len(response),
+            start=0,
+            ids=list(response),
+            refinement=Refinement(verdict=Verdict.ACCEPTED, token_ids=list(RESPONSES[index]), top=top[index]),
+            is_used=keep,
+        )
+        for response, index, keep in zip(RESPONSES, world.refined, world.accepted, strict=True)
+    ]
 
 
 def expected_update(
     world: World,
     parameters: Tensor,
-    constraint: ConstraintConfig,
+    constraint: Constraint,
     *,
     eta: float,
     is_rewarded: bool,
@@ -199,7 +217,7 @@ def expected_update(
     if constraint.imitates:
         used = [index for index, keep in zip(world.refined, world.accepted, strict=True) if keep]
         data, indices = append_refined_rows(data, len(used)), indices + used
-        tu.assign_non_tensor(data, refine_eta=eta, refine_normaliser=constraint.sft_normaliser)
+        tu.assign_non_tensor(data, **constraint.loss_settings(eta))
         tu.assign_non_tensor(data, refine_num_tokens=int(LENGTHS[used].sum()))
     # An engine's output at a position is of the token after it.
     output = torch.cat([torch.cat([log_probs[n, : LENGTHS[n]], log_probs.new_zeros(1)]) for n in indices])
@@ -207,7 +225,7 @@ def expected_update(
         strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=loss_agg_mode, loss_scale_factor=4
     )
     loss_function, found = partial(refined_loss, partial(ppo_loss, config=actor)), {"log_probs": output}
-    if constraint.target == "soft":
+    if constraint.imitates and constraint.asks_log_probs:
         table = torch.nn.functional.pad(world.features @ parameters, (0, TOP_K - NUM_TOKENS), value=ABSENT)
         states = [torch.cat([STATE_OF[n, : LENGTHS[n]], STATE_OF[n, :1]]) for n in indices]
         students = loss_function(student_logits=table[torch.cat(states)][None], data=data)
@@ -217,35 +235,33 @@ def expected_update(
     return -gradient
 
 
-def _rows(
-    world: World, constraint: ConstraintConfig, values: Tensor, old: Tensor, chances: Tensor
-) -> dict[str, Tensor]:
+def _rows(world: World, constraint: Constraint, values: Tensor, old: Tensor, chances: Tensor) -> dict[str, Tensor]:
     def of_rows(column: Tensor) -> Tensor:
         return jagged([row[:length] for row, length in zip(column, LENGTHS, strict=True)])
 
-    answers = [RESPONSES[index] for index in world.refined]
-    # In mode lagrangian a token of a' weighs as often as it is charged for, so that both terms are one gradient.
-    weights = [chance.repeat(len(answer)) for answer, chance in zip(answers, chances, strict=True)]
-    if constraint.mode == "lagrangian":
-        pairs = [eq6.counterparts(constraint.alignment, a, b) for a, b in zip(RESPONSES, answers, strict=True)]
-        of_pairs = zip(pairs, answers, weights, strict=True)
-        weights = [torch.tensor(eq6.times_charged(pair, len(b))) * weight for pair, b, weight in of_pairs]
-    top = world.top()
-    tops = zip(*(padded_top(top[index], len(RESPONSES[index])) for index in world.refined), strict=True)
-    soft = dict(zip(("refine_top_ids", "refine_top_log_probs"), map(jagged, map(list, tops)), strict=True))
+    answers = [torch.tensor(RESPONSES[index]) for index in world.refined]
+    columns = [constraint.columns(turn) for turn in turns(world)]
+    own = {name: [torch.as_tensor(row[name]) for row in columns] for name in columns[0]}
+    if "refine_weights" in own:
+        own["refine_weights"] = [row * chance for row, chance in zip(own["refine_weights"], chances, strict=True)]
     sequences = [torch.tensor([*PROMPT, *response]) for response in RESPONSES]
     return {
-        **{"prompts": jagged([torch.tensor(PROMPT)] * len(RESPONSES)), "responses": of_rows(IDS)},
-        **{"input_ids": jagged(sequences), "position_ids": jagged([torch.arange(len(row)) for row in sequences])},
-        **{"loss_mask": of_rows(MASK), "response_mask": of_rows(MASK), "advantages": of_rows(values)},
-        **{"old_log_probs": of_rows(old), "refine_ids": jagged([torch.tensor(answer) for answer in answers])},
-        **{"refine_weights": jagged(weights), "refine_used": torch.tensor(world.accepted).long()},
+        "prompts": jagged([torch.tensor(PROMPT)] * len(RESPONSES)),
+        "responses": of_rows(IDS),
+        "input_ids": jagged(sequences),
+        "position_ids": jagged([torch.arange(len(row)) for row in sequences]),
+        "loss_mask": of_rows(MASK),
+        "response_mask": of_rows(MASK),
+        "advantages": of_rows(values),
+        "old_log_probs": of_rows(old),
+        "refine_ids": jagged(answers),
+        "refine_used": torch.tensor(world.accepted).long(),
         "refine_start": torch.zeros_like(LENGTHS),
-        **(soft if constraint.target == "soft" else {}),
+        **{name: jagged(rows) for name, rows in own.items()},
     }
 
 
-def ascend(world: World, constraint: ConstraintConfig, *, eta: float, rate: float, num_steps: int) -> Tensor:
+def ascend(world: World, constraint: Constraint, *, eta: float, rate: float, num_steps: int) -> Tensor:
     """Train the world's policy by expected updates, and return its parameters."""
     parameters = world.parameters
     for _ in range(num_steps):

@@ -7,28 +7,18 @@ A new rule is a function here (in ``recipe/preflight`` if it looks at more than 
 
 import math
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import attrgetter
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 import fsspec
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner.config.fields import (
-    CRITIC_ESTIMATORS,
-    CRITIC_FREE_ESTIMATORS,
-    ConstraintConfig,
-    RefinementConfig,
-    read_blocks,
-)
-from recipe.online_refiner.config.spelling import nearest
-from recipe.online_refiner.megatron import layout, rows_multiple
+from recipe.online_refiner.config.fields import RefinementConfig, read_blocks
+from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
+from recipe.online_refiner.verl_glue.megatron import layout, rows_multiple
 from recipe.sizing.refusals import refusal
-from refiner_worker.config import RefinerConfig
+from refiner_worker.config import External
 from refiner_worker.engines import ENGINE
 
 if TYPE_CHECKING:  # they import torch and verl
@@ -97,39 +87,41 @@ def load(config: DictConfig) -> RefinementConfig:
     return blocks
 
 
-def _changed(blocks: RefinementConfig, *keys: str) -> list[str]:
-    plain = SimpleNamespace(constraint=ConstraintConfig(), refiner=RefinerConfig(response_length=1))
-    return [key for key in keys if attrgetter(key)(blocks) != attrgetter(key)(plain)]
-
-
-# ---- what keys of this extension ask of each other
+# ---- what keys of this extension ask of each other and of verl's
 
 
 @rule("config")
-def key_is_read(run: Run) -> str | None:
-    """A key is set only where something reads it, or in the control of a run that reads it (``mode=none``)."""
-    constraint, refiner = run.blocks.constraint, run.blocks.refiner
-    if constraint.mode == "none":
+def refiner_is_complete(run: Run) -> str | None:
+    """Values of ``refiner`` go together (``refiner_worker/config.py``, a class a placement)."""
+    return run.blocks.refiner.refusal()
+
+
+@rule("config")
+def estimator_is_known(run: Run) -> str | None:
+    """The advantage estimator works in verl's V1 trainers."""
+    if run.config.algorithm.adv_estimator != "remax":
         return None
-    readers: dict[tuple[str, ...], tuple[str, bool]] = {
-        ("constraint.credit",): ("constraint.mode=penalty or lagrangian", constraint.penalises),
-        ("constraint.sft_normaliser",): ("constraint.mode=sft", constraint.imitates),
-        ("constraint.alignment",): ("constraint.target=rewrite or soft", not constraint.is_in_place),
-        ("constraint.delta",): ("constraint.eta_schedule=adaptive", constraint.eta_schedule == "adaptive"),
-        ("refiner.in_place_template", "constraint.in_place_clip"): (
-            *("constraint.target=in_place", constraint.target == "in_place"),
-        ),
-        ("refiner.n_gpus_per_node", "refiner.nnodes"): ("refiner.placement=dedicated", refiner.is_dedicated),
-        ("refiner.num_replicas", "refiner.rollout", "refiner.draft", "refiner.on_replica_death"): (
-            *("refiner.placement=colocated or dedicated", refiner.has_replicas),
-        ),
-        ("refiner.url", "refiner.served_model_name", "refiner.api_key_env", "refiner.extra_body"): (
-            *("refiner.placement=external", refiner.placement == "external"),
-        ),
-    }
-    for keys, (reader, is_there) in readers.items():
-        if not is_there and (changed := _changed(run.blocks, *keys)):
-            return f"{changed[0]} is for {reader}; set that, or leave it out"
+    return "algorithm.adv_estimator=remax: verl's V1 trainers make no greedy baseline for it; set rloo or grpo"
+
+
+@rule("config")
+def constraint_goes_with_the_rest(run: Run) -> str | None:
+    """The constraint goes with estimator, loss, refiner and placement (``constraints``, a class a mode)."""
+    return run.blocks.constraint.refusal(run.config, run.blocks)
+
+
+@rule("config")
+def external_refiner_keeps_its_key(run: Run) -> str | None:
+    """An external refiner has a model of its own, and its key is in no log."""
+    refiner = run.blocks.refiner
+    if not isinstance(refiner, External):
+        return None
+    if refiner.model_path != run.config.actor_rollout_ref.model.path:
+        return "refiner.model_path is not read: the server's model is refiner.served_model_name; leave it out"
+    key = os.environ.get(refiner.api_key_env or "", "").strip()
+    variables = OmegaConf.select(run.config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
+    if refiner.api_key_env in variables or (key and key in map(str, variables.values())):
+        return "ray_kwargs.ray_init.runtime_env.env_vars has the key, and is logged: set it on every node instead"
     return None
 
 
@@ -146,129 +138,13 @@ def platform_is_megatrons(run: Run) -> str | None:
 
 
 @rule("config")
-def adaptive_eta_has_a_bound(run: Run) -> str | None:
-    """An adaptive eta has a bound (``delta``) and starts above 0."""
-    constraint = run.blocks.constraint
-    if not run.blocks.refines or constraint.eta_schedule != "adaptive":
-        return None
-    if constraint.delta is not None and constraint.first_eta > 0:
-        return None
-    return "constraint.eta_schedule=adaptive: set constraint.delta (nats per token) and constraint.eta above 0"
-
-
-LOGITS_ARE_THERE = {
-    "model.use_fused_kernels": False,
-    "actor.fsdp_config.pad_to_length": False,
-    **{f"actor.megatron.{key}": False for key in ("pad_to_length", "dynamic_context_parallel")},
-    "actor.megatron.use_remove_padding": True,
-}
-"""Where verl's top-k loss works (``verl/trainer/distillation``)."""
-
-
-@rule("config")
-def target_goes_with_the_rest(run: Run) -> str | None:
-    """``constraint.target`` fits mode, credit, gate and placement."""
-    constraint, refiner = run.blocks.constraint, run.blocks.refiner
-    if constraint.reward_gate == "failed" and not constraint.is_in_place and constraint.mode != "none":
-        return "constraint.reward_gate=failed: nothing is refined then; set constraint.target=in_place"
-    said = f"constraint.target={constraint.target}"
-    if run.blocks.is_shared and (refiner.keep_prefix or (constraint.target == "soft" and constraint.asks_log_probs)):
-        return (
-            f"{'refiner.keep_prefix=true' if refiner.keep_prefix else said}: vLLM gives no log-probs of a prompt "
-            "beside adapters; set refiner.placement to colocated or dedicated"
-        )
-    if constraint.target == "soft" and constraint.mode == "penalty":
-        return f"{said} is a cross-entropy in the loss; set constraint.mode to sft or lagrangian"
-    if constraint.target == "soft" and constraint.asks_log_probs:
-        for key, wanted in LOGITS_ARE_THERE.items():
-            if OmegaConf.select(run.config.actor_rollout_ref, key, default=wanted) != wanted:
-                return f"{said}: verl's top-k loss needs the logits; set actor_rollout_ref.{key}={str(wanted).lower()}"
-    if not constraint.is_in_place:
-        return None
-    siblings_teach = refiner.skip_reward_at_least is not None and run.config.actor_rollout_ref.rollout.n > 1
-    refines = constraint.mode != "penalty" or refiner.keep_prefix or refiner.max_refinements_per_group is not None
-    is_wrong = {
-        "mode lagrangian is Eq. 6's gradient; set constraint.mode to penalty or sft": constraint.mode == "lagrangian",
-        "that is verl's static KL; set constraint.credit to null or return_to_go": constraint.credit == "in_reward",
-        "constraint.delta bounds Eq. 6; set another constraint.eta_schedule": constraint.eta_schedule == "adaptive",
-        "with constraint.reward_gate=failed nothing is refined, and a solved sibling has the maximal reward; set "
-        "constraint.mode=penalty, refiner.skip_reward_at_least and actor_rollout_ref.rollout.n above 1, and leave out "
-        "refiner.keep_prefix and refiner.max_refinements_per_group": constraint.reward_gate == "failed"
-        and (refines or not siblings_teach),
-    }
-    return next((f"{said}: {why}" for why, is_so in is_wrong.items() if is_so), None)
-
-
-@rule("config")
-def solved_responses_are_imitated_only(run: Run) -> str | None:
-    """``imitate_solved`` has mode ``sft``, target ``rewrite`` and ``skip_reward_at_least``."""
-    constraint, refiner = run.blocks.constraint, run.blocks.refiner
-    is_sft = (constraint.mode, constraint.target) == ("sft", "rewrite")
-    if not run.blocks.refines or not refiner.imitate_solved or (is_sft and refiner.skip_reward_at_least is not None):
-        return None
-    return "refiner.imitate_solved=true: set constraint.mode=sft, target=rewrite and refiner.skip_reward_at_least"
-
-
-@rule("config")
-def dedicated_refiner_has_gpus(run: Run) -> str | None:
-    """A dedicated refiner has its own GPUs."""
-    refiner = run.blocks.refiner
-    if refiner.is_dedicated and (refiner.nnodes < 1 or not refiner.n_gpus_per_node or refiner.n_gpus_per_node < 1):
-        return (
-            f"refiner.placement=dedicated with refiner.nnodes={refiner.nnodes}, refiner.n_gpus_per_node="
-            f"{refiner.n_gpus_per_node}: set how many GPUs of its own the refiner has, at least 1"
-        )
-    return None
-
-
-@rule("config")
-def refiner_streams_while_it_is_awake(run: Run) -> str | None:
-    """A colocated refiner sleeps during the rollout; shared servers sleep after it."""
-    placement, streaming = run.blocks.refiner.placement, run.blocks.refiner.streaming
-    if (placement, streaming) == ("colocated", True):
-        return "refiner.streaming=true: a colocated refiner sleeps; leave it out, or set refiner.placement=dedicated"
-    if (placement, streaming) == ("shared", False):
-        return "refiner.streaming=false: shared servers sleep after the rollout; leave it out"
-    return None
-
-
-@rule("config")
-def external_refiner_has_urls(run: Run) -> str | None:
-    """An external refiner has URLs without a key in them, and a model of its own."""
-    refiner = run.blocks.refiner
-    if refiner.placement != "external":
-        return None
-    if refiner.model_path != run.config.actor_rollout_ref.model.path:
-        return "refiner.model_path is not read: the server's model is refiner.served_model_name; leave it out"
-    parts = [urlsplit(url) for url in refiner.urls]
-    if not parts:
-        return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
-    for url, part in zip(refiner.urls, parts, strict=True):
-        if part.scheme not in ("http", "https") or not part.hostname:
-            wrong = "has no host" if part.scheme in ("http", "https") else "begins with neither http:// nor https://"
-            return f"refiner.url={url} {wrong}; set it to such as http://host:8000/v1"
-    key = os.environ.get(refiner.api_key_env or "", "").strip()
-    if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in refiner.urls):
-        return "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
-    if refiner.api_key_env is not None and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", refiner.api_key_env):
-        return "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"
-    variables = OmegaConf.select(run.config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
-    if refiner.api_key_env in variables or (key and key in map(str, variables.values())):
-        return "ray_kwargs.ray_init.runtime_env.env_vars has the key, and is logged: set it on every node instead"
-    return None
-
-
-@rule("config")
 def external_refiner_has_no_log_probs(run: Run) -> str | None:
     """Nothing needs log-probs of an external refiner."""
     blocks, actor = run.blocks, run.config.actor_rollout_ref
     if blocks.refiner.placement != "external":
         return None
-    if blocks.refiner.keep_prefix:
-        return "refiner.keep_prefix=true goes by the refiner's log-probs, which no server gives by URL; set it to false"
     if blocks.constraint.asks_log_probs:
-        said = f"constraint.target={blocks.constraint.target}"
-        return f"{said} is the refiner's log-probs, which no server gives by URL; set it to rewrite"
+        return "constraint.target is the refiner's log-probs, which no server gives by URL; set it to rewrite"
     if not blocks.measures_kl_by_actor or actor.model.lora_rank > 0:
         return None
     return (
@@ -276,22 +152,6 @@ def external_refiner_has_no_log_probs(run: Run) -> str | None:
         "to its own initial weights; set actor_rollout_ref.actor.use_kl_loss=true and "
         "actor_rollout_ref.actor.kl_loss_coef=0, or train a LoRA (actor_rollout_ref.model.lora_rank above 0)"
     )
-
-
-@rule("config")
-def prefix_is_kept_by_its_probability(run: Run) -> str | None:
-    """``keep_prefix`` draws by pi_0's probabilities at temperature 1, or keeps what is more likely than not."""
-    if not run.blocks.refiner.keep_prefix or run.blocks.refiner.temperature in (0, 1):
-        return None
-    return "refiner.keep_prefix=true goes by log-probs at temperature 1; set refiner.temperature to 1, or to 0 (greedy)"
-
-
-@rule("config")
-def template_exists(run: Run) -> str | None:
-    """The template is one of this package, or a file."""
-    run.blocks.refiner.template_path()
-    run.blocks.refiner.in_place_template_path()
-    return None
 
 
 @rule("config")
@@ -312,12 +172,6 @@ def records_have_a_file_system(run: Run) -> str | None:
 
 MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
-NO_GROUP_ESTIMATORS = ("gae", "reinforce_plus_plus", "gdpo")
-"""Whose baseline is not the group's reward: a critic's, that of the whole batch, of several."""
-SEQUENCE_LOSSES = ("sapo", "geo_mean")
-"""Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
-ROW_LOSSES = ("geo_mean", "bypass_mode")
-"""Policy losses of verl that count rows without tokens of the policy, or refuse a micro-batch of such rows."""
 
 
 ABSENT = object()
@@ -426,22 +280,6 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
 
 
 @rule("config")
-def estimator_is_known(run: Run) -> str | None:
-    """The advantage estimator works in verl's V1 trainers, and with the penalty."""
-    estimator, constraint = run.config.algorithm.adv_estimator, run.blocks.constraint
-    if estimator == "remax":
-        return "algorithm.adv_estimator=remax: verl's V1 trainers make no greedy baseline for it; set rloo or grpo"
-    known = CRITIC_ESTIMATORS + CRITIC_FREE_ESTIMATORS
-    if not constraint.penalises or estimator in known:
-        return None
-    return (
-        f"constraint.mode={constraint.mode}: what a penalty does to the advantages of algorithm.adv_estimator="
-        f"{estimator} is not known; set constraint.mode=sft with target=rewrite, or one of: {', '.join(known)}"
-        f"{nearest(estimator, known)}"
-    )
-
-
-@rule("config")
 def numbers_are_possible(run: Run) -> str | None:
     """Sizes, rates, lengths and shares are numbers that verl and its engines can work with."""
     is_read = {"critic": run.config.algorithm.adv_estimator in CRITIC_ESTIMATORS, "refiner": run.blocks.hosts_refiner}
@@ -471,52 +309,6 @@ def engine_takes_as_many_tokens_as_sequences(run: Run) -> str | None:
                 "refuses; raise it, or lower max_num_seqs"
             )
     return None
-
-
-@rule("config")
-def loss_has_a_fixed_scale(run: Run) -> str | None:
-    """Refinements do not change the scale of the policy's loss."""
-    actor, constraint = run.config.actor_rollout_ref.actor, run.blocks.constraint
-    if constraint.imitates and actor.policy_loss.loss_mode in ROW_LOSSES:
-        return (
-            f"constraint.mode={constraint.mode} with actor_rollout_ref.actor.policy_loss.loss_mode="
-            f"{actor.policy_loss.loss_mode}: refinements would count as rows of the policy's loss; set it to vanilla, "
-            "or constraint.mode=penalty"
-        )
-    by_row = actor.policy_loss.loss_mode in SEQUENCE_LOSSES and actor.loss_agg_mode != "seq-mean-token-mean"
-    if constraint.mode == "sft" and by_row and constraint.sft_normaliser == "batch":
-        return (
-            f"constraint.mode=sft with actor_rollout_ref.actor.policy_loss.loss_mode="
-            f"{actor.policy_loss.loss_mode}: it averages each response, while the cross-entropy would be divided by "
-            f"loss_agg_mode={actor.loss_agg_mode}; set actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean"
-        )
-    is_fixed = actor.loss_agg_mode != "seq-mean-token-sum-norm" or actor.loss_scale_factor is not None
-    if is_fixed or not constraint.imitates:
-        return None
-    return (
-        f"constraint.mode={constraint.mode} with actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm: the "
-        "longest row, which may be a refinement, would scale the policy loss; set "
-        "actor_rollout_ref.actor.loss_scale_factor"
-    )
-
-
-@rule("config")
-def both_terms_are_one_gradient(run: Run) -> str | None:
-    """Both terms of ``lagrangian`` have the same divisor."""
-    actor, constraint = run.config.actor_rollout_ref.actor, run.blocks.constraint
-    by_length = actor.loss_agg_mode == "seq-mean-token-mean" or actor.policy_loss.loss_mode in SEQUENCE_LOSSES
-    if constraint.mode == "lagrangian" and constraint.sft_normaliser != "batch":
-        return (
-            f"constraint.mode=lagrangian with constraint.sft_normaliser={constraint.sft_normaliser}: the policy's loss "
-            "is divided by the batch's tokens; set constraint.sft_normaliser=batch"
-        )
-    if constraint.mode != "lagrangian" or not by_length:
-        return None
-    return (
-        "constraint.mode=lagrangian: the policy's loss is divided by the length of a, the cross-entropy by that of a', "
-        "so that they are no gradient of one objective; set actor_rollout_ref.actor.loss_agg_mode=token-mean and "
-        "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla"
-    )
 
 
 @rule("config")
@@ -607,28 +399,6 @@ def rewards_are_there_when_streaming(run: Run) -> str | None:
 
 
 @rule("config")
-def rescued_groups_learn_something(run: Run) -> str | None:
-    """A rescued dead group has a loss; only its own rewards make it dead."""
-    algorithm, blocks = run.config.algorithm, run.blocks
-    filters = algorithm.get("filter_groups")
-    is_filtered = bool(filters and filters.enable)
-    why = {
-        "constraint.mode=sft or lagrangian: the cross-entropy is all that such a group has": blocks.constraint.imitates,
-        "actor_rollout_ref.rollout.n above 1": run.config.actor_rollout_ref.rollout.n > 1,
-        "algorithm.adv_estimator=grpo or rloo: another baseline is not the group's reward": algorithm.adv_estimator
-        not in NO_GROUP_ESTIMATORS,
-        "algorithm.filter_groups.metric=reward": not is_filtered or filters.metric == "reward",
-        "algorithm.use_kl_in_reward=false: that KL would be silenced too": not algorithm.use_kl_in_reward,
-        "refiner.placement=dedicated, shared or external: DAPO's filter looks at refined groups": blocks.streams
-        or not is_filtered,
-    }
-    missing = [what for what, holds in why.items() if not holds]
-    if not blocks.refines or not blocks.constraint.rescue_dead_groups or not missing:
-        return None
-    return f"constraint.rescue_dead_groups=true: set {'; '.join(missing)}"
-
-
-@rule("config")
 def shared_servers_are_the_reference(run: Run) -> str | None:
     """Shared servers without their adapter are pi_0."""
     blocks, actor = run.blocks, run.config.actor_rollout_ref
@@ -665,11 +435,6 @@ def refiner_has_an_engine(run: Run) -> str | None:
 def reference_log_probs_are_at_temperature_1(run: Run) -> str | None:
     """Replicas give log-probs only at temperature 1, so rollouts that are compared with them are at 1."""
     temperature, blocks = run.config.actor_rollout_ref.rollout.temperature, run.blocks
-    if temperature != 1 and blocks.constraint.asks_log_probs and not blocks.is_shared:
-        return (
-            f"actor_rollout_ref.rollout.temperature={temperature}, but constraint.target={blocks.constraint.target} "
-            "compares log-probs with the refiner's, which are at 1: set the temperature to 1"
-        )
     if not blocks.measures_kl or temperature == 1:
         return None
     return (
@@ -684,7 +449,7 @@ def reference_log_probs_are_at_temperature_1(run: Run) -> str | None:
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 """Trainers of verl that the refine stage extends."""
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
-STREAMING_MANAGER = "recipe.online_refiner.streaming.StreamingAgentLoopManager"
+STREAMING_MANAGER = "recipe.online_refiner.verl_glue.streaming.StreamingAgentLoopManager"
 
 
 def _is_separate(run: Run) -> bool:
@@ -910,8 +675,8 @@ def actor_reads_what_it_scores(run: Run) -> str | None:
     if not run.blocks.is_shared or not rollout.log_prob_use_dynamic_bsz or budget * _num_shares(actor) >= length:
         return None
     return (
-        f"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu={budget} is less than refiner.in_place_template and "
-        f"a response after it, {length} tokens; raise it"
+        f"actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu={budget} is less than constraint.in_place_template "
+        f"and a response after it, {length} tokens; raise it"
     )
 
 

@@ -7,14 +7,7 @@ from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException
 
-
-def nearest(name: Any, known: Collection[str]) -> str:
-    """Return ``; did you mean X?``, where X is the known name that looks most like this one; nothing if none does.
-
-    Example: ``nearest("grp0", ["gae", "grpo"])`` is ``"; did you mean grpo?"``.
-    """
-    found = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+from refiner_worker.config import nearest
 
 
 def unknown(key: str, name: Any, known: Collection[str]) -> str:

@@ -6,7 +6,6 @@ commas), one step with each of its settings; step n is written to OUT/n.pt.
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -15,12 +14,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner import config, main, task_runner
-from recipe.online_refiner import rows as queue
-from recipe.online_refiner.config.fields import ConstraintConfig
-from recipe.online_refiner.refine import in_place
-from recipe.online_refiner.refine_actors import RefineWorker
-from recipe.online_refiner.streaming import StreamingWorker
+from recipe.online_refiner import config, main
+from recipe.online_refiner.constraints import Constraint, read_constraint
+from recipe.online_refiner.verl_glue import rows as queue
+from recipe.online_refiner.verl_glue import task_runner
+from recipe.online_refiner.verl_glue.refine_actors import RefineWorker
+from recipe.online_refiner.verl_glue.streaming import StreamingWorker
 
 DEFAULTS = {"target": "rewrite", "alignment": "position", "credit": None, "sft_normaliser": "batch"}
 MODES: list[dict[str, str | None]] = [
@@ -58,10 +57,10 @@ def steps(cycles: str) -> list[tuple[str, dict[str, str | None]]]:
     ]
 
 
-def set_constraint(worker: RefineWorker | StreamingWorker, constraint: ConstraintConfig) -> None:
+def set_constraint(worker: RefineWorker | StreamingWorker, constraint: Constraint) -> None:
     """Change what a refine worker, or an agent loop worker that refines, has read from the config."""
     worker = getattr(worker, "refine_worker", worker)
-    worker._constraint, worker._in_place = constraint, in_place(constraint, worker._in_place_prompt)
+    worker._constraint, worker._companion = constraint, constraint.companion(worker._tokenizer, {}, 64)
 
 
 class CyclingTrainer(task_runner.OnlineRefinerSync):
@@ -69,7 +68,8 @@ class CyclingTrainer(task_runner.OnlineRefinerSync):
 
     def _step_once(self, *arguments, **keywords):  # type: ignore[no-untyped-def]
         self.config.algorithm.adv_estimator, settings = steps(os.environ["CYCLES"])[self.global_steps - 1]
-        constraint = replace(self.blocks.constraint, **settings)
+        own = {key: value for key, value in settings.items() if value != DEFAULTS.get(key)}
+        constraint = read_constraint({**own, "eta": self.config.constraint.eta})
         self.blocks.constraint = self.stages._blocks.constraint = constraint
         workers = [*self.workers.start(), *(self.agent_loop_manager.agent_loop_workers if self.blocks.streams else [])]
         ray.get([worker.__ray_call__.remote(set_constraint, constraint) for worker in workers])
@@ -81,7 +81,7 @@ class CyclingTrainer(task_runner.OnlineRefinerSync):
         data = queue.read(batch, *fields)
         record = {name: [row.tolist() for row in data[name].unbind()] for name in fields}
         record["group"] = [key.rsplit("_", 2)[0] for key in batch.keys]
-        scored = [index for index, pair in self.state.pairs.items() if pair.is_scored_in_place]
+        scored = [index for index, pair in self.state.pairs.items() if pair.own.get("is_scored")]
         turns = [queue.read(queue.rows_of(batch, [index]), "refine_in_place")["refine_in_place"] for index in scored]
         record["in_place"] = {index: turn[0].tolist() for index, turn in zip(scored, turns, strict=True)}
         record["refined"] = {}

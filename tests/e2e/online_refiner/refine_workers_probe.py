@@ -22,11 +22,11 @@ from hydra import compose, initialize_config_module
 from transfer_queue import KVBatchMeta
 from transformers import AutoTokenizer
 
-from recipe.online_refiner import rows as queue
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.refine_actors import RefineWorkers
-from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
+from recipe.online_refiner.verl_glue import rows as queue
+from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
+from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.runs import watch
 from refiner_worker.client import RefinerClient, RunEndedError
 
@@ -129,7 +129,7 @@ def main() -> None:
     reward = Reward.remote()
     client = RefinerClient(servers={"one": replica}, config=blocks.refiner)
     workers = RefineWorkers(config, tokenizer, [reward], 2)
-    stages = Stages(config, blocks, workers, total_training_steps=3)
+    stages = Stages(config, blocks, workers)
     pids = ray.get([worker.__ray_call__.remote(lambda _: os.getpid()) for worker in workers.start()])
 
     batch = write_step(1, tokenizer)

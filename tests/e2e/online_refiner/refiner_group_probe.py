@@ -25,12 +25,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.single_controller.ray import ResourcePoolManager
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.loss import TOP_K
 from recipe.online_refiner.pairs import Refinement, Rollout
 from recipe.online_refiner.plan import make_plan
 from recipe.online_refiner.refine import Refiner, reference_log_probs
-from refiner_worker.client import ABSENT, RefinerClient, RefinerRequestError
-from refiner_worker.group import RefinerGroup
+from recipe.online_refiner.verl_glue.loss import TOP_K
+from refiner_worker.client import RefinerClient, RefinerRequestError
+from refiner_worker.engines import ABSENT
+from refiner_worker.group import MAX_DEATHS, RefinerGroup
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import read_turn_end
@@ -185,19 +186,17 @@ def engine_of(group: RefinerGroup) -> psutil.Process:
 
 
 def lose_all(group: RefinerGroup, refiner: Refiner, batch: list[Rollout]) -> dict[str, Any]:
-    """Kill the last replica where it must not be started again."""
+    """Kill the last replica once it has died too often to be started again."""
     result: dict[str, Any] = {}
     engine_of(group).kill()
     result["lost"] = {
         refinement.verdict for refinement in refine(refiner, batch)
     }  # the server notices the death by now
-    group._refiner = dataclasses.replace(group._refiner, on_replica_death="stop")
+    group._num_deaths[0] = MAX_DEATHS
     try:
         group.wake_up()
     except RuntimeError as error:
         result["stopped"] = str(error)
-    group._refiner = dataclasses.replace(group._refiner, on_replica_death="continue")
-    result["restarts_when_continued"] = group.wake_up()
     refiner.client = group.client()
     result["num_left"] = len(refiner.client.servers)
     result["without_replicas"] = {refinement.verdict for refinement in refine(refiner, batch)}

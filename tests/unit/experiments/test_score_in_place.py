@@ -5,10 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
-
-from experiments.score_in_place import other_of
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -27,18 +24,9 @@ def test_the_table_is_the_difference_to_the_bare_prompt(tiny_llama: Path, tmp_pa
     ]
     (tmp_path / "refinements").mkdir()
     (tmp_path / "refinements" / "000001.w0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    command = [sys.executable, "-m", "experiments.score_in_place", str(tmp_path)]
-    command += ["--templates", "bare", "answer", "other"]
+    command = [sys.executable, "-m", "experiments.score_in_place", str(tmp_path), "--templates", "answer"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["pairs"] == 2 and found["bare"]["of"] == found["answer"]["of"] == 1, "one takes a token out"
-    assert [found["bare"][name] for name in ("kept", "taken_out", "departure")] == pytest.approx([0, 0, 0], abs=1e-6)
+    assert (found["pairs"], found["answer"]["of"]) == (2, 1), "one takes a token out"
     assert found["answer"]["taken_out"] == found["answer"]["departure"] != 0, "its only token"
-    assert found["other"]["of"] == 1
-
-
-def test_the_other_answer_is_to_another_problem() -> None:
-    pairs = [{"prompt": prompt, "refined": refined} for prompt, refined in ("a1", "b2", "b3", "a4")]
-    assert [other_of(pairs, n) for n in range(4)] == ["3", "1", "1", "3"]
-    assert other_of(pairs[1:3], 0) == ""

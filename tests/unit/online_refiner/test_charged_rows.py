@@ -153,7 +153,7 @@ def test_in_place_the_last_turn_pays_for_its_own_tokens(is_shared: bool) -> None
         *shared,
         refine_in_place=[[0.0] * len(ids) for ids in RESPONSES] if is_shared else REFERENCE,
         refine_in_place_prompt=[IN_PLACE_PROMPT] * 4,
-        of_pairs={"is_scored_in_place": USED},
+        of_pairs={"own": [{"is_scored": is_used} for is_used in USED]},
     )
     expected, costs, per_token = [], [], []
     for row, (prompt, start, ids) in enumerate(zip(PROMPTS, STARTS, RESPONSES, strict=True)):

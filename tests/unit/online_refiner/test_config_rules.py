@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from recipe.online_refiner.config.checks import RULES, load, rule_id
-from recipe.online_refiner.config.fields import GONE, ConstraintConfig
+from recipe.online_refiner.constraints import CONSTRAINTS, read_constraint
 from recipe.online_refiner.main import command
-from recipe.online_refiner.megatron import layout
+from recipe.online_refiner.verl_glue.megatron import layout
 
 
 def error_of(*overrides: str) -> str:
@@ -37,23 +38,64 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "eta", "credit"),
-    [("none", 0.0, None), ("penalty", 1e-3, "return_to_go"), ("sft", 0.03, None), ("lagrangian", 0.01, "whole")],
+    ("mode", "target", "eta", "place"),
+    [
+        ("none", "rewrite", 0.0, None),
+        ("penalty", "rewrite", 1e-3, "advantages"),
+        ("sft", "rewrite", 0.03, None),
+        ("lagrangian", "rewrite", 0.01, "advantages"),
+        ("penalty", "in_place", 0.03, "advantages"),
+        ("sft", "in_place", 0.03, "advantages"),
+    ],
 )
-def test_what_a_mode_stands_for(mode: str, eta: float, credit: str | None) -> None:
-    found = load(composed(f"constraint.mode={mode}")).constraint
-    assert (found.first_eta, found.acting_credit, found.penalises) == (eta, credit, credit is not None)
+def test_what_a_mode_stands_for(mode: str, target: str, eta: float, place: str | None) -> None:
+    found = load(composed(f"constraint.mode={mode}", f"constraint.target={target}")).constraint
+    assert type(found) is CONSTRAINTS[mode, target]
+    assert (found.first_eta, found.place("grpo"), found.refines) == (eta, place, mode != "none")
     assert found.imitates is (mode in ("sft", "lagrangian"))
-    chosen = ConstraintConfig(mode=mode, eta=0.0, credit="in_reward", rescue_dead_groups=True)
-    assert (chosen.first_eta, chosen.acting_credit) == (0.0, credit and "in_reward")
-    assert not chosen.rescues and ConstraintConfig(mode=mode, rescue_dead_groups=True).rescues is (eta > 0)
+
+
+def test_dead_groups_are_rescued_by_a_weight() -> None:
+    rescue = {"mode": "sft", "rescue_dead_groups": True}
+    assert read_constraint(rescue).rescues and not read_constraint({**rescue, "eta": 0.0}).rescues
+    assert read_constraint({**rescue, "eta": 0.0}).loss_settings(0.0) == {}
+
+
+# What a mode or a placement does not have is refused with the keys that it has.
+MISPLACED = [
+    ((), "constraint.credit=in_reward"),
+    ((), "constraint.in_place_clip=1"),
+    ((), "constraint.in_place_template=answer"),
+    (("constraint.credit=in_reward", "constraint.mode=penalty"), "constraint.mode=sft"),
+    (("constraint.sft_normaliser=accepted",), "constraint.mode=penalty"),
+    (("constraint.alignment=diff",), "constraint.target=in_place"),
+    (("constraint.mode=penalty",), "constraint.rescue_dead_groups=true"),
+    ((), "refiner.n_gpus_per_node=2"),
+    ((), "refiner.nnodes=2"),
+    ((), "refiner.url=http://host/v1"),
+    ((), "refiner.api_key_env=KEY"),
+    ((), "refiner.extra_body={top_k: 1}"),
+    ((), "refiner.streaming=true"),
+    (("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"), "refiner.streaming=false"),
+    (("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"), "refiner.keep_prefix=true"),
+    (("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"), "refiner.draft=ngram"),
+    (("refiner.placement=external", "refiner.url=http://host/v1"), "refiner.num_replicas=1"),
+    (("refiner.placement=external", "refiner.url=http://host/v1"), "refiner.rollout={gpu_memory_utilization: 0.4}"),
+    (("refiner.placement=external", "refiner.url=http://host/v1"), "refiner.keep_prefix=true"),
+]
+
+
+@pytest.mark.parametrize(("settings", "mistake"), MISPLACED)
+def test_a_key_of_another_mode_or_placement(settings: tuple[str, ...], mistake: str) -> None:
+    load(composed(*settings))
+    assert re.search(r"is not a key of \S+=\w+( with target=\w+)?; its keys are: \w+, ", error_of(*settings, mistake))
 
 
 @pytest.mark.parametrize(
     "override",
     [
         *("constraint.eta=-1", "constraint.eta=much", "constraint.eta=inf", "constraint.delta=0"),
-        *("constraint.mode=punish", "constraint.credit=whole", "refiner.placement=moon", "refiner.num_replicas=0"),
+        "refiner.num_replicas=0",
         *("refiner.response_length=0", "refiner.temperature=-1", "refiner.request_timeout_s=0"),
         *("refiner.keep_prefix=maybe", "refiner.skip_reward_at_least=nan", "records.max_rollouts_per_step=-1"),
         *("measure.cross_entropy_all_every=-1", "sizing.gpu_memory_gib=0"),
@@ -68,24 +110,22 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("+refiner.modle_path=x", "unknown key refiner.modle_path"),
-        ("~refiner.temperature", "missing key refiner.temperature"),
+        ("+refiner.modle_path=x", "refiner.modle_path is not a key of refiner.placement=colocated; its keys are: "),
+        ("constraint.mode=punish", "constraint.mode=punish: set one of none, penalty, sft, lagrangian"),
+        (
+            "constraint.target=soft constraint.mode=penalty",
+            "constraint.target=soft is not one of mode penalty; set one of ",
+        ),
+        ("refiner.placement=moon", "refiner.placement=moon: set one of colocated, dedicated, shared, external"),
+        ("refiner.placement=dedicated", "refiner.placement=dedicated: set refiner.n_gpus_per_node"),
+        ("refiner.placement=external", "refiner.placement=external: set refiner.url"),
         ("refiner.context=[hints]", "refiner.context.0=hints: "),
         ("refiner.max_refinements_per_group=x", "refiner.max_refinements_per_group=x: "),
     ],
 )
 def test_a_key_that_is_wrong(override: str, message: str) -> None:
-    assert error_of(override).startswith(message)
-    assert error_of(override).endswith(", or null") is ("per_group" in override)
-
-
-@pytest.mark.parametrize("key", GONE)
-def test_a_key_that_is_gone(key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert error_of(f"+{key}=1") == error_of(f"+{key}=null") == f"{key} is gone: {GONE[key]}"
-    monkeypatch.setattr("sys.argv", ["main", f"{key}=1"])  # Hydra would say that the key does not exist
-    with pytest.raises(SystemExit, match="2"):
-        command()
-    assert capsys.readouterr().err == f"error: {key} is gone: {GONE[key]}\n"
+    assert error_of(*override.split()).startswith(message)
+    assert error_of(*override.split()).endswith(", or null") is ("per_group" in override)
 
 
 def test_a_config_without_the_blocks() -> None:
@@ -118,11 +158,7 @@ MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "acto
 DEDICATED = ("refiner.placement=dedicated", "refiner.n_gpus_per_node=1")
 SHARED = ("refiner.placement=shared", f"{MODEL}.lora_rank=8")
 EXTERNAL = ("refiner.placement=external", "refiner.url=http://host:8000/v1")
-OF_REPLICAS = (
-    *("refiner.num_replicas=1", "refiner.draft=ngram", "refiner.on_replica_death=stop"),
-    "refiner.rollout={gpu_memory_utilization: 0.4}",
-)
-SOLVED = ("refiner.imitate_solved=true", "refiner.skip_reward_at_least=1.0")
+SOLVED = ("constraint.imitate_solved=true", "refiner.skip_reward_at_least=1.0")
 RESCUE = ("constraint.rescue_dead_groups=true", *DEDICATED, f"{ROLLOUT}.n=2")
 FILTER = "algorithm.filter_groups={enable: true, metric: reward}"
 REWARD_MODEL = "reward.reward_model.enable=true"
@@ -138,65 +174,35 @@ SEPARATE = (
     *(f"{ROLLOUT}.checkpoint_engine.backend=nccl", f"{ACTOR}.fsdp_config.reshard_after_forward=true"),
 )
 MISTAKES = {
-    "adaptive-eta-has-a-bound": [
+    "constraint-goes-with-the-rest": [
         ((), "constraint.eta_schedule=adaptive"),
         (("constraint.eta_schedule=adaptive", "constraint.delta=1"), "constraint.eta=0"),
-    ],
-    "key-is-read": [
-        *(((), key) for key in ("constraint.credit=in_reward", "constraint.delta=1", "constraint.in_place_clip=1")),
-        *(((), f"refiner.{own}") for own in ("in_place_template=bare", "n_gpus_per_node=2", "nnodes=2")),
-        *(((), f"refiner.{one}") for one in ("url=http://host/v1", "api_key_env=KEY", "extra_body={top_k: 1}")),
-        ((PENALTY, "constraint.credit=in_reward"), SFT),
-        (("constraint.sft_normaliser=accepted",), PENALTY),
-        (("constraint.alignment=diff",), *IN_PLACE),
-        *((where, own) for where in (SHARED, EXTERNAL) for own in OF_REPLICAS),
-    ],
-    "solved-responses-are-imitated-only": [
-        *((SOLVED, PENALTY), (SOLVED, LAGRANGIAN), (SOLVED, SOFT), (SOLVED, *IN_PLACE)),
+        ((), "constraint.delta=1"),
+        (SOLVED, SOFT),
         (SOLVED, "refiner.skip_reward_at_least=null"),
-    ],
-    "dedicated-refiner-has-gpus": [
-        ((), "refiner.placement=dedicated"),
-        (DEDICATED, "refiner.nnodes=0"),
-    ],
-    "refiner-streams-while-it-is-awake": [((), "refiner.streaming=true"), (SHARED, "refiner.streaming=false")],
-    "external-refiner-has-urls": [
-        (EXTERNAL, "refiner.model_path=other"),
-        *((EXTERNAL, f"refiner.url={url}") for url in ("null", "host:8000/v1", "[http://host/v1, ftp://host/v1]")),
-        *((EXTERNAL, f"refiner.url=https://{rest}") for rest in ("me:key@host/v1", "host/v1?key=1", "/v1")),
-        *((EXTERNAL, f"refiner.api_key_env={key}") for key in ("sk-key", "''", "9key")),
-        ((*EXTERNAL, "refiner.api_key_env=KEY"), "+ray_kwargs.ray_init.runtime_env.env_vars.KEY=sk-key"),
-    ],
-    "external-refiner-has-no-log-probs": [
-        *((EXTERNAL, key) for key in ("refiner.keep_prefix=true", SOFT)),
-        (EXTERNAL, TRACKED),
-        ((*EXTERNAL, TRACKED, f"{MODEL}.lora_rank=8"), f"{MODEL}.lora_rank=0"),
-        ((*EXTERNAL, TRACKED, f"{ACTOR}.use_kl_loss=true"), f"{ACTOR}.use_kl_loss=false"),
-    ],
-    "prefix-is-kept-by-its-probability": [(("refiner.keep_prefix=true",), "refiner.temperature=0.5")],
-    "template-exists": [((), "refiner.template=none")],
-    "records-have-a-file-system": [(("records.path=memory://run",), "records.path=s4://bucket/run")],
-    "target-goes-with-the-rest": [
-        *[((PENALTY, *IN_PLACE), key) for key in ("constraint.credit=in_reward", "constraint.mode=lagrangian")],
         ((PENALTY, "constraint.eta_schedule=adaptive", "constraint.delta=1"), *IN_PLACE),
-        (SHARED, "refiner.keep_prefix=true"),
-        *((FAILED, wrong) for wrong in ("constraint.mode=sft", "constraint.target=rewrite", f"{ROLLOUT}.n=1")),
+        ((PENALTY, *IN_PLACE), "constraint.in_place_template=none"),
+        (FAILED, f"{ROLLOUT}.n=1"),
         *((FAILED, f"refiner.{key}") for key in ("skip_reward_at_least=null", "keep_prefix=true")),
         (FAILED, "refiner.max_refinements_per_group=1"),
-        *((added, SOFT) for added in ((PENALTY,), SHARED, (f"{MODEL}.use_fused_kernels=true",))),
+        *((added, SOFT) for added in (SHARED, (f"{MODEL}.use_fused_kernels=true",))),
         ((f"+{ACTOR}.fsdp_config.pad_to_length=true",), SOFT),
-    ],
-    "estimator-is-known": [
-        *(((mode,), "algorithm.adv_estimator=remax") for mode in (NONE, SFT, PENALTY)),
         (("algorithm.adv_estimator=gdpo",), PENALTY),
         ((LAGRANGIAN,), "algorithm.adv_estimator=gdpo"),
-    ],
-    "loss-has-a-fixed-scale": [
         ((), f"{ACTOR}.policy_loss.loss_mode=geo_mean"),
         ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean", SAPO), f"{ACTOR}.loss_agg_mode=token-mean"),
         (("constraint.sft_normaliser=accepted", SAPO), "constraint.sft_normaliser=batch"),
         ((), SUM_NORM),
         ((SUM_NORM, f"{ACTOR}.loss_scale_factor=512"), f"{ACTOR}.loss_scale_factor=null"),
+        ((LAGRANGIAN,), "constraint.sft_normaliser=accepted"),
+        ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",), LAGRANGIAN),
+        ((LAGRANGIAN,), SAPO),
+        *[(RESCUE, f"algorithm.adv_estimator={name}") for name in ("gae", "reinforce_plus_plus", "gdpo")],
+        (RESCUE, "algorithm.filter_groups={enable: true, metric: acc}"),
+        (RESCUE, "algorithm.use_kl_in_reward=true"),
+        (RESCUE, f"{ROLLOUT}.n=1"),
+        ((*RESCUE, FILTER), "refiner.streaming=false"),
+        *(((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), key) for key in (SOFT, *IN_PLACE)),
     ],
     "numbers-are-possible": [
         *(((), f"data.{key}") for key in ("train_batch_size=0", "max_prompt_length=null", "train_max_samples=-2")),
@@ -211,10 +217,26 @@ MISTAKES = {
         ((f"{ROLLOUT}.max_num_seqs=100",), f"{ROLLOUT}.max_num_batched_tokens=99"),
         ((), "refiner.rollout={max_num_batched_tokens: 255}"),
     ],
-    "both-terms-are-one-gradient": [
-        ((LAGRANGIAN,), "constraint.sft_normaliser=accepted"),
-        ((f"{ACTOR}.loss_agg_mode=seq-mean-token-mean",), LAGRANGIAN),
-        ((LAGRANGIAN,), SAPO),
+    "refiner-is-complete": [
+        *((EXTERNAL, f"refiner.url={url}") for url in ("host:8000/v1", "[http://host/v1, ftp://host/v1]")),
+        *((EXTERNAL, f"refiner.url=https://{rest}") for rest in ("me:key@host/v1", "host/v1?key=1", "/v1")),
+        *((EXTERNAL, f"refiner.api_key_env={key}") for key in ("sk-key", "''", "9key")),
+        (("refiner.keep_prefix=true",), "refiner.temperature=0.5"),
+        ((), "refiner.template=none"),
+    ],
+    "external-refiner-keeps-its-key": [
+        (EXTERNAL, "refiner.model_path=other"),
+        ((*EXTERNAL, "refiner.api_key_env=KEY"), "+ray_kwargs.ray_init.runtime_env.env_vars.KEY=sk-key"),
+    ],
+    "external-refiner-has-no-log-probs": [
+        (EXTERNAL, SOFT),
+        (EXTERNAL, TRACKED),
+        ((*EXTERNAL, TRACKED, f"{MODEL}.lora_rank=8"), f"{MODEL}.lora_rank=0"),
+        ((*EXTERNAL, TRACKED, f"{ACTOR}.use_kl_loss=true"), f"{ACTOR}.use_kl_loss=false"),
+    ],
+    "records-have-a-file-system": [(("records.path=memory://run",), "records.path=s4://bucket/run")],
+    "estimator-is-known": [
+        *(((mode,), "algorithm.adv_estimator=remax") for mode in (NONE, SFT, PENALTY)),
     ],
     "refinements-fit-into-micro-batches": [
         ((PENALTY, *LOG_PROB_SIZE), f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1023"),
@@ -231,14 +253,6 @@ MISTAKES = {
     "routes-are-recorded": [((), f"{ACTOR}.router_replay.mode=R3")],
     "loss-is-the-policys": [((), "+distillation.enabled=true"), ((), f"{MODEL}.mtp.enable=true")],
     "rewards-are-there-when-streaming": [(DEDICATED, REWARD_MODEL)],
-    "rescued-groups-learn-something": [
-        (RESCUE, PENALTY),
-        *[(RESCUE, f"algorithm.adv_estimator={name}") for name in ("gae", "reinforce_plus_plus", "gdpo")],
-        (RESCUE, "algorithm.filter_groups={enable: true, metric: acc}"),
-        (RESCUE, "algorithm.use_kl_in_reward=true"),
-        (RESCUE, f"{ROLLOUT}.n=1"),
-        ((*RESCUE, FILTER), "refiner.streaming=false"),
-    ],
     "shared-servers-are-the-reference": [
         *[(SHARED, f"{MODEL}.{own}") for own in ("lora_rank=0", "lora_adapter_path=x", "lora.merge=true")],
         (SHARED, "refiner.model_path=other"),
@@ -251,7 +265,7 @@ MISTAKES = {
         ((), f"{ROLLOUT}.name=sglang"),
     ],
     "reference-log-probs-are-at-temperature-1": [
-        *(((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), key) for key in (TRACKED, SOFT, *IN_PLACE)),
+        ((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), TRACKED),
     ],
     "agent-loops-have-one-manager": [(DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager")],
     "rewards-have-their-keys": [((), "custom_reward_function.path=x.py"), ((), "reward_model.reward_manager=dapo")],
@@ -286,7 +300,7 @@ def test_a_control_without_a_constraint_is_had_by_one_key(settings: tuple[str, .
 
 @pytest.mark.parametrize("key", ["delta=0.1", "eta=0.5", "rescue_dead_groups=true", "sft_normaliser=accepted"])
 def test_what_a_control_does_not_read(key: str) -> None:
-    adaptive = ("constraint.eta_schedule=adaptive", "refiner.imitate_solved=true", f"constraint.{key}")
+    adaptive = ("constraint.eta_schedule=adaptive", "constraint.imitate_solved=true", f"constraint.{key}")
     loaded = load(composed(*adaptive, NONE))
     assert loaded.constraint.first_eta == 0 and not loaded.constraint.rescues
 

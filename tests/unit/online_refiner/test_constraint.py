@@ -13,24 +13,38 @@ from verl.protocol import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
 
-from recipe.online_refiner.config.fields import ConstraintConfig
-from recipe.online_refiner.constraint import (
+from recipe.online_refiner.constraints import Constraint, read_constraint
+from recipe.online_refiner.constraints.base import Place
+from recipe.online_refiner.constraints.eq6 import (
     ALIGNMENTS,
-    IN_ADVANTAGES,
-    IN_REWARDS,
     NONE,
     Charges,
     accepts,
     charge,
-    charge_in_place,
     counterparts,
     diff,
-    make_eta,
     position,
     return_to_go,
     since,
     times_charged,
 )
+from recipe.online_refiner.constraints.eta import Eta, make_eta
+from recipe.online_refiner.constraints.in_place import charge_in_place
+
+CREDITS: dict[str, Constraint] = {
+    "return_to_go": read_constraint({"mode": "penalty"}),
+    "in_reward": read_constraint({"mode": "penalty", "credit": "in_reward"}),
+    "whole": read_constraint({"mode": "lagrangian"}),
+    "token": read_constraint({"mode": "penalty", "target": "in_place"}),
+    "in_place_to_go": read_constraint({"mode": "penalty", "target": "in_place", "credit": "return_to_go"}),
+}
+PLACES: list[tuple[str, Place]] = [(name, place) for name in CREDITS for place in ("rewards", "advantages")]
+PLACES.remove(("in_reward", "advantages"))
+
+
+def paid(name: str, place: Place, own: Tensor, charges: Charges, eta: float) -> Tensor:
+    return CREDITS[name].pay(own, charges, eta, place)
+
 
 EOS, N = 0, NONE
 TOKENS = st.lists(st.integers(1, 4), max_size=8).map(lambda ids: [*ids, EOS])
@@ -164,7 +178,7 @@ def charges_by_hand(num_kept: int) -> Charges:
     ],
 )
 def test_advantages_by_hand(name: str, num_kept: int, expected: list[float]) -> None:
-    found = IN_ADVANTAGES[name](torch.full((1, 4), -0.5), charges_by_hand(num_kept), ETA)
+    found = paid(name, "advantages", torch.full((1, 4), -0.5), charges_by_hand(num_kept), ETA)
     assert found[0].tolist() == pytest.approx(expected, abs=1e-3)
 
 
@@ -175,20 +189,27 @@ def test_only_the_policys_tokens_of_the_last_turn_answer() -> None:
     assert turn.tolist() == [[0, 0, 0, 1, 1, 1, 0], [0] * 7]
     charged = torch.tensor([[0, 0, 0, 0, -1.0, -2, 0], [0] * 7])
     charges, own = Charges(charged, -charged.sum(-1), turn, rewritten), torch.zeros(2, 7)
-    found = {
-        (when, name): change(own, charges, 1.0)[0].tolist()
-        for when, table in (("before", IN_REWARDS), ("behind", IN_ADVANTAGES))
-        for name, change in table.items()
-    }
+    found = {(place, name): paid(name, place, own, charges, 1.0)[0].tolist() for name, place in PLACES}
     assert found == {
-        ("before", "return_to_go"): [0, 0, 0, 0, -1, -2, 0],
-        ("before", "token"): [0, 0, 0, 0, -1, -2, 0],
-        ("behind", "token"): [0, 0, 0, 0, -1, -2, 0],
-        ("before", "whole"): [0, 0, 0, 0, 0, -3, 0],
-        ("before", "in_reward"): [0, 0, 0, 0, 0, -3, 0],
-        ("behind", "return_to_go"): [0, 0, 0, 0, -3, -2, 0],
-        ("behind", "whole"): [0, 0, 0, -3, -3, -3, 0],
+        ("rewards", "return_to_go"): [0, 0, 0, 0, -1, -2, 0],
+        ("rewards", "token"): [0, 0, 0, 0, -1, -2, 0],
+        ("rewards", "in_place_to_go"): [0, 0, 0, 0, -1, -2, 0],
+        ("advantages", "token"): [0, 0, 0, 0, -1, -2, 0],
+        ("rewards", "whole"): [0, 0, 0, 0, 0, -3, 0],
+        ("rewards", "in_reward"): [0, 0, 0, 0, 0, -3, 0],
+        ("advantages", "return_to_go"): [0, 0, 0, 0, -3, -2, 0],
+        ("advantages", "in_place_to_go"): [0, 0, 0, -3, -3, -2, 0],
+        ("advantages", "whole"): [0, 0, 0, -3, -3, -3, 0],
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "critic_free"),
+    [("return_to_go", "advantages"), ("in_reward", "rewards"), ("whole", "advantages"), ("token", "advantages")],
+)
+def test_a_critic_sees_the_penalty_in_the_rewards(name: str, critic_free: str) -> None:
+    assert [CREDITS[name].place(estimator) for estimator in ("grpo", "gae")] == [critic_free, "rewards"]
+    assert all(read_constraint({"mode": mode}).place("grpo") is None for mode in ("none", "sft"))
 
 
 @settings(max_examples=200)
@@ -210,11 +231,11 @@ def test_what_holds_for_every_credit(data: st.DataObject, alignment: str, eta: f
     assert (charged <= 0).all() and (charged[turn == 0] == 0).all()
     charges, before = Charges(charged, -charged.sum(-1), turn, turn), torch.randn(mask.shape, generator=generator)
     own = before.clone()
-    for change in (*IN_REWARDS.values(), *IN_ADVANTAGES.values()):
-        after = change(own, charges, eta)
+    for name, place in PLACES:
+        after = paid(name, place, own, charges, eta)
         assert torch.equal(own, before), "the estimator's tensor must not change in place"
         assert torch.equal(after[turn == 0], before[turn == 0]) and (after <= before).all()
-        assert torch.equal(change(own, charges, 0.0), before)
+        assert torch.equal(paid(name, place, own, charges, 0.0), before)
         for index, (_, response, refined, is_accepted) in enumerate(rows):
             if not is_accepted or (alignment == "diff" and response == refined):
                 assert torch.equal(after[index], before[index]), "siblings that are not charged keep what they have"
@@ -223,59 +244,57 @@ def test_what_holds_for_every_credit(data: st.DataObject, alignment: str, eta: f
 # ---- eta
 
 
-def config(**values: object) -> ConstraintConfig:
-    return ConstraintConfig(**{"eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, **values})
+def eta_of(**values: object) -> Eta:
+    return make_eta(
+        read_constraint({"mode": "penalty", "eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, **values})
+    )
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [("constant", [0.1] * 4), ("linear", [0.1, 0.075, 0.05, 0.025]), ("cosine", [0.1, 0.0853553, 0.05, 0.0146447])],
-)
-def test_schedules(schedule: str, expected: list[float]) -> None:
-    eta = make_eta(config(eta_schedule=schedule), 4)
+def test_a_constant_eta_follows_nothing() -> None:
+    eta = eta_of(eta_schedule="constant")
     eta.observe(9.0)
-    assert [eta.at(step) for step in (1, 2, 3, 4)] == pytest.approx(expected, abs=1e-6)
+    assert eta.value == 0.1
 
 
 def test_dual_steps_by_hand() -> None:
-    eta, found = make_eta(config(), 9), []
+    eta, found = eta_of(), []
     for divergence in (3.0, 0.0, 1e9, math.nan):  # D / delta - 1 is 0.5, -1, and at most 1; the last says nothing
         eta.observe(divergence)
-        found.append(math.log(eta.at(2) / 0.1))
+        found.append(math.log(eta.value / 0.1))
     assert found == pytest.approx([0.05, -0.05, 0.05, 0.05])
 
 
 @pytest.mark.parametrize(("divergence", "bound"), [(0.0, 1e-4), (1e9, 100.0)])
 def test_eta_stays_within_a_range(divergence: float, bound: float) -> None:
-    eta = make_eta(config(), 9)
+    eta = eta_of()
     for _ in range(1000):
         eta.observe(divergence)
-    assert eta.at(1001) == pytest.approx(bound)
+    assert eta.value == pytest.approx(bound)
 
 
 @pytest.mark.parametrize("start", [1e-3, 0.1, 5.0])
 def test_adaptive_eta_converges_to_the_bound(start: float) -> None:
     """A policy whose D answers to eta with a lag: D moves a fifth of the way to 5 / (1 + 20 eta) in a step."""
-    eta, found, divergence = make_eta(config(eta=start), 400), [], 5.0
-    for step in range(1, 401):
-        divergence += 0.2 * (5 / (1 + 20 * eta.at(step)) - divergence)
+    eta, found, divergence = eta_of(eta=start), [], 5.0
+    for _ in range(400):
+        divergence += 0.2 * (5 / (1 + 20 * eta.value) - divergence)
         eta.observe(divergence)
         found.append(divergence)
     assert found[-50:] == pytest.approx([2.0] * 50, rel=0.02)
-    assert eta.at(401) == pytest.approx((5 / 2 - 1) / 20, rel=0.02)
+    assert eta.value == pytest.approx((5 / 2 - 1) / 20, rel=0.02)
 
 
 def test_a_checkpoint_holds_the_multiplier_bit_for_bit(tmp_path: Path) -> None:
-    first, second, file = make_eta(config(), 9), make_eta(config(), 9), tmp_path / "global_step_7" / "constraint.json"
+    first, second, file = eta_of(), eta_of(), tmp_path / "global_step_7" / "constraint.json"
     second.load(file)
-    assert second.at(1) == 0.1, "a checkpoint of another schedule has none"
+    assert second.value == 0.1, "a checkpoint of another schedule has none"
     for divergence in (3.1, 0.7, 2.2, 1.9):
         first.observe(divergence)
     first.save(file)
     second.load(file)
     for eta in (first, second):
         eta.observe(2.5)
-    assert second.at(9).hex() == first.at(9).hex() != (0.1).hex()
+    assert second.value.hex() == first.value.hex() != (0.1).hex()
 
 
 # ---- in place
@@ -293,12 +312,12 @@ def test_a_turn_is_charged_in_place_by_hand() -> None:
     assert charged.tolist() == [[1.0, -2.0, 0.0], [0.0, 0.0, 1.0]]
     charges = Charges(charged=charged, cost=-charged.sum(-1), turn=turn, rewritten=turn)
     advantages = torch.full((2, 3), 0.25)
-    assert IN_ADVANTAGES["token"](advantages, charges, 0.5).tolist() == [[0.75, -0.75, 0.25], [0.25, 0.25, 0.75]]
-    assert IN_ADVANTAGES["return_to_go"](advantages, charges, 0.5).tolist() == [
+    assert paid("token", "advantages", advantages, charges, 0.5).tolist() == [[0.75, -0.75, 0.25], [0.25, 0.25, 0.75]]
+    assert paid("in_place_to_go", "advantages", advantages, charges, 0.5).tolist() == [
         [-0.25, -0.75, 0.25],
         [0.25, 0.25, 0.75],
     ]
-    assert torch.equal(IN_ADVANTAGES["token"](advantages, charges, 0.0), advantages), "eta 0: bit for bit"
+    assert torch.equal(paid("token", "advantages", advantages, charges, 0.0), advantages), "eta 0: bit for bit"
 
 
 def test_with_the_bare_prompt_it_is_verls_kl_in_the_reward() -> None:
@@ -310,4 +329,4 @@ def test_with_the_bare_prompt_it_is_verls_kl_in_the_reward() -> None:
     data, _ = apply_kl_penalty(DataProto.from_dict(tensors=columns), core_algos.FixedKLController(0.3), "kl")
     charged = charge_in_place(reference_log_probs=reference, log_probs=own, turn=mask, clip=None)
     charges = Charges(charged=charged, cost=-charged.sum(-1), turn=mask, rewritten=mask)
-    torch.testing.assert_close(IN_REWARDS["token"](scores, charges, 0.3), data.batch["token_level_rewards"])
+    torch.testing.assert_close(paid("token", "rewards", scores, charges, 0.3), data.batch["token_level_rewards"])

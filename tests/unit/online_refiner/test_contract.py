@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from recipe.online_refiner import contract
-from recipe.online_refiner.contract import HOOKS, Hook
 from recipe.online_refiner.main import prepare
+from recipe.online_refiner.verl_glue import contract
+from recipe.online_refiner.verl_glue.contract import HOOKS, Hook
 
 REPOSITORY = Path(__file__).parents[3]
 PARTS = ("recipe/online_refiner", "recipe/runs", "recipe/preflight", "refiner_worker")
@@ -114,7 +114,7 @@ def test_every_override_is_in_the_table_and_takes_what_verl_passes() -> None:
     assert len(overrides) >= 25
     known = {hook.path: hook for hook in HOOKS}
     for path, override, module in overrides:
-        assert path in known, f"{module} overrides {path}: add it to recipe/online_refiner/contract.py"
+        assert path in known, f"{module} overrides {path}: add it to recipe/online_refiner/verl_glue/contract.py"
         hook = known[path]
         assert hook.needed_by == module
         if not inspect.isfunction(override):
@@ -169,7 +169,7 @@ def test_every_private_name_that_is_not_ours_is_in_the_table() -> None:
     known = {hook.name.rpartition(".")[2] for hook in HOOKS}
     others = {(name, module) for name, module, _ in found if re.match("_[^_]", name)}
     assert {(name, module) for name, module in others if name not in ours | known} == set()
-    assert ("_dispatch_info", "recipe.online_refiner.stages") in others
+    assert ("_dispatch_info", "recipe.online_refiner.verl_glue.stages") in others
 
 
 def test_what_to_install_is_what_the_project_asks_for() -> None:
@@ -207,7 +207,8 @@ def test_the_start_ends_in_one_line(what: str, tmp_path: Path) -> None:
         begin += f"sys.path.insert(0, {str(tmp_path)!r}); "
         expected = (
             "verl 0.9.1 is not what this extension is written for: verl.trainer.ppo.v1.trainer_base:PPOTrainer."
-            "_balance_batch does not exist, and recipe.online_refiner.trainer needs it; run: pip install verl==0.9.1"
+            "_balance_batch does not exist, and recipe.online_refiner.verl_glue.trainer needs it; run: pip install "
+            "verl==0.9.1"
         )
     code = begin + "from recipe.online_refiner.main import command; command()"
     environment = {name: value for name, value in os.environ.items() if name != "VERL_CONFIG"}  # as in a user's shell

@@ -15,11 +15,10 @@ from omegaconf import DictConfig
 from played_server import MODEL, Reply, Server, chat, error, serving
 from transformers import AutoTokenizer
 
-from recipe.online_refiner.config.fields import ConstraintConfig
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import TextRefiner
 from refiner_worker import external
-from refiner_worker.config import TEMPLATES, RefinerConfig
+from refiner_worker.config import TEMPLATES, External
 from refiner_worker.external import ExternalClient, ExternalRefiner, Served, fault
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
@@ -41,9 +40,9 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAYED_KEY", f"{KEY}\n")  # as a file has it
 
 
-def config(*urls: str, **changes: Any) -> RefinerConfig:
+def config(*urls: str, **changes: Any) -> External:
     values = {"placement": "external", "url": list(urls), "api_key_env": "PLAYED_KEY", "response_length": MAX_TOKENS}
-    return RefinerConfig(**{"model_path": "m", "template": "general", "request_timeout_s": LONG_S, **values, **changes})
+    return External(**{"model_path": "m", "template": "general", "request_timeout_s": LONG_S, **values, **changes})
 
 
 def refined(client: ExternalClient, tokenizer: Any, number: int = FEW) -> list[Refinement]:
@@ -59,7 +58,6 @@ async def stage(client: ExternalClient, tokenizer: Any, number: int) -> list[Ref
     end = tokenizer.eos_token_id
     refiner = TextRefiner(
         config=client.config,
-        constraint=ConstraintConfig(),
         client=client,
         prompt=RefinerPrompt(TEMPLATES / f"{client.config.template}.jinja", tokenizer),
         turn_end=TurnEnd(stops=frozenset({end}), written=end),

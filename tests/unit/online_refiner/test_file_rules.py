@@ -212,7 +212,6 @@ def test_a_mistake_ends_the_command_with_one_line(
         ({"data.apply_chat_template_kwargs.return_dict": True}, "template-settings-are-the-templates"),
         ({"reward.reward_model": {"enable": True, "enable_resource_pool": True}}, "reward-model-has-nodes"),
         ({"trainer.n_gpus_per_node": 1000}, "machine-has-the-workers"),
-        ({"refiner.draft": "suffix"}, "suffix-drafts-are-installed"),
         ({"refiner.max_model_len": 80}, "refiner-reads-prompt-and-response"),
         ({"refiner.max_model_len": 100_000}, "refiner-reads-prompt-and-response"),
         ({"refiner.num_replicas": 2}, "replicas-fit"),
@@ -248,15 +247,18 @@ def test_what_one_setting_makes_wrong(config: DictConfig, changes: dict[str, Any
     assert error_of(config).endswith(f" [{rule}]")
 
 
-def test_a_template_in_place_that_shows_refinements_alone_where_there_are_none(config: DictConfig) -> None:
+def test_a_template_in_place_that_shows_refinements_alone_where_there_are_none(
+    config: DictConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "own.jinja").write_text("{{ question }} {{ refined }}")
     settings = {
         **{"constraint.mode": "penalty", "constraint.target": "in_place", "constraint.reward_gate": "failed"},
-        **{"refiner.skip_reward_at_least": 1.0, "refiner.in_place_template": "other"},
+        **{"refiner.skip_reward_at_least": 1.0, "constraint.in_place_template": str(tmp_path / "own.jinja")},
         "actor_rollout_ref.rollout.n": 2,
     }
     for key, value in settings.items():
         OmegaConf.update(config, key, value)
-    assert "refiner.in_place_template must show sibling or solution" in error_of(config)
+    assert "constraint.in_place_template must show sibling or solution" in error_of(config)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from verl.utils.metric import Metric
 from verl.workers.config import ActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from recipe.online_refiner.actor_worker import ActorWorker
-from recipe.online_refiner.loss import jagged
+from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
+from recipe.online_refiner.verl_glue.loss import jagged
 
 ETA, EOS, NUM_RANKS, BATCH_TOKENS = 0.5, 2, 2, 40
 ROWS = [([3, 4], [11, 12, EOS], 0), ([5], [13, 41, 14, EOS], 2), ([6, 7], [15, EOS], 0)]

@@ -18,9 +18,9 @@ from verl.trainer.ppo.v1.utils import MetricsAggregator
 from recipe.online_refiner import metrics
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.pairs import Pair, Verdict, as_number
-from recipe.online_refiner.rows import with_pair
-from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
+from recipe.online_refiner.verl_glue.rows import with_pair
+from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.runs.advice import advice
 
 
@@ -137,9 +137,10 @@ def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
     found = metrics.refine_metrics(StepState(pairs={0: state.pairs[1]}))  # one is attempted and cut
     assert found.keys() & metrics.WEIGHTS.keys() == {"refiner/improvement_ratio", "refiner/repeated_ratio"}
     assert metrics.refine_metrics(StepState()).keys() & metrics.WEIGHTS.keys() == set()
-    assert metrics.soft_metrics(StepState()) == {}
-    state.pairs[0].soft_mass = 0.75
-    assert metrics.soft_metrics(state) == {"constraint/soft_share": 0.25}
+    soft = load(composed("constraint.target=soft")).constraint
+    assert soft.pair_metrics([]) == {}
+    state.pairs[0].own["soft_mass"] = 0.75
+    assert soft.pair_metrics(list(state.pairs.values())) == {"constraint/soft_share": 0.25}
     assert metrics.zeros().keys() & {*metrics.WEIGHTS, *metrics.MAXIMA} == set()
 
 
@@ -155,7 +156,7 @@ def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
 def test_which_means_a_mode_measures(overrides: list[str], step: int, measures: bool) -> None:
     """No refinement is scored here, so that D is 0 where it is measured, and no cross-entropy has a mean."""
     config = composed(*overrides)
-    stages = Stages(config, load(config), None, 9)  # type: ignore[arg-type]  # no workers are asked
+    stages = Stages(config, load(config), None)  # type: ignore[arg-type]  # no workers are asked
     state = StepState(step=step, pairs={0: Pair(reward=0.0)}, metrics=metrics.zeros())
     batch = KVBatchMeta(keys=["a_0_0"], tags=[{}], partition_id="train")
     stages.score_with_actor(batch, state, None)
@@ -163,7 +164,7 @@ def test_which_means_a_mode_measures(overrides: list[str], step: int, measures: 
     names = {"constraint/divergence", "constraint/divergence_per_token"} if measures else set()
     assert found == {"constraint/eta", *names} and not any(state.metrics[name] for name in names)
     assert stages.charge_rewards(batch, state) is None
-    pays = load(config).constraint.acting_credit is not None
+    pays = load(config).constraint.place("grpo") is not None
     assert ("constraint/penalty" in state.metrics) is pays and not state.metrics.get("constraint/penalty")
 
 
@@ -171,7 +172,7 @@ def test_which_means_a_mode_measures(overrides: list[str], step: int, measures: 
 def test_rollouts_that_are_lost(per_prompt: dict[str, int]) -> None:
     """Prompt c has none left; of the others one is lost each, whatever number of them the data set asks for."""
     config = composed("data.train_batch_size=3", "actor_rollout_ref.rollout.n=4")
-    stages = Stages(config, load(config), None, 1)  # type: ignore[arg-type]  # no workers are asked
+    stages = Stages(config, load(config), None)  # type: ignore[arg-type]  # no workers are asked
     stages.num_sessions = per_prompt
     wanted = {"a": 4, "b": 4, **per_prompt}
     keys = [f"{uid}_{session}_0" for uid, number in wanted.items() for session in range(number - 1)]
@@ -274,7 +275,7 @@ MOST = "refiner.skip_reward_at_least=1.0"
         ([], {}, []),
         ([MOST], {}, [MOST]),
         ([MOST], {"refiner/skipped/max_reward": 1.0}, []),
-        ([MOST, "refiner.imitate_solved=true"], {"refiner/num_own": 1.0}, []),
+        ([MOST, "constraint.imitate_solved=true"], {"refiner/num_own": 1.0}, []),
         ([FILTER], {}, ["filter_groups.metric=reward"]),
         ([FILTER], {"training/filter_groups/evicted_samples": 3.0}, []),
         ([FILTER, RESCUE], {}, ["filter_groups.metric=reward"]),
@@ -299,15 +300,15 @@ def test_dead_groups_with_a_better_refinement_are_rescued(eta: float, expected: 
     verdict = {key: Verdict.ACCEPTED if key in ("a_0_0", "b_1_0", "d_0_0") else Verdict.NOT_BETTER for key in rows}
     pairs = {row: Pair(reward=reward, verdict=verdict[key]) for row, (key, reward) in enumerate(rows.items())}
     batch = KVBatchMeta(keys=[*rows], tags=[{} for _ in rows], partition_id="train")
-    stages = Stages(config, load(config), None, 1)  # type: ignore[arg-type]  # no workers are asked
+    stages = Stages(config, load(config), None)  # type: ignore[arg-type]  # no workers are asked
     assert stages._rescued(batch, StepState(pairs=pairs, eta=eta)) == expected
 
 
 def test_a_response_in_place_pays_also_where_its_charges_cancel() -> None:
     config = composed("constraint.target=in_place")
-    pairs = {row: Pair(reward=0.0, is_scored_in_place=row == 1) for row in range(2)}
+    pairs = {row: Pair(reward=0.0, own={"is_scored": row == 1}) for row in range(2)}
     batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=[{}, {}], partition_id="train")
-    stages = Stages(config, load(config), None, 1)  # type: ignore[arg-type]  # no workers are asked
+    stages = Stages(config, load(config), None)  # type: ignore[arg-type]  # no workers are asked
     assert stages._paying_rows(batch, StepState(pairs=pairs, eta=0.1)) == [1]
 
 
@@ -315,12 +316,14 @@ def test_sleeping_shared_servers_are_not_asked(monkeypatch: pytest.MonkeyPatch) 
     """What was not refined during the rollout stays so: the worker, here None, would wait for a server that sleeps."""
     config = composed("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
     written: list[str] = []
-    monkeypatch.setattr("recipe.online_refiner.rows.write_nothing", lambda rows, *_, **__: written.extend(rows.keys))
+    monkeypatch.setattr(
+        "recipe.online_refiner.verl_glue.rows.write_nothing", lambda rows, *_, **__: written.extend(rows.keys)
+    )
     refined = with_pair({}, Pair(reward=0.0, verdict=Verdict.ACCEPTED))
     batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=[refined, {}], partition_id="train")
     state = StepState(pairs={row: Pair(reward=-1.0) for row in range(2)}, metrics=metrics.zeros())
     recorded = SimpleNamespace(record=lambda *_: None)
-    Stages(config, load(config), recorded, 1).refine(batch, state, None, 64)  # type: ignore[arg-type]
+    Stages(config, load(config), recorded).refine(batch, state, None, 64)  # type: ignore[arg-type]
     assert written == ["a_1_0"]
     assert {row: pair.verdict for row, pair in state.pairs.items()} == {0: Verdict.ACCEPTED, 1: Verdict.WORKER}
     assert state.pairs[1].reward == -1.0
@@ -331,7 +334,7 @@ def test_a_stage_counts_a_wait_from_its_begin() -> None:
     pair = Pair(reward=0.0, verdict=Verdict.ACCEPTED, started_at=began_at + 60, refined_at=began_at + 64)
     batch = KVBatchMeta(keys=["a_0_0"], tags=[with_pair({}, pair)], partition_id="train")
     idle = SimpleNamespace(record=lambda *_: None, refine=lambda *_: [])
-    stages = Stages(config, load(config), idle, 1)  # type: ignore[arg-type]
+    stages = Stages(config, load(config), idle)  # type: ignore[arg-type]
     stages._began_at = began_at
     for starts, waited_s in ((0, 4.0), (61, 3.0), (200, 0.0)):
         state = StepState(pairs={0: Pair(reward=0.0)}, metrics=metrics.zeros(), started_at=began_at + starts)
@@ -342,11 +345,13 @@ def test_a_stage_counts_a_wait_from_its_begin() -> None:
 def test_a_stage_counts_groups_beyond_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """One group of mean 0.5 is kept and three more are thrown away; four dead ones of -1 are filtered."""
     config = composed(FILTER, "actor_rollout_ref.rollout.n=2", "data.train_batch_size=1")
-    monkeypatch.setattr("recipe.online_refiner.rows.read_rewards", lambda _: [(0.0, {"x": 1}), (1.0, {"x": 2})])
+    monkeypatch.setattr(
+        "recipe.online_refiner.verl_glue.rows.read_rewards", lambda _: [(0.0, {"x": 1}), (1.0, {"x": 2})]
+    )
     tags = [{"seq_len": 4, "response_len": 2}] * 2
     batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=tags, partition_id="train")
     state = StepState(metrics={DAPO_FILTERED_REWARD_COUNTS_KEY: {-1.0: 4}, metrics.DISCARDED: 3})
-    Stages(config, load(config), None, 1).see_rollouts(batch, state)  # type: ignore[arg-type]  # no workers are asked
+    Stages(config, load(config), None).see_rollouts(batch, state)  # type: ignore[arg-type]  # no workers are asked
     assert state.metrics["reward/mean"] == pytest.approx((4 * 0.5 - 4 * 1.0) / 8)
     assert (state.metrics["reward/num_lost"], state.metrics["reward/extra/x"]) == (0, 1.5)
     assert state.metrics.keys() & metrics.WEIGHTS.keys() == {name for name in metrics.WEIGHTS if name[:7] == "reward/"}

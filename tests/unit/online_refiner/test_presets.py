@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recipe.online_refiner import config as package
 from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.constraints.sft import Sft
 
 CONFIG = Path(package.__file__).parent
 PRESETS = sorted(path.stem for path in (CONFIG / "experiment").glob("*.yaml"))
@@ -106,11 +107,11 @@ def test_the_papers_baselines_have_a_static_kl(preset: str, coefficient: float) 
 def test_a_control_changes_what_is_learned_and_where_it_is_written(preset: str) -> None:
     config = composed(f"experiment={preset}", "control=own_solved")
     loaded, alone, other = load(config), flat(composed(f"experiment={preset}")), flat(config)
-    assert (loaded.constraint.mode, loaded.refiner.imitate_solved) == ("sft", True)
+    assert isinstance(loaded.constraint, Sft) and loaded.constraint.imitate_solved
     assert loaded.constraint.first_eta == 0.03, "the mode's own: that of the preset is a penalty's"
     assert other["run_dir"] == f"{alone['run_dir']}-own_solved", (
         "not the preset's own, whose checkpoints it would resume"
     )
     own = {*(f"constraint.{key}" for key in ("mode", "eta")), "run_dir", "records.path"}
-    own |= {"refiner.imitate_solved", "refiner.max_refinements_per_group", "trainer.default_local_dir"}
+    own |= {"constraint.imitate_solved", "refiner.max_refinements_per_group", "trainer.default_local_dir"}
     assert {key for key in alone if alone[key] != other[key]} <= own

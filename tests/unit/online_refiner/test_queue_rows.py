@@ -7,7 +7,7 @@ import pytest
 from played_step import KEYS, PROMPTS, RESPONSES, REWARDS, STARTS, refined_rows
 from transfer_queue import KVBatchMeta
 
-from recipe.online_refiner import rows as queue
+from recipe.online_refiner.verl_glue import rows as queue
 
 
 @pytest.fixture(scope="module", autouse=True)

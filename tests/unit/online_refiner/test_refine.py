@@ -14,18 +14,19 @@ import torch
 from transformers import AutoTokenizer
 from verl.experimental.agent_loop import AgentLoopOutput
 
-from recipe.online_refiner.config.fields import ConstraintConfig
+from recipe.online_refiner.constraints import Constraint, read_constraint
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import Refiner, choose, in_place, is_used
-from recipe.online_refiner.refine_actors import RewardLoopScore, is_drawn
-from refiner_worker.client import RefinerRequestError, Top
-from refiner_worker.config import TEMPLATES, RefinerConfig
+from recipe.online_refiner.refine import Refiner, choose
+from recipe.online_refiner.verl_glue.refine_actors import RewardLoopScore, is_drawn
+from refiner_worker.client import RefinerRequestError
+from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
+from refiner_worker.engines import Top
 from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
 from refiner_worker.turn_end import TurnEnd
 
 
 def config(**changes: object) -> RefinerConfig:
-    return RefinerConfig(**{"model_path": "m", "response_length": 32, "skip_reward_at_least": 1.0, **changes})
+    return read_refiner({"model_path": "m", "response_length": 32, "skip_reward_at_least": 1.0, **changes})
 
 
 def rollout(session: int, reward: float, ids: list[int] | None = None, **more: Any) -> Rollout:
@@ -117,13 +118,15 @@ def refined(
         return reward
 
     end = tokenizer.eos_token_id
-    sizes = {"max_model_len": 2048, "max_response_tokens": 32, "constraint": ConstraintConfig(), **changes}
+    constraint = changes.pop("constraint", read_constraint({"mode": "sft"}))
+    sizes = {"max_model_len": 2048, "max_response_tokens": 32, **changes}
     refiner = Refiner(
         config=client.config,
         client=client,
         prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer, {}, client.config.limits(32)),
         turn_end=TurnEnd(stops=frozenset({end, tokenizer.pad_token_id}), written=end),
         score=score,
+        companion=constraint.companion(tokenizer, {}, 32),
         **sizes,
     )
     return asyncio.run(refiner.refine_group(members))
@@ -197,10 +200,10 @@ def test_a_repeated_response_is_not_rewarded_again(
     said, begin = [*tokenizer.encode("aaab"), tokenizer.eos_token_id], tokenizer.convert_tokens_to_ids("<|im_start|>")
     own = [*said[:3], begin, *said[3:]] if is_retokenised else said
     client = Asked(said[kept:], config(keep_prefix=kept > 0), (-0.1,) * kept)
-    constraint = ConstraintConfig(reward_gate=reward_gate)
+    constraint = read_constraint({"mode": "sft", "reward_gate": reward_gate})
     (found,) = refined(tokenizer, [rollout(0, -0.3, own)], client, reward=KeyError("asked"), constraint=constraint)
     assert (found.verdict, found.reward, found.is_repeated) == (Verdict.NOT_BETTER, -0.3, True)
-    assert found.token_ids == said and is_used(found.verdict, constraint) is not reward_gate
+    assert found.token_ids == said and constraint.is_used(found.verdict) is not reward_gate
 
 
 def test_another_answer_is_rewarded(tokenizer: Any) -> None:
@@ -244,8 +247,9 @@ def test_what_the_policy_solved_may_be_imitated_itself(tokenizer: Any) -> None:
     end, other = tokenizer.eos_token_id, tokenizer.pad_token_id
     said = [([7, end], 0.5), ([8, end], 1.0), ([9], 1.0), ([8, other], 1.0)]  # wrong, right, right but cut, right
     members = [rollout(n, reward, ids) for n, (ids, reward) in enumerate(said)]
-    client = Asked([], config(imitate_solved=True, max_refinements_per_group=0))
-    found = refined(tokenizer, members, client)
+    client = Asked([], config(max_refinements_per_group=0))
+    own = read_constraint({"mode": "sft", "imitate_solved": True})
+    found = refined(tokenizer, members, client, constraint=own)
     assert [one.verdict for one in found] == ["not_chosen", "own", "max_reward", "own"]
     assert [one.token_ids for one in found] == [[], [8, end], [], [8, other]]
     assert found[1].reward == 1.0
@@ -255,20 +259,22 @@ ANSWER = TEMPLATES / "in_place" / "answer.jinja"
 TASK = [{"role": "user", "content": "Say yes."}]
 
 
+def in_place(**values: Any) -> Constraint:
+    return read_constraint({"mode": "penalty", "target": "in_place", **values})
+
+
 @pytest.mark.parametrize(
-    ("constraint", "template", "scored", "asked"),
+    ("constraint", "scored", "asked"),
     [
-        ({"target": "in_place"}, ANSWER, [True, False, False], 2),  # the refined one, by its a'
-        ({"target": "in_place", "reward_gate": False}, ANSWER, [True, True, False], 2),
-        ({"target": "in_place", "reward_gate": False}, None, [True, True, True], 0),  # static KL: nothing is decoded
-        ({"target": "in_place", "reward_gate": "failed"}, ANSWER, [True, True, False], 0),  # by the solved sibling
-        ({"target": "in_place", "mode": "sft"}, ANSWER, [True, False, False], 2),
-        ({"target": "constant"}, ANSWER, [True, False, False], 2),
-        ({"target": "rewrite"}, ANSWER, [False, False, False], 2),
+        (in_place(), [True, False, False], 2),  # the refined one, by its a'
+        (in_place(reward_gate=False), [True, True, False], 2),
+        (in_place(reward_gate="failed"), [True, True, False], 0),  # by the solved sibling
+        (in_place(mode="sft"), [True, False, False], 2),
+        (read_constraint({"mode": "penalty"}), [False, False, False], 2),
     ],
 )
 def test_which_turns_are_scored_in_place(
-    tokenizer: Any, constraint: dict[str, Any], template: Path | None, scored: list[bool], asked: int
+    tokenizer: Any, constraint: Constraint, scored: list[bool], asked: int
 ) -> None:
     end = tokenizer.eos_token_id
     members = [
@@ -276,68 +282,50 @@ def test_which_turns_are_scored_in_place(
         for n, (text, reward) in enumerate([("bad", -0.3), ("fair", 0.9), ("good", 1.0)])
     ]
     client = Asked([*tokenizer.encode("yes"), end], config())
-    block = ConstraintConfig(**{"mode": "penalty", **constraint})
-    how = in_place(block, InPlacePrompt(template, tokenizer, {}, 32))
-    found = refined(tokenizer, members, client, in_place=how)
+    found = refined(tokenizer, members, client, constraint=constraint)
     assert [one.in_place and len(one.in_place) for one in found] == [
         len(member.turn_ids) if is_scored else None for member, is_scored in zip(members, scored, strict=True)
     ]
     assert len(client.prompts) == asked
     shown = [tokenizer.decode(prompt) for prompt in client.scored]
-    if template is not None and constraint["target"] == "in_place":
-        better = "good" if asked == 0 else "yes"
-        assert shown and all(f"Say yes.\n\nA correct answer is:\n{better}\n\nNow write" in text for text in shown)
-        assert not any(word in text for text in shown for word in ("bad", "fair", "about")), "it would be copied"
-    elif constraint["target"] == "in_place":
-        assert client.scored == [[1], [1], [1]], "what the policy saw"
-    else:
-        assert not shown
+    assert bool(shown) is any(scored)
+    better = "good" if asked == 0 else "yes"
+    assert all(f"Say yes.\n\nA correct answer is:\n{better}\n\nNow write" in text for text in shown)
+    assert not any(word in text for text in shown for word in ("bad", "fair", "about")), "it would be copied"
 
 
 def test_a_turn_that_nobody_scores_or_that_does_not_fit_is_not_charged(tokenizer: Any) -> None:
     end = tokenizer.eos_token_id
     members = [rollout(0, -0.3, [*tokenizer.encode("bad"), end], messages=TASK)]
-    how = in_place(ConstraintConfig(mode="penalty", target="in_place"), InPlacePrompt(ANSWER, tokenizer, {}, 32))
     for changes, is_lost in (({"max_model_len": 240}, False), ({}, True), ({}, False)):
         client = Asked([*tokenizer.encode("yes"), end], config())
         client.is_lost = is_lost
-        (found,) = refined(tokenizer, members, client, in_place=how, **changes)
+        (found,) = refined(tokenizer, members, client, constraint=in_place(), **changes)
         length = len(found.in_place) if found.in_place is not None else "there is no a'"
         assert length == ("there is no a'" if changes else 0 if is_lost else 4)
 
 
 def test_without_the_gate_a_response_that_is_repeated_is_not_shown(tokenizer: Any) -> None:
     said = [*tokenizer.encode("fair"), tokenizer.eos_token_id]
-    block = ConstraintConfig(mode="penalty", target="in_place", reward_gate=False)
     client = Asked(said, config())
-    how = in_place(block, InPlacePrompt(ANSWER, tokenizer, {}, 32))
-    (found,) = refined(tokenizer, [rollout(0, 0.5, said, messages=TASK)], client, in_place=how)
+    (found,) = refined(
+        tokenizer, [rollout(0, 0.5, said, messages=TASK)], client, constraint=in_place(reward_gate=False)
+    )
     assert found.verdict is Verdict.NOT_BETTER and found.in_place == [] and not client.scored
 
 
 def test_the_prompt_in_place_has_the_whole_chat(tokenizer: Any) -> None:
     chat = [{"role": "system", "content": "Be brief."}, *TASK]
-    ids = InPlacePrompt(ANSWER, tokenizer, {}, 32).encode(chat, [1], {"refined": "yes"})
+    ids = InPlacePrompt(ANSWER, tokenizer, {}, 32).encode(chat, {"refined": "yes"})
     assert ids is not None
     assert "system: Be brief.\n\nSay yes.\n\nA correct answer is:\nyes\n\nNow" in tokenizer.decode(ids)
-
-
-def test_a_control_shows_the_answer_to_another_problem(tokenizer: Any) -> None:
-    end, other = tokenizer.eos_token_id, TEMPLATES / "in_place" / "other.jinja"
-    how = in_place(ConstraintConfig(mode="penalty", target="in_place"), InPlacePrompt(other, tokenizer, {}, 32))
-    client = Asked([*tokenizer.encode("yes"), end], config())
-    for group in ("u", "v"):
-        (found,) = refined(tokenizer, [rollout(0, -0.3, key=f"{group}_0_0", messages=TASK)], client, in_place=how)
-        assert bool(found.in_place) is (group == "v"), "there was none before the first"
-        client.answer = [*tokenizer.encode("no"), end]
-    assert ["A correct answer is:\nyes\n" in tokenizer.decode(prompt) for prompt in client.scored] == [True]
 
 
 @pytest.mark.parametrize("reward_gate", [True, False])
 def test_whose_distributions_are_asked_for(tokenizer: Any, reward_gate: bool) -> None:
     end = tokenizer.eos_token_id
     members = [rollout(n, reward, messages=TASK) for n, reward in enumerate((-0.3, 0.9, 1.0))]  # better, worse, maximal
-    soft = ConstraintConfig(mode="sft", target="soft", reward_gate=reward_gate)
+    soft = read_constraint({"mode": "sft", "target": "soft", "reward_gate": reward_gate})
     client = Asked([*tokenizer.encode("yes"), end], config())
     found = refined(tokenizer, members, client, constraint=soft)
     known = [[token, 99] for token in found[0].token_ids[:-1]]

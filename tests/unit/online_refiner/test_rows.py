@@ -14,18 +14,20 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.engine_workers import TrainingWorker
 
-from recipe.online_refiner import rows as queue
-from recipe.online_refiner.actor_worker import (
+from recipe.online_refiner.constraints import read_constraint
+from recipe.online_refiner.constraints.base import Turn
+from recipe.online_refiner.constraints.sft import TOP_K
+from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, last_turn
+from recipe.online_refiner.verl_glue import rows as queue
+from recipe.online_refiner.verl_glue.actor_worker import (
     MiniBatchWorker,
     eq6_columns,
     filled,
     in_place_sequences,
     refined_sequences,
 )
-from recipe.online_refiner.config.fields import ConstraintConfig
-from recipe.online_refiner.loss import TOP_K, ZEROS, append_refined_rows, jagged
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, last_turn
-from recipe.online_refiner.refine_actors import RefineWorker, reward_request
+from recipe.online_refiner.verl_glue.loss import ZEROS, append_refined_rows, jagged
+from recipe.online_refiner.verl_glue.refine_actors import RefineWorker, reward_request
 
 CALL, TOOL, EOS, N = [31, 2], [41, 42, 43], 2, -1
 # Rows: two turns with a tool between; one turn; a rejected refinement of a second turn; padding.
@@ -133,14 +135,14 @@ def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("values", "weights", "used"),
     [
-        ({"mode": "penalty"}, [[0, 1, 1], [1, 1], [0, 0], [0]], [1, 1, 0, 0]),
+        ({"mode": "penalty"}, None, [1, 1, 0, 0]),
         ({"mode": "lagrangian"}, [[0, 1, 1], [0, 0], [0, 0], [0]], [1, 1, 0, 0]),
         ({"mode": "lagrangian", "alignment": "diff"}, [[0, 1, 0], [0, 0], [0, 0], [0]], [1, 1, 0, 0]),
         ({"mode": "sft", "reward_gate": False}, [[0, 1, 1], [1, 1], [1, 1], [0]], [1, 1, 1, 0]),
     ],
 )
 def test_what_a_worker_writes_of_its_rows(
-    written: dict[str, Any], values: dict[str, Any], weights: list[list[float]], used: list[int]
+    written: dict[str, Any], values: dict[str, Any], weights: list[list[float]] | None, used: list[int]
 ) -> None:
     """A begun answer to a second turn; a solved response itself; one that is not better; one that was cut."""
     responses = [[*CALL, 11, 12, EOS], [13, EOS], [14, 15], [16]]
@@ -160,13 +162,14 @@ def test_what_a_worker_writes_of_its_rows(
     tags = [{"response_len": len(ids)} for ids in responses]
     batch = KVBatchMeta(keys=[one.key for one in rollouts], tags=tags, partition_id="train")
     worker = object.__new__(RefineWorker)
-    worker._constraint, worker._share_measured = ConstraintConfig(**values), 1.0
+    worker._constraint, worker._share_measured = read_constraint(values), 1.0
     pairs = worker._write(batch, rollouts, found, 1.0)
     fields = written["fields"]
     assert [one.is_used for one in pairs] == fields["refine_used"].tolist() == used
     assert lists(fields["refine_ids"]) == [[11, 22, EOS], [13, EOS], [14, EOS], [0]]
     assert lists(fields["refine_mask"]) == [[1, 1, 1], [1, 1], [1, 1], [0]]
-    assert lists(fields["refine_weights"]) == weights
+    assert ("refine_weights" in fields) is (weights is not None)
+    assert weights is None or lists(fields["refine_weights"]) == weights
     assert fields["refine_start"].tolist() == [2, 0, 0, 0]
     first = [N, N, N, 1, N if values.get("alignment") == "diff" else 2]
     assert lists(fields["refine_counterparts"]) == [first, [N, N], [0, 1] if used[2] else [N, N], [N]]
@@ -179,7 +182,9 @@ def test_what_a_worker_writes_of_its_rows(
 
 def test_padding_is_written_without_a_refinement(written: dict[str, Any]) -> None:
     tag = queue.with_pair({"response_len": 2, "is_padding": True}, Pair(reward=1.0, verdict=Verdict.ACCEPTED))
-    queue.write_nothing(KVBatchMeta(keys=["u_0_0"], tags=[tag], partition_id="train"), Verdict.NONE, target="rewrite")
+    queue.write_nothing(
+        KVBatchMeta(keys=["u_0_0"], tags=[tag], partition_id="train"), Verdict.NONE, read_constraint({"mode": "sft"})
+    )
     fields = written["fields"]
     assert {name: lists(fields[name]) for name in ("refine_ids", "refine_mask", "refine_weights")} == {
         **{"refine_ids": [[0]], "refine_mask": [[0]], "refine_weights": [[0.0]]}
@@ -197,7 +202,10 @@ def test_what_is_not_known_of_a_distribution_has_no_probability(written: dict[st
         Refinement(verdict=Verdict.NOT_BETTER),
     ]
     pairs = [Pair(reward=0.0, verdict=one.verdict, is_used=bool(one.token_ids)) for one in refinements]
-    queue.write_refinements(batch, refinements, pairs, [[], []], [[], []], target="soft")
+    turns = [
+        Turn(response_length=2, start=0, ids=[7, 9], refinement=one, is_used=bool(one.token_ids)) for one in refinements
+    ]
+    queue.write_refinements(batch, turns, pairs, read_constraint({"mode": "sft", "target": "soft"}))
     ids, log_probs = (written["fields"][name].unbind() for name in ("refine_top_ids", "refine_top_log_probs"))
     assert [tuple(row.shape) for row in ids] == [tuple(row.shape) for row in log_probs] == [(3, TOP_K), (1, TOP_K)]
     assert ids[0][:, :2].tolist() == [[7, 8], [9, 6], [0, 0]]

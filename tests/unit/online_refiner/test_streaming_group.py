@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from recipe.online_refiner.metrics import streaming_metrics
 from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.step import StepState
-from recipe.online_refiner.streaming import Group, StreamingWorker
+from recipe.online_refiner.verl_glue.streaming import Group, StreamingWorker
 
 
 def output(reward: float, **extra: float) -> AgentLoopOutput:

@@ -21,7 +21,7 @@ from played_step import (
     refined_rows,
 )
 
-from recipe.online_refiner.rows import TAG
+from recipe.online_refiner.verl_glue.rows import TAG
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,7 +57,7 @@ def test_a_row_whose_worker_died_is_a_plain_response() -> None:
 
 
 def test_a_streaming_run_counts_the_replicas_that_were_started_again_before_its_step() -> None:
-    trainer = Trainer("constraint.mode=sft", "refiner.placement=dedicated")
+    trainer = Trainer("constraint.mode=sft", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1")
     trainer.num_restarts = 3
     trainer.take(refined_rows())
     assert trainer.group.told == ["sleep"], "its workers have it already"

@@ -10,11 +10,11 @@ from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from recipe.online_refiner import patches
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.rows import with_pair
-from recipe.online_refiner.task_runner import OnlineRefinerSeparateAsync
-from recipe.online_refiner.trainer import RefinedLogProbs
+from recipe.online_refiner.verl_glue import patches
+from recipe.online_refiner.verl_glue.rows import with_pair
+from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSeparateAsync
+from recipe.online_refiner.verl_glue.trainer import RefinedLogProbs
 from refiner_worker.client import RunEndedError
 
 

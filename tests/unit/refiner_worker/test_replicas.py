@@ -6,6 +6,7 @@ through verl's own function.
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,10 @@ from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.utils import extract_prompt_logprobs
 from vllm.logprobs import Logprob
 
-from refiner_worker.client import ABSENT, RefinerClient, RefinerRequestError, RunEndedError
-from refiner_worker.config import RefinerConfig
-from refiner_worker.engines import can_sleep
-from refiner_worker.group import RefinerGroup
+from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
+from refiner_worker.config import Colocated, read_refiner
+from refiner_worker.engines import ABSENT, can_sleep
+from refiner_worker.group import MAX_DEATHS, RefinerGroup
 
 
 class Call:
@@ -81,8 +82,10 @@ class Replica:
 class Group(RefinerGroup):
     """A group of replicas in this process; a new one is there at once."""
 
-    def __init__(self, replicas: dict[int, Replica], placement: str, rollout: dict[str, bool], policy: str) -> None:
-        self._refiner = RefinerConfig(model_path="m", response_length=8, placement=placement, on_replica_death=policy)
+    def __init__(self, replicas: dict[int, Replica], placement: str, rollout: dict[str, bool]) -> None:
+        own = {"n_gpus_per_node": 1} if placement == "dedicated" else {}
+        self._refiner = read_refiner({"model_path": "m", "response_length": 8, "placement": placement, **own})
+        self._num_deaths = Counter()
         self._rollout, self.replicas, self._replicas = rollout, replicas, replicas  # type: ignore[assignment]
         self.launched: list[int] = []
 
@@ -94,7 +97,7 @@ class Group(RefinerGroup):
 
 
 def client(*replicas: Replica, **more: Any) -> RefinerClient:
-    config = RefinerConfig(model_path="m", response_length=8, temperature=0.25)
+    config = Colocated(model_path="m", response_length=8, temperature=0.25)
     return RefinerClient(servers={f"at {n}": one for n, one in enumerate(replicas)}, config=config, **more)  # type: ignore[misc]
 
 
@@ -203,26 +206,21 @@ def test_processes_share_what_a_replica_takes(num_replicas: int, num_processes: 
 @pytest.mark.parametrize("placement", ["colocated", "dedicated"])
 def test_replicas_sleep_where_they_take_turns(rollout: dict[str, bool], expected: bool, placement: str) -> None:
     assert can_sleep(rollout) is expected
-    group = Group({0: Replica()}, placement, rollout, "restart")
+    group = Group({0: Replica()}, placement, rollout)
     assert group.wake_up() == 0
     group.sleep()
     assert group.replicas[0].told == (["wake", "sleep"] if expected and placement == "colocated" else [])
 
 
-@pytest.mark.parametrize(
-    ("policy", "num_restarts", "left"), [("restart", 1, [0, 1, 2]), ("continue", 0, [0, 2]), ("stop", None, None)]
-)
+@pytest.mark.parametrize(("num_deaths", "num_restarts", "left"), [(0, 1, [0, 1, 2]), (MAX_DEATHS, 0, [0, 2])])
 def test_what_follows_when_a_replica_died(
-    monkeypatch: pytest.MonkeyPatch, policy: str, num_restarts: int | None, left: list[int] | None
+    monkeypatch: pytest.MonkeyPatch, num_deaths: int, num_restarts: int, left: list[int]
 ) -> None:
     killed: list[Any] = []
     monkeypatch.setattr("ray.kill", killed.append)
     replicas = {rank: Replica(is_dead=rank == 1) for rank in range(3)}
-    group = Group(dict(replicas), "colocated", {"free_cache_engine": True}, policy)
-    if num_restarts is None or left is None:
-        with pytest.raises(RunEndedError, match="on_replica_death=stop"):
-            group.wake_up()
-        return
+    group = Group(dict(replicas), "colocated", {"free_cache_engine": True})
+    group._num_deaths[1] = num_deaths
     assert group.wake_up() == num_restarts
     assert killed == [replicas[1], "its worker"]
     assert group.launched == [1] * num_restarts
@@ -230,3 +228,18 @@ def test_what_follows_when_a_replica_died(
     assert all(group._replicas[rank] is replicas[rank] for rank in (0, 2))
     assert len(group.client().servers) == len(left)
     assert all(replicas[rank].told == ["wake"] for rank in (0, 2)) and replicas[1].told == []
+
+
+def test_a_replica_that_cannot_start_again_costs_the_run_only_if_it_was_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ray.kill", lambda _: None)
+
+    async def fail(self: Group, rank: int) -> None:
+        raise RayError("no GPU")
+
+    monkeypatch.setattr(Group, "_launch", fail)
+    group = Group({0: Replica(), 1: Replica(is_dead=True)}, "colocated", {"free_cache_engine": True})
+    assert group.wake_up() == 0 and sorted(group._replicas) == [0]
+    with pytest.raises(RunEndedError, match="no replica of the refiner is left: .*no GPU"):
+        Group({0: Replica(is_dead=True)}, "colocated", {"free_cache_engine": True}).wake_up()

@@ -38,15 +38,14 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import DistillationLossConfig
 from verl.workers.utils.padding import no_padding_2_padding
 
-from refiner_worker.client import ABSENT
+from recipe.online_refiner.constraints.sft import TOP_K
+from refiner_worker.engines import ABSENT
 
 Loss = tuple[Tensor, dict[str, Any]]
 """What verl's losses return: the loss and its metrics."""
 
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
-TOP_K = 16
-"""So many of pi_0's likeliest tokens are known at a token (``constraint.target=soft``); vLLM gives 20 at most."""
 FORWARD_KL = SimpleNamespace(
     distillation_loss=DistillationLossConfig(
         loss_mode="forward_kl_topk", topk=TOP_K, log_prob_min_clamp=None, use_policy_gradient=False
@@ -189,7 +188,7 @@ def with_refined_rows(data: TensorDict, *, dp_group: Any, multiple: int) -> Tens
     Args:
         data: This rank's share of a mini-batch, as in :func:`append_refined_rows`.
         dp_group: Data-parallel process group.
-        multiple: The number of rows is a multiple of it (:func:`recipe.online_refiner.megatron.rows_multiple`).
+        multiple: The number of rows is a multiple of it (:func:`rows_multiple`).
 
     Returns:
         The longer mini-batch with the setting ``refine_num_tokens``; ``data`` itself if no rank has one.

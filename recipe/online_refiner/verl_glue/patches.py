@@ -15,7 +15,7 @@ from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from recipe.online_refiner.pairs import group_of
-from recipe.online_refiner.rows import pair_of
+from recipe.online_refiner.verl_glue.rows import pair_of
 from refiner_worker.client import RunEndedError
 
 MIN_POLL_S = 0.1

@@ -43,13 +43,13 @@ class Hook:
         return self.path.partition(":")[2]
 
 
-OF_TRAINER = "recipe.online_refiner.trainer"
-OF_PATCHES = "recipe.online_refiner.patches"
-OF_STREAMING = "recipe.online_refiner.streaming"
-OF_WORKER = "recipe.online_refiner.actor_worker"
-OF_HOSTING = "recipe.online_refiner.hosting"
-OF_ROWS = "recipe.online_refiner.rows"
-OF_WATCH = "recipe.runs.watch"
+OF_TRAINER = "recipe.online_refiner.verl_glue.trainer"
+OF_PATCHES = "recipe.online_refiner.verl_glue.patches"
+OF_STREAMING = "recipe.online_refiner.verl_glue.streaming"
+OF_WORKER = "recipe.online_refiner.verl_glue.actor_worker"
+OF_HOSTING = "recipe.online_refiner.verl_glue.hosting"
+OF_ROWS = "recipe.online_refiner.verl_glue.rows"
+OF_WATCH = "recipe.online_refiner.verl_glue.watch"
 OF_GROUP = "refiner_worker.group"
 
 TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
@@ -110,7 +110,7 @@ HOOKS = [
     Hook(f"{TRAINER}.timing_raw", OF_TRAINER),
     Hook(f"{TRAINER}.logger", OF_TRAINER),
     Hook("verl.utils.tracking:Tracking.logger", OF_TRAINER),
-    Hook("verl.trainer.main_ppo:TaskRunnerV1.run", "recipe.online_refiner.task_runner", ("config",)),
+    Hook("verl.trainer.main_ppo:TaskRunnerV1.run", "recipe.online_refiner.verl_glue.task_runner", ("config",)),
     # ---- where rollouts wait until a step samples them
     Hook(f"{BUFFER}._sync_metadata_from_transfer_queue", OF_PATCHES, ()),
     Hook(f"{BUFFER}.poll_interval", OF_PATCHES),
@@ -151,7 +151,7 @@ HOOKS = [
     # ---- rewards
     Hook(f"{REWARD_LOOP}:RewardLoopWorker", OF_PATCHES),
     Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score_disrm", OF_PATCHES, ("data",)),
-    Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score", "recipe.online_refiner.refine_actors", ("data",)),
+    Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score", "recipe.online_refiner.verl_glue.refine_actors", ("data",)),
     Hook(f"{REWARD_LOOP}:RewardLoopManager.reward_loop_workers", OF_TRAINER),
     Hook(f"{REWARD_LOOP}:RewardLoopManager.reward_model_manager", OF_TRAINER),
     Hook(f"{REWARD_MODEL}.wake_up", OF_TRAINER, ()),
@@ -171,7 +171,7 @@ HOOKS = [
     Hook(f"{ENGINE_WORKERS}:TrainingWorker.engine", OF_WORKER),
     Hook(f"{ENGINE_WORKERS}:TrainingWorker.engine_config", OF_WORKER),
     Hook("verl.workers.engine.base:BaseEngine.get_data_parallel_group", OF_WORKER, ()),
-    Hook(f"{WORKER_GROUP}._dispatch_info", "recipe.online_refiner.stages"),
+    Hook(f"{WORKER_GROUP}._dispatch_info", "recipe.online_refiner.verl_glue.stages"),
     Hook("verl.single_controller.ray.base:RayWorkerGroup.workers", OF_WATCH),
     Hook("verl.utils.torch_functional:logprobs_from_logits_v2", "recipe.without_flash_attn", ("logits", "labels")),
     Hook(

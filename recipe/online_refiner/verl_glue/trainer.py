@@ -31,21 +31,21 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.utils import update_prometheus_config
 
-from recipe.online_refiner import patches
-from recipe.online_refiner.actor_worker import ActorWorker
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.online_refiner.config.fields import RefinementConfig
-from recipe.online_refiner.hosting import Hosting
 from recipe.online_refiner.metrics import EXTRA, draft_metrics, of_step
 from recipe.online_refiner.plan import Plan, make_plan
-from recipe.online_refiner.refine_actors import RefineWorkers
-from recipe.online_refiner.rows import objects
-from recipe.online_refiner.stages import Stages
 from recipe.online_refiner.step import StepState
+from recipe.online_refiner.verl_glue import patches
+from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
+from recipe.online_refiner.verl_glue.hosting import Hosting
+from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
+from recipe.online_refiner.verl_glue.rows import objects
+from recipe.online_refiner.verl_glue.stages import Stages
+from recipe.online_refiner.verl_glue.watch import Watch, parts_of, refuse_too_few
 from recipe.runs.advice import advice
 from recipe.runs.files import Records, RunDir, read_rows
 from recipe.runs.samples import log_samples
-from recipe.runs.watch import Watch, parts_of, refuse_too_few
 from refiner_worker.client import HostedRefiner
 from refiner_worker.memory import most_used_gb
 
@@ -148,7 +148,7 @@ class OnlineRefinerTrainer(PPOTrainer):
             self.reward_loop_manager.reward_loop_workers,
             self.config.actor_rollout_ref.rollout.agent.num_workers,
         )
-        self.stages = Stages(self.config, self.blocks, self.workers, self.total_training_steps)
+        self.stages = Stages(self.config, self.blocks, self.workers)
         self.stages.load(self._checkpoint_folder(resumed=True))
         reward_model = self.config.reward.reward_model
         if reward_model.enable and reward_model.enable_resource_pool and reward_model.rollout.free_cache_engine:

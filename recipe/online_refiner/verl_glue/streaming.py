@@ -19,7 +19,7 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from recipe.online_refiner.config.fields import read_blocks
-from recipe.online_refiner.refine_actors import RefineWorker
+from recipe.online_refiner.verl_glue.refine_actors import RefineWorker
 from refiner_worker.client import RefinerClient
 
 logger = logging.getLogger(__name__)

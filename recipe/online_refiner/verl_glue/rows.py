@@ -1,15 +1,13 @@
 """The rows of verl's TransferQueue: the only module that reads and writes its columns.
 
 What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
-lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_weights`` (of the tokens of a' in the
-cross-entropy) jagged float32 (B, u), ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
-``refine_used`` and ``refine_start`` (where the refined turn begins in the response) int64 (B,); a row without a
-refinement has u = 1 and masks 0. In place also ``refine_in_place`` jagged float32 (B, response length): log pi_0 of the
-turn given the better answer; and ``refine_in_place_prompt`` jagged int64 (B, c): that prompt, where the actor computes
-it. With ``constraint.target=soft`` also pi_0's likeliest tokens at each token of a', ``refine_top_ids`` jagged int32
-and ``refine_top_log_probs`` jagged float32 (B, u, TOP_K), u = 1 in a row that is not used. On some rows only, and read
-on those only: jagged float32 ``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length), ``refine_nll``
-and ``refine_divergence`` (B,), by the actor; and ``kl_ref_log_prob`` (B, response length), by the refine workers.
+lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_used`` and ``refine_start`` (where the
+refined turn begins in the response) int64 (B,); a row without a refinement has u = 1 and masks 0. The run's constraint
+adds columns (``Constraint.columns``): ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
+``refine_weights`` (of the tokens of a' in the cross-entropy) jagged float32 (B, u) and others. On some rows only, and
+read on those only: jagged float32 ``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length),
+``refine_nll`` and ``refine_divergence`` (B,), by the actor; and ``kl_ref_log_prob`` (B, response length), by the refine
+workers.
 
 Source: ``verl/trainer/ppo/v1/agent_loop_tq.py`` writes the rows; ``tests/e2e/online_refiner/test_refine_workers.py``
 pins what is read of them.
@@ -26,11 +24,10 @@ from tensordict import NonTensorData, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 
-from recipe.online_refiner.config.fields import Target
-from recipe.online_refiner.constraint import NONE
-from recipe.online_refiner.loss import TOP_K, jagged
+from recipe.online_refiner.constraints import Constraint
+from recipe.online_refiner.constraints.base import Turn
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, group_of, last_turn
-from refiner_worker.client import ABSENT, Top
+from recipe.online_refiner.verl_glue.loss import jagged
 from refiner_worker.parsing import conversation, decode
 
 BY_AGENT_LOOP = {
@@ -121,49 +118,27 @@ def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
     write_fields(batch, rm_scores=jagged(rows))
 
 
-def write_refinements(
-    batch: KVBatchMeta,
-    refinements: list[Refinement],
-    pairs: list[Pair],
-    counterparts: list[list[int]],
-    weights: list[list[float]],
-    *,
-    target: Target,
-) -> None:
-    """Write the refined responses of some rows, and what is known of them as tags.
+def write_refinements(batch: KVBatchMeta, turns: list[Turn], pairs: list[Pair], constraint: Constraint) -> None:
+    """Write the refined responses of some rows, the columns of the run's constraint, and the pairs as tags.
 
     Args:
         batch: The rows.
-        refinements: Of the rows.
+        turns: Of the rows.
         pairs: Of the rows.
-        counterparts: c(t) of the tokens of each turn; none for a row that is not charged.
-        weights: Of the tokens of each a'; none for a row that is not used.
-        target: ``constraint.target``: its columns are written for every row of a step.
+        constraint: Says which columns every row of a step has beside those of all modes.
     """
-    ids = [torch.tensor(refinement.token_ids or [0]) for refinement in refinements]
-    charged = [torch.full((tag["response_len"],), NONE) for tag in batch.tags]
-    for row, pair, of_turn in zip(charged, pairs, counterparts, strict=True):
-        row[pair.start : pair.start + len(of_turn)] = torch.tensor(of_turn, dtype=torch.int64)
+    ids = [torch.tensor(turn.refinement.token_ids or [0]) for turn in turns]
     fields = {
         "refine_ids": jagged(ids),
-        "refine_mask": jagged([torch.full_like(a, bool(b.token_ids)) for a, b in zip(ids, refinements, strict=True)]),
-        "refine_weights": jagged([torch.tensor(b or [0.0] * len(a)) for a, b in zip(ids, weights, strict=True)]),
-        "refine_counterparts": jagged(charged),
-        "refine_used": torch.tensor([int(pair.is_used) for pair in pairs]),
-        "refine_start": torch.tensor([pair.start for pair in pairs]),
+        "refine_mask": jagged(
+            [torch.full_like(one, bool(turn.refinement.token_ids)) for one, turn in zip(ids, turns, strict=True)]
+        ),
+        "refine_used": torch.tensor([int(turn.is_used) for turn in turns]),
+        "refine_start": torch.tensor([turn.start for turn in turns]),
     }
-    if target in ("in_place", "constant"):
-        scores = [torch.zeros(tag["response_len"]) for tag in batch.tags]
-        for row, pair, refinement in zip(scores, pairs, refinements, strict=True):
-            given = refinement.in_place or []
-            row[pair.start : pair.start + len(given)] = torch.tensor(given)
-        fields["refine_in_place"] = jagged(scores)
-    if target == "in_place":
-        fields["refine_in_place_prompt"] = jagged([torch.tensor(one.in_place_prompt or [0]) for one in refinements])
-    if target == "soft":
-        of_rows = zip(refinements, ids, pairs, strict=True)
-        top = [padded_top(one.top, len(a)) if pair.is_used else padded_top(None, 1) for one, a, pair in of_rows]
-        fields["refine_top_ids"], fields["refine_top_log_probs"] = map(jagged, map(list, zip(*top, strict=True)))
+    columns = [constraint.columns(turn) for turn in turns]
+    for name in columns[0]:
+        fields[name] = jagged([torch.as_tensor(of_row[name]) for of_row in columns])
     tq.kv_batch_put(
         keys=batch.keys,
         partition_id=batch.partition_id,
@@ -172,22 +147,12 @@ def write_refinements(
     )
 
 
-def padded_top(top: Top | None, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return pi_0's likeliest tokens and their log-probs, each (u, TOP_K); ABSENT where they are not known."""
-    ids = torch.zeros(num_tokens, TOP_K, dtype=torch.int32)
-    log_probs = torch.full((num_tokens, TOP_K), ABSENT)
-    if top is not None:
-        num_known, k = top[0].shape
-        ids[:num_known, :k], log_probs[:num_known, :k] = map(torch.from_numpy, top)
-    return ids, log_probs
-
-
-def write_nothing(batch: KVBatchMeta, verdict: Verdict, *, target: Target) -> None:
+def write_nothing(batch: KVBatchMeta, verdict: Verdict, constraint: Constraint) -> None:
     """Write rows without a refinement, whatever is there: padding copies a row, a dead worker leaves half of one."""
-    pairs = [Pair(reward=0.0, verdict=verdict) for _ in batch.keys]
-    nothing: list[list[Any]] = [[] for _ in batch.keys]
-    refinements = [Refinement(verdict=verdict) for _ in batch.keys]
-    write_refinements(batch, refinements, pairs, nothing, nothing, target=target)
+    nothing = Refinement(verdict=verdict)
+    lengths = [tag["response_len"] for tag in batch.tags]
+    turns = [Turn(response_length=n, start=0, ids=[], refinement=nothing, is_used=False) for n in lengths]
+    write_refinements(batch, turns, [Pair(reward=0.0, verdict=verdict) for _ in lengths], constraint)
 
 
 def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:

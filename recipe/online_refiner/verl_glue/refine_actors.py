@@ -31,14 +31,14 @@ from transfer_queue import KVBatchMeta
 from verl.protocol import DataProto
 from verl.utils.fs import copy_to_local
 
-from recipe.online_refiner import rows as queue
 from recipe.online_refiner.config.fields import read_blocks
-from recipe.online_refiner.constraint import counterparts, times_charged
-from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout, Verdict
-from recipe.online_refiner.refine import REFINERS, Refiner, in_place, is_used, reference_log_probs
+from recipe.online_refiner.constraints.base import Turn
+from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout
+from recipe.online_refiner.refine import REFINERS, Refiner, reference_log_probs
+from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
-from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
+from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.turn_end import read_turn_end
 
 logger = logging.getLogger(__name__)
@@ -71,9 +71,7 @@ class RefineWorker:
         limits = self._config.limits(self._max_response_tokens)
         self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings, limits)
         longest = max(self._config.response_length, self._max_response_tokens)
-        in_place_path = self._config.in_place_template_path()
-        self._in_place_prompt = InPlacePrompt(in_place_path, tokenizer, chat_settings, longest)
-        self._in_place = in_place(self._constraint, self._in_place_prompt)
+        self._companion = self._constraint.companion(tokenizer, chat_settings, longest)
         policy = config.actor_rollout_ref.model
         folder = copy_to_local(policy.hf_config_path or policy.path, use_shm=policy.use_shm)  # where verl has put it
         self._turn_end = read_turn_end(folder, tokenizer, chat_settings)
@@ -100,14 +98,13 @@ class RefineWorker:
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
         refiner = REFINERS.get(self._config.placement, Refiner)(
             config=self._config,
-            constraint=self._constraint,
             client=client,
             prompt=self._prompt,
             turn_end=self._turn_end,
             score=self._score,
             max_model_len=max_model_len,
             max_response_tokens=self._max_response_tokens,
-            in_place=self._in_place,
+            companion=self._companion,
             thread=self._thread,
         )
         groups: dict[str, list[Rollout]] = defaultdict(list)
@@ -126,39 +123,35 @@ class RefineWorker:
     def _write(
         self, rows: KVBatchMeta, rollouts: list[Rollout], refinements: list[Refinement], started_at: float
     ) -> list[Pair]:
-        pairs, charged, weights = [], [], []
-        for rollout, refinement in zip(rollouts, refinements, strict=True):
-            pair = self._pair(rollout, refinement, started_at)
-            length, kept = len(refinement.token_ids), refinement.num_kept_tokens
-            of_turn = []
-            if pair.is_used and pair.verdict is not Verdict.OWN:
-                of_turn = counterparts(self._constraint.alignment, rollout.turn_ids, refinement.token_ids, kept)
-            of_refined = [0.0] * kept + [1.0] * (length - kept)
-            if self._constraint.mode == "lagrangian":
-                of_refined = times_charged(of_turn, length, kept)
-            pairs.append(pair)
-            charged.append(of_turn)
-            weights.append(of_refined if pair.is_used else [])
-        queue.write_refinements(rows, refinements, pairs, charged, weights, target=self._constraint.target)
+        turns = [self._turn(*one) for one in zip(rollouts, refinements, strict=True)]
+        pairs = [self._pair(*one, started_at) for one in zip(rollouts, turns, strict=True)]
+        queue.write_refinements(rows, turns, pairs, self._constraint)
         return pairs
 
-    def _pair(self, rollout: Rollout, refinement: Refinement, started_at: float) -> Pair:
-        verdict, ids, kept = refinement.verdict, refinement.token_ids, refinement.num_kept_tokens
-        acts = is_used(verdict, self._constraint)
+    def _turn(self, rollout: Rollout, refinement: Refinement) -> Turn:
+        return Turn(
+            response_length=len(rollout.response_ids),
+            start=rollout.start,
+            ids=rollout.turn_ids,
+            refinement=refinement,
+            is_used=self._constraint.is_used(refinement.verdict),
+        )
+
+    def _pair(self, rollout: Rollout, turn: Turn, started_at: float) -> Pair:
+        refinement, verdict = turn.refinement, turn.refinement.verdict
+        ids, kept = refinement.token_ids, refinement.num_kept_tokens
         is_measured = verdict.is_scored and is_drawn(rollout, self._share_measured)
         return Pair(
             reward=rollout.reward,
             verdict=verdict,
-            is_used=acts,
+            is_used=turn.is_used,
             start=rollout.start,
             refined_reward=refinement.reward or 0.0,
             num_refined_tokens=len(ids),
-            num_compared_tokens=min(len(rollout.turn_ids), len(ids)) - kept if acts else 0,
+            num_compared_tokens=min(len(turn.ids), len(ids)) - kept if turn.is_used else 0,
             is_repeated=refinement.is_repeated,
-            edit_distance=Levenshtein.distance(rollout.turn_ids, ids) if is_measured else None,
-            is_scored_in_place=bool(refinement.in_place or refinement.in_place_prompt),
-            is_unscored=refinement.in_place == [] and not refinement.in_place_prompt,
-            soft_mass=0.0 if refinement.top is None else float(np.exp(refinement.top[1][kept:]).sum()),
+            edit_distance=Levenshtein.distance(turn.ids, ids) if is_measured else None,
+            own=self._constraint.numbers(turn),
             detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],
             started_at=started_at,
             refined_at=time.time(),

@@ -10,9 +10,9 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 
-from recipe.online_refiner.constraint import NONE, charge
-from recipe.online_refiner.loss import contexts, jagged, refined_loss, settings_of, with_refined_rows
-from recipe.online_refiner.megatron import rows_multiple
+from recipe.online_refiner.constraints.eq6 import NONE, charge
+from recipe.online_refiner.verl_glue.loss import contexts, jagged, refined_loss, settings_of, with_refined_rows
+from recipe.online_refiner.verl_glue.megatron import rows_multiple
 
 SCORED_COLUMNS = [
     *("prompts", "responses", "response_mask"),

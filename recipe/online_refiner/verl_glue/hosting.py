@@ -10,6 +10,7 @@ from verl.workers.rollout.replica import RolloutReplica
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.plan import Plan
 from refiner_worker.client import HostedRefiner
+from refiner_worker.config import External
 from refiner_worker.group import RefinerGroup
 
 OWN_POOL = "refiner_pool"
@@ -54,7 +55,7 @@ class Hosting:
             from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without
 
             return SharedRefiner(self._refiner, rollout_replicas)
-        if self._refiner.placement == "external":
+        if isinstance(self._refiner, External):
             from refiner_worker.external import ExternalRefiner  # here: it needs openai
 
             return ExternalRefiner(self._refiner)

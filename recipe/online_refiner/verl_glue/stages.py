@@ -13,13 +13,15 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
 from recipe.online_refiner import metrics as metric_names
-from recipe.online_refiner import rows as queue
-from recipe.online_refiner.actor_worker import IN_PLACE_COLUMNS, SCORED_COLUMNS
-from recipe.online_refiner.config.fields import CRITIC_ESTIMATORS, RefinementConfig
-from recipe.online_refiner.constraint import IN_ADVANTAGES, IN_REWARDS, Charges, charge_in_place, make_eta, since
+from recipe.online_refiner.config.fields import RefinementConfig
+from recipe.online_refiner.constraints.base import Place
+from recipe.online_refiner.constraints.eq6 import Charges, since
+from recipe.online_refiner.constraints.eta import make_eta
 from recipe.online_refiner.pairs import Pair, Verdict, group_of
-from recipe.online_refiner.refine_actors import RefineWorkers
 from recipe.online_refiner.step import StepState
+from recipe.online_refiner.verl_glue import rows as queue
+from recipe.online_refiner.verl_glue.actor_worker import IN_PLACE_COLUMNS, SCORED_COLUMNS
+from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.runs.samples import choose_records, choose_samples
 from refiner_worker.client import RefinerClient
 
@@ -28,14 +30,12 @@ ETA_FILE = "constraint.json"
 
 
 class Stages:
-    """The stages of a step. Texts stay with the workers; schedules of eta count the run's steps."""
+    """The stages of a step. Texts stay with the workers."""
 
-    def __init__(
-        self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers, total_training_steps: int
-    ) -> None:
-        """Start eta's schedule."""
+    def __init__(self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers) -> None:
+        """Start at the first eta."""
         self._config, self._blocks, self._workers = config, blocks, workers
-        self._eta = make_eta(blocks.constraint, total_training_steps)
+        self._eta = make_eta(blocks.constraint)
         self.num_sessions: dict[str, int] = {}
         """Of prompts whose row in the data set says how many (verl's ``__rollout_n__``), by their uid."""
         self._began_at = time.time()
@@ -78,9 +78,9 @@ class Stages:
 
     def refine(self, batch: KVBatchMeta, state: StepState, client: RefinerClient, max_model_len: int) -> None:
         """Refine what is not refined yet: all, or in a streaming run what came from a checkpoint or failed there."""
-        target = self._blocks.constraint.target
+        constraint = self._blocks.constraint
         if padding := sorted(set(range(len(batch))) - set(state.pairs)):
-            queue.write_nothing(queue.rows_of(batch, padding), Verdict.NONE, target=target)
+            queue.write_nothing(queue.rows_of(batch, padding), Verdict.NONE, constraint)
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
         missing = {batch.keys[row]: row for row in state.pairs if row not in known}
         asked = queue.rows_of(batch, missing.values())
@@ -88,7 +88,7 @@ class Stages:
         too_late = self._blocks.is_shared  # its servers sleep by now, and a request would wait for them
         for part, pairs in unrefined if too_late else self._workers.refine(asked, client, max_model_len):
             if pairs is None:  # so it stays: its worker died, or it is too late
-                queue.write_nothing(part, Verdict.WORKER, target=target)
+                queue.write_nothing(part, Verdict.WORKER, constraint)
                 pairs = [Pair(reward=state.pairs[missing[key]].reward, verdict=Verdict.WORKER) for key in part.keys]
             for key, pair in zip(part.keys, pairs, strict=True):
                 state.pairs[missing[key]] = pair
@@ -97,8 +97,7 @@ class Stages:
         recent = [pair for pair in known.values() if pair.started_at >= self._began_at]  # a killed run's are not
         waited = metric_names.streaming_metrics(recent, state.started_at)
         state.metrics.update(waited | metric_names.refine_metrics(state))
-        if target == "soft":
-            state.metrics.update(metric_names.soft_metrics(state))
+        state.metrics.update(constraint.pair_metrics(list(state.pairs.values())))
         most = self._blocks.records.max_rollouts_per_step
         recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
         chosen = [] if state.part else choose_samples({row: state.pairs[row] for row in recorded})
@@ -121,10 +120,10 @@ class Stages:
         constraint = self._blocks.constraint
         every = self._blocks.measure.cross_entropy_all_every
         is_due = every > 0 and (state.step - 1) % every == 0
-        is_needed = (constraint.penalises and not constraint.is_in_place) or constraint.eta_schedule == "adaptive"
+        is_needed = constraint.needs_log_probs
         pairs = state.pairs.items()
         wanted = [row for row, pair in pairs if (pair.verdict.is_scored if is_due else pair.is_used and is_needed)]
-        state.eta = self._eta.at(state.step)
+        state.eta = self._eta.value
         state.metrics["constraint/eta"] = state.eta
         if wanted:
             actor.compute_refine_log_prob(self._for_actor(batch, wanted, actor, SCORED_COLUMNS))
@@ -132,20 +131,33 @@ class Stages:
             columns = (sums[name].tolist() for name in ("refine_nll", "refine_divergence"))
             for row, nll, divergence in zip(wanted, *columns, strict=True):
                 state.pairs[row].nll = nll
-                if not constraint.is_in_place:  # there Eq. 6 is measured only, and charges nothing
-                    state.pairs[row].divergence = divergence
-        if constraint.rescue_dead_groups:
+                state.pairs[row].divergence = divergence
+        if constraint.rescues:
             state.metrics["constraint/num_rescued_groups"] = len(self._rescued(batch, state))
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
-        if constraint.is_in_place:
-            state.metrics.update(metric_names.divergence_metrics(state))  # 0, unless a response is charged below
-        state.metrics["constraint/in_place_unscored"] = sum(pair.is_unscored for pair in state.pairs.values())
-        scored = [row for row, pair in state.pairs.items() if pair.is_scored_in_place]
-        if scored and constraint.target == "in_place" and self._blocks.is_shared:
-            actor.compute_in_place_log_prob(self._for_actor(batch, scored, actor, IN_PLACE_COLUMNS))
-        if scored:
-            self._charge_in_place(batch, state, scored)
+        if constraint.CHARGE_COLUMNS:
+            self._charge(batch, state, actor)
+
+    def _charge(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
+        """Write what the tokens of some turns are charged by the constraint itself, from log-probs that are known."""
+        constraint = self._blocks.constraint
+        rows = [row for row, pair in state.pairs.items() if constraint.pays(pair)]
+        if not rows:
+            state.metrics.update(metric_names.divergence_metrics(state))  # 0
+            return
+        if self._blocks.is_shared:
+            actor.compute_in_place_log_prob(self._for_actor(batch, rows, actor, IN_PLACE_COLUMNS))
+        some = queue.rows_of(batch, rows)
+        data = queue.read_padded(some, *constraint.CHARGE_COLUMNS, "response_mask")
+        turn = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
+        charged = constraint.charged(data, turn)
+        assert charged is not None
+        queue.write_column(some, "refine_charged", charged)
+        for row, cost, length in zip(rows, (-charged.sum(-1)).tolist(), turn.sum(-1).tolist(), strict=True):
+            state.pairs[row].divergence, state.pairs[row].num_compared_tokens = cost, length
+        state.metrics.update(constraint.charge_metrics(charged, data, turn))
+        state.metrics.update(metric_names.divergence_metrics(state))
 
     def _for_actor(self, batch: KVBatchMeta, wanted: list[int], actor: Any, fields: list[str]) -> KVBatchMeta:
         """Return these rows, and as many others as the actor's ranks need; micro-batches are filled there."""
@@ -154,33 +166,19 @@ class Stages:
         rows.extra_info = {"temperature": self._config.actor_rollout_ref.rollout.temperature}
         return rows
 
-    def _charge_in_place(self, batch: KVBatchMeta, state: StepState, rows: list[int]) -> None:
-        """Write what the tokens of some turns are charged, from the log-probs that verl has just computed."""
-        some, constraint = queue.rows_of(batch, rows), self._blocks.constraint
-        data = queue.read_padded(some, "refine_in_place", "old_log_probs", "response_mask")
-        turn = since(torch.tensor([state.pairs[row].start for row in rows]), data["response_mask"])
-        charged = -turn.float()  # target constant
-        if constraint.target == "in_place":
-            reference, own, clip = data["refine_in_place"], data["old_log_probs"], constraint.in_place_clip
-            charged = charge_in_place(reference_log_probs=reference, log_probs=own, turn=turn, clip=clip)
-            state.metrics.update(metric_names.in_place_metrics(charged, reference, own, turn))
-        queue.write_column(some, "refine_charged", charged)
-        for row, cost, length in zip(rows, (-charged.sum(-1)).tolist(), turn.sum(-1).tolist(), strict=True):
-            state.pairs[row].divergence, state.pairs[row].num_compared_tokens = cost, length
-        state.metrics.update(metric_names.divergence_metrics(state))
-
     def charge_rewards(self, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
         """Put the penalty into the rewards, where the estimator has to see it; return them as they were, else None."""
-        credit = self._blocks.constraint.acting_credit
         rows = self._paying_rows(batch, state)
-        if credit is not None:
+        if self._place is not None:
             state.metrics["constraint/penalty"] = 0.0  # unless a row pays
-        if credit is None or not rows or not self._is_before_estimator(credit):
+        if not rows or self._place != "rewards":
             return None
         some = queue.rows_of(batch, rows)
         data = queue.read_padded(some, "rm_scores", "response_mask", "refine_charged")
         charges = self._charges(data, state, rows)
-        queue.write_column(some, "rm_scores", IN_REWARDS[credit](data["rm_scores"], charges, state.eta))
+        queue.write_column(
+            some, "rm_scores", self._blocks.constraint.pay(data["rm_scores"], charges, state.eta, "rewards")
+        )
         return data["rm_scores"]
 
     def restore_rewards(self, batch: KVBatchMeta, state: StepState, own: torch.Tensor | None) -> None:
@@ -190,39 +188,38 @@ class Stages:
 
     def charge_advantages(self, batch: KVBatchMeta, state: StepState) -> None:
         """Add the penalty to the advantages of a critic-free estimator, after its normalisation."""
-        credit = self._blocks.constraint.acting_credit
         rows = self._paying_rows(batch, state)
-        if credit is not None and rows and not self._is_before_estimator(credit):
+        if rows and self._place == "advantages":
             some = queue.rows_of(batch, rows)
             data = queue.read_padded(some, "advantages", "response_mask", "refine_charged")
             charges = self._charges(data, state, rows)
-            queue.write_column(some, "advantages", IN_ADVANTAGES[credit](data["advantages"], charges, state.eta))
+            paid = self._blocks.constraint.pay(data["advantages"], charges, state.eta, "advantages")
+            queue.write_column(some, "advantages", paid)
         rescued = self._rescued(batch, state)
         if rows := [row for row in state.pairs if group_of(batch.keys[row]) in rescued]:
             some = queue.rows_of(batch, rows)
             own = queue.read_padded(some, "advantages")["advantages"]
             queue.write_column(some, "advantages", torch.zeros_like(own))  # whatever an estimator made of equal rewards
 
-    def _is_before_estimator(self, credit: str) -> bool:
-        return self._config.algorithm.adv_estimator in CRITIC_ESTIMATORS or credit not in IN_ADVANTAGES
+    @property
+    def _place(self) -> Place | None:
+        return self._blocks.constraint.place(self._config.algorithm.adv_estimator)
 
     def _paying_rows(self, batch: KVBatchMeta, state: StepState) -> list[int]:
         """Return the rows that pay for their divergence: none with eta = 0, which leaves verl's numbers alone."""
-        if state.eta == 0:
+        if state.eta == 0 or self._place is None:
             return []
         rescued = self._rescued(batch, state)
-        paying = (row for row, one in state.pairs.items() if one.divergence or one.is_scored_in_place)
+        paying = (row for row, pair in state.pairs.items() if self._blocks.constraint.pays(pair))
         return [row for row in paying if group_of(batch.keys[row]) not in rescued]
 
     def _charges(self, data: TensorDict, state: StepState, rows: list[int]) -> Charges:
         pairs = [state.pairs[row] for row in rows]
-        costs = [pair.divergence for pair in pairs]
-        if self._blocks.constraint.acting_credit == "in_reward":
-            costs = [pair.divergence_per_token for pair in pairs]
+        costs = [self._blocks.constraint.cost(pair) for pair in pairs]
         num_tokens = state.metrics["tokens/rollout"]
         state.metrics["constraint/penalty"] = -sum(cost * state.eta for cost in costs) / num_tokens
         start = torch.tensor([pair.start for pair in pairs])
-        kept = torch.tensor([0 if self._blocks.constraint.is_in_place else pair.num_kept_tokens for pair in pairs])
+        kept = torch.tensor([pair.num_kept_tokens for pair in pairs])
         return Charges(
             charged=data["refine_charged"],
             cost=torch.tensor(costs),
@@ -232,7 +229,7 @@ class Stages:
 
     def _rescued(self, batch: KVBatchMeta, state: StepState) -> set[str]:
         """Return the dead groups, those of equal rewards, that have a better refinement."""
-        if not self._blocks.constraint.rescue_dead_groups or state.eta == 0:
+        if not self._blocks.constraint.rescues or state.eta == 0:
             return set()
         groups: dict[str, list[Pair]] = defaultdict(list)
         for row, pair in state.pairs.items():
@@ -268,6 +265,4 @@ class Stages:
 
     def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
         """Tell the actor's workers what the mode adds to the loss."""
-        constraint = self._blocks.constraint
-        if constraint.imitates and state.eta > 0:
-            batch.extra_info.update(refine_eta=state.eta, refine_normaliser=constraint.sft_normaliser)
+        batch.extra_info.update(self._blocks.constraint.loss_settings(state.eta))

@@ -1,0 +1,168 @@
+"""Eq. 6 of the paper, from the gate to the advantages. Pure functions; read from top to bottom.
+
+    D = sum over t of -log pi_theta(a'_c(t) | s0, a'_<c(t))   for pairs with r(s0, a') > r(s0, a)
+
+1. *Gate*: which pairs count. 2. *Alignment*: which token of a' a token of a is charged for, c(t). 3. *Charge*: its
+log-prob. 4. *Credit*: which tokens of a answer for the charge. Where each of these acts, a mode says (``penalty.py``,
+``lagrangian.py``). Its weight eta is in ``eta.py``, the cross-entropy of a' in the loss in ``verl_glue/loss.py``.
+
+Notation: B rollouts, T response tokens (right-padded), U refinement tokens (right-padded); a is the response (its last
+turn) and a' its refinement. All tensors of one call live on one device. Log-probs are natural, in nats.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rapidfuzz.distance import Levenshtein
+
+if TYPE_CHECKING:  # the config is read without torch; every function here gets tensors
+    from torch import Tensor
+
+# ---- 1. gate
+
+
+def accepts(refined_reward: float, reward: float) -> bool:
+    """Return whether r(s0, a') > r(s0, a): the condition of Eq. 6. Equal rewards are not accepted."""
+    return refined_reward > reward
+
+
+# ---- 2. alignment
+
+NONE = -1
+"""Position of what has no counterpart."""
+
+
+def position(response_ids: Sequence[int], refined_ids: Sequence[int]) -> list[int]:
+    """Pair equal positions, as Eq. 6 is written: a_t with a'_t for t = 1..min(len a, len a').
+
+    Returns:
+        (len a,) for each token of a the 0-based position in a' that it is charged for, or NONE.
+    """
+    return [t if t < len(refined_ids) else NONE for t in range(len(response_ids))]
+
+
+def diff(response_ids: Sequence[int], refined_ids: Sequence[int]) -> list[int]:
+    """Pair only the tokens of a that the shortest edit from a to a' replaces or deletes.
+
+    A replaced token belongs to the token that replaces it; a deleted one to the token with which a' goes on instead.
+    Kept tokens have no counterpart, and neither have insertions: no token of a is to blame for them.
+
+    Example: a = (1, 7, 7, 2) and a' = (1, 2): both 7 are charged for a'_1 = 2. a = (1, 7, 2), a' = (1, 8, 2): 7 for 8.
+
+    Returns:
+        (len a,) as in :func:`position`.
+    """
+    pairs = [NONE] * len(response_ids)
+    for edit in Levenshtein.editops(response_ids, refined_ids):
+        if edit.tag != "insert":
+            pairs[edit.src_pos] = min(edit.dest_pos, len(refined_ids) - 1)
+    return pairs
+
+
+ALIGNMENTS: dict[str, Callable[[Sequence[int], Sequence[int]], list[int]]] = {"position": position, "diff": diff}
+
+
+def counterparts(
+    alignment: str, response_ids: Sequence[int], refined_ids: Sequence[int], num_kept: int = 0
+) -> list[int]:
+    """Return c(t) for each token of a, (len a,); NONE for tokens that the refiner's answer was begun with.
+
+    Args:
+        alignment: One of ALIGNMENTS.
+        response_ids: a.
+        refined_ids: a'.
+        num_kept: With how many tokens of a the refiner's answer was begun. The policy wrote them: they cost nothing.
+    """
+    return [NONE] * num_kept + ALIGNMENTS[alignment](response_ids, refined_ids)[num_kept:]
+
+
+def times_charged(pairs: Sequence[int], num_refined: int, num_kept: int = 0) -> list[float]:
+    """Return how many tokens of a are charged for each token of a', (len a',): its weight in D.
+
+    With these weights the cross-entropy of a' has the gradient of D (mode ``lagrangian``).
+    """
+    counts = [0.0] * num_refined
+    for pair in pairs:
+        if pair != NONE:
+            counts[pair] += 1
+    return [0.0] * num_kept + counts[num_kept:]
+
+
+# ---- 3. charge
+
+
+def charge(*, refine_log_probs: "Tensor", counterparts: "Tensor", response_mask: "Tensor") -> "Tensor":
+    """Return log pi_theta(a'_c(t) | s0, a'_<c(t)) for every charged token t of a, and 0 elsewhere.
+
+    Minus the sum over t is D of Eq. 6.
+
+    Args:
+        refine_log_probs: (B, U) log-probs of a' under the policy before this step's updates, no gradient.
+        counterparts: (B, T) int64, 0-based c(t), NONE where nothing is charged: all of a row that the reward gate
+            rejected, what is beyond the shorter of a and a', what the refiner was made to keep, padding.
+        response_mask: (B, T) 1 on tokens of a that the policy wrote, 0 on tool output and padding.
+
+    Returns:
+        (B, T), <= 0.
+    """
+    charged = (counterparts != NONE) & response_mask.bool()
+    found = refine_log_probs.gather(1, counterparts.clamp(min=0))
+    return found.where(charged, found.new_zeros(()))
+
+
+# ---- 4. credit
+
+
+class Charges(NamedTuple):
+    """What some responses are charged for, B rows."""
+
+    charged: "Tensor"
+    """(B, T) from :func:`charge`."""
+    cost: "Tensor"
+    """(B,) D of Eq. 6; with credit ``in_reward`` D / min(n, m)."""
+    turn: "Tensor"
+    """(B, T) 1 on the policy's tokens of the refined turn."""
+    rewritten: "Tensor"
+    """(B, T) the same without those that the refiner's answer was begun with (in place: all of them)."""
+
+
+def since(start: "Tensor", response_mask: "Tensor") -> "Tensor":
+    """Return the mask of the tokens that the policy wrote from a position on, (B, T).
+
+    Args:
+        start: (B,) where the refined turn begins.
+        response_mask: (B, T) as in :func:`charge`.
+    """
+    places = response_mask.new_ones(response_mask.shape[1]).cumsum(0) - 1
+    return response_mask * (places >= start[:, None])
+
+
+def each_token(own: "Tensor", charges: Charges, eta: float) -> "Tensor":
+    """Add the penalty of token t, eta * charged_t, to its reward, where a critic learns to expect it.
+
+    Or to its advantage, in place: the gradient of -eta / 2 times the sum of charged_t^2, a and c held fixed.
+    """
+    return own + eta * charges.charged
+
+
+def at_end(own: "Tensor", charges: Charges, eta: float) -> "Tensor":
+    """Take the cost from the reward of the turn's last token, where the task's reward is."""
+    is_last = charges.turn * (charges.turn.flip(-1).cumsum(-1).flip(-1) == 1)
+    return own.where(~is_last.bool(), own - eta * charges.cost[:, None])
+
+
+def return_to_go(own: "Tensor", charges: Charges, eta: float) -> "Tensor":
+    """Add the penalty's return-to-go (gamma = 1): A_t = A_group + sum over k >= t of p_k.
+
+    The outcome reward was normalised within its group before, so a penalty never changes the advantages of its
+    siblings. The paper's code base does the same for DAPO. Tokens that the refiner was made to keep answer for nothing.
+    """
+    return own + (eta * charges.charged).flip(-1).cumsum(-1).flip(-1) * charges.rewritten
+
+
+def whole(own: "Tensor", charges: Charges, eta: float) -> "Tensor":
+    """Charge every token of the turn for all of D: a' depends on the whole of a, so each token had a part.
+
+    With the cross-entropy in the loss it is the gradient of -eta E[D] (mode ``lagrangian``).
+    """
+    return own.where(~charges.turn.bool(), own - eta * charges.cost[:, None])

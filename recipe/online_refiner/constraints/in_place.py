@@ -1,0 +1,260 @@
+"""Target ``in_place``: the policy's own tokens are charged, by pi_0 that has read the better answer."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from omegaconf import DictConfig
+from pydantic.dataclasses import dataclass
+
+from recipe.online_refiner.constraints import eq6
+from recipe.online_refiner.constraints.base import (
+    CRITIC_ESTIMATORS,
+    Column,
+    Companion,
+    Place,
+    PositiveNumber,
+    Turn,
+    Weighted,
+)
+from recipe.online_refiner.constraints.penalty import Charged
+from recipe.online_refiner.constraints.sft import Imitating
+from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, best_of
+from refiner_worker.config import BLOCK, TEMPLATES, template_path
+from refiner_worker.parsing import conversation, decode
+from refiner_worker.prompts import InPlacePrompt
+
+if TYPE_CHECKING:  # they import torch
+    from torch import Tensor
+
+    from recipe.online_refiner.config.fields import RefinementConfig
+    from recipe.online_refiner.refine import Refiner
+
+
+def charge_in_place(
+    *, reference_log_probs: "Tensor", log_probs: "Tensor", turn: "Tensor", clip: float | None
+) -> "Tensor":
+    """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turn, and 0 elsewhere.
+
+    pi_0 has read the better answer in its prompt c. With the bare prompt as c, and one turn, it is what verl charges
+    for KL (its k1: ``verl.trainer.ppo.core_algos.kl_penalty``).
+
+    Args:
+        reference_log_probs: (B, T) under pi_0 given c.
+        log_probs: (B, T) under the policy before this step's updates.
+        turn: (B, T) 1 on the policy's tokens of the scored turn.
+        clip: Largest charge of a token, in nats, either way; None: no limit.
+
+    Returns:
+        (B, T); of either sign. Minus the sum over t is an estimate of the KL from the policy to pi_0 given c.
+    """
+    charged = (reference_log_probs - log_probs) * turn
+    return charged if clip is None else charged.clamp(-clip, clip)
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class InPlace(Charged, Weighted):
+    """Each token of a response is charged by log pi_theta - log pi_0, where pi_0 has read the better answer."""
+
+    DEFAULT_ETA: ClassVar[float] = 0.03  # the lab's first task took 0.3, the largest tried
+    TRIED: ClassVar[tuple[float, float]] = (0.01, 0.3)
+    CHARGE_COLUMNS: ClassVar[tuple[str, ...]] = ("refine_in_place", "old_log_probs")
+    MEANING: ClassVar[Mapping[str, str]] = {
+        "constraint/in_place_responses": "responses that the reference model scored given the better answer",
+        "constraint/in_place_unscored": "responses that it should have scored and did not: no replica answered, its "
+        "prompt would be too long or had nothing to show",
+        "constraint/in_place_tokens": "tokens of the scored responses",
+        "constraint/in_place_charge": "what such a token is charged, nats: log pi_0 given the better answer less "
+        "log pi_theta, mean; below 0 where pi_0 finds the response less likely",
+        "constraint/in_place_largest": "share of the largest token in what a response is charged, mean over them; near "
+        "1: one token decides",
+        "constraint/in_place_agreement": "share of these tokens about which pi_0 given the better answer and the "
+        "policy agree: more likely than not for both, or for neither",
+    }
+
+    mode: Literal["penalty"]
+    target: Literal["in_place"]
+    reward_gate: bool | Literal["failed"] = True  # type: ignore[assignment]  # one choice more than the other modes have
+    """Which responses are constrained. ``true``: those with a better refinement. ``false``: all with a rewarded
+    refinement, or all if nothing is refined. ``failed``: those below the maximal reward in a group with a solved
+    sibling, which stands for a'."""
+    in_place_clip: PositiveNumber | None = None
+    """Largest charge of a token, in nats, either way. Null: no limit."""
+    in_place_template: str = "answer"
+    """What pi_0 reads before it scores the response: ``answer`` (question and better answer), or your Jinja2 file."""
+    credit: Literal["return_to_go"] | None = None
+    """Null: each token's own charge. ``return_to_go``: that of the tokens after it too."""
+
+    # ---- the refine stage
+
+    def companion(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, longest: int) -> Companion:
+        """Return what lets pi_0 score responses."""
+        return Teacher(self, self.prompt(tokenizer, chat_settings, longest))
+
+    def prompt(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, longest: int) -> InPlacePrompt:
+        """Return what pi_0 reads before it scores a response.
+
+        Raises:
+            ValueError: If the template does not exist or is broken.
+        """
+        path = template_path("constraint.in_place_template", self.in_place_template, TEMPLATES / "in_place")
+        return InPlacePrompt(path, tokenizer, chat_settings, longest)
+
+    def columns(self, turn: Turn) -> dict[str, Column]:
+        """Return ``refine_in_place``, log pi_0 of the response's tokens, and ``refine_in_place_prompt``, c.
+
+        The first is 0 where it is not known. The second is for an actor that computes the first; else one token.
+        """
+        scores = [0.0] * turn.response_length
+        given = turn.refinement.in_place or []
+        scores[turn.start : turn.start + len(given)] = given
+        return {
+            **super().columns(turn),
+            "refine_in_place": scores,
+            "refine_in_place_prompt": turn.refinement.in_place_prompt or [0],
+            "refine_counterparts": [eq6.NONE] * turn.response_length,
+        }
+
+    def numbers(self, turn: Turn) -> dict[str, float]:
+        """Return whether pi_0 scores the turn, and whether it should have and could not."""
+        refinement = turn.refinement
+        is_scored = bool(refinement.in_place or refinement.in_place_prompt)
+        return {"is_scored": is_scored, "is_unscored": refinement.in_place == [] and not is_scored}
+
+    # ---- the driver
+
+    @property
+    def needs_log_probs(self) -> bool:
+        """Whether log pi_theta(a') has to be known before the update: nothing is charged for a'."""
+        return False
+
+    @property
+    def asks_log_probs(self) -> bool:
+        """Whether pi_0 is asked for log-probs of given tokens."""
+        return True
+
+    def pays(self, pair: Pair) -> bool:
+        """Return whether a row is charged."""
+        return bool(pair.own.get("is_scored"))
+
+    def place(self, estimator: str) -> Place | None:
+        """Return where the penalty acts: a critic has to see it in the rewards."""
+        return "rewards" if estimator in CRITIC_ESTIMATORS else "advantages"
+
+    def charged(self, data: Mapping[str, "Tensor"], turn: "Tensor") -> "Tensor":
+        """Return what each token of some scored turns is charged, (B, T), from the columns CHARGE_COLUMNS."""
+        reference, own = data["refine_in_place"], data["old_log_probs"]
+        return charge_in_place(reference_log_probs=reference, log_probs=own, turn=turn, clip=self.in_place_clip)
+
+    def pay(self, own: "Tensor", charges: eq6.Charges, eta: float, place: Place) -> "Tensor":
+        """Return rewards or advantages, (B, T), with the penalty."""
+        if self.credit == "return_to_go" and place == "advantages":  # what a' was begun with is the policy's own here
+            return eq6.return_to_go(own, charges._replace(rewritten=charges.turn), eta)
+        return eq6.each_token(own, charges, eta)
+
+    def pair_metrics(self, pairs: Sequence[Pair]) -> dict[str, float]:
+        """Count the responses that pi_0 has scored, and those that it should have."""
+        return {
+            f"constraint/in_place_{name}": sum(pair.own.get(f"is_{one}", 0.0) for pair in pairs)
+            for name, one in {"responses": "scored", "unscored": "unscored"}.items()
+        }
+
+    def charge_metrics(self, charged: "Tensor", data: Mapping[str, "Tensor"], turn: "Tensor") -> dict[str, float]:
+        """Summarise how pi_0 has scored the turns of some responses; arguments as in :meth:`charged`."""
+        mask, size = turn.bool(), charged.abs()
+        reference, own = (data[name][mask].exp() > 0.5 for name in self.CHARGE_COLUMNS)
+        num_tokens = int(mask.sum())
+        return {
+            "constraint/in_place_tokens": num_tokens,
+            "constraint/in_place_charge": float(charged.sum()) / num_tokens,
+            "constraint/in_place_largest": float((size.amax(-1) / size.sum(-1).clamp(min=1e-8)).mean()),
+            "constraint/in_place_agreement": float((reference == own).float().mean()),
+        }
+
+    # ---- before the run
+
+    def scored_tokens(
+        self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, prompt: int, response: int, refined: int
+    ) -> int:
+        """Return the tokens of the longest prompt c with a response after it."""
+        own = self.prompt(tokenizer, chat_settings, max(response, refined))
+        if self.reward_gate == "failed" and not own.uses & {"sibling", "solution"}:
+            said = "constraint.reward_gate=failed"
+            raise ValueError(f"{said}: constraint.in_place_template must show sibling or solution")
+        return own.max_tokens(prompt) + response
+
+    def refusal(self, config: DictConfig, blocks: "RefinementConfig") -> str | None:
+        """Return one line if nobody would be constrained, or the temperatures differ."""
+        said, rollout, refiner = "constraint.target=in_place", config.actor_rollout_ref.rollout, blocks.refiner
+        if self.is_adaptive:
+            return f"{said}: constraint.delta bounds Eq. 6; set constraint.eta_schedule=constant"
+        siblings_teach = refiner.skip_reward_at_least is not None and rollout.n > 1
+        refines = refiner.keep_prefix or refiner.max_refinements_per_group is not None
+        if self.reward_gate == "failed" and (refines or not siblings_teach):
+            return (
+                f"{said}: with constraint.reward_gate=failed nothing is refined, and a solved sibling has the maximal "
+                "reward; set refiner.skip_reward_at_least and actor_rollout_ref.rollout.n above 1, and leave out "
+                "refiner.keep_prefix and refiner.max_refinements_per_group"
+            )
+        if rollout.temperature != 1 and not blocks.is_shared:
+            return (
+                f"actor_rollout_ref.rollout.temperature={rollout.temperature}, but {said} compares log-probs with the "
+                "refiner's, which are at 1: set the temperature to 1"
+            )
+        template_path("constraint.in_place_template", self.in_place_template, TEMPLATES / "in_place")
+        return super().refusal(config, blocks)
+
+
+@dataclass(kw_only=True, config=BLOCK)
+class InPlaceSft(Imitating, InPlace):
+    """In place, and the cross-entropy of accepted refinements in the loss as well."""
+
+    mode: Literal["sft"]  # type: ignore[assignment]
+
+
+class Teacher(Companion):
+    """Lets pi_0 score turns given the better answer."""
+
+    def __init__(self, constraint: InPlace, prompt: InPlacePrompt) -> None:
+        """Know what pi_0 is shown."""
+        super().__init__()
+        self._constraint, self._prompt = constraint, prompt
+        gate = constraint.reward_gate
+        self.needs_refinement = constraint.imitates or gate is True or (gate is False and "refined" in prompt.uses)
+
+    async def complete(
+        self, refiner: "Refiner", rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement
+    ) -> None:
+        """Add log pi_0 of the turn, or the prompt before it where the actor scores, if the response is constrained."""
+        sibling = best_of(rollout, rollouts)
+        is_solved, has_solved = map(refiner.config.is_maximal, (rollout.reward, sibling.reward))
+        if not self._is_open(result, is_solved=is_solved, has_solved_sibling=has_solved):
+            return
+        result.in_place = []
+        prompt_ids = await refiner.on_thread(self._encode, refiner, rollout, sibling, result)
+        if prompt_ids is None or len(prompt_ids) + len(rollout.turn_ids) >= refiner.max_model_len:
+            return
+        if refiner.config.placement == "shared":  # vLLM gives no log-probs of a prompt beside adapters
+            result.in_place_prompt = prompt_ids
+            return
+        result.num_prompt_tokens += len(prompt_ids) + len(rollout.turn_ids)
+        result.in_place = await refiner.in_time(refiner.client.log_probs, prompt_ids, rollout.turn_ids) or []
+
+    def _is_open(self, result: Refinement, *, is_solved: bool, has_solved_sibling: bool) -> bool:
+        """Return whether a response is constrained, from what became of its refinement."""
+        gate = self._constraint.reward_gate
+        if gate == "failed":
+            return has_solved_sibling and not is_solved
+        if gate:
+            return result.verdict is Verdict.ACCEPTED
+        return result.verdict.is_scored or not self.needs_refinement
+
+    def _encode(self, refiner: "Refiner", rollout: Rollout, sibling: Rollout, result: Refinement) -> list[int] | None:
+        tokenizer = refiner.prompt.tokenizer
+        shown = {
+            # Without the gate a' may be the response itself, which must not stand there.
+            "refined": result.text if result.verdict.is_scored and not result.is_repeated else "",
+            "sibling": decode(tokenizer, sibling.turn_ids) if sibling.reward > rollout.reward else "",
+            "solution": rollout.solution,
+        }
+        chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
+        return self._prompt.encode(chat, shown)
