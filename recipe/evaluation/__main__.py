@@ -73,9 +73,13 @@ def judge(arguments: argparse.Namespace, limits: Limits, samples: list[Sample], 
         "versions": versions(),
         "samples": [
             {
-                **{"task_id": one.sample.task.task_id, "verdict": one.verdict.value, "detail": one.detail},
-                **{"num_passed": one.num_passed, "num_tests": one.num_tests},
-                **{"text": one.sample.text, "program": one.program},
+                "task_id": one.sample.task.task_id,
+                "verdict": one.verdict.value,
+                "detail": one.detail,
+                "num_passed": one.num_passed,
+                "num_tests": one.num_tests,
+                "text": one.sample.text,
+                "program": one.program,
             }
             for one in results
         ],

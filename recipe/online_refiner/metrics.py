@@ -118,9 +118,14 @@ def num_learned_tokens(state: StepState) -> int:
 WEIGHTS: dict[str, Callable[[StepState], float]] = {
     **dict.fromkeys(
         [
-            *("reward/mean", "reward/group_std", "reward/zero_std_groups"),
-            *("refiner/improvement_ratio", "refiner/num_replicas"),
-            *("constraint/divergence", "constraint/divergence_per_token", "constraint/eta"),
+            "reward/mean",
+            "reward/group_std",
+            "reward/zero_std_groups",
+            "refiner/improvement_ratio",
+            "refiner/num_replicas",
+            "constraint/divergence",
+            "constraint/divergence_per_token",
+            "constraint/eta",
         ],
         _rows,
     ),

@@ -74,8 +74,13 @@ class Verdict(StrEnum):
 
 SKIPPED = (Verdict.MAX_REWARD, Verdict.NOT_CHOSEN, Verdict.TOO_LONG, Verdict.NO_TURN, Verdict.NOT_ASKED)
 FAILURES = (
-    *(Verdict.TIMEOUT, Verdict.REQUEST, Verdict.TRUNCATED),
-    *(Verdict.EMPTY, Verdict.ENCODING, Verdict.REWARD, Verdict.WORKER),
+    Verdict.TIMEOUT,
+    Verdict.REQUEST,
+    Verdict.TRUNCATED,
+    Verdict.EMPTY,
+    Verdict.ENCODING,
+    Verdict.REWARD,
+    Verdict.WORKER,
 )
 
 

@@ -15,28 +15,43 @@ ON_CPU = ACTIVATION_MODULE in os.environ.get(MODULES_VARIABLE, "").split(",")
 CUDA_ERROR_NOT_INITIALIZED = 3
 
 DRIVER: tuple[str, ...] = (  # of driver and workers, without Ray: imported before the driver forks the fork server
-    *("torch.distributed.checkpoint", "torch.distributed.fsdp"),
-    *("transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"),
-    *("transformers.models.llama.modeling_llama", "transformers.models.qwen2.modeling_qwen2"),
-    *("tensordict", "datasets", "pandas", "peft", "torchdata.stateful_dataloader"),
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen2.modeling_qwen2",
+    "tensordict",
+    "datasets",
+    "pandas",
+    "peft",
+    "torchdata.stateful_dataloader",
 )
 ENGINE: tuple[str, ...] = (  # vLLM's, without Ray: imported by the fork server while the driver goes on
     "vllm.entrypoints.openai.api_server",
-    *("vllm.model_executor.models.llama", "vllm.model_executor.models.qwen2"),
+    "vllm.model_executor.models.llama",
+    "vllm.model_executor.models.qwen2",
     *(
         ("vllm.v1.attention.backends.cpu_attn", "vllm.v1.worker.cpu_worker")
         if ON_CPU
         else (
-            *("vllm.v1.attention.backends.flash_attn", "vllm.v1.worker.gpu_worker"),
-            *("vllm.v1.worker.gpu.model_runner", "vllm.v1.worker.gpu_model_runner"),  # which one, the model says
+            "vllm.v1.attention.backends.flash_attn",
+            "vllm.v1.worker.gpu_worker",
+            "vllm.v1.worker.gpu.model_runner",
+            "vllm.v1.worker.gpu_model_runner",  # which one, the model says
         )
     ),
 )
 JOB: tuple[str, ...] = (  # these import Ray, which reads the job's variables then: imported with the first worker
-    *("verl.trainer.main_ppo", "verl.trainer.ppo.v1"),
-    *("verl.workers.engine_workers", "verl.workers.engine.fsdp.transformer_impl"),
-    *("verl.experimental.agent_loop", "verl.experimental.reward_loop.reward_loop"),
-    *("transfer_queue.controller", "vllm.v1.engine.async_llm", "vllm.v1.engine.core"),
+    "verl.trainer.main_ppo",
+    "verl.trainer.ppo.v1",
+    "verl.workers.engine_workers",
+    "verl.workers.engine.fsdp.transformer_impl",
+    "verl.experimental.agent_loop",
+    "verl.experimental.reward_loop.reward_loop",
+    "transfer_queue.controller",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
     *(
         (
             "verl.workers.rollout.vllm_rollout.vllm_async_server",

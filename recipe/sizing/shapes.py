@@ -5,8 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 KNOWN = (
-    *("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3"),
-    *("olmo2", "phi3", "granite"),
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "olmo2",
+    "phi3",
+    "granite",
 )
 """Model types whose parameters are those of :class:`Shape` to a thousandth."""
 

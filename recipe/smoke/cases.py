@@ -12,21 +12,34 @@ Steps = Sequence[dict[str, Any]]  # the metrics of a run's own steps
 NUM_STEPS = 3  # of a run: the first one's rollouts are of the initial weights, the others' of synced ones
 MIN_PROMPTS = 8  # of a step; the least multiple of the training GPUs from there on is taken
 TASK = (
-    *("algorithm.adv_estimator=grpo", "data.max_prompt_length=64"),
-    *("data.max_response_length=16", "data.dataloader_num_workers=0"),
-    *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.n=4"),
+    "algorithm.adv_estimator=grpo",
+    "data.max_prompt_length=64",
+    "data.max_response_length=16",
+    "data.dataloader_num_workers=0",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+    "actor_rollout_ref.rollout.n=4",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
-    *("actor_rollout_ref.rollout.agent.num_workers=2", "reward.num_workers=2"),
+    "actor_rollout_ref.rollout.agent.num_workers=2",
+    "reward.num_workers=2",
     "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",  # each takes a CPU core
-    *("actor_rollout_ref.rollout.max_model_len=640", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
-    *("actor_rollout_ref.rollout.calculate_log_probs=true", "actor_rollout_ref.rollout.tensor_model_parallel_size=1"),
+    "actor_rollout_ref.rollout.max_model_len=640",
+    "actor_rollout_ref.rollout.max_num_batched_tokens=2048",
+    "actor_rollout_ref.rollout.calculate_log_probs=true",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
     # The policy has to move so far that old weights in the rollout would be seen, and not to learn all in six steps.
-    *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=1e-2"),
+    "actor_rollout_ref.actor.optim.optimizer=SGD",
+    "actor_rollout_ref.actor.optim.lr=1e-2",
     "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
     f"reward.custom_reward_function.path={letters.__file__}",
-    *("refiner.template=dialogue", "constraint.eta=0.1", "measure.cross_entropy_all_every=1"),
-    *("trainer.total_epochs=99", "trainer.save_freq=3", "trainer.test_freq=-1", "trainer.val_before_train=false"),
-    *("trainer.project_name=smoke", "trainer.logger=[console]"),
+    "refiner.template=dialogue",
+    "constraint.eta=0.1",
+    "measure.cross_entropy_all_every=1",
+    "trainer.total_epochs=99",
+    "trainer.save_freq=3",
+    "trainer.test_freq=-1",
+    "trainer.val_before_train=false",
+    "trainer.project_name=smoke",
+    "trainer.logger=[console]",
 )
 
 
@@ -60,10 +73,17 @@ class Case:
         num_prompts = -(-MIN_PROMPTS // num_training) * num_training  # verl: each GPU has as many rows
         data = f"{output}/prompts.parquet"
         return [
-            *(f"platform={platform}", f"run_dir={output}/{self.folder}", *TASK, f"constraint.mode={self.mode}"),
-            *(f"data.train_batch_size={num_prompts}", f"actor_rollout_ref.actor.ppo_mini_batch_size={num_prompts}"),
-            *(f"actor_rollout_ref.model.path={output}/model", f"data.train_files={data}", f"data.val_files={data}"),
-            *(f"trainer.n_gpus_per_node={num_training}", f"trainer.total_training_steps={self.steps[-1]}"),
+            f"platform={platform}",
+            f"run_dir={output}/{self.folder}",
+            *TASK,
+            f"constraint.mode={self.mode}",
+            f"data.train_batch_size={num_prompts}",
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={num_prompts}",
+            f"actor_rollout_ref.model.path={output}/model",
+            f"data.train_files={data}",
+            f"data.val_files={data}",
+            f"trainer.n_gpus_per_node={num_training}",
+            f"trainer.total_training_steps={self.steps[-1]}",
             *([f"refiner.n_gpus_per_node={num_own}"] if num_own else []),
             *([f"ray_kwargs.ray_init.num_gpus={num_gpus}"] if platform != "gpu" else []),  # logical ones
             *self.overrides,
@@ -71,7 +91,9 @@ class Case:
 
 
 SHARED = (
-    *("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=64"),
+    "refiner.placement=shared",
+    "actor_rollout_ref.model.lora_rank=8",
+    "actor_rollout_ref.model.lora_alpha=64",
     "actor_rollout_ref.actor.optim.lr=0.3",
 )
 DEDICATED = ("refiner.placement=dedicated", "refiner.draft=ngram")

@@ -69,8 +69,11 @@ def tiny_llama(tokenizer: Any, **sizes: float) -> Any:
     defaults = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": len(tokenizer)}
     config = LlamaConfig(
         **{**heads, **defaults, **sizes},
-        **{"max_position_embeddings": 2048, "tie_word_embeddings": False, "bos_token_id": None},
-        **{"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id},
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     return LlamaForCausalLM(config)
 

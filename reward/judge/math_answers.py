@@ -20,8 +20,11 @@ from reward.judge.no_code import forbid_code
 
 MAX_DEPTH = 20  # of brackets: math-verify's time doubles with each
 _WARM_UP = (
-    *((r"\frac{1}{2}x^2-\sqrt{3}\pi", r"\frac{x^2}{2}-\pi\sqrt{3}"), (r"[0,1)\cup(2,\infty)", r"x \in (0,1)")),
-    *((r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\{1,2\}"), ("(x-1)(x+1)=5", "y=x^2-1"), ("72", "72.5")),
+    (r"\frac{1}{2}x^2-\sqrt{3}\pi", r"\frac{x^2}{2}-\pi\sqrt{3}"),
+    (r"[0,1)\cup(2,\infty)", r"x \in (0,1)"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\{1,2\}"),
+    ("(x-1)(x+1)=5", "y=x^2-1"),
+    ("72", "72.5"),
 )
 _INTEGER = re.compile(r"-?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)", re.ASCII)
 _KNOWN_DIGITS, _MAX_DIGITS = 100, 1000  # to which numbers are known, and up to which two that differ are told apart

@@ -15,8 +15,13 @@ from recipe.online_refiner.verl_glue.loss import contexts, jagged, refined_loss,
 from recipe.online_refiner.verl_glue.megatron import rows_multiple
 
 SCORED_COLUMNS = [
-    *("prompts", "responses", "response_mask"),
-    *("refine_ids", "refine_mask", "refine_start", "refine_counterparts"),
+    "prompts",
+    "responses",
+    "response_mask",
+    "refine_ids",
+    "refine_mask",
+    "refine_start",
+    "refine_counterparts",
 ]
 """What :meth:`ActorWorker.compute_refine_log_prob` reads."""
 IN_PLACE_COLUMNS = ["responses", "refine_start", "refine_in_place_prompt"]

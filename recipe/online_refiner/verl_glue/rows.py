@@ -31,8 +31,17 @@ from recipe.online_refiner.verl_glue.loss import jagged
 from refiner_worker.parsing import conversation, decode
 
 BY_AGENT_LOOP = {
-    *(*AgentLoopOutput.model_fields, "multi_modal_inputs", "prompts", "responses", "input_ids", "position_ids"),
-    *("loss_mask", "rollout_log_probs", "rm_scores", "teacher_ids", "teacher_logprobs"),
+    *AgentLoopOutput.model_fields,
+    "multi_modal_inputs",
+    "prompts",
+    "responses",
+    "input_ids",
+    "position_ids",
+    "loss_mask",
+    "rollout_log_probs",
+    "rm_scores",
+    "teacher_ids",
+    "teacher_logprobs",
 }
 """Fields of a row that verl's agent loop adds to the columns of the data set."""
 BY_THIS_EXTENSION = ("refine_", "kl_ref_")
