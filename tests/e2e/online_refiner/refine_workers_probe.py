@@ -25,9 +25,9 @@ from transformers import AutoTokenizer
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue import rows as queue
+from recipe.online_refiner.verl_glue import watch
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.online_refiner.verl_glue.stages import Stages
-from recipe.runs import watch
 from refiner_worker.client import RefinerClient, RunEndedError
 
 
