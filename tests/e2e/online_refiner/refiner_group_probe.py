@@ -245,7 +245,6 @@ def main() -> None:
         gpus_per_node=1,
     )
     refiner = Refiner(
-        constraint=blocks.constraint,
         config=blocks.refiner,
         client=group.client(),
         prompt=RefinerPrompt(blocks.refiner.template_path(), tokenizer),
