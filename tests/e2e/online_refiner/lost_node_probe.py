@@ -3,10 +3,10 @@
 ``python lost_node_probe.py MODEL OUT``. The replica never ran: what counts is that verl waits for its GPUs.
 """
 
-import dataclasses
 import json
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import ray
@@ -27,12 +27,13 @@ def main(model: str, out: Path) -> None:
     ray.init(address=cluster.address, log_to_driver=False)
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
         overrides = ["platform=cpu", f"actor_rollout_ref.model.path={model}"]
+        overrides += ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1"]
         config = compose("online_refiner", overrides=overrides)
     refiner = load(config).refiner
     pools = ResourcePoolManager(resource_pool_spec={"refiner_pool": [1]}, mapping={})
     pools.create_resource_pool()
     group = object.__new__(RefinerGroup)
-    group._refiner = dataclasses.replace(refiner, placement="dedicated", n_gpus_per_node=1)
+    group._refiner, group._num_deaths = refiner, Counter()
     group._model, group._rollout = model_config(config, refiner), rollout_config(config, refiner, 128)
     group._slices = split_resource_pool(pools.resource_pool_dict["refiner_pool"], split_size=1)
     group._gpus_per_node, group._num_launches, group._replicas = 1, 1, {}
@@ -40,12 +41,8 @@ def main(model: str, out: Path) -> None:
     cluster.remove_node(node)
     refiner_group.RESTART_TIMEOUT_S = 5.0
     start = time.monotonic()
-    try:
-        group._restart(0)
-        error = ""
-    except RuntimeError as found:
-        error = str(found)
-    out.write_text(json.dumps({"error": error, "seconds": time.monotonic() - start}))
+    why, left = group._restart(0), list(group._replicas)
+    out.write_text(json.dumps({"why": why, "left": left, "seconds": time.monotonic() - start}))
     ray.shutdown()
     cluster.shutdown()
 
