@@ -20,6 +20,7 @@ _STATED = re.compile(
     re.I | re.M,
 )
 _OPEN, _CLOSE = "<answer>", "</answer>"
+_CUT_CLOSE = re.compile(r"</a?n?s?w?e?r?\Z")
 _BEGUN = re.compile(r"\s*[\d\\$(\[{+-]|\n?\w")
 _DISPLAY = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\$[^$\n]*\$|\\\([^\n]*?\\\)", re.DOTALL)
 _CLAUSE = re.compile(r"[.!?;]\s|,\s+(?=(?:so|thus|hence|therefore|then)\b)", re.I)  # ends after it
@@ -51,7 +52,8 @@ def find_answer(text: str) -> str | None:
 
 def _find(text: str) -> str | None:
     begin, end = text.rfind(_OPEN), text.rfind(_CLOSE)
-    end = len(text) if begin > end and _BEGUN.match(text, begin + len(_OPEN)) else end  # a stop text took its end
+    if begin > end and _BEGUN.match(text, begin + len(_OPEN)):  # a stop text, or the longest response, took its end
+        end = begin + len(_CUT_CLOSE.sub("", text[begin:]))
     begin = text.rfind(_OPEN, 0, max(end, 0))
     if begin >= 0 and find_marked(text[end:]) is None and not _STATED.search(text, end + len(_CLOSE)):
         found = _find_unquoted(text[begin + len(_OPEN) : end])
