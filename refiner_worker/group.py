@@ -32,6 +32,16 @@ MAX_DEATHS = 3
 RESTART_TIMEOUT_S = 900.0
 """Seconds that a dead replica may take to start again: the GPUs of a lost node may never come back."""
 
+ITS_OWN = {
+    "max_model_len": "set refiner.max_model_len",
+    "response_length": "set refiner.response_length",
+    "temperature": "set refiner.temperature",
+    **dict.fromkeys(
+        ("n", "top_p", "top_k", "do_sample", "prompt_length", "val_kwargs", "agent", "multi_turn"),
+        "each response is refined once; drop it",
+    ),
+}
+"""Keys of verl's rollout block that say nothing to replicas, and what does."""
 OF_THE_POLICY: dict[str, Any] = {
     "quantization": None,
     "quantization_config_file": None,
@@ -64,6 +74,10 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
             f"refiner.rollout.{unfit[0]} is for servers that a trainer sends weights; drop it (the engine itself "
             f"quantizes the reference model: +refiner.rollout.engine_kwargs.vllm.quantization=fp8)"
         )
+    for name in sorted(set(refiner.rollout) & set(ITS_OWN)):
+        raise ValueError(f"refiner.rollout.{name} is not read: {ITS_OWN[name]}")
+    if refiner.rollout.get("load_format") == "dummy":
+        raise ValueError("refiner.rollout.load_format=dummy: pi_0 would have random weights; set auto")
     rollout.merge_with(OF_THE_POLICY)
     rollout.update(
         n=1,

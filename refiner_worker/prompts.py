@@ -11,6 +11,8 @@ from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
 Told = Literal["feedback", "sibling", "solution"]
 TOLD = get_args(Told)
 """What a template may be given beside question, response and reward; empty where there is none."""
+UNREADABLE = (TemplateError, TypeError, UnicodeDecodeError)
+"""Errors of a broken template; a TypeError comes from ``include``, or from an operation on what is no text."""
 GAP = " ... "
 """Stands for the middle of a text that is too long."""
 
@@ -111,15 +113,19 @@ class RefinerPrompt:
             empty = [{"role": "user", "content": ""}]
             tried = self.encode(empty, "", -1.0, told=dict.fromkeys(TOLD, " "))
             stop = getattr(self._template.make_module(self._variables(empty, "", -1.0, {})), "stop", None)
-        except TemplateError as error:
+        except UNREADABLE as error:
             raise ValueError(f"refiner.template: {path}: {error}") from error
         self._num_overhead_tokens = len(tried)
-        if stop is not None and not isinstance(stop, str):
-            raise ValueError(f"refiner.template: {path}: stop is a {type(stop).__name__}; set one text")
+        if stop is not None and not (isinstance(stop, str) and stop):
+            raise ValueError(f"refiner.template: {path}: stop is {stop!r}; set one text that is not empty")
+        if "open_tag" in used and not self.uses_tags:
+            raise ValueError(f"refiner.template: {path} shows {{{{ open_tag }}}}, and so must show {{{{ close_tag }}}}")
         self.stop: str | None = CLOSE_TAG if self.uses_tags else stop
         if unseen := {"sibling", "solution"} & {*(limits or {})} - used:
             name = sorted(unseen)[0]
             raise ValueError(f"refiner.context has {name}, but refiner.template {path} does not show {{{{ {name} }}}}")
+        if "response" not in used:
+            raise ValueError(f"refiner.template: {path} does not show {{{{ response }}}}, which is to be refined")
 
     def encode(
         self,
@@ -189,7 +195,7 @@ class InPlacePrompt:
             self.uses = {*SHOWN} & used
             empty = [{"role": "user", "content": ""}]
             tried = self._template.render(messages=empty, question="", **dict.fromkeys(SHOWN, " "))
-        except TemplateError as error:
+        except UNREADABLE as error:
             raise ValueError(f"constraint.in_place_template: {path}: {error}") from error
         self._num_overhead_tokens = len(self._chat.encode(tried))
 

@@ -150,6 +150,10 @@ def _notes_on_refining(config: DictConfig, blocks: RefinementConfig) -> list[str
     said = [f"responses with a reward of {maximal:g} or more are not refined"] if maximal is not None else []
     if maximal is None:
         said.append("solved responses are refined too: set refiner.skip_reward_at_least to the highest reward")
+    if most == 0:
+        said.append("refiner.max_refinements_per_group=0: no response is refined, and nothing is constrained")
+    if "sibling" in refiner.context and n == 1:
+        said.append("refiner.context has sibling, but a prompt has one response")
     if most is not None and most >= n:
         said.append(f"refiner.max_refinements_per_group={most} limits nothing: a prompt has {n} responses")
     return said
@@ -183,7 +187,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     refiner_gpus = refiner.nnodes * (refiner.n_gpus_per_node or 0) or num_gpus
     return Plan(
         max_model_len=max_model_len,
-        least_model_len=min(sum(lengths) + 1, max_positions),
+        least_model_len=max(min(sum(lengths) + 1, max_positions), prompt.max_tokens(0, 0)),
         max_positions=max_positions,
         in_place_tokens=in_place_tokens,
         refiner_model=model,

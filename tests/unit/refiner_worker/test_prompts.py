@@ -84,7 +84,7 @@ def test_a_long_text_is_shown_by_its_ends(tokenizer: Any, tmp_path: Path) -> Non
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.add_tokens(["=" * 100])
     path = tmp_path / "mine.jinja"
-    path.write_text("{{ feedback }}")
+    path.write_text("{{ feedback }}{{ response }}")
     prompt = RefinerPrompt(path, tokenizer, {}, {"feedback": 25})
     for text in ("-" * 24, "-" * 11 + "A" + "-" * 13, "=" * 500 + "It fails." + "=" * 500):
         assert text in tokenizer.decode(prompt.encode([], "", 0.0, told={"feedback": text})), "it is short enough"
@@ -97,7 +97,7 @@ def test_a_long_text_is_shown_by_its_ends(tokenizer: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["solution", "sibling"])
 def test_a_template_without_a_place_for_what_is_asked_for(tokenizer: Any, tmp_path: Path, name: str) -> None:
     path = tmp_path / "mine.jinja"
-    path.write_text("{{ question }}")
+    path.write_text("{{ question }}{{ response }}")
     RefinerPrompt(path, tokenizer, {}, {"feedback": 9})
     with pytest.raises(ValueError, match=rf"refiner.context has {name}, but refiner.template .* does not show"):
         RefinerPrompt(path, tokenizer, {}, {name: 9})
