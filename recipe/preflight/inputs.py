@@ -107,6 +107,41 @@ def data_have_rows(run: Run) -> str | None:
 
 
 @rule("files")
+def queue_holds_a_step(run: Run) -> str | None:
+    """The TransferQueue has room for the responses of a step, and for those of a validation."""
+    config, rollout, key = run.config, run.config.actor_rollout_ref.rollout, "SimpleStorage.total_storage_size"
+    room = OmegaConf.select(config, f"transfer_queue.backend.{key}")
+    num_val = run.files.num_rows["val_files"]
+    most = max(config.data.train_batch_size * rollout.n, num_val * rollout.val_kwargs.n)
+    if config.transfer_queue.backend.storage_backend != "SimpleStorage" or room is None or room >= most:
+        return None
+    return f"transfer_queue.backend.{key}={room}: a step or a validation has {most} responses; raise it"
+
+
+@rule("files")
+def actor_is_trained(run: Run) -> str | None:
+    """The actor is trained: ``critic_warmup`` ends before the run and has a critic, ``val_only`` does validate."""
+    trainer, warmup, estimator = (
+        run.config.trainer,
+        run.config.trainer.critic_warmup,
+        run.config.algorithm.adv_estimator,
+    )
+    if trainer.val_only and not trainer.val_before_train:
+        return "trainer.val_only=true does nothing with trainer.val_before_train=false: set both to true, or neither"
+    if warmup and estimator not in CRITIC_ESTIMATORS:
+        return (
+            f"trainer.critic_warmup={warmup}: algorithm.adv_estimator={estimator} has no critic, and until then the "
+            "actor is not trained; set it to 0"
+        )
+    num_steps = trainer.total_training_steps
+    if num_steps is None:
+        num_steps = run.files.num_prompts // run.config.data.train_batch_size * trainer.total_epochs
+    if warmup <= num_steps:
+        return None
+    return f"trainer.critic_warmup={warmup}: the actor is never trained, as the run has {num_steps} steps; lower it"
+
+
+@rule("files")
 def prompts_are_text(run: Run) -> str | None:
     """Prompts are text: the refiner reads nothing else."""
     if not run.blocks.hosts_refiner or not run.files.media:

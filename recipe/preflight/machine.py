@@ -82,15 +82,21 @@ def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
     return f"{name}={value}: vLLM's engines cannot sleep with it, and do not see this name; set PYTORCH_CUDA_ALLOC_CONF"
 
 
+FOLDERS = ("rollout_data_dir", "validation_data_dir")
+"""Where verl writes samples, if a run asks for them."""
+
+
 @rule("machine")
 def folders_can_be_written(run: Run) -> str | None:
     """The run's folders can be made and written to, where the run is meant for this machine."""
     trainer, records = run.config.trainer, run.blocks.records.path
     folders = {
         "run_dir": OmegaConf.select(run.config, "run_dir"),
-        "trainer.default_local_dir": trainer.default_local_dir,
+        **{f"trainer.{name}": trainer.get(name) for name in ("default_local_dir", *FOLDERS)},
     }
     folders["records.path"] = None if "://" in records else records
+    if not trainer.default_local_dir:
+        return "trainer.default_local_dir=null: verl looks there for a checkpoint; set a folder"
     for key, name in folders.items():
         if not name or run.files.num_devices is None:
             continue

@@ -4,41 +4,63 @@ Names that a module of the user's registers (``actor_rollout_ref.model.external_
 are known by then, as :class:`~recipe.preflight.files.Files` and verl have imported it.
 """
 
+import contextlib
 import dataclasses
 import importlib
+import inspect
+import io
 import pkgutil
 import re
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from importlib.resources import files
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import torch
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoConfig, AutoModelForCausalLM
-from verl import DataProto
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from verl import DataProto, checkpoint_engine
+from verl.checkpoint_engine import CheckpointEngineRegistry
 from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.fs import copy_to_local
-from verl.utils.import_utils import load_extern_object
+from verl.utils.import_utils import import_external_libs, load_extern_object
+from verl.utils.torch_dtypes import PrecisionType
 from verl.utils.tracking import Tracking
 from verl.workers import engine
+from verl.workers.config.optimizer import build_optimizer
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from recipe.online_refiner.config.checks import Run, rule
+from recipe.online_refiner.config.checks import ABSENT, Run, rule
 from recipe.online_refiner.config.spelling import nearest, unknown
 from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
-from recipe.preflight.attention import STRATEGIES
+from recipe.preflight.attention import STRATEGIES, chosen_attention, trained_models
 from recipe.preflight.files import one_line
+from refiner_worker.engines import ENGINE
 
 KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 """What ``core_algos.kl_penalty_forward`` takes, for the words of a refusal: verl has no list of them."""
 TRACKERS = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")
 """Loggers that are packages of the same name."""
+FUSED = ("torch", "triton")
+"""Fused kernels that ``apply_monkey_patch`` of verl puts into a model; with another name it puts none, and says so."""
+USUAL: dict[str, tuple[Any, ...]] = {
+    "dtype": ("auto", "bfloat16", "float16", "float32"),
+    "load_format": ("auto", "dummy", "safetensors"),
+    "worker_extension_cls": ("recipe.cpu_platform.vllm_extension.CpuWorkerExtension",),
+    "distributed_executor_backend": ("uni", "mp", "ray"),
+    "block_size": (32, 64, 128),
+}
+"""Settings of an engine for which vLLM, whose import takes seconds, need not be asked."""
 BLOCKS_OF_VERL = ("actor_rollout_ref.rollout", "actor_rollout_ref.actor", "algorithm")
 
 
@@ -48,6 +70,12 @@ def _engines() -> Collection[str]:
     return {*installed, *(module.name for module in pkgutil.iter_modules(engine.__path__) if module.ispkg)}
 
 
+def _ways_to_send_weights() -> Collection[str]:
+    """Return verl's checkpoint engines, installed or not."""
+    sources = [file.read_text() for path in checkpoint_engine.__path__ for file in Path(path).glob("*.py")]
+    return {name for source in sources for name in re.findall(r"Registry\.register\(\"(\w+)\"\)", source)}
+
+
 KNOWN: dict[str, Callable[[], Collection[str]]] = {
     "algorithm.adv_estimator": lambda: core_algos.ADV_ESTIMATOR_REGISTRY,
     "actor_rollout_ref.actor.policy_loss.loss_mode": lambda: core_algos.POLICY_LOSS_REGISTRY,
@@ -55,27 +83,109 @@ KNOWN: dict[str, Callable[[], Collection[str]]] = {
     "actor_rollout_ref.ref.strategy": _engines,
     "critic.strategy": _engines,
     "actor_rollout_ref.rollout.name": lambda: RolloutReplicaRegistry._registry,
+    "actor_rollout_ref.rollout.mode": lambda: ("async",),  # asserted by verl's get_rollout_class
+    "actor_rollout_ref.rollout.quantization": lambda: ("fp8", "torchao", "ascend"),  # of vLLMHttpServer
     "reward.reward_model.rollout.name": lambda: RolloutReplicaRegistry._registry,
     "trainer.v1.sampler.max_off_policy_strategy": lambda: ("drop", "wait"),  # asserted by verl's ReplayBuffer
 }
+NULLABLE = ("reward.reward_model.rollout.name", "actor_rollout_ref.rollout.quantization")
 
 
 @rule("files")
 def names_are_verls(run: Run) -> str | None:
     """Estimator, policy loss, engines, loggers and other names are those that verl, or a module of yours, has."""
     for key, known in KNOWN.items():
-        name = OmegaConf.select(run.config, key)
-        if name is not None and name not in known():
-            return unknown(key, name, known())
+        name = OmegaConf.select(run.config, key, default=ABSENT)
+        if name is ABSENT or (name is None and key in NULLABLE):
+            continue
+        if name not in known():
+            return unknown(key, "null" if name is None else name, known())
     manager = run.config.reward.reward_manager
     if manager.source == "register" and manager.name not in REWARD_MANAGER:
         return unknown("reward.reward_manager.name", manager.name, REWARD_MANAGER)
+    sync = run.config.actor_rollout_ref.rollout.checkpoint_engine
+    if sync.backend not in (ways := _ways_to_send_weights()):
+        try:
+            import_external_libs(sync.custom_backend_module or None)
+            CheckpointEngineRegistry.get(sync.backend)
+        except (ImportError, ValueError):
+            return unknown("actor_rollout_ref.rollout.checkpoint_engine.backend", sync.backend, ways)
+    queue = run.config.transfer_queue.backend
+    if queue.storage_backend not in queue:
+        backends = [str(name) for name, block in queue.items() if OmegaConf.is_config(block)]
+        return unknown("transfer_queue.backend.storage_backend", queue.storage_backend, backends)
     loggers = run.config.trainer.logger
+    if loggers is None:
+        return "trainer.logger=null: set a name, or a list of names; [] for none"
     for name in [loggers] if isinstance(loggers, str) else loggers:
         if name not in (*Tracking.supported_backend, "tracking"):
             return unknown("trainer.logger", name, Tracking.supported_backend)
         if name in TRACKERS and not find_spec(name) and run.files.is_here:
             return f"trainer.logger has {name}, which is not installed: pip install {name}, or leave it out"
+    return None
+
+
+@rule("files")
+def switches_are_true_or_false(run: Run) -> str | None:
+    """A switch of verl's is true or false; a word such as ``no`` or ``flase`` would count as true."""
+    engine_name = "megatron_" if run.config.actor_rollout_ref.actor.strategy == "megatron" else ""
+    file = files("verl.trainer.config") / f"_generated_ppo_{engine_name}trainer.yaml"
+    for key in _switches(yaml.load(file.read_text(), Loader=yaml.CSafeLoader)):
+        own = key.replace("actor_rollout_ref.rollout", "refiner.rollout")
+        for name in (key, own):
+            if isinstance(value := OmegaConf.select(run.config, name), str):
+                return f"{name}={value}: set true or false"
+    return None
+
+
+@rule("files")
+def types_of_numbers_are_torchs(run: Run) -> str | None:
+    """The trained models have types of numbers that verl's engine knows (``PrecisionType``)."""
+    keys = ["actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config"]
+    for key in [*keys, *(["critic.fsdp"] if _has_critic(run.config) else [])]:
+        settings = OmegaConf.select(run.config, key) or {}
+        names = {"model_dtype": settings.get("model_dtype")}
+        names.update({f"mixed_precision.{name}": one for name, one in (settings.get("mixed_precision") or {}).items()})
+        for name, value in names.items():
+            try:
+                PrecisionType.to_dtype("fp32" if value is None else value)
+            except RuntimeError as error:
+                return f"{key}.{name}={value}: {error}; set fp32, bf16 or fp16"
+    return None
+
+
+@rule("files")
+def models_have_their_kernels(run: Run) -> str | None:
+    """Attention and fused kernels of trained models are known, and Liger is installed where it is used."""
+    for key, model in trained_models(run.config).items():
+        attention, fused = chosen_attention(model), model.get("use_fused_kernels") and model.fused_kernel_options
+        known = {"eager", *ALL_ATTENTION_FUNCTIONS}
+        if attention is not None and attention not in known and "/" not in attention:  # with it: of the hub
+            return unknown(f"{key}.override_config.attn_implementation", attention, known)
+        if fused and fused.impl_backend not in FUSED:
+            return unknown(f"{key}.fused_kernel_options.impl_backend", fused.impl_backend, FUSED)
+        if model.get("use_liger") and not find_spec("liger_kernel") and run.files.is_here:
+            return (
+                f"{key}.use_liger=true, but liger-kernel is not installed: pip install liger-kernel, or set it to false"
+            )
+    return None
+
+
+@rule("files")
+def engine_takes_its_settings(run: Run) -> str | None:
+    """The parser of vLLM takes ``dtype`` and ``engine_kwargs.vllm``, and it has the load format."""
+    rollouts = {"actor_rollout_ref.rollout": run.config.actor_rollout_ref.rollout}
+    if run.blocks.hosts_refiner and run.blocks.refiner.has_replicas:
+        rollouts["refiner.rollout"] = OmegaConf.create(run.blocks.refiner.rollout)
+    for key, rollout in rollouts.items():
+        settings = {name: rollout.get(name) for name in ("dtype", "load_format") if rollout.get(name) is not None}
+        own: Any = OmegaConf.to_container(rollout, resolve=True).get("engine_kwargs") or {}  # type: ignore[union-attr]
+        settings.update(own.get(ENGINE) or {})
+        is_usual = all(value in USUAL.get(name, ()) for name, value in settings.items())
+        if is_usual or run.config.actor_rollout_ref.rollout.name != ENGINE or not find_spec(ENGINE):
+            continue
+        if wrong := _wrong_with_engine(settings):
+            return f"{key}: {wrong}"
     return None
 
 
@@ -135,6 +245,42 @@ def classes_can_be_imported(run: Run) -> str | None:
             load_extern_object(sampler.path, sampler.name)
         except Exception as error:  # a user's module may raise anything
             return f"trainer.v1.sampler.custom_sampler: {one_line(error)}"
+    return None
+
+
+@rule("files")
+def optimizer_can_be_built(run: Run) -> str | None:
+    """The optimizer and its schedule take their settings, as verl's engine builds them."""
+    for key in ("actor_rollout_ref.actor.optim", *(["critic.optim"] if _has_critic(run.config) else [])):
+        optim = OmegaConf.select(run.config, key)
+        if "optimizer_impl" not in optim:
+            continue
+        try:
+            build_optimizer([torch.nn.Parameter(torch.zeros(1))], omega_conf_to_dataclass(optim))
+        except Exception as error:  # each optimizer has errors of its own
+            return f"{key}: {optim.optimizer} does not take its settings: {one_line(error)}"
+        if optim.lr_scheduler_type == "cosine" and not 0 <= (optim.min_lr_ratio or 0) <= 1:  # asserted without a word
+            return f"{key}.min_lr_ratio={optim.min_lr_ratio}: set a number from 0 to 1, or null"
+    return None
+
+
+@rule("files")
+def correction_can_be_computed(run: Run) -> str | None:
+    """Verl's correction for the rollout's log-probs takes ``algorithm.rollout_correction``."""
+    settings, rollout = run.config.algorithm.get("rollout_correction") or {}, run.config.actor_rollout_ref.rollout
+    for name in ("bypass_mode", "rollout_is", "rollout_rs"):
+        if settings.get(name) and not rollout.calculate_log_probs:
+            return (
+                f"algorithm.rollout_correction.{name}={settings[name]} needs the log-probs of the rollout; set "
+                "actor_rollout_ref.rollout.calculate_log_probs=true"
+            )
+    names = inspect.signature(compute_rollout_correction_and_rejection_mask).parameters
+    given = {name: value for name, value in settings.items() if name in names}
+    numbers = torch.zeros(2, 2)
+    try:
+        compute_rollout_correction_and_rejection_mask(numbers, numbers, torch.ones(2, 2), **given)
+    except Exception as error:  # its own words say which setting
+        return f"algorithm.rollout_correction: {one_line(error)}"
     return None
 
 
@@ -208,6 +354,33 @@ def adapter_finds_its_modules(run: Run) -> str | None:
     except ValueError as error:
         said = f"actor_rollout_ref.model.target_modules={modules['target_modules']}: {one_line(error)}"
         return f"{said} A list is written without quotes around its brackets: [q_proj,v_proj]"
+    return None
+
+
+def _switches(block: dict[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the keys that are true or false by default."""
+    for name, value in block.items():
+        if isinstance(value, dict):
+            yield from _switches(value, f"{before}{name}.")
+        elif isinstance(value, bool):
+            yield f"{before}{name}"
+
+
+def _wrong_with_engine(settings: dict[str, Any]) -> str | None:
+    """Return what vLLM says of settings that it does not take."""
+    from verl.workers.rollout.vllm_rollout.utils import build_cli_args_from_config  # here: vLLM takes seconds
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.model_executor.model_loader import LoadFormats
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    form = settings.get("load_format", "auto")
+    if form not in get_args(LoadFormats):
+        return unknown("load_format", form, get_args(LoadFormats))
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            make_arg_parser(FlexibleArgumentParser()).parse_args(build_cli_args_from_config(settings))
+        except SystemExit:
+            return said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
     return None
 
 

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager, resolve_reward_manager_cls
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import RLHFDataset
-from verl.utils.import_utils import resolve_config_path
+from verl.utils.import_utils import load_extern_object, resolve_config_path
 from verl.utils.tokenizer import normalize_token_ids
 
 from recipe.online_refiner.config.checks import MANAGER_KEY, Run, rule
@@ -39,6 +39,8 @@ MADE_UP = "```python\nprint(0)\n```\n<answer>0</answer>\n#### 0\n\\boxed{0}"
 OURS = ("pkg://reward.", "pkg://recipe.")
 MANAGERS = ("naive", "dapo", "gdpo", "limited")
 """verl's reward managers that reward an answer in their own process."""
+GIVEN = ("data_source", "solution_str", "ground_truth", "extra_info")
+"""What they give a reward function."""
 AGENT_FILES = ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path")
 RESUME_MODES = ("auto", "disable", "resume_path")
 _AS_PREPARED = "as scripts/prepare_data.py writes them"
@@ -148,6 +150,8 @@ def rows_can_be_rewarded(run: Run) -> str | None:
     path, name = reward.custom_reward_function.path, reward.custom_reward_function.name
     if reward.reward_model.enable and path is None:
         return None
+    if path is not None and not name:
+        return "reward.custom_reward_function.name=null: set the name of the function, such as compute_score"
     try:
         get_custom_reward_fn(run.config)
         resolve_reward_manager_cls(run.config)
@@ -158,6 +162,8 @@ def rows_can_be_rewarded(run: Run) -> str | None:
         )
     if reward.reward_manager.source != "register":  # one of the user's own reads what it likes
         return None
+    if path is not None and reward.reward_manager.name in MANAGERS and (wrong := _wrong_with_call(reward)):
+        return f"reward.custom_reward_function.path={path}, name={name}: {wrong}"
     is_tried = dry_run == "reward" or (dry_run and (path is None or path.startswith(OURS)))
     for key in run.files.num_rows:
         for file, part in run.files.data(key).items():
@@ -353,6 +359,21 @@ def _shows_the_question(run: Run, key: str, row: dict[str, Any]) -> bool:
     return _prompt_ids(run, key, other) != _prompt_ids(run, key, messages)
 
 
+def _wrong_with_call(reward: DictConfig) -> str | None:
+    """Return why verl's reward managers cannot call the run's reward function, by its parameters; it is not called."""
+    own = reward.custom_reward_function
+    function = load_extern_object(own.path, own.name)
+    if not callable(function):
+        return f"it is a {type(function).__name__}; give a function"
+    try:
+        inspect.signature(function).bind(**dict.fromkeys([*GIVEN, *(own.get("reward_kwargs") or {})]))
+    except TypeError as error:
+        return f"verl calls it with {', '.join(GIVEN)} and reward_kwargs by name: {error}"
+    except ValueError:  # some of C have no signature
+        return None
+    return None
+
+
 async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> float:
     """Let verl's reward manager reward a made-up answer, as a reward worker does; an error if that gives no number."""
     from recipe.online_refiner.verl_glue.refine_actors import (
@@ -367,4 +388,7 @@ async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> fl
         answer = await load_reward_manager(config, tokenizer).run_single(reward_request(rollout, ids))
     if not math.isfinite(score := float(answer["reward_score"])):
         raise ValueError(f"the reward is {score}")
+    filters, extras = config.algorithm.get("filter_groups"), answer.get("reward_extra_info") or {}
+    if filters and filters.enable and filters.metric not in ("reward", *extras):
+        raise ValueError(f"it says no {filters.metric} (algorithm.filter_groups.metric): set reward, or {list(extras)}")
     return score

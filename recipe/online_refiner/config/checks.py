@@ -164,6 +164,8 @@ def records_have_a_file_system(run: Run) -> str | None:
         fsspec.get_filesystem_class(path.partition("://")[0])
     except (ValueError, ImportError) as error:
         return f"records.path={path}: {error}"
+    if path.startswith(("http://", "https://")):
+        return f"records.path={path}: nothing can be written by HTTP; set a folder, or a URL such as s3://bucket/run"
     return None
 
 
@@ -177,6 +179,7 @@ MAX_GPU_MEMORY_UTILIZATION = 0.95
 ABSENT = object()
 """Of a key that a config of another kind does not have."""
 _ACTOR, _ROLLOUT, _CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic"
+_MODEL = "actor_rollout_ref.model"
 _SIZES = ("tensor_model_parallel_size", "data_parallel_size", "max_num_batched_tokens", "max_num_seqs")
 NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
     "a whole number of at least 1": (
@@ -189,6 +192,7 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
             "trainer.nnodes",
             "trainer.n_gpus_per_node",
             "trainer.v1.separate_async.parameter_sync_step",
+            "transfer_queue.backend.SimpleStorage.num_data_storage_units",
             "reward.num_workers",
             f"{_ACTOR}.ppo_mini_batch_size",
             f"{_ACTOR}.ppo_epochs",
@@ -198,6 +202,7 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
             f"{_ROLLOUT}.n",
             f"{_ROLLOUT}.val_kwargs.n",
             f"{_ROLLOUT}.agent.num_workers",
+            f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes",
             f"{_ROLLOUT}.log_prob_max_token_len_per_gpu",
             *(f"{block}.{size}" for block in (_ROLLOUT, "refiner.rollout") for size in _SIZES),
         ],
@@ -216,6 +221,8 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
             f"{_ROLLOUT}.multi_turn.max_user_turns",
         ],
     ),
+    "a whole number, or null": (lambda value: value == int(value), ["data.seed"]),
+    "a number": (lambda value: True, [f"{_ACTOR}.entropy_coeff"]),
     "a whole number of at least -1": (
         lambda value: value >= -1 and value == int(value),
         [
@@ -292,6 +299,17 @@ def numbers_are_possible(run: Run) -> str | None:
             may_be_null = value is None and wanted.endswith("or null")
             if not may_be_null and not (is_number and holds(value)):
                 return f"{key}={'null' if value is None else value}: set {wanted}"
+    return None
+
+
+@rule("config")
+def shards_divide_the_gpus(run: Run) -> str | None:
+    """FSDP's groups of ``fsdp_size`` GPUs are as large as each other."""
+    num_gpus = run.config.trainer.nnodes * run.config.trainer.n_gpus_per_node
+    for key in (f"{_ACTOR}.fsdp_config.fsdp_size", "actor_rollout_ref.ref.fsdp_config.fsdp_size"):
+        size = OmegaConf.select(run.config, key) or 0
+        if 0 < size < num_gpus and num_gpus % size:
+            return f"{key}={size} does not divide the {num_gpus} GPUs of the trainer; set a divisor, or -1 for all"
     return None
 
 
@@ -479,6 +497,15 @@ def rewards_have_their_keys(run: Run) -> str | None:
 
 
 @rule("config")
+def gradients_are_clipped_by_their_key(run: Run) -> str | None:
+    """Gradients are clipped by ``optim.clip_grad``; verl's engines read no older key."""
+    for key, block in ((_ACTOR, run.config.actor_rollout_ref.actor), (_CRITIC, run.config.critic)):
+        if (value := block.get("grad_clip", 1.0)) != 1.0:  # its default
+            return f"{key}.grad_clip={value} is not read; set {key}.optim.clip_grad"
+    return None
+
+
+@rule("config")
 def trainer_is_extended(run: Run) -> str | None:
     """The trainer is a V1 trainer of verl that has the refine stage."""
     trainer = run.config.trainer
@@ -593,6 +620,15 @@ def adapters_have_a_bridge(run: Run) -> str | None:
 
 
 @rule("config")
+def adapters_have_their_key(run: Run) -> str | None:
+    """Adapters are set by the key that the training engine reads."""
+    model = run.config.actor_rollout_ref.model
+    if _is_megatron(run) or not (OmegaConf.select(model, "lora.rank") or 0) > 0:
+        return None
+    return f"{_MODEL}.lora.rank={model.lora.rank} is Megatron's; set {_MODEL}.lora_rank, or all weights are trained"
+
+
+@rule("config")
 def stages_take_whole_groups(run: Run) -> str | None:
     """Interleaved pipeline stages get whole groups of micro-batches."""
     actor, rollout = run.config.actor_rollout_ref.actor, run.config.actor_rollout_ref.rollout
@@ -650,8 +686,8 @@ def refiner_reads_prompt_and_response(run: Run) -> str | None:
     if not run.blocks.hosts_refiner or plan.least_model_len <= plan.max_model_len <= plan.max_positions:
         return None
     return (
-        f"refiner.max_model_len={plan.max_model_len} must be between {plan.least_model_len} (prompt and response) and "
-        f"{plan.max_positions} (what the reference model can read); leave it null to derive it"
+        f"refiner.max_model_len={plan.max_model_len} must be between {plan.least_model_len} (prompt and response, or "
+        f"the template alone) and {plan.max_positions} (what the reference model can read); leave it null to derive it"
     )
 
 
@@ -725,6 +761,31 @@ def replicas_align_with_nodes(run: Run) -> str | None:
         f"refiner replicas of {size} GPUs do not align with {num_gpus} GPUs on nodes of {per_node}; set "
         "refiner.rollout.tensor_model_parallel_size to a divisor or a multiple of the GPUs of a node"
     )
+
+
+@rule("sizes")
+def micro_batches_are_filled(run: Run) -> str | None:
+    """A rank's rows of a mini-batch are whole micro-batches, as verl's ``prepare_micro_batches`` asserts."""
+    config, n = run.config, run.config.actor_rollout_ref.rollout.n
+    blocks = {_ACTOR: config.actor_rollout_ref.actor}
+    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+        blocks[_CRITIC] = config.critic
+    num_gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    for key, block in blocks.items():
+        num_ranks = layout(config)["data"] if _is_megatron(run) else max(1, num_gpus // _num_shares(blocks[_ACTOR]))
+        num_rows, rest = divmod(block.ppo_mini_batch_size * n, num_ranks)
+        size = 1 if block.use_dynamic_bsz else block.ppo_micro_batch_size_per_gpu or 1
+        if rest:
+            return (
+                f"{key}.ppo_mini_batch_size={block.ppo_mini_batch_size} times {_ROLLOUT}.n={n} is no multiple of the "
+                f"{num_ranks} ranks that share it; change one of them"
+            )
+        if num_rows % size:
+            return (
+                f"{key}.ppo_micro_batch_size_per_gpu={size} does not divide a rank's {num_rows} rows of a mini-batch "
+                f"({key}.ppo_mini_batch_size * {_ROLLOUT}.n / {num_ranks}); set a divisor of them"
+            )
+    return None
 
 
 @rule("sizes")

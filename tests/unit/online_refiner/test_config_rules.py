@@ -211,8 +211,17 @@ MISTAKES = {
         *(((), f"{ROLLOUT}.{key}") for key in ("n=0", "n=two", "n=1.5", "temperature=0", "top_p=1.5", "top_k=-2")),
         *(((), f"{block}.gpu_memory_utilization=1.1") for block in (ROLLOUT, "+refiner.rollout")),
         ((), "algorithm.gamma=1.1"),
+        *(((), key) for key in ("data.seed=abc", f"{ACTOR}.entropy_coeff=.nan")),
+        ((), f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes=0"),
+        ((), "transfer_queue.backend.SimpleStorage.num_data_storage_units=0"),
         (("critic.ppo_epochs=0",), "algorithm.adv_estimator=gae"),
     ],
+    "shards-divide-the-gpus": [
+        ((f"{ACTOR}.fsdp_config.fsdp_size=4",), f"{ACTOR}.fsdp_config.fsdp_size=3"),
+        ((), "actor_rollout_ref.ref.fsdp_config.fsdp_size=5"),
+    ],
+    "adapters-have-their-key": [((), f"{MODEL}.lora.rank=8")],
+    "gradients-are-clipped-by-their-key": [((), f"{ACTOR}.grad_clip=0.5")],
     "engine-takes-as-many-tokens-as-sequences": [
         ((f"{ROLLOUT}.max_num_seqs=100",), f"{ROLLOUT}.max_num_batched_tokens=99"),
         ((), "refiner.rollout={max_num_batched_tokens: 255}"),
@@ -234,7 +243,10 @@ MISTAKES = {
         ((*EXTERNAL, TRACKED, f"{MODEL}.lora_rank=8"), f"{MODEL}.lora_rank=0"),
         ((*EXTERNAL, TRACKED, f"{ACTOR}.use_kl_loss=true"), f"{ACTOR}.use_kl_loss=false"),
     ],
-    "records-have-a-file-system": [(("records.path=memory://run",), "records.path=s4://bucket/run")],
+    "records-have-a-file-system": [
+        (("records.path=memory://run",), "records.path=s4://bucket/run"),
+        ((), "records.path=https://host/run"),
+    ],
     "estimator-is-known": [
         *(((mode,), "algorithm.adv_estimator=remax") for mode in (NONE, SFT, PENALTY)),
     ],

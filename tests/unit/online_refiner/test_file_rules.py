@@ -18,6 +18,7 @@ from recipe.online_refiner.main import command
 from recipe.online_refiner.plan import make_plan
 from refiner_worker.prompts import RefinerPrompt
 
+ACTOR = "actor_rollout_ref.actor"
 GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
 USER = {"role": "user", "content": "double it"}
 SYSTEM = {"role": "system", "content": "You are brief."}
@@ -203,6 +204,13 @@ def test_a_mistake_ends_the_command_with_one_line(
     [
         ({"run_dir": "/proc/x"}, "folders-can-be-written"),
         ({"trainer.default_local_dir": "/etc/passwd/x"}, "folders-can-be-written"),
+        ({"trainer.default_local_dir": None}, "folders-can-be-written"),
+        ({"trainer.rollout_data_dir": "/proc/x"}, "folders-can-be-written"),
+        ({"trainer.validation_data_dir": "/proc/x"}, "folders-can-be-written"),
+        ({"trainer.val_only": True, "trainer.val_before_train": False}, "actor-is-trained"),
+        ({"trainer.critic_warmup": 1}, "actor-is-trained"),
+        ({"algorithm.adv_estimator": "gae", "trainer.critic_warmup": 10**6}, "actor-is-trained"),
+        ({"transfer_queue.backend.SimpleStorage.total_storage_size": 1}, "queue-holds-a-step"),
         (
             {"actor_rollout_ref.model.lora_rank": 8, "actor_rollout_ref.model.lora_adapter_path": "/n"},
             "models-are-there",
@@ -215,6 +223,13 @@ def test_a_mistake_ends_the_command_with_one_line(
         ({"refiner.max_model_len": 80}, "refiner-reads-prompt-and-response"),
         ({"refiner.max_model_len": 100_000}, "refiner-reads-prompt-and-response"),
         ({"refiner.num_replicas": 2}, "replicas-fit"),
+        ({f"{ACTOR}.ppo_micro_batch_size_per_gpu": 3}, "micro-batches-are-filled"),
+        ({f"{ACTOR}.ppo_mini_batch_size": 3}, "micro-batches-are-filled"),
+        (
+            {f"{ACTOR}.ppo_mini_batch_size": 3, "trainer.n_gpus_per_node": 2, "ray_kwargs.ray_init.num_gpus": 2},
+            "micro-batches-are-filled",
+        ),
+        ({"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 3}, "micro-batches-are-filled"),
         (
             {
                 **{"refiner.placement": "dedicated", "refiner.n_gpus_per_node": 2},
@@ -332,10 +347,38 @@ def test_replicas_that_would_lie_across_nodes(config: DictConfig) -> None:
         check(run, "sizes")
 
 
-def test_an_unknown_engine_setting_of_the_refiner(config: DictConfig) -> None:
-    config.refiner.rollout = {"gpu_memory": 0.5}
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"gpu_memory": 0.5}, "gpu_memory"),
+        ({"load_format": "dummy"}, "pi_0 would have random weights; set auto"),
+        ({"max_model_len": 10}, "max_model_len is not read: set refiner.max_model_len"),
+        ({"temperature": 0.5}, "temperature is not read: set refiner.temperature"),
+        ({"n": 4}, "n is not read: each response is refined once; drop it"),
+    ],
+)
+def test_an_engine_setting_that_is_not_the_refiners(config: DictConfig, setting: dict[str, Any], message: str) -> None:
+    config.refiner.rollout = setting
     found = error_of(config)
-    assert found.startswith("refiner.rollout ") and found.endswith("gpu_memory")
+    assert found.startswith("refiner.rollout") and found.endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{ question }} Write it again.", "does not show {{ response }}"),
+        ("{% include 'other' %}{{ response }}", "no loader for this environment specified"),
+        ("{% set stop = '' %}{{ response }}", "stop is ''; set one text that is not empty"),
+        ("{{ response }} Begin with {{ open_tag }}", "so must show {{ close_tag }}"),
+        ("x " * 3000 + "{{ response }}", "[refiner-reads-prompt-and-response]"),
+        (b"\xe9 {{ response }}", "invalid continuation byte"),
+    ],
+)
+def test_a_template_that_cannot_refine(config: DictConfig, tmp_path: Path, text: str | bytes, message: str) -> None:
+    (tmp_path / "own.jinja").write_bytes(text if isinstance(text, bytes) else text.encode())
+    config.refiner.template = f"{tmp_path}/own.jinja"
+    found = error_of(config)
+    assert found.startswith("refiner.") and message in found
 
 
 def write_prompts(path: Path, prompts: list[Any], **columns: Any) -> str:
@@ -476,6 +519,15 @@ OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=Non
         ("reward", {"path": "own: {'reward': 1}"}, "rows-can-be-rewarded"),
         ("reward", {"path": "own: float('nan')"}, "rows-can-be-rewarded"),
         (True, {"path": None}, "rows-can-be-rewarded"),  # verl knows no data source mini_apps
+        (False, {"name": None}, "rows-can-be-rewarded"),
+        (False, {"name": "__doc__"}, "rows-can-be-rewarded"),
+        (False, {"path": "other: answer, truth"}, "rows-can-be-rewarded"),
+        (False, {"path": "other: data_source, solution_str, ground_truth"}, "rows-can-be-rewarded"),
+        (
+            False,
+            {"path": "other: data_source, solution_str, ground_truth, extra_info", "reward_kwargs": {"scale": 2}},
+            "rows-can-be-rewarded",
+        ),
     ],
 )
 def test_one_reward_of_a_made_up_answer(
@@ -486,11 +538,24 @@ def test_one_reward_of_a_made_up_answer(
         if str(value).startswith("own: "):
             (tmp_path / "own.py").write_text(OWN.format(value.removeprefix("own: ")))
             value = f"{tmp_path}/own.py"
+        if str(value).startswith("other: "):
+            (tmp_path / "own.py").write_text(f"def compute_score({value.removeprefix('other: ')}):\n    return 0\n")
+            value = f"{tmp_path}/own.py"
         OmegaConf.update(config.reward.custom_reward_function, key, value, force_add=True)
     if rule is None:
         checked(config)
     else:
         assert error_of(config).endswith(f" [{rule}]")
+
+
+def test_a_filter_by_what_the_reward_does_not_say(config: DictConfig) -> None:
+    config.dry_run = True
+    for metric, is_said in (("acc", True), ("reward", True), ("seq_reward", False)):
+        OmegaConf.update(config, "algorithm.filter_groups", {"enable": True, "metric": metric}, force_add=True)
+        if is_said:
+            checked(config)
+        else:
+            assert "it says no seq_reward (algorithm.filter_groups.metric): set reward, or " in error_of(config)
 
 
 def test_each_data_source_is_tried_wherever_it_begins(config: DictConfig, tmp_path: Path) -> None:

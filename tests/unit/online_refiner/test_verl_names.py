@@ -22,7 +22,8 @@ from recipe.preflight.noise import LOGGERS, OF_MEGATRON, quieten
 
 ACTOR, ROLLOUT, OPTIM = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "actor.optim"))
 ESTIMATOR, N, BY_STD = "algorithm.adv_estimator", f"{ROLLOUT}.n", "algorithm.norm_adv_by_std_in_grpo"
-TARGETS = "actor_rollout_ref.model.target_modules"
+MODEL, CORRECTION = "actor_rollout_ref.model", "algorithm.rollout_correction"
+TARGETS = f"{MODEL}.target_modules"
 SAMPLER = "trainer.v1.sampler.custom_sampler"
 
 
@@ -87,6 +88,54 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         ({"reward.reward_manager.name": "daapo"}, "names-are-verls", "did you mean dapo?"),
         ({"reward.reward_model.rollout.name": "vlm"}, "names-are-verls", "did you mean vllm?"),
         ({f"{ACTOR}.clip_ratio_c": 0.5}, "loss-can-be-computed", "greater than 1.0"),
+        ({ESTIMATOR: None}, "names-are-verls", "algorithm.adv_estimator=null is not known"),
+        ({"trainer.logger": None}, "names-are-verls", "[] for none"),
+        ({f"{ROLLOUT}.mode": "asinc"}, "names-are-verls", "did you mean async?"),
+        ({f"{ROLLOUT}.quantization": "int3"}, "names-are-verls", "fp8"),
+        ({f"{ROLLOUT}.checkpoint_engine.backend": "ncl"}, "names-are-verls", "did you mean nccl?"),
+        ({"transfer_queue.backend.storage_backend": "Simple"}, "names-are-verls", "did you mean SimpleStorage?"),
+        ({"trainer.val_before_train": "no"}, "switches-are-true-or-false", "trainer.val_before_train=no: set true"),
+        ({"refiner.rollout": {"enforce_eager": "off"}}, "switches-are-true-or-false", "refiner.rollout.enforce_eager"),
+        ({f"{ACTOR}.fsdp_config.model_dtype": "fp9"}, "types-of-numbers-are-torchs", "set fp32"),
+        (
+            {f"{ACTOR}.fsdp_config.mixed_precision": {"param_dtype": "x"}},
+            "types-of-numbers-are-torchs",
+            "param_dtype=x",
+        ),
+        ({f"{MODEL}.override_config": {"attn_implementation": "eagr"}}, "models-have-their-kernels", "mean eager?"),
+        (
+            {f"{MODEL}.use_fused_kernels": True, f"{MODEL}.fused_kernel_options.impl_backend": "tritton"},
+            "models-have-their-kernels",
+            "did you mean triton?",
+        ),
+        ({f"{MODEL}.use_liger": True}, "models-have-their-kernels", "pip install liger-kernel"),
+        (
+            {f"{ROLLOUT}.dtype": "bf17"},
+            "engine-takes-its-settings",
+            "rollout: argument --dtype: invalid choice: 'bf17'",
+        ),
+        ({f"{ROLLOUT}.load_format": "dumy"}, "engine-takes-its-settings", "did you mean dummy?"),
+        (
+            {"refiner.rollout": {"engine_kwargs": {"vllm": {"no_such": 1}}}},
+            "engine-takes-its-settings",
+            "refiner.rollout: unrecognized arguments: --no-such",
+        ),
+        ({f"{OPTIM}.betas": [0.9, 1.5]}, "optimizer-can-be-built", "Invalid beta parameter at index 1"),
+        (
+            {f"{OPTIM}.min_lr_ratio": 2.0, f"{OPTIM}.lr_scheduler_type": "cosine"},
+            "optimizer-can-be-built",
+            "set a number from 0 to 1",
+        ),
+        (
+            {f"{CORRECTION}.rollout_is": "token", f"{ROLLOUT}.calculate_log_probs": False},
+            "correction-can-be-computed",
+            "calculate_log_probs=true",
+        ),
+        (
+            {f"{CORRECTION}.rollout_is": "tokn", f"{ROLLOUT}.calculate_log_probs": True},
+            "correction-can-be-computed",
+            "Invalid rollout_is: tokn",
+        ),
         ({f"{ACTOR}.policy_loss.loss_mode": "dro"}, "loss-can-be-computed", "dro_beta must be a positive value"),
     ],
 )
@@ -116,6 +165,8 @@ def test_what_verl_would_refuse_minutes_later(
             for modules in ("all-linear", ["q_proj"], ".*v_proj")
         ),
         {f"{ACTOR}.kl_loss_type": "low_var"},  # not read
+        {f"{ROLLOUT}.calculate_log_probs": True, f"{CORRECTION}.rollout_is": "token"},
+        {f"{ROLLOUT}.engine_kwargs": {"vllm": {"max_logprobs": 5, "enable_prefix_caching": False}}},
         {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "k3+"},
         {"trainer.logger": "mlflow", "dry_run": True, "sizing.gpu_memory_gib": 80},  # of another machine
     ],
@@ -154,6 +205,8 @@ def test_names_of_a_module_of_the_users(plain: DictConfig, tmp_path: Path, monke
         ({"algorithm.use_kl_in_reward": True}, "static KL in the reward"),
         ({N: 1}, "one response a prompt"),
         ({"refiner.max_refinements_per_group": 4}, "limits nothing: a prompt has 4 responses"),
+        ({"refiner.max_refinements_per_group": 0}, "no response is refined"),
+        ({"refiner.context": ["sibling"], N: 1}, "a prompt has one response"),
         ({}, "solved responses are refined too"),
         ({"refiner.skip_reward_at_least": -5.0}, "responses with a reward of -5 or more are not refined"),
     ],
@@ -215,8 +268,6 @@ def test_lines_of_packages_that_a_run_does_not_use(plain: DictConfig, strategy: 
     plain.actor_rollout_ref.actor.strategy = strategy
     loggers = [logging.getLogger(name) for name in (*LOGGERS, *OF_MEGATRON)]
     before = [[*logger.filters] for logger in loggers]
-    for logger in loggers:  # others of this process have prepared runs
-        logger.filters = []
     record = logging.makeLogRecord({"levelno": logging.INFO})
     try:
         with warnings.catch_warnings(record=True) as heard:
