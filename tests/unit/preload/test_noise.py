@@ -12,10 +12,11 @@ def test_only_the_expected_line_is_dropped(name: str, caplog: pytest.LogCaptureF
     logger = logging.getLogger(name)
     before = [*logger.filters]
     logger.propagate, propagated = True, logger.propagate
+    logger.disabled, disabled = False, logger.disabled  # Hydra disables those that it does not know
     try:
         drop_expected()
         logger.warning(f"{EXPECTED[name]}, and so on")
         logger.warning("another")
     finally:
-        logger.filters, logger.propagate = before, propagated
+        logger.filters, logger.propagate, logger.disabled = before, propagated, disabled
     assert caplog.messages == ["another"]
