@@ -20,7 +20,7 @@ _STATED = re.compile(
     re.I | re.M,
 )
 _OPEN, _CLOSE = "<answer>", "</answer>"
-_CUT_CLOSE = re.compile(r"</a?n?s?w?e?r?\Z")
+_CUT_CLOSE = re.compile(r"<(?:/a?n?s?w?e?r?)?\Z")
 _BEGUN = re.compile(r"\s*[\d\\$(\[{+-]|\n?\w")
 _DISPLAY = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\$[^$\n]*\$|\\\([^\n]*?\\\)", re.DOTALL)
 _CLAUSE = re.compile(r"[.!?;]\s|,\s+(?=(?:so|thus|hence|therefore|then)\b)", re.I)  # ends after it

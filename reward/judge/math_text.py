@@ -27,10 +27,11 @@ _SIGNS = str.maketrans({
     "\u222a": r"\cup ", "\u2229": r"\cap ", "\u2208": r"\in ", "\u2209": r"\notin ", "\u2216": r"\setminus ",
     "\u2282": r"\subset ", "\u2286": r"\subseteq ", "\u221b": "cbrt", "\u230a": r"\lfloor ", "\u230b": r"\rfloor ",
     "\u2308": r"\lceil ", "\u2309": r"\rceil ", "\u2260": r"\ne ", "\u2102": r"\mathbb{C}", "\u2115": r"\mathbb{N}",
-    "\u211a": r"\mathbb{Q}", "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}",
+    "\u211a": r"\mathbb{Q}", "\u211d": r"\mathbb{R}", "\u2124": r"\mathbb{Z}", "\u2220": r"\angle ",
+    "\u25b3": r"\triangle ",
 })  # fmt: skip
 _IN_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-_FUNCTION = r"(?:arc)?(?:sin|cos|tan|cot)h?|ln|log|exp|(?:arc)?(?:sec|csc)h?(?=[(^]| ?x)"  # 5 sec is a time
+_FUNCTION = r"(?:arc)?(?:sin|cos|tan|cot|csc)h?|ln|log|exp|(?:arc)?sech?(?=[(^]| ?x)"  # 5 sec is a time
 _FUNCTION += r"|(?:min|max)(?=\()|(?:gcd|lcm)(?=\([\d, ]+\))"
 _ARGUMENT = r"(?= ?(?:[\d(|^_{]|\\[a-zA-Z({|]|[\u03b1-\u03c9])|x(?![a-zA-Z])| [a-zA-Z](?![a-zA-Z]))"
 _UNIT = r"(?:of|in|[cmk]m|[mk]g|lbs?|oz|ft|yd|mi|hrs?|mph|kmh|kph|ml|sq|[ap]m|usd|eur|gbp|jpy|inr|deg"
@@ -42,6 +43,7 @@ NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<=[\w)}\]])(?: ?\*\*| \*\* |\*\* (?=\d))([-+]?(?:\w+(?:\.\d+)?|\\[a-zA-Z]+(?:\{[^{}]*\})*|\{[^{}]*\}"
      r"|\((?:[^()]|\([^()]*\))*\)))(?!\w| ?\*\*)", r"^{\1}"),  # x**2; of several Python takes the last first: not read
     (r"^\s*\*\*|\*\*\s*$|\*\*(?=\s)|(?<=\s)\*\*", " "),  # marks of bold that are left
+    (r"\\lg(?![a-zA-Z])", r"\\log_{10}"),
     (r"\\(?:boldsymbol|bm|underline|displaystyle)(?![a-zA-Z])", " "),
     (r"(?:\bUS)?\\?\$|(?<!\\)\\[()\[\]]|`|\\(?:boxed|fbox)(?![a-zA-Z])", " "),  # marks of mathematics
     ("[\uff01-\uff0f\uff1a-\uff5e\U0001d400-\U0001d7cb]", lambda letter: normalize("NFKC", letter[0])),
@@ -167,6 +169,7 @@ def is_same_text(found: str, expected: str) -> bool:
     texts = [as_text(found), as_text(expected)]
     if not all(texts):
         return False
+    texts[1] = re.sub(r"(?i:option) (?=\(?[A-Z]\)?$)", "", texts[1])
     if _OPTION.fullmatch(texts[1]):
         letter, choice = texts[1].strip("()"), _CHOICE.match(texts[0])
         said = choice[1] if choice else ""

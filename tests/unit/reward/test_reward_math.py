@@ -89,6 +89,7 @@ def points(answer: object, response: str) -> float | None:
         ("So it is <answer>12", "12"),
         ("<answer> 12 </answer", "12"),
         ("<answer>12</", "12"),
+        ("<answer>12<", "12"),
         ("<answer>x = 12</ans", "x = 12"),
         ("<answer>x < a", "x < a"),
         ("<answer>1</answer>\n<answer>12", "12"),

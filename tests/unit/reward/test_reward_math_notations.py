@@ -63,6 +63,7 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         (r"\frac{-1\pm\sqrt5}{2}", ["(-1 +/- sqrt(5))/2"], ["(-1+sqrt(5))/2"]),
     ],
     "an option by its letter": [
+        ("Option C", ["C", "(C)", "option c", r"\text{C}"], ["D", "Option D", "B or C"]),
         ("F", [r"\textbf{(F) }12", "F", "(F)", r"\text{F}", "F) 12", "F: it rains", "Option F", r"\text{Option F}",
             "F.", "option (F)", "choice F"], ["E", r"\textbf{(E) }12", "E: it rains", "F or G", "Option G",
             "(F) 12 or (G) 13", "FG"]),
@@ -189,6 +190,10 @@ CASES: dict[str, list[tuple[str, list[str], list[str]]]] = {
         (r"\ln 3", ["ln3", "ln(3)", "ln 3", r"\text{ln }3", r"\operatorname{ln}(3)"], [
             "ln 2", "ln(-3)", "ln 33", "e^3", r"\log 3", "3n"]),
         ("ln(2)", [r"\ln 2"], [r"\ln 3"]),
+        (r"\csc 2", ["csc 2", "csc(2)", r"1/\sin(2)"], ["sin 2", "sec(2)"]),
+        (r"\angle ABC", ["\u2220ABC"], ["\u2220ABD", "\u25b3ABC"]),
+        (r"\triangle ABC", ["\u25b3ABC"], ["\u2220ABC"]),
+        (r"\lg 5", [r"\lg(5)", r"\log_{10} 5"], [r"\ln 5", r"\lg 6"]),
         (r"\frac{\ln 3}{\ln 2}", ["ln(3)/ln(2)", "ln 3/ln 2", r"\log_2 3", "log2(3)"], [
             "ln(2)/ln(3)", "ln(3/2)", "log_3(2)"]),
         (r"\log_2 5", ["log_2(5)", "log_2 5", "log_{2}(5)", "log\u2082(5)", "log2(5)"], [
