@@ -338,12 +338,8 @@ def adapter_finds_its_modules(run: Run) -> str | None:
         return None
     from peft import LoraConfig, get_peft_model  # here: it takes seconds
 
-    trusted = {"trust_remote_code": model.trust_remote_code}
-    try:
-        with torch.device("meta"):
-            settings = AutoConfig.from_pretrained(copy_to_local(model.path), **trusted)
-            policy = AutoModelForCausalLM.from_config(settings, **trusted)
-    except Exception:  # a model of another kind, of which verl knows more
+    policy = _policy_without_weights(run)
+    if policy is None:
         return None
     modules: dict[str, Any] = {
         name: OmegaConf.to_container(model[name]) if OmegaConf.is_config(model.get(name)) else model.get(name)
@@ -355,6 +351,33 @@ def adapter_finds_its_modules(run: Run) -> str | None:
         said = f"actor_rollout_ref.model.target_modules={modules['target_modules']}: {one_line(error)}"
         return f"{said} A list is written without quotes around its brackets: [q_proj,v_proj]"
     return None
+
+
+@rule("files")
+def wrapped_layers_are_the_policys(run: Run) -> str | None:
+    """FSDP wraps classes of modules that the policy has (``get_fsdp_wrap_policy`` in ``verl/utils/fsdp_utils.py``)."""
+    key = "actor.fsdp_config.wrap_policy.transformer_layer_cls_to_wrap"
+    wanted = OmegaConf.select(run.config.actor_rollout_ref, key)
+    if not wanted or run.config.actor_rollout_ref.actor.strategy not in STRATEGIES:
+        return None
+    policy = _policy_without_weights(run)
+    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    known = {type(module).__name__ for module in policy.modules()} if policy is not None else set(names)
+    if known.intersection(names):
+        return None
+    return f"actor_rollout_ref.{key}={wanted} is in no module of the policy; leave it out{nearest(names[0], known)}"
+
+
+def _policy_without_weights(run: Run) -> Any:
+    """Return the policy on the device ``meta``; None for a model of another kind, of which verl knows more."""
+    model = run.config.actor_rollout_ref.model
+    trusted = {"trust_remote_code": model.trust_remote_code}
+    try:
+        with torch.device("meta"):
+            settings = AutoConfig.from_pretrained(copy_to_local(model.path), **trusted)
+            return AutoModelForCausalLM.from_config(settings, **trusted)
+    except Exception:  # whatever a model's own code raises
+        return None
 
 
 def _switches(block: dict[str, Any], before: str = "") -> Iterator[str]:

@@ -24,6 +24,7 @@ ACTOR, ROLLOUT, OPTIM = (f"actor_rollout_ref.{name}" for name in ("actor", "roll
 ESTIMATOR, N, BY_STD = "algorithm.adv_estimator", f"{ROLLOUT}.n", "algorithm.norm_adv_by_std_in_grpo"
 MODEL, CORRECTION = "actor_rollout_ref.model", "algorithm.rollout_correction"
 TARGETS = f"{MODEL}.target_modules"
+WRAPPED = "actor_rollout_ref.actor.fsdp_config.wrap_policy.transformer_layer_cls_to_wrap"
 SAMPLER = "trainer.v1.sampler.custom_sampler"
 
 
@@ -85,6 +86,7 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
             ({"actor_rollout_ref.model.lora_rank": 8, TARGETS: modules}, "adapter-finds-its-modules", "[q_proj,v_proj]")
             for modules in ('["q_proj","k_proj"]', "q_proj,k_proj", ["q_prj"])
         ),
+        ({WRAPPED: ["LlamaLayer"]}, "wrapped-layers-are-the-policys", "did you mean LlamaDecoderLayer?"),
         ({"reward.reward_manager.name": "daapo"}, "names-are-verls", "did you mean dapo?"),
         ({"reward.reward_model.rollout.name": "vlm"}, "names-are-verls", "did you mean vllm?"),
         ({f"{ACTOR}.clip_ratio_c": 0.5}, "loss-can-be-computed", "greater than 1.0"),
@@ -164,6 +166,7 @@ def test_what_verl_would_refuse_minutes_later(
             {"actor_rollout_ref.model.lora_rank": 8, TARGETS: modules}
             for modules in ("all-linear", ["q_proj"], ".*v_proj")
         ),
+        {WRAPPED: ["LlamaDecoderLayer", "Unknown"]},
         {f"{ACTOR}.kl_loss_type": "low_var"},  # not read
         {f"{ROLLOUT}.calculate_log_probs": True, f"{CORRECTION}.rollout_is": "token"},
         {f"{ROLLOUT}.engine_kwargs": {"vllm": {"max_logprobs": 5, "enable_prefix_caching": False}}},
