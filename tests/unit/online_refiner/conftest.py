@@ -1,8 +1,9 @@
 """A config on the tiny model and a data file of four problems, which tests change and check."""
 
 import json
+import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,13 @@ def config(pickled: bytes, write: Callable, tmp_path: Path) -> DictConfig:
     config: DictConfig = pickle.loads(pickled)
     config.data.train_files = config.data.val_files = str(write(tmp_path / "good.parquet", [GOOD] * 4))
     return config
+
+
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """Give loggers back as they were: Hydra disables those that exist, and the command drops lines of some."""
+    known = [one for one in logging.root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    before = [(one.disabled, [*one.filters]) for one in known]
+    yield
+    for logger, (disabled, filters) in zip(known, before, strict=True):
+        logger.disabled, logger.filters = disabled, filters

@@ -332,6 +332,7 @@ def test_what_a_misspelt_name_was_meant_to_be(overrides: tuple[str, ...], meant:
     assert "htp:" not in overrides[-1] or found.startswith("refiner.url=htp:/nonsense begins with neither http://")
 
 
+@pytest.mark.usefixtures("loggers")
 @pytest.mark.parametrize(
     ("argument", "message"),
     [

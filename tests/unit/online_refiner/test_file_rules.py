@@ -173,6 +173,7 @@ def test_a_home_folder_that_no_shell_wrote_out(
     assert capsys.readouterr().err.startswith("error: data.train_files: no shell reads the ~ ")
 
 
+@pytest.mark.usefixtures("loggers")
 @pytest.mark.parametrize(
     ("mistake", "status", "message"),
     [
