@@ -1,6 +1,7 @@
 """Shared fixtures: a tiny random Llama, prompts, and subprocesses whose descendants are all accounted for."""
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -164,3 +165,14 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_part_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of one whose heads and vocabulary two tensor-parallel ranks can share."""
     return save_llama(tmp_path_factory.mktemp("two_part_llama"), num_key_value_heads=2, vocab_size=260)
+
+
+@pytest.fixture(autouse=True)
+def logging_is_on() -> None:
+    """Undo what a test before left of logging: Hydra and other packages turn it down for the whole process."""
+    logging.disable(logging.NOTSET)
+    logging.root.disabled = False
+    logging.root.setLevel(logging.WARNING)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.startswith(("reward.", "recipe.", "refiner_worker.")):
+            logger.disabled = False

@@ -11,12 +11,15 @@ from recipe.preload.noise import EXPECTED, drop_expected
 def test_only_the_expected_line_is_dropped(name: str, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger(name)
     before = [*logger.filters]
-    logger.propagate, propagated = True, logger.propagate
+    propagated = logger.propagate
     logger.disabled, disabled = False, logger.disabled  # Hydra disables those that it does not know
+    logger.addHandler(caplog.handler)  # whatever became of the loggers above it
+    level, logger.level, logger.propagate = logger.level, logging.WARNING, False
     try:
         drop_expected()
         logger.warning(f"{EXPECTED[name]}, and so on")
         logger.warning("another")
     finally:
-        logger.filters, logger.propagate, logger.disabled = before, propagated, disabled
+        logger.removeHandler(caplog.handler)
+        logger.filters, logger.propagate, logger.disabled, logger.level = before, propagated, disabled, level
     assert caplog.messages == ["another"]
