@@ -1,0 +1,421 @@
+"""What is worth to be run on a GPU, in the order of its worth.
+
+Each job is a function: it runs something, and returns figures and what is wrong (``faults``). A rehearsal runs the
+same on the CPU platform. What differs there:
+
+| | on a GPU | in a rehearsal |
+|---|---|---|
+| sizes | 1.5B, answers of 1,000 tokens, 200 problems, 60 steps | two layers, 32 tokens, 2 problems, 2 steps |
+| numbers | bfloat16, FlashAttention, CUDA graphs | float32, PyTorch's attention, none |
+| engines | sleep and wake | cannot sleep: the soak asks the same questions again |
+| without flash-attn | a folder of links hides it from the run | it is not installed there |
+| vLLM's model runner | the older one is asked for | there is one; the variable changes nothing |
+| neighbours | where `/tmp` can be a job's own | the same |
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.gpu_quarter import training, words
+from experiments.gpu_quarter.runner import Job
+from recipe.smoke import letters
+from recipe.smoke.cases import CASES, LIMITS, NUM_STEPS, Case, faults
+
+ROOT = Path(__file__).resolve().parents[2]
+Figures = dict[str, Any]
+KV_BYTES = 2 << 30
+"""Of KV cache in each engine of a small job: jobs side by side would count each other's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a job runs."""
+
+    output: Path
+    is_rehearsal: bool
+
+    @property
+    def platform(self) -> str:
+        """Of the main job."""
+        return "cpu" if self.is_rehearsal else "gpu"
+
+    def folder(self, name: str) -> Path:
+        """Return a new or an old folder for what a job leaves."""
+        path = self.output / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def choose(self, gpu: Any, rehearsal: Any) -> Any:
+        """Return what holds here."""
+        return rehearsal if self.is_rehearsal else gpu
+
+    def smollm2(self) -> str:
+        """Return the folder of SmolLM2-135M-Instruct."""
+        answer = subprocess.run(
+            [sys.executable, "scripts/get_smollm2.py"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+        )
+        return answer.stdout.strip()
+
+
+Act = Callable[[Place], Figures]
+JOBS: dict[str, tuple[Job, Act]] = {}
+"""By name, in the order in which they are run."""
+BAD: dict[str, tuple[Job, Act]] = {}
+"""Jobs of a rehearsal that hang, die or do not end in time."""
+
+
+def job(
+    name: str, shows: str, *, seconds: float, group: dict[str, tuple[Job, Act]] = JOBS, **settings: Any
+) -> Callable[[Act], Act]:
+    """Return what adds a function to the jobs; seconds are those of an H100, with the machine's first imports."""
+    settings.setdefault("limit_s", 2 * seconds + 60)
+
+    def add(act: Act) -> Act:
+        group[name] = (Job(name=name, shows=shows, expects_s=seconds, **settings), act)
+        return act
+
+    return add
+
+
+def toy(place: Place, name: str) -> tuple[Path, list[str]]:
+    """Return the folder and the overrides of a small run: the smoke test's first case."""
+    folder = place.folder(name)
+    letters.save_prompts(folder / "prompts.parquet")
+    letters.save_llama(folder / "model", hidden_size=128, intermediate_size=256)
+    kv = f"engine_kwargs.vllm.kv_cache_memory_bytes={place.choose(KV_BYTES, 64 << 20)}"
+    overrides = CASES[0].command(folder, platform=place.platform, num_gpus=1)
+    return folder, [*overrides, "trainer.save_freq=-1", f"+actor_rollout_ref.rollout.{kv}"]
+
+
+def run_case(place: Place, case: Case, name: str, environment: dict[str, str] | None = None) -> Figures:
+    """Run a case of the smoke test, which says what is wrong."""
+    folder, overrides = toy(place, name)
+    metrics = folder / case.folder / "metrics.jsonl"
+    overrides = [*overrides, *case.overrides, f"run_dir={folder / case.folder}"]
+    code, found = training.train([sys.executable, "-m", "recipe.online_refiner.main", *overrides], metrics, environment)
+    wrong = training.step_faults(code, found, case.steps)
+    if not wrong:
+        from recipe.runs.files import read_rows
+
+        wrong = [*faults(case, list(read_rows(metrics)), LIMITS[place.platform])]
+    return {**found, "faults": wrong}
+
+
+@job("quickstart", "the quickstart's command, six steps", seconds=170)
+def quickstart(place: Place) -> Figures:
+    """Run it as the README says."""
+    num_steps = place.choose(6, 1)
+    run_dir = place.folder("quickstart") / "run"
+    command = ["bash", "scripts/quickstart.sh", f"run_dir={run_dir}", f"trainer.total_training_steps={num_steps}"]
+    environment = {"PLATFORM": place.platform} if place.is_rehearsal else {}
+    code, found = training.train(command, run_dir / "metrics.jsonl", environment)
+    return {**found, "faults": training.step_faults(code, found, range(1, num_steps + 1))}
+
+
+ROLLOUTS = "skip.rollout_tq.enable=True"
+SAME = ("actor/pg_loss", "actor/grad_norm", "critic/score/mean", "critic/advantages/max")
+"""What two runs on the same rollouts are compared by."""
+
+
+def _on_same_rollouts(place: Place) -> list[str]:
+    numbers = list(range(1, NUM_STEPS + 1))
+    return [ROLLOUTS, f"skip.rollout_tq.dump_dir={place.folder('rollouts')}", f"skip.rollout_tq.steps={numbers}"]
+
+
+def _stock(place: Place, name: str) -> Figures:
+    """Run stock verl on rollouts that its first run keeps."""
+    folder, overrides = toy(place, name)
+    metrics = folder / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    launcher = place.choose("recipe.preload.launch", "recipe.cpu_platform.launch")
+    own = [one for one in overrides if not one.startswith(training.OWN)]
+    more = [
+        "hydra.searchpath=[pkg://recipe.cpu_platform.config]",
+        f"+platform={place.platform}",
+        f"hydra.run.dir={folder}",
+        f"trainer.default_local_dir={folder}/checkpoints",
+        "trainer.logger=[console,file]",
+        "actor_rollout_ref.rollout.name=vllm",
+    ]
+    command = [sys.executable, "-m", launcher, "-m", "verl.trainer.main_ppo", *own, *_on_same_rollouts(place), *more]
+    code, found = training.train(command, metrics, {"VERL_FILE_LOGGER_PATH": str(metrics)})
+    return {**found, "faults": training.step_faults(code, found, range(1, NUM_STEPS + 1))}
+
+
+def _compared(place: Place, found: Figures) -> Figures:
+    first = training.figures_of(place.output / "stock.json")["steps"]
+    if found["faults"]:
+        return found
+    return {**found, "differs": training.rounded(training.largest_difference(found["steps"], first, SAME))}
+
+
+@job("stock", "stock verl, whose rollouts the next two train on", seconds=110, measures=False)
+def stock(place: Place) -> Figures:
+    """Train."""
+    return _stock(place, "stock")
+
+
+@job("stock-again", "stock verl once more: the GPU's own noise", seconds=90, measures=False, needs=("stock",))
+def stock_again(place: Place) -> Figures:
+    """Train on the same rollouts, and compare."""
+    return _compared(place, _stock(place, "stock-again"))
+
+
+@job("eta-0", "ours with a constraint of strength 0", seconds=110, measures=False, needs=("stock",))
+def eta_0(place: Place) -> Figures:
+    """Train on the same rollouts, and compare."""
+    folder, overrides = toy(place, "eta-0")
+    overrides = [*overrides, *_on_same_rollouts(place), "constraint.eta=0", f"run_dir={folder / 'run'}"]
+    command = [sys.executable, "-m", "recipe.online_refiner.main", *overrides]
+    code, found = training.train(command, folder / "run" / "metrics.jsonl")
+    found["faults"] = training.step_faults(code, found, range(1, NUM_STEPS + 1))
+    return _compared(place, found)
+
+
+def sized_model(place: Place) -> Path:
+    """Return the folder of a model of random weights with its prompts; written once."""
+    folder = place.folder("random")
+    if not (folder / "made.json").exists():
+        sizes = {"prompt_words": place.choose(128, 8), "refinement_words": place.choose(500, 10)}
+        words.save(folder, place.choose("1.5B", "tiny"), num_prompts=64, **sizes)
+    return folder
+
+
+SIZED = {
+    "none": ("without a constraint", ("constraint.mode=none",)),
+    "static-kl": ("static KL in the loss", ("constraint.mode=none", "actor_rollout_ref.actor.use_kl_loss=true")),
+    "sft": ("the default mode", ()),
+    "penalty": ("the paper's way", ("constraint.mode=penalty",)),
+}
+"""Arms of one training: what they are, and their overrides."""
+
+
+def sized(place: Place, arm: str, *more: str, environment: dict[str, str] | None = None) -> Figures:
+    """Run three steps of an arm, and what a dry run says of its memory."""
+    folder, length = sized_model(place), place.choose(1000, 32)
+    run_dir = place.folder(f"sized-{arm}") / "run"
+    tokens = place.choose(16384, 512)
+    micro = ("actor", "rollout.log_prob", "ref.log_prob")
+    overrides = [
+        f"platform={place.platform}",
+        "algorithm.adv_estimator=grpo",
+        f"data.train_files={folder}/prompts.parquet",
+        f"data.val_files={folder}/prompts.parquet",
+        f"data.train_batch_size={place.choose(16, 2)}",
+        f"data.max_prompt_length={place.choose(160, 32)}",
+        f"data.max_response_length={length}",
+        "data.dataloader_num_workers=0",
+        f"actor_rollout_ref.model.path={folder}/model",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={place.choose(16, 2)}",
+        "actor_rollout_ref.actor.use_dynamic_bsz=true",
+        f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={tokens}",
+        *(f"actor_rollout_ref.{one}_use_dynamic_bsz=true" for one in micro[1:]),
+        *(f"actor_rollout_ref.{one}_max_token_len_per_gpu={tokens}" for one in micro[1:]),
+        f"actor_rollout_ref.rollout.n={place.choose(8, 4)}",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        f"actor_rollout_ref.rollout.gpu_memory_utilization={place.choose(0.4, 0.1)}",
+        f"actor_rollout_ref.rollout.max_model_len={place.choose(4096, 256)}",
+        f"actor_rollout_ref.rollout.max_num_batched_tokens={place.choose(8192, 1024)}",
+        "actor_rollout_ref.rollout.agent.num_workers=2",
+        "reward.num_workers=2",
+        f"reward.custom_reward_function.path={words.__file__}",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        f"refiner.template={folder}/words.jinja",
+        "refiner.temperature=1.0",
+        "trainer.n_gpus_per_node=1",
+        "trainer.total_epochs=99",
+        f"trainer.total_training_steps={place.choose(3, 2)}",
+        "trainer.save_freq=-1",
+        "trainer.test_freq=-1",
+        "trainer.val_before_train=false",
+        "trainer.resume_mode=disable",
+        "trainer.logger=[console]",
+        *SIZED[arm][1],
+        *more,
+    ]
+    command = training.ours(run_dir, overrides)
+    environment = {**os.environ, **(environment or {})}
+    # It ends long before the first step.
+    dry = subprocess.Popen([*command, "dry_run=true"], stdout=subprocess.PIPE, text=True, env=environment)
+    code, found = training.train(command, run_dir / "metrics.jsonl", environment)
+    said, _ = dry.communicate()
+    wrong = training.step_faults(code, found, range(1, place.choose(3, 2) + 1))
+    return {**found, "dry_run": said.splitlines(), "faults": wrong}
+
+
+def _add_sized(arm: str) -> None:
+    @job(f"sized-{arm}", f"1.5B, 128 answers of 1,000 tokens: {SIZED[arm][0]}", seconds=190)
+    def act(place: Place) -> Figures:
+        return sized(place, arm)
+
+
+for _arm in SIZED:
+    _add_sized(_arm)
+
+
+@job("log-probs", "log-probs without flash-attn: ours against verl's loop", seconds=45)
+def log_probs(place: Place) -> Figures:
+    """Compute the same log-probs and gradients in both ways."""
+    from experiments.gpu_quarter.probes import compare_log_probs
+
+    return compare_log_probs(*place.choose((8192, 151_936), (64, 512)))
+
+
+@job("without-flash-attn", "the same training where flash-attn is missing", seconds=190, needs=("sized-none",))
+def without_flash_attn(place: Place) -> Figures:
+    """Run it with a search path on which flash-attn is not found."""
+    return sized(place, "none", f"run_dir={place.folder('bare')}/run", environment=_hidden(place, "flash_attn"))
+
+
+def _hidden(place: Place, package: str) -> dict[str, str]:
+    """Return a search path on which a package is missing, by links to all else beside it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return {}
+    site, bare = Path(spec.origin).parents[1], place.folder("site")
+    for entry in site.iterdir():
+        if not entry.name.startswith(package) and not (bare / entry.name).exists():
+            (bare / entry.name).symlink_to(entry)
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {"PYTHONPATH": os.pathsep.join(str(bare) if Path(entry) == site else entry for entry in entries)}
+
+
+@job("resume", "killed in its third step, and resumed", seconds=200, measures=False)
+def resume(place: Place) -> Figures:
+    """Kill all processes of a run, and run its command again."""
+    folder, overrides = toy(place, "resume")
+    overrides = [*overrides, "trainer.save_freq=1", "trainer.total_training_steps=4", f"run_dir={folder / 'run'}"]
+    command, metrics = (
+        [sys.executable, "-m", "recipe.online_refiner.main", *overrides],
+        folder / "run" / "metrics.jsonl",
+    )
+    _, killed = training.train(command, metrics, until=lambda num_steps: num_steps >= 2)
+    code, found = training.train(command, metrics)
+    wrong = training.step_faults(code, found, range(1, 5))
+    return {**found, "killed_after": [step["step"] for step in killed["steps"]], "faults": wrong}
+
+
+@job("soak", "50 sleeps and wakes of one engine", seconds=110)
+def soak(place: Place) -> Figures:
+    """Ask the same greedy questions after each."""
+    from experiments.gpu_quarter.probes import sleep_and_wake
+
+    return sleep_and_wake(sized_model(place) / "model", place.choose(50, 3), sleeps=not place.is_rehearsal)
+
+
+SHARED = next(case for case in CASES if case.name == "shared")
+
+
+@job("shared", "LoRA, one engine for policy and refiner", seconds=110, measures=False)
+def shared(place: Place) -> Figures:
+    """Run the smoke test's case."""
+    return run_case(place, SHARED, "shared")
+
+
+@job("older-runner", "a Llama by vLLM's older model runner", seconds=110, measures=False)
+def older_runner(place: Place) -> Figures:
+    """Run the smoke test's first case."""
+    return run_case(place, CASES[0], "older-runner", {"VLLM_USE_V2_MODEL_RUNNER": "0"})
+
+
+def programs(place: Place) -> Path:
+    """Return the folder of the lab's programming problems; written once."""
+    folder = place.folder("mini_apps")
+    if not (folder / "val.parquet").exists():
+        command = [sys.executable, "-m", "experiments.mini_apps", "--output", str(folder)]
+        subprocess.run(command, cwd=ROOT, check=True)
+    return folder
+
+
+@job("check", "the check before a run: SmolLM2 on 200 problems", seconds=120, measures=False)
+def check(place: Place) -> Figures:
+    """Run it, and keep what it prints."""
+    command = [
+        *(sys.executable, "scripts/check_refiner.py", "apps", "general"),
+        *("--model", place.smollm2(), "--data", f"{programs(place)}/train.parquet"),
+        *("--problems", str(place.choose(200, 2)), "--samples", str(place.choose(4, 2))),
+        *("--max-response-tokens", "128", "--max-new-tokens", "192", "--max-model-len", "1024"),
+        *("--output", f"{place.folder('check')}/refined.jsonl"),
+    ]
+    answer = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    print(answer.stdout)
+    wrong = [] if answer.returncode == 0 else [f"exit code {answer.returncode}"]
+    return {"printed": answer.stdout.splitlines()[-20:], "faults": wrong}
+
+
+LAB = ("none", "kl_in_loss", "sft", "penalty")
+
+
+def lab(place: Place, arm: str) -> Figures:
+    """Train an arm of the lab with one seed."""
+    from experiments.lab.arms import UNTUNED
+    from experiments.lab.jobs import PRESETS
+
+    data, run_dir, num_steps = programs(place), place.folder(f"lab-{arm}") / "run", place.choose(60, 2)
+    overrides = [
+        *(PRESETS, "experiment=lab_gpu", f"platform={place.platform}", *UNTUNED[arm]),
+        *(f"data.train_files={data}/train.parquet", f"data.val_files={data}/val.parquet"),
+        *(f"trainer.total_training_steps={num_steps}", f"actor_rollout_ref.model.path={place.smollm2()}"),
+    ]
+    if place.is_rehearsal:
+        overrides += [
+            *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "trainer.test_freq=-1"),
+            *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.n=4"),
+            *("data.max_response_length=32", "refiner.response_length=48"),
+            f"actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={256 << 20}",
+        ]
+    run_dir.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "recipe.online_refiner.main", *overrides, f"run_dir={run_dir}"]
+    code, found = training.train(command, run_dir / "metrics.jsonl")
+    found["faults"] = training.step_faults(code, found, range(1, num_steps + 1))
+    found["steps"] = [_lab_row(step) for step in found["steps"]]
+    return found
+
+
+def _lab_row(step: dict[str, Any]) -> dict[str, Any]:
+    names = ("reward/mean", "kl_ref/k3", "refiner/improvement_ratio", "timing_s/step", "response_length/mean")
+    kept = {name: step[name] for name in step if name in names or name.startswith("val-core")}
+    return {"step": step["step"], **kept}
+
+
+def _add_lab(arm: str) -> None:
+    @job(f"lab-{arm}", f"one seed of the lab with SmolLM2: {arm}", seconds=420, measures=False)
+    def act(place: Place) -> Figures:
+        return lab(place, arm)
+
+
+for _arm in LAB:
+    _add_lab(_arm)
+
+
+@job("hangs", "does not end", seconds=1, group=BAD, limit_s=5)
+def hangs(place: Place) -> Figures:
+    """Wait, with a child that waits in a session of its own."""
+    child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    return {"code": child.wait()}
+
+
+@job("dies", "is killed", seconds=1, group=BAD, limit_s=60)
+def dies(place: Place) -> Figures:
+    """Say something and die."""
+    print(*range(2 * 200), sep="\n", flush=True)
+    os.abort()
+
+
+def all_jobs(names: Sequence[str], *, rehearses: bool) -> list[Job]:
+    """Return the jobs of these names, or all, in their order; a rehearsal is said to expect little of each."""
+    known = {**JOBS, **(BAD if rehearses else {})}
+    if unknown := sorted(set(names) - known.keys()):
+        raise ValueError(f"no such jobs: {', '.join(unknown)}; there are {', '.join(known)}")
+    return [one for name, (one, _) in known.items() if not names or name in names]
+
+
+def act(name: str, place: Place) -> Figures:
+    """Do a job in this process."""
+    return {**JOBS, **BAD}[name][1](place)

@@ -1,0 +1,242 @@
+"""Writes docs/gpu.md from the JSON files of jobs."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.gpu_quarter.jobs import JOBS, SAME, SIZED
+from experiments.gpu_quarter.runner import PASSED
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
+Results = Mapping[str, dict[str, Any]]
+STAGES = {
+    "rollout": ("timing_s/gen",),
+    "refining": ("timing_s/refine",),
+    "log π_θ(a')": ("timing_s/refine_log_prob",),
+    "KL to π₀": ("timing_s/kl_ref", "timing_s/ref"),
+    "old log-probs": ("timing_s/old_log_prob",),
+    "update": ("timing_s/update_actor",),
+    "weights to vLLM": ("timing_s/update_weights",),
+}
+"""Column: the metrics that are summed up in it."""
+MEMORY = {
+    "rollout awake": "memory_gb/rollout",
+    "asleep": "memory_gb/asleep",
+    "refiner awake": "memory_gb/refine",
+    "both asleep": "memory_gb/refined",
+    "update, torch's peak": "actor/perf/max_memory_reserved_gb",
+}
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the results in a folder by job, in the order of the jobs."""
+    found = {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+    return {name: found[name] for name in JOBS if name in found}
+
+
+def write_page(folder: Path, page: Path = PAGE) -> None:
+    """Write the page."""
+    page.write_text("\n".join(line for part in parts(read(folder)) for line in [*part, ""]).rstrip() + "\n")
+
+
+def parts(results: Results) -> list[list[str]]:
+    """Return the parts of the page, as lines."""
+    head = [
+        "<!-- Written by `python -m experiments.gpu_quarter page` from experiments/results/gpu. -->",
+        "# What ran on a GPU",
+        "",
+        "`python -m experiments.gpu_quarter run` runs this list on your GPU; `bash scripts/gpu_smoke.sh` is shorter.",
+        "Each number was taken once.",
+    ]
+    sections = [machine, jobs, start, noise, stages, memory, log_probs, soak, check, lab]
+    return [head, *(lines for section in sections if (lines := section(results)))]
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return a Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+
+
+def passed(results: Results, *names: str) -> dict[str, dict[str, Any]]:
+    """Return the figures of the jobs that passed, of these names or names that begin so."""
+    return {
+        name: result["figures"]
+        for name, result in results.items()
+        if name.startswith(names) and result["state"] == PASSED
+    }
+
+
+def machine(results: Results) -> list[str]:
+    """Return on what the jobs ran."""
+    lines = dict.fromkeys(
+        f"- {one['device']}, {one['cpus']} CPU cores, driver {one['driver']}, "
+        + ", ".join(f"{name} {version}" for name, version in one["versions"].items())
+        + f"; {one['date']}, commit {one['commit']}"
+        for one in results.values()
+    )
+    return list(lines)
+
+
+def jobs(results: Results) -> list[str]:
+    """Return what became of each job."""
+    rows, faults = [], []
+    for name, (job, _) in JOBS.items():
+        one = results.get(name)
+        if one is None:
+            rows.append([f"`{name}`", job.shows, "not run yet", "", ""])
+            continue
+        rows.append(
+            [f"`{name}`", job.shows, one["state"], f"{one['seconds']:.0f}", f"{one['gpu_mib_at_peak'] / 1024:.1f}"]
+        )
+        if one["state"] != PASSED:
+            faults.append(f"- `{name}` {one['state']}: {'; '.join(one['faults']) or 'see its log in the JSON file'}")
+    return [
+        "## Jobs",
+        "",
+        *table(["job", "what", "outcome", "s", "GPU GiB at peak"], rows),
+        *(["", *faults] if faults else []),
+    ]
+
+
+def start(results: Results) -> list[str]:
+    """Return how long jobs take until their first step is done."""
+    rows = [
+        [f"`{name}`", f"{one['step_at_s'][0]:.0f}", f"{one['wall_s']:.0f}", len(one["steps"])]
+        for name, one in passed(results, "quickstart", "stock", "eta-0", "sized", "older", "shared").items()
+        if one.get("step_at_s")
+    ]
+    if not rows:
+        return []
+    return ["## The start", "", *table(["job", "first step done after, s", "job ended, s", "steps"], rows)]
+
+
+def noise(results: Results) -> list[str]:
+    """Return how far runs on the same rollouts differ."""
+    rows = [
+        [f"`{name}`", *(f"{one['differs'][metric]:.1e}" for metric in SAME)]
+        for name, one in passed(results, "stock-again", "eta-0").items()
+    ]
+    if not rows:
+        return []
+    text = (
+        "Three runs on the same rollouts. The largest difference to stock verl's first run, relative to the metric's "
+        "largest value:"
+    )
+    return ["## η = 0 against stock verl", "", text, "", *table(["job", *SAME], rows)]
+
+
+def _mean(steps: Sequence[Mapping[str, float]], *names: str) -> float:
+    """Return the mean of the steps after the first, in which engines warm up; metrics are summed up."""
+    return statistics.mean(sum(step.get(name, 0.0) for name in names) for step in steps[1:])
+
+
+def stages(results: Results) -> list[str]:
+    """Return the seconds of a step by stage."""
+    rows = []
+    figures = passed(results, "sized", "without-flash-attn")
+    for name, one in figures.items():
+        steps = one["steps"]
+        whole = _mean(steps, "timing_s/step")
+        shown = [_mean(steps, *names) for names in STAGES.values()]
+        tokens = _mean(steps, "tokens/rollout", "tokens/refine") or _mean(steps, "response_length/mean") * 128
+        what = SIZED[name.removeprefix("sized-")][0] if name.startswith("sized-") else "none, without flash-attn"
+        rows.append(
+            [
+                what,
+                f"{whole:.1f}",
+                *(f"{one:.1f}" for one in shown),
+                f"{whole - sum(shown):.1f}",
+                f"{tokens / whole:.0f}",
+            ]
+        )
+    if not rows:
+        return []
+    text = (
+        "A Llama of Qwen2.5-1.5B's sizes with random weights, 16 prompts × 8 answers of 1,000 tokens. Seconds, mean of "
+        "two steps after a first one."
+    )
+    return ["## 1.5B by stage", "", text, "", *table(["arm", "step", *STAGES, "rest", "tokens written a second"], rows)]
+
+
+def memory(results: Results) -> list[str]:
+    """Return the memory at each moment, and what a dry run says."""
+    rows, planned = [], []
+    for name, one in passed(results, "sized").items():
+        last = one["steps"][-1]
+        rows.append([SIZED[name.removeprefix("sized-")][0], *(f"{last.get(key, 0.0):.1f}" for key in MEMORY.values())])
+        planned = one["dry_run"]  # the last arm's: the fullest
+    if not rows:
+        return []
+    said = [line for line in planned if line.startswith(("memory of a", "  "))]
+    return [
+        "## Its memory",
+        "",
+        "GiB in use on the GPU:",
+        "",
+        *table(["arm", *MEMORY], rows),
+        "",
+        f"What `dry_run=true` says of {SIZED['penalty'][0]}:",
+        "",
+        "```",
+        *said,
+        "```",
+    ]
+
+
+def log_probs(results: Results) -> list[str]:
+    """Return what log-probs cost without flash-attn."""
+    rows = [
+        [way, f"{one[way]['forward_s']:.4f}", f"{one[way]['backward_s']:.4f}", f"{one[way]['largest_error']:.3f}"]
+        for one in passed(results, "log-probs").values()
+        for way in ("verl", "ours")
+    ]
+    if not rows:
+        return []
+    one = results["log-probs"]["figures"]
+    text = f"Log-probs of {one['tokens']:,} packed tokens over {one['vocabulary']:,} words, bfloat16:"
+    columns = ["way", "forward, s", "backward, s", "largest error"]
+    return ["## Without flash-attn", "", text, "", *table(columns, rows)]
+
+
+def soak(results: Results) -> list[str]:
+    """Return what sleeping costs."""
+    found = passed(results, "soak")
+    if not found:
+        return []
+    cycles = found["soak"]["cycles"]
+    middle = {
+        name: statistics.median(one[name] for one in cycles)
+        for name in ("sleep_s", "wake_s", "asleep_mib", "awake_mib")
+    }
+    return [
+        "## Sleep and wake",
+        "",
+        f"One engine with these weights, {len(cycles)} cycles: asleep after {middle['sleep_s']:.2f} s, awake after "
+        f"{middle['wake_s']:.2f} s (medians). It holds {middle['asleep_mib'] / 1024:.1f} GiB asleep and "
+        f"{middle['awake_mib'] / 1024:.1f} GiB awake. Greedy answers were the same after each.",
+    ]
+
+
+def check(results: Results) -> list[str]:
+    """Return what the check printed."""
+    found = passed(results, "check")
+    return ["## The check", "", *("> " + line for line in found["check"]["printed"])] if found else []
+
+
+def lab(results: Results) -> list[str]:
+    """Return the curves' ends of the lab's arms."""
+    rows = []
+    for name, one in passed(results, "lab-").items():
+        held_out = [step[key] for step in one["steps"] for key in step if key.startswith("val-core")]
+        seconds = statistics.median(step["timing_s/step"] for step in one["steps"])
+        shares = ", ".join(f"{value:.0%}" for value in held_out[-3:])
+        rows.append(
+            [f"`{name}`", len(one["steps"]), shares, f"{one['steps'][-1]['reward/mean']:.2f}", f"{seconds:.1f}"]
+        )
+    if not rows:
+        return []
+    columns = ["arm", "steps", "held-out solved, last three", "reward of the last step", "s a step"]
+    return ["## One seed of the lab", "", "One seed tells nothing of which arm is better.", "", *table(columns, rows)]

@@ -1,0 +1,168 @@
+"""The runner of the GPU's jobs, on commands that hang, die, or are cut off; and the page of what came back."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from experiments.gpu_quarter import runner
+from experiments.gpu_quarter.page import parts, read
+from experiments.gpu_quarter.runner import CUT, FAILED, HUNG, PASSED, Job, Runner, marked
+
+GOOD = "import json, sys; json.dump({'n': 1, 'faults': []}, open(sys.argv[1], 'w'))"
+WRONG = "import json, sys; json.dump({'n': 1, 'faults': ['n is 1']}, open(sys.argv[1], 'w'))"
+MUTE = "pass"
+DIES = "import os; print(*range(400), sep='\\n', flush=True); os.abort()"
+WAITS = (
+    "import subprocess, sys, time; subprocess.Popen(['sleep', '300'], start_new_session=True); "
+    "print('waits', flush=True); time.sleep(300)"
+)
+
+
+def job(name: str, *, expects_s: float = 0.0, limit_s: float = 60.0, **settings: Any) -> Job:
+    return Job(name=name, shows=name, expects_s=expects_s, limit_s=limit_s, **settings)
+
+
+def runner_of(output: Path, programs: dict[str, str]) -> Runner:
+    def command(one: Job) -> list[str]:
+        return [sys.executable, "-c", programs[one.name], str(output / f"{one.name}.figures.json")]
+
+    return Runner(output=output, command=command, facts={"device": "none"})
+
+
+def result(output: Path, name: str) -> dict[str, Any]:
+    return json.loads((output / f"{name}.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "POLL_S", 0.05)
+    monkeypatch.setattr(runner, "GRACE_S", 2.0)
+    monkeypatch.setattr(runner, "END_S", 0.0)
+
+
+@pytest.mark.parametrize(
+    "program, state, fault", [(GOOD, PASSED, None), (WRONG, FAILED, "n is 1"), (MUTE, FAILED, "it wrote no figures")]
+)
+def test_a_job_passes_by_its_figures(tmp_path: Path, program: str, state: str, fault: str | None) -> None:
+    runner_of(tmp_path, {"one": program}).run([job("one")], 60)
+    found = result(tmp_path, "one")
+    assert found["state"] == state
+    assert found["faults"] == ([fault] if fault else [])
+    assert found["device"] == "none"
+    assert ("log" in found) == (state != PASSED)
+
+
+def test_of_a_job_that_dies_the_last_lines_are_kept(tmp_path: Path) -> None:
+    assert not runner_of(tmp_path, {"one": DIES, "two": GOOD}).run([job("one"), job("two")], 60)
+    assert result(tmp_path, "one")["state"] == FAILED
+    assert result(tmp_path, "one")["log"][-200:] == [str(number) for number in range(200, 400)]
+    assert result(tmp_path, "two")["state"] == PASSED
+
+
+def test_a_job_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = []
+    monkeypatch.setattr(
+        runner, "end", lambda mark, leader=None, end=runner.end: (marks.append(mark), end(mark, leader))
+    )
+    runner_of(tmp_path, {"one": WAITS, "two": GOOD}).run([job("one", limit_s=2.0), job("two")], 60)
+    assert result(tmp_path, "one")["state"] == HUNG
+    assert result(tmp_path, "two")["state"] == PASSED
+    assert not [*marked(marks[0])]
+
+
+def test_nothing_begins_that_does_not_fit_and_a_later_call_goes_on(tmp_path: Path) -> None:
+    jobs = [job("long", expects_s=100), job("cut"), job("short")]
+    one = runner_of(tmp_path, {"long": GOOD, "cut": WAITS, "short": GOOD})
+    assert not one.run(jobs, 3.0)
+    assert one.state_of("long") is None
+    assert one.state_of("cut") == CUT
+    again = runner_of(tmp_path, {"long": GOOD, "cut": GOOD, "short": MUTE})
+    again.run([job("short")], 60)  # as a first call that had time for it alone
+    assert again.run([jobs[0], jobs[1]], 300)
+    assert [again.state_of(name) for name in ("long", "cut", "short")] == [PASSED, PASSED, FAILED]
+    assert not again.run(jobs, 300)  # what has failed is not run again
+    assert again.state_of("short") == FAILED
+
+
+def test_what_a_killed_runner_left_is_ended_by_the_next(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from experiments.gpu_quarter.runner import Job, Runner
+output = Path({str(tmp_path)!r})
+one = Job(name="one", shows="", expects_s=0, limit_s=60)
+Runner(output=output, command=lambda job: [sys.executable, "-c", {WAITS!r}]).run([one], 60)
+"""
+    killed = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[3])
+    log = tmp_path / "one.log"
+    while not (log.exists() and "waits" in log.read_text()):
+        assert killed.poll() is None
+        time.sleep(0.1)
+    mark = (tmp_path / "one.running").read_text()
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    left = [*marked(mark)]
+    assert len(left) == 2
+    assert runner_of(tmp_path, {"one": GOOD}).run([job("one")], 60)
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in left)
+
+
+def test_a_job_waits_for_what_it_needs_and_is_left_out_without_it(tmp_path: Path) -> None:
+    one = runner_of(tmp_path, {"first": DIES, "second": GOOD, "third": GOOD})
+    one.run([job("first"), job("second", needs=("first",)), job("third")], 60)
+    assert [one.state_of(name) for name in ("first", "second", "third")] == [FAILED, None, PASSED]
+
+
+@pytest.mark.parametrize("measures, expected", [(True, [1, 1]), (False, [1, 2])])
+def test_nothing_runs_beside_a_job_that_measures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measures: bool, expected: list[int]
+) -> None:
+    monkeypatch.setattr(runner, "has_private_tmp", lambda output: True)
+    monkeypatch.setattr(runner, "own_tmp", lambda output: [])
+    beside = f"""
+import json, pathlib, sys, time
+folder = pathlib.Path({str(tmp_path)!r})
+time.sleep(2)
+json.dump({{"beside": len(list(folder.glob("*.running"))), "faults": []}}, open(sys.argv[1], "w"))
+time.sleep(2)
+"""
+    names = ("one", "two", "three")
+    one = runner_of(tmp_path, dict.fromkeys(names, beside))
+    assert one.run([job(name, measures=measures) for name in names], 60)
+    seen = [result(tmp_path, name)["figures"]["beside"] for name in names]
+    assert max(seen) == max(expected)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_neighbours_have_a_tmp_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not runner.has_private_tmp(Path("/tmp/somewhere"))
+    monkeypatch.setattr(runner, "has_private_tmp", lambda output: True)
+    command = [*runner.own_tmp(tmp_path), "sh", "-c", "echo mine >/tmp/gpu-quarter-test; ls /tmp"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if "permission" in answer.stderr.lower() or "not permitted" in answer.stderr:
+        pytest.skip("no mounts here")
+    assert answer.stdout.split() == ["gpu-quarter-test"]
+    assert not Path("/tmp/gpu-quarter-test").exists()
+
+
+def test_the_page_says_what_did_not_pass(tmp_path: Path) -> None:
+    runner_of(tmp_path, {"soak": WRONG}).run([job("soak")], 60)
+    found = {
+        **result(tmp_path, "soak"),
+        "cpus": 2,
+        "driver": "1",
+        "versions": {"verl": "0.9.1"},
+        "date": "",
+        "commit": "",
+    }
+    runner.write(tmp_path / "soak.json", found)
+    text = "\n".join(line for part in parts(read(tmp_path)) for line in part)
+    assert "| failed |" in text and "`soak` failed: n is 1" in text and "not run yet" in text
