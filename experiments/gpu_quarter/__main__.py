@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("experiments/results/gpu"))
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--wait", type=float, default=0, help="seconds")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()  # jobs may stand after options
     arguments.output = arguments.output.absolute()
     return {"run": run, "act": act, "news": news, "page": page}[arguments.what](arguments)
 

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.gpu_quarter.jobs import JOBS, SAME, SIZED
-from experiments.gpu_quarter.runner import PASSED
+from experiments.gpu_quarter.jobs import JOBS, OTHER_ROLLOUTS, SAME, SIZED
+from experiments.gpu_quarter.runner import CUT, PASSED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
+EARLIER = "h100.json"
+"""A quarter of an hour before there was this list."""
 Results = Mapping[str, dict[str, Any]]
+NUM_SIZED_STEPS = 3
 STAGES = {
     "rollout": ("timing_s/gen",),
     "refining": ("timing_s/refine",),
@@ -38,7 +41,10 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 def write_page(folder: Path, page: Path = PAGE) -> None:
     """Write the page."""
-    page.write_text("\n".join(line for part in parts(read(folder)) for line in [*part, ""]).rstrip() + "\n")
+    found = parts(read(folder))
+    if (file := folder / EARLIER).exists():
+        found.append(earlier(json.loads(file.read_text())))
+    page.write_text("\n".join(line for part in found for line in [*part, ""]).rstrip() + "\n")
 
 
 def parts(results: Results) -> list[list[str]]:
@@ -50,7 +56,7 @@ def parts(results: Results) -> list[list[str]]:
         "`python -m experiments.gpu_quarter run` runs this list on your GPU; `bash scripts/gpu_smoke.sh` is shorter.",
         "Each number was taken once.",
     ]
-    sections = [machine, jobs, start, noise, stages, memory, log_probs, soak, check, lab]
+    sections = [machine, jobs, start, quickstart, noise, stages, memory, log_probs, soak, check, lab]
     return [head, *(lines for section in sections if (lines := section(results)))]
 
 
@@ -65,8 +71,13 @@ def passed(results: Results, *names: str) -> dict[str, dict[str, Any]]:
     return {
         name: result["figures"]
         for name, result in results.items()
-        if name.startswith(names) and result["state"] == PASSED
+        if name.startswith(names) and (result["state"] == PASSED or is_whole(result))
     }
+
+
+def is_whole(result: Mapping[str, Any]) -> bool:
+    """Tell whether a job had done all its steps when its time was over."""
+    return bool(result["state"] == CUT and len(result["figures"].get("steps", ())) == NUM_SIZED_STEPS)
 
 
 def machine(results: Results) -> list[str]:
@@ -74,7 +85,7 @@ def machine(results: Results) -> list[str]:
     lines = dict.fromkeys(
         f"- {one['device']}, {one['cpus']} CPU cores, driver {one['driver']}, "
         + ", ".join(f"{name} {version}" for name, version in one["versions"].items())
-        + f"; {one['date']}, commit {one['commit']}"
+        + f"; {one['date']}"
         for one in results.values()
     )
     return list(lines)
@@ -92,7 +103,8 @@ def jobs(results: Results) -> list[str]:
             [f"`{name}`", job.shows, one["state"], f"{one['seconds']:.0f}", f"{one['gpu_mib_at_peak'] / 1024:.1f}"]
         )
         if one["state"] != PASSED:
-            faults.append(f"- `{name}` {one['state']}: {'; '.join(one['faults']) or 'see its log in the JSON file'}")
+            why = "all steps were done" if is_whole(one) else "; ".join(one["faults"]) or "its log is in the JSON file"
+            faults.append(f"- `{name}` {one['state']}: {why}")
     return [
         "## Jobs",
         "",
@@ -115,17 +127,29 @@ def start(results: Results) -> list[str]:
 
 def noise(results: Results) -> list[str]:
     """Return how far runs on the same rollouts differ."""
+    figures = passed(results, "stock-again", "eta-0")
     rows = [
         [f"`{name}`", *(f"{one['differs'][metric]:.1e}" for metric in SAME)]
-        for name, one in passed(results, "stock-again", "eta-0").items()
+        for name, one in figures.items()
+        if not one["differs"]["critic/score/mean"]
+    ]
+    others = [
+        f"`{name}` says nothing: {OTHER_ROLLOUTS}." for name in figures if f"`{name}`" not in [row[0] for row in rows]
     ]
     if not rows:
         return []
     text = (
-        "Three runs on the same rollouts. The largest difference to stock verl's first run, relative to the metric's "
-        "largest value:"
+        "Runs on the same rollouts. The largest difference to stock verl's first run, relative to the metric's largest "
+        "value:"
     )
-    return ["## η = 0 against stock verl", "", text, "", *table(["job", *SAME], rows)]
+    return [
+        "## η = 0 against stock verl",
+        "",
+        text,
+        "",
+        *table(["job", *SAME], rows),
+        *(["", *others] if others else []),
+    ]
 
 
 def _mean(steps: Sequence[Mapping[str, float]], *names: str) -> float:
@@ -163,14 +187,16 @@ def stages(results: Results) -> list[str]:
 
 def memory(results: Results) -> list[str]:
     """Return the memory at each moment, and what a dry run says."""
-    rows, planned = [], []
+    rows, planned = [], ("", list[str]())
     for name, one in passed(results, "sized").items():
         last = one["steps"][-1]
-        rows.append([SIZED[name.removeprefix("sized-")][0], *(f"{last.get(key, 0.0):.1f}" for key in MEMORY.values())])
-        planned = one["dry_run"]  # the last arm's: the fullest
+        arm = SIZED[name.removeprefix("sized-")][0]
+        rows.append([arm, *(f"{last[key]:.1f}" if key in last else "" for key in MEMORY.values())])
+        planned = (arm, one["dry_run"]) if one.get("dry_run") else planned  # of the last arm, which is the fullest
     if not rows:
         return []
-    said = [line for line in planned if line.startswith(("memory of a", "  "))]
+    arm, lines = planned
+    said = [line for line in lines if line.startswith(("memory of a", "  "))]
     return [
         "## Its memory",
         "",
@@ -178,7 +204,7 @@ def memory(results: Results) -> list[str]:
         "",
         *table(["arm", *MEMORY], rows),
         "",
-        f"What `dry_run=true` says of {SIZED['penalty'][0]}:",
+        f"What `dry_run=true` says beforehand of {arm}:",
         "",
         "```",
         *said,
@@ -199,6 +225,53 @@ def log_probs(results: Results) -> list[str]:
     text = f"Log-probs of {one['tokens']:,} packed tokens over {one['vocabulary']:,} words, bfloat16:"
     columns = ["way", "forward, s", "backward, s", "largest error"]
     return ["## Without flash-attn", "", text, "", *table(columns, rows)]
+
+
+def quickstart(results: Results) -> list[str]:
+    """Return what the quickstart's steps did."""
+    found = passed(results, "quickstart")
+    if not found:
+        return []
+    rows = [
+        [
+            step["step"],
+            f"{step['reward/mean']:.2f}",
+            f"{step['refiner/improvement_ratio']:.0%}",
+            *(f"{step.get(name, 0.0):.1f}" for name in ("timing_s/step", "timing_s/gen", "timing_s/refine")),
+            f"{step.get('timing_s/update_actor', 0.0):.1f}",
+        ]
+        for step in found["quickstart"]["steps"]
+    ]
+    columns = ["step", "reward", "refinements accepted", "step, s", "rollout, s", "refining, s", "update, s"]
+    return ["## The quickstart", "", "512 answers a step.", "", *table(columns, rows)]
+
+
+def earlier(found: Mapping[str, Any]) -> list[str]:
+    """Return what was measured before there was this list."""
+    starts, engines = found["start_s"], {size: one for size, one in found["sleep"].items() if isinstance(one, dict)}
+    phases = list(starts["preloaded"])
+    rows = [[name, *(starts[name].get(phase, "") for phase in phases)] for name in ("preloaded", "plain")]
+    asleep = [
+        [
+            size,
+            f"{one['weights_gib']:.1f}",
+            f"{one['sleep']:.2f}",
+            f"{one['wake']:.2f}",
+            one["with_kept_copy"]["cycles"],
+        ]
+        for size, one in engines.items()
+    ]
+    return [
+        f"## Earlier: {found['device']}, {found['date']}",
+        "",
+        f"Seconds from the launch of {found['job']['what']}. One run each; `plain` is `preload=false`, and ran first:",
+        "",
+        *table(["job", *phases], rows),
+        "",
+        "One engine alone. Greedy answers were the same after each cycle:",
+        "",
+        *table(["model", "weights, GiB", "sleep, s", "wake, s", "cycles"], asleep),
+    ]
 
 
 def soak(results: Results) -> list[str]:

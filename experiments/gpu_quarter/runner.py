@@ -179,9 +179,9 @@ class Runner:
 
 
 def write(file: Path, value: Any) -> None:
-    """Write JSON, whole or not at all."""
+    """Write JSON, whole or not at all; paths below this folder become relative."""
     part = file.with_suffix(".part")
-    part.write_text(json.dumps(value, indent=1) + "\n")
+    part.write_text(json.dumps(value, indent=1).replace(str(Path.cwd()), ".") + "\n")
     part.replace(file)
 
 

@@ -23,7 +23,7 @@ OWN = ("platform=", "run_dir=", "refiner.", "constraint.", "measure.")
 
 def ours(run_dir: Path, overrides: Sequence[str]) -> list[str]:
     """Return the command of a run of ours."""
-    return [sys.executable, "-m", "recipe.online_refiner.main", f"run_dir={run_dir}", *overrides]
+    return [sys.executable, "-m", "recipe.online_refiner.main", *overrides, f"run_dir={run_dir}"]
 
 
 def train(
