@@ -4,20 +4,19 @@
 """
 
 import json
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of another checkout's environment too, this one's classes
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
 from recipe.online_refiner.config.checks import RULES, rule_id
 from recipe.online_refiner.config.fields import BLOCKS
 from recipe.online_refiner.constraints import CONSTRAINTS
-from recipe.online_refiner.constraints.in_place import InPlace
-from recipe.online_refiner.constraints.lagrangian import Lagrangian
-from recipe.online_refiner.constraints.none import Unconstrained
-from recipe.online_refiner.constraints.penalty import Penalty
-from recipe.online_refiner.constraints.sft import Sft
+from recipe.online_refiner.constraints.base import Weighted
 from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # their rules
 from refiner_worker.config import PLACEMENTS
 
@@ -34,12 +33,12 @@ run_dir: runs/${trainer.project_name}/${trainer.experiment_name}
 """
 DEFAULTS_OF = {"mode": "sft", "target": "in_place", "n_gpus_per_node": "none", "url": "none"}
 """Keys without a default in their class: what chooses a class has one in the config, the others must be set."""
-MODES = {
-    "`mode=penalty`": Penalty,
-    "`mode=sft`": Sft,
-    "`mode=lagrangian`": Lagrangian,
-    "`target=in_place` with `mode=penalty` or `mode=sft` (which has the keys of `sft` too)": InPlace,
+MODES: dict[type[Weighted], str] = {
+    one: f"`mode={mode}`" + (f" with `target={target}`" if target != "rewrite" else "")
+    for (mode, target), one in reversed(CONSTRAINTS.items())
+    if issubclass(one, Weighted)
 }
+"""Classes with keys of their own, and the first name of each."""
 HEAD = """\
 # Every key of this extension
 
@@ -91,10 +90,15 @@ def common(classes: Collection[type]) -> list[Key]:
     return [key for key in first if all(key in keys for keys in others)]
 
 
+def by_name() -> list[type[Weighted]]:
+    """Return the classes of ``MODES`` in the order of ``CONSTRAINTS``."""
+    return [one for one in dict.fromkeys(CONSTRAINTS.values()) if issubclass(one, Weighted)]
+
+
 def defaults() -> str:
     """Return ``online.yaml``: what only some classes of a block have is null there, for the class's own default."""
     blocks = {name: list(fields_of(block)) for name, block in BLOCKS.items()}
-    refiner, modes = common(PLACEMENTS.values()), [one for one in CONSTRAINTS.values() if one is not Unconstrained]
+    refiner = common(PLACEMENTS.values())
     own = {name: "null" for one in PLACEMENTS.values() for name, _, _ in fields_of(one)}
     own["rollout"] = "{}"  # Hydra adds keys to a block only
     shared = {name: default for name, default, _ in refiner}
@@ -102,7 +106,7 @@ def defaults() -> str:
         "refiner": [(name, shared.get(name, null), "") for name, null in {**shared, **own}.items()],
         "constraint": [
             (name, "sft" if name == "mode" else "null", "")
-            for name in dict.fromkeys(name for one in modes for name, _, _ in fields_of(one))
+            for name in dict.fromkeys(name for one in by_name() for name, _, _ in fields_of(one))
         ],
         **blocks,
     }
@@ -126,12 +130,21 @@ def page() -> str:
         if own := [key for key in fields_of(placement) if key not in shared and key[0] != "placement"]:
             lines += [f"Placement `{name}` also has these.", *table("refiner", own)]
     lines += ["## `constraint`", "", "A key that the mode does not have is refused; `mode=none` reads no other."]
-    shared = common([Penalty, Sft, Lagrangian, InPlace])
-    lines += table("constraint", shared)
-    for said, one in MODES.items():
-        own = [key for key in fields_of(one) if key not in shared and key[0] != "mode"]
+    shared = common(MODES)
+    modes = ", ".join(dict.fromkeys(f"`{mode}`" for mode, _ in CONSTRAINTS))
+    lines += table(
+        "constraint", [(name, default, meaning or f"{modes}: see below.") for name, default, meaning in shared]
+    )
+    before: dict[str, list[Key]] = {}
+    for one in by_name():
+        keys = [key for key in fields_of(one) if key not in shared and key[2]]
+        parents = [said for said, has in before.items() if has and all(key in keys for key in has)]
+        own = [key for key in keys if not any(key in before[said] for said in parents)]
+        also = f" It has the keys of {' and '.join(parents)} too." if parents else ""
         doc = " ".join((one.__doc__ or "").split())
-        lines += [f"{said}, η = {one.DEFAULT_ETA:g} by default: {doc}", *table("constraint", own)]
+        lines += [f"{MODES[one]}, η = {one.DEFAULT_ETA:g} by default: {doc}{also}"]
+        lines += table("constraint", own) if own else [""]
+        before[MODES[one]] = keys
     for block, fields in BLOCKS.items():
         lines += [f"## `{block}`", *table(block, fields_of(fields))]
     checked = [f"- `{rule_id(rule)}`: {(rule.__doc__ or '').strip()}\n" for rules in RULES.values() for rule in rules]

@@ -101,9 +101,9 @@ MEANING = {
         for moment, (whose, when) in MOMENTS.items()
     },
 }
+"""Of all names that every run has. Which of them a step may lack: :data:`WEIGHTS`, :data:`MAXIMA`."""
 OF_CONSTRAINTS = {name: text for one in CONSTRAINTS.values() for name, text in one.MEANING.items()}
 """Names of one constraint's own, which other runs' steps do not have."""
-"""Of all names. Which of them a step may lack: :data:`WEIGHTS`, :data:`MAXIMA`."""
 
 
 def _rows(state: StepState) -> float:

@@ -22,8 +22,9 @@ def _eta(run: Run) -> str | None:
     least, most = constraint.TRIED
     if least / FAR <= constraint.first_eta <= most * FAR:
         return None
+    target = getattr(constraint, "target", "rewrite")
     said = f"constraint.eta={constraint.first_eta:g} is far from what was ever tried in mode {constraint.mode}"
-    return f"{said}{', in place' if constraint.CHARGE_COLUMNS else ''}: {least:g} to {most:g}"
+    return f"{said}{f', target {target}' if target != 'rewrite' else ''}: {least:g} to {most:g}"
 
 
 def _turn_end(run: Run) -> str | None:

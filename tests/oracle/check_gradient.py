@@ -19,6 +19,7 @@ import torch
 from worlds import ascend, constraint, expected_update, make_world
 
 from recipe.online_refiner.constraints import Constraint, eq6
+from recipe.online_refiner.constraints.in_place import InPlace
 
 MODES = {  # the three modes, `lagrangian` with one of its parts exchanged, and the other two targets
     "lagrangian": constraint("lagrangian"),
@@ -50,7 +51,7 @@ def cosines(seed: int) -> dict[str, float]:
         truths[name] = torch.autograd.grad(-loss(parameters), parameters)[0].flatten()
     for name, mode in MODES.items():
         update = expected_update(world, parameters, mode, eta=1.0, is_rewarded=False).flatten()
-        truth = truths["in_place" if mode.CHARGE_COLUMNS else "soft" if mode.asks_log_probs else mode.alignment]
+        truth = truths["in_place" if isinstance(mode, InPlace) else "soft" if mode.asks_log_probs else mode.alignment]
         found[name] = torch.nn.functional.cosine_similarity(update, truth, dim=0).item()
     return found
 

@@ -17,6 +17,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from recipe.online_refiner.constraints import Constraint, eq6, read_constraint
 from recipe.online_refiner.constraints.base import Turn
+from recipe.online_refiner.constraints.in_place import InPlace
 from recipe.online_refiner.constraints.sft import TOP_K
 from recipe.online_refiner.pairs import Pair, Refinement, Verdict
 from recipe.online_refiner.verl_glue.loss import append_refined_rows, jagged, refined_loss
@@ -150,7 +151,7 @@ def advantages(world: World, constraint: Constraint, log_probs: Tensor, *, eta: 
     """
     columns = [constraint.columns(turn) for turn in turns(world)]
     charged = torch.zeros_like(log_probs)
-    if constraint.CHARGE_COLUMNS:
+    if isinstance(constraint, InPlace):
         found = constraint.charged({"refine_in_place": world.reference_log_probs(), "old_log_probs": log_probs}, MASK)
         assert found is not None
         charged = found * torch.tensor(world.accepted)[:, None]

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from recipe.online_refiner.constraints.eq6 import NONE
 from refiner_worker.config import BLOCK
 
 if TYPE_CHECKING:  # they import torch
@@ -88,13 +89,13 @@ class Constraint:
     DEFAULT_ETA: ClassVar[float] = 0.0
     """What ``constraint.eta=null`` stands for."""
     CHARGE_COLUMNS: ClassVar[tuple[str, ...]] = ()
-    """What :meth:`charged` reads; empty: it charges nothing."""
+    """What :meth:`charged` reads; empty: it charges nothing. Any jagged column of the row, verl's and those of
+    ``rows.py`` too; ``refine_log_probs`` where ``needs_log_probs``."""
     MEANING: ClassVar[Mapping[str, str]] = {}
-    """Metrics of this mode alone, with what they mean."""
+    """Metrics of this mode alone, with what they mean. A step's is the sum over its mini-batches, unless
+    ``metrics.WEIGHTS`` says of what it is a mean."""
 
     mode: str
-    """``none``: verl's own step. ``penalty``: Eq. 6 as a penalty in the advantages (the paper's way). ``sft``: the
-    cross-entropy of accepted refinements in the loss. ``lagrangian``: both, as the gradient of -eta E[D]."""
 
     # ---- the refine stage, in refine workers and in agent loop workers
 
@@ -115,12 +116,13 @@ class Constraint:
     def columns(self, turn: Turn) -> dict[str, Column]:
         """Return what a row's columns of this mode hold, by name, whether it has a refinement or not.
 
-        The queue drops a column that any row of a step lacks. Names begin with ``refine_``.
+        The queue drops a column that any row of a step lacks. Names begin with ``refine_``. The actor's pass over a'
+        reads ``refine_counterparts``: here no token is charged by Eq. 6.
         """
-        return {}
+        return {"refine_counterparts": [NONE] * turn.response_length}
 
     def numbers(self, turn: Turn) -> dict[str, float]:
-        """Return what this mode has to know of a row later, or tells in its metrics; the pair's tag carries it."""
+        """Return what this mode has to know of a row later; the pair's tag carries it to :meth:`pair_metrics`."""
         return {}
 
     # ---- the driver, between log-probs and update
@@ -133,8 +135,12 @@ class Constraint:
     def charged(self, data: "Mapping[str, Tensor]", turn: "Tensor") -> "Tensor | None":
         """Return what each token of some turns is charged, (B, T); None: Eq. 6, by the actor's pass over a'.
 
+        It is called after that pass, where there is one (``needs_log_probs``), and takes the place of its result: of
+        ``refine_charged``, of the pair's ``divergence`` (minus the sum) and ``num_compared_tokens`` (the turn's).
+
         Args:
-            data: The columns CHARGE_COLUMNS of the rows that pay, (B, T) each.
+            data: The columns CHARGE_COLUMNS of the rows that pay: (B, T) those of the response, (B, U) those of a',
+                padded with 0.
             turn: (B, T) 1 on the policy's tokens of the turn.
         """
         return None
@@ -156,7 +162,7 @@ class Constraint:
         raise NotImplementedError("a mode with a place has a penalty")
 
     def charge_metrics(self, charged: "Tensor", data: "Mapping[str, Tensor]", turn: "Tensor") -> dict[str, float]:
-        """Summarise what :meth:`charged` has returned; arguments as there."""
+        """Summarise what :meth:`charged` has returned; arguments as there. Not called where nobody pays."""
         return {}
 
     def pair_metrics(self, pairs: "Sequence[Pair]") -> dict[str, float]:

@@ -7,16 +7,8 @@ from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.constraints import eq6
-from recipe.online_refiner.constraints.base import (
-    CRITIC_ESTIMATORS,
-    Column,
-    Companion,
-    Place,
-    PositiveNumber,
-    Turn,
-    Weighted,
-)
-from recipe.online_refiner.constraints.penalty import Charged
+from recipe.online_refiner.constraints.base import Column, Companion, Place, PositiveNumber, Turn, Weighted
+from recipe.online_refiner.constraints.penalty import Penalising
 from recipe.online_refiner.constraints.sft import Imitating
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, best_of
 from refiner_worker.config import BLOCK, TEMPLATES, template_path
@@ -52,7 +44,7 @@ def charge_in_place(
 
 
 @dataclass(kw_only=True, config=BLOCK)
-class InPlace(Charged, Weighted):
+class InPlace(Penalising, Weighted):
     """Each token of a response is charged by log pi_theta - log pi_0, where pi_0 has read the better answer."""
 
     DEFAULT_ETA: ClassVar[float] = 0.03  # the lab's first task took 0.3, the largest tried
@@ -111,7 +103,6 @@ class InPlace(Charged, Weighted):
             **super().columns(turn),
             "refine_in_place": scores,
             "refine_in_place_prompt": turn.refinement.in_place_prompt or [0],
-            "refine_counterparts": [eq6.NONE] * turn.response_length,
         }
 
     def numbers(self, turn: Turn) -> dict[str, float]:
@@ -123,11 +114,6 @@ class InPlace(Charged, Weighted):
     # ---- the driver
 
     @property
-    def needs_log_probs(self) -> bool:
-        """Whether log pi_theta(a') has to be known before the update: nothing is charged for a'."""
-        return False
-
-    @property
     def asks_log_probs(self) -> bool:
         """Whether pi_0 is asked for log-probs of given tokens."""
         return True
@@ -135,10 +121,6 @@ class InPlace(Charged, Weighted):
     def pays(self, pair: Pair) -> bool:
         """Return whether a row is charged."""
         return bool(pair.own.get("is_scored"))
-
-    def place(self, estimator: str) -> Place | None:
-        """Return where the penalty acts: a critic has to see it in the rewards."""
-        return "rewards" if estimator in CRITIC_ESTIMATORS else "advantages"
 
     def charged(self, data: Mapping[str, "Tensor"], turn: "Tensor") -> "Tensor":
         """Return what each token of some scored turns is charged, (B, T), from the columns CHARGE_COLUMNS."""

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.constraints import eq6
 from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.constraints.penalty import Charged
+from recipe.online_refiner.constraints.penalty import Eq6Penalty
 from recipe.online_refiner.constraints.sft import SEQUENCE_LOSSES, Imitation
 from refiner_worker.config import BLOCK
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True, config=BLOCK)
-class Lagrangian(Charged, Imitation):
+class Lagrangian(Eq6Penalty, Imitation):
     """The gradient of -eta E[D]: a is charged for D of Eq. 6, and a' is imitated with the weights that it has in D."""
 
     DEFAULT_ETA: ClassVar[float] = 0.01

@@ -51,30 +51,14 @@ class Rewritten(Weighted):
         return eq6.counterparts(self.alignment, turn.ids, refinement.token_ids, refinement.num_kept_tokens)
 
 
-class Charged:
-    """A mode that charges a for D of Eq. 6, by its key ``credit``."""
+class Penalising:
+    """A mode with a penalty in rewards or advantages, whatever it charges for."""
 
     mode: str
-    credit: str | None
-
-    @property
-    def needs_log_probs(self) -> bool:
-        """Whether log pi_theta(a') has to be known before the update: it is what Eq. 6 charges."""
-        return True
 
     def place(self, estimator: str) -> Place | None:
         """Return where the penalty acts: a critic has to see it in the rewards."""
-        return "rewards" if estimator in CRITIC_ESTIMATORS or self.credit == "in_reward" else "advantages"
-
-    def cost(self, pair: "Pair") -> float:
-        """Return D of Eq. 6 in nats, or with credit ``in_reward`` D / min(len a, len a')."""
-        return pair.divergence_per_token if self.credit == "in_reward" else pair.divergence
-
-    def pay(self, own: "Tensor", charges: "eq6.Charges", eta: float, place: Place) -> "Tensor":
-        """Return rewards or advantages, (B, T), with the penalty."""
-        if self.credit == "return_to_go":
-            return eq6.each_token(own, charges, eta) if place == "rewards" else eq6.return_to_go(own, charges, eta)
-        return eq6.at_end(own, charges, eta) if place == "rewards" else eq6.whole(own, charges, eta)
+        return "rewards" if estimator in CRITIC_ESTIMATORS else "advantages"
 
     def refusal(self, config: DictConfig, blocks: "RefinementConfig") -> str | None:
         """Return one line if nobody knows what a penalty does to the run's advantages."""
@@ -88,8 +72,33 @@ class Charged:
         return super().refusal(config, blocks)  # type: ignore[misc]  # it stands before a Constraint
 
 
+class Eq6Penalty(Penalising):
+    """A mode whose penalty is D of Eq. 6, by its key ``credit``."""
+
+    credit: str | None
+
+    @property
+    def needs_log_probs(self) -> bool:
+        """Whether log pi_theta(a') has to be known before the update: it is what Eq. 6 charges."""
+        return True
+
+    def place(self, estimator: str) -> Place | None:
+        """Return where the penalty acts: in the rewards also if the key says so."""
+        return "rewards" if self.credit == "in_reward" else super().place(estimator)
+
+    def cost(self, pair: "Pair") -> float:
+        """Return D of Eq. 6 in nats, or with credit ``in_reward`` D / min(len a, len a')."""
+        return pair.divergence_per_token if self.credit == "in_reward" else pair.divergence
+
+    def pay(self, own: "Tensor", charges: "eq6.Charges", eta: float, place: Place) -> "Tensor":
+        """Return rewards or advantages, (B, T), with the penalty."""
+        if self.credit == "return_to_go":
+            return eq6.each_token(own, charges, eta) if place == "rewards" else eq6.return_to_go(own, charges, eta)
+        return eq6.at_end(own, charges, eta) if place == "rewards" else eq6.whole(own, charges, eta)
+
+
 @dataclass(kw_only=True, config=BLOCK)
-class Penalty(Charged, Rewritten):
+class Penalty(Eq6Penalty, Rewritten):
     """Eq. 6 as a penalty, token by token: the policy avoids what pi_0 would write otherwise."""
 
     DEFAULT_ETA: ClassVar[float] = 1e-3  # Appendix B of the paper

@@ -146,7 +146,7 @@ class Stages:
         if not rows:
             state.metrics.update(metric_names.divergence_metrics(state))  # 0
             return
-        if self._blocks.is_shared:
+        if self._blocks.is_shared and constraint.asks_log_probs:  # pi_0 is the actor without its adapter
             actor.compute_in_place_log_prob(self._for_actor(batch, rows, actor, IN_PLACE_COLUMNS))
         some = queue.rows_of(batch, rows)
         data = queue.read_padded(some, *constraint.CHARGE_COLUMNS, "response_mask")

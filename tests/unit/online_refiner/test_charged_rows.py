@@ -24,6 +24,9 @@ from played_step import (
     charged,
     step,
 )
+from torch import Tensor
+
+from recipe.online_refiner.constraints.penalty import Penalty
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -169,6 +172,28 @@ def test_in_place_the_last_turn_pays_for_its_own_tokens(is_shared: bool) -> None
     assert trainer.state.metrics["constraint/divergence"] == pytest.approx(sum(costs) / 4)
     assert trainer.state.metrics["constraint/divergence_per_token"] == pytest.approx(sum(per_token) / 4)
     assert trainer.state.metrics["constraint/in_place_responses"] == 3
+
+
+@pytest.mark.parametrize("placement", ["colocated", "shared"])
+def test_a_charge_of_ones_own_asks_the_reference_for_nothing(monkeypatch: pytest.MonkeyPatch, placement: str) -> None:
+    """It may use the policy's log-probs of a and a', which are padded with 0, as the pass over a' is before it."""
+
+    def charge(self: Penalty, data: dict[str, Tensor], turn: Tensor) -> Tensor:
+        assert data["refine_log_probs"].shape == data["refine_mask"].shape
+        return data["old_log_probs"] * turn + data["refine_log_probs"].sum(-1, keepdim=True) * turn
+
+    monkeypatch.setattr(Penalty, "charged", charge)
+    monkeypatch.setattr(Penalty, "CHARGE_COLUMNS", ("old_log_probs", "refine_log_probs", "refine_mask"))
+    monkeypatch.setattr(Penalty, "pays", lambda self, pair: pair.is_used)
+    shared = ["refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8"] if placement == "shared" else []
+    trainer, _ = step("constraint.mode=penalty", "actor_rollout_ref.rollout.temperature=1", *shared)
+    assert "compute_in_place_log_prob" not in trainer.actor_rollout_wg.asked
+    costs = [0.0] * 4
+    for row in filter(USED.__getitem__, ROWS):
+        context, ids = PROMPTS[row] + RESPONSES[row][: STARTS[row]], RESPONSES[row][STARTS[row] :]
+        whole = sum(log_probs(context, REFINED[row]))
+        costs[row] = -sum(one + whole for one in log_probs(context, ids))
+    assert trainer.state.metrics["constraint/divergence"] == pytest.approx(sum(costs) / 4)
 
 
 def test_a_rescued_group_has_no_advantages_and_pays_nothing() -> None:

@@ -37,17 +37,21 @@ def test_defaults() -> None:
     assert loaded.num_kl_rollouts == 64
 
 
-@pytest.mark.parametrize(
-    ("mode", "target", "eta", "place"),
-    [
-        ("none", "rewrite", 0.0, None),
-        ("penalty", "rewrite", 1e-3, "advantages"),
-        ("sft", "rewrite", 0.03, None),
-        ("lagrangian", "rewrite", 0.01, "advantages"),
-        ("penalty", "in_place", 0.03, "advantages"),
-        ("sft", "in_place", 0.03, "advantages"),
-    ],
-)
+MODES = [
+    ("none", "rewrite", 0.0, None),
+    ("penalty", "rewrite", 1e-3, "advantages"),
+    ("sft", "rewrite", 0.03, None),
+    ("lagrangian", "rewrite", 0.01, "advantages"),
+    ("penalty", "in_place", 0.03, "advantages"),
+    ("sft", "in_place", 0.03, "advantages"),
+]
+
+
+def test_every_constraint_is_in_this_table() -> None:
+    assert {CONSTRAINTS[mode, target] for mode, target, _, _ in MODES} == {*CONSTRAINTS.values()}
+
+
+@pytest.mark.parametrize(("mode", "target", "eta", "place"), MODES)
 def test_what_a_mode_stands_for(mode: str, target: str, eta: float, place: str | None) -> None:
     found = load(composed(f"constraint.mode={mode}", f"constraint.target={target}")).constraint
     assert type(found) is CONSTRAINTS[mode, target]
@@ -111,7 +115,10 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
     ("override", "message"),
     [
         ("+refiner.modle_path=x", "refiner.modle_path is not a key of refiner.placement=colocated; its keys are: "),
-        ("constraint.mode=punish", "constraint.mode=punish: set one of none, penalty, sft, lagrangian"),
+        (
+            "constraint.mode=punish",
+            f"constraint.mode=punish: set one of {', '.join(dict.fromkeys(mode for mode, _ in CONSTRAINTS))}",
+        ),
         (
             "constraint.target=soft constraint.mode=penalty",
             "constraint.target=soft is not one of mode penalty; set one of ",

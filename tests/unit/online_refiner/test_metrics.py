@@ -77,7 +77,7 @@ def test_drafts_by_hand() -> None:
 
 def test_every_tracker_takes_the_names() -> None:
     """MLflow's pattern; and on disk each of its metrics is a file, so that no name may be another one's folder."""
-    names = set(metrics.MEANING)
+    names = {*metrics.MEANING, *metrics.OF_CONSTRAINTS}
     assert all(re.fullmatch(r"[/\w.\- :]+", name) for name in names)
     assert not [name for name in names if any(other.startswith(f"{name}/") for other in names)]
 

@@ -233,7 +233,12 @@ def test_what_the_plan_says_of_a_choice(plain: DictConfig, changes: dict[str, An
             1e-6,
             "constraint.eta=1e-06 is far from what was ever tried in mode penalty: 0.0001 to 1",
         ),
-        ("penalty", "in_place", 10.0, "constraint.eta=10 is far from what was ever tried in mode penalty, in place: "),
+        (
+            "penalty",
+            "in_place",
+            10.0,
+            "constraint.eta=10 is far from what was ever tried in mode penalty, target in_place: ",
+        ),
         *((mode, "rewrite", eta, None) for mode in ("sft", "penalty", "lagrangian") for eta in (None, 0.0, 1.0)),
         ("none", "rewrite", 1000.0, None),
     ],

@@ -1,0 +1,32 @@
+"""What is written from the classes of the config is up to date, and has every class and key."""
+
+import runpy
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from recipe.online_refiner.constraints import CONSTRAINTS
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "write_configuration.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> dict:
+    return runpy.run_path(str(SCRIPT))
+
+
+def test_the_files_are_up_to_date(script: dict) -> None:
+    for file, text in {script["DEFAULTS"]: script["defaults"](), script["PAGE"]: script["page"]()}.items():
+        assert file.read_text(encoding="utf-8") == text, "run `python scripts/write_configuration.py`"
+
+
+@pytest.mark.parametrize(("mode", "target"), CONSTRAINTS)
+def test_every_constraint_is_there(script: dict, mode: str, target: str) -> None:
+    page, defaults, one = script["page"](), script["defaults"](), CONSTRAINTS[mode, target]
+    assert f"`mode={mode}`" in page
+    if one.refines:
+        assert " ".join(one.__doc__.split()) in page
+        for field in fields(one):
+            assert f"`constraint.{field.name}`" in page
+            assert f"\n  {field.name}: " in defaults
