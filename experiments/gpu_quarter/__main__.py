@@ -15,6 +15,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def facts() -> dict[str, Any]:
     except (OSError, subprocess.CalledProcessError):
         pass
     commit = os.environ.get(COMMIT)
-    if commit is None:
+    if not commit and shutil.which("git"):
         command = ["git", "rev-parse", "--short", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     return {

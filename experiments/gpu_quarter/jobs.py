@@ -15,6 +15,7 @@ same on the CPU platform. What differs there:
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +26,9 @@ from typing import Any
 
 from experiments.gpu_quarter import training, words
 from experiments.gpu_quarter.runner import Job
+from experiments.lab.arms import NONE, TUNED, Overrides
+from experiments.lab.jobs import PRESETS
+from experiments.lab.protocol import HELD_OUT
 from recipe.smoke import letters
 from recipe.smoke.cases import CASES, LIMITS, NUM_STEPS, Case, faults
 
@@ -51,6 +55,11 @@ class Place:
         path = self.output / name
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def fresh(self, name: str) -> Path:
+        """Return a folder for a run, without what an earlier call left there."""
+        shutil.rmtree(self.output / name / "run", ignore_errors=True)
+        return self.folder(name) / "run"
 
     def choose(self, gpu: Any, rehearsal: Any) -> Any:
         """Return what holds here."""
@@ -97,10 +106,10 @@ def toy(place: Place, name: str) -> tuple[Path, list[str]]:
 
 def run_case(place: Place, case: Case, name: str, environment: dict[str, str] | None = None) -> Figures:
     """Run a case of the smoke test, which says what is wrong."""
-    folder, overrides = toy(place, name)
-    metrics = folder / case.folder / "metrics.jsonl"
-    overrides += case.overrides
-    code, found = training.train(training.ours(folder / case.folder, overrides), metrics, environment)
+    _, overrides = toy(place, name)
+    run_dir = place.fresh(name)
+    metrics = run_dir / "metrics.jsonl"
+    code, found = training.train(training.ours(run_dir, [*overrides, *case.overrides]), metrics, environment)
     wrong = training.step_faults(code, found, case.steps)
     if not wrong:
         from recipe.runs.files import read_rows
@@ -113,7 +122,7 @@ def run_case(place: Place, case: Case, name: str, environment: dict[str, str] | 
 def quickstart(place: Place) -> Figures:
     """Run it as the README says."""
     num_steps = place.choose(6, 1)
-    run_dir = place.folder("quickstart") / "run"
+    run_dir = place.fresh("quickstart")
     command = ["bash", "scripts/quickstart.sh", f"run_dir={run_dir}", f"trainer.total_training_steps={num_steps}"]
     environment = {"PLATFORM": place.platform} if place.is_rehearsal else {}
     code, found = training.train(command, run_dir / "metrics.jsonl", environment)
@@ -182,9 +191,10 @@ def stock_again(place: Place) -> Figures:
 @job("eta-0", "ours with a constraint of strength 0", seconds=135, measures=False, needs=("stock",))
 def eta_0(place: Place) -> Figures:
     """Train on the same rollouts, and compare."""
-    folder, overrides = toy(place, "eta-0")
-    command = training.ours(folder / "run", [*overrides, *_on_same_rollouts(place), "constraint.eta=0"])
-    code, found = training.train(command, folder / "run" / "metrics.jsonl")
+    _, overrides = toy(place, "eta-0")
+    run_dir = place.fresh("eta-0")
+    command = training.ours(run_dir, [*overrides, *_on_same_rollouts(place), "constraint.eta=0"])
+    code, found = training.train(command, run_dir / "metrics.jsonl")
     found["faults"] = training.step_faults(code, found, range(1, NUM_STEPS + 1))
     return _compared(place, found)
 
@@ -192,9 +202,9 @@ def eta_0(place: Place) -> Figures:
 def sized_model(place: Place) -> Path:
     """Return the folder of a model of random weights with its prompts; written once."""
     folder = place.folder("random")
-    if not (folder / "made.json").exists():
-        sizes = {"prompt_words": place.choose(128, 8), "refinement_words": place.choose(500, 10)}
-        words.save(folder, place.choose("1.5B", "tiny"), num_prompts=64, **sizes)
+    if not (folder / "made.json").exists():  # in a process of its own: this one's would stay on the GPU
+        sizes = place.choose(("1.5B", "128", "500"), ("tiny", "8", "10"))
+        subprocess.run([sys.executable, "-m", "experiments.gpu_quarter.words", str(folder), *sizes], check=True)
     return folder
 
 
@@ -258,6 +268,7 @@ def sized(place: Place, name: str, arm: str, environment: dict[str, str] | None 
     if len(steps := training.steps_of(metrics)) == place.choose(3, 2):  # an earlier call was ended while it ended
         found: Figures = {"steps": training.rounded(steps)}
     else:
+        place.fresh(name)
         code, found = training.train(command, metrics, environment)
     said, _ = dry.communicate()
     wrong = training.step_faults(code, found, range(1, place.choose(3, 2) + 1))
@@ -282,10 +293,18 @@ def log_probs(place: Place) -> Figures:
     return compare_log_probs(*place.choose((8192, 151_936), (64, 512)))
 
 
-@job("without-flash-attn", "the same training where flash-attn is missing", seconds=170, needs=("sized-none",))
+@job("without-flash-attn", "the same training where flash-attn is missing", seconds=250)
 def without_flash_attn(place: Place) -> Figures:
     """Run it with a search path on which flash-attn is not found."""
-    return sized(place, "without-flash-attn", "none", _hidden(place, "flash_attn"))
+    environment = _hidden(place, "flash_attn")
+    asks = [
+        sys.executable,
+        "-c",
+        "import importlib.util, sys; sys.exit(importlib.util.find_spec('flash_attn') is not None)",
+    ]
+    if subprocess.run(asks, env={**os.environ, **environment}).returncode:
+        return {"faults": ["flash-attn is installed where PYTHONPATH does not say, so it cannot be hidden"]}
+    return sized(place, "without-flash-attn", "none", environment)
 
 
 def _hidden(place: Place, package: str) -> dict[str, str]:
@@ -304,16 +323,23 @@ def _hidden(place: Place, package: str) -> dict[str, str]:
 @job("resume", "killed in its third step, and resumed", seconds=230, measures=False)
 def resume(place: Place) -> Figures:
     """Kill all processes of a run, and run its command again."""
-    folder, overrides = toy(place, "resume")
-    command = training.ours(folder / "run", [*overrides, "trainer.save_freq=1", "trainer.total_training_steps=4"])
-    metrics = folder / "run" / "metrics.jsonl"
-    _, killed = training.train(command, metrics, until=lambda num_steps: num_steps >= 2)
+    _, overrides = toy(place, "resume")
+    run_dir = place.fresh("resume")
+    command = training.ours(run_dir, [*overrides, "trainer.save_freq=1", "trainer.total_training_steps=4"])
+    metrics = run_dir / "metrics.jsonl"
+    ended, killed = training.train(command, metrics, until=lambda num_steps: num_steps >= 2)
+    done = [step["step"] for step in killed["steps"]]
     code, found = training.train(command, metrics)
     wrong = training.step_faults(code, found, range(1, 5))
-    return {**found, "killed_after": [step["step"] for step in killed["steps"]], "faults": wrong}
+    if ended is not None or len(done) not in (2, 3):
+        wrong.append(f"the first run ended by itself ({ended}) after steps {done}")
+    again = [step["step"] for step in training.steps_of(run_dir / "metrics.undone.jsonl")]
+    if min(again, default=done[-1]) < done[-1]:  # the last may be saved after its line
+        wrong.append(f"steps {again} were done again")
+    return {**found, "killed_after": done, "faults": wrong}
 
 
-@job("soak", "50 sleeps and wakes of one engine", seconds=100)
+@job("soak", "50 sleeps and wakes of one engine", seconds=140)
 def soak(place: Place) -> Figures:
     """Ask the same greedy questions after each."""
     from experiments.gpu_quarter.probes import sleep_and_wake
@@ -324,16 +350,20 @@ def soak(place: Place) -> Figures:
 SHARED = next(case for case in CASES if case.name == "shared")
 
 
-@job("shared", "LoRA, one engine for policy and refiner", seconds=130, measures=False)
+@job("shared", "LoRA, one engine for policy and refiner", seconds=110)
 def shared(place: Place) -> Figures:
     """Run the smoke test's case."""
     return run_case(place, SHARED, "shared")
 
 
-@job("older-runner", "a Llama by vLLM's older model runner", seconds=130, measures=False)
+@job("older-runner", "a Llama by vLLM's older model runner", seconds=110)
 def older_runner(place: Place) -> Figures:
     """Run the smoke test's first case."""
-    return run_case(place, CASES[0], "older-runner", {"VLLM_USE_V2_MODEL_RUNNER": "0"})
+    found = run_case(place, CASES[0], "older-runner", {"VLLM_USE_V2_MODEL_RUNNER": "0"})
+    log = (place.output / "older-runner.log").read_text(errors="replace")
+    if not place.is_rehearsal and "Using V2 Model Runner" in log:
+        found["faults"].append("vLLM has used its newer one")
+    return found
 
 
 def programs(place: Place) -> Path:
@@ -345,7 +375,7 @@ def programs(place: Place) -> Path:
     return folder
 
 
-@job("check", "the check before a run: SmolLM2 on 200 problems", seconds=150, measures=False)
+@job("check", "the check before a run: SmolLM2 on 200 problems", seconds=180)
 def check(place: Place) -> Figures:
     """Run it, and keep what it prints."""
     options = {
@@ -363,23 +393,28 @@ def check(place: Place) -> Figures:
     answer = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     print(answer.stdout)
     wrong = [] if answer.returncode == 0 else [f"exit code {answer.returncode}"]
-    return {"printed": answer.stdout.splitlines()[-20:], "faults": wrong}
+    lines = answer.stdout.splitlines()
+    first = next((place for place, line in enumerate(lines) if " were refined, to " in line), 0)
+    return {"printed": lines[first:], "faults": wrong}
 
 
-LAB = ("none", "kl_in_loss", "sft", "penalty")
+LAB: dict[str, Overrides] = {
+    "none": NONE,
+    "static-kl": TUNED["kl_in_loss"][0](0.01),
+    "sft": TUNED["sft"][0](0.1),
+    "penalty": TUNED["penalty"][0](1e-3),
+}
+"""Arms, with the middle of the weights that the protocol tries (``experiments/results/lab_gpu.yaml``)."""
 
 
 def lab(place: Place, arm: str) -> Figures:
     """Train an arm of the lab with one seed."""
-    from experiments.lab.arms import UNTUNED
-    from experiments.lab.jobs import PRESETS
-
-    data, run_dir, num_steps = programs(place), place.folder(f"lab-{arm}") / "run", place.choose(60, 1)
+    data, run_dir, num_steps = programs(place), place.fresh(f"lab-{arm}"), place.choose(60, 1)
     overrides = [
         PRESETS,
         "experiment=lab_gpu",
         f"platform={place.platform}",
-        *UNTUNED[arm],
+        *LAB[arm],
         f"data.train_files={data}/train.parquet",
         f"data.val_files={data}/val.parquet",
         f"trainer.total_training_steps={num_steps}",
@@ -411,12 +446,11 @@ def lab(place: Place, arm: str) -> Figures:
 
 def _lab_row(step: dict[str, Any]) -> dict[str, Any]:
     names = ("reward/mean", "kl_ref/k3", "refiner/improvement_ratio", "timing_s/step", "response_length/mean")
-    kept = {name: step[name] for name in step if name in names or name.startswith("val-core")}
-    return {"step": step["step"], **kept}
+    return {"step": step["step"], **{name: step[name] for name in (*names, HELD_OUT) if name in step}}
 
 
 def _add_lab(arm: str) -> None:
-    @job(f"lab-{arm}", f"one seed of the lab with SmolLM2: {arm}", seconds=420, measures=False)
+    @job(f"lab-{arm}", f"one seed of the lab with SmolLM2: {arm}", seconds=700, limit_s=1000, measures=False)
     def act(place: Place) -> Figures:
         return lab(place, arm)
 

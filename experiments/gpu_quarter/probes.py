@@ -74,6 +74,7 @@ def sleep_and_wake(model: Path, num_cycles: int, *, sleeps: bool) -> dict[str, A
         dtype="float32" if not sleeps else "bfloat16",
         enforce_eager=not sleeps,
         max_model_len=256,
+        gpu_memory_utilization=0.3,  # so much must be free, whatever the cache takes
         kv_cache_memory_bytes=(4 << 30) if sleeps else (64 << 20),
         **({"enable_sleep_mode": True} if sleeps else {}),
     )
@@ -104,10 +105,12 @@ def sleep_and_wake(model: Path, num_cycles: int, *, sleeps: bool) -> dict[str, A
                 "asleep_mib": asleep_mib,
                 "awake_mib": gpu_mib(),
                 "host_gib": asleep_host,
-                "is_same": answers() == first,
+                "num_changed": sum(one != other for one, other in zip(answers(), first, strict=True)),
             }
         )
-    faults = [] if all(one["is_same"] for one in cycles) else ["greedy answers changed"]
+    # Logits of random weights lie close together, and batches differ: one answer may.
+    changed = max(one["num_changed"] for one in cycles)
+    faults = [f"{changed} of {len(first)} greedy answers changed"] if changed > 1 else []
     later = cycles[num_cycles // 5 :]
     growth = {name: later[-1][name] - later[0][name] for name in ("asleep_mib", "awake_mib", "host_gib")}
     if growth["asleep_mib"] > 64 or growth["awake_mib"] > 64 or growth["host_gib"] > 1:

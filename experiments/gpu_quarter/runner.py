@@ -26,8 +26,9 @@ MARK = "GPU_QUARTER_JOB"
 POLL_S = 0.5
 GRACE_S = 15.0
 """What a job that is ended has to end its own processes."""
-END_S = 20.0
-"""What is kept back of the time for ending the last job."""
+END_S = 35.0
+"""What is kept back of the time for ending the last two jobs."""
+NUM_KILLS = 3
 NUM_LINES = 200
 """Of the log of a job that did not pass."""
 PASSED, FAILED, HUNG, CUT = "passed", "failed", "hung", "cut"
@@ -123,7 +124,8 @@ class Runner:
         command = [*(() if job.measures else own_tmp(self.output)), *self.command(job)]
         with log.open("ab") as file:
             streams: dict[str, Any] = {"stdout": file, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
-            environment = {**os.environ, MARK: mark}
+            # Engines that change their title would else lose their environment, and the mark.
+            environment = {**os.environ, MARK: mark, "SPT_NOENV": "1"}
             process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
         print(f"{job.name}: started ({job.shows})", flush=True)
         return Running(job, process, mark, time.monotonic(), log)
@@ -210,7 +212,8 @@ def end(mark: str, leader: subprocess.Popen[bytes] | None = None) -> None:
 
 def kill(mark: str, name: str = MARK) -> None:
     """End all processes with a mark by force, as a machine does that goes down."""
-    while left := list(marked(mark, name)):
+    for _ in range(NUM_KILLS):  # one that waits for its driver may outlive them
+        left = list(marked(mark, name))
         for process in left:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -239,11 +242,13 @@ def own_tmp(output: Path) -> list[str]:
 @functools.cache
 def has_private_tmp(output: Path) -> bool:
     """Tell whether a process can have a ``/tmp`` of its own: as root, and where nothing that it needs is there."""
-    needed = [output, Path.cwd(), Path(sys.prefix), *map(Path, filter(None, sys.path))]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home())
+    needed = [output, Path.cwd(), cache, Path(sys.prefix), *map(Path, filter(None, sys.path))]
     if (
         os.geteuid()
         or shutil.which("unshare") is None
         or any(Path("/tmp") in [path.resolve(), *path.resolve().parents] for path in needed)
     ):
         return False
-    return subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
+    tries = ["unshare", "--mount", "mount", "--bind", str(output), "/tmp"]
+    return subprocess.run(tries, capture_output=True).returncode == 0

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from experiments.gpu_quarter.runner import kill
+from experiments.lab.protocol import HELD_OUT
 from recipe.runs.files import read_rows
 
 POLL_S = 0.2
 RUN_MARK = "GPU_QUARTER_RUN"
 Steps = list[dict[str, Any]]
 GRADIENT = "actor/grad_norm"
+KEPT = (GRADIENT, "reward/mean", HELD_OUT)
+"""Metrics that say something where they are 0."""
 OWN = ("platform=", "run_dir=", "refiner.", "constraint.", "measure.")
 """Keys that stock verl does not have."""
 
@@ -62,10 +65,10 @@ def train(
 
 
 def steps_of(metrics: Path) -> Steps:
-    """Return what each step measured, in our format or verl's, without what was 0; a gradient may be."""
+    """Return what each step measured, in our format or verl's, without what was 0 and says nothing by it."""
     rows = list(read_rows(metrics)) if metrics.exists() else []
     flat = [{"step": row["step"], **row["data"]} if "data" in row else row for row in rows]
-    return [{name: value for name, value in row.items() if value or name == GRADIENT} for row in flat]
+    return [{name: value for name, value in row.items() if value or name in KEPT} for row in flat]
 
 
 def rounded(value: Any) -> Any:

@@ -1,6 +1,10 @@
-"""A model of random weights that writes words, and a task for it: for time and memory no download is needed."""
+"""A model of random weights that writes words, and a task for it: for time and memory no download is needed.
+
+``python -m experiments.gpu_quarter.words FOLDER SHAPE PROMPT_WORDS REFINEMENT_WORDS`` writes both.
+"""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +96,9 @@ def save(folder: Path, shape: str, *, num_prompts: int, prompt_words: int, refin
     ]
     pandas.DataFrame(rows).to_parquet(folder / "prompts.parquet")
     (folder / "made.json").write_text(json.dumps({"parameters": sum(one.numel() for one in model.parameters())}))
+
+
+if __name__ == "__main__":
+    save(
+        Path(sys.argv[1]), sys.argv[2], num_prompts=64, prompt_words=int(sys.argv[3]), refinement_words=int(sys.argv[4])
+    )
