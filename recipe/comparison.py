@@ -8,7 +8,7 @@ import contextlib
 import copy
 import inspect
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from recipe.online_refiner.refine import Refiner
 from refiner_worker.config import read_refiner
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.thoughts import read_thoughts
 from refiner_worker.turn_end import TurnEnd
 
 Reward = Callable[..., Any]
@@ -63,12 +64,20 @@ class Engine:
                 self.on_done()
 
     async def generate(
-        self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, temperature: float = 0.0
+        self,
+        prompt_ids: list[int],
+        stop: str | None,
+        max_new_tokens: int,
+        stop_ids: Sequence[int] = (),
+        *,
+        temperature: float = 0.0,
     ) -> list[int]:
         """Return what the model writes."""
         from vllm import SamplingParams
 
-        sampling = SamplingParams(max_tokens=max_new_tokens, temperature=temperature, stop=stop)
+        sampling = SamplingParams(
+            max_tokens=max_new_tokens, temperature=temperature, stop=stop, stop_token_ids=list(stop_ids)
+        )
         ids: list[int] = []
         async for output in self._llm.generate({"prompt_token_ids": prompt_ids}, sampling, uuid.uuid4().hex):
             ids = list(output.outputs[0].token_ids)
@@ -135,7 +144,9 @@ class Bench:
         return Refiner(
             config=config,
             client=self.engine,  # type: ignore[arg-type]
-            prompt=RefinerPrompt(config.template_path(), copy.deepcopy(self.tokenizer), {}, limits),
+            prompt=RefinerPrompt(
+                config.template_path(), copy.deepcopy(self.tokenizer), {}, limits, read_thoughts(self.tokenizer)
+            ),
             turn_end=self.turn_end,
             score=score,
             max_model_len=self.max_model_len,

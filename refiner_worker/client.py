@@ -2,6 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -81,8 +82,10 @@ class RefinerClient:
             self._slots = {loop: asyncio.Semaphore(max(1, num_slots))}
         return self._slots[loop]
 
-    async def generate(self, prompt_ids: list[int], stop: str | None, max_new_tokens: int) -> list[int]:
-        """Return the generated token ids, EOS token or stop string included.
+    async def generate(
+        self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, stop_ids: Sequence[int] = ()
+    ) -> list[int]:
+        """Return the generated token ids, with what ended them: EOS, a token of ``stop_ids``, or the stop string.
 
         Raises:
             RefinerRequestError: If no replica could answer.
@@ -92,6 +95,7 @@ class RefinerClient:
             "temperature": self.config.temperature,
             "top_p": 1.0,
             "stop": stop,
+            "stop_token_ids": list(stop_ids),
         }
         return list((await self._request(prompt_ids, params)).token_ids)
 

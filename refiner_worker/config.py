@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -96,6 +96,11 @@ class RefinerConfig:
     (the group's best response), ``solution``. A refiner that sees an answer copies it."""
     response_length: Positive = from_key("data.max_response_length")
     """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
+    thoughts: Literal[False] | list[str] | None = None
+    """What the model thinks between: its opening and closing mark. False: it does not think. Null: as its chat template
+    says."""
+    thought_length: Positive | None = None
+    """Longest thought of the refiner, in tokens; it is dropped. Null: as long as a refinement."""
     max_model_len: int | None = None
     """Context length of the refiner in tokens. Null: as long as needed."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -106,6 +111,11 @@ class RefinerConfig:
     """Refine at most this many responses to a prompt, the lowest rewards first. Null: all; 0: none."""
     request_timeout_s: Seconds = 600
     """Seconds from sending a request to its reward; later refinements fail."""
+
+    @property
+    def longest_thought(self) -> int:
+        """Tokens."""
+        return self.thought_length or self.response_length
 
     @property
     def streams(self) -> bool:

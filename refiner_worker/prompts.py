@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 from jinja2 import Environment, StrictUndefined, Template, TemplateError, meta
 
 from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
+from refiner_worker.thoughts import Thoughts
 
 Told = Literal["feedback", "sibling", "solution"]
 TOLD = get_args(Told)
@@ -91,6 +92,7 @@ class RefinerPrompt:
         chat_settings: What the chat template is given beside messages, as the policy's prompts are
             (``data.apply_chat_template_kwargs``), for example ``{"enable_thinking": False}``.
         limits: Tokens, at most, of each text of TOLD that is to be shown.
+        thoughts: How the reference model thinks; an answer then begins behind its thought (``begin_ids``).
 
     Raises:
         ValueError: If the template is broken, uses a variable that it is not given, or has no place for a solution or
@@ -103,9 +105,11 @@ class RefinerPrompt:
         tokenizer: Any,
         chat_settings: Mapping[str, Any] | None = None,
         limits: Mapping[str, int] | None = None,
+        thoughts: Thoughts | None = None,
     ) -> None:
         """Parse the template and try it once."""
         self.tokenizer, self._chat = tokenizer, Chat(tokenizer, chat_settings)
+        self.thoughts = thoughts
         try:
             self._template, used = _parsed(path)
             self.uses_tags = "close_tag" in used
@@ -137,7 +141,13 @@ class RefinerPrompt:
     ) -> list[int]:
         """Return the token ids of one refiner prompt; control tokens that stand in its texts are text."""
         content = self.content(messages, response, reward, told=told)
-        return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags else "")
+        return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags and not self.thoughts else "")
+
+    @property
+    def begin_ids(self) -> list[int]:
+        """What an answer is begun with behind a thought."""
+        ids: list[int] = self.tokenizer.encode(f"\n{OPEN_TAG}\n", add_special_tokens=False) if self.uses_tags else []
+        return ids
 
     def content(
         self, messages: list[dict[str, Any]], response: str, reward: float, *, told: Mapping[str, str] | None = None

@@ -86,7 +86,9 @@ MEANING = {
     "tokens/refine_prompt": "prompt tokens sent to the refiner; those of an external one as its server counts them, or "
     "if it does not tell in the policy's tokens",
     "tokens/refine": "tokens that the refiner generated, counted in the same way",
-    "tokens/refine_kept": "tokens of responses that refinements were begun with; 0 without refiner.keep_prefix",
+    "tokens/refine_kept": "tokens of responses with which their refinements begin: thoughts, and what "
+    "refiner.keep_prefix keeps",
+    "tokens/refine_thought": "tokens of the refiner's own thoughts, a part of tokens/refine and of no refinement",
     "tokens/refine_log_prob": "tokens of refinements that the actor scored",
     "tokens/kl_ref": "tokens that the reference model scored for kl_ref",
     "tokens/update_actor": "prompt and response tokens of the actor update",
@@ -284,6 +286,7 @@ def refine_metrics(state: StepState) -> dict[str, float]:
         "tokens/refine_prompt": sum(pair.num_prompt_tokens for pair in pairs),
         "tokens/refine": sum(pair.num_generated_tokens for pair in pairs),
         "tokens/refine_kept": sum(pair.num_kept_tokens for pair in pairs),
+        "tokens/refine_thought": sum(pair.num_thought_tokens for pair in pairs),
     }
 
 

@@ -24,6 +24,8 @@ class Verdict(StrEnum):
     """Skipped: others of the group go first (``refiner.max_refinements_per_group``)."""
     TOO_LONG = "too_long"
     """Skipped: prompt, response and refinement do not fit into the refiner's context."""
+    NO_ANSWER = "no_answer"
+    """Skipped: the response ends within its thought."""
     NO_TURN = "no_turn"
     """Skipped: the session does not end with a turn of the policy."""
     NOT_ASKED = "not_asked"
@@ -33,6 +35,8 @@ class Verdict(StrEnum):
     """Failed: not there within ``refiner.request_timeout_s``."""
     REQUEST = "request"
     """Failed: refused or lost by the refiner."""
+    THOUGHT = "thought"
+    """Failed: cut within the refiner's thought (``refiner.thought_length``)."""
     TRUNCATED = "truncated"
     """Failed: cut by the length limit, or where its end cannot be told (``parsing.py``)."""
     EMPTY = "empty"
@@ -72,10 +76,18 @@ class Verdict(StrEnum):
         return self in (Verdict.ACCEPTED, Verdict.NOT_BETTER, Verdict.OWN)
 
 
-SKIPPED = (Verdict.MAX_REWARD, Verdict.NOT_CHOSEN, Verdict.TOO_LONG, Verdict.NO_TURN, Verdict.NOT_ASKED)
+SKIPPED = (
+    Verdict.MAX_REWARD,
+    Verdict.NOT_CHOSEN,
+    Verdict.TOO_LONG,
+    Verdict.NO_ANSWER,
+    Verdict.NO_TURN,
+    Verdict.NOT_ASKED,
+)
 FAILURES = (
     Verdict.TIMEOUT,
     Verdict.REQUEST,
+    Verdict.THOUGHT,
     Verdict.TRUNCATED,
     Verdict.EMPTY,
     Verdict.ENCODING,
@@ -191,7 +203,9 @@ class Request:
     """What is known of the request behind a refinement."""
 
     num_kept_tokens: int = 0
-    """How many ids of the turn the refiner's answer was begun with (``refiner.keep_prefix``): a' begins with them."""
+    """With how many ids of the turn a' begins: its thought, or what the answer was begun with (``keep_prefix``)."""
+    num_thought_tokens: int = 0
+    """Of the refiner's own thought, which is no part of a'."""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     num_retries: int = 0

@@ -18,6 +18,7 @@ from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
 from refiner_worker.config import External
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.thoughts import read_thoughts
 
 WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
 """Estimators of verl that take a group of one without a word, and give its reward as the advantage."""
@@ -176,8 +177,14 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     max_positions = get_max_position_embeddings(refiner_config) if is_known else sys.maxsize
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
-    prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits)
-    needed = prompt.max_tokens(*lengths) + refiner.response_length
+    thoughts = read_thoughts(tokenizer, settings, refiner.thoughts)
+    if thoughts and refiner.keep_prefix:
+        raise ValueError(
+            f"refiner.keep_prefix=true, but the model thinks between {thoughts.opening.strip()} and "
+            f"{thoughts.closing}: the response's thought is kept already; set refiner.keep_prefix=false"
+        )
+    prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits, thoughts)
+    needed = prompt.max_tokens(*lengths) + refiner.response_length + (refiner.longest_thought if thoughts else 0)
     in_place_tokens = blocks.constraint.scored_tokens(tokenizer, settings, *lengths, refiner.response_length)
     if not blocks.is_shared:  # there the actor reads them
         needed = max(needed, in_place_tokens + 1)

@@ -23,6 +23,7 @@ from refiner_worker.config import RefinerConfig
 from refiner_worker.own_tokens import encode_like, starts
 from refiner_worker.parsing import OPEN_TAG, Answer, conversation, decode, parse_answer
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.thoughts import Thoughts
 from refiner_worker.turn_end import TurnEnd
 
 if TYPE_CHECKING:  # it imports openai
@@ -82,11 +83,16 @@ class Refiner:
             return Refinement(verdict=Verdict.MAX_REWARD)
         if not is_chosen:
             return Refinement(verdict=Verdict.NOT_CHOSEN)
+        num_own = await self.on_thread(self._thought_of, rollout)
+        if num_own is None:
+            return Refinement(verdict=Verdict.NO_ANSWER)
         told = await self.on_thread(self._told, rollout, rollouts)
         prompt_ids, num_kept, num_read = await self._begin(rollout, told)
-        if len(prompt_ids) - num_kept + self.config.response_length > self.max_model_len:
+        num_written = self.config.response_length + (self.config.longest_thought if self.prompt.thoughts else 0)
+        if len(prompt_ids) - num_kept + num_written > self.max_model_len or num_own >= self._most_tokens(rollout):
             return Refinement(verdict=Verdict.TOO_LONG)
-        result = Refinement(verdict=Verdict.TIMEOUT, num_prompt_tokens=len(prompt_ids), num_kept_tokens=num_kept)
+        result = Refinement(verdict=Verdict.TIMEOUT, num_prompt_tokens=len(prompt_ids))
+        result.num_kept_tokens = num_own or num_kept
         with contextlib.suppress(TimeoutError):  # an attempt sets another verdict as the last thing that it does
             async with self.client.slot():
                 await asyncio.wait_for(self._attempt(rollout, told, prompt_ids, result), self.config.request_timeout_s)
@@ -109,7 +115,7 @@ class Refiner:
         return prompt_ids + turn[:num_kept], num_kept, len(prompt_ids) + len(turn)
 
     async def _attempt(self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement) -> None:
-        kept, asked_at = rollout.turn_ids[: result.num_kept_tokens], time.monotonic()
+        asked_at = time.monotonic()
         try:
             generated = await self._generate(rollout, told, prompt_ids, result)
         except RefinerRequestError as error:
@@ -117,7 +123,7 @@ class Refiner:
             return
         result.latency_s = time.monotonic() - asked_at
         result.num_generated_tokens = result.num_generated_tokens or len(generated)
-        answer = await self.on_thread(self._parse, generated, rollout, kept)
+        answer = await self.on_thread(self._parse, generated, rollout, result.num_kept_tokens)
         result.text = answer.text
         if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
             result.verdict = Verdict(answer.failure or Verdict.TRUNCATED)
@@ -143,7 +149,48 @@ class Refiner:
     ) -> list[int]:
         """Return what the refiner writes, with the EOS token or stop string that ended it."""
         num_left = self._most_tokens(rollout) - result.num_kept_tokens
-        return await self.client.generate(prompt_ids, self.prompt.stop, num_left)
+        if self.prompt.thoughts is not None:
+            ids = await self._think(self.prompt.thoughts, prompt_ids, num_left, result)
+            if not result.num_thought_tokens:
+                return ids
+            prompt_ids = prompt_ids + ids + self.prompt.begin_ids
+        answer = await self.client.generate(prompt_ids, self.prompt.stop, num_left)
+        result.num_generated_tokens = result.num_thought_tokens + len(answer)
+        if result.num_thought_tokens and (more := await self._more_thought(answer)):
+            result.num_thought_tokens += more
+            answer = answer[more:]
+        return answer
+
+    async def _more_thought(self, answer: list[int]) -> int:
+        """Return how many tokens of an answer stand before another closing mark: they are thought as well."""
+        thoughts, tokenizer = self.prompt.thoughts, self.prompt.tokenizer
+        assert thoughts is not None
+        return await self.on_thread(
+            lambda: (thoughts.closes(answer, tokenizer) and thoughts.end(answer, tokenizer)) or 0
+        )
+
+    async def _think(self, thoughts: Thoughts, prompt_ids: list[int], num_left: int, result: Refinement) -> list[int]:
+        """Return the refiner's thought with its closing mark, or an answer without one; the first has a length."""
+        stop, stop_ids, rest = thoughts.marks(self.prompt.tokenizer)
+        limit = max(self.config.longest_thought, num_left)
+        ids = await self.client.generate(prompt_ids, stop, limit, stop_ids)
+        if stop_ids and ids[-1:] == stop_ids:
+            ids = ids + rest
+        end = await self.on_thread(thoughts.end, ids, self.prompt.tokenizer)
+        if end is None:
+            text = await self.on_thread(decode, self.prompt.tokenizer, ids)
+            raise RefinerRequestError(text, failure=Verdict.THOUGHT)
+        result.num_thought_tokens = end
+        return ids[:end] if end else ids
+
+    def _thought_of(self, rollout: Rollout) -> int | None:
+        """Return how many tokens of the last turn are its thought; None if it does not end."""
+        thoughts = self.prompt.thoughts
+        return 0 if thoughts is None else thoughts.end(rollout.turn_ids, self.prompt.tokenizer)
+
+    def _answer_of(self, rollout: Rollout) -> str:
+        """Return the last turn as text, without its thought."""
+        return decode(self.prompt.tokenizer, rollout.turn_ids[self._thought_of(rollout) or 0 :])
 
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
         """Return the available texts of ``refiner.context``; a sibling is one with the same session so far."""
@@ -151,14 +198,14 @@ class Refiner:
         told = {"feedback": rollout.feedback, "solution": rollout.solution}
         if "sibling" in wanted:
             best = best_of(rollout, rollouts)
-            told["sibling"] = decode(self.prompt.tokenizer, best.turn_ids) if best.reward > rollout.reward else ""
+            told["sibling"] = self._answer_of(best) if best.reward > rollout.reward else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
     def _render(self, form: Callable[..., Any], rollout: Rollout, told: dict[str, str]) -> Any:
         """Return the prompt in a form: ``self.prompt.encode`` or ``self.prompt.content``."""
         tokenizer = self.prompt.tokenizer
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        return form(chat, decode(tokenizer, rollout.turn_ids), rollout.reward, told=told)
+        return form(chat, self._answer_of(rollout), rollout.reward, told=told)
 
     def _most_tokens(self, rollout: Rollout) -> int:
         """Return the longest refinement: a session ends where verl would cut it."""
@@ -169,17 +216,22 @@ class Refiner:
         """Return what a request to the client for log-probs brings; None if no replica answered in time."""
         return await in_time(self.client, ask, *arguments)
 
-    def _parse(self, generated: list[int], rollout: Rollout, kept: list[int]) -> Answer:
-        tokenizer = self.prompt.tokenizer
-        return parse_answer(
+    def _parse(self, generated: list[int], rollout: Rollout, num_kept: int) -> Answer:
+        tokenizer, kept = self.prompt.tokenizer, rollout.turn_ids[:num_kept]
+        thought = kept if self.prompt.thoughts else []  # the answer behind it is as one of its own
+        answer = parse_answer(
             generated,
-            response=decode(tokenizer, rollout.turn_ids),
-            kept=kept,
+            response=self._answer_of(rollout),
+            kept=[] if thought else kept,
             eos_token_id=self.turn_end.of(rollout.turn_ids),
             stop_token_ids=self.turn_end.stops,
             tokenizer=tokenizer,
             stop=self.prompt.stop,
         )
+        if thought and not answer.failure:
+            answer.token_ids = thought + answer.token_ids
+            answer.text = decode(tokenizer, answer.token_ids)
+        return answer
 
     def _is_repeated(self, answer: Answer, rollout: Rollout) -> bool:
         """Tell whether an answer is the response: the reward sees the text of both."""
@@ -201,9 +253,17 @@ class TextRefiner(Refiner):
     ) -> list[int]:
         result.num_prompt_tokens = 0  # nothing is sent yet
         content = await self.on_thread(self._render, self.prompt.content, rollout, told)
-        stop, limit = self.prompt.stop, self._most_tokens(rollout)
-        text, is_whole = await self.client.write(content, stop, not self.prompt.uses_tags, limit, result)
+        stop, limit = self.prompt.stop, self._most_tokens(rollout) - result.num_kept_tokens
+        thoughts, most = self.prompt.thoughts, limit
+        sent = stop
+        if thoughts is not None:  # such a stop may stand in a thought
+            sent, most = None, limit + self.config.longest_thought
+        text, is_whole = await self.client.write(content, sent, not self.prompt.uses_tags, most, result)
         result.num_prompt_tokens = result.num_prompt_tokens or len(prompt_ids)
+        if thoughts is not None:
+            if text.lstrip().startswith(thoughts.opening) and thoughts.closing not in text:
+                raise RefinerRequestError(text, failure=Verdict.THOUGHT)
+            text = text.rpartition(thoughts.closing)[2]
         if self.prompt.uses_tags and OPEN_TAG in text:  # nobody has begun the answer with it, as for replicas
             text = text.partition(OPEN_TAG)[2]
         text = text[: text.find(stop) + len(stop)] if stop and stop in text else text

@@ -22,7 +22,10 @@ def advice(steps: Iterable[dict[str, Any]], config: DictConfig) -> list[str]:
             ". They are lost: raise it (it may exceed data.max_response_length), or choose a refiner.template that "
             "asks for less or says where an answer ends ({% set stop = ... %})"
         )
-    return [line, *_never(refined, config)]
+    lines = [line]
+    if cut := sum(step.get("refiner/failed/thought") or 0.0 for step in refined):
+        lines.append(f"refinements cut within the refiner's thought: {cut:g}; raise refiner.thought_length")
+    return [*lines, *_never(refined, config)]
 
 
 def _never(steps: Sequence[dict[str, Any]], config: DictConfig) -> Iterator[str]:

@@ -39,6 +39,7 @@ from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.thoughts import read_thoughts
 from refiner_worker.turn_end import read_turn_end
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ class RefineWorker:
         self._is_reward_model_colocated = bool(model.enable and not model.enable_resource_pool)
         chat_settings = config.data.apply_chat_template_kwargs
         limits = self._config.limits(self._max_response_tokens)
-        self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings, limits)
+        thoughts = read_thoughts(tokenizer, chat_settings, self._config.thoughts)
+        self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings, limits, thoughts)
         longest = max(self._config.response_length, self._max_response_tokens)
         self._companion = self._constraint.companion(tokenizer, chat_settings, longest)
         policy = config.actor_rollout_ref.model

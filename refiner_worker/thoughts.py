@@ -1,0 +1,117 @@
+"""Thoughts: what a model writes before its answer, between marks that its chat template knows."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+THOUGHT, ANSWER = "A thought.", "A reply."
+NAMED = re.compile(r"</([\w.-]+)>")
+
+
+@dataclass(slots=True, frozen=True)
+class Thoughts:
+    """How a model thinks.
+
+    Example: ``Thoughts(opening="<think>", closing="</think>", is_open=True)`` for DeepSeek-R1's distillates, whose
+    generation prompt ends with ``<think>``; of Qwen3's ``is_open`` is false, as the model writes the mark itself.
+    """
+
+    opening: str
+    closing: str
+    is_open: bool
+    """Whether the generation prompt opens a thought."""
+
+    def end(self, ids: list[int], tokenizer: Any) -> int | None:
+        """Return how many tokens of an output are its thought, closing mark included; 0: none; None: it does not end.
+
+        What stands before the last closing mark is thought, also where marks are repeated.
+        """
+        text = self._text(ids, tokenizer)
+        place = text.rfind(self.closing)
+        if place < 0:
+            return None if self.is_open or text.lstrip().startswith(self.opening) else 0
+        behind = place + len(self.closing)
+        low, high = 0, len(ids)  # the fewest tokens whose text has the whole mark
+        while low < high:
+            middle = (low + high) // 2
+            if len(self._text(ids[:middle], tokenizer)) >= behind:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def closes(self, ids: list[int], tokenizer: Any) -> bool:
+        """Tell whether a closing mark stands in an output."""
+        return self.closing in self._text(ids, tokenizer)
+
+    def marks(self, tokenizer: Any) -> tuple[str | None, list[int], list[int]]:
+        """Return at what an engine stops, as text or as tokens that its text does not show, and what follows there."""
+        ids: list[int] = tokenizer.encode(self.closing, add_special_tokens=False)
+        if ids[0] not in tokenizer.added_tokens_decoder:
+            return self.closing, [], []
+        return None, ids[:1], ids[1:]
+
+    @staticmethod
+    def _text(ids: list[int], tokenizer: Any) -> str:
+        return str(tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def read_thoughts(
+    tokenizer: Any, chat_settings: Mapping[str, Any] | None = None, marks: list[str] | bool | None = None
+) -> Thoughts | None:
+    """Return how a model thinks by its chat template, which is rendered in several ways; None: it does not.
+
+    Args:
+        tokenizer: With a chat template.
+        chat_settings: What the template is given beside messages (``data.apply_chat_template_kwargs``).
+        marks: ``refiner.thoughts``: opening and closing mark, or False.
+    """
+    if marks is False:
+        return None
+    settings = dict(chat_settings or {})
+    begin = _begin(tokenizer, settings)
+    candidates = [(marks[0], marks[1])] if isinstance(marks, list) else _candidates(tokenizer, settings)
+    for opening, closing in candidates:
+        opens, closes = begin.rfind(opening), begin.rfind(closing)
+        if closes > opens >= 0:
+            return None  # the prompt has closed an empty thought: it is told not to think
+        return Thoughts(opening=opening, closing=closing, is_open=opens >= 0)
+    return None
+
+
+def _chat(tokenizer: Any, settings: Mapping[str, Any], reply: dict[str, str] | None = None, **more: Any) -> str:
+    """Return a question, and a reply or what a reply is begun with."""
+    messages = [{"role": "user", "content": "x"}, *([{"role": "assistant", **reply}] if reply else [])]
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, **{**settings, **more}))
+
+
+def _begin(tokenizer: Any, settings: Mapping[str, Any], **more: Any) -> str:
+    """Return what the generation prompt adds behind a question."""
+    whole = _chat(tokenizer, settings, add_generation_prompt=True, **more)
+    return whole.removeprefix(_chat(tokenizer, settings, **more))
+
+
+def _candidates(tokenizer: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield opening and closing marks, as a template shows or hides a thought."""
+    for key in ("reasoning_content", "thinking"):
+        text = _chat(tokenizer, settings, {"content": ANSWER, key: THOUGHT})
+        before, _, behind = text.partition(THOUGHT)
+        closing = behind.partition(ANSWER)[0].strip()
+        if ANSWER in behind and closing:
+            if named := NAMED.fullmatch(closing):
+                yield f"<{named[1]}>", closing
+            else:  # marks without names, such as gpt-oss's channels
+                shown = before.removeprefix(_chat(tokenizer, settings))
+                begin = _begin(tokenizer, settings)
+                shared = next((n for n, pair in enumerate(zip(shown, begin, strict=False)) if len({*pair}) > 1), None)
+                yield shown[min(len(shown), len(begin)) if shared is None else shared :] or shown, closing
+    names = dict.fromkeys(NAMED.findall(str(tokenizer.chat_template)))
+    prompts = [_begin(tokenizer, settings), _begin(tokenizer, settings, enable_thinking=False)]
+    for name in names:
+        opening, closing = f"<{name}>", f"</{name}>"
+        if any(prompt.rstrip().endswith((opening, closing)) for prompt in prompts):
+            yield opening, closing
+        hidden = _chat(tokenizer, settings, {"content": f"{THOUGHT}{closing}{ANSWER}"})
+        if ANSWER in hidden and THOUGHT not in hidden:
+            yield opening, closing
