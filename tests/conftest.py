@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,9 @@ gc.disable()  # until all test files are imported, which leaves nothing to colle
 for _name, _value in ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a shell's job in the background ignores it, with its children
 yaml.SafeLoader = yaml.CSafeLoader  # the same loader in C: composing the config is much of what unit tests do
 settings.register_profile("any machine", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("any machine")

@@ -14,12 +14,14 @@ def test_only_the_expected_line_is_dropped(name: str, caplog: pytest.LogCaptureF
     propagated = logger.propagate
     logger.disabled, disabled = False, logger.disabled  # Hydra disables those that it does not know
     logger.addHandler(caplog.handler)  # whatever became of the loggers above it
-    level, logger.level, logger.propagate = logger.level, logging.WARNING, False
+    level, logger.propagate = logger.level, False
+    logger.setLevel(logging.WARNING)  # which forgets what the logger remembers of levels, as its attribute does not
     try:
         drop_expected()
         logger.warning(f"{EXPECTED[name]}, and so on")
         logger.warning("another")
     finally:
         logger.removeHandler(caplog.handler)
-        logger.filters, logger.propagate, logger.disabled, logger.level = before, propagated, disabled, level
+        logger.filters, logger.propagate, logger.disabled = before, propagated, disabled
+        logger.setLevel(level)
     assert caplog.messages == ["another"]
