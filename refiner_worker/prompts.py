@@ -67,6 +67,13 @@ def question_of(messages: list[dict[str, Any]]) -> str:
     return asked[-1]["content"] if asked else ""
 
 
+def whole(messages: list[dict[str, Any]]) -> str:
+    """Return all of a chat that a response answers, s0: one message as it is, several with their roles, a line each."""
+    if len(messages) == 1:
+        return str(messages[0]["content"])
+    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+
+
 def _parsed(path: Path) -> tuple[Template, set[str]]:
     """Return the template of a file, and the variables that it uses."""
     environment, source = Environment(undefined=StrictUndefined), path.read_text(encoding="utf-8")
@@ -76,7 +83,7 @@ def _parsed(path: Path) -> tuple[Template, set[str]]:
 class RefinerPrompt:
     """Renders refiner prompts.
 
-    A template sees ``messages`` (the chat prompt, a list of role and content), ``question`` (its last user message),
+    A template sees ``messages`` (the chat prompt, a list of role and content), ``question`` (all of it, as text),
     ``response`` (text), ``reward`` (float), ``open_tag`` and ``close_tag``. As far as ``refiner.context`` asks for
     them, else empty, it sees ``feedback`` (what the reward function says of the response), ``sibling`` (the best
     response of its group, if that is better) and ``solution`` (the data set's). In a later turn of a session the prompt
@@ -168,7 +175,7 @@ class RefinerPrompt:
     ) -> dict[str, Any]:
         return {
             "messages": messages,
-            "question": question_of(messages),
+            "question": whole(messages),
             "response": response,
             "reward": reward,
             "open_tag": OPEN_TAG,

@@ -26,9 +26,8 @@ gc.disable()  # until all test files are imported, which leaves nothing to colle
 for _name, _value in ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # a shell's job in the background ignores it, with its children
+# A shell's job in the background ignores Ctrl-C, and so do all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 yaml.SafeLoader = yaml.CSafeLoader  # the same loader in C: composing the config is much of what unit tests do
 settings.register_profile("any machine", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("any machine")

@@ -21,6 +21,7 @@ from refiner_worker import external
 from refiner_worker.config import TEMPLATES, External
 from refiner_worker.external import ExternalClient, ExternalRefiner, Served, fault
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.thoughts import Thoughts
 from refiner_worker.turn_end import TurnEnd
 
 KEY = "sk-proj-Tq8vZ0xW4yLr2Nn6"
@@ -45,11 +46,15 @@ def config(*urls: str, **changes: Any) -> External:
     return External(**{"model_path": "m", "template": "general", "request_timeout_s": LONG_S, **values, **changes})
 
 
-def refined(client: ExternalClient, tokenizer: Any, number: int = FEW) -> list[Refinement]:
-    return asyncio.run(stage(client, tokenizer, number))
+def refined(
+    client: ExternalClient, tokenizer: Any, number: int = FEW, thoughts: Thoughts | None = None
+) -> list[Refinement]:
+    return asyncio.run(stage(client, tokenizer, number, thoughts))
 
 
-async def stage(client: ExternalClient, tokenizer: Any, number: int) -> list[Refinement]:
+async def stage(
+    client: ExternalClient, tokenizer: Any, number: int, thoughts: Thoughts | None = None
+) -> list[Refinement]:
     """Refine so many responses, each alone in its group; every answer gets the same reward."""
 
     async def score(rollout: Rollout, response_ids: list[int]) -> float:
@@ -59,7 +64,7 @@ async def stage(client: ExternalClient, tokenizer: Any, number: int) -> list[Ref
     refiner = TextRefiner(
         config=client.config,
         client=client,
-        prompt=RefinerPrompt(TEMPLATES / f"{client.config.template}.jinja", tokenizer),
+        prompt=RefinerPrompt(TEMPLATES / f"{client.config.template}.jinja", tokenizer, thoughts=thoughts),
         turn_end=TurnEnd(stops=frozenset({end}), written=end),
         score=score,
         max_model_len=4096,
@@ -101,6 +106,24 @@ def reasoned(text: Any, thoughts: str, reason: str = "stop") -> Reply:
     """Return an answer of a server that has a place of its own for thoughts."""
     message = {"role": "assistant", "content": text, "reasoning_content": thoughts}
     return Reply(body=json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": reason}]}).encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "answer"),
+    [
+        ("<think>it got 0.0</think>\n\nabcd", Verdict.ACCEPTED, "abcd"),
+        ("<think>a</think>b</think>abcd", Verdict.ACCEPTED, "abcd"),
+        ("<think>on and on", Verdict.THOUGHT, "<think>on and on"),
+        ("abcd", Verdict.ACCEPTED, "abcd"),
+    ],
+)
+def test_thoughts_in_an_answer_are_dropped(tokenizer: Any, text: str, verdict: Verdict, answer: str) -> None:
+    with serving(always(chat(text))) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, template="dialogue"))
+        (found,) = refined(client, tokenizer, 1, Thoughts("<think>", "</think>", is_open=False))
+    assert (found.verdict, found.text) == (verdict, answer)
+    assert "stop" not in server.bodies[0], "it may stand in a thought"
+    assert server.bodies[0]["max_tokens"] == 2 * MAX_TOKENS
 
 
 ECHO = f"Incorrect API key provided: {KEY}, {KEY[:8]}*****{KEY[-4:]}. Bearer {KEY}"

@@ -28,7 +28,7 @@ def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, na
     prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
     text = tokenizer.decode(prompt.encode(MESSAGES, "It is {2}.", -0.6))
     assert "Are you sure?" in text and "It is {2}." in text and "-0.60" in text
-    assert ("system: Be brief." in text and "assistant: 3" in text) is (name == "dialogue"), "it shows every turn"
+    assert "system: Be brief.\nuser: What is 1 + 1?\nassistant: 3\nuser: Are you sure?" in text, "all of s0"
     end = "<|im_start|>assistant\n" + ("<refined>\n" if tags else "")
     assert text.startswith("<|im_start|>user\n") and text.endswith(end)
     assert prompt.stop == ("</refined>" if tags else STOPS[name])
@@ -47,6 +47,30 @@ def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, na
 def test_the_question_is_the_users_or_nobody_is_called_so(roles: list[str], asked: str) -> None:
     messages = [{"role": role, "content": f"{number}"} for number, role in enumerate(roles)]
     assert question_of(messages) == asked
+
+
+@pytest.mark.parametrize("name", TEMPLATES_OF_OURS)
+@pytest.mark.parametrize("role", ["user", "system", "human"])
+def test_a_prompt_of_one_message_is_shown_as_it_is(tokenizer: Any, name: str, role: str) -> None:
+    prompt = RefinerPrompt(TEMPLATES / f"{name}.jinja", tokenizer)
+    shown = prompt.content([{"role": role, "content": "What is 1 + 1?"}], "3", -0.6)
+    label = f"{role}: " if name == "dialogue" else ""
+    assert shown.count("What is 1 + 1?") == 1
+    assert f"\n{label}What is 1 + 1?\n" in f"{shown}\n"
+
+
+GENERAL = """This answer got the reward -0.60. It fails.
+The answer:
+3
+
+Correct it; repeat word for word what is right. Write nothing else. Here is the task again:
+What is 1 + 1?"""
+
+
+def test_the_default_template_of_one_message_to_the_byte(tokenizer: Any) -> None:
+    prompt = RefinerPrompt(TEMPLATES / "general.jinja", tokenizer, limits={"feedback": 20})
+    asked = [{"role": "user", "content": "What is 1 + 1?"}]
+    assert prompt.content(asked, "3", -0.6, told={"feedback": "It fails."}) == GENERAL
 
 
 def test_the_chat_template_is_given_what_the_policys_is(tokenizer: Any) -> None:

@@ -128,7 +128,8 @@ def test_a_request_says_how_to_write() -> None:
     assert asyncio.run(client(replica, caller="w1").generate([5, 6], "</refined>", 6)) == [7, 2]
     (asked,) = replica.asked
     assert asked.pop("id").startswith("w1-")
-    assert asked == {"ids": [5, 6], "max_tokens": 6, "temperature": 0.25, "top_p": 1.0, "stop": "</refined>"}
+    params = {"max_tokens": 6, "temperature": 0.25, "top_p": 1.0, "stop": "</refined>", "stop_token_ids": []}
+    assert asked == {"ids": [5, 6], **params}
 
 
 def test_another_replica_answers_for_a_dead_one() -> None:
