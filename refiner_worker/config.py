@@ -96,7 +96,7 @@ class RefinerConfig:
     (the group's best response), ``solution``. A refiner that sees an answer copies it."""
     response_length: Positive = from_key("data.max_response_length")
     """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
-    thoughts: Literal[False] | list[str] | None = None
+    thoughts: Literal[False] | Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
     """What the model thinks between: its opening and closing mark. False: it does not think. Null: as its chat template
     says."""
     thought_length: Positive | None = None
