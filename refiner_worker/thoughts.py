@@ -1,6 +1,7 @@
 """Thoughts: what a model writes before its answer, between marks that its chat template knows."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,23 +28,19 @@ class Thoughts:
 
         What stands before the last closing mark is thought, also where marks are repeated.
         """
-        text = self._text(ids, tokenizer)
-        place = text.rfind(self.closing)
-        if place < 0:
-            return None if self.is_open or text.lstrip().startswith(self.opening) else 0
-        behind = place + len(self.closing)
-        low, high = 0, len(ids)  # the fewest tokens whose text has the whole mark
-        while low < high:
-            middle = (low + high) // 2
-            if len(self._text(ids[:middle], tokenizer)) >= behind:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        if length := self.before_mark(ids, tokenizer):
+            return length
+        begins = self._text(ids, tokenizer).lstrip().startswith(self.opening.lstrip())
+        return None if self.is_open or begins else 0
 
-    def closes(self, ids: list[int], tokenizer: Any) -> bool:
-        """Tell whether a closing mark stands in an output."""
-        return self.closing in self._text(ids, tokenizer)
+    def before_mark(self, ids: list[int], tokenizer: Any) -> int:
+        """Return how many tokens stand before the end of the last closing mark; 0: there is none."""
+        place = self._text(ids, tokenizer).rfind(self.closing)
+        if place < 0:
+            return 0
+        behind = place + len(self.closing)
+        lengths = range(1, len(ids) + 1)
+        return bisect_left(lengths, behind, key=lambda length: len(self._text(ids[:length], tokenizer))) + 1
 
     def marks(self, tokenizer: Any) -> tuple[str | None, list[int], list[int]]:
         """Return at what an engine stops, as text or as tokens that its text does not show, and what follows there."""

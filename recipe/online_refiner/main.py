@@ -170,7 +170,7 @@ def prepare(config: DictConfig) -> str:
     from verl.utils.config import validate_config
 
     from recipe.online_refiner.plan import make_plan
-    from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # their rules
+    from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # most for their rules
     from recipe.preflight.cautions import cautions
     from recipe.preflight.files import Files
 
@@ -185,7 +185,8 @@ def prepare(config: DictConfig) -> str:
     check(run, "sizes")
     for line in cautions(run):
         print("warning:", line, file=sys.stderr)
-    return run.plan.describe(config, blocks, run.files.num_prompts)
+    plan = run.plan.describe(config, blocks, run.files.num_prompts)
+    return f"{plan}\n\n{trials.shown_prompt(run)}" if config.dry_run and blocks.refines else plan
 
 
 def train(config: DictConfig) -> None:

@@ -18,7 +18,7 @@ from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
 from refiner_worker.config import External
 from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
-from refiner_worker.thoughts import Thoughts, read_thoughts
+from refiner_worker.thoughts import read_thoughts
 
 WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
 """Estimators of verl that take a group of one without a word, and give its reward as the advantage."""
@@ -34,8 +34,8 @@ class Plan:
     """What holds a prompt and a response."""
     max_positions: int
     """What the reference model can read."""
-    thoughts: Thoughts | None
-    """How policy and refiner think; None: they do not."""
+    prompt: RefinerPrompt
+    """What the refiner reads; it knows how the models think."""
     in_place_tokens: int
     """Tokens of the longest prompt and response that are scored in place; 0: none are."""
     refiner_model: DictConfig
@@ -109,8 +109,8 @@ class Plan:
             if isinstance(blocks.refiner, External):
                 who = f"{blocks.refiner.served_model_name or 'the first model'} of {', '.join(blocks.refiner.urls)}"
             lines["refiner"] = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
-        if self.thoughts and blocks.refines:
-            opening, closing = self.thoughts.opening.strip(), self.thoughts.closing.strip()
+        if self.prompt.thoughts and blocks.refines:
+            opening, closing = self.prompt.thoughts.opening.strip(), self.prompt.thoughts.closing.strip()
             lines["thoughts"] = (
                 f"between {opening} and {closing}: a refinement has the response's own, and the refiner's, of at most "
                 f"{blocks.refiner.longest_thought} tokens, is dropped (refiner.thoughts)"
@@ -204,7 +204,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         max_model_len=max_model_len,
         least_model_len=max(min(sum(lengths) + 1, max_positions), prompt.max_tokens(0, 0)),
         max_positions=max_positions,
-        thoughts=thoughts,
+        prompt=prompt,
         in_place_tokens=in_place_tokens,
         refiner_model=model,
         refiner_rollout=rollout,

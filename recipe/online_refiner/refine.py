@@ -156,18 +156,11 @@ class Refiner:
             prompt_ids = prompt_ids + ids + self.prompt.begin_ids
         answer = await self.client.generate(prompt_ids, self.prompt.stop, num_left)
         result.num_generated_tokens = result.num_thought_tokens + len(answer)
-        if result.num_thought_tokens and (more := await self._more_thought(answer)):
+        if self.prompt.thoughts is not None:  # another closing mark ends more of a thought
+            more = await self.on_thread(self.prompt.thoughts.before_mark, answer, self.prompt.tokenizer)
             result.num_thought_tokens += more
             answer = answer[more:]
         return answer
-
-    async def _more_thought(self, answer: list[int]) -> int:
-        """Return how many tokens of an answer stand before another closing mark: they are thought as well."""
-        thoughts, tokenizer = self.prompt.thoughts, self.prompt.tokenizer
-        assert thoughts is not None
-        return await self.on_thread(
-            lambda: (thoughts.closes(answer, tokenizer) and thoughts.end(answer, tokenizer)) or 0
-        )
 
     async def _think(self, thoughts: Thoughts, prompt_ids: list[int], num_left: int, result: Refinement) -> list[int]:
         """Return the refiner's thought with its closing mark, or an answer without one; the first has a length."""

@@ -318,6 +318,23 @@ def _first_rows(run: Run, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"data.{key}: {where}", row
 
 
+def shown_prompt(run: Run) -> str:
+    """Return what the refiner reads of the first row and a response, and where its answer is taken from."""
+    prompt, (where, row) = run.plan.prompt, next(_first_rows(run, "train_files"), ("", {}))
+    if not row:
+        return ""
+    told = {name: f"({name})" for name in prompt.limits}
+    shown = list(row["raw_prompt"]), "(the response)", 0.0
+    if run.blocks.refiner.placement == "external":
+        text = prompt.content(*shown, told=told)
+    else:
+        text = str(run.files.tokenizer.decode(prompt.encode(*shown, told=told)))
+    begins = f"behind its last {prompt.thoughts.closing.strip()}" if prompt.thoughts else "at once"
+    ends = f"at {prompt.stop!r} or the end of its turn" if prompt.stop else "at the end of its turn"
+    lines = "".join(f"  | {line}\n" for line in text.splitlines())
+    return f"the refiner reads, of {where}:\n{lines}its answer begins {begins} and ends {ends}"
+
+
 def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:
     """Return what is wrong with a prompt that no chat template can write, or whose text the refiner cannot read."""
     messages = list(prompt) if isinstance(prompt, (list, tuple, np.ndarray)) else []

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from recipe.online_refiner.config.checks import Run, check, load
 from recipe.online_refiner.main import command
 from recipe.online_refiner.plan import make_plan
+from recipe.preflight import trials
 from refiner_worker.prompts import RefinerPrompt
 
 ACTOR = "actor_rollout_ref.actor"
@@ -41,6 +42,34 @@ def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -
     assert "4 prompts, 2 a step" in text
     config.data.train_max_samples = 3
     assert checked(config).files.num_prompts == 3
+
+
+def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: DictConfig) -> None:
+    text = trials.shown_prompt(checked(config))
+    assert "  | This answer got the reward 0.00. (feedback)\n  | The answer:\n  | (the response)\n" in text
+    assert "  | <|im_start|>assistant\n" in text
+    assert text.endswith("its answer begins at once and ends at the end of its turn")
+    config.refiner.template = "dialogue"
+    ends = "  | <refined>\nits answer begins at once and ends at '</refined>' or the end of its turn"
+    assert trials.shown_prompt(checked(config)).endswith(ends)
+    config.refiner.thoughts = ["<think>", "</think>"]
+    run = checked(config)
+    assert "its answer begins behind its last </think> and ends at '</refined>'" in trials.shown_prompt(run)
+    assert "between <think> and </think>" in run.plan.describe(config, run.blocks, 4)
+    config.refiner.thoughts = ["<think>"]
+    assert error_of(config).startswith("refiner.thoughts")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"keep_prefix": True}, "refiner.keep_prefix=true, but the model thinks between <think> and </think>"),
+        ({"thoughts": True}, "refiner.thoughts"),
+    ],
+)
+def test_thoughts_that_cannot_be(config: DictConfig, changes: dict[str, Any], words: str) -> None:
+    config.refiner = {**config.refiner, "thoughts": ["<think>", "</think>"], **changes}
+    assert error_of(config).startswith(words)
 
 
 def test_a_dataset_class_of_the_users_reads_its_files_itself(config: DictConfig, tmp_path: Path) -> None:
