@@ -167,6 +167,7 @@ class Refiner:
         stop, stop_ids, rest = thoughts.marks(self.prompt.tokenizer)
         limit = max(self.config.longest_thought, num_left)
         ids = await self.client.generate(prompt_ids, stop, limit, stop_ids)
+        result.num_generated_tokens = len(ids)
         if stop_ids and ids[-1:] == stop_ids:
             ids = ids + rest
         end = await self.on_thread(thoughts.end, ids, self.prompt.tokenizer)

@@ -185,6 +185,8 @@ def test_what_an_output_becomes(tokenizer: Any, name: str, is_open: bool) -> Non
     thinker, begin = with_template(tokenizer, OPEN if is_open else CLOSED), "" if is_open else "<think>"
     found = refined(thinker, f"{begin}{OWN}old", Engine(thinker, begin + output), template=template)
     assert found.verdict is verdict
+    assert found.num_generated_tokens >= found.num_thought_tokens
+    assert found.num_generated_tokens > 0
     if verdict.is_scored:
         thought = len(thinker.encode(f"{begin}mine</think>"))
         before, mark, behind = thinker.decode(found.token_ids[:-1]).partition("</think>")
