@@ -32,7 +32,7 @@ OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
     "improved": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) > old.reward,
     "worsened": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) < old.reward,
     "repeated": lambda old, new: new.is_repeated,
-    "truncated": lambda old, new: new.verdict is Verdict.TRUNCATED,
+    "truncated": lambda old, new: new.verdict in (Verdict.TRUNCATED, Verdict.THOUGHT, Verdict.TOO_LONG),
 }
 """What became of a wrong answer; with others, such as another answer of the same reward, they are all."""
 
@@ -145,7 +145,11 @@ class Bench:
             config=config,
             client=self.engine,  # type: ignore[arg-type]
             prompt=RefinerPrompt(
-                config.template_path(), copy.deepcopy(self.tokenizer), {}, limits, read_thoughts(self.tokenizer)
+                config.template_path(),
+                copy.deepcopy(self.tokenizer),
+                {},
+                limits,
+                read_thoughts(self.tokenizer, None, config.thoughts),
             ),
             turn_end=self.turn_end,
             score=score,

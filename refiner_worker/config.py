@@ -70,6 +70,9 @@ def read_keys(name: str, block_type: type[Block], values: dict[str, Any], chosen
         raise ValueError(f"{name}.{key}={first['input']}: {first['msg']}{or_null}{meant}") from error
 
 
+Mark = Annotated[str, Field(min_length=1)]
+
+
 @dataclass(kw_only=True, config=BLOCK)
 class RefinerConfig:
     """Who refines and how. A subclass is a placement, with the keys that only this one has."""
@@ -96,7 +99,7 @@ class RefinerConfig:
     (the group's best response), ``solution``. A refiner that sees an answer copies it."""
     response_length: Positive = from_key("data.max_response_length")
     """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
-    thoughts: Literal[False] | Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
+    thoughts: Literal[False] | Annotated[list[Mark], Field(min_length=2, max_length=2)] | None = None
     """What the model thinks between: its opening and closing mark. False: it does not think. Null: as its chat template
     says."""
     thought_length: Positive | None = None

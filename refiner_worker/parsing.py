@@ -32,6 +32,7 @@ def parse_answer(
     *,
     response: str,
     kept: Sequence[int] = (),
+    before: str | None = None,
     eos_token_id: int,
     stop_token_ids: Collection[int] = (),
     tokenizer: Any,
@@ -46,6 +47,8 @@ def parse_answer(
     Args:
         token_ids: Generated ids, without the prompt, with the EOS token or the stop string that ended them.
         kept: What the answer was begun with; it stays as it is, and so does white space after it.
+        before: White space that the answer begins with, as one behind a thought does, whose form is the response's.
+            None: what of the response's it has itself.
         response: What was refined, a.
         eos_token_id: The token that is to end it.
         stop_token_ids: Other tokens that end what is generated. Any other special token is no end: it is taken out.
@@ -64,9 +67,10 @@ def parse_answer(
     has_tags = stop == CLOSE_TAG
     if has_tags and not kept:
         ids = _without_open_tag(ids, tokenizer)
-    before = edge(decode(tokenizer, ids))
-    kept_before = before if kept else os.path.commonprefix([edge(response)[::-1], before[::-1]])[::-1]
-    if not kept and (not kept_before or kept_before != before):
+    own_before = edge(decode(tokenizer, ids))
+    kept_before = own_before if kept else os.path.commonprefix([edge(response)[::-1], own_before[::-1]])[::-1]
+    kept_before = kept_before if before is None else before
+    if not kept and (not kept_before or kept_before != own_before):
         ids = _begin_with(kept_before, ids, tokenizer)
     text = decode(tokenizer, ids)
     if stop and stop in text:

@@ -71,7 +71,7 @@ def whole(messages: list[dict[str, Any]]) -> str:
     """Return all of a chat that a response answers, s0: one message as it is, several with their roles, a line each."""
     if len(messages) == 1:
         return str(messages[0]["content"])
-    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+    return "\n".join(f"{message['role']}: {message['content'] or ''}" for message in messages)
 
 
 def _parsed(path: Path) -> tuple[Template, set[str]]:

@@ -22,6 +22,8 @@ class Thoughts:
     closing: str
     is_open: bool
     """Whether the generation prompt opens a thought."""
+    header: str = ""
+    """What an answer without a thought begins with, such as gpt-oss's ``<|channel|>final<|message|>``."""
 
     def end(self, ids: list[int], tokenizer: Any) -> int | None:
         """Return how many tokens of an output are its thought, closing mark included; 0: none; None: it does not end.
@@ -30,17 +32,22 @@ class Thoughts:
         """
         if length := self.before_mark(ids, tokenizer):
             return length
-        begins = self._text(ids, tokenizer).lstrip().startswith(self.opening.lstrip())
-        return None if self.is_open or begins else 0
+        text = self._text(ids, tokenizer)
+        if self.header and text.startswith(self.header):
+            return self._length(ids, len(self.header), tokenizer)
+        return None if self.is_open or text.lstrip().startswith(self.opening.lstrip()) else 0
 
     def before_mark(self, ids: list[int], tokenizer: Any) -> int:
         """Return how many tokens stand before the end of the last closing mark; 0: there is none."""
         place = self._text(ids, tokenizer).rfind(self.closing)
         if place < 0:
             return 0
-        behind = place + len(self.closing)
+        return self._length(ids, place + len(self.closing), tokenizer)
+
+    def _length(self, ids: list[int], num_characters: int, tokenizer: Any) -> int:
+        """Return the fewest tokens whose text has so many characters."""
         lengths = range(1, len(ids) + 1)
-        return bisect_left(lengths, behind, key=lambda length: len(self._text(ids[:length], tokenizer))) + 1
+        return bisect_left(lengths, num_characters, key=lambda length: len(self._text(ids[:length], tokenizer))) + 1
 
     def marks(self, tokenizer: Any) -> tuple[str | None, list[int], list[int]]:
         """Return at what an engine stops, as text or as tokens that its text does not show, and what follows there."""
@@ -73,7 +80,8 @@ def read_thoughts(
         opens, closes = begin.rfind(opening), begin.rfind(closing)
         if closes > opens >= 0:
             return None  # the prompt has closed an empty thought: it is told not to think
-        return Thoughts(opening=opening, closing=closing, is_open=opens >= 0)
+        header = closing.partition(begin)[2] if begin else ""
+        return Thoughts(opening=opening, closing=closing, is_open=opens >= 0, header=header)
     return None
 
 

@@ -109,6 +109,8 @@ class Plan:
             if isinstance(blocks.refiner, External):
                 who = f"{blocks.refiner.served_model_name or 'the first model'} of {', '.join(blocks.refiner.urls)}"
             lines["refiner"] = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
+        if blocks.refines:
+            lines["thoughts"] = "none, by the chat template; if the model thinks, set refiner.thoughts"
         if self.prompt.thoughts and blocks.refines:
             opening, closing = self.prompt.thoughts.opening.strip(), self.prompt.thoughts.closing.strip()
             lines["thoughts"] = (
@@ -191,12 +193,22 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
             f"refiner.keep_prefix=true, but the model thinks between {thoughts.opening.strip()} and "
             f"{thoughts.closing}: the response's thought is kept already; set refiner.keep_prefix=false"
         )
+    if thoughts and getattr(blocks.constraint, "target", None) == "soft":
+        raise ValueError(
+            "constraint.target=soft asks pi_0 what it would write behind the response's own thought, which it has not "
+            "thought; set constraint.target=rewrite, or refiner.thoughts=false if the model does not think"
+        )
     prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits, thoughts)
     needed = prompt.max_tokens(*lengths) + refiner.response_length + (refiner.longest_thought if thoughts else 0)
     in_place_tokens = blocks.constraint.scored_tokens(tokenizer, settings, *lengths, refiner.response_length)
     if not blocks.is_shared:  # there the actor reads them
         needed = max(needed, in_place_tokens + 1)
     max_model_len = refiner.max_model_len or min(needed, max_positions)
+    if thoughts and prompt.max_tokens(lengths[0], 0) + refiner.longest_thought >= max_model_len:
+        raise ValueError(
+            f"a prompt and a thought of {refiner.longest_thought} tokens fill the refiner's context, {max_model_len}; "
+            "set refiner.thought_length lower"
+        )
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
     refiner_gpus = refiner.nnodes * (refiner.n_gpus_per_node or 0) or num_gpus

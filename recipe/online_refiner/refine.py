@@ -21,7 +21,7 @@ from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number,
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.own_tokens import encode_like, starts
-from refiner_worker.parsing import OPEN_TAG, Answer, conversation, decode, parse_answer
+from refiner_worker.parsing import OPEN_TAG, Answer, conversation, decode, edge, parse_answer
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import Thoughts
 from refiner_worker.turn_end import TurnEnd
@@ -88,7 +88,8 @@ class Refiner:
             return Refinement(verdict=Verdict.NO_ANSWER)
         told = await self.on_thread(self._told, rollout, rollouts)
         prompt_ids, num_kept, num_read = await self._begin(rollout, told)
-        num_written = self.config.response_length + (self.config.longest_thought if self.prompt.thoughts else 0)
+        num_left = self.config.response_length - num_own
+        num_written = num_left + (self.config.longest_thought if self.prompt.thoughts else 0)
         if len(prompt_ids) - num_kept + num_written > self.max_model_len or num_own >= self._most_tokens(rollout):
             return Refinement(verdict=Verdict.TOO_LONG)
         result = Refinement(verdict=Verdict.TIMEOUT, num_prompt_tokens=len(prompt_ids))
@@ -165,13 +166,14 @@ class Refiner:
     async def _think(self, thoughts: Thoughts, prompt_ids: list[int], num_left: int, result: Refinement) -> list[int]:
         """Return the refiner's thought with its closing mark, or an answer without one; the first has a length."""
         stop, stop_ids, rest = thoughts.marks(self.prompt.tokenizer)
-        limit = max(self.config.longest_thought, num_left)
+        longest = self.config.longest_thought
+        limit = longest if thoughts.is_open else max(longest, num_left)  # it may be an answer without a thought
         ids = await self.client.generate(prompt_ids, stop, limit, stop_ids)
         result.num_generated_tokens = len(ids)
         if stop_ids and ids[-1:] == stop_ids:
             ids = ids + rest
         end = await self.on_thread(thoughts.end, ids, self.prompt.tokenizer)
-        if end is None:
+        if end is None or end > longest:
             text = await self.on_thread(decode, self.prompt.tokenizer, ids)
             raise RefinerRequestError(text, failure=Verdict.THOUGHT)
         result.num_thought_tokens = end
@@ -182,9 +184,10 @@ class Refiner:
         thoughts = self.prompt.thoughts
         return 0 if thoughts is None else thoughts.end(rollout.turn_ids, self.prompt.tokenizer)
 
-    def _answer_of(self, rollout: Rollout) -> str:
-        """Return the last turn as text, without its thought."""
-        return decode(self.prompt.tokenizer, rollout.turn_ids[self._thought_of(rollout) or 0 :])
+    def answer_of(self, rollout: Rollout) -> str:
+        """Return the last turn as text, without its thought; nothing if that does not end."""
+        end = self._thought_of(rollout)
+        return "" if end is None else decode(self.prompt.tokenizer, rollout.turn_ids[end:])
 
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
         """Return the available texts of ``refiner.context``; a sibling is one with the same session so far."""
@@ -192,14 +195,14 @@ class Refiner:
         told = {"feedback": rollout.feedback, "solution": rollout.solution}
         if "sibling" in wanted:
             best = best_of(rollout, rollouts)
-            told["sibling"] = self._answer_of(best) if best.reward > rollout.reward else ""
+            told["sibling"] = self.answer_of(best) if best.reward > rollout.reward else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
     def _render(self, form: Callable[..., Any], rollout: Rollout, told: dict[str, str]) -> Any:
         """Return the prompt in a form: ``self.prompt.encode`` or ``self.prompt.content``."""
         tokenizer = self.prompt.tokenizer
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        return form(chat, self._answer_of(rollout), rollout.reward, told=told)
+        return form(chat, self.answer_of(rollout), rollout.reward, told=told)
 
     def _most_tokens(self, rollout: Rollout) -> int:
         """Return the longest refinement: a session ends where verl would cut it."""
@@ -213,10 +216,12 @@ class Refiner:
     def _parse(self, generated: list[int], rollout: Rollout, num_kept: int) -> Answer:
         tokenizer, kept = self.prompt.tokenizer, rollout.turn_ids[:num_kept]
         thought = kept if self.prompt.thoughts else []  # the answer behind it is as one of its own
+        response = self.answer_of(rollout)
         answer = parse_answer(
             generated,
-            response=self._answer_of(rollout),
+            response=response,
             kept=[] if thought else kept,
+            before=edge(response) if thought else None,
             eos_token_id=self.turn_end.of(rollout.turn_ids),
             stop_token_ids=self.turn_end.stops,
             tokenizer=tokenizer,
@@ -257,7 +262,8 @@ class TextRefiner(Refiner):
         if thoughts is not None:
             if text.lstrip().startswith(thoughts.opening) and thoughts.closing not in text:
                 raise RefinerRequestError(text, failure=Verdict.THOUGHT)
-            text = text.rpartition(thoughts.closing)[2]
+            if thoughts.is_open or text.lstrip().startswith(thoughts.opening):
+                text = text.rpartition(thoughts.closing)[2]
         if self.prompt.uses_tags and OPEN_TAG in text:  # nobody has begun the answer with it, as for replicas
             text = text.partition(OPEN_TAG)[2]
         text = text[: text.find(stop) + len(stop)] if stop and stop in text else text

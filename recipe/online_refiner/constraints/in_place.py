@@ -231,11 +231,13 @@ class Teacher(Companion):
         return result.verdict.is_scored or not self.needs_refinement
 
     def _encode(self, refiner: "Refiner", rollout: Rollout, sibling: Rollout, result: Refinement) -> list[int] | None:
-        tokenizer = refiner.prompt.tokenizer
+        tokenizer, refined = refiner.prompt.tokenizer, result.text
+        if refiner.prompt.thoughts:  # a' begins with that of the response
+            refined = decode(tokenizer, result.token_ids[result.num_kept_tokens :])
         shown = {
             # Without the gate a' may be the response itself, which must not stand there.
-            "refined": result.text if result.verdict.is_scored and not result.is_repeated else "",
-            "sibling": decode(tokenizer, sibling.turn_ids) if sibling.reward > rollout.reward else "",
+            "refined": refined if result.verdict.is_scored and not result.is_repeated else "",
+            "sibling": refiner.answer_of(sibling) if sibling.reward > rollout.reward else "",
             "solution": rollout.solution,
         }
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)

@@ -65,6 +65,8 @@ def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: 
     [
         ({"keep_prefix": True}, "refiner.keep_prefix=true, but the model thinks between <think> and </think>"),
         ({"thoughts": True}, "refiner.thoughts"),
+        ({"thoughts": ["<think>", ""]}, "refiner.thoughts"),
+        ({"thought_length": 9999}, "a prompt and a thought of 9999 tokens fill the refiner's context, "),
     ],
 )
 def test_thoughts_that_cannot_be(config: DictConfig, changes: dict[str, Any], words: str) -> None:

@@ -76,7 +76,8 @@ def with_template(tokenizer: Any, template: str) -> Any:
 def test_a_chat_template_says_whether_a_model_thinks(tokenizer: Any, name: str) -> None:
     template, settings, marks, is_open = KNOWN[name]
     found = read_thoughts(with_template(tokenizer, template), settings)
-    assert found == (marks and Thoughts(opening=marks[0], closing=marks[1], is_open=is_open))
+    header = "<|channel|>final<|message|>" if marks == CHANNELS else ""
+    assert found == (marks and Thoughts(opening=marks[0], closing=marks[1], is_open=is_open, header=header))
 
 
 def test_a_template_as_it_is_released(tokenizer: Any) -> None:
@@ -106,11 +107,17 @@ class Engine:
         self.config = read_refiner(values)
         self.first: list[int] | None = None
         self.asked: list[tuple[str | None, int]] = []
+        self.scored: list[list[int]] = []
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """Wait for nothing."""
         yield
+
+    async def log_probs(self, prompt_ids: list[int], response_ids: list[int]) -> list[float]:
+        """Score."""
+        self.scored.append(prompt_ids)
+        return [-1.0] * len(response_ids)
 
     async def generate(
         self, prompt_ids: list[int], stop: str | None, limit: int, stop_ids: Sequence[int] = ()
@@ -128,9 +135,7 @@ class Engine:
         return ids
 
 
-def refined(
-    tokenizer: Any, response: str, engine: Engine, *, template: str = "general", rewards: Any = 0.5
-) -> Refinement:
+def refined(tokenizer: Any, response: str, engine: Engine, *, template: str = "general", **more: Any) -> Refinement:
     """Refine one response, which has the reward 0.25 and an end; a' gets 0.5."""
     seen: list[list[int]] = []
 
@@ -149,6 +154,7 @@ def refined(
         score=score,
         max_model_len=2048,
         max_response_tokens=128,
+        **more,
     )
     one = Rollout(key="u_0_0", messages=messages, prompt_ids=[1], response_ids=ids, reward=0.25, request={})
     (found,) = asyncio.run(refiner.refine_group([one]))
@@ -170,6 +176,8 @@ OUTPUTS: dict[str, tuple[str, str, Verdict, str]] = {
         Verdict.ACCEPTED,
         PROGRAM.format(2),
     ),
+    "white space that tags strip": ("dialogue", "a</think>\n<refined>better</refined>", Verdict.ACCEPTED, "better"),
+    "the answer as it was, in tags": ("dialogue", "a</think>\n<refined>\nold</refined>", Verdict.NOT_BETTER, "old"),
     "tags in the thought": ("dialogue", "</refined></think>\n<refined>\nx</refined>", Verdict.ACCEPTED, "x"),
     "two marks": ("general", "a</think>b</think>c", Verdict.ACCEPTED, "c"),
     "a second thought that is not closed": ("general", "a</think><think>b", Verdict.TRUNCATED, ""),
@@ -190,10 +198,10 @@ def test_what_an_output_becomes(tokenizer: Any, name: str, is_open: bool) -> Non
     if verdict.is_scored:
         thought = len(thinker.encode(f"{begin}mine</think>"))
         before, mark, behind = thinker.decode(found.token_ids[:-1]).partition("</think>")
-        assert (before, mark, behind.strip()) == (f"{begin}mine", "</think>", answer.strip())
+        assert (before, mark, behind) == (f"{begin}mine", "</think>", f"\n\n{answer.rstrip()}"), "its form is a's"
         assert found.num_kept_tokens == thought
         assert found.num_thought_tokens == len(thinker.encode((begin + output).rpartition("</think>")[0] + "</think>"))
-        assert found.is_repeated is (name == "the answer as it was")
+        assert found.is_repeated is name.startswith("the answer as it was")
 
 
 def test_a_model_that_does_not_think_this_time(tokenizer: Any) -> None:
@@ -208,6 +216,34 @@ def test_a_response_that_ends_in_its_thought_is_not_refined(tokenizer: Any) -> N
     engine = Engine(thinker, "better")
     assert refined(thinker, "<think>on and on", engine).verdict is Verdict.NO_ANSWER
     assert not engine.asked
+
+
+def test_a_thought_has_a_length_of_its_own(tokenizer: Any) -> None:
+    for template, begin in ((OPEN, ""), (CLOSED, "<think>")):
+        thinker = with_template(tokenizer, template)
+        engine = Engine(thinker, f"{begin}{'a' * 30}</think>better", thought_length=16)
+        assert refined(thinker, f"{begin}{OWN}old", engine).verdict is Verdict.THOUGHT
+
+
+def test_an_answer_in_its_channel_without_a_thought(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, HARMONY)
+    thinker.add_special_tokens({"additional_special_tokens": ["<|start|>", "<|channel|>", "<|message|>", "<|end|>"]})
+    final, thought = "<|channel|>final<|message|>", "<|channel|>analysis<|message|>hm" + CHANNELS[1]
+    for response in (f"{final}old", f"{thought}old"):
+        for output in (f"{final}better", f"{thought}better"):
+            found = refined(thinker, response, Engine(thinker, output))
+            assert found.verdict is Verdict.ACCEPTED
+            assert thinker.decode(found.token_ids[:-1]) == response.replace("old", "better")
+            assert "old" in thinker.decode(found.prompt_ids) and "final" not in thinker.decode(found.prompt_ids)
+
+
+def test_in_place_a_teacher_reads_the_answer_alone(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, CLOSED)
+    constraint = read_constraint({"mode": "penalty", "target": "in_place"})
+    engine = Engine(thinker, "<think>hm</think>\n\nbetter")
+    refined(thinker, f"<think>{OWN}old", engine, companion=constraint.companion(thinker, {}, 64))
+    (read,) = engine.scored
+    assert "better" in thinker.decode(read) and "mine" not in thinker.decode(read)
 
 
 def test_channels_end_at_a_token_that_no_text_shows(tokenizer: Any) -> None:
