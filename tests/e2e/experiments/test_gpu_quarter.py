@@ -29,7 +29,7 @@ def results(output: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_the_rehearsal_passes_and_bad_jobs_stop_nothing(tmp_path: Path) -> None:
-    assert quarter(tmp_path, "overruns", "--seconds=30") == 1
+    assert quarter(tmp_path, "overruns", "--seconds=45") == 1
     assert results(tmp_path)["overruns"]["state"] == "cut"
     assert quarter(tmp_path, "--seconds=2400") == 1
     found = results(tmp_path)
