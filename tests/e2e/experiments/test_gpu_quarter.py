@@ -41,7 +41,7 @@ def test_the_rehearsal_passes_and_bad_jobs_stop_nothing(tmp_path: Path) -> None:
     }, {name: (one["faults"], one.get("log", [])[-20:]) for name, one in found.items() if one["state"] != "passed"}
     assert len(found["dies"]["log"]) == 200
     assert found["resume"]["figures"]["killed_after"] in ([1, 2], [1, 2, 3])
-    assert max(found["eta-0"]["figures"]["differs"].values()) < 1e-5
+    assert max(found["eta-0"]["figures"]["differs"].values()) < 1e-4
     assert all(one["device"] == "CPU" and one["versions"]["verl"] for one in found.values())
     write_page(tmp_path, tmp_path / "gpu.md")
     assert "not run yet" not in (tmp_path / "gpu.md").read_text()
