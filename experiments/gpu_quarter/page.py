@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.gpu_quarter.jobs import JOBS, OTHER_ROLLOUTS, SAME, SIZED
+from experiments.gpu_quarter.jobs import JOBS, OTHER_ROLLOUTS, ROUNDED, SAME, SIZED
 from experiments.gpu_quarter.runner import CUT, PASSED
 from experiments.lab.protocol import HELD_OUT
 
@@ -134,7 +134,7 @@ def noise(results: Results) -> list[str]:
     rows = [
         [f"`{name}`", *(f"{one['differs'][metric]:.1e}" for metric in SAME)]
         for name, one in figures.items()
-        if not one["differs"]["critic/score/mean"]
+        if one["differs"]["critic/score/mean"] <= ROUNDED
     ]
     others = [
         f"`{name}` says nothing: {OTHER_ROLLOUTS}." for name in figures if f"`{name}`" not in [row[0] for row in rows]

@@ -29,7 +29,7 @@ def results(output: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_the_rehearsal_passes_and_bad_jobs_stop_nothing(tmp_path: Path) -> None:
-    assert quarter(tmp_path, "overruns", "--seconds=30") == 1
+    assert quarter(tmp_path, "overruns", "--seconds=45") == 1
     assert results(tmp_path)["overruns"]["state"] == "cut"
     assert quarter(tmp_path, "--seconds=2400") == 1
     found = results(tmp_path)
@@ -41,7 +41,7 @@ def test_the_rehearsal_passes_and_bad_jobs_stop_nothing(tmp_path: Path) -> None:
     }, {name: (one["faults"], one.get("log", [])[-20:]) for name, one in found.items() if one["state"] != "passed"}
     assert len(found["dies"]["log"]) == 200
     assert found["resume"]["figures"]["killed_after"] in ([1, 2], [1, 2, 3])
-    assert max(found["eta-0"]["figures"]["differs"].values()) < 1e-5
+    assert max(found["eta-0"]["figures"]["differs"].values()) < 1e-4
     assert all(one["device"] == "CPU" and one["versions"]["verl"] for one in found.values())
     write_page(tmp_path, tmp_path / "gpu.md")
     assert "not run yet" not in (tmp_path / "gpu.md").read_text()
