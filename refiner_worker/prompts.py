@@ -170,9 +170,17 @@ class RefinerPrompt:
         texts = max_prompt_tokens + max_response_tokens + sum(self.limits.values())
         return self._num_overhead_tokens + int(1.02 * texts) + 8
 
+    @staticmethod
+    def _without_thought(message: dict[str, Any], closing: str) -> dict[str, Any]:
+        if message["role"] != "assistant":
+            return message
+        return {**message, "content": (message["content"] or "").rpartition(closing)[2].lstrip()}
+
     def _variables(
         self, messages: list[dict[str, Any]], response: str, reward: float, told: Mapping[str, str]
     ) -> dict[str, Any]:
+        if self.thoughts is not None:  # chat templates leave thoughts out of earlier replies
+            messages = [self._without_thought(message, self.thoughts.closing) for message in messages]
         return {
             "messages": messages,
             "question": whole(messages),

@@ -1,5 +1,6 @@
 """Thoughts: what a model writes before its answer, between marks that its chat template knows."""
 
+import os.path
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -93,8 +94,12 @@ def _chat(tokenizer: Any, settings: Mapping[str, Any], reply: dict[str, str] | N
 
 def _begin(tokenizer: Any, settings: Mapping[str, Any], **more: Any) -> str:
     """Return what the generation prompt adds behind a question."""
-    whole = _chat(tokenizer, settings, add_generation_prompt=True, **more)
-    return whole.removeprefix(_chat(tokenizer, settings, **more))
+    return _behind(_chat(tokenizer, settings, **more), _chat(tokenizer, settings, add_generation_prompt=True, **more))
+
+
+def _behind(shared: str, text: str) -> str:
+    """Return what a text has behind what it begins with as another one does."""
+    return text[len(os.path.commonprefix([shared, text])) :]
 
 
 def _candidates(tokenizer: Any, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -107,10 +112,8 @@ def _candidates(tokenizer: Any, settings: Mapping[str, Any]) -> Iterator[tuple[s
             if named := NAMED.fullmatch(closing):
                 yield f"<{named[1]}>", closing
             else:  # marks without names, such as gpt-oss's channels
-                shown = before.removeprefix(_chat(tokenizer, settings))
-                begin = _begin(tokenizer, settings)
-                shared = next((n for n, pair in enumerate(zip(shown, begin, strict=False)) if len({*pair}) > 1), None)
-                yield shown[min(len(shown), len(begin)) if shared is None else shared :] or shown, closing
+                shown = _behind(_chat(tokenizer, settings), before)
+                yield _behind(_begin(tokenizer, settings), shown) or shown, closing
     names = dict.fromkeys(NAMED.findall(str(tokenizer.chat_template)))
     prompts = [_begin(tokenizer, settings), _begin(tokenizer, settings, enable_thinking=False)]
     for name in names:

@@ -237,6 +237,23 @@ def test_an_answer_in_its_channel_without_a_thought(tokenizer: Any) -> None:
             assert "old" in thinker.decode(found.prompt_ids) and "final" not in thinker.decode(found.prompt_ids)
 
 
+def test_earlier_replies_are_shown_without_their_thoughts(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, CLOSED)
+    prompt = RefinerPrompt(TEMPLATES / "general.jinja", thinker, thoughts=read_thoughts(thinker))
+    replies = ["<think>hm</think>\n\nfirst", "second"]
+    chat = [{"role": "assistant", "content": one} for one in replies]
+    question = {"role": "user", "content": "what does <think>x</think> mean?"}
+    shown = prompt.content([question, *chat, question], "old", 0.5)
+    assert "assistant: first\nassistant: second\nuser: what does <think>x</think> mean?" in shown
+
+
+def test_a_prompt_may_speak_of_marks_where_nothing_begins_a_reply(tokenizer: Any) -> None:
+    """Such a template ends a chat, and not a prompt, with its end of text: neither begins with the other."""
+    template = "{{ messages[0]['content'] }} <think> </think>{% if add_generation_prompt %}!{% else %}.{% endif %}"
+    thinker = with_template(tokenizer, template)
+    assert read_thoughts(thinker, {}, ["<think>", "</think>"]) == Thoughts(*NAMED, is_open=False)
+
+
 def test_in_place_a_teacher_reads_the_answer_alone(tokenizer: Any) -> None:
     thinker = with_template(tokenizer, CLOSED)
     constraint = read_constraint({"mode": "penalty", "target": "in_place"})
