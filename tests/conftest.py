@@ -171,11 +171,16 @@ def two_part_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def logging_is_on() -> None:
-    """Undo what a test before left of logging: Hydra and other packages turn it down for the whole process."""
+def logging_is_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Undo what a test before left of logging: Hydra and other packages turn it down for the whole process.
+
+    pytest has one handler for all tests, which counts as one of the root logger's to whoever changes those.
+    """
     logging.disable(logging.NOTSET)
     logging.root.disabled = False
     logging.root.setLevel(logging.WARNING)
+    caplog.handler.setLevel(logging.NOTSET)
+    caplog.handler.filters.clear()
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.startswith(("reward.", "recipe.", "refiner_worker.")):
             logger.disabled = False
