@@ -29,6 +29,7 @@ from experiments.gpu_quarter.runner import Job
 from experiments.lab.arms import NONE, TUNED, Overrides
 from experiments.lab.jobs import PRESETS
 from experiments.lab.protocol import HELD_OUT
+from recipe.runs.files import read_rows
 from recipe.smoke import letters
 from recipe.smoke.cases import CASES, LIMITS, NUM_STEPS, Case, faults
 
@@ -112,8 +113,6 @@ def run_case(place: Place, case: Case, name: str, environment: dict[str, str] | 
     code, found = training.train(training.ours(run_dir, [*overrides, *case.overrides]), metrics, environment)
     wrong = training.step_faults(code, found, case.steps)
     if not wrong:
-        from recipe.runs.files import read_rows
-
         wrong = [*faults(case, list(read_rows(metrics)), LIMITS[place.platform])]
     return {**found, "faults": wrong}
 
