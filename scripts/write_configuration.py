@@ -5,7 +5,7 @@
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of another checkout's envi
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from recipe.online_refiner.config.checks import RULES, rule_id
 from recipe.online_refiner.config.fields import BLOCKS
 from recipe.online_refiner.constraints import CONSTRAINTS
 from recipe.online_refiner.constraints.base import Weighted
-from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # their rules
 from refiner_worker.config import PLACEMENTS
 
 DEFAULTS = Path(__file__).parents[1] / "recipe" / "online_refiner" / "config" / "refinement" / "online.yaml"
@@ -33,18 +31,18 @@ run_dir: runs/${trainer.project_name}/${trainer.experiment_name}
 """
 DEFAULTS_OF = {"mode": "sft", "target": "in_place", "n_gpus_per_node": "none", "url": "none"}
 """Keys without a default in their class: what chooses a class has one in the config, the others must be set."""
-MODES: dict[type[Weighted], str] = {
-    one: f"`mode={mode}`" + (f" with `target={target}`" if target != "rewrite" else "")
-    for (mode, target), one in reversed(CONSTRAINTS.items())
-    if issubclass(one, Weighted)
+MODES: dict[type[Weighted], tuple[str, str]] = {
+    one: name for name, one in reversed(CONSTRAINTS.items()) if issubclass(one, Weighted)
 }
-"""Classes with keys of their own, and the first name of each."""
+"""Classes with keys of their own, and mode and target that first name each."""
 HEAD = """\
 # Every key of this extension
 
-All other keys are verl's own. `dry_run=true` checks a config with its models and data, prints who runs where, and
-exits. `python scripts/write_configuration.py` writes this page. More about the keys of `constraint`:
-[constraint.md](constraint.md); about the refiner's placement and cost: [hosting.md](hosting.md).
+All other keys are verl's own. Before Ray starts a run checks its config, models and data. An error is one line: it says
+what to set, and ends with the id of its rule ([checks.py](../recipe/online_refiner/config/checks.py),
+[preflight](../recipe/preflight)). A key or a name that does not exist is shown with the nearest one that does. Names
+are looked up in verl's own registries, after modules of yours (`actor_rollout_ref.model.external_lib`) are imported.
+`python scripts/write_configuration.py` writes this page.
 
 | key of the run | meaning | default |
 |---|---|---|
@@ -52,18 +50,13 @@ exits. `python scripts/write_configuration.py` writes this page. More about the 
 | `control` | `own_solved`: imitate the responses that the policy solved itself, refine nothing | none |
 | `twin` | `cpu` or `cpu_megatron`: the small twin of a preset, on this machine | none |
 | `platform` | `gpu`, `cpu` or `cpu_megatron` | `gpu` |
-| `run_dir` | where a run writes: [running.md](running.md) | `runs/PROJECT/EXPERIMENT` |
+| `run_dir` | where a run writes: [running.md](running.md#what-a-run-writes) | `runs/PROJECT/EXPERIMENT` |
 | `console` | `log`: verl's output; `progress`: a bar, a line a step, a summary | `log` |
-| `dry_run` | check, print the plan and exit; `reward`: also call your own reward function on a made-up answer | false |
-"""
-RULES_HEAD = """\
-## What is checked
+| `dry_run` | check, print who runs where, exit; `reward`: also call your reward function on a made-up answer | false |
 
-Rules of [checks.py](../recipe/online_refiner/config/checks.py) and
-[preflight](../recipe/preflight), checked before Ray starts. An error is one line: it says what to
-set and ends with the rule's id. A key or a name that does not exist is shown with the nearest one that does. Names
-are looked up in verl's own registries, after modules of yours (`actor_rollout_ref.model.external_lib`) are imported.
+## `refiner`
 
+A placement has the keys that name it, and those of all.
 """
 
 
@@ -84,10 +77,13 @@ def fields_of(block: Any) -> Iterator[Key]:
         yield name, text.replace('"', ""), meaning.replace("``", "`").replace("|", r"\|")
 
 
-def common(classes: Collection[type]) -> list[Key]:
-    """Return the keys that all classes of a block have with the same default and meaning."""
-    first, *others = (list(fields_of(one)) for one in classes)
-    return [key for key in first if all(key in keys for keys in others)]
+def owned(classes: Mapping[type, str]) -> dict[Key, str]:
+    """Return the keys of a block's classes, and which classes have each with this default and meaning."""
+    owners: dict[Key, list[str]] = {}
+    for one, name in classes.items():
+        for key in fields_of(one):
+            owners.setdefault(key, []).append(name)
+    return {key: "all" if len(has) == len(classes) else ", ".join(has) for key, has in owners.items()}
 
 
 def by_name() -> list[type[Weighted]]:
@@ -98,10 +94,9 @@ def by_name() -> list[type[Weighted]]:
 def defaults() -> str:
     """Return ``online.yaml``: what only some classes of a block have is null there, for the class's own default."""
     blocks = {name: list(fields_of(block)) for name, block in BLOCKS.items()}
-    refiner = common(PLACEMENTS.values())
     own = {name: "null" for one in PLACEMENTS.values() for name, _, _ in fields_of(one)}
     own["rollout"] = "{}"  # Hydra adds keys to a block only
-    shared = {name: default for name, default, _ in refiner}
+    shared = {name: default for (name, default, _), has in placements().items() if has == "all"}
     blocks = {
         "refiner": [(name, shared.get(name, null), "") for name, null in {**shared, **own}.items()],
         "constraint": [
@@ -116,39 +111,39 @@ def defaults() -> str:
     return "\n".join(parts)
 
 
-def table(block: str, keys: Iterable[Key]) -> list[str]:
-    """Return the lines of a table of keys."""
-    rows = [f"| `{block}.{name}` | {meaning} | `{default}` |" for name, default, meaning in keys]
-    return ["", "| key | meaning | default |", "|---|---|---|", *rows, ""]
+def placements() -> dict[Key, str]:
+    """Return the keys of ``refiner``, and the placements that have each."""
+    return owned({one: f"`{name}`" for name, one in PLACEMENTS.items()})
+
+
+def table(block: str, keys: Mapping[Key, str]) -> list[str]:
+    """Return the lines of a table of keys, with what has each: first what all have, then key by key."""
+    names = [name for name, _, _ in keys]
+    ordered = sorted(keys.items(), key=lambda item: (item[1] != "all", names.index(item[0][0])))
+    rows = [f"| `{block}.{name}` | {has} | {meaning} | `{default}` |" for (name, default, meaning), has in ordered]
+    return ["", "| key | of | meaning | default |", "|---|---|---|---|", *rows, ""]
 
 
 def page() -> str:
     """Return ``configuration.md``."""
-    shared = common(PLACEMENTS.values())
-    lines = [HEAD, "## `refiner`", "", "All placements have these keys.", *table("refiner", shared)]
-    for name, placement in PLACEMENTS.items():
-        if own := [key for key in fields_of(placement) if key not in shared and key[0] != "placement"]:
-            lines += [f"Placement `{name}` also has these.", *table("refiner", own)]
-    lines += ["## `constraint`", "", "A key that the mode does not have is refused; `mode=none` reads no other."]
-    shared = common(MODES)
-    modes = ", ".join(dict.fromkeys(f"`{mode}`" for mode, _ in CONSTRAINTS))
-    lines += table(
-        "constraint", [(name, default, meaning or f"{modes}: see below.") for name, default, meaning in shared]
-    )
-    before: dict[str, list[Key]] = {}
+    lines = [HEAD.rstrip(), *table("refiner", placements()), "## `constraint`", ""]
+    lines += ["More: [constraint.md](constraint.md). `mode=none` reads no other key.", ""]
     for one in by_name():
-        keys = [key for key in fields_of(one) if key not in shared and key[2]]
-        parents = [said for said, has in before.items() if has and all(key in keys for key in has)]
-        own = [key for key in keys if not any(key in before[said] for said in parents)]
-        also = f" It has the keys of {' and '.join(parents)} too." if parents else ""
+        mode, target = MODES[one]
+        chosen = f"`mode={mode}`" + (f" with `target={target}`" if target != "rewrite" else "")
         doc = " ".join((one.__doc__ or "").split())
-        lines += [f"{MODES[one]}, η = {one.DEFAULT_ETA:g} by default: {doc}{also}"]
-        lines += table("constraint", own) if own else [""]
-        before[MODES[one]] = keys
+        lines.append(f"- {chosen}, η = {one.DEFAULT_ETA:g} by default: {doc}")
+    names = {one: f"`{mode}`" + (" in place" if target == "in_place" else "") for one, (mode, target) in MODES.items()}
+    keys = owned({one: names[one] for one in by_name()})
+    modes = ", ".join(dict.fromkeys(f"`{mode}`" for mode, _ in CONSTRAINTS))
+    said = {"mode": f"{modes}.", "target": ""}  # that of the modes in place has one value
+    named = {(name, default, meaning or said[name]): has for (name, default, meaning), has in keys.items()}
+    lines += table("constraint", {key: has for key, has in named.items() if key[2]})
+    lines += [f"## {', '.join(f'`{block}`' for block in BLOCKS)}", "", "| key | meaning | default |", "|---|---|---|"]
     for block, fields in BLOCKS.items():
-        lines += [f"## `{block}`", *table(block, fields_of(fields))]
-    checked = [f"- `{rule_id(rule)}`: {(rule.__doc__ or '').strip()}\n" for rules in RULES.values() for rule in rules]
-    return "\n".join([*lines, RULES_HEAD + "".join(checked).replace("``", "`")])
+        lines += [f"| `{block}.{name}` | {meaning} | `{default}` |" for name, default, meaning in fields_of(fields)]
+    lines.append("")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Writes docs/gpu.md from the JSON files of jobs."""
 
 import json
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def parts(results: Results) -> list[list[str]]:
         "`python -m experiments.gpu_quarter run` runs this list on your GPU; `bash scripts/gpu_smoke.sh` is shorter.",
         "Each number was taken once.",
     ]
-    sections = [machine, jobs, start, quickstart, noise, stages, memory, log_probs, soak, check, lab]
+    sections = [machine, jobs, quickstart, noise, stages, memory, log_probs, soak, check, lab]
     return [head, *(lines for section in sections if (lines := section(results)))]
 
 
@@ -94,15 +95,16 @@ def machine(results: Results) -> list[str]:
 
 def jobs(results: Results) -> list[str]:
     """Return what became of each job."""
-    rows, faults = [], []
+    rows, faults, missing = [], [], []
     for name, (job, _) in JOBS.items():
         one = results.get(name)
         if one is None:
-            rows.append([f"`{name}`", job.shows, "not run yet", "", "", ""])
+            missing.append(f"`{name}`")
             continue
         # Beside another job the GPU's memory is that of both.
         peak = f"{one['gpu_mib_at_peak'] / 1024:.1f}" if job.measures else ""
-        rows.append([f"`{name}`", job.shows, one["state"], one["device"], f"{one['seconds']:.0f}", peak])
+        first = f"{one['figures']['step_at_s'][0]:.0f}" if one.get("figures", {}).get("step_at_s") else ""
+        rows.append([f"`{name}`", job.shows, one["state"], one["device"], f"{one['seconds']:.0f}", first, peak])
         if one["state"] != PASSED:
             why = "all steps were done" if is_whole(one) else "; ".join(one["faults"]) or "its log is in the JSON file"
             faults.append(f"- `{name}` {one['state']}: {why}")
@@ -111,21 +113,14 @@ def jobs(results: Results) -> list[str]:
     return [
         "## Jobs",
         "",
-        *table(["job", "what", "outcome", "on", "s", "GPU GiB at peak"], rows),
+        *table(["job", "what", "outcome", "on", "s", "first step after, s", "GPU GiB at peak"], rows),
         *(["", *faults] if faults else []),
+        *(
+            ["", f"These [jobs](../experiments/gpu_quarter/jobs.py) were not run yet: {', '.join(missing)}."]
+            if missing
+            else []
+        ),
     ]
-
-
-def start(results: Results) -> list[str]:
-    """Return how long jobs take until their first step is done."""
-    rows = [
-        [f"`{name}`", f"{one['step_at_s'][0]:.0f}", f"{one['wall_s']:.0f}", len(one["steps"])]
-        for name, one in passed(results, "quickstart", "sized", "older", "shared").items()
-        if one.get("step_at_s")
-    ]
-    if not rows:
-        return []
-    return ["## The start", "", *table(["job", "first step done after, s", "job ended, s", "steps"], rows)]
 
 
 def noise(results: Results) -> list[str]:
@@ -137,7 +132,9 @@ def noise(results: Results) -> list[str]:
         if one["differs"]["critic/score/mean"] <= ROUNDED
     ]
     others = [
-        f"`{name}` says nothing: {OTHER_ROLLOUTS}." for name in figures if f"`{name}`" not in [row[0] for row in rows]
+        f"`{name}` says nothing: {OTHER_ROLLOUTS}."
+        for name in figures
+        if f"`{name}`" not in [row[0] for row in rows] and "note" not in results[name]
     ]
     if not rows:
         return []
@@ -199,7 +196,8 @@ def memory(results: Results) -> list[str]:
     if not rows:
         return []
     arm, lines = planned
-    said = [line for line in lines if line.startswith(("memory of a", "  "))]
+    said = [re.match(r" +(.+?) +(\d+\.\d)", line) for line in lines]
+    moments = ", ".join(f"{one[1]} {one[2]}" for one in said if one)
     return [
         "## Its memory",
         "",
@@ -207,11 +205,7 @@ def memory(results: Results) -> list[str]:
         "",
         *table(["arm", *MEMORY], rows),
         "",
-        f"What `dry_run=true` says beforehand of {arm}:",
-        "",
-        "```",
-        *said,
-        "```",
+        f"What `dry_run=true` says beforehand of {arm}: {moments}.",
     ]
 
 
