@@ -20,6 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 SUFFIX = ".jsonl"
 UNDONE = "undone"
+TOKENS = "tokens"
+"""Folder below the records', of records with the numbers of each token (``verl_glue/rows.py`` ``read_tokens``)."""
 
 
 class Records:
@@ -50,8 +52,12 @@ class Records:
     def lines(self) -> Iterator[bytes]:
         """Yield the finished lines of all parts; of a part that is being written, what there is of it."""
         for path in self.parts():
-            with self._system.open(path, "rb") as part:
-                yield from (line for line in part if line.endswith(b"\n"))
+            yield from self.lines_of(path)
+
+    def lines_of(self, path: str) -> Iterator[bytes]:
+        """Yield the finished lines of a part."""
+        with self._system.open(path, "rb") as part:
+            yield from (line for line in part if line.endswith(b"\n"))
 
     def forget_after(self, step: int) -> None:
         """Move the parts of later steps, which a resumed run does again, to ``undone/<number>/``."""

@@ -67,6 +67,7 @@ LIGHT = ("reward.apps", "reward.math", "reward.verl_reward", "refiner_worker.con
 LIGHT += (
     "recipe.online_refiner.config.checks",
     "recipe.online_refiner.verl_glue.contract",
+    "recipe.report.page",
     "recipe.sizing.moments",
     "recipe.cpu_platform",
 )

@@ -1,0 +1,231 @@
+"""What the numbers of an arm say, each with its figure and the key to change."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from recipe.online_refiner.pairs import FAILURES
+from recipe.report.reading import Arm
+from recipe.runs.advice import MAX_TRUNCATED, advice
+
+ENDS = 0.2
+"""Share of the steps that count as the first, and as the last ones."""
+MAX_DEAD = 0.5
+"""Share of groups with equal rewards above which a run learns from the minority."""
+MAX_FAILED = 0.05
+"""Share of attempts that may fail for other reasons than their length."""
+MAX_COST = 0.3
+"""Share of a step's seconds that refining may take unnoticed."""
+MAX_KL = 0.5
+"""Nats per token; a policy further away often repeats itself."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Finding:
+    """One thing that the numbers say."""
+
+    level: str
+    """``good``, ``note``, or ``act``: something should change."""
+    title: str
+    figure: str
+    says: str
+    key: str = ""
+    """What to change, if anything."""
+
+
+def first_and_last(values: list[float]) -> tuple[float, float] | None:
+    """Return the mean of the first and of the last steps; None without steps."""
+    size = max(1, round(len(values) * ENDS))
+    return (sum(values[:size]) / size, sum(values[-size:]) / size) if values else None
+
+
+def summary(arm: Arm) -> dict[str, str]:
+    """Return what an arm did, as cells of a table."""
+    cells = {
+        "runs": f"{len(arm.runs)}",
+        "steps": ", ".join(sorted({_steps(run.steps, run.num_steps) for run in arm.runs})),
+    }
+    scored = [name for name in arm.names if name.startswith("val-core/")]
+    columns = {"reward": "reward/mean", "validation": scored[0] if scored else "", "KL": "kl_ref/k3"}
+    for title, metric in columns.items():
+        ends = first_and_last(arm.numbers(metric))
+        cells[title] = f"{ends[0]:.3f} → {ends[1]:.3f}" if ends else "–"
+    ends = first_and_last(arm.numbers("refiner/improvement_ratio"))
+    cells["accepted"] = f"{ends[0]:.0%} → {ends[1]:.0%}" if ends else "–"
+    seconds = arm.numbers("timing_s/step")
+    cells["seconds a step"] = f"{sum(seconds) / len(seconds):.3g}" if seconds else "–"
+    return cells
+
+
+def table(arms: list[Arm]) -> list[tuple[str, list[str]]]:
+    """Return the columns of the table of all arms that any of them has numbers for, each with its title."""
+    rows = [summary(arm) for arm in arms]
+    columns = [(title, [row[title] for row in rows]) for title in rows[0]]
+    return [(title, cells) for title, cells in columns if set(cells) != {"–"}]
+
+
+def _steps(steps: list[dict[str, Any]], most: int | None) -> str:
+    done = steps[-1]["step"] if steps else 0
+    return f"{done}" if most is None else f"{done} of {most}"
+
+
+def findings(arm: Arm) -> list[Finding]:
+    """Return all that the numbers of an arm say; nothing of what was not measured."""
+    found = [*_reward(arm), *_contest(arm), *_acceptance(arm), *_dead_groups(arm), *_lost(arm), *_cost(arm), *_kl(arm)]
+    order = ("act", "note", "good")
+    return [*found[:2], *sorted(found[2:], key=lambda one: order.index(one.level)), *_of_the_run(arm)]
+
+
+def _reward(arm: Arm) -> Iterator[Finding]:
+    numbers = arm.numbers("reward/mean")
+    if ends := first_and_last(numbers):
+        many = "" if len(numbers) >= 20 else f" Only {len(numbers)} steps: this is noisy."
+        rises = ends[1] > ends[0]
+        says = ("The policy's reward rose" if rises else "The policy's reward did not rise") + (
+            f", from the first {ENDS:.0%} of the steps to the last. Whether the refiner was the cause, only the same "
+            f"run without it can tell.{many}"
+        )
+        key = "the same command with constraint.mode=none"
+        yield Finding(
+            level="good" if rises else "act",
+            title="Reward",
+            figure=f"{ends[0]:+.3f} → {ends[1]:+.3f}",
+            says=says,
+            key=key,
+        )
+
+
+def _contest(arm: Arm) -> Iterator[Finding]:
+    contests = [run.contest for run in arm.runs if not (run.config.get("records") or {}).get("max_rollouts_per_step")]
+    number = sum(one.num_responses for one in contests)
+    if not number:
+        return
+    refined, again = (
+        sum(one.num_refined for one in contests) / number,
+        sum(one.num_resampled for one in contests) / number,
+    )
+    helps = refined > again
+    says = (
+        f"Of {number} refined responses, the refinement beats {refined:.0%}, another answer of the policy {again:.0%}. "
+        + (
+            "So the refiner knows more than a second try does."
+            if helps
+            else "So a second try of the policy is as good: refine otherwise, or spend the time on more responses."
+        )
+    )
+    yield Finding(
+        level="good" if helps else "act",
+        title="Does refining beat answering again?",
+        figure=f"{refined:.0%} against {again:.0%}",
+        says=says,
+        key="" if helps else "refiner.template, refiner.model_path, or actor_rollout_ref.rollout.n",
+    )
+
+
+def _acceptance(arm: Arm) -> Iterator[Finding]:
+    ends = first_and_last(arm.numbers("refiner/improvement_ratio"))
+    attempted, accepted = arm.total("refiner/num_attempted"), arm.total("refiner/num_accepted")
+    if not ends or not attempted:
+        return
+    share, repeated = accepted / attempted, arm.numbers("refiner/repeated_ratio")
+    level, key = ("note", "refiner.template, refiner.model_path") if share < 0.1 else ("good", "")
+    says = f"{share:.0%} of the attempts were accepted; of all responses first {ends[0]:.0%}, at last {ends[1]:.0%}"
+    says += "." if ends[1] <= ends[0] else ": it should fall as the policy learns."
+    if repeated and sum(repeated) / len(repeated) > 0.5:
+        level, key = "act", "refiner.template; a reward function that returns feedback"
+        says += f" {sum(repeated) / len(repeated):.0%} repeat the response as it is."
+    yield Finding(level=level, title="Accepted refinements", figure=f"{share:.0%}", says=says, key=key)
+
+
+def _dead_groups(arm: Arm) -> Iterator[Finding]:
+    numbers = arm.numbers("reward/zero_std_groups")
+    if numbers:
+        share = sum(numbers) / len(numbers)
+        is_bad = share > MAX_DEAD
+        says = "of the prompts got equal rewards for all their responses, which teach the policy nothing by themselves."
+        key = "constraint.rescue_dead_groups=true, or other problems in data.train_files"
+        level = "act" if is_bad else "note" if share > MAX_DEAD / 2 else "good"
+        yield Finding(
+            level=level,
+            title="Dead groups",
+            figure=f"{share:.0%}",
+            says=f"{share:.0%} {says}",
+            key=key if is_bad else "",
+        )
+
+
+def _lost(arm: Arm) -> Iterator[Finding]:
+    if attempted := arm.total("refiner/num_attempted"):
+        cut = arm.total("refiner/failed/truncated") / attempted
+        is_bad = cut > MAX_TRUNCATED
+        says = f"{cut:.0%} of the refinements were cut by refiner.response_length and are lost."
+        yield Finding(
+            level="act" if is_bad else "good",
+            title="Cut refinements",
+            figure=f"{cut:.0%}",
+            says=says,
+            key="refiner.response_length, or a refiner.template that asks for less" if is_bad else "",
+        )
+        others = {one: arm.total(f"refiner/failed/{one}") for one in FAILURES if one != "truncated"}
+        failed = sum(others.values()) / attempted
+        if failed > MAX_FAILED:
+            kinds = ", ".join(f"{name} {number:g}" for name, number in others.items() if number)
+            says = f"{failed:.0%} of the attempts failed otherwise ({kinds}): filter the refinements by these verdicts."
+            yield Finding(
+                level="act", title="Failed attempts", figure=f"{failed:.0%}", says=says, key="see their detail"
+            )
+    numbers = arm.numbers("response_length/clip_ratio")
+    if numbers:
+        share = sum(numbers) / len(numbers)
+        is_bad = share > MAX_TRUNCATED
+        says = f"{share:.0%} of the policy's responses reached data.max_response_length, so most of these have no end."
+        yield Finding(
+            level="note" if is_bad else "good",
+            title="Cut responses",
+            figure=f"{share:.0%}",
+            says=says,
+            key="data.max_response_length" if is_bad else "",
+        )
+
+
+def _cost(arm: Arm) -> Iterator[Finding]:
+    whole = arm.total("timing_s/step")
+    if whole and arm.total("refiner/num_attempted"):
+        share = arm.total("refiner/exposed_s", "timing_s/refine_log_prob") / whole
+        is_bad = share > MAX_COST
+        says = f"{share:.0%} of a step's seconds are spent on refining, the longer update not counted."
+        key = "refiner.max_refinements_per_group, refiner.placement=dedicated"
+        yield Finding(
+            level="note" if is_bad else "good",
+            title="Cost of refining",
+            figure=f"{share:.0%}",
+            says=says,
+            key=key if is_bad else "",
+        )
+
+
+def _kl(arm: Arm) -> Iterator[Finding]:
+    if numbers := arm.numbers("kl_ref/k3"):
+        is_far = numbers[-1] > MAX_KL
+        says = f"The policy is {numbers[-1]:.3g} nats per token from the reference model at the end" + (
+            ", which is far: look whether its responses are still sound." if is_far else "."
+        )
+        key = "constraint.eta higher, or actor_rollout_ref.actor.optim.lr lower"
+        yield Finding(
+            level="act" if is_far else "good",
+            title="KL",
+            figure=f"{numbers[-1]:.3g}",
+            says=says,
+            key=key if is_far else "",
+        )
+
+
+def _of_the_run(arm: Arm) -> Iterator[Finding]:
+    """Yield what the run itself prints at its end of what never happened (``recipe/runs/advice.py``)."""
+    config = OmegaConf.create(arm.runs[0].config if arm.runs else {})
+    steps = [step for run in arm.runs for step in run.steps if "refiner/num_attempted" in step]
+    if "refiner" in config and "constraint" in config and "algorithm" in config:
+        for line in advice(steps, config)[1:]:  # the first is of cut refinements
+            yield Finding(level="act", title="The run says", figure="", says=line)

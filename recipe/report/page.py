@@ -1,0 +1,115 @@
+"""The page: its numbers and texts as data, its scripts and its style in one file.
+
+Texts of models are data. They stand in an island of JSON in which nothing looks like HTML, and the page's script puts
+them into the document as text. The page's policy (``Content-Security-Policy``) lets no other script run, by hash, and
+nothing be loaded.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+from rapidfuzz.distance import Indel
+
+from recipe.report.curves import pictures
+from recipe.report.findings import findings, table
+from recipe.report.reading import Arm, Run
+
+HERE = Path(__file__).parent
+WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+KEPT, TAKEN, ADDED = 0, -1, 1
+"""What a part of a diff is."""
+
+
+def write_page(arms: list[Arm]) -> bytes:
+    """Return the page on some arms."""
+    runs = [(index, run) for index, arm in enumerate(arms) for run in arm.runs]
+    rows, chats = _rows(runs)
+    data = {
+        "pictures": [asdict(picture) for picture in pictures(arms)],
+        "rows": rows,
+        "chats": chats,
+        "runs": [run.name for _, run in runs],
+    }
+    scripts = [get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")]
+    num_records = sum(run.num_records for _, run in runs)
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.get_template("page.html.jinja").render(
+        arms=[{"name": arm.name, "findings": findings(arm), "runs": arm.runs} for arm in arms],
+        table=table(arms),
+        data=Markup(island(data)),
+        policy=" ".join(_hash(script) for script in scripts),
+        scripts=[Markup(script) for script in scripts],
+        style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        num_shown=len(rows),
+        num_records=num_records,
+    )
+    return page.encode("utf-8", errors="backslashreplace")  # in JSON a lone surrogate is escaped in the same way
+
+
+def island(data: Any) -> str:
+    """Return data as JSON in which no HTML begins or ends."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _rows(runs: list[tuple[int, Run]]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Return the records in the form that the page's script reads, and the chats that they name by number."""
+    rows: list[dict[str, Any]] = []
+    chats: dict[str, int] = {}
+    for number, (_, run) in enumerate(runs):
+        for record in run.records:
+            chat = [[str(one.get("role", "")), str(one.get("content", ""))] for one in record["prompt"]]
+            rows.append(
+                {
+                    "run": number,
+                    "step": record["step"],
+                    "verdict": record["verdict"],
+                    "reward": record["reward"],
+                    "refined": record["refined_reward"],
+                    "source": str(record.get("data_source", "")),
+                    "chat": chats.setdefault(json.dumps(chat), len(chats)),
+                    "diff": diff(record["response"], record["refined"]),
+                    "feedback": record["feedback"],
+                    "detail": record["detail"],
+                    "tokens": run.tokens.get((record["step"], record["key"])),
+                }
+            )
+    return rows, [json.loads(chat) for chat in chats]
+
+
+def diff(response: str, refined: str | None) -> list[tuple[int, str]]:
+    """Return a response and its refinement as parts that are kept, taken out or added, of whole words.
+
+    Example: ``diff("a b", "a c")`` is ``[(0, "a "), (-1, "b"), (1, "c")]``. Without a refinement all is kept.
+    """
+    if refined is None:
+        return [(KEPT, response)]
+    old, new = WORDS.findall(response), WORDS.findall(refined)
+    parts: list[tuple[int, str]] = []
+    taken, added = "", ""
+    edits = list(Indel.opcodes(old, new))
+    for index, edit in enumerate(edits):
+        before, after = "".join(old[edit.src_start : edit.src_end]), "".join(new[edit.dest_start : edit.dest_end])
+        is_gap = not before.strip() and 0 < index < len(edits) - 1  # a space between two changed words
+        if edit.tag != "equal" or is_gap:
+            taken, added = taken + before, added + after
+            continue
+        parts += [(TAKEN, taken), (ADDED, added), (KEPT, before)]
+        taken, added = "", ""
+    parts += [(TAKEN, taken), (ADDED, added)]
+    return [part for part in parts if part[1]]

@@ -1,0 +1,116 @@
+"""What a page knows of runs: which are one arm, what of a half-written or resumed run counts, what is sampled."""
+
+import json
+from pathlib import Path
+
+import fsspec
+import pytest
+from made_run import config, half_a_line, make_run, metrics, record, tokens
+
+from recipe.report.__main__ import main
+from recipe.report.findings import findings
+from recipe.report.page import diff, island
+from recipe.report.reading import Arm, read_run, read_runs
+from recipe.runs.files import TOKENS, Records
+
+
+def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / f"{mode}-{seed}", seed=seed, constraint__mode=mode)
+        for mode in ("none", "sft", "penalty")
+        for seed in (1, 2)
+    ]
+    arms = read_runs(list(map(str, folders)))
+    assert [arm.name for arm in arms] == ["mode=none", "mode=sft", "mode=penalty"]
+    assert [[run.name for run in arm.runs] for arm in arms][1] == ["sft-1", "sft-2"]
+    assert arms[1].values("reward/mean")[2] == pytest.approx([-0.28, -0.26])
+
+
+def test_of_a_step_that_was_done_again_the_last_counts_and_half_a_line_does_not(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 3)
+    with (folder / "metrics.jsonl").open("a") as lines:
+        lines.write(json.dumps({"step": 2, **metrics(2), "reward/mean": 7.0}) + "\n")
+    half_a_line(folder / "metrics.jsonl")
+    with (folder / "refinements" / "000003.w0.jsonl").open("a") as lines:
+        lines.write('{"step": 3, "key": "half')
+    run = read_run(str(folder))
+    assert [step["step"] for step in run.steps] == [1, 2, 3]
+    assert [step["reward/mean"] for step in run.steps] == pytest.approx([-0.38, 7.0, -0.18])
+    assert (run.num_records, len(run.tokens)) == (12, 3)
+
+
+def test_a_run_that_is_in_an_object_store(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    fsspec.filesystem("memory").put(str(folder), "/store/run", recursive=True)
+    run = read_run("memory://store/run")
+    assert (run.name, len(run.steps), run.num_records, len(run.tokens)) == ("run", 3, 12, 3)
+
+
+def test_of_many_refinements_the_newest_are_kept_and_of_old_steps_some(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 20, records=[record(f"a_{index}_0") for index in range(50)])
+    run = read_run(str(folder), max_bytes=100_000)  # a step has 15 kB
+    by_step = [sum(one["step"] == step for one in run.records) for step in range(1, 21)]
+    assert run.num_records == 1000
+    assert by_step[-3:] == [50, 50, 50] and all(0 < number < 20 for number in by_step[:10])
+    assert all((one["step"], "a_0_0") in run.tokens for one in run.records)
+    assert sum(one["key"] == "a_0_0" for one in run.records) == 20, "those with numbers by token stay"
+
+
+def test_refining_is_compared_with_answering_again(tmp_path: Path) -> None:
+    (arm,) = read_runs([str(make_run(tmp_path / "run", 1))])
+    contest = arm.runs[0].contest
+    # a: accepted and truncated, no sibling is better; b: accepted, its sibling is better; the other is solved.
+    assert (contest.num_responses, contest.num_refined, contest.num_resampled) == (3, 2, 1.0)
+    (found,) = [one for one in findings(arm) if "again" in one.title]
+    assert (found.level, found.figure) == ("good", "67% against 33%")
+
+
+def test_what_should_change_names_its_figure_and_its_key(tmp_path: Path) -> None:
+    worse = {"refiner/failed/truncated": 2, "reward/zero_std_groups": 0.75, "kl_ref/k3": 0.9, "refiner/exposed_s": 5}
+    folder = make_run(tmp_path / "run", 1)
+    with (folder / "metrics.jsonl").open("a") as lines:
+        lines.write(json.dumps({"step": 1, **metrics(1), **worse}) + "\n")
+    (arm,) = read_runs([str(folder)])
+    found = {one.title: one for one in findings(arm)}
+    for title, figure, key in (
+        ("Cut refinements", "67%", "refiner.response_length"),
+        ("Dead groups", "75%", "constraint.rescue_dead_groups=true"),
+        ("KL", "0.9", "constraint.eta"),
+        ("Cost of refining", "50%", "refiner.placement"),
+    ):
+        assert found[title].level != "good" and found[title].figure == figure and key in found[title].key
+    assert not findings(Arm(name="empty", runs=[])), "nothing is said of what was not measured"
+
+
+def test_a_diff_is_of_whole_words_and_has_both_texts() -> None:
+    assert diff("a = b", "a = c") == [(0, "a = "), (-1, "b"), (1, "c")]
+    assert diff("a", None) == [(0, "a")]
+    old, new = "def f(x):\n\treturn x * 3\ud83d", "def f(x, y):\n\treturn 3 * x"
+    parts = diff(old, new)
+    assert "".join(text for kind, text in parts if kind <= 0) == old
+    assert "".join(text for kind, text in parts if kind >= 0) == new
+
+
+def test_data_hold_nothing_that_html_reads() -> None:
+    data = ["</script><script>", "<!--", "\u2028", "\ud83d"]
+    assert "<" not in island(data) and json.loads(island(data)) == data
+
+
+def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"error: {tmp_path}/nowhere: no run is there, as it has no config.yaml: give the run_dir of a run\n"
+    )
+    assert main([str(make_run(tmp_path / "run"))]) == 0
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1e6
+
+
+def test_records_of_another_place_are_found(tmp_path: Path) -> None:
+    elsewhere = "memory://elsewhere/refinements"
+    folder = make_run(tmp_path / "run", 0, records__path=elsewhere)
+    Records(elsewhere).write(1, "w0", [record("a_0_0")])
+    Records(f"{elsewhere}/{TOKENS}").write(1, "w0", [tokens("a_0_0")])
+    run = read_run(str(folder))
+    assert (run.num_records, len(run.tokens), run.steps) == (1, 1, [])
+    assert config(folder)["run_dir"] == str(folder)
