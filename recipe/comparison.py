@@ -32,6 +32,7 @@ OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
     "improved": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) > old.reward,
     "worsened": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) < old.reward,
     "repeated": lambda old, new: new.is_repeated,
+    "leaked": lambda old, new: new.verdict is Verdict.LEAK,
     "truncated": lambda old, new: new.verdict in (Verdict.TRUNCATED, Verdict.THOUGHT, Verdict.TOO_LONG),
 }
 """What became of a wrong answer; with others, such as another answer of the same reward, they are all."""

@@ -104,6 +104,11 @@ class RefinerConfig:
     says."""
     thought_length: Positive | None = None
     """Longest thought of the refiner, in tokens; it is dropped. Null: as long as a refinement."""
+    rewrites: Literal["answer", "response"] = "answer"
+    """What of a response with a thought is refined. ``answer``: a' has its thought word for word, and an answer of the
+    refiner's. ``response``: the refiner writes both again."""
+    reject_leaks: bool = True
+    """A refinement that speaks of the refiner's prompt, the reward or an earlier answer fails (``leak``)."""
     max_model_len: int | None = None
     """Context length of the refiner in tokens. Null: as long as needed."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

@@ -86,7 +86,7 @@ class ExternalClient(RefinerClient):
 
     async def write(
         self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any
-    ) -> tuple[str, bool]:
+    ) -> tuple[str, str, bool]:
         """Ask for one refinement; a busy or lost server is asked again, after growing pauses or when it says.
 
         Args:
@@ -98,7 +98,7 @@ class ExternalClient(RefinerClient):
                 server tells them.
 
         Returns:
-            What was written, and whether it came to its end, uncut.
+            The thought that the server sends apart, what was written, and whether it came to its end, uncut.
 
         Raises:
             RefinerRequestError: If no server answers, one refuses, or what it sends is no answer.
@@ -260,7 +260,7 @@ async def _fault(config: External, url: str) -> str | None:
             said = await asyncio.wait_for(
                 sent(server.chat.completions.with_streaming_response.create(**trial)), limit_s
             )
-            text, is_whole = read(said, SimpleNamespace(), config)
+            _, text, is_whole = read(said, SimpleNamespace(), config)
             if is_whole and not text.strip():
                 return (
                     f"refiner.url: the answer of {url} has no text, though it is whole: a model that thinks may have "
@@ -299,8 +299,10 @@ def request(config: External, model: str, content: str, max_new_tokens: int, **m
     return {"model": model, "messages": [{"role": "user", "content": content}], "extra_body": extra}
 
 
-def read(said: bytes, bill: Any, config: External) -> tuple[str, bool]:
-    """Return the text of a server's answer, and whether it came to its end. A content of several parts is their texts.
+def read(said: bytes, bill: Any, config: External) -> tuple[str, str, bool]:
+    """Return the thought and the text of a server's answer, and whether it came to its end.
+
+    A content of several parts is their texts. vLLM calls a thought ``reasoning_content``, later ``reasoning``.
 
     Raises:
         RefinerRequestError: If it is no whole answer, or the key stands in it, which would be recorded with it.
@@ -315,8 +317,9 @@ def read(said: bytes, bill: Any, config: External) -> tuple[str, bool]:
     except (ValueError, RecursionError):
         raise RefinerRequestError("what the server sent is no chat completion") from None
     try:
-        content, reason = answer["choices"][0]["message"]["content"] or "", answer["choices"][0]["finish_reason"]
-    except (LookupError, TypeError):
+        message, reason = answer["choices"][0]["message"], answer["choices"][0]["finish_reason"]
+        content, thought = message["content"] or "", message.get("reasoning_content") or message.get("reasoning")
+    except (LookupError, TypeError, AttributeError):
         fault = answer.get("error") if isinstance(answer, dict) else None  # of some servers beside status 200
         fault = fault.get("message", fault) if isinstance(fault, dict) else fault
         why = f": {without_key(str(fault), config)}" if fault else ""
@@ -334,7 +337,7 @@ def read(said: bytes, bill: Any, config: External) -> tuple[str, bool]:
         number = usage.get(counted) if isinstance(usage, dict) else None
         if isinstance(number, int) and 0 <= number < MAX_TOKENS:
             setattr(bill, name, number)
-    return text, reason != "length"
+    return thought if isinstance(thought, str) else "", text, reason != "length"
 
 
 def text_of(content: Any) -> str | None:

@@ -99,7 +99,7 @@ class RefinerPrompt:
         chat_settings: What the chat template is given beside messages, as the policy's prompts are
             (``data.apply_chat_template_kwargs``), for example ``{"enable_thinking": False}``.
         limits: Tokens, at most, of each text of TOLD that is to be shown.
-        thoughts: How the reference model thinks; an answer then begins behind its thought (``begin_ids``).
+        thoughts: How the reference model thinks; an answer then begins behind its thought.
 
     Raises:
         ValueError: If the template is broken, uses a variable that it is not given, or has no place for a solution or
@@ -122,7 +122,7 @@ class RefinerPrompt:
             self.uses_tags = "close_tag" in used
             self.limits = {name: limit for name, limit in (limits or {}).items() if name in used}
             empty = [{"role": "user", "content": ""}]
-            tried = self.encode(empty, "", -1.0, told=dict.fromkeys(TOLD, " "))
+            tried = self.encode(empty, "", -1.0, told=dict.fromkeys(TOLD, " "), thought="" if thoughts else None)
             stop = getattr(self._template.make_module(self._variables(empty, "", -1.0, {})), "stop", None)
         except UNREADABLE as error:
             raise ValueError(f"refiner.template: {path}: {error}") from error
@@ -145,22 +145,49 @@ class RefinerPrompt:
         reward: float,
         *,
         told: Mapping[str, str] | None = None,
+        thought: str | None = None,
     ) -> list[int]:
         """Return the token ids of one refiner prompt; control tokens that stand in its texts are text."""
-        content = self.content(messages, response, reward, told=told)
+        content = self.content(messages, response, reward, told=told, thought=thought)
         return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags and not self.thoughts else "")
 
     @property
-    def begin_ids(self) -> list[int]:
-        """What an answer is begun with behind a thought."""
-        ids: list[int] = self.tokenizer.encode(f"\n{OPEN_TAG}\n", add_special_tokens=False) if self.uses_tags else []
+    def tag_ids(self) -> list[int]:
+        """What a part between tags is begun with, behind a thought."""
+        ids: list[int] = self.tokenizer.encode(f"\n{OPEN_TAG}\n", add_special_tokens=False)
         return ids
 
     def content(
-        self, messages: list[dict[str, Any]], response: str, reward: float, *, told: Mapping[str, str] | None = None
+        self,
+        messages: list[dict[str, Any]],
+        response: str,
+        reward: float,
+        *,
+        told: Mapping[str, str] | None = None,
+        thought: str | None = None,
     ) -> str:
-        """Return one refiner prompt as the words of a user message."""
-        return self._template.render(self._variables(messages, response, reward, told or {}))
+        """Return one refiner prompt as the words of a user message.
+
+        Args:
+            messages: s0.
+            response: The response's answer.
+            reward: r(s0, a).
+            told: Texts of TOLD.
+            thought: The response's thought, if the refiner is to write that again too; it is asked for both apart.
+        """
+        if thought is not None:
+            response = f"Reasoning:\n{thought}\n\nAnswer:\n{response.strip()}"
+        text = self._template.render(self._variables(messages, response, reward, told or {}))
+        if thought is None:
+            return text
+        asked = f"First write the reasoning again, corrected, between {OPEN_TAG} and {CLOSE_TAG}"
+        return f"{text}\n\n{asked}. Then write the answer{', between such tags too' if self.uses_tags else ''}."
+
+    def own_words(self, reward: float, told: Mapping[str, str]) -> str:
+        """Return what a prompt says beside question, response and solutions."""
+        empty = [{"role": "user", "content": ""}]
+        thought = None if self.thoughts is None else ""
+        return self.content(empty, "", reward, told={"feedback": told.get("feedback", "")}, thought=thought)
 
     def max_tokens(self, max_prompt_tokens: int, max_response_tokens: int) -> int:
         """Return the length of the longest refiner prompt, in tokens.

@@ -4,7 +4,7 @@ import os.path
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 THOUGHT, ANSWER = "A thought.", "A reply."
@@ -26,6 +26,30 @@ class Thoughts:
     header: str = ""
     """What an answer without a thought begins with, such as gpt-oss's ``<|channel|>final<|message|>``."""
 
+    def split(self, ids: list[int], tokenizer: Any) -> "Parts":
+        """Return the parts of a response."""
+        end = self.end(ids, tokenizer)
+        if end == 0:
+            return Parts(answer=ids)
+        text = self._text(ids[:end], tokenizer)
+        opens = text.find(self.opening) if text.lstrip().startswith(self.opening.lstrip()) else -1
+        first = self._length(ids, opens + len(self.opening), tokenizer) if opens >= 0 else 0
+        if end is None:
+            gap = "\n\n" if NAMED.fullmatch(self.closing) else ""
+            return Parts(ids[:first], ids[first:], tokenizer.encode(self.closing + gap, add_special_tokens=False), None)
+        place = text.rfind(self.closing)
+        if place < 0:  # a header alone
+            return Parts(closing=ids[:end], answer=ids[end:])
+        last = self._length(ids, place, tokenizer) if place else 0
+        if len(self._text(ids[:last], tokenizer)) == place:
+            return Parts(ids[:first], ids[first:last], ids[last:end], ids[end:])
+        before = text[:place][
+            len(self._text(ids[: last - 1], tokenizer)) :
+        ]  # of a token that is a part of the mark too
+        cut = [*ids[first : last - 1], *tokenizer.encode(before, add_special_tokens=False)]
+        behind = text[place:]
+        return Parts(ids[:first], cut, tokenizer.encode(behind, add_special_tokens=False), ids[end:])
+
     def end(self, ids: list[int], tokenizer: Any) -> int | None:
         """Return how many tokens of an output are its thought, closing mark included; 0: none; None: it does not end.
 
@@ -37,6 +61,10 @@ class Thoughts:
         if self.header and text.startswith(self.header):
             return self._length(ids, len(self.header), tokenizer)
         return None if self.is_open or text.lstrip().startswith(self.opening.lstrip()) else 0
+
+    def is_opened_in(self, ids: list[int], tokenizer: Any) -> bool:
+        """Tell whether an answer opens another thought."""
+        return self.opening.strip() in self._text(ids, tokenizer)
 
     def before_mark(self, ids: list[int], tokenizer: Any) -> int:
         """Return how many tokens stand before the end of the last closing mark; 0: there is none."""
@@ -60,6 +88,26 @@ class Thoughts:
     @staticmethod
     def _text(ids: list[int], tokenizer: Any) -> str:
         return str(tokenizer.decode(ids, skip_special_tokens=False))
+
+
+@dataclass(slots=True, frozen=True)
+class Parts:
+    """A response in token ids: what opens its thought, the thought, what closes it, the answer.
+
+    Example: of ``<think>a</think>b``, where each mark and letter is a token, they have one token each.
+    """
+
+    opening: list[int] = field(default_factory=list)
+    thought: list[int] = field(default_factory=list)
+    closing: list[int] = field(default_factory=list)
+    """The mark; of a response that ends within its thought the one that it lacks."""
+    answer: list[int] | None = None
+    """None if the response ends within its thought."""
+
+    @property
+    def head(self) -> list[int]:
+        """All before the answer."""
+        return [*self.opening, *self.thought, *self.closing]
 
 
 def read_thoughts(

@@ -19,6 +19,14 @@ puzzles() {
         echo "test: reasoning-gym could not be installed; the tests of puzzles are skipped"
     fi
 }
+# Files of a package that is not imported.
+chat_templates() {
+    if .venv/bin/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('trl'))"; then return; fi
+    PATH="$PATH:$(python3 -m site --user-base || true)/bin"
+    if ! uv pip install --quiet --python .venv/bin/python --no-deps -r requirements/chat-templates.txt; then
+        echo "test: TRL could not be installed; the tests of its chat templates are skipped"
+    fi
+}
 chosen="not slow and not gpu" failed=0
 run() { # and go on; 5: no test was chosen
     "$@" || [ $? = 5 ] || failed=1
@@ -61,7 +69,7 @@ slow() {
     e2e "$@"
 }
 case $what in
-    unit | e2e | slow | all) puzzles; "$what" "$@" ;;
+    unit | e2e | slow | all) puzzles; chat_templates; "$what" "$@" ;;
     *) echo "usage: bash scripts/test.sh [all|unit|e2e|slow] [pytest arguments, but not of all]" >&2; exit 2 ;;
 esac
 [ $failed = 0 ] || { echo "test: failed (see above)"; exit 1; }

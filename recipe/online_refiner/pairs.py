@@ -43,6 +43,8 @@ class Verdict(StrEnum):
     """Failed: no text."""
     ENCODING = "encoding"
     """Failed: a server's text that the policy's tokens cannot hold, such as the name of a control token."""
+    LEAK = "leak"
+    """Failed: it speaks of what the policy never sees (``refiner_worker/leaks.py``)."""
     REWARD = "reward"
     """Failed: the reward function raised an error, or what it said is no finite number."""
     WORKER = "worker"
@@ -91,6 +93,7 @@ FAILURES = (
     Verdict.TRUNCATED,
     Verdict.EMPTY,
     Verdict.ENCODING,
+    Verdict.LEAK,
     Verdict.REWARD,
     Verdict.WORKER,
 )

@@ -20,10 +20,11 @@ from recipe.online_refiner.constraints.eq6 import accepts
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number, best_of
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
+from refiner_worker.leaks import speaks_of_prompt
 from refiner_worker.own_tokens import encode_like, starts
-from refiner_worker.parsing import OPEN_TAG, Answer, conversation, decode, edge, parse_answer
+from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG, Answer, conversation, decode, edge, parse_answer
 from refiner_worker.prompts import RefinerPrompt
-from refiner_worker.thoughts import Thoughts
+from refiner_worker.thoughts import Parts, Thoughts
 from refiner_worker.turn_end import TurnEnd
 
 if TYPE_CHECKING:  # it imports openai
@@ -83,30 +84,32 @@ class Refiner:
             return Refinement(verdict=Verdict.MAX_REWARD)
         if not is_chosen:
             return Refinement(verdict=Verdict.NOT_CHOSEN)
-        num_own = await self.on_thread(self._thought_of, rollout)
-        if num_own is None:
+        parts = await self.on_thread(self._split, rollout.turn_ids)
+        if parts.answer is None and not self._rewrites_thought(parts):
             return Refinement(verdict=Verdict.NO_ANSWER)
+        head = [] if self._rewrites_thought(parts) else parts.head
         told = await self.on_thread(self._told, rollout, rollouts)
-        prompt_ids, num_kept, num_read = await self._begin(rollout, told)
-        num_left = self.config.response_length - num_own
+        prompt_ids, num_kept, num_read = await self._begin(rollout, parts, told)
+        num_left = self.config.response_length - len(head)
         num_written = num_left + (self.config.longest_thought if self.prompt.thoughts else 0)
-        if len(prompt_ids) - num_kept + num_written > self.max_model_len or num_own >= self._most_tokens(rollout):
+        if len(prompt_ids) - num_kept + num_written > self.max_model_len or len(head) >= self._most_tokens(rollout):
             return Refinement(verdict=Verdict.TOO_LONG)
         result = Refinement(verdict=Verdict.TIMEOUT, num_prompt_tokens=len(prompt_ids))
-        result.num_kept_tokens = num_own or num_kept
+        result.num_kept_tokens = len(head) or num_kept
         with contextlib.suppress(TimeoutError):  # an attempt sets another verdict as the last thing that it does
             async with self.client.slot():
-                await asyncio.wait_for(self._attempt(rollout, told, prompt_ids, result), self.config.request_timeout_s)
+                attempt = self._attempt(rollout, parts, told, prompt_ids, result)
+                await asyncio.wait_for(attempt, self.config.request_timeout_s)
         result.num_prompt_tokens += num_read
         result.prompt_ids = prompt_ids[: len(prompt_ids) - num_kept]
         return result
 
-    async def _begin(self, rollout: Rollout, told: dict[str, str]) -> tuple[list[int], int, int]:
+    async def _begin(self, rollout: Rollout, parts: Parts, told: dict[str, str]) -> tuple[list[int], int, int]:
         """Return the prompt, how many ids of the turn it ends with, and how many tokens were read to choose them.
 
         Those ids of the turn begin the refiner's answer (``refiner.keep_prefix``).
         """
-        prompt_ids = await self.on_thread(self._render, self.prompt.encode, rollout, told)
+        prompt_ids = await self.on_thread(self._render, self.prompt.encode, rollout, parts, told)
         turn = rollout.turn_ids[: self._most_tokens(rollout)]
         if not self.config.keep_prefix or len(prompt_ids) + len(turn) >= self.max_model_len:
             return prompt_ids, 0, 0
@@ -115,16 +118,20 @@ class Refiner:
         num_kept = num_kept_tokens(rollout, log_probs or [], whole, self._most_tokens(rollout), self.config.temperature)
         return prompt_ids + turn[:num_kept], num_kept, len(prompt_ids) + len(turn)
 
-    async def _attempt(self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement) -> None:
+    async def _attempt(
+        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], result: Refinement
+    ) -> None:
         asked_at = time.monotonic()
         try:
-            generated = await self._generate(rollout, told, prompt_ids, result)
+            *reasoning, generated = await self._generate(rollout, parts, told, prompt_ids, result)
+            kept = rollout.turn_ids[: result.num_kept_tokens]
+            if self.prompt.thoughts is not None:
+                kept = await self.on_thread(self._head, rollout, parts, *reasoning)
         except RefinerRequestError as error:
             result.verdict, result.text = Verdict(error.failure), str(error)
             return
         result.latency_s = time.monotonic() - asked_at
-        result.num_generated_tokens = result.num_generated_tokens or len(generated)
-        answer = await self.on_thread(self._parse, generated, rollout, result.num_kept_tokens)
+        answer = await self.on_thread(self._parse, generated, rollout, parts, kept)
         result.text = answer.text
         if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
             result.verdict = Verdict(answer.failure or Verdict.TRUNCATED)
@@ -133,6 +140,9 @@ class Refiner:
             # r(s0, a') is r(s0, a), so Eq. 6 cannot hold: the noise of a second reward must not open the gate.
             result.token_ids, result.reward, result.is_repeated = answer.token_ids, rollout.reward, True
             result.verdict = Verdict.NOT_BETTER
+            return
+        if self.config.reject_leaks and await self.on_thread(self._leaks, answer, rollout, told):
+            result.verdict = Verdict.LEAK
             return
         try:
             said = await self.score(rollout, rollout.earlier_ids + answer.token_ids)
@@ -146,22 +156,36 @@ class Refiner:
         result.verdict = Verdict.ACCEPTED if accepts(reward, rollout.reward) else Verdict.NOT_BETTER
 
     async def _generate(
-        self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement
-    ) -> list[int]:
-        """Return what the refiner writes, with the EOS token or stop string that ended it."""
+        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], result: Refinement
+    ) -> list[list[int]]:
+        """Return the answer, and before it the reasoning if that is written again.
+
+        Each has the EOS token or stop string that ended it.
+        """
+        thoughts, tokenizer = self.prompt.thoughts, self.prompt.tokenizer
         num_left = self._most_tokens(rollout) - result.num_kept_tokens
-        if self.prompt.thoughts is not None:
-            ids = await self._think(self.prompt.thoughts, prompt_ids, num_left, result)
-            if not result.num_thought_tokens:
-                return ids
-            prompt_ids = prompt_ids + ids + self.prompt.begin_ids
-        answer = await self.client.generate(prompt_ids, self.prompt.stop, num_left)
-        result.num_generated_tokens = result.num_thought_tokens + len(answer)
-        if self.prompt.thoughts is not None:  # another closing mark ends more of a thought
-            more = await self.on_thread(self.prompt.thoughts.before_mark, answer, self.prompt.tokenizer)
+        begin, written = list[int](), list[list[int]]()
+        if thoughts is not None:
+            ids = await self._think(thoughts, prompt_ids, num_left, result)
+            if result.num_thought_tokens:
+                prompt_ids, begin = prompt_ids + ids, self.prompt.tag_ids if self.prompt.uses_tags else []
+            elif not self._rewrites_thought(parts):
+                return [ids]
+        if self._rewrites_thought(parts):
+            prompt_ids = prompt_ids + self.prompt.tag_ids
+            ids = await self.client.generate(prompt_ids, CLOSE_TAG, num_left)
+            result.num_generated_tokens += len(ids)
+            num_left -= len(ids)
+            if num_left < 1 or CLOSE_TAG not in (text := await self.on_thread(decode, tokenizer, ids)):
+                raise RefinerRequestError(text, failure=Verdict.TRUNCATED)
+            written, prompt_ids = [ids], prompt_ids + ids
+        answer = await self.client.generate(prompt_ids + begin, self.prompt.stop, num_left)
+        result.num_generated_tokens += len(answer)
+        if thoughts is not None:  # another closing mark ends more of a thought
+            more = await self.on_thread(thoughts.before_mark, answer, tokenizer)
             result.num_thought_tokens += more
             answer = answer[more:]
-        return answer
+        return [*written, answer]
 
     async def _think(self, thoughts: Thoughts, prompt_ids: list[int], num_left: int, result: Refinement) -> list[int]:
         """Return the refiner's thought with its closing mark, or an answer without one; the first has a length."""
@@ -179,15 +203,16 @@ class Refiner:
         result.num_thought_tokens = end
         return ids[:end] if end else ids
 
-    def _thought_of(self, rollout: Rollout) -> int | None:
-        """Return how many tokens of the last turn are its thought; None if it does not end."""
+    def _split(self, ids: list[int]) -> Parts:
         thoughts = self.prompt.thoughts
-        return 0 if thoughts is None else thoughts.end(rollout.turn_ids, self.prompt.tokenizer)
+        return Parts(answer=ids) if thoughts is None else thoughts.split(ids, self.prompt.tokenizer)
 
-    def answer_of(self, rollout: Rollout) -> str:
-        """Return the last turn as text, without its thought; nothing if that does not end."""
-        end = self._thought_of(rollout)
-        return "" if end is None else decode(self.prompt.tokenizer, rollout.turn_ids[end:])
+    def _rewrites_thought(self, parts: Parts) -> bool:
+        return self.config.rewrites == "response" and bool(parts.thought)
+
+    def answer_in(self, turn_ids: list[int]) -> str:
+        """Return a turn as text, without its thought; nothing if that does not end."""
+        return decode(self.prompt.tokenizer, self._split(turn_ids).answer or [])
 
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
         """Return the available texts of ``refiner.context``; a sibling is one with the same session so far."""
@@ -195,14 +220,15 @@ class Refiner:
         told = {"feedback": rollout.feedback, "solution": rollout.solution}
         if "sibling" in wanted:
             best = best_of(rollout, rollouts)
-            told["sibling"] = self.answer_of(best) if best.reward > rollout.reward else ""
+            told["sibling"] = self.answer_in(best.turn_ids) if best.reward > rollout.reward else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
-    def _render(self, form: Callable[..., Any], rollout: Rollout, told: dict[str, str]) -> Any:
+    def _render(self, form: Callable[..., Any], rollout: Rollout, parts: Parts, told: dict[str, str]) -> Any:
         """Return the prompt in a form: ``self.prompt.encode`` or ``self.prompt.content``."""
         tokenizer = self.prompt.tokenizer
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        return form(chat, self.answer_of(rollout), rollout.reward, told=told)
+        thought = decode(tokenizer, parts.thought).strip() if self._rewrites_thought(parts) else None
+        return form(chat, decode(tokenizer, parts.answer or []), rollout.reward, told=told, thought=thought)
 
     def _most_tokens(self, rollout: Rollout) -> int:
         """Return the longest refinement: a session ends where verl would cut it."""
@@ -213,24 +239,55 @@ class Refiner:
         """Return what a request to the client for log-probs brings; None if no replica answered in time."""
         return await in_time(self.client, ask, *arguments)
 
-    def _parse(self, generated: list[int], rollout: Rollout, num_kept: int) -> Answer:
-        tokenizer, kept = self.prompt.tokenizer, rollout.turn_ids[:num_kept]
-        thought = kept if self.prompt.thoughts else []  # the answer behind it is as one of its own
-        response = self.answer_of(rollout)
-        answer = parse_answer(
+    def _head(self, rollout: Rollout, parts: Parts, reasoning: list[int] | None = None) -> list[int]:
+        """Return with what a' begins before its answer: the response's thought, or the reasoning in its place."""
+        if reasoning is None:
+            return parts.head
+        thought = decode(self.prompt.tokenizer, parts.thought)
+        answer = self._parsed(reasoning, rollout, thought, before=edge(thought), stop=CLOSE_TAG)
+        if answer.failure or self.prompt.thoughts.closing in answer.text:  # type: ignore[union-attr]
+            raise RefinerRequestError(answer.text, failure=answer.failure or Verdict.TRUNCATED)
+        return [*parts.opening, *answer.token_ids[:-1], *parts.closing]
+
+    def _parse(self, generated: list[int], rollout: Rollout, parts: Parts, kept: list[int]) -> Answer:
+        """Return a', which begins with these ids."""
+        response = decode(self.prompt.tokenizer, parts.answer or [])
+        if self.prompt.thoughts is None or not kept:
+            return self._parsed(generated, rollout, response, kept=kept, stop=self.prompt.stop)
+        # The answer behind a thought is as one of its own.
+        answer = self._parsed(generated, rollout, response, before=edge(response), stop=self.prompt.stop)
+        if not answer.failure:
+            answer.token_ids = kept + answer.token_ids
+            answer.text = decode(self.prompt.tokenizer, answer.token_ids)
+        return answer
+
+    def _parsed(self, generated: list[int], rollout: Rollout, response: str, **more: Any) -> Answer:
+        thoughts, tokenizer = self.prompt.thoughts, self.prompt.tokenizer
+        if thoughts is not None and thoughts.is_opened_in(generated, tokenizer):
+            return Answer(token_ids=[], text=decode(tokenizer, generated), failure=Verdict.TRUNCATED)
+        return parse_answer(
             generated,
             response=response,
-            kept=[] if thought else kept,
-            before=edge(response) if thought else None,
             eos_token_id=self.turn_end.of(rollout.turn_ids),
             stop_token_ids=self.turn_end.stops,
             tokenizer=tokenizer,
-            stop=self.prompt.stop,
+            **more,
         )
-        if thought and not answer.failure:
-            answer.token_ids = thought + answer.token_ids
-            answer.text = decode(tokenizer, answer.token_ids)
-        return answer
+
+    def _leaks(self, answer: Answer, rollout: Rollout, told: dict[str, str]) -> bool:
+        """Tell whether a' speaks of what its prompt does not show."""
+        tokenizer = self.prompt.tokenizer
+        given = [
+            decode(tokenizer, rollout.prompt_ids + rollout.response_ids),
+            told.get("sibling"),
+            told.get("solution"),
+        ]
+        return speaks_of_prompt(
+            answer.text,
+            own=self.prompt.own_words(rollout.reward, told),
+            given="\n".join(filter(None, given)),
+            reward=rollout.reward,
+        )
 
     def _is_repeated(self, answer: Answer, rollout: Rollout) -> bool:
         """Tell whether an answer is the response: the reward sees the text of both."""
@@ -248,31 +305,49 @@ class TextRefiner(Refiner):
     client: "ExternalClient"
 
     async def _generate(
-        self, rollout: Rollout, told: dict[str, str], prompt_ids: list[int], result: Refinement
-    ) -> list[int]:
+        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], result: Refinement
+    ) -> list[list[int]]:
         result.num_prompt_tokens = 0  # nothing is sent yet
-        content = await self.on_thread(self._render, self.prompt.content, rollout, told)
+        content = await self.on_thread(self._render, self.prompt.content, rollout, parts, told)
         stop, limit = self.prompt.stop, self._most_tokens(rollout) - result.num_kept_tokens
         thoughts, most = self.prompt.thoughts, limit
-        sent = stop
-        if thoughts is not None:  # such a stop may stand in a thought
-            sent, most = None, limit + self.config.longest_thought
-        text, is_whole = await self.client.write(content, sent, not self.prompt.uses_tags, most, result)
+        if thoughts is not None or self.config.thought_length:
+            most += self.config.longest_thought
+        sent = stop if thoughts is None else None  # such a stop may stand in a thought
+        thought, text, is_whole = await self.client.write(content, sent, not self.prompt.uses_tags, most, result)
         result.num_prompt_tokens = result.num_prompt_tokens or len(prompt_ids)
+        if not is_whole and thought and not text.strip():
+            raise RefinerRequestError(thought, failure=Verdict.THOUGHT)
         if thoughts is not None:
-            if text.lstrip().startswith(thoughts.opening) and thoughts.closing not in text:
+            begins = not thought and text.lstrip().startswith(thoughts.opening)
+            if begins and thoughts.closing not in text:
                 raise RefinerRequestError(text, failure=Verdict.THOUGHT)
-            if thoughts.is_open or text.lstrip().startswith(thoughts.opening):
-                text = text.rpartition(thoughts.closing)[2]
+            if thoughts.is_open or begins or thought:
+                before, mark, text = text.rpartition(thoughts.closing)
+                thought += before + mark
+        own = await self.on_thread(self.prompt.tokenizer.encode, thought)
+        result.num_thought_tokens = len(own)
+        reasoning, end = list[str](), self.turn_end.of(rollout.turn_ids)
+        if self._rewrites_thought(parts):
+            before, tag, text = text.partition(CLOSE_TAG)
+            if not tag:
+                raise RefinerRequestError(before, failure=Verdict.TRUNCATED)
+            reasoning = [before.partition(OPEN_TAG)[2] or before]
         if self.prompt.uses_tags and OPEN_TAG in text:  # nobody has begun the answer with it, as for replicas
             text = text.partition(OPEN_TAG)[2]
         text = text[: text.find(stop) + len(stop)] if stop and stop in text else text
         if len(text) > limit * MAX_CHARACTERS:
             raise RefinerRequestError(text[:limit], failure="truncated")
-        ids = await self.on_thread(encode_like, text, rollout.turn_ids, self.prompt.tokenizer)
-        if ids is None:
-            raise RefinerRequestError(text, failure="encoding")
-        return [*ids, self.turn_end.of(rollout.turn_ids)] if is_whole else ids
+        written = list[list[int]]()
+        for part in [*reasoning, text]:
+            ids = await self.on_thread(encode_like, part, rollout.turn_ids, self.prompt.tokenizer)
+            if ids is None:
+                raise RefinerRequestError(text, failure=Verdict.ENCODING)
+            written.append([*ids, end])
+        result.num_generated_tokens = result.num_generated_tokens or sum(map(len, written)) + len(own)
+        if not is_whole:
+            written[-1].pop()
+        return written
 
 
 REFINERS: dict[str, type[Refiner]] = {"external": TextRefiner}

@@ -12,7 +12,7 @@ from recipe.online_refiner.constraints.penalty import Penalising
 from recipe.online_refiner.constraints.sft import Imitating
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, best_of
 from refiner_worker.config import BLOCK, TEMPLATES, template_path
-from refiner_worker.parsing import conversation, decode
+from refiner_worker.parsing import conversation
 from refiner_worker.prompts import InPlacePrompt
 
 if TYPE_CHECKING:  # they import torch
@@ -232,12 +232,12 @@ class Teacher(Companion):
 
     def _encode(self, refiner: "Refiner", rollout: Rollout, sibling: Rollout, result: Refinement) -> list[int] | None:
         tokenizer, refined = refiner.prompt.tokenizer, result.text
-        if refiner.prompt.thoughts:  # a' begins with that of the response
-            refined = decode(tokenizer, result.token_ids[result.num_kept_tokens :])
+        if refiner.prompt.thoughts:  # a' begins with one
+            refined = refiner.answer_in(result.token_ids)
         shown = {
             # Without the gate a' may be the response itself, which must not stand there.
             "refined": refined if result.verdict.is_scored and not result.is_repeated else "",
-            "sibling": refiner.answer_of(sibling) if sibling.reward > rollout.reward else "",
+            "sibling": refiner.answer_in(sibling.turn_ids) if sibling.reward > rollout.reward else "",
             "solution": rollout.solution,
         }
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)

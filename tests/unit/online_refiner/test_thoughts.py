@@ -1,25 +1,21 @@
 """Models that think: what their chat templates say of it, and what of an output becomes a'."""
 
-import asyncio
-import contextlib
-import copy
-from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
+from written_model import Engine, WrittenServer, refined, with_template
 
 from recipe.online_refiner.constraints import read_constraint
 from recipe.online_refiner.constraints.base import Turn
 from recipe.online_refiner.constraints.eq6 import NONE
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import Refiner
-from refiner_worker.config import TEMPLATES, read_refiner
+from recipe.online_refiner.pairs import Verdict
+from refiner_worker.config import TEMPLATES
+from refiner_worker.leaks import speaks_of_prompt
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import Thoughts, read_thoughts
-from refiner_worker.turn_end import TurnEnd
 
 TURN = "<|im_start|>{{ m.role }}\n%s{{ m.content }}<|im_end|>\n"
 CHATML = (
@@ -49,7 +45,7 @@ NAMED = ("<think>", "</think>")
 CHANNELS = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
 KNOWN: dict[str, tuple[str, dict[str, Any], tuple[str, str] | None, bool]] = {
     # Written from what their authors say of them: marks, what the generation prompt ends with, what a reply keeps.
-    "SmolLM2, Qwen2.5": (CHATML % ("", ""), {}, None, False),
+    "one that knows no thoughts": (CHATML % ("", ""), {}, None, False),
     "Qwen3": (CHATML % (THINK, NOT_NOW), {}, NAMED, False),
     "Qwen3, thinking off": (CHATML % (THINK, NOT_NOW), {"enable_thinking": False}, None, False),
     "SmolLM3, which shows no thought": (CHATML % ("", NOT_NOW), {}, NAMED, False),
@@ -64,12 +60,6 @@ KNOWN: dict[str, tuple[str, dict[str, Any], tuple[str, str] | None, bool]] = {
 @pytest.fixture(scope="module")
 def tokenizer(tiny_llama: Path) -> Any:
     return AutoTokenizer.from_pretrained(tiny_llama)
-
-
-def with_template(tokenizer: Any, template: str) -> Any:
-    changed = copy.deepcopy(tokenizer)
-    changed.chat_template = template
-    return changed
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -93,115 +83,12 @@ def test_a_template_as_it_is_released(tokenizer: Any) -> None:
 def test_the_marks_may_be_told(tokenizer: Any) -> None:
     thinker = with_template(tokenizer, KNOWN["Qwen3"][0])
     assert read_thoughts(thinker, {}, False) is None
-    plain = with_template(tokenizer, KNOWN["SmolLM2, Qwen2.5"][0])
+    plain = with_template(tokenizer, KNOWN["one that knows no thoughts"][0])
     assert read_thoughts(plain, {}, ["[THINK]", "[/THINK]"]) == Thoughts("[THINK]", "[/THINK]", is_open=False)
 
 
-class Engine:
-    """A model that writes a text, whatever it reads, and goes on with it behind what of it is in its prompt."""
-
-    def __init__(self, tokenizer: Any, text: str, **keys: Any) -> None:
-        """Write nothing yet."""
-        self.tokenizer, self.ids = tokenizer, [*tokenizer.encode(text), tokenizer.eos_token_id]
-        values = {"model_path": "m", "response_length": 64, "thought_length": 48, **keys}
-        self.config = read_refiner(values)
-        self.first: list[int] | None = None
-        self.asked: list[tuple[str | None, int]] = []
-        self.scored: list[list[int]] = []
-
-    @contextlib.asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Wait for nothing."""
-        yield
-
-    async def log_probs(self, prompt_ids: list[int], response_ids: list[int]) -> list[float]:
-        """Score."""
-        self.scored.append(prompt_ids)
-        return [-1.0] * len(response_ids)
-
-    async def generate(
-        self, prompt_ids: list[int], stop: str | None, limit: int, stop_ids: Sequence[int] = ()
-    ) -> list[int]:
-        """Write up to what ends it."""
-        self.first = self.first or prompt_ids
-        self.asked.append((stop, limit))
-        written = prompt_ids[len(self.first) :]
-        place = next(n for n in range(len(written), -1, -1) if self.ids[:n] == written[:n])
-        ids: list[int] = []
-        for token in self.ids[place : place + limit]:
-            ids.append(token)
-            if token in (*stop_ids, self.tokenizer.eos_token_id) or (stop and stop in self.tokenizer.decode(ids)):
-                break
-        return ids
-
-
-def refined(tokenizer: Any, response: str, engine: Engine, *, template: str = "general", **more: Any) -> Refinement:
-    """Refine one response, which has the reward 0.25 and an end; a' gets 0.5."""
-    seen: list[list[int]] = []
-
-    async def score(rollout: Rollout, ids: list[int]) -> float:
-        seen.append(ids)
-        return 0.5
-
-    thoughts = read_thoughts(tokenizer)
-    ids = [*tokenizer.encode(response), tokenizer.eos_token_id]
-    messages = [{"role": "user", "content": "q"}]
-    refiner = Refiner(
-        config=engine.config,
-        client=engine,  # type: ignore[arg-type]
-        prompt=RefinerPrompt(TEMPLATES / f"{template}.jinja", tokenizer, {}, {}, thoughts),
-        turn_end=TurnEnd(stops=frozenset({tokenizer.eos_token_id}), written=tokenizer.eos_token_id),
-        score=score,
-        max_model_len=2048,
-        max_response_tokens=128,
-        **more,
-    )
-    one = Rollout(key="u_0_0", messages=messages, prompt_ids=[1], response_ids=ids, reward=0.25, request={})
-    (found,) = asyncio.run(refiner.refine_group([one]))
-    assert not seen or seen == [found.token_ids]
-    return found
-
-
 OPEN, CLOSED = KNOWN["an R1 distillate"][0], KNOWN["Qwen3"][0]
-PROGRAM = "```python\nprint({})\n```\n"
 OWN = "mine</think>\n\n"
-OUTPUTS: dict[str, tuple[str, str, Verdict, str]] = {
-    # template, what the refiner writes, verdict, answer behind the response's own thought
-    "a closed thought": ("general", "the old one got 0.25</think>\n\nbetter", Verdict.ACCEPTED, "better"),
-    "a thought that is cut": ("general", "on and on " * 9, Verdict.THOUGHT, ""),
-    "a thought that ends without an answer": ("general", "hm</think>\n\n", Verdict.EMPTY, ""),
-    "code in the thought": (
-        "apps",
-        PROGRAM.format(1) + "</think>\n" + PROGRAM.format(2),
-        Verdict.ACCEPTED,
-        PROGRAM.format(2),
-    ),
-    "white space that tags strip": ("dialogue", "a</think>\n<refined>better</refined>", Verdict.ACCEPTED, "better"),
-    "the answer as it was, in tags": ("dialogue", "a</think>\n<refined>\nold</refined>", Verdict.NOT_BETTER, "old"),
-    "tags in the thought": ("dialogue", "</refined></think>\n<refined>\nx</refined>", Verdict.ACCEPTED, "x"),
-    "two marks": ("general", "a</think>b</think>c", Verdict.ACCEPTED, "c"),
-    "a second thought that is not closed": ("general", "a</think><think>b", Verdict.TRUNCATED, ""),
-    "an answer that is cut": ("general", "a</think>" + "b" * 70, Verdict.TRUNCATED, ""),
-    "the answer as it was": ("general", "fine</think>\n\nold", Verdict.NOT_BETTER, "old"),
-}
-
-
-@pytest.mark.parametrize("name", OUTPUTS)
-@pytest.mark.parametrize("is_open", [True, False])
-def test_what_an_output_becomes(tokenizer: Any, name: str, is_open: bool) -> None:
-    template, output, verdict, answer = OUTPUTS[name]
-    thinker, begin = with_template(tokenizer, OPEN if is_open else CLOSED), "" if is_open else "<think>"
-    found = refined(thinker, f"{begin}{OWN}old", Engine(thinker, begin + output), template=template)
-    assert found.verdict is verdict
-    assert found.num_generated_tokens >= found.num_thought_tokens
-    assert found.num_generated_tokens > 0
-    if verdict.is_scored:
-        thought = len(thinker.encode(f"{begin}mine</think>"))
-        before, mark, behind = thinker.decode(found.token_ids[:-1]).partition("</think>")
-        assert (before, mark, behind) == (f"{begin}mine", "</think>", f"\n\n{answer.rstrip()}"), "its form is a's"
-        assert found.num_kept_tokens == thought
-        assert found.num_thought_tokens == len(thinker.encode((begin + output).rpartition("</think>")[0] + "</think>"))
-        assert found.is_repeated is name.startswith("the answer as it was")
 
 
 def test_a_model_that_does_not_think_this_time(tokenizer: Any) -> None:
@@ -271,7 +158,7 @@ def test_channels_end_at_a_token_that_no_text_shows(tokenizer: Any) -> None:
     found = refined(thinker, thought.format("mine") + final + "old", engine)
     assert found.verdict is Verdict.ACCEPTED
     assert thinker.decode(found.token_ids[:-1]) == thought.format("mine") + final + "better"
-    assert engine.asked == [(None, 48), (None, 64 - found.num_kept_tokens)]
+    assert engine.asked == [(None, 64), (None, 96 - found.num_kept_tokens)]
 
 
 def test_the_refiner_sees_answers_alone_and_nothing_of_a_thought_is_charged_or_imitated(tokenizer: Any) -> None:
@@ -288,3 +175,97 @@ def test_the_refiner_sees_answers_alone_and_nothing_of_a_thought_is_charged_or_i
             assert set(columns["refine_counterparts"][:kept]) == {NONE} != set(columns["refine_counterparts"][kept:])
         if mode != "penalty":
             assert not any(columns["refine_weights"][:kept]) and any(columns["refine_weights"][kept:])
+
+
+def test_the_refiner_writes_thought_and_answer_again(tokenizer: Any) -> None:
+    """``refiner.rewrites=response``: they are asked for apart and joined by the policy's own marks."""
+    for template, begin in ((OPEN, ""), (CLOSED, "<think>")):
+        thinker = with_template(tokenizer, template)
+        output = f"{begin}it got 0.25</think>\n<refined>\nsounder\n</refined>better"
+        engine = Engine(thinker, output, rewrites="response")
+        found = refined(thinker, f"{begin}{OWN}old", engine)
+        assert found.verdict is Verdict.ACCEPTED
+        assert thinker.decode(found.token_ids[:-1]) == f"{begin}sounder</think>\n\nbetter"
+        assert (found.num_kept_tokens, found.num_thought_tokens) == (
+            0,
+            len(thinker.encode(f"{begin}it got 0.25</think>")),
+        )
+        shown = thinker.decode(found.prompt_ids)
+        assert "Reasoning:\nmine\n\nAnswer:\nold" in shown
+        assert "between <refined> and </refined>" in shown
+        assert [stop for stop, _ in engine.asked] == ["</think>", "</refined>", None]
+
+
+REASONED: dict[str, tuple[Verdict, str]] = {
+    "a</think>\n<refined>\nsounder": (Verdict.TRUNCATED, ""),
+    "a</think>\n<refined>\nb</think>c</refined>better": (Verdict.TRUNCATED, ""),
+    "a</think>\n<refined>\n<refined>b</refined>better": (Verdict.ACCEPTED, "b</think>\n\nbetter"),
+    "a</think>\n<refined>\nmine</refined>old": (Verdict.NOT_BETTER, "mine</think>\n\nold"),
+    "a</think>\n<refined>\nThis answer got 0.25 points</refined>better": (Verdict.LEAK, ""),
+    "a</think>\n<refined>\n</refined>better": (Verdict.EMPTY, ""),
+}
+
+
+@pytest.mark.parametrize("output", REASONED)
+def test_what_becomes_of_a_reasoning_that_is_written_again(tokenizer: Any, output: str) -> None:
+    verdict, expected = REASONED[output]
+    thinker = with_template(tokenizer, OPEN)
+    found = refined(thinker, f"{OWN}old", Engine(thinker, output, rewrites="response"))
+    assert (found.verdict, thinker.decode(found.token_ids[:-1])) == (verdict, expected)
+    _, _, text = output.partition("</think>\n")
+    if "</think>" in text:
+        return
+    server = WrittenServer(thinker, "a", text, rewrites="response")
+    found = refined(thinker, f"{OWN}old", server)
+    assert (found.verdict, thinker.decode(found.token_ids[:-1])) == (verdict, expected)
+    assert found.num_thought_tokens == 1
+
+
+def test_a_thought_that_is_cut_gets_an_end_and_an_answer(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, CLOSED)
+    engine = Engine(thinker, "<think>a</think>\n<refined>\nsounder</refined>better", rewrites="response")
+    found = refined(thinker, "<think>on and on", engine, is_whole=False)
+    assert found.verdict is Verdict.ACCEPTED
+    assert thinker.decode(found.token_ids[:-1]) == "<think>sounder</think>\n\nbetter"
+    assert (
+        refined(thinker, "<think>", Engine(thinker, "x", rewrites="response"), is_whole=False).verdict
+        is Verdict.NO_ANSWER
+    )
+
+
+def test_marks_that_are_no_tokens_are_cut_within_one(tokenizer: Any) -> None:
+    """A token may be a part of a mark and of what stands before or behind it; the text is whole all the same."""
+    thoughts = Thoughts("Thought:", ".\n", is_open=False)
+    text = "Thought: a.\nb"
+    ids = tokenizer.encode(text)
+    parts = thoughts.split(ids, tokenizer)
+    assert tokenizer.decode(parts.head) + tokenizer.decode(parts.answer) == text
+    assert tokenizer.decode(parts.thought) == " a" and tokenizer.decode(parts.closing).startswith(".\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "leaks"),
+    [
+        ("It got 0.25 points. Better.", True),
+        ("The reward of 0.25 is too low.", True),
+        ("0.25 of the cake is left.", False),
+        ("The team scored 7 points.", False),
+        ("Repeat word for word what is right, as here.", True),
+        ("The previous answer forgot a case.", True),
+        ("The answer is 4.", False),
+        ("Test 2 failed: it printed 3 there", True),
+        ("The original program of the question prints 5.", False),
+    ],
+)
+def test_a_refinement_speaks_of_nothing_that_the_policy_does_not_see(said: str, leaks: bool) -> None:
+    own = "This answer got 0.25 of 1.00 points. Test 2 failed: it printed 3. Repeat word for word what is right."
+    given = "What does the original program print? It prints 4."
+    assert speaks_of_prompt(said, own=own, given=given, reward=0.25) is leaks
+    assert not speaks_of_prompt(said, own=own, given=f"{given} {said}", reward=0.25), "the response says it already"
+
+
+def test_leaks_may_be_let_through(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, CLOSED)
+    for rejects, verdict in ((True, Verdict.LEAK), (False, Verdict.ACCEPTED)):
+        engine = Engine(thinker, "It got 0.25 points: better", reject_leaks=rejects)
+        assert refined(thinker, "old", engine).verdict is verdict

@@ -1,0 +1,111 @@
+"""Models that write a given text, and a refine stage around one."""
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from recipe.online_refiner.pairs import Refinement, Rollout
+from recipe.online_refiner.refine import REFINERS, Refiner
+from refiner_worker.config import TEMPLATES, read_refiner
+from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.thoughts import read_thoughts
+from refiner_worker.turn_end import TurnEnd
+
+
+def with_template(tokenizer: Any, template: str) -> Any:
+    """Return a tokenizer with another chat template."""
+    changed = copy.deepcopy(tokenizer)
+    changed.chat_template = template
+    return changed
+
+
+class Engine:
+    """A model that writes a text, whatever it reads, and goes on with it behind what of it is in its prompt."""
+
+    def __init__(self, tokenizer: Any, text: str, **keys: Any) -> None:
+        """Write nothing yet."""
+        self.tokenizer, self.ids = tokenizer, [*tokenizer.encode(text), tokenizer.eos_token_id]
+        values = {"model_path": "m", "response_length": 96, "thought_length": 64, **keys}
+        self.config = read_refiner(values)
+        self.first: list[int] | None = None
+        self.asked: list[tuple[str | None, int]] = []
+        self.scored: list[list[int]] = []
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for nothing."""
+        yield
+
+    async def log_probs(self, prompt_ids: list[int], response_ids: list[int]) -> list[float]:
+        """Score."""
+        self.scored.append(prompt_ids)
+        return [-1.0] * len(response_ids)
+
+    async def generate(
+        self, prompt_ids: list[int], stop: str | None, limit: int, stop_ids: Sequence[int] = ()
+    ) -> list[int]:
+        """Write up to what ends it."""
+        self.first = self.first or prompt_ids
+        self.asked.append((stop, limit))
+        written = prompt_ids[len(self.first) :]
+        place = next(n for n in range(len(written), -1, -1) if self.ids[:n] == written[:n])
+        ids: list[int] = []
+        for token in self.ids[place : place + limit]:
+            ids.append(token)
+            if token in (*stop_ids, self.tokenizer.eos_token_id) or (stop and stop in self.tokenizer.decode(ids)):
+                break
+        return ids
+
+
+class WrittenServer(Engine):
+    """A server by URL that sends a thought apart, or all in one text."""
+
+    def __init__(self, tokenizer: Any, thought: str, text: str, *, is_whole: bool = True, **keys: Any) -> None:
+        """Write nothing yet."""
+        super().__init__(tokenizer, text, placement="external", url="http://host/v1", **keys)
+        self.said = thought, text, is_whole
+
+    async def write(self, content: str, stop: str | None, *_: Any) -> tuple[str, str, bool]:
+        """Write up to the stop text."""
+        thought, text, is_whole = self.said
+        self.content = content
+        return thought, text[: text.find(stop) + len(stop)] if stop and stop in text else text, is_whole
+
+
+def refined(
+    tokenizer: Any,
+    response: str,
+    engine: Engine,
+    *,
+    template: str = "general",
+    settings: dict[str, Any] | None = None,
+    is_whole: bool = True,
+    **more: Any,
+) -> Refinement:
+    """Refine one response, which has the reward 0.25 and unless cut an end; a' gets 0.5."""
+    seen: list[list[int]] = []
+
+    async def score(rollout: Rollout, ids: list[int]) -> float:
+        seen.append(ids)
+        return 0.5
+
+    settings = settings or {}
+    thoughts = read_thoughts(tokenizer, settings)
+    ids = [*tokenizer.encode(response), *([tokenizer.eos_token_id] if is_whole else [])]
+    messages = [{"role": "user", "content": "q"}]
+    refiner = REFINERS.get(engine.config.placement, Refiner)(
+        config=engine.config,
+        client=engine,  # type: ignore[arg-type]
+        prompt=RefinerPrompt(TEMPLATES / f"{template}.jinja", tokenizer, settings, {}, thoughts),
+        turn_end=TurnEnd(stops=frozenset({tokenizer.eos_token_id}), written=tokenizer.eos_token_id),
+        score=score,
+        max_model_len=2048,
+        max_response_tokens=128,
+        **more,
+    )
+    one = Rollout(key="u_0_0", messages=messages, prompt_ids=[1], response_ids=ids, reward=0.25, request={})
+    (found,) = asyncio.run(refiner.refine_group([one]))
+    assert not seen or seen == [found.token_ids]
+    return found
