@@ -113,9 +113,10 @@ class Plan:
             lines["thoughts"] = "none, by the chat template; if the model thinks, set refiner.thoughts"
         if self.prompt.thoughts and blocks.refines:
             opening, closing = self.prompt.thoughts.opening.strip(), self.prompt.thoughts.closing.strip()
+            has = "has the response's own" if blocks.refiner.rewrites == "answer" else "has one that is written again"
             lines["thoughts"] = (
-                f"between {opening} and {closing}: a refinement has the response's own, and the refiner's, of at most "
-                f"{blocks.refiner.longest_thought} tokens, is dropped (refiner.thoughts)"
+                f"between {opening} and {closing}: a refinement {has} (refiner.rewrites), and the refiner's, of at "
+                f"most {blocks.refiner.longest_thought} tokens, is dropped (refiner.thoughts)"
             )
         if blocks.refines:
             lines["a step"] += f", at most as many refinements of at most {blocks.refiner.response_length} tokens"
@@ -188,6 +189,11 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
     thoughts = read_thoughts(tokenizer, settings, refiner.thoughts)
+    if refiner.thoughts is False and (found := read_thoughts(tokenizer, settings)) and found.is_open:
+        raise ValueError(
+            f"refiner.thoughts=false, but the chat template begins each reply with {found.opening}: no answer can be "
+            "told from the thought; leave refiner.thoughts out"
+        )
     if thoughts and refiner.keep_prefix:
         raise ValueError(
             f"refiner.keep_prefix=true, but the model thinks between {thoughts.opening.strip()} and "

@@ -28,6 +28,7 @@ from recipe.online_refiner.config.spelling import unknown
 from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.online_refiner.pairs import Rollout
 from recipe.preflight.files import one_line, wrong_with_extra_info
+from refiner_worker.parsing import CLOSE_TAG
 from refiner_worker.prompts import question_of
 
 NUM_FIRST = 4
@@ -325,11 +326,14 @@ def shown_prompt(run: Run) -> str:
         return ""
     told = {name: f"({name})" for name in prompt.limits}
     shown = list(row["raw_prompt"]), "(the response)", 0.0
+    is_rewritten = prompt.thoughts and run.blocks.refiner.rewrites == "response"
+    thought = "(its reasoning)" if is_rewritten else None
     if run.blocks.refiner.placement == "external":
-        text = prompt.content(*shown, told=told)
+        text = prompt.content(*shown, told=told, thought=thought)
     else:
-        text = str(run.files.tokenizer.decode(prompt.encode(*shown, told=told)))
+        text = str(run.files.tokenizer.decode(prompt.encode(*shown, told=told, thought=thought)))
     begins = f"behind its last {prompt.thoughts.closing.strip()}" if prompt.thoughts else "at once"
+    begins += f" and the {CLOSE_TAG} of its reasoning" if is_rewritten else ""
     ends = f"at {prompt.stop!r} or the end of its turn" if prompt.stop else "at the end of its turn"
     lines = "".join(f"  | {line}\n" for line in text.splitlines())
     return f"the refiner reads, of {where}:\n{lines}its answer begins {begins} and ends {ends}"

@@ -25,6 +25,11 @@ def advice(steps: Iterable[dict[str, Any]], config: DictConfig) -> list[str]:
     lines = [line]
     if cut := sum(step.get("refiner/failed/thought") or 0.0 for step in refined):
         lines.append(f"refinements cut within the refiner's thought: {cut:g}; raise refiner.thought_length")
+    if leaks := sum(step.get("refiner/failed/leak") or 0.0 for step in refined):
+        lines.append(
+            f"refinements that speak of the refiner's prompt or of the reward: {leaks:g}; they are lost: choose a "
+            "refiner.template that asks for the answer alone"
+        )
     return [*lines, *_never(refined, config)]
 
 

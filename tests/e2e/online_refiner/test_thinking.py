@@ -1,9 +1,19 @@
-"""A model that thinks, in whole jobs: the letters model, whose thoughts are told to stand between an a and a b."""
+"""Models that think, in whole jobs.
 
+The letters model is told to think between an a and a b. SmolLM2's chat template opens a thought, which ends where its
+program begins.
+"""
+
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoTokenizer
+
+from recipe.runs.files import read_rows, refinement_lines
 
 THINKS = ["refiner.thoughts=[a,b]", "refiner.template=dialogue", "actor_rollout_ref.rollout.max_model_len=640"]
 
@@ -22,3 +32,75 @@ def test_a_refinement_begins_with_the_responses_thought(train_letters: Callable,
     for name in ("tokens/refine_thought", "tokens/refine_kept", "refiner/num_accepted"):
         assert sum(step[name] for step in trained.steps) > 0, name
     assert all(step["actor/grad_norm"] > 0 for step in trained.steps)
+
+
+OPENS, CLOSES = "Thought:", "```python"
+
+
+@pytest.fixture(scope="module")
+def thinker(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return SmolLM2 with a chat template that opens a thought."""
+    folder = tmp_path_factory.mktemp("thinker") / "model"
+    shutil.copytree(smollm2, folder)
+    template = folder / "chat_template.jinja"
+    begin = "<|im_start|>assistant\n"
+    assert template.read_text().count(begin) == 1
+    template.write_text(template.read_text().replace(begin, f"{begin}{OPENS}"))
+    return folder
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.parametrize("rewrites", ["answer", "response"])
+@pytest.mark.parametrize("mode", ["sft", "penalty"])
+def test_the_actor_learns_nothing_of_the_refiners_thought(
+    start_marked: Callable,
+    thinker: Path,
+    own_ray: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    rewrites: str,
+) -> None:
+    seen, run_dir = tmp_path / "seen", tmp_path / "run"
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "helpers"))
+    seen.mkdir()
+    job = start_marked(
+        [
+            *("-m", "recipe.online_refiner.main", "experiment=quickstart", f"actor_rollout_ref.model.path={thinker}"),
+            *("console=log", f"run_dir={run_dir}", "trainer.total_training_steps=2", "trainer.save_freq=-1"),
+            *("actor_rollout_ref.model.external_lib=seen_by_actor", f"constraint.mode={mode}"),
+            *(f"refiner.thoughts=['{OPENS}','{CLOSES}']", f"refiner.rewrites={rewrites}", "refiner.template=general"),
+            *("refiner.thought_length=64", "data.max_response_length=64", "measure.num_kl_rollouts=0"),
+            # Whatever is scored acts, so that there are rows to look at.
+            *("constraint.reward_gate=false", "actor_rollout_ref.rollout.max_model_len=512"),
+        ],
+        cwd=tmp_path,
+        environment={**own_ray, "SEEN_BY_ACTOR": str(seen)},
+    )
+    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.survivors() == []
+    steps = list(read_rows(run_dir / "metrics.jsonl"))
+    assert len(steps) == 2 and all(step["tokens/refine_thought"] > 0 for step in steps)
+    refined = list(map(json.loads, refinement_lines(run_dir)))
+    tokenizer, num_rows = AutoTokenizer.from_pretrained(thinker), 0
+    for columns in map(torch.load, seen.iterdir()):
+        for n, mask in enumerate(columns["refine_mask"]):
+            if not mask.any():
+                continue
+            num_rows += 1
+            ids, response = columns["refine_ids"][n], columns["responses"][n]
+            text, own = tokenizer.decode(ids), tokenizer.decode(response)
+            assert text.count(CLOSES) == 1, "the policy's mark; the refiner's own thought ended with another"
+            num_kept = len(own.rpartition(CLOSES)[0])
+            if rewrites == "answer":
+                assert text[:num_kept] == own[:num_kept]
+                ends = [len(tokenizer.decode(ids[: place + 1])) for place in range(len(ids))]
+                if mode == "sft":
+                    weights = columns["refine_weights"][n].tolist()
+                    assert not any(weight for end, weight in zip(ends, weights, strict=True) if end <= num_kept)
+                if "refine_charged" in columns:
+                    charged = columns["refine_charged"][n].tolist()
+                    ends = [len(tokenizer.decode(response[: place + 1])) for place in range(len(response))]
+                    assert not any(cost for end, cost in zip(ends, charged, strict=True) if end <= num_kept)
+    assert num_rows > 0 or rewrites == "response", [one["verdict"] for one in refined]
