@@ -64,8 +64,8 @@ def parts(results: Results) -> list[list[str]]:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Return a Markdown table."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+    head, *lines = ["| " + " | ".join(map(str, line)) + " |" for line in [columns, *rows]]
+    return [head, "|" + "---|" * len(columns), *lines]
 
 
 def passed(results: Results, *names: str) -> dict[str, dict[str, Any]]:
