@@ -7,7 +7,7 @@ Each run is the main job with one preset and seed, in a folder of its own. What 
 was cut off goes on from its last checkpoint: the same command continues after any interruption. The paper's method is a
 penalty, its abstract has an SFT loss: the arm `refiner` comes in both forms. Overrides hold for every run. Ends with a
 table in Markdown; `--report` runs nothing and prints it of what is there. A file `humaneval.json` in a run's folder,
-which `scripts/evaluate.py --benchmark humaneval --output` writes, becomes its pass@1. Data and presets:
+which `online-refiner evaluate --benchmark humaneval --output` writes, becomes its pass@1. Data and presets:
 experiments/reproduce.md.
 """
 

@@ -11,7 +11,7 @@ reward_model=$("$python" scripts/get_smollm2.py --reward-model)
 prepare() { # FOLDER SOURCE [OPTIONS]
     local folder=$data/$1
     shift
-    if [ ! -f "$folder/train.parquet" ]; then "$python" scripts/prepare_data.py "$@" --output "$folder"; fi
+    if [ ! -f "$folder/train.parquet" ]; then .venv/bin/online-refiner prepare "$@" --output "$folder"; fi
 }
 if [ $# = 0 ]; then
     for file in recipe/online_refiner/config/experiment/*.yaml; do
@@ -31,7 +31,7 @@ for preset in "$@"; do
         gsm8k_grpo | math_dapo) twin=math; prepare word_problems gsm8k --generated 200 ;;
         reasoning_gym) twin=puzzles; prepare reasoning_gym_easy reasoning-gym --tasks chain_sum,decimal_chain_sum --number 100 ;;
     esac
-    if "$python" -m recipe.online_refiner.main "experiment=$preset" "twin=$twin" "actor_rollout_ref.model.path=$model" \
+    if .venv/bin/online-refiner train "experiment=$preset" "twin=$twin" "actor_rollout_ref.model.path=$model" \
         "reward.reward_model.model_path=$reward_model" "run_dir=$folder/$preset" >"$folder/$preset.log" 2>&1 && [ "$(wc -l <"$folder/$preset/metrics.jsonl")" = 2 ]; then
         echo "$preset: 2 steps done"
     else

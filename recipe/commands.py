@@ -1,49 +1,65 @@
-"""The commands that pyproject.toml names; each says in one line what to install where a package is missing."""
+"""``online-refiner COMMAND``: the first word says what to do. Nothing but that command's module is imported."""
 
+import difflib
 import importlib
+import os
 import sys
 
-FOREIGN = {"datasets", "fsspec", "hydra", "jinja2", "math_verify", "numpy", "omegaconf", "pandas", "psutil", "pydantic"}
-FOREIGN |= {"rapidfuzz", "ray", "rich", "setproctitle", "tensordict", "torch", "transfer_queue", "transformers", "verl"}
-FOREIGN |= {"vllm", "yaml"}
+COMMANDS = {
+    "train": ("recipe.online_refiner.main", "command", "train with a refiner; keys of the config follow"),
+    "check": ("recipe.check", "main", "before a run: does refining an answer beat answering again?"),
+    "prepare": ("recipe.data_preparation.__main__", "main", "write data for training: APPS, GSM8K, MATH, puzzles"),
+    "score": ("reward.score", "main", "score answers by the reward of training"),
+    "report": ("recipe.report.__main__", "main", "one page on a run or several: curves, refinements, advice"),
+    "evaluate": ("recipe.evaluation.__main__", "main", "pass@k of a model"),
+    "smoke": ("recipe.smoke.__main__", "main", "has this machine all that a run needs? Trains a tiny model"),
+}
+"""Module, function, and a line for --help."""
+USAGE = """usage: online-refiner COMMAND [ARGUMENT...]
+
+RL fine-tuning with an online refiner, as a verl extension.
+
+{commands}
+
+online-refiner COMMAND --help says more."""
+
+FOREIGN = {"datasets", "fsspec", "hydra", "jinja2", "math_verify", "numpy", "omegaconf", "pandas", "plotly", "psutil"}
+FOREIGN |= {"pydantic", "rapidfuzz", "ray", "rich", "setproctitle", "tensordict", "torch", "transfer_queue"}
+FOREIGN |= {"transformers", "verl", "vllm", "yaml"}
 """Packages that come with verl, vLLM or this package. A module that a user names may be missing for other reasons."""
 
 
-def train() -> None:
-    """Train: ``recipe.online_refiner.main``."""
-    _run("recipe.online_refiner.main", "command")
-
-
-def prepare_data() -> None:
-    """Write data in verl's schema: ``recipe.data_preparation``."""
-    _run("recipe.data_preparation.__main__")
-
-
-def score() -> None:
-    """Score answers: ``reward.score``."""
-    _run("reward.score")
-
-
-def evaluate() -> None:
-    """Evaluate a model: ``recipe.evaluation``."""
-    _run("recipe.evaluation.__main__")
-
-
-def smoke() -> None:
-    """Run the smoke test: ``recipe.smoke``."""
-    _run("recipe.smoke.__main__")
-
-
-def _run(module: str, function: str = "main") -> None:
+def main() -> None:
+    """Run the command that the first argument names; a mistake is one line, and exit status 2."""
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in ("-h", "--help"):
+        lines = (f"  {name:9} {line}" for name, (_, _, line) in COMMANDS.items())
+        print(USAGE.format(commands="\n".join(lines)))
+        return
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        also = f"; did you mean {near[0]}?" if near else ""
+        _refuse(f"{name} is not known; give one of: {', '.join(COMMANDS)}{also}")
+    del sys.argv[1]
+    # Reward functions and data classes of the user's lie in the current folder. Last: no name there hides one of ours.
+    sys.path.append(os.getcwd())
+    module, function, _ = COMMANDS[name]
     try:
         sys.exit(getattr(importlib.import_module(module), function)())
     except ModuleNotFoundError as error:
-        name = str(error.name).partition(".")[0]
-        if name not in FOREIGN:
+        package = str(error.name).partition(".")[0]
+        if package not in FOREIGN:
             raise
-        print(
-            f"error: {sys.executable} has no package {name}: install this package into verl's environment, or without "
-            'pip\'s --no-deps after pip install "verl[fsdp,vllm]==0.9.1"',
-            file=sys.stderr,
+        _refuse(
+            f"{sys.executable} has no package {package}: install this package into verl's environment, or without "
+            'pip\'s --no-deps after pip install "verl[fsdp,vllm]==0.9.1"'
         )
-        raise SystemExit(2) from None
+
+
+def _refuse(line: str) -> None:
+    print("error:", line, file=sys.stderr)
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main()

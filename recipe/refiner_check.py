@@ -1,4 +1,4 @@
-"""The check before a run: does refining an answer beat answering again? ``scripts/check_refiner.py`` is its command."""
+"""The check before a run: does refining an answer beat answering again? ``recipe.check`` is its command."""
 
 import argparse
 import asyncio

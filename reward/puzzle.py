@@ -5,7 +5,7 @@ For any verl run:
 reward.custom_reward_function.path=pkg://reward.puzzle
 reward.custom_reward_function.name=compute_score
 
-The data is `scripts/prepare_data.py reasoning-gym`'s. The answer is what the last `<answer>` and `</answer>` of a
+The data is `online-refiner prepare reasoning-gym`'s. The answer is what the last `<answer>` and `</answer>` of a
 response hold, or else all of it.
 """
 
@@ -44,7 +44,7 @@ class Puzzle(Graded):
         fields = read_json(ground_truth, where) if isinstance(ground_truth, str) else None
         kinds = {"task": str, "config": dict, "entry": dict}
         if not isinstance(fields, dict) or not all(isinstance(fields.get(key), kinds[key]) for key in kinds):
-            raise ValueError(f"{where} is no puzzle: make the data with scripts/prepare_data.py reasoning-gym")
+            raise ValueError(f"{where} is no puzzle: make the data with online-refiner prepare reasoning-gym")
         if what := FORGEABLE.get(fields["task"]):
             raise ValueError(
                 f"problem {problem_id}: reasoning-gym's scorer of {fields['task']} gives full points to {what}: "

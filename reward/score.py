@@ -1,4 +1,4 @@
-"""Score answers from the command line: `python -m reward.score --problems P.jsonl --solutions S.jsonl`.
+"""Score answers from the command line: `online-refiner score --problems P.jsonl --solutions S.jsonl`.
 
 A problem has `input_output` as in APPS, for programs, or the expected final answer of a mathematical one as `answer`.
 Prints one JSON object a line, in the order of the solutions. Exit status: 0; 1 if an answer could not be run
@@ -133,7 +133,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m reward.score", description="Score answers: programs by the APPS reward, or final answers."
+        prog="online-refiner score", description="Score answers: programs by the APPS reward, or final answers."
     )
     parser.add_argument(
         "--problems", type=Path, required=True, help="JSON lines: problem_id, and input_output as in APPS or answer"
@@ -145,11 +145,10 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def add_sandbox_options(parser: argparse.ArgumentParser, *, test_s: float) -> None:
     """Add how long, how many at once and how safely programs run."""
-    parser.add_argument("--workers", type=positive_int, default=os.cpu_count() or 1, help="programs run at once")
-    parser.add_argument("--timeout", type=float, default=test_s, help="wall seconds of one test (default: %(default)s)")
-    parser.add_argument(
-        "--allow-unsafe", action="store_true", help="run programs even where the machine cannot isolate them"
-    )
+    parser.add_argument("--workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="run at once")
+    said = "wall seconds of one test (default: %(default)s)"
+    parser.add_argument("--timeout", type=float, default=test_s, metavar="S", help=said)
+    parser.add_argument("--allow-unsafe", action="store_true", help="run where the machine isolates nothing")
 
 
 def sandbox_config(arguments: argparse.Namespace) -> SandboxConfig:

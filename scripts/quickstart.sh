@@ -33,5 +33,5 @@ begin_or_go_on() { # set run_dir; whoever trains holds the lock of the folder's 
 }
 
 if [[ " $*" != *" run_dir="* ]]; then begin_or_go_on; fi
-exec "$python" -m recipe.online_refiner.main experiment=quickstart "platform=$platform" \
+exec .venv/bin/online-refiner train experiment=quickstart "platform=$platform" \
     "actor_rollout_ref.model.path=$model" ${run_dir:+"run_dir=$run_dir"} "$@"

@@ -23,7 +23,7 @@ if [ -z "${REFINER_URL:-}" ]; then
 fi
 key=null
 [ -z "${REFINER_KEY:-}" ] || key=REFINER_KEY
-"$python" -m recipe.online_refiner.main experiment=quickstart "actor_rollout_ref.model.path=$model" \
+.venv/bin/online-refiner train experiment=quickstart "actor_rollout_ref.model.path=$model" \
     measure.num_kl_rollouts=0 refiner.placement=external "refiner.url=$REFINER_URL" refiner.api_key_env=$key \
     trainer.total_training_steps=2 trainer.save_freq=-1 run_dir=runs/examples/external_refiner \
     trainer.resume_mode=disable "$@"

@@ -5,8 +5,8 @@ cd "$(dirname "$0")/../.."
 bash scripts/setup.sh
 python=.venv/bin/python data=runs/examples/data/own_tests
 model=$("$python" scripts/get_smollm2.py)
-"$python" scripts/prepare_data.py apps examples/own_tests/problems.jsonl --output "$data"
-exec "$python" -m recipe.online_refiner.main twin=cpu "actor_rollout_ref.model.path=$model" \
+.venv/bin/online-refiner prepare apps examples/own_tests/problems.jsonl --output "$data"
+exec .venv/bin/online-refiner train twin=cpu "actor_rollout_ref.model.path=$model" \
     "data.train_files=$data/train.parquet" "data.val_files=$data/train.parquet" data.max_prompt_length=192 \
     actor_rollout_ref.rollout.n=4 actor_rollout_ref.rollout.max_model_len=320 refiner.template=apps \
     reward.custom_reward_function.path=pkg://reward.verl_reward reward.custom_reward_function.name=compute_score \

@@ -7,7 +7,7 @@ python=.venv/bin/python here=examples/own_verifier data=runs/examples/data/json_
 model=$("$python" scripts/get_smollm2.py)
 mkdir -p "$(dirname "$data")"
 "$python" $here/verifier.py "$data"
-exec "$python" -m recipe.online_refiner.main twin=cpu "actor_rollout_ref.model.path=$model" \
+exec .venv/bin/online-refiner train twin=cpu "actor_rollout_ref.model.path=$model" \
     "data.train_files=$data" "data.val_files=$data" actor_rollout_ref.rollout.n=4 \
     reward.custom_reward_function.path=$here/verifier.py reward.custom_reward_function.name=compute_score \
     refiner.skip_reward_at_least=1.0 run_dir=runs/examples/own_verifier trainer.resume_mode=disable "$@"

@@ -7,7 +7,7 @@ python=.venv/bin/python here=examples/tools data=runs/examples/data/products.par
 model=$("$python" scripts/get_smollm2.py)
 mkdir -p "$(dirname "$data")"
 "$python" $here/calculator.py "$data"
-exec "$python" -m recipe.online_refiner.main twin=cpu "actor_rollout_ref.model.path=$model" \
+exec .venv/bin/online-refiner train twin=cpu "actor_rollout_ref.model.path=$model" \
     "data.train_files=$data" "data.val_files=$data" actor_rollout_ref.rollout.n=4 \
     data.max_prompt_length=256 data.max_response_length=96 actor_rollout_ref.rollout.max_model_len=512 \
     actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent \

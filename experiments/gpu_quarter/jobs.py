@@ -389,7 +389,7 @@ def check(place: Place) -> Figures:
         "max-model-len": 1024,
         "output": f"{place.folder('check')}/refined.jsonl",
     }
-    command = [sys.executable, "scripts/check_refiner.py", "apps", "general"]
+    command = [sys.executable, "-m", "recipe.commands", "check", "apps", "general"]
     command += [f"--{name}={value}" for name, value in options.items()]
     answer = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     print(answer.stdout)

@@ -55,7 +55,7 @@ def parts(results: Results) -> list[list[str]]:
         "<!-- Written by `python -m experiments.gpu_quarter page` from experiments/results/gpu. -->",
         "# What ran on a GPU",
         "",
-        "`python -m experiments.gpu_quarter run` runs this list on your GPU; `bash scripts/gpu_smoke.sh` is shorter.",
+        "`python -m experiments.gpu_quarter run` runs this list on your GPU; `online-refiner smoke` is shorter.",
         "Each number was taken once.",
     ]
     sections = [machine, jobs, quickstart, noise, stages, memory, log_probs, soak, check, lab]

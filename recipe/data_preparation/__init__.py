@@ -1,4 +1,4 @@
-"""From public data sets to verl's parquet schema, one row at a time; ``scripts/prepare_data.py`` is its command."""
+"""From public data sets to verl's parquet schema, one row at a time; ``online-refiner prepare``."""
 
 from recipe.own_names import refuse_hidden
 

@@ -1,4 +1,4 @@
-r"""Write training data in verl's schema: `python scripts/prepare_data.py SOURCE [options] --output DIR`.
+r"""Write training data in verl's schema: `online-refiner prepare SOURCE [options] --output DIR`.
 
     apps codeparrot/apps           a hub id, a file of such records, or a folder of APPS's own folders
     dialogue OpenRLHF/prompt-collection-v0.1   prompts without answers: a hub id or a file
@@ -13,7 +13,7 @@ and for problems with tests
     problems.jsonl               problem_id, question and input_output, as in APPS
     solutions.jsonl              problem_id, response: each reference solution that compiles, as an answer
 (mathematics: problem_id, question, answer)
-so that `python -m reward.score --problems problems.jsonl --solutions solutions.jsonl` must print 1.0 on every line.
+so that `online-refiner score --problems problems.jsonl --solutions solutions.jsonl` must print 1.0 on every line.
 """
 
 import argparse
@@ -72,13 +72,14 @@ def options() -> argparse.ArgumentParser:
     )
     source.add_argument("--split", default="train", help="split of a hub data set (default: train)")
     source.add_argument("--config", help="configuration of a hub data set that has several")
-    parser = argparse.ArgumentParser(description="Write training data in verl's schema.")
+    parser = argparse.ArgumentParser(prog="online-refiner prepare", description="Write training data in verl's schema.")
     subparsers = parser.add_subparsers(required=True, metavar="SOURCE")
 
     def add(
         name: str, summary: str, read: Callable[[argparse.Namespace], Conversion], *parents: argparse.ArgumentParser
     ) -> argparse.ArgumentParser:
-        one = subparsers.add_parser(name, help=summary, description=summary, parents=list(parents))
+        usage = f"online-refiner prepare {name} {'SOURCE ' if source in parents else ''}--output DIR [options]"
+        one = subparsers.add_parser(name, usage=usage, help=summary, description=summary, parents=list(parents))
         one.add_argument("--output", type=Path, required=True, help="folder to write to; made if missing")
         one.set_defaults(read=read)
         return one

@@ -1,4 +1,4 @@
-"""pass@k on HumanEval and prepared rows; ``scripts/evaluate.py`` is its command."""
+"""pass@k on HumanEval and prepared rows; ``online-refiner evaluate``."""
 
 from recipe.own_names import refuse_hidden
 

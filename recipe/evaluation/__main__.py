@@ -1,6 +1,6 @@
-"""Evaluate a model by pass@k: `python scripts/evaluate.py --benchmark humaneval --model DIR`.
+"""Evaluate a model by pass@k: `online-refiner evaluate --benchmark humaneval --model DIR`.
 
-    --benchmark humaneval | rows (any file of scripts/prepare_data.py, as --data)
+    --benchmark humaneval | rows (any file of online-refiner prepare, as --data)
     --model DIR_OR_HUB_ID        vLLM draws the samples: greedy, or --num-samples N --temperature T
 
 For HumanEval a model gets its chat template around a request for the whole function in one ```python block; the program
@@ -110,19 +110,29 @@ def versions() -> dict[str, str]:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Evaluate a model by pass@k.")
+    parser = argparse.ArgumentParser(
+        prog="online-refiner evaluate",
+        usage="%(prog)s --benchmark NAME --model DIR [options]",
+        description="Evaluate a model by pass@k.",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
+    )
     parser.add_argument("--benchmark", choices=BENCHMARKS, required=True)
-    parser.add_argument("--model", required=True, help="folder or hub id")
-    parser.add_argument("--data", help=f"hub id or file of the records (default of humaneval: {HUMANEVAL})")
-    parser.add_argument("--output", type=Path, help="JSON file to write (default: a new one in runs/evaluation)")
-    parser.add_argument("--k", type=numbers, default=[1], help="which pass@k, as in 1,10 (default: 1)")
-    parser.add_argument("--limit", type=positive_int, help="evaluate the first so many problems only")
+    parser.add_argument("--model", required=True, metavar="DIR", help="or hub id")
+    parser.add_argument("--data", metavar="FILE", help=f"or hub id (of humaneval: {HUMANEVAL})")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="JSON (default: a new one in runs/evaluation)")
+    parser.add_argument("--k", type=numbers, default=[1], metavar="K", help="which pass@k, as in 1,10 (default: 1)")
+    parser.add_argument("--limit", type=positive_int, metavar="N", help="of the problems the first so many only")
     defaults = Sampling()
-    parser.add_argument("--num-samples", type=int, default=defaults.num_samples, help="a problem (default: 1)")
-    parser.add_argument("--temperature", type=float, default=defaults.temperature, help="0, the default, is greedy")
-    parser.add_argument("--top-p", type=float, default=defaults.top_p)
-    parser.add_argument("--max-new-tokens", type=int, default=defaults.max_new_tokens)
-    parser.add_argument("--seed", type=int, default=defaults.seed)
+
+    def add(name: str, kind: type, said: str) -> None:
+        default = getattr(defaults, name.replace("-", "_"))
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{said}default: {default}")
+
+    add("num-samples", int, "a problem; ")
+    add("temperature", float, "0 is greedy; ")
+    add("top-p", float, "")
+    add("max-new-tokens", int, "")
+    add("seed", int, "")
     add_sandbox_options(parser, test_s=10.0)
     return parser.parse_args(argv)
 

@@ -82,7 +82,7 @@ def _problem_of(ground_truth: str, key: str) -> Problem | Graded:
 
 
 BENCHMARKS: dict[str, Callable[[Record], Task]] = {"humaneval": _read_humaneval, "rows": _read_row}
-"""Name: what makes a task of a record. ``rows`` are what scripts/prepare_data.py writes."""
+"""Name: what makes a task of a record. ``rows`` are what online-refiner prepare writes."""
 
 
 def load_tasks(name: str, source: str) -> list[Task]:

@@ -164,7 +164,7 @@ class Files:
         if not file.endswith(FORMATS):
             raise ValueError(
                 f"data.{key}: verl reads files that end in {', '.join(FORMATS)}, not {file}; write them by "
-                "scripts/prepare_data.py"
+                "online-refiner prepare"
             )
         datasets.disable_progress_bars()
         try:
@@ -200,7 +200,7 @@ class Files:
             names = sorted({"data_source", "reward_model", "extra_info"} & {*part.column_names})
             for row in part.select_columns(names):
                 if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
-                    raise ValueError(f"data.{key}: a row has no reward_model.ground_truth; see scripts/prepare_data.py")
+                    raise ValueError(f"data.{key}: a row has no reward_model.ground_truth; see online-refiner prepare")
                 if wrong := wrong_with_extra_info(row):
                     raise ValueError(f"data.{key}: {wrong}")
                 try:

@@ -44,7 +44,7 @@ GIVEN = ("data_source", "solution_str", "ground_truth", "extra_info")
 """What they give a reward function."""
 AGENT_FILES = ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path")
 RESUME_MODES = ("auto", "disable", "resume_path")
-_AS_PREPARED = "as scripts/prepare_data.py writes them"
+_AS_PREPARED = "as online-refiner prepare writes them"
 
 
 RESERVED = {*inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters} - {

@@ -33,8 +33,8 @@ def enter(environment: Mapping[str, str], *, launcher: str | None = None) -> Non
     options = ["-m", launcher] if launcher and not preload.is_tried else []
     if missing or options:
         own = sys.orig_argv[1:]
-        position = len(own) - len(sys.argv) + 1  # of the arguments; before them come options, and a module or a script
-        start = next((n for n in range(position) if own[n] == "-m"), position - 1)
+        # Before the module or the script come Python's options, after it arguments, some of which may be read already.
+        start = next(n for n, word in enumerate(own) if word in ("-m", sys.argv[0]))
         command = [sys.executable, *own[:start], *options, *own[start:]]
         os.execve(sys.executable, command, {**os.environ, **missing})
 

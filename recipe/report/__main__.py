@@ -1,4 +1,4 @@
-"""``python -m recipe.report RUN_DIR [RUN_DIR ...] [--output PAGE]``: write a page on one or several runs."""
+"""``online-refiner report RUN_DIR [RUN_DIR ...] [--output PAGE]``: write a page on one or several runs."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from recipe.report.reading import read_runs
 def main(argv: list[str] | None = None) -> int:
     """Write the page and return an exit status."""
     parser = argparse.ArgumentParser(
-        prog="report",
+        prog="online-refiner report",
         description="Write one HTML file on one or several runs: curves, refinements and their tokens, and what the "
         "numbers say. It opens without a network. Runs that differ in their seed only become one curve with its range.",
     )

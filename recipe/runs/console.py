@@ -124,7 +124,7 @@ def _what_next(run_dir: RunDir, config: DictConfig) -> Iterator[str]:
     if "://" not in config.records.path and (parts := Records(config.records.path).parts()):
         reads = f"python -m json.tool --json-lines --no-ensure-ascii {shlex.quote(parts[-1])}"
         yield f"every response with its refinement, in files such as this one: {reads}"
-    yield "next: check your own model and data by scripts/check_refiner.py, then train on them (README.md)"
+    yield "next: check your own model and data by online-refiner check, then train on them (README.md)"
 
 
 def _size_of_edit(row: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Does everything work here that a run needs? ``scripts/gpu_smoke.sh`` asks it on a node."""
+"""Does everything work here that a run needs? ``online-refiner smoke`` asks it on a node."""
 
 from recipe.own_names import refuse_hidden
 

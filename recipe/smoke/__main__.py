@@ -1,4 +1,4 @@
-"""Run the smoke test: ``python -m recipe.smoke [--platform cpu] [--gpus N] [--output DIR] [OVERRIDE...]``.
+"""Run the smoke test: ``online-refiner smoke [--platform cpu] [--gpus N] [--output DIR] [OVERRIDE...]``.
 
 Prints a table and a verdict, also as ``smoke.json``; exits with 1 if something is wrong. Overrides of the main job hold
 for all its runs. Logs and run directories are in the output folder.
@@ -44,7 +44,7 @@ def result_of(case: Case, arguments: argparse.Namespace) -> tuple[Steps, list[st
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(prog="gpu_smoke", description="Does a node have all that a run needs?")
+    parser = argparse.ArgumentParser(prog="online-refiner smoke", description="Does a node have all that a run needs?")
     parser.add_argument("--platform", default="gpu", choices=list(LIMITS))
     parser.add_argument("--gpus", type=int, help="of this node; default: all, on the CPU 2 logical ones")
     parser.add_argument("--output", type=Path, default=Path("runs/smoke"), help="an earlier test's is replaced")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
 REWARD = """
 def score(data_source, solution_str, ground_truth, extra_info):
     share = sum(c.islower() for c in solution_str) / max(len(solution_str), 1)
@@ -20,7 +19,7 @@ def test_ways_are_compared_on_the_same_answers(
     start_marked: Callable, tiny_llama: Path, letter_prompts: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "letters.py").write_text(REWARD)
-    command = [str(REPOSITORY / "scripts" / "check_refiner.py"), "general", "general+feedback", "dialogue+sibling"]
+    command = ["-m", "recipe.commands", "check", "general", "general+feedback", "dialogue+sibling"]
     command += ["--model", str(tiny_llama), "--data", str(letter_prompts), "--reward", "letters:score"]
     command += ["--samples", "3", "--max-response-tokens", "16", "--max-new-tokens", "24", "--output", "found.jsonl"]
     job = start_marked(command, cwd=tmp_path)

@@ -63,20 +63,22 @@ def test_commands_of_the_wheel(commands: Path, tmp_path: Path, tiny_llama: Path,
     assert not list(Path(file).parents[2].glob("experiments*")), "they stand beside the product"
 
     data = ("apps", str(REPOSITORY / "examples" / "own_tests" / "problems.jsonl"), "--output", "data")
-    run(commands / "online-refiner-prepare-data", *data, cwd=tmp_path)
+    run(commands / "online-refiner", "prepare", *data, cwd=tmp_path)
     solutions = ("--problems", "data/problems.jsonl", "--solutions", "data/solutions.jsonl")
-    scores = run(commands / "online-refiner-score", *solutions, cwd=tmp_path).splitlines()
+    scores = run(commands / "online-refiner", "score", *solutions, cwd=tmp_path).splitlines()
     assert len(scores) > 4 and all(json.loads(line)["score"] == 1.0 for line in scores)
 
     rows = ("--benchmark", "rows", "--data", "data/train.parquet", "--output", "result.json")
     rows += ("--model", str(tiny_llama), "--max-new-tokens", "8")
-    run(commands / "online-refiner-evaluate", *rows, cwd=tmp_path)
+    run(commands / "online-refiner", "evaluate", *rows, cwd=tmp_path)
     assert json.loads((tmp_path / "result.json").read_text())["pass_at_k"] == {"pass@1": 0.0}
 
     job = ("platform=cpu", *letters_task, f"actor_rollout_ref.model.path={tiny_llama}", "trainer.n_gpus_per_node=1")
     with_rows = ("experiment=quickstart", f"actor_rollout_ref.model.path={tiny_llama}", "dry_run=true")
     with_rows += ("data.filter_overlong_prompts=false",)  # the tiny model has a token for each letter
-    assert "run directory" in run(commands / "online-refiner-train", *with_rows, cwd=tmp_path), "its own rows"
-    plan = run(commands / "online-refiner-train", *job, "dry_run=true", cwd=tmp_path)
+    assert "run directory" in run(commands / "online-refiner", "train", *with_rows, cwd=tmp_path), "its own rows"
+    plan = run(commands / "online-refiner", "train", *job, "dry_run=true", cwd=tmp_path)
     assert "refiner" in plan and "template general+feedback" in plan
-    assert "refiner.n is gone" in run(commands / "online-refiner-train", "refiner.n=4", cwd=tmp_path, status=2)
+    assert "refiner.n does not exist" in run(
+        commands / "online-refiner", "train", "refiner.n=4", cwd=tmp_path, status=2
+    )

@@ -1,5 +1,7 @@
-"""The installed commands where packages are missing."""
+"""The command: its help, mistakes, and what it says where packages are missing."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -11,22 +13,75 @@ import pytest
 from recipe import commands
 
 REPOSITORY = Path(__file__).parents[2]
-COMMANDS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+PRESETS = REPOSITORY / "recipe" / "online_refiner" / "config" / "experiment"
 OF_VERL = {"cachetools", "fastapi", "msgspec", "openai", "pyzmq", "uvicorn"}
 """Requirements that only verl's modules import."""
+SCREEN = {"lines": 24, "columns": 80}
+SOURCES = ["apps", "dialogue", "gsm8k", "math", "reasoning-gym"]
+BEGIN = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from recipe.commands import main; main()"
+END = f"""
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
+{BEGIN}
+"""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_without_its_packages_says_what_to_install(command: str) -> None:
+def run(*arguments: str, program: str = BEGIN, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "COLUMNS": str(SCREEN["columns"])}
+    command = [sys.executable, *options, "-c", program, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_the_package_installs_one_command() -> None:
+    scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"online-refiner": "recipe.commands:main"}
+
+
+HELP = [[], *([name] for name in commands.COMMANDS), *(["prepare", source] for source in SOURCES)]
+
+
+@pytest.mark.parametrize("words", HELP, ids=" ".join)
+def test_help_is_one_screen_and_imports_no_model_library(words: list[str]) -> None:
+    done = run(*words, "--help", program=END)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"usage: {' '.join(['online-refiner', *words])} ")
+    assert len(lines) <= SCREEN["lines"] and max(map(len, lines)) <= SCREEN["columns"]
+    assert not {"torch", "verl", "vllm", "ray", "transformers"} & set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_the_first_help_imports_nothing_but_the_standard_library() -> None:
+    done = run("--help", program=END, options=("-S",))
+    assert all(f"  {name} " in done.stdout for name in commands.COMMANDS)
+    assert {name for name in json.loads(done.stderr) if name.startswith("recipe")} == {"recipe", "recipe.commands"}
+
+
+def test_the_help_of_training_names_each_preset() -> None:
+    text = run("train", "--help").stdout
+    for name in [file.stem for file in PRESETS.glob("*.yaml")]:
+        base = next((one for one in ("apps_dapo", "apps_ppo", "dialogue_ppo") if name.startswith(one)), name)
+        assert re.search(rf"\b{base}\b", text) and name.removeprefix(base) in text, name
+
+
+@pytest.mark.parametrize(
+    ("words", "says"), [(["trian"], "; did you mean train?"), (["train", "refiner.placment=shared"], "did you mean")]
+)
+def test_a_mistake_is_one_line(words: list[str], says: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ") and says in done.stderr
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_a_command_without_its_packages_says_what_to_install(name: str) -> None:
     """``-S``: without site-packages. Scoring needs none."""
-    module, _, function = COMMANDS[command].partition(":")
-    program = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from {module} import {function} as run; run()"
-    done = subprocess.run([sys.executable, "-S", "-c", program, "--help"], capture_output=True, text=True)
-    if command == "online-refiner-score":
+    done = run(name, "--help", options=("-S",))
+    if name == "score":
         assert done.returncode == 0 and "usage" in done.stdout
     else:
-        assert done.returncode == 2 and re.fullmatch(
-            r"error: .* has no package (hydra|fsspec): install .*\n", done.stderr
+        assert done.returncode == 2
+        assert re.fullmatch(
+            r"error: .* has no package (hydra|fsspec|verl|rich|jinja2|plotly): install .*\n", done.stderr
         )
 
 
@@ -37,6 +92,13 @@ def test_all_requirements_are_known() -> None:
     assert {modules.get(name, name) for name in names - OF_VERL} <= commands.FOREIGN
 
 
-def test_a_module_of_the_users_that_is_missing_is_pythons_to_report() -> None:
+def test_a_module_of_the_users_that_is_missing_is_pythons_to_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("import my_reward\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", ["online-refiner", "mine"])
+    monkeypatch.setitem(commands.COMMANDS, "mine", ("mine", "main", ""))
     with pytest.raises(ModuleNotFoundError, match="my_reward"):
-        commands._run("my_reward")
+        commands.main()

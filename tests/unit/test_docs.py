@@ -15,7 +15,6 @@ REPOSITORY = Path(__file__).parents[2]
 PLACES = ["*.md", "examples/**/*.md", "experiments/**/*.md", "findings/*.md"]
 PAGES = sorted(page for place in PLACES for page in REPOSITORY.glob(place))
 """Those that the docs site (``tests/e2e/test_docs_site.py``) does not have."""
-MAIN = "recipe.online_refiner.main"
 
 
 def headings(page: Path) -> set[str]:
@@ -36,7 +35,7 @@ def test_links_lead_somewhere() -> None:
 
 CHANGED = re.sub(r"^ *-.*\n|^ *[+] ", "", (REPOSITORY / "README.md").read_text(), flags=re.MULTILINE)
 """The README with its diffs applied."""
-COMMANDS = re.findall(rf"^ *python -m {MAIN} (.*)$", CHANGED.replace("\\\n", " "), flags=re.MULTILINE)
+COMMANDS = re.findall(r"^ *online-refiner train (.*)$", CHANGED.replace("\\\n", " "), flags=re.MULTILINE)
 assert COMMANDS
 
 

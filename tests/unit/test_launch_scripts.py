@@ -210,7 +210,8 @@ def quickstart(folder: Path, *arguments: str, installed: str = "cpu") -> list[st
     scripts.mkdir(exist_ok=True)
     (scripts / "quickstart.sh").write_text((REPOSITORY / "scripts" / "quickstart.sh").read_text())
     (scripts / "setup.sh").write_text("")
-    write_program(folder / ".venv" / "bin" / "python", 'echo "$@"')
+    write_program(folder / ".venv" / "bin" / "python", "")
+    write_program(folder / ".venv" / "bin" / "online-refiner", 'echo "$@"')
     (folder / ".venv" / ".installed").write_text(f"{installed} 0123 {folder}\n")
     command = ["bash", "scripts/quickstart.sh", *arguments]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.split()

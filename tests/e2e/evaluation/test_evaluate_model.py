@@ -28,7 +28,7 @@ def evaluate(tiny_llama: Path, tmp_path: Path, start_marked: Callable) -> Evalua
     def run(records: list[dict[str, str]], *options: str) -> dict[str, Any]:
         data, output = tmp_path / "HumanEval.jsonl", tmp_path / "out.json"
         data.write_text("".join(json.dumps(record) + "\n" for record in records))
-        command = [str(Path(__file__).parents[3] / "scripts" / "evaluate.py"), "--benchmark", "humaneval"]
+        command = ["-m", "recipe.commands", "evaluate", "--benchmark", "humaneval"]
         command += ["--data", str(data), "--model", str(tiny_llama), "--output", str(output), *options]
         job = start_marked(command, cwd=tmp_path)
         assert job.wait(300) == 0, job.output()[-6000:]

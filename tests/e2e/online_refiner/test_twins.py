@@ -35,7 +35,7 @@ def data_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     @functools.cache
     def prepare(twin: str) -> Path:
         folder = tmp_path_factory.mktemp(twin)
-        command = [sys.executable, "scripts/prepare_data.py", *SOURCES[twin], "--output", str(folder)]
+        command = [sys.executable, "-m", "recipe.commands", "prepare", *SOURCES[twin], "--output", str(folder)]
         subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
         return folder
 

@@ -1,4 +1,4 @@
-"""scripts/gpu_smoke.sh as far as it goes without a GPU."""
+"""The smoke test as far as it goes without a GPU."""
 
 import json
 import os
@@ -12,9 +12,8 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def smoke(output: Path, *arguments: str) -> subprocess.CompletedProcess:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = ["bash", str(REPOSITORY / "scripts" / "gpu_smoke.sh"), "--platform", "cpu", "--output", str(output)]
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "recipe.commands", "smoke", "--platform", "cpu", "--output", str(output)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True)
 
 

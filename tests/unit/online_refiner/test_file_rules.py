@@ -88,7 +88,7 @@ def test_a_dataset_class_of_the_users_reads_its_files_itself(config: DictConfig,
     )
     (tmp_path / "prompts.txt").write_text("a b c d e")
     config.data.train_files = config.data.val_files = f"{tmp_path}/prompts.txt"
-    assert "prompts.txt; write them by scripts/prepare_data.py" in error_of(config)
+    assert "prompts.txt; write them by online-refiner prepare" in error_of(config)
     OmegaConf.update(config, "data.custom_cls", {"path": f"{tmp_path}/own.py", "name": "Lines"})
     assert checked(config).files.num_prompts == 5
     text = (tmp_path / "own.py").read_text()

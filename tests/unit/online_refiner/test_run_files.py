@@ -183,7 +183,7 @@ def test_the_summary_ends_with_what_was_reached_and_what_is_next(tmp_path: Path)
     assert f"run directory: {run_dir.path}" in lines, "whole, however narrow the terminal is"
     (shown,) = [line for line in lines if "every response" in line]
     assert shown.endswith(f"json.tool --json-lines --no-ensure-ascii '{run_dir.path}/refinements/000003.w0.jsonl'")
-    assert lines[-1].startswith("next: ") and "scripts/check_refiner.py" in lines[-1]
+    assert lines[-1].startswith("next: ") and "online-refiner check" in lines[-1]
 
 
 def test_the_summary_shows_the_smallest_edits_of_late_steps(tmp_path: Path) -> None:

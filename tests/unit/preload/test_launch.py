@@ -17,8 +17,10 @@ from recipe.preload import client
 SCRIPT = """
 import json, os, sys
 from recipe.preload import launch
+word = sys.argv.pop(1)  # as a command does whose first word says what to do
 launch.enter({"GIVEN": "default", "MISSING": "default"}, launcher="recipe.preload.launch")
-print(json.dumps([sys.argv[1:], sys.orig_argv[1:], sys.warnoptions, os.environ["GIVEN"], os.environ["MISSING"]]))
+variables = [os.environ["GIVEN"], os.environ["MISSING"]]
+print(json.dumps([[word, *sys.argv[1:]], sys.orig_argv[1:], sys.warnoptions, *variables]))
 """
 
 
