@@ -84,7 +84,7 @@ def pictures(arms: list[Arm]) -> Iterator[Picture]:
             caption += ": mean of the runs and their range" if any(len(arm.runs) > 1 for arm in arms) else ""
             yield _picture(title, caption, None, figure)
     for index, arm in enumerate(arms):
-        yield from _of_arm(index, arm)
+        yield from (picture for picture in _of_arm(index, arm) if picture.figure["data"])
 
 
 def _add_line(figure: go.Figure, arm: Arm, metric: str, dash: str, colour: str) -> None:

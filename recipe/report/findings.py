@@ -12,6 +12,8 @@ from recipe.runs.advice import MAX_TRUNCATED, advice
 
 ENDS = 0.2
 """Share of the steps that count as the first, and as the last ones."""
+FEW, FEW_RUNS = 20, 5
+"""Fewer steps, or runs of an arm, say little."""
 MAX_DEAD = 0.5
 """Share of groups with equal rewards above which a run learns from the minority."""
 MAX_FAILED = 0.05
@@ -22,12 +24,16 @@ MAX_KL = 0.5
 """Nats per token; a policy further away often repeats itself."""
 
 
+LEVELS = ("act", "note", "good")
+"""Of findings: something should change; look at it; fine."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Finding:
     """One thing that the numbers say."""
 
     level: str
-    """``good``, ``note``, or ``act``: something should change."""
+    """One of LEVELS."""
     title: str
     figure: str
     says: str
@@ -51,12 +57,34 @@ def summary(arm: Arm) -> dict[str, str]:
     columns = {"reward": "reward/mean", "validation": scored[0] if scored else "", "KL": "kl_ref/k3"}
     for title, metric in columns.items():
         ends = first_and_last(arm.numbers(metric))
-        cells[title] = f"{ends[0]:.3f} → {ends[1]:.3f}" if ends else "–"
+        sign = "" if title == "KL" else "+"
+        cells[title] = f"{ends[0]:{sign}.3f} → {ends[1]:{sign}.3f}" if ends else "–"
     ends = first_and_last(arm.numbers("refiner/improvement_ratio"))
     cells["accepted"] = f"{ends[0]:.0%} → {ends[1]:.0%}" if ends else "–"
     seconds = arm.numbers("timing_s/step")
     cells["seconds a step"] = f"{sum(seconds) / len(seconds):.3g}" if seconds else "–"
     return cells
+
+
+def facts(arm: Arm) -> str:
+    """Return in one line what an arm's runs were told: models, data, mode, and how much a step is."""
+    config = OmegaConf.create(arm.runs[0].config)
+
+    def known(key: str) -> Any:
+        return OmegaConf.select(config, key)
+
+    files = known("data.train_files")
+    named = {
+        "policy {}": known("actor_rollout_ref.model.path"),
+        "data {}": files if isinstance(files, str) else None,
+        "constraint.mode={}": known("constraint.mode"),
+        "constraint.eta={}": known("constraint.eta"),
+        "refiner.template={}": known("refiner.template") if arm.refines else None,
+        "{} prompts a step": known("data.train_batch_size"),
+        "{} responses to each": known("actor_rollout_ref.rollout.n"),
+    }
+    told = {text: str(value).rstrip("/").rpartition("/")[2] for text, value in named.items() if value is not None}
+    return ", ".join(text.format(value) for text, value in told.items())
 
 
 def table(arms: list[Arm]) -> list[tuple[str, list[str]]]:
@@ -71,30 +99,49 @@ def _steps(steps: list[dict[str, Any]], most: int | None) -> str:
     return f"{done}" if most is None else f"{done} of {most}"
 
 
-def findings(arm: Arm) -> list[Finding]:
-    """Return all that the numbers of an arm say; nothing of what was not measured."""
-    found = [*_reward(arm), *_contest(arm), *_acceptance(arm), *_dead_groups(arm), *_lost(arm), *_cost(arm), *_kl(arm)]
-    order = ("act", "note", "good")
-    return [*found[:2], *sorted(found[2:], key=lambda one: order.index(one.level)), *_of_the_run(arm)]
+def findings(arm: Arm, control: Arm | None = None) -> list[Finding]:
+    """Return all that the numbers of an arm say; nothing of what was not measured.
+
+    Args:
+        arm: The arm.
+        control: One without a refiner, if it is on the same page.
+    """
+    first = [*_reward(arm, control), *_contest(arm)]
+    others = [*_acceptance(arm), *_dead_groups(arm), *_lost(arm), *_cost(arm), *_kl(arm)]
+    return [*first, *sorted(others, key=lambda one: LEVELS.index(one.level)), *_of_the_run(arm)]
 
 
-def _reward(arm: Arm) -> Iterator[Finding]:
+def control_of(arms: list[Arm]) -> Arm | None:
+    """Return the first arm that has no refiner."""
+    return next((arm for arm in arms if not arm.refines), None)
+
+
+def _reward(arm: Arm, control: Arm | None) -> Iterator[Finding]:
     numbers = arm.numbers("reward/mean")
-    if ends := first_and_last(numbers):
-        many = "" if len(numbers) >= 20 else f" Only {len(numbers)} steps: this is noisy."
-        rises = ends[1] > ends[0]
-        says = ("The policy's reward rose" if rises else "The policy's reward did not rise") + (
-            f", from the first {ENDS:.0%} of the steps to the last. Whether the refiner was the cause, only the same "
-            f"run without it can tell.{many}"
-        )
-        key = "the same command with constraint.mode=none"
-        yield Finding(
-            level="good" if rises else "act",
-            title="Reward",
-            figure=f"{ends[0]:+.3f} → {ends[1]:+.3f}",
-            says=says,
-            key=key,
-        )
+    ends = first_and_last(numbers)
+    if not ends:
+        return
+    rises = ends[1] > ends[0]
+    says = (
+        f"The policy's reward {'rose' if rises else 'did not rise'} from the first {ENDS:.0%} of the steps to the last."
+    )
+    if len(numbers) < FEW:
+        says += f" Only {len(numbers)} steps: this is noisy."
+    key = ""
+    if control is None:
+        says += " Whether the refiner was the cause, only the same run without it can tell."
+        key = "constraint.mode=none, in a second run"
+    figure = f"{ends[0]:+.3f} → {ends[1]:+.3f}"
+    yield Finding(level="good" if rises else "act", title="Reward", figure=figure, says=says, key=key)
+    without = first_and_last(control.numbers("reward/mean")) if control else None
+    if control and without and control is not arm:
+        helps = ends[1] > without[1]
+        says = f"The reward of the last {ENDS:.0%} of the steps, with the refiner and without ({control.name})."
+        level = "good" if helps else "act"
+        if min(len(arm.runs), len(control.runs)) < FEW_RUNS:
+            says, level = f"{says} So few runs may differ as much by chance.", "note"
+        figure = f"{ends[1]:+.3f} against {without[1]:+.3f}"
+        yield Finding(level=level, title="Does the refiner help?", figure=figure, says=says)
 
 
 def _contest(arm: Arm) -> Iterator[Finding]:

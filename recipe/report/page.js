@@ -49,7 +49,6 @@ function choose(arm) {
 
 data.pictures.forEach(draw);
 for (const select of document.querySelectorAll("select.arm")) select.addEventListener("change", () => choose(select.value));
-choose("0");
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => choose(document.querySelector("select.arm")?.value ?? "0"));
 
 // ---- refinements
@@ -134,22 +133,22 @@ function show(row, button) {
 
 // ---- Figure 6
 
-function heat({ response, refined }, parent) {
+function heat({ response, refined, eta }, parent) {
   make("h3", parent, { text: "Token by token" });
   const legend = make("p", parent, { className: "legend" });
   const scale = make("span", legend, { text: "−log π_θ: 0" });
   make("span", scale, { className: "scale" });
   scale.append(`${HOTTEST} nats and more`);
-  const charges = new Set(response.counterparts.filter((place) => place >= 0));
-  const imitates = refined?.weights?.some((weight) => weight > 0);
+  const charges = new Set(response.counterparts?.filter((place) => place >= 0));
+  const imitates = Boolean(refined?.weights);
   const learns = imitates ? "imitated" : "a token of a is charged for it";
   for (const [name, text] of [["charged", "underlined: charged, or what is learned"], ["free", "dotted: changed, not charged"], ["", "plain: kept"], ["unknown", "hatched: not measured"]])
     make("span", make("span", legend), { className: `token ${name}`, text });
   tokens("a, the response", response, parent, (t) => {
-    const isCharged = response.counterparts[t] >= 0 || response.charged[t] !== 0;
+    if (!response.charged || !(response.counterparts[t] >= 0 || response.charged[t] !== 0)) return undefined;
     const who = refined?.tokens[response.counterparts[t]];
     const said = who === undefined ? "" : ` for ${JSON.stringify(who)} of a′`;
-    return isCharged ? ["charged", `charged ${(-response.charged[t]).toFixed(3)} nats${said}`] : undefined;
+    return ["charged", `charged ${(-response.charged[t]).toFixed(3)} nats × η = ${eta}${said}`];
   });
   if (!refined) return;
   tokens("a′, the refinement", refined, parent, (t) =>
@@ -174,4 +173,7 @@ filters.addEventListener("input", filter);
 filters.addEventListener("submit", (event) => event.preventDefault());
 byId("more").addEventListener("click", more);
 filter();
-document.documentElement.dataset.ready = "yes";
+setTimeout(() => {
+  choose("0"); // the text stands before the curves are drawn
+  document.documentElement.dataset.ready = "yes";
+});

@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from rapidfuzz.distance import Indel
 
 from recipe.report.curves import pictures
-from recipe.report.findings import findings, table
+from recipe.report.findings import control_of, facts, findings, table
 from recipe.report.reading import Arm, Run
 
 HERE = Path(__file__).parent
@@ -39,12 +39,16 @@ def write_page(arms: list[Arm]) -> bytes:
         "runs": [run.name for _, run in runs],
     }
     scripts = [get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")]
+    control = control_of(arms)
     num_records = sum(run.num_records for _, run in runs)
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     page = environment.get_template("page.html.jinja").render(
-        arms=[{"name": arm.name, "findings": findings(arm), "runs": arm.runs} for arm in arms],
+        arms=[
+            {"name": arm.name, "facts": facts(arm), "findings": findings(arm, control), "runs": arm.runs}
+            for arm in arms
+        ],
         table=table(arms),
         data=Markup(island(data)),
         policy=" ".join(_hash(script) for script in scripts),
@@ -58,7 +62,7 @@ def write_page(arms: list[Arm]) -> bytes:
 
 def island(data: Any) -> str:
     """Return data as JSON in which no HTML begins or ends."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
@@ -81,7 +85,7 @@ def _rows(runs: list[tuple[int, Run]]) -> tuple[list[dict[str, Any]], list[Any]]
                     "verdict": record["verdict"],
                     "reward": record["reward"],
                     "refined": record["refined_reward"],
-                    "source": str(record.get("data_source", "")),
+                    "source": record.get("data_source") or "",
                     "chat": chats.setdefault(json.dumps(chat), len(chats)),
                     "diff": diff(record["response"], record["refined"]),
                     "feedback": record["feedback"],

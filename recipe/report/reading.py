@@ -86,6 +86,11 @@ class Arm:
     name: str
     runs: list[Run]
 
+    @property
+    def refines(self) -> bool:
+        """Whether its runs have a refiner."""
+        return any(run.config.get("constraint", {}).get("mode") != "none" for run in self.runs)
+
     def values(self, metric: str) -> dict[int, list[float]]:
         """Return a metric's values by step, of all runs that have it there."""
         found: dict[int, list[float]] = defaultdict(list)

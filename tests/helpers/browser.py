@@ -1,5 +1,6 @@
 """A real browser, driven by its own protocol (Chrome DevTools): Debian's chromium, headless."""
 
+import base64
 import contextlib
 import itertools
 import json
@@ -42,6 +43,11 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def resize(self, width: int, height: int) -> None:
+        """Give the window another size, before a page is opened."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
+
     def click(self, selector: str) -> None:
         """Click on the middle of an element, as a mouse does."""
         spot = self.run(
@@ -57,6 +63,15 @@ class Page:
         for letter in text:
             self._call("Input.dispatchKeyEvent", type="keyDown", text=letter)
             self._call("Input.dispatchKeyEvent", type="keyUp")
+
+    def draw(self, selector: str, file: Path, height: int) -> None:
+        """Write a PNG of an element, of at most so many lines of pixels of it."""
+        box = self.run(
+            f"(() => {{ const box = document.querySelector({json.dumps(selector)}).getBoundingClientRect(); "
+            "return {x: box.x, y: box.y, width: box.width, height: box.height, scale: 1}; })()"
+        )
+        clip = {**box, "height": min(box["height"], height)}
+        file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png", clip=clip)["data"]))
 
     def _call(self, method: str, **params: Any) -> Any:
         number = next(self._numbers)

@@ -77,6 +77,7 @@ def tokens(key: str, words: Sequence[str] = ("The answer", " is", " 3")) -> dict
     kept = [1] * last + [0]
     return {
         "key": key,
+        "eta": 0.001,
         "response": {
             "tokens": list(words),
             "log_probs": [-0.5 * t for t in range(number)],

@@ -8,7 +8,7 @@ import pytest
 from made_run import config, half_a_line, make_run, metrics, record, tokens
 
 from recipe.report.__main__ import main
-from recipe.report.findings import findings
+from recipe.report.findings import control_of, findings
 from recipe.report.page import diff, island
 from recipe.report.reading import Arm, read_run, read_runs
 from recipe.runs.files import TOKENS, Records
@@ -80,6 +80,16 @@ def test_what_should_change_names_its_figure_and_its_key(tmp_path: Path) -> None
     ):
         assert found[title].level != "good" and found[title].figure == figure and key in found[title].key
     assert not findings(Arm(name="empty", runs=[])), "nothing is said of what was not measured"
+
+
+def test_an_arm_is_compared_with_one_without_a_refiner(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / mode, seed=2 + (mode == "sft"), constraint__mode=mode) for mode in ("sft", "none")]
+    arms = read_runs(list(map(str, folders)))
+    control = control_of(arms)
+    assert control is arms[1]
+    found = {one.title: one for one in findings(arms[0], control)}["Does the refiner help?"]
+    assert (found.level, found.figure) == ("note", "-0.140 against -0.160") and "by chance" in found.says
+    assert "Does the refiner help?" not in {one.title for one in findings(control, control)}
 
 
 def test_a_diff_is_of_whole_words_and_has_both_texts() -> None:
