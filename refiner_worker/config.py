@@ -3,17 +3,19 @@
 import difflib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import numpy as np
+from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from refiner_worker.drafts import Draft
+from refiner_worker.engines import ENGINE
 from refiner_worker.prompts import Told
 
 Positive = Annotated[int, Field(ge=1)]
@@ -23,6 +25,8 @@ Block = TypeVar("Block")
 
 TEMPLATES = Path(__file__).parent / "templates"
 MAX_FEEDBACK_TOKENS = 128
+MAX_GPU_MEMORY_UTILIZATION = 0.95
+"""Share of a GPU's memory that engines which are awake at the same time may take together."""
 BLOCK: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
 """Of all blocks: a key that no field has is a mistake; the string below a field describes it."""
 
@@ -39,6 +43,12 @@ def nearest(name: Any, known: Collection[str]) -> str:
     """
     found = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""
+
+
+def what_lacks(said: str, wanted: Mapping[str, bool]) -> str | None:
+    """Return one line that says which settings to make: those of ``wanted`` that do not hold; None if all do."""
+    lacking = [setting for setting, holds in wanted.items() if not holds]
+    return f"{said}: set {'; '.join(lacking)}" if lacking else None
 
 
 def read_keys(name: str, block_type: type[Block], values: dict[str, Any], chosen: str) -> Block:
@@ -67,7 +77,8 @@ def read_keys(name: str, block_type: type[Block], values: dict[str, Any], chosen
         of = get_type_hints(block_type, include_extras=True)[str(first["loc"][0])]
         or_null = ", or null" if type(None) in get_args(of) else ""
         meant = nearest(first["input"], re.findall("'([^']*)'", first.get("ctx", {}).get("expected", "")))
-        raise ValueError(f"{name}.{key}={first['input']}: {first['msg']}{or_null}{meant}") from error
+        said = first["msg"].removeprefix("Value error, ")  # of a validator of ours
+        raise ValueError(f"{name}.{key}={first['input']}: {said}{or_null}{meant}") from error
 
 
 Mark = Annotated[str, Field(min_length=1)]
@@ -109,7 +120,7 @@ class RefinerConfig:
     refiner's. ``response``: the refiner writes both again."""
     reject_leaks: bool = True
     """A refinement that speaks of the refiner's prompt, the reward or an earlier answer fails (``leak``)."""
-    max_model_len: int | None = None
+    max_model_len: Positive | None = None
     """Context length of the refiner in tokens. Null: as long as needed."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Sampling temperature of the refiner; 0 is greedy."""
@@ -135,9 +146,23 @@ class RefinerConfig:
         """Whether the replicas have GPUs of their own."""
         return self.placement == "dedicated"
 
-    def refusal(self) -> str | None:
-        """Return one line if values of the block do not go together; ValueError if there is no such template."""
+    def refusal(self, config: DictConfig, blocks: Any) -> str | None:
+        """Return one line if the placement does not go with the rest of the config: what is wrong, which key to set.
+
+        Args:
+            config: The whole config.
+            blocks: This extension's part of it (``RefinementConfig``).
+
+        Raises:
+            ValueError: If there is no such template.
+        """
         self.template_path()
+        model = config.reward.reward_model
+        if blocks.streams and model.enable and not model.enable_resource_pool:
+            return (
+                "a colocated reward model sleeps during the rollout, where a streaming refiner scores refinements; set "
+                "reward.reward_model.enable_resource_pool=true, or refiner.placement=colocated"
+            )
         return None
 
     def is_maximal(self, reward: float | None) -> bool:
@@ -179,19 +204,36 @@ class Hosted(RefinerConfig):
     rollout: dict[str, Any] = Field(default_factory=dict)  # type: ignore[misc]
     """Overrides of verl's rollout block for the replicas: engine arguments, memory, parallelism."""
 
-    def refusal(self) -> str | None:
-        """Return one line if the prefix could not be drawn: by probabilities at temperature 1, or greedily."""
+    def refusal(self, config: DictConfig, blocks: Any) -> str | None:
+        """Return one line if the engine is not ours, or nothing tells how a prefix would be drawn."""
+        engine = self.rollout.get("name") or OmegaConf.select(
+            config.actor_rollout_ref.rollout, "name", throw_on_missing=False
+        )
+        if blocks.hosts_refiner and engine != ENGINE:
+            return f"the refiner's replicas run on {ENGINE}, not {engine}: set +refiner.rollout.name={ENGINE}"
         if self.keep_prefix and self.temperature not in (0, 1):
             return (
                 "refiner.keep_prefix=true goes by log-probs at temperature 1; set refiner.temperature to 1, or to 0 "
                 "(greedy)"
             )
-        return super().refusal()
+        return super().refusal(config, blocks)
 
 
 @dataclass(kw_only=True, config=BLOCK)
 class Colocated(Hosted):
     """On the training GPUs, awake for the refine stage only."""
+
+    def refusal(self, config: DictConfig, blocks: Any) -> str | None:
+        """Return one line if a reward model, awake at the same time, leaves too little memory."""
+        key, reward, rollout = "gpu_memory_utilization", config.reward.reward_model, config.actor_rollout_ref.rollout
+        total = self.rollout.get(key, rollout[key]) + reward.rollout[key]
+        is_beside = blocks.refines and reward.enable and not reward.enable_resource_pool
+        if is_beside and config.trainer.device != "cpu" and total > MAX_GPU_MEMORY_UTILIZATION:
+            return (
+                f"{key} of refiner.rollout and of reward.reward_model.rollout are {total:g} of a GPU together; "
+                f"lower the sum to {MAX_GPU_MEMORY_UTILIZATION}, or set reward.reward_model.enable_resource_pool=true"
+            )
+        return super().refusal(config, blocks)
 
 
 @dataclass(kw_only=True, config=BLOCK)
@@ -220,6 +262,27 @@ class Shared(RefinerConfig):
         """Whether responses are refined during the rollout."""
         return True
 
+    def refusal(self, config: DictConfig, blocks: Any) -> str | None:
+        """Return one line if the rollout's servers are not pi_0 without their adapter, or are interrupted."""
+        model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+        if not (blocks.hosts_refiner or blocks.measures_kl_by_actor):
+            return super().refusal(config, blocks)
+        wanted = {
+            "actor_rollout_ref.model.lora_rank above 0 (Megatron's lora.rank is not tried)": model.lora_rank > 0,
+            "actor_rollout_ref.model.lora_adapter_path=null": model.lora_adapter_path is None,
+            "actor_rollout_ref.model.lora.merge=false": not OmegaConf.select(model, "lora.merge"),
+            f"refiner.model_path={model.path} (the actor's)": self.model_path == model.path,
+            f"actor_rollout_ref.rollout.name={ENGINE}": rollout.name == ENGINE,
+            "actor_rollout_ref.rollout.disaggregation.enabled=false": not rollout.disaggregation.enabled,
+            "actor_rollout_ref.rollout.quantization=null": rollout.quantization is None,
+            "actor_rollout_ref.rollout.qat=null": not OmegaConf.select(rollout, "qat.enable"),
+            "trainer.v1.trainer_mode=sync (others interrupt these servers in every step)": (
+                config.trainer.v1.trainer_mode == "sync" or not blocks.refines
+            ),
+        }
+        lacking = what_lacks("refiner.placement=shared needs a LoRA policy on the reference model", wanted)
+        return lacking or super().refusal(config, blocks)
+
 
 @dataclass(kw_only=True, config=BLOCK)
 class External(RefinerConfig):
@@ -246,8 +309,8 @@ class External(RefinerConfig):
         """Whether responses are refined during the rollout."""
         return self.streaming
 
-    def refusal(self) -> str | None:
-        """Return one line if a URL is none, or holds more than host and path."""
+    def refusal(self, config: DictConfig, blocks: Any) -> str | None:
+        """Return one line if a URL is none, the key would be in a log, or nobody could measure the KL."""
         if not self.urls:
             return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
         for url in self.urls:
@@ -267,7 +330,18 @@ class External(RefinerConfig):
             return (
                 "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"
             )
-        return super().refusal()
+        if self.model_path != config.actor_rollout_ref.model.path:
+            return "refiner.model_path is not read: the server's model is refiner.served_model_name; leave it out"
+        variables = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
+        if self.api_key_env in variables or (key and key in map(str, variables.values())):
+            return "ray_kwargs.ray_init.runtime_env.env_vars has the key, and is logged: set it on every node instead"
+        if blocks.measures_kl_by_actor and config.actor_rollout_ref.model.lora_rank <= 0:
+            return (
+                f"measure.num_kl_rollouts={blocks.num_kl_rollouts} with refiner.placement=external: the actor measures "
+                "the KL to its own initial weights; set actor_rollout_ref.actor.use_kl_loss=true and "
+                "actor_rollout_ref.actor.kl_loss_coef=0, or train a LoRA (actor_rollout_ref.model.lora_rank above 0)"
+            )
+        return super().refusal(config, blocks)
 
 
 PLACEMENTS: dict[str, type[RefinerConfig]] = {

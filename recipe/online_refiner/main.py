@@ -18,7 +18,8 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner.config.checks import Run, check, load
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.config.rules import Run, check
 from recipe.online_refiner.config.spelling import in_one_line, unknown
 from recipe.online_refiner.verl_glue import contract
 from recipe.preflight.attention import choose_attention

@@ -2,7 +2,7 @@
 
 from verl.utils.fs import copy_to_local
 
-from recipe.online_refiner.config.checks import Run
+from recipe.online_refiner.config.rules import Run
 from recipe.online_refiner.constraints.base import Weighted
 from refiner_worker.turn_end import behind_a_reply, read_turn_end
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from omegaconf import ListConfig, OmegaConf
 
-from recipe.online_refiner.config.checks import Run, rule
+from recipe.online_refiner.config.rules import Run, rule
 from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from refiner_worker.config import External
 

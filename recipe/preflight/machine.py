@@ -8,8 +8,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from ray._private.utils import get_num_cpus
 
-from recipe.online_refiner.config.checks import Run, rule
 from recipe.online_refiner.config.fields import RefinementConfig
+from recipe.online_refiner.config.rules import Run, rule
 from recipe.own_names import hidden_in
 from recipe.preflight.attention import FLASH, chosen_attention, has_flash_attention, trained_models
 

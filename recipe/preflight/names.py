@@ -40,7 +40,8 @@ from verl.workers import engine
 from verl.workers.config.optimizer import build_optimizer
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-from recipe.online_refiner.config.checks import ABSENT, Run, rule
+from recipe.online_refiner.config.checks import ABSENT
+from recipe.online_refiner.config.rules import Run, rule
 from recipe.online_refiner.config.spelling import nearest, unknown
 from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.preflight.attention import STRATEGIES, chosen_attention, trained_models
@@ -296,7 +297,7 @@ def advantages_can_be_computed(run: Run) -> str | None:
         return None
     try:
         found = _advantages(run.config, by_std=bool(algorithm.norm_adv_by_std_in_grpo))
-    except (ValueError, AssertionError) as error:
+    except (ValueError, AssertionError, TypeError) as error:  # the last of what the trainer does not give it
         return f"algorithm.adv_estimator={name} with actor_rollout_ref.rollout.n={num_responses}: {one_line(error)}"
     if not found.any():
         return (

@@ -23,7 +23,8 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.import_utils import load_extern_object, resolve_config_path
 from verl.utils.tokenizer import normalize_token_ids
 
-from recipe.online_refiner.config.checks import MANAGER_KEY, Run, rule
+from recipe.online_refiner.config.checks import MANAGER_KEY
+from recipe.online_refiner.config.rules import Run, rule
 from recipe.online_refiner.config.spelling import unknown
 from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.online_refiner.pairs import Rollout

@@ -3,7 +3,8 @@
 import pytest
 from omegaconf import DictConfig
 
-from recipe.online_refiner.config.checks import Run, check, load
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.config.rules import Run, check
 from recipe.online_refiner.plan import make_plan
 from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # their rules
 from recipe.preflight.files import Files

@@ -8,7 +8,8 @@ import pytest
 from composed_main import composed
 from omegaconf import OmegaConf
 
-from recipe.online_refiner.config.checks import Run, load
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.config.rules import Run
 from recipe.own_names import hidden_in
 from recipe.preflight.machine import names_are_not_hidden
 

@@ -7,9 +7,10 @@ What keys ask of verl's is in ``checks.py``.
 import dataclasses
 from typing import Annotated, Any, TypeVar
 
+import fsspec
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.constraints import Constraint, read_constraint
@@ -26,6 +27,18 @@ class RecordsConfig:
     """A folder that all nodes see, or a URL that fsspec knows (``s3://...``)."""
     max_rollouts_per_step: NotNegative | None = None
     """Responses recorded of a step, at most, accepted refinements first; loggers show samples of these. Null: all."""
+
+    @field_validator("path")
+    @classmethod
+    def _is_writable(cls, path: str) -> str:
+        if path.startswith(("http://", "https://")):
+            raise ValueError("nothing can be written by HTTP; set a folder, or a URL such as s3://bucket/run")
+        if "://" in path:
+            try:
+                fsspec.get_filesystem_class(path.partition("://")[0])
+            except ImportError as error:
+                raise ValueError(error) from error
+        return path
 
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)

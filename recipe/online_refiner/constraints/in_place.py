@@ -177,11 +177,8 @@ class InPlace(Penalising, Weighted):
                 "reward; set refiner.skip_reward_at_least and actor_rollout_ref.rollout.n above 1, and leave out "
                 "refiner.keep_prefix and refiner.max_refinements_per_group"
             )
-        if rollout.temperature != 1 and not blocks.is_shared:
-            return (
-                f"actor_rollout_ref.rollout.temperature={rollout.temperature}, but {said} compares log-probs with the "
-                "refiner's, which are at 1: set the temperature to 1"
-            )
+        if refiner.placement == "external":
+            return f"{said}: no server gives log-probs by URL; set constraint.target=rewrite"
         template_path("constraint.in_place_template", self.in_place_template, TEMPLATES / "in_place")
         return super().refusal(config, blocks)
 

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from recipe.online_refiner.constraints.base import Column, Companion, Turn, Weighted
 from recipe.online_refiner.constraints.penalty import Rewritten
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout
-from refiner_worker.config import BLOCK
+from refiner_worker.config import BLOCK, what_lacks
 from refiner_worker.engines import ABSENT, Top
 
 if TYPE_CHECKING:  # they import torch
@@ -97,7 +97,7 @@ class Imitating(Weighted):
         algorithm = config.algorithm
         filters = algorithm.get("filter_groups")
         is_filtered = bool(filters and filters.enable)
-        why = {
+        wanted = {
             "actor_rollout_ref.rollout.n above 1": config.actor_rollout_ref.rollout.n > 1,
             "algorithm.adv_estimator=grpo or rloo: another baseline is not the group's reward": algorithm.adv_estimator
             not in NO_GROUP_ESTIMATORS,
@@ -106,8 +106,7 @@ class Imitating(Weighted):
             "refiner.placement=dedicated, shared or external: DAPO's filter looks at refined groups": blocks.streams
             or not is_filtered,
         }
-        missing = [what for what, holds in why.items() if not holds]
-        return f"constraint.rescue_dead_groups=true: set {'; '.join(missing)}" if missing else None
+        return what_lacks("constraint.rescue_dead_groups=true", wanted)
 
 
 @dataclass(kw_only=True, config=BLOCK)
@@ -167,17 +166,8 @@ class Imitation(Imitating, Rewritten):
         for key, wanted in LOGITS_ARE_THERE.items():
             if OmegaConf.select(config.actor_rollout_ref, key, default=wanted) != wanted:
                 return f"{said}: verl's top-k loss needs the logits; set actor_rollout_ref.{key}={str(wanted).lower()}"
-        temperature = config.actor_rollout_ref.rollout.temperature
-        if temperature != 1:
-            return (
-                f"actor_rollout_ref.rollout.temperature={temperature}, but {said} compares log-probs with the "
-                "refiner's, which are at 1: set the temperature to 1"
-            )
-        if blocks.is_shared:
-            return (
-                f"{said}: vLLM gives no log-probs of a prompt beside adapters; set refiner.placement to colocated or "
-                "dedicated"
-            )
+        if not blocks.refiner.has_replicas:
+            return f"{said}: only replicas give log-probs; set refiner.placement to colocated or dedicated"
         return super().refusal(config, blocks)
 
 

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+
+from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 
 
 def rows_multiple(engine: Mapping[str, Any], micro_batch_size: int | None) -> int:
@@ -29,3 +31,33 @@ def layout(config: DictConfig) -> dict[str, int]:
     sizes = {name: engine[f"{name}_model_parallel_size"] for name in ("tensor", "pipeline")}
     sizes["context"] = engine.context_parallel_size
     return {**sizes, "data": max(1, num_gpus // math.prod(sizes.values()))}
+
+
+def refusal(config: DictConfig) -> str | None:
+    """Return one line if platform, optimizer or adapters are not the training engine's: Megatron's, or another."""
+    actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
+    rank = OmegaConf.select(model, "lora.rank", default=0)
+    if "megatron" not in actor:
+        own = "actor_rollout_ref.model.lora"
+        said = f"{own}.rank={rank} is Megatron's; set {own}_rank, or all weights are trained"
+        return said if rank > 0 else None
+    if actor.strategy != "megatron":
+        return (
+            f"model_engine=megatron, but actor_rollout_ref.actor.strategy={actor.strategy}: set platform=cpu_megatron, "
+            "or another model_engine"
+        )
+    if not actor.megatron.use_distributed_optimizer:
+        return (
+            "actor_rollout_ref.actor.megatron.use_distributed_optimizer=false: verl could not send the weights to the "
+            "rollout; set it to true"
+        )
+    critic = {"critic": config.critic} if config.algorithm.adv_estimator in CRITIC_ESTIMATORS else {}
+    for name, role in {"actor_rollout_ref.actor": actor, **critic}.items():
+        if role.optim.optimizer.lower() == "sgd" and role.megatron.use_distributed_optimizer:
+            return f"{name}.optim.optimizer={role.optim.optimizer}: Megatron's distributed optimizer is Adam"
+    if actor.megatron.vanilla_mbridge and max(rank, model.lora_rank) > 0:
+        return (
+            "actor_rollout_ref.model.lora.rank above 0 needs Megatron-Bridge: set "
+            "actor_rollout_ref.actor.megatron.vanilla_mbridge=false (which the CPU platform does not have)"
+        )
+    return None

@@ -31,8 +31,9 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.utils import update_prometheus_config
 
-from recipe.online_refiner.config.checks import Run, check, load
+from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.config.fields import RefinementConfig
+from recipe.online_refiner.config.rules import Run, check
 from recipe.online_refiner.metrics import EXTRA, draft_metrics, of_step
 from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.step import StepState

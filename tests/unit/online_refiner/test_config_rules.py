@@ -11,7 +11,8 @@ from composed_main import CONFIG, composed
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from recipe.online_refiner.config.checks import RULES, load, rule_id
+from recipe.online_refiner.config.checks import load, micro_batches_are_filled
+from recipe.online_refiner.config.rules import RULES, Run, rule_id
 from recipe.online_refiner.constraints import CONSTRAINTS, read_constraint
 from recipe.online_refiner.main import command
 from recipe.online_refiner.verl_glue.megatron import layout
@@ -127,6 +128,8 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
         ("refiner.placement=dedicated", "refiner.placement=dedicated: set refiner.n_gpus_per_node"),
         ("refiner.placement=external", "refiner.placement=external: set refiner.url"),
         ("refiner.context=[hints]", "refiner.context.0=hints: "),
+        ("records.path=s4://bucket/run", "records.path=s4://bucket/run: "),
+        ("records.path=https://host/run", "records.path=https://host/run: nothing can be written by HTTP"),
         ("refiner.max_refinements_per_group=x", "refiner.max_refinements_per_group=x: "),
     ],
 )
@@ -209,53 +212,49 @@ MISTAKES = {
         (RESCUE, "algorithm.use_kl_in_reward=true"),
         (RESCUE, f"{ROLLOUT}.n=1"),
         ((*RESCUE, FILTER), "refiner.streaming=false"),
-        *(((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), key) for key in (SOFT, *IN_PLACE)),
+        (EXTERNAL, SOFT),
+        ((*EXTERNAL, "measure.num_kl_rollouts=0"), *IN_PLACE),
     ],
     "numbers-are-possible": [
         *(((), f"data.{key}") for key in ("train_batch_size=0", "max_prompt_length=null", "train_max_samples=-2")),
         *(((), f"trainer.{key}=0") for key in ("nnodes", "n_gpus_per_node", "total_epochs", "total_training_steps")),
-        *(((), f"{ACTOR}.{key}") for key in ("ppo_mini_batch_size=0", "clip_ratio_high=0", "optim.lr=-1.0")),
-        *(((), f"{ROLLOUT}.{key}") for key in ("n=0", "n=two", "n=1.5", "temperature=0", "top_p=1.5", "top_k=-2")),
+        *(((), f"{ACTOR}.{key}") for key in ("ppo_mini_batch_size=0", "clip_ratio=0", "optim.lr=-1.0")),
+        *(((), f"{ROLLOUT}.{key}") for key in ("n=0", "n=two", "n=1.5", "temperature=0", "top_p=1.5")),
         *(((), f"{block}.gpu_memory_utilization=1.1") for block in (ROLLOUT, "+refiner.rollout")),
         ((), "algorithm.gamma=1.1"),
-        *(((), key) for key in ("data.seed=abc", f"{ACTOR}.entropy_coeff=.nan")),
-        ((), f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes=0"),
-        ((), "transfer_queue.backend.SimpleStorage.num_data_storage_units=0"),
-        (("critic.ppo_epochs=0",), "algorithm.adv_estimator=gae"),
+        (("critic.ppo_mini_batch_size=0",), "algorithm.adv_estimator=gae"),
     ],
     "shards-divide-the-gpus": [
         ((f"{ACTOR}.fsdp_config.fsdp_size=4",), f"{ACTOR}.fsdp_config.fsdp_size=3"),
         ((), "actor_rollout_ref.ref.fsdp_config.fsdp_size=5"),
     ],
-    "adapters-have-their-key": [((), f"{MODEL}.lora.rank=8")],
-    "gradients-are-clipped-by-their-key": [((), f"{ACTOR}.grad_clip=0.5")],
-    "engine-takes-as-many-tokens-as-sequences": [
-        ((f"{ROLLOUT}.max_num_seqs=100",), f"{ROLLOUT}.max_num_batched_tokens=99"),
-        ((), "refiner.rollout={max_num_batched_tokens: 255}"),
+    "engine-can-train": [((), f"{MODEL}.lora.rank=8")],
+    "keys-are-read": [
+        ((), f"{ACTOR}.grad_clip=0.5"),
+        ((), "custom_reward_function.path=x.py"),
+        ((), "reward_model.reward_manager=dapo"),
     ],
-    "refiner-is-complete": [
+    "refiner-goes-with-the-rest": [
         *((EXTERNAL, f"refiner.url={url}") for url in ("host:8000/v1", "[http://host/v1, ftp://host/v1]")),
         *((EXTERNAL, f"refiner.url=https://{rest}") for rest in ("me:key@host/v1", "host/v1?key=1", "/v1")),
         *((EXTERNAL, f"refiner.api_key_env={key}") for key in ("sk-key", "''", "9key")),
+        ((), REWARD_MODEL),
+        (DEDICATED, REWARD_MODEL),
         (("refiner.keep_prefix=true",), "refiner.temperature=0.5"),
         ((), "refiner.template=none"),
-    ],
-    "external-refiner-keeps-its-key": [
         (EXTERNAL, "refiner.model_path=other"),
         ((*EXTERNAL, "refiner.api_key_env=KEY"), "+ray_kwargs.ray_init.runtime_env.env_vars.KEY=sk-key"),
-    ],
-    "external-refiner-has-no-log-probs": [
-        (EXTERNAL, SOFT),
         (EXTERNAL, TRACKED),
         ((*EXTERNAL, TRACKED, f"{MODEL}.lora_rank=8"), f"{MODEL}.lora_rank=0"),
         ((*EXTERNAL, TRACKED, f"{ACTOR}.use_kl_loss=true"), f"{ACTOR}.use_kl_loss=false"),
-    ],
-    "records-have-a-file-system": [
-        (("records.path=memory://run",), "records.path=s4://bucket/run"),
-        ((), "records.path=https://host/run"),
-    ],
-    "estimator-is-known": [
-        *(((mode,), "algorithm.adv_estimator=remax") for mode in (NONE, SFT, PENALTY)),
+        *[(SHARED, f"{MODEL}.{own}") for own in ("lora_rank=0", "lora_adapter_path=x", "lora.merge=true")],
+        (SHARED, "refiner.model_path=other"),
+        *[(SHARED, f"{ROLLOUT}.{own}") for own in ("name=sglang", "quantization=fp8", "disaggregation.enabled=true")],
+        (SHARED, "trainer.v1.trainer_mode=colocate_async"),
+        (("refiner.placement=shared", NONE), TRACKED),
+        (("refiner.rollout={name: vllm}", f"{ROLLOUT}.name=trtllm"), "refiner.rollout={name: trtllm}"),
+        ((NONE, f"{ROLLOUT}.name=trtllm"), TRACKED),
+        ((), f"{ROLLOUT}.name=sglang"),
     ],
     "refinements-fit-into-micro-batches": [
         ((PENALTY, *LOG_PROB_SIZE), f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1023"),
@@ -268,37 +267,22 @@ MISTAKES = {
             f"{ACTOR}.{ULYSSES}=1",
         ),
     ],
-    "engines-share-memory": [((), REWARD_MODEL)],
-    "routes-are-recorded": [((), f"{ACTOR}.router_replay.mode=R3")],
-    "loss-is-the-policys": [((), "+distillation.enabled=true"), ((), f"{MODEL}.mtp.enable=true")],
-    "rewards-are-there-when-streaming": [(DEDICATED, REWARD_MODEL)],
-    "shared-servers-are-the-reference": [
-        *[(SHARED, f"{MODEL}.{own}") for own in ("lora_rank=0", "lora_adapter_path=x", "lora.merge=true")],
-        (SHARED, "refiner.model_path=other"),
-        *[(SHARED, f"{ROLLOUT}.{own}") for own in ("name=sglang", "quantization=fp8", "disaggregation.enabled=true")],
-        (("refiner.placement=shared", NONE), TRACKED),
-    ],
-    "refiner-has-an-engine": [
-        (("refiner.rollout={name: vllm}", f"{ROLLOUT}.name=trtllm"), "refiner.rollout={name: trtllm}"),
-        ((NONE, f"{ROLLOUT}.name=trtllm"), TRACKED),
-        ((), f"{ROLLOUT}.name=sglang"),
+    "refined-rows-are-trained-as-others": [
+        ((), f"{ACTOR}.router_replay.mode=R3"),
+        ((), "+distillation.enabled=true"),
+        ((), f"{MODEL}.mtp.enable=true"),
     ],
     "reference-log-probs-are-at-temperature-1": [
-        ((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), TRACKED),
+        *(((f"{ROLLOUT}.temperature=0.7", "measure.num_kl_rollouts=0"), key) for key in (TRACKED, SOFT, *IN_PLACE)),
     ],
     "agent-loops-have-one-manager": [(DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager")],
-    "rewards-have-their-keys": [((), "custom_reward_function.path=x.py"), ((), "reward_model.reward_manager=dapo")],
     "trainer-is-extended": [((), "trainer.v1.trainer_mode=moon"), ((), "trainer.use_v1=false")],
-    "shared-servers-are-not-interrupted": [(SHARED, "trainer.v1.trainer_mode=colocate_async")],
     "separate-trainer-has-its-parts": [
         ((*SEPARATE, NONE, "refiner.placement=colocated", "refiner.n_gpus_per_node=null"), TRACKED),
         (SEPARATE, "refiner.streaming=false"),
         (SEPARATE, f"{MODEL}.lora_rank=8"),
         (SEPARATE, f"{ACTOR}.fsdp_config.param_offload=true"),
-        ((*SEPARATE, NONE), REWARD_MODEL),
         (SEPARATE, "data.train_batch_size=512"),
-        (SEPARATE, f"{ROLLOUT}.nnodes=0"),
-        (SEPARATE, f"{ROLLOUT}.checkpoint_engine.backend=naive"),
         ((*SEPARATE, f"{ACTOR}.strategy=fsdp2"), f"{ACTOR}.fsdp_config.reshard_after_forward=false"),
     ],
 }
@@ -415,27 +399,15 @@ def on_megatron() -> bytes:
         return pickle.dumps(compose("online_refiner", overrides=overrides))
 
 
-STAGES = {
-    f"{ACTOR}.megatron.pipeline_model_parallel_size": 2,
-    f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": 2,
-}
-SIZE = f"{ACTOR}.ppo_mini_batch_size"
 ON_MEGATRON: list[tuple[str | None, dict[str, Any]]] = [
     (None, {}),
     (None, {"critic.optim.optimizer": "sgd"}),  # no critic
-    ("optimizer-is-distributed", {f"{ACTOR}.megatron.use_distributed_optimizer": False}),
-    ("distributed-optimizer-is-adam", {f"{ACTOR}.optim.optimizer": "SGD"}),
-    ("distributed-optimizer-is-adam", {"critic.optim.optimizer": "sgd", "algorithm.adv_estimator": "gae"}),
-    ("adapters-have-a-bridge", {f"{MODEL}.lora.rank": 8}),
+    ("engine-can-train", {f"{ACTOR}.megatron.use_distributed_optimizer": False}),
+    ("engine-can-train", {f"{ACTOR}.optim.optimizer": "SGD"}),
+    ("engine-can-train", {"critic.optim.optimizer": "sgd", "algorithm.adv_estimator": "gae"}),
+    ("engine-can-train", {f"{MODEL}.lora.rank": 8}),
     ("separate-trainer-has-its-parts", {"trainer.v1.trainer_mode": "separate_async", "constraint.mode": "none"}),
-    ("routes-are-recorded", {f"{ACTOR}.megatron.router_replay.mode": "R3"}),
-    # 8 rows of one rank: 2 groups of 2 micro-batches of 2 rows; 1 group of 2 of 4 for log-probs.
-    (None, STAGES),
-    ("stages-take-whole-groups", {**STAGES, SIZE: 3}),
-    ("stages-take-whole-groups", {**STAGES, SIZE: 6}),  # 12 rows, but log-probs take 8 at once
-    (None, {**STAGES, SIZE: 6, f"{ROLLOUT}.log_prob_use_dynamic_bsz": True}),
-    ("stages-take-whole-groups", {**STAGES, "trainer.n_gpus_per_node": 4}),  # 4 rows on each of two ranks
-    (None, {**STAGES, f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": 1, SIZE: 3}),
+    ("refined-rows-are-trained-as-others", {f"{ACTOR}.megatron.router_replay.mode": "R3"}),
 ]
 
 
@@ -455,14 +427,37 @@ def test_what_megatron_asks(rule: str | None, changes: dict[str, Any]) -> None:
 def test_an_engine_on_the_platform_of_another() -> None:
     with initialize_config_dir(str(CONFIG), version_base=None):
         config = compose("online_refiner", overrides=["platform=cpu", "model_engine=megatron", f"{MODEL}.path=model"])
-    with pytest.raises(ValueError, match=r"\[platform-is-megatrons\]$"):
+    with pytest.raises(ValueError, match=r"platform=cpu_megatron.* \[engine-can-train\]$"):
         load(config)
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {*MISTAKES, "platform-is-megatrons", *(rule for rule, _ in ON_MEGATRON if rule)} == {
-        rule_id(one) for one in RULES["config"]
-    }
+    assert {*MISTAKES} == {rule_id(one) for one in RULES["config"]}
+
+
+SIZE = f"{ACTOR}.ppo_mini_batch_size"
+STAGES = {
+    f"{ACTOR}.megatron.pipeline_model_parallel_size": 2,
+    f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        (STAGES, False),  # 8 rows of one rank: 2 groups of 2 micro-batches of 2 rows
+        ({**STAGES, SIZE: 3}, True),
+        ({**STAGES, SIZE: 6}, False),
+        ({**STAGES, "trainer.n_gpus_per_node": 4, SIZE: 6}, True),  # 6 rows on each of two ranks
+        ({**STAGES, f"{ACTOR}.megatron.virtual_pipeline_model_parallel_size": 1, SIZE: 3}, False),
+    ],
+)
+def test_virtual_stages_get_whole_groups_of_micro_batches(changes: dict[str, Any], refused: bool) -> None:
+    config = pickle.loads(on_megatron())
+    for key, value in changes.items():
+        OmegaConf.update(config, key, value)
+    found = micro_batches_are_filled(Run(config=config, blocks=load(config)))
+    assert (found is not None) is refused and (found is None or "virtual pipeline stages" in found)
 
 
 def test_the_layout_of_a_cluster() -> None:

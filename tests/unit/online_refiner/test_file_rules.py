@@ -13,7 +13,8 @@ from checked_run import checked, error_of
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
-from recipe.online_refiner.config.checks import Run, check, load
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.config.rules import Run, check
 from recipe.online_refiner.main import command
 from recipe.online_refiner.plan import make_plan
 from recipe.preflight import trials
@@ -284,7 +285,7 @@ def test_a_mistake_ends_the_command_with_one_line(
                 "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True,
                 "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": 187,
             },
-            "actor-reads-what-it-scores",
+            "shared-servers-read-it-too",
         ),
     ],
 )
@@ -375,7 +376,7 @@ def test_replicas_that_would_lie_across_nodes(config: DictConfig) -> None:
     config.refiner.rollout = {"tensor_model_parallel_size": 2}
     run = Run(config=config, blocks=load(config))
     run.plan = make_plan(config, run.blocks, tokenizer=AutoTokenizer.from_pretrained(run.blocks.refiner.model_path))
-    with pytest.raises(ValueError, match=r"\[replicas-align-with-nodes\]$"):
+    with pytest.raises(ValueError, match=r"\[replicas-fit\]$"):
         check(run, "sizes")
 
 

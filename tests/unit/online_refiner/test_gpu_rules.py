@@ -10,7 +10,8 @@ from composed_main import composed
 from omegaconf import OmegaConf
 from verl.utils import torch_functional
 
-from recipe.online_refiner.config.checks import Run, check, load
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.config.rules import Run, check
 from recipe.preflight import attention, machine
 from recipe.preflight.attention import LIBRARY, choose_attention, chosen_attention
 

@@ -13,7 +13,8 @@ import pytest
 from checked_run import checked
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner.config.checks import RULES, Run, load, rule_id
+from recipe.online_refiner.config.checks import load
+from recipe.online_refiner.config.rules import RULES, Run, rule_id
 from recipe.online_refiner.plan import notes
 from recipe.preflight import names
 from recipe.preflight.cautions import cautions
@@ -80,6 +81,7 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         ({ESTIMATOR: "rloo_vectorized", N: 1}, "advantages-can-be-computed", "each advantage is 0"),
         ({ESTIMATOR: "optimal_token_baseline"}, "advantages-can-be-computed", "calculate_sum_pi_squared"),
         ({ESTIMATOR: "gdpo"}, "advantages-can-be-computed", "gdpo_reward_keys"),
+        ({ESTIMATOR: "remax"}, "advantages-can-be-computed", "reward_baselines"),
         ({ESTIMATOR: "grpo_vectorized", BY_STD: False}, "advantages-can-be-computed", "verl does not give it to"),
         ({ESTIMATOR: "rloo", "algorithm.use_pf_ppo": True}, "advantages-can-be-computed", "does nothing with"),
         *(
