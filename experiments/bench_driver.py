@@ -64,6 +64,10 @@ class Reward:
         penalty = int(data.batch["responses"][0, 0]) % 2
         return {"reward_score": float(len(data.non_tensor_batch["raw_prompt"])) - penalty}
 
+    async def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
+        """Say nothing beside the rewards."""
+        return [{} for _ in rows.keys]
+
 
 @ray.remote
 def write_rows(tokenizer: Any, numbers: range, num_tokens: int) -> list[str]:

@@ -2,9 +2,9 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -17,6 +17,7 @@ from refiner_worker.config import RefinerConfig
 from refiner_worker.drafts import NO_COUNTS
 from refiner_worker.engines import ABSENT, Top
 
+Scored = TypeVar("Scored")
 PING_TIMEOUT_S = 30.0
 MAX_REQUESTS_IN_FLIGHT = 256
 """Requests that may be under way at once, per replica; more wait. Ray lets a server have 1,000 calls at a time, and an
@@ -120,6 +121,14 @@ class RefinerClient:
         found = await self._of_prompt(prompt_ids, response_ids, k, "prompt_ids", "prompt_logprobs")
         ids, log_probs = np.array(found[0], np.int32).reshape(-1, k), np.array(found[1], np.float32).reshape(-1, k)
         return np.where(ids < num_ids, ids, 0), np.where(ids < num_ids, log_probs, np.float32(ABSENT))
+
+    async def in_time(self, ask: Callable[..., Awaitable[Scored]], *arguments: Any) -> Scored | None:
+        """Return what one of the two requests for log-probs brings; None if no replica answered in time."""
+        try:
+            async with self.slot():
+                return await asyncio.wait_for(ask(*arguments), self.config.request_timeout_s)
+        except (TimeoutError, RefinerRequestError):
+            return None
 
     async def _of_prompt(
         self, prompt_ids: list[int], response_ids: list[int], k: int, *names: str

@@ -248,7 +248,7 @@ class Pair(Request):
     """All numbers that are known of a rollout and its refinement. The tag of its row carries it between processes.
 
     Example: ``Pair(reward=-0.3, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, num_refined_tokens=9)``.
-    The driver makes it with the reward, the refine stage makes it again, the actor's pass adds ``nll`` and
+    The refine stage writes it; until then the driver has one with the reward alone. The actor's pass adds ``nll`` and
     ``divergence``. In place ``divergence`` is what the turn is charged, over ``num_compared_tokens`` of it.
     """
 
@@ -271,8 +271,6 @@ class Pair(Request):
     """From a to a', in tokens; None where it was not measured."""
     own: dict[str, float] = field(default_factory=dict)
     """The mode's own numbers (``Constraint.numbers``)."""
-    detail: str = ""
-    """What a failed attempt wrote, or why it failed; shortened."""
     started_at: float = 0.0
     """When its group was complete, and when the group was refined, in seconds since the epoch."""
     refined_at: float = 0.0

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from recipe.online_refiner.constraints.base import Companion
 from recipe.online_refiner.constraints.eq6 import accepts
@@ -33,7 +33,6 @@ if TYPE_CHECKING:  # it imports openai
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
 """Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
 
-Scored = TypeVar("Scored")
 MAX_CHARACTERS = 32
 """Of a token: a longer text is not even encoded."""
 
@@ -113,7 +112,7 @@ class Refiner:
         turn = rollout.turn_ids[: self._most_tokens(rollout)]
         if not self.config.keep_prefix or len(prompt_ids) + len(turn) >= self.max_model_len:
             return prompt_ids, 0, 0
-        log_probs = await log_probs_in_time(self.client, prompt_ids, turn)
+        log_probs = await self.client.in_time(self.client.log_probs, prompt_ids, turn)
         whole = await self.on_thread(whole_characters, rollout.turn_ids, self.prompt.tokenizer)
         num_kept = num_kept_tokens(rollout, log_probs or [], whole, self._most_tokens(rollout), self.config.temperature)
         return prompt_ids + turn[:num_kept], num_kept, len(prompt_ids) + len(turn)
@@ -234,10 +233,6 @@ class Refiner:
         """Return the longest refinement: a session ends where verl would cut it."""
         longest = self.config.response_length
         return min(longest, self.max_response_tokens - rollout.start) if rollout.start else longest
-
-    async def in_time(self, ask: Callable[..., Awaitable[Scored]], *arguments: Any) -> Scored | None:
-        """Return what a request to the client for log-probs brings; None if no replica answered in time."""
-        return await in_time(self.client, ask, *arguments)
 
     def _head(self, rollout: Rollout, parts: Parts, reasoning: list[int] | None = None) -> list[int]:
         """Return with what a' begins before its answer: the response's thought, or the reasoning in its place."""
@@ -388,22 +383,3 @@ def num_kept_tokens(rollout: Rollout, log_probs: list[float], whole: list[int], 
 def whole_characters(ids: list[int], tokenizer: Any) -> list[int]:
     """Return the places in a text's tokens where a new character begins; always with 0."""
     return [place for place, _ in starts(ids, tokenizer) if place < len(ids)]
-
-
-async def reference_log_probs(client: RefinerClient, rollout: Rollout) -> list[float] | None:
-    """Return log pi_0 of a response, (response length,); None if no replica answered in time."""
-    return await log_probs_in_time(client, rollout.prompt_ids, rollout.response_ids)
-
-
-async def log_probs_in_time(client: RefinerClient, prompt_ids: list[int], token_ids: list[int]) -> list[float] | None:
-    """Return log pi_0 of tokens after a prompt, (number of tokens,); None if no replica answered in time."""
-    return await in_time(client, client.log_probs, prompt_ids, token_ids)
-
-
-async def in_time(client: RefinerClient, ask: Callable[..., Awaitable[Scored]], *arguments: Any) -> Scored | None:
-    """Return what a request for log-probs brings; None if no replica answered in time."""
-    try:
-        async with client.slot():
-            return await asyncio.wait_for(ask(*arguments), client.config.request_timeout_s)
-    except (TimeoutError, RefinerRequestError):
-        return None

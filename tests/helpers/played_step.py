@@ -11,7 +11,7 @@ from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.verl_glue.rows import pair_of, with_pair, write_log_probs
+from recipe.online_refiner.verl_glue.rows import TAG, pair_of, with_pair, write_log_probs
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSync
 from refiner_worker.client import HostedRefiner
@@ -59,9 +59,12 @@ class Workers:
         """log pi_0 of responses by key, as far as a replica answers."""
         self.scored: list[str] = []
 
-    def refine(self, rows: KVBatchMeta, *_: Any) -> list[Any]:
-        """Return nothing of what was asked for."""
-        return [(rows, None)] if rows.keys else []
+    def refine(self, rows: KVBatchMeta, *_: Any) -> None:
+        """Leave the rows as they are."""
+
+    def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
+        """Return a number for each row."""
+        return [{"solved": float(KEYS.index(key))} for key in rows.keys]
 
     def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
         """Keep what a worker would read of the pairs."""
@@ -148,13 +151,17 @@ def pairs(rewards: list[float], **more: list[Any]) -> list[Pair]:
 
 
 def refined_rows(
-    rewards: list[float] = REWARDS, of_pairs: dict[str, list[Any]] | None = None, **own: list[Any]
+    rewards: list[float] = REWARDS,
+    of_pairs: dict[str, list[Any]] | None = None,
+    lost: int | None = None,
+    **own: list[Any],
 ) -> KVBatchMeta:
     """Put the rows above into the queue, as a step finds them in a streaming run: rewarded and refined.
 
     Args:
         rewards: Of the responses.
         of_pairs: Values of the pairs' fields.
+        lost: The row that nobody has refined, if there is one.
         own: More columns.
     """
     sequences = [prompt + ids for prompt, ids in zip(PROMPTS, RESPONSES, strict=True)]
@@ -162,6 +169,8 @@ def refined_rows(
         with_pair({"prompt_len": len(prompt), "response_len": len(ids), "seq_len": len(prompt) + len(ids)}, pair)
         for prompt, ids, pair in zip(PROMPTS, RESPONSES, pairs(rewards, **(of_pairs or {})), strict=True)
     ]
+    if lost is not None:
+        del tags[lost][TAG]
     columns: dict[str, list[Any]] = {
         "uid": [key[0] for key in KEYS],
         "session_id": [int(key[2]) for key in KEYS],

@@ -216,7 +216,7 @@ class Teacher(Companion):
             result.in_place_prompt = prompt_ids
             return
         result.num_prompt_tokens += len(prompt_ids) + len(rollout.turn_ids)
-        result.in_place = await refiner.in_time(refiner.client.log_probs, prompt_ids, rollout.turn_ids) or []
+        result.in_place = await refiner.client.in_time(refiner.client.log_probs, prompt_ids, rollout.turn_ids) or []
 
     def _is_open(self, result: Refinement, *, is_solved: bool, has_solved_sibling: bool) -> bool:
         """Return whether a response is constrained, from what became of its refinement."""

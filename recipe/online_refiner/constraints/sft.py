@@ -197,7 +197,7 @@ class Distributions(Companion):
             return
         written = result.token_ids[:-1]
         result.num_prompt_tokens += len(result.prompt_ids) + len(written)
-        result.top = await refiner.in_time(
+        result.top = await refiner.client.in_time(
             refiner.client.top_log_probs, result.prompt_ids, written, TOP_K, self._num_ids
         )
 

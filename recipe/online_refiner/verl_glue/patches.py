@@ -3,19 +3,21 @@
 ``tests/unit/online_refiner/test_verl_patches.py`` fails when verl mends what is bridged here, or moves it.
 """
 
+import asyncio
 import logging
 import time
 from collections import Counter
 from typing import Any
 
 import transfer_queue as tq
+from transfer_queue import KVBatchMeta
 from verl.experimental.reward_loop import reward_loop
 from verl.protocol import DataProto
 from verl.trainer.ppo.v1 import trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from recipe.online_refiner.pairs import group_of
-from recipe.online_refiner.verl_glue.rows import pair_of
+from recipe.online_refiner.verl_glue.rows import pair_of, read_numbers
 from refiner_worker.client import RunEndedError
 
 MIN_POLL_S = 0.1
@@ -34,6 +36,10 @@ class RewardLoopWorker(reward_loop.RewardLoopWorker):
     async def compute_score_disrm(self, data: DataProto) -> dict[str, Any]:
         """Return the reward model's score and, as every other reward does, a (here empty) dict of extras."""
         return {"reward_extra_info": {}, **await super().compute_score_disrm(data)}
+
+    async def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
+        """Return the numbers that the reward function said beside the rewards of some rows: no text leaves this."""
+        return await asyncio.to_thread(read_numbers, rows)
 
 
 def look_often(buffer: ReplayBuffer) -> ReplayBuffer:

@@ -34,7 +34,7 @@ from verl.utils.fs import copy_to_local
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraints.base import Turn
 from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout
-from recipe.online_refiner.refine import REFINERS, Refiner, reference_log_probs
+from recipe.online_refiner.refine import REFINERS, Refiner
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
@@ -44,8 +44,6 @@ from refiner_worker.turn_end import read_turn_end
 
 logger = logging.getLogger(__name__)
 
-MAX_DETAIL = 1000
-"""Characters of what a failed attempt wrote, as far as it is kept."""
 NUM_EDIT_DISTANCES = 64
 """About so many a step: one of two answers of 16k tokens takes 15 ms and more."""
 NOT_MEDIA = {"mm_token_type_ids"}
@@ -81,16 +79,13 @@ class RefineWorker:
         self._records = Records(config.records.path)
         self._thread = ThreadPoolExecutor(1, "tokenizer")
 
-    async def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> list[Pair]:
+    async def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> None:
         """Refine the rollouts of some groups and write all that later stages read of it (``rows.py``).
 
         Args:
             rows: Rewarded rows, no padding.
             client: Of the replicas that are alive.
             max_model_len: Context length of the refiner, in tokens.
-
-        Returns:
-            What is known of each row's pair.
 
         Raises:
             ValueError: If the rows are of an agent loop whose sessions cannot be refined.
@@ -118,17 +113,14 @@ class RefineWorker:
             for group, refinements in zip(groups.values(), answers, strict=True)
             for rollout, refinement in zip(group, refinements, strict=True)
         }
-        return await asyncio.to_thread(
-            self._write, rows, rollouts, [found[rollout.key] for rollout in rollouts], started_at
-        )
+        await asyncio.to_thread(self._write, rows, rollouts, [found[rollout.key] for rollout in rollouts], started_at)
 
     def _write(
         self, rows: KVBatchMeta, rollouts: list[Rollout], refinements: list[Refinement], started_at: float
-    ) -> list[Pair]:
+    ) -> None:
         turns = [self._turn(*one) for one in zip(rollouts, refinements, strict=True)]
         pairs = [self._pair(*one, started_at) for one in zip(rollouts, turns, strict=True)]
         queue.write_refinements(rows, turns, pairs, self._constraint)
-        return pairs
 
     def _turn(self, rollout: Rollout, refinement: Refinement) -> Turn:
         return Turn(
@@ -154,7 +146,6 @@ class RefineWorker:
             is_repeated=refinement.is_repeated,
             edit_distance=Levenshtein.distance(turn.ids, ids) if is_measured else None,
             own=self._constraint.numbers(turn),
-            detail="" if verdict.is_scored else refinement.text[:MAX_DETAIL],
             started_at=started_at,
             refined_at=time.time(),
             **{one.name: getattr(refinement, one.name) for one in fields(Request)},
@@ -169,8 +160,8 @@ class RefineWorker:
 
     async def score_with_reference(self, rows: KVBatchMeta, client: RefinerClient) -> list[str]:
         """Write log pi_0 of the responses of some rows and return the keys of those that a replica answered for."""
-        rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
-        answers = await asyncio.gather(*(reference_log_probs(client, rollout) for rollout in rollouts))
+        sequences = await asyncio.to_thread(queue.read_sequences, rows)
+        answers = await asyncio.gather(*(client.in_time(client.log_probs, *one) for one in sequences))
         found = {index: answer for index, answer in enumerate(answers) if answer is not None}
         known = queue.rows_of(rows, found)
         if known.keys:
@@ -278,14 +269,11 @@ class RefineWorkers:
             self._workers = [self._start() for _ in range(self._num_workers)]
         return self._workers
 
-    def refine(
-        self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int
-    ) -> list[tuple[KVBatchMeta, list[Pair] | None]]:
-        """Return each worker's part of the rows with its pairs; None where the worker died."""
+    def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> None:
+        """Let some rows be refined; those of a worker that dies stay as they are."""
         parts, clients = self._parts(rows, client)
         called = zip(self.start(), parts, clients, strict=False)
-        calls = [worker.refine.remote(part, own, max_model_len) for worker, part, own in called]
-        return list(zip(parts, self._answers(calls, clients), strict=True))
+        self._answers([worker.refine.remote(part, own, max_model_len) for worker, part, own in called], clients)
 
     def score_with_reference(self, rows: KVBatchMeta, client: RefinerClient) -> set[str]:
         """Let log pi_0 of some responses be written and return the keys of those that are known."""
@@ -306,6 +294,13 @@ class RefineWorkers:
                     "refine workers died while they rewarded a step's responses, twice; see the log above"
                 )
             self.reward(part, attempts - 1)
+
+    def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
+        """Return what the reward function said beside each reward, as numbers; reward workers read the texts."""
+        _, _, workers = self._arguments
+        parts = [queue.rows_of(rows, range(n, len(rows), len(workers))) for n in range(min(len(workers), len(rows)))]
+        answers = ray.get([worker.numbers.remote(part) for worker, part in zip(workers, parts, strict=False)])
+        return [of_row for answer in answers for of_row in answer]
 
     def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
         """Let the records of some rows of a step's mini-batch be written, and do not wait; :meth:`finish` does."""

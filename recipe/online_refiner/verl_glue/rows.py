@@ -2,8 +2,9 @@
 
 What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
 lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_used`` and ``refine_start`` (where the
-refined turn begins in the response) int64 (B,); a row without a refinement has u = 1 and masks 0. The run's constraint
-adds columns (``Constraint.columns``): ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
+refined turn begins in the response) int64 (B,), and texts ``refine_detail`` (what a failed attempt wrote, or why it
+failed); a row without a refinement has u = 1 and masks 0. The run's constraint adds columns (``Constraint.columns``):
+``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
 ``refine_weights`` (of the tokens of a' in the cross-entropy) jagged float32 (B, u) and others. On some rows only, and
 read on those only: jagged float32 ``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length),
 ``refine_nll`` and ``refine_divergence`` (B,), by the actor; and ``kl_ref_log_prob`` (B, response length), by the refine
@@ -20,13 +21,13 @@ from typing import Any
 
 import torch
 import transfer_queue as tq
-from tensordict import NonTensorData, TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.constraints import Constraint
 from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, group_of, last_turn
+from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, as_number, group_of, last_turn
 from recipe.online_refiner.verl_glue.loss import jagged
 from refiner_worker.parsing import conversation, decode
 
@@ -45,6 +46,8 @@ BY_AGENT_LOOP = {
 }
 """Fields of a row that verl's agent loop adds to the columns of the data set."""
 BY_THIS_EXTENSION = ("refine_", "kl_ref_")
+MAX_DETAIL = 1000
+"""Characters of what a failed attempt wrote, as far as it is kept."""
 MAX_FEEDBACK = 1000
 """Characters of a reward function's words that are recorded."""
 TAG = "refined_pair"
@@ -136,14 +139,13 @@ def write_refinements(batch: KVBatchMeta, turns: list[Turn], pairs: list[Pair], 
         pairs: Of the rows.
         constraint: Says which columns every row of a step has beside those of all modes.
     """
-    ids = [torch.tensor(turn.refinement.token_ids or [0]) for turn in turns]
+    refined = [turn.refinement.token_ids for turn in turns]
     fields = {
-        "refine_ids": jagged(ids),
-        "refine_mask": jagged(
-            [torch.full_like(one, bool(turn.refinement.token_ids)) for one, turn in zip(ids, turns, strict=True)]
-        ),
+        "refine_ids": jagged([torch.tensor(ids or [0]) for ids in refined]),
+        "refine_mask": jagged([torch.tensor([1] * len(ids) or [0]) for ids in refined]),
         "refine_used": torch.tensor([int(turn.is_used) for turn in turns]),
         "refine_start": torch.tensor([turn.start for turn in turns]),
+        "refine_detail": NonTensorStack(*map(_detail, turns)),
     }
     columns = [constraint.columns(turn) for turn in turns]
     for name in columns[0]:
@@ -156,12 +158,23 @@ def write_refinements(batch: KVBatchMeta, turns: list[Turn], pairs: list[Pair], 
     )
 
 
-def write_nothing(batch: KVBatchMeta, verdict: Verdict, constraint: Constraint) -> None:
-    """Write rows without a refinement, whatever is there: padding copies a row, a dead worker leaves half of one."""
-    nothing = Refinement(verdict=verdict)
-    lengths = [tag["response_len"] for tag in batch.tags]
-    turns = [Turn(response_length=n, start=0, ids=[], refinement=nothing, is_used=False) for n in lengths]
-    write_refinements(batch, turns, [Pair(reward=0.0, verdict=verdict) for _ in lengths], constraint)
+def _detail(turn: Turn) -> str:
+    return "" if turn.refinement.verdict.is_scored else turn.refinement.text[:MAX_DETAIL]
+
+
+def write_nothing(batch: KVBatchMeta, pairs: list[Pair], constraint: Constraint) -> None:
+    """Write rows without a refinement, whatever is there: padding copies a row, a dead worker leaves none."""
+    turns = [
+        Turn(
+            response_length=tag["response_len"],
+            start=0,
+            ids=[],
+            refinement=Refinement(verdict=pair.verdict),
+            is_used=False,
+        )
+        for tag, pair in zip(batch.tags, pairs, strict=True)
+    ]
+    write_refinements(batch, turns, pairs, constraint)
 
 
 def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:
@@ -178,20 +191,24 @@ def pair_of(tag: dict[str, Any]) -> Pair | None:
     """Return what is known of a row's pair, from its tag; None if nobody has refined it, or if it is padding."""
     if TAG not in tag or tag.get("is_padding", False):
         return None
-    known = json.loads(tag[TAG])
-    return Pair(**{**known, "verdict": Verdict(known["verdict"])})
+    pair = Pair(**json.loads(tag[TAG]))
+    pair.verdict = Verdict(pair.verdict)
+    return pair
+
+
+def read_tags(batch: KVBatchMeta) -> None:
+    """Let a batch have its rows' tags as others have written them by now."""
+    tags = tq.kv_list(batch.partition_id)[batch.partition_id]
+    batch.tags = [tags[key] for key in batch.keys]
 
 
 def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
     """Read refined rows as records: a turn, what it answers, a', both rewards, and what became of the refinement."""
-    tensors = ("prompts", "responses", "refine_ids")
-    data = read(batch, "raw_prompt", "extra_fields", *tensors)
-    columns = [
-        *(objects(data[name]) for name in ("raw_prompt", "extra_fields")),
-        *(data[name].unbind() for name in tensors),
-    ]
+    texts, tensors = ("raw_prompt", "extra_fields", "refine_detail"), ("prompts", "responses", "refine_ids")
+    data = read(batch, *texts, *tensors)
+    columns = [*(objects(data[name]) for name in texts), *(data[name].unbind() for name in tensors)]
     rows = []
-    for key, tag, chat, extra, prompt, response, refined in zip(batch.keys, batch.tags, *columns, strict=True):
+    for key, tag, chat, extra, detail, prompt, response, refined in zip(batch.keys, batch.tags, *columns, strict=True):
         pair = pair_of(tag)
         assert pair is not None, "only refined rows are recorded"
         is_scored = pair.verdict.is_scored
@@ -206,7 +223,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
                 "reward": pair.reward,
                 "refined_reward": pair.refined_reward if is_scored else None,
                 "verdict": pair.verdict,
-                "detail": pair.detail,
+                "detail": detail,
             }
         )
     return rows
@@ -257,11 +274,22 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
     ]
 
 
-def read_rewards(batch: KVBatchMeta) -> list[tuple[float, dict[str, Any]]]:
-    """Read the reward of every row, and what the reward function said beside it."""
-    data = read(batch, "rm_scores", "extra_fields")
-    rewards = (row.sum().item() for row in data["rm_scores"].unbind())
-    return list(zip(rewards, map(_said, objects(data["extra_fields"])), strict=True))
+def read_sequences(batch: KVBatchMeta) -> list[tuple[list[int], list[int]]]:
+    """Read prompt and response of every row, as ids."""
+    data = read(batch, "prompts", "responses")
+    prompts, responses = data["prompts"].unbind(), data["responses"].unbind()
+    return [(prompt.tolist(), response.tolist()) for prompt, response in zip(prompts, responses, strict=True)]
+
+
+def read_rewards(batch: KVBatchMeta) -> list[float]:
+    """Read the reward of every row."""
+    return [row.sum().item() for row in read(batch, "rm_scores")["rm_scores"].unbind()]
+
+
+def read_numbers(batch: KVBatchMeta) -> list[dict[str, float | None]]:
+    """Read what the reward function said beside each reward; None where that is no finite number."""
+    said = map(_said, objects(read(batch, "extra_fields")["extra_fields"]))
+    return [{name: as_number(value) for name, value in of_row.items()} for of_row in said]
 
 
 def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:
@@ -288,9 +316,9 @@ def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[
 
 
 def _columns_of_data_set(batch: KVBatchMeta) -> list[str]:
-    """Return the names of the columns that the data set gave the rows, from one row: only metadata tell them all."""
-    data = tq.kv_batch_get(keys=batch.keys[:1], partition_id=batch.partition_id)
-    return [name for name in sorted({*data.keys()} - BY_AGENT_LOOP) if not name.startswith(BY_THIS_EXTENSION)]
+    """Return the names of the columns that the data set gave the rows, from the queue's metadata."""
+    known = tq.get_client().kv_retrieve_meta(keys=batch.keys, partition_id=batch.partition_id).field_names
+    return [name for name in sorted({*known} - BY_AGENT_LOOP) if not name.startswith(BY_THIS_EXTENSION)]
 
 
 def objects(column: Any) -> list[Any]:

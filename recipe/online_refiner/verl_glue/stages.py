@@ -3,6 +3,7 @@
 import random
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ class Stages:
     def see_rollouts(self, batch: KVBatchMeta, state: StepState) -> None:
         """Measure the rollouts, and begin a pair for each."""
         rows = queue.real_rows(batch)
-        rewards = queue.read_rewards(queue.rows_of(batch, rows))
-        state.pairs = {row: Pair(reward=reward) for row, (reward, _) in zip(rows, rewards, strict=True)}
+        real = queue.rows_of(batch, rows)
+        state.pairs = {row: Pair(reward=reward) for row, reward in zip(rows, queue.read_rewards(real), strict=True)}
         by_key = {batch.keys[row]: pair.reward for row, pair in state.pairs.items()}
         is_by_reward = OmegaConf.select(self._config, "algorithm.filter_groups.metric") == "reward"
         filtered = state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}) if is_by_reward else {}
@@ -68,9 +69,9 @@ class Stages:
             {
                 **metric_names.zeros(),
                 **metric_names.reward_metrics(by_key, filtered, num_discarded),
-                **metric_names.extra_metrics([said for _, said in rewards]),
+                **metric_names.extra_metrics(self._workers.numbers(real)),
                 "refiner/num_rollouts": len(rows),
-                "reward/num_lost": max(0, self.num_wanted(queue.rows_of(batch, rows), state) - len(rows)),
+                "reward/num_lost": max(0, self.num_wanted(real, state) - len(rows)),
                 "tokens/rollout": sum(batch.tags[row]["response_len"] for row in rows),
                 "tokens/update_actor": sum(tag["seq_len"] for tag in batch.tags),
             }
@@ -80,20 +81,21 @@ class Stages:
         """Refine what is not refined yet: all, or in a streaming run what came from a checkpoint or failed there."""
         constraint = self._blocks.constraint
         if padding := sorted(set(range(len(batch))) - set(state.pairs)):
-            queue.write_nothing(queue.rows_of(batch, padding), Verdict.NONE, constraint)
+            queue.write_nothing(queue.rows_of(batch, padding), [Pair(reward=0.0) for _ in padding], constraint)
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
-        missing = {batch.keys[row]: row for row in state.pairs if row not in known}
-        asked = queue.rows_of(batch, missing.values())
-        unrefined: list[tuple[KVBatchMeta, list[Pair] | None]] = [(asked, None)] if missing else []
-        too_late = self._blocks.is_shared  # its servers sleep by now, and a request would wait for them
-        for part, pairs in unrefined if too_late else self._workers.refine(asked, client, max_model_len):
-            if pairs is None:  # so it stays: its worker died, or it is too late
-                queue.write_nothing(part, Verdict.WORKER, constraint)
-                pairs = [Pair(reward=state.pairs[missing[key]].reward, verdict=Verdict.WORKER) for key in part.keys]
-            for key, pair in zip(part.keys, pairs, strict=True):
-                state.pairs[missing[key]] = pair
-                batch.tags[missing[key]] = queue.with_pair(batch.tags[missing[key]], pair)
-        state.pairs.update(known)
+        if missing := [row for row in state.pairs if row not in known]:
+            asked = queue.rows_of(batch, missing)
+            if not self._blocks.is_shared:  # its servers sleep by now, and a request would wait for them
+                self._workers.refine(asked, client, max_model_len)
+                queue.read_tags(asked)
+            if lost := [n for n, tag in enumerate(asked.tags) if queue.pair_of(tag) is None]:
+                nothing = [replace(state.pairs[missing[n]], verdict=Verdict.WORKER) for n in lost]
+                queue.write_nothing(queue.rows_of(asked, lost), nothing, constraint)
+                queue.read_tags(asked)
+            for row, tag in zip(missing, asked.tags, strict=True):
+                batch.tags[row] = tag
+        found = {row: queue.pair_of(batch.tags[row]) for row in state.pairs}
+        state.pairs = {row: pair for row, pair in found.items() if pair is not None}
         recent = [pair for pair in known.values() if pair.started_at >= self._began_at]  # a killed run's are not
         waited = metric_names.streaming_metrics(recent, state.started_at)
         state.metrics.update(waited | metric_names.refine_metrics(state))

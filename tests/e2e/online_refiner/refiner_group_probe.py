@@ -27,7 +27,7 @@ from verl.single_controller.ray import ResourcePoolManager
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.pairs import Refinement, Rollout
 from recipe.online_refiner.plan import make_plan
-from recipe.online_refiner.refine import Refiner, reference_log_probs
+from recipe.online_refiner.refine import Refiner
 from recipe.online_refiner.verl_glue.loss import TOP_K
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.engines import ABSENT
@@ -55,6 +55,11 @@ OVERRIDES = (
 async def letters(rollout: Rollout, response_ids: list[int]) -> float:
     """A reward that needs nothing but the token ids."""
     return sum(token % 2 for token in response_ids) / len(response_ids)
+
+
+async def log_probs_of(client: RefinerClient, rollout: Rollout) -> list[float] | None:
+    """Return log pi_0 of a response."""
+    return await client.in_time(client.log_probs, rollout.prompt_ids, rollout.response_ids)
 
 
 def rollouts(tokenizer: Any, num: int) -> list[Rollout]:
@@ -94,7 +99,7 @@ def largest_difference_to_hugging_face(client: RefinerClient, model_path: str, b
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
     difference = 0.0
     for rollout in batch:
-        ours = asyncio.run(reference_log_probs(client, rollout))
+        ours = asyncio.run(log_probs_of(client, rollout))
         ids = torch.tensor([rollout.prompt_ids + rollout.response_ids])
         with torch.no_grad():
             table = model(ids).logits.log_softmax(-1)[0, :-1]
@@ -117,7 +122,7 @@ def spread_of_log_probs(client: RefinerClient, batch: list[Rollout]) -> float:
     """Ask for log pi_0 one by one, all at once, and in the other order; return the largest difference, in nats."""
 
     async def at_once(some: list[Rollout]) -> list[list[float]]:
-        return list(await asyncio.gather(*(reference_log_probs(client, one) for one in some)))  # type: ignore[arg-type]
+        return list(await asyncio.gather(*(log_probs_of(client, one) for one in some)))  # type: ignore[arg-type]
 
     found = [
         [row for one in batch for row in asyncio.run(at_once([one]))],
@@ -161,7 +166,7 @@ def staggered(refiner: Refiner, batch: list[Rollout]) -> list[bool]:
 
     async def together(number: int, group: list[Rollout]) -> list[Refinement]:
         await asyncio.sleep(0.03 * number)
-        measured = asyncio.gather(*(reference_log_probs(refiner.client, rollout) for rollout in group))
+        measured = asyncio.gather(*(log_probs_of(refiner.client, rollout) for rollout in group))
         refined = await refiner.refine_group(group)
         await measured
         return refined
@@ -200,7 +205,7 @@ def lose_all(group: RefinerGroup, refiner: Refiner, batch: list[Rollout]) -> dic
     refiner.client = group.client()
     result["num_left"] = len(refiner.client.servers)
     result["without_replicas"] = {refinement.verdict for refinement in refine(refiner, batch)}
-    result["log_probs_without_replicas"] = [asyncio.run(reference_log_probs(refiner.client, batch[0]))]
+    result["log_probs_without_replicas"] = [asyncio.run(log_probs_of(refiner.client, batch[0]))]
     result["drafts_without_replicas"] = group.new_draft_counts()
     group.sleep()
     return result

@@ -91,7 +91,7 @@ def state() -> StepState:
     repeated = {"verdict": Verdict.NOT_BETTER, "refined_reward": 0.2, "num_refined_tokens": 4, "is_repeated": True}
     repeated |= {"num_generated_tokens": 4, "num_prompt_tokens": 9, "edit_distance": 0, "num_kept_tokens": 2}
     repeated |= {"latency_s": 3.0, "num_retries": 1}
-    cut = {"verdict": Verdict.TRUNCATED, "detail": "loop", "num_generated_tokens": 16, "num_prompt_tokens": 9}
+    cut = {"verdict": Verdict.TRUNCATED, "num_generated_tokens": 16, "num_prompt_tokens": 9}
     pairs = [Pair(reward=-0.3, **accepted), Pair(reward=-0.6, **cut), Pair(reward=0.2, **repeated)]
     solved = Pair(reward=1.0, verdict=Verdict.MAX_REWARD)
     return StepState(step=3, pairs=dict(zip((0, 1, 2, 4), [*pairs, solved], strict=True)))
@@ -315,16 +315,15 @@ def test_a_response_in_place_pays_also_where_its_charges_cancel() -> None:
 def test_sleeping_shared_servers_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not refined during the rollout stays so: the worker, here None, would wait for a server that sleeps."""
     config = composed("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
-    written: list[str] = []
-    monkeypatch.setattr(
-        "recipe.online_refiner.verl_glue.rows.write_nothing", lambda rows, *_, **__: written.extend(rows.keys)
-    )
+    written: dict[str, dict] = {}
+    monkeypatch.setattr("transfer_queue.kv_batch_put", lambda keys, tags, **_: written.update({keys[0]: tags[0]}))
+    monkeypatch.setattr("transfer_queue.kv_list", lambda _: {"train": written})
     refined = with_pair({}, Pair(reward=0.0, verdict=Verdict.ACCEPTED))
-    batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=[refined, {}], partition_id="train")
+    batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=[refined, {"response_len": 2}], partition_id="train")
     state = StepState(pairs={row: Pair(reward=-1.0) for row in range(2)}, metrics=metrics.zeros())
     recorded = SimpleNamespace(record=lambda *_: None)
     Stages(config, load(config), recorded).refine(batch, state, None, 64)  # type: ignore[arg-type]
-    assert written == ["a_1_0"]
+    assert [*written] == ["a_1_0"]
     assert {row: pair.verdict for row, pair in state.pairs.items()} == {0: Verdict.ACCEPTED, 1: Verdict.WORKER}
     assert state.pairs[1].reward == -1.0
 
@@ -345,13 +344,12 @@ def test_a_stage_counts_a_wait_from_its_begin() -> None:
 def test_a_stage_counts_groups_beyond_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """One group of mean 0.5 is kept and three more are thrown away; four dead ones of -1 are filtered."""
     config = composed(FILTER, "actor_rollout_ref.rollout.n=2", "data.train_batch_size=1")
-    monkeypatch.setattr(
-        "recipe.online_refiner.verl_glue.rows.read_rewards", lambda _: [(0.0, {"x": 1}), (1.0, {"x": 2})]
-    )
+    monkeypatch.setattr("recipe.online_refiner.verl_glue.rows.read_rewards", lambda _: [0.0, 1.0])
     tags = [{"seq_len": 4, "response_len": 2}] * 2
     batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=tags, partition_id="train")
     state = StepState(metrics={DAPO_FILTERED_REWARD_COUNTS_KEY: {-1.0: 4}, metrics.DISCARDED: 3})
-    Stages(config, load(config), None).see_rollouts(batch, state)  # type: ignore[arg-type]  # no workers are asked
+    workers = SimpleNamespace(numbers=lambda _: [{"x": 1}, {"x": 2}])
+    Stages(config, load(config), workers).see_rollouts(batch, state)  # type: ignore[arg-type]
     assert state.metrics["reward/mean"] == pytest.approx((4 * 0.5 - 4 * 1.0) / 8)
     assert (state.metrics["reward/num_lost"], state.metrics["reward/extra/x"]) == (0, 1.5)
     assert state.metrics.keys() & metrics.WEIGHTS.keys() == {name for name in metrics.WEIGHTS if name[:7] == "reward/"}

@@ -1,5 +1,6 @@
 """Rows in a real queue: how a worker reads them, and the parts that workers get."""
 
+import asyncio
 from collections.abc import Iterator
 
 import own_queue
@@ -8,6 +9,7 @@ from played_step import KEYS, PROMPTS, RESPONSES, REWARDS, STARTS, refined_rows
 from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.verl_glue import rows as queue
+from recipe.online_refiner.verl_glue.patches import RewardLoopWorker
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +44,15 @@ def test_a_reward_is_on_the_last_token_and_read_from_all() -> None:
     queue.write_rewards(batch, [1.0, 2.0, 3.0, 4.0])
     assert own_queue.column(batch, "rm_scores") == [[0.0] * (len(ids) - 1) + [n + 1] for n, ids in enumerate(RESPONSES)]
     batch = refined_rows(rm_scores=[[0.25] * len(ids) for ids in RESPONSES])  # a loop that rewards its tools, too
-    assert [reward for reward, _ in queue.read_rewards(batch)] == [0.25 * len(ids) for ids in RESPONSES]
+    assert queue.read_rewards(batch) == [0.25 * len(ids) for ids in RESPONSES]
+
+
+def test_a_reward_worker_tells_numbers_alone() -> None:
+    said = {"reward_extra_info": {"feedback": "a text", "solved": True, "share": 0.5}}
+    batch = refined_rows(extra_fields=[said, {}, said, said])
+    worker = object.__new__(RewardLoopWorker)
+    found = asyncio.run(worker.numbers(batch))
+    assert found == [{"feedback": None, "solved": 1.0, "share": 0.5}, {}, found[0], found[0]]
 
 
 def test_a_column_that_a_row_lacks_is_named() -> None:

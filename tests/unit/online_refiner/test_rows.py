@@ -100,7 +100,7 @@ def test_a_rollout_by_its_key_and_its_data(request_: dict[str, Any], solution: s
     "pair",
     [
         Pair(reward=-0.3),
-        Pair(reward=-0.3, verdict=Verdict.TIMEOUT, detail="x", num_prompt_tokens=9, refined_at=1.5),
+        Pair(reward=-0.3, verdict=Verdict.TIMEOUT, num_prompt_tokens=9, refined_at=1.5),
         Pair(reward=0.1, verdict=Verdict.ACCEPTED, is_used=True, refined_reward=1.0, edit_distance=3, nll=2.5),
     ],
 )
@@ -163,8 +163,8 @@ def test_what_a_worker_writes_of_its_rows(
     batch = KVBatchMeta(keys=[one.key for one in rollouts], tags=tags, partition_id="train")
     worker = object.__new__(RefineWorker)
     worker._constraint, worker._share_measured = read_constraint(values), 1.0
-    pairs = worker._write(batch, rollouts, found, 1.0)
-    fields = written["fields"]
+    worker._write(batch, rollouts, found, 1.0)
+    fields, pairs = written["fields"], [*map(queue.pair_of, written["tags"])]
     assert [one.is_used for one in pairs] == fields["refine_used"].tolist() == used
     assert lists(fields["refine_ids"]) == [[11, 22, EOS], [13, EOS], [14, EOS], [0]]
     assert lists(fields["refine_mask"]) == [[1, 1, 1], [1, 1], [1, 1], [0]]
@@ -173,18 +173,16 @@ def test_what_a_worker_writes_of_its_rows(
     assert fields["refine_start"].tolist() == [2, 0, 0, 0]
     first = [N, N, N, 1, N if values.get("alignment") == "diff" else 2]
     assert lists(fields["refine_counterparts"]) == [first, [N, N], [0, 1] if used[2] else [N, N], [N]]
-    assert [queue.pair_of(tag) for tag in written["tags"]] == pairs
     assert [one.num_compared_tokens for one in pairs] == [2, 2, 2 * used[2], 0]
     assert [one.edit_distance for one in pairs] == [1, 0, 1, None]
     assert [one.is_repeated for one in pairs] == [False, False, True, False]
-    assert [len(one.detail) for one in pairs] == [0, 0, 0, 1000]
+    assert queue.objects(fields["refine_detail"]) == ["", "", "", "x" * 1000]
 
 
 def test_padding_is_written_without_a_refinement(written: dict[str, Any]) -> None:
     tag = queue.with_pair({"response_len": 2, "is_padding": True}, Pair(reward=1.0, verdict=Verdict.ACCEPTED))
-    queue.write_nothing(
-        KVBatchMeta(keys=["u_0_0"], tags=[tag], partition_id="train"), Verdict.NONE, read_constraint({"mode": "sft"})
-    )
+    batch = KVBatchMeta(keys=["u_0_0"], tags=[tag], partition_id="train")
+    queue.write_nothing(batch, [Pair(reward=0.0)], read_constraint({"mode": "sft"}))
     fields = written["fields"]
     assert {name: lists(fields[name]) for name in ("refine_ids", "refine_mask", "refine_weights")} == {
         **{"refine_ids": [[0]], "refine_mask": [[0]], "refine_weights": [[0.0]]}

@@ -13,7 +13,7 @@ from recipe.runs.samples import COLUMNS, NAME, choose_samples, log_samples
 
 PAIRS = [
     Pair(reward=-1.0, verdict=Verdict.ACCEPTED, refined_reward=0.5),
-    Pair(reward=-1.0, verdict=Verdict.TRUNCATED, detail="loop \ud800"),
+    Pair(reward=-1.0, verdict=Verdict.TRUNCATED),
     Pair(reward=-1.0, verdict=Verdict.MAX_REWARD),  # nobody was asked
 ]
 
@@ -23,7 +23,7 @@ def record(row: int) -> dict[str, Any]:
     texts = {"response": f"response {row}\n```", "refined": f"better {row}" if pair.is_accepted else None}
     rewards = {"reward": pair.reward, "refined_reward": pair.refined_reward if pair.is_accepted else None}
     prompt = [{"role": "user", "content": f"question {row}"}]
-    return {"prompt": prompt, **texts, **rewards, "verdict": pair.verdict, "detail": pair.detail}
+    return {"prompt": prompt, **texts, **rewards, "verdict": pair.verdict, "detail": "loop \ud800"}
 
 
 def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

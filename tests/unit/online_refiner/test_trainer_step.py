@@ -1,5 +1,6 @@
 """What the trainer does beside the charges: who is awake when, which seconds are whose, and what is measured."""
 
+import json
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -7,6 +8,8 @@ from typing import Any
 
 import own_queue
 import pytest
+import torch
+import transfer_queue as tq
 from played_actor import log_probs
 from played_step import (
     KEYS,
@@ -21,6 +24,7 @@ from played_step import (
     refined_rows,
 )
 
+from recipe.online_refiner.verl_glue import rows
 from recipe.online_refiner.verl_glue.rows import TAG
 
 
@@ -41,9 +45,8 @@ def test_the_refiner_is_awake_once_a_step() -> None:
 
 
 def test_a_row_whose_worker_died_is_a_plain_response() -> None:
-    trainer, batch = Trainer("constraint.mode=penalty"), refined_rows()
-    del batch.tags[1][TAG]
-    column = columns_of(trainer.take(batch))
+    trainer = Trainer("constraint.mode=penalty")
+    column = columns_of(trainer.take(refined_rows(lost=1)))
     recorded = trainer.workers.recorded
     assert {key: pair.verdict for key, pair in recorded.items()} == {
         "a_0_0": "accepted",
@@ -54,6 +57,26 @@ def test_a_row_whose_worker_died_is_a_plain_response() -> None:
     assert recorded["a_1_0"].reward == REWARDS[1]
     assert column("advantages")["a_1_0"] == [(REWARDS[1] - REWARDS[0]) / 2] * 4, "it pays nothing"
     assert (column("refine_used")["a_1_0"], column("refine_mask")["a_1_0"]) == (0, [0])
+
+
+def test_the_driver_reads_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a step in which one row is not refined yet: neither texts nor their ids."""
+    trainer, batch, read = Trainer("constraint.mode=penalty", "measure.num_kl_rollouts=4"), refined_rows(lost=1), {}
+    trainer.workers.reference = dict(zip(KEYS, [[-1.0] * len(ids) for ids in RESPONSES], strict=True))
+
+    def seen(**arguments: Any) -> Any:
+        found = tq.kv_batch_get(**arguments)
+        read.update(found.items())
+        return found
+
+    monkeypatch.setattr(rows, "tq", SimpleNamespace(**{**vars(tq), "kv_batch_get": seen}))
+    columns_of(trainer.take(batch))
+    assert {"rm_scores", "refine_charged", "kl_ref_log_prob"} <= read.keys()
+    assert all(isinstance(values, torch.Tensor) for values in read.values())
+    assert not read.keys() & {"prompts", "responses", "input_ids", "refine_ids"}
+    said = [json.loads(tag[TAG]) for tag in trainer.rows.tags]
+    numbers = (int, float, bool, type(None), dict)
+    assert all(isinstance(value, numbers) for one in said for name, value in one.items() if name != "verdict")
 
 
 def test_a_streaming_run_counts_the_replicas_that_were_started_again_before_its_step() -> None:
