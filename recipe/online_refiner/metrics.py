@@ -8,13 +8,14 @@ verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its 
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from recipe.online_refiner.constraints import CONSTRAINTS
+from recipe.online_refiner.constraints.base import Mean
 from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, as_number, group_of
 from recipe.online_refiner.step import StepState
 
@@ -32,56 +33,99 @@ name is left out if any of its values is no finite number."""
 DISCARDED = "training/filter_groups/discarded_surplus_samples"
 """verl's count of groups beyond the batch that it has thrown away, where DAPO's filter takes out others."""
 
-MEANING = {
-    "reward/mean": "task reward, mean over all responses, also of groups that algorithm.filter_groups (metric: reward) "
-    "took out of the step, which verl's critic/score/mean leaves out; groups that verl throws away as the batch is "
-    "full (sync) count as the step's own do",
-    "reward/group_std": "standard deviation of the reward within a prompt's group, mean over the step's groups",
-    "reward/zero_std_groups": "share of the step's groups whose rewards are all equal (no gradient without a "
-    "constraint)",
+
+def num_answers(state: StepState) -> float:
+    """Return how many requests the refiner has answered."""
+    return sum(pair.latency_s is not None for pair in state.pairs.values())
+
+
+MEANING: dict[str, str | Mean] = {
+    "reward/mean": Mean(
+        "task reward, mean over all responses, also of groups that algorithm.filter_groups (metric: reward) "
+        "took out of the step, which verl's critic/score/mean leaves out; groups that verl throws away as the batch is "
+        "full (sync) count as the step's own do"
+    ),
+    "reward/group_std": Mean("standard deviation of the reward within a prompt's group, mean over the step's groups"),
+    "reward/zero_std_groups": Mean(
+        "share of the step's groups whose rewards are all equal (no gradient without a constraint)"
+    ),
     "reward/num_lost": "rollouts without a reward (its function or sandbox failed), left out of the step",
     "refiner/num_rollouts": "rollouts of the step, padding not counted",
     "refiner/num_attempted": "rollouts for which a refinement was sought",
     "refiner/num_accepted": "refinements that are better by the reward gate: the pairs of Eq. 6",
-    "refiner/improvement_ratio": "accepted / rollouts of the step; groups that algorithm.filter_groups took out of it "
-    "are not among them",
+    "refiner/improvement_ratio": Mean(
+        "accepted / rollouts of the step; groups that algorithm.filter_groups took out of it are not among them"
+    ),
     "refiner/num_own": "solved responses that are imitated themselves (constraint.imitate_solved)",
-    "refiner/repeated_ratio": "share of attempted refinements that repeat the response, in its tokens or others of the "
-    "same text: not better by definition, and not rewarded again",
-    "refiner/reward_gain": "r(a') - r(a), mean over accepted pairs",
-    "refiner/edit_distance": "token edit distance between a and a', mean over about 64 scored refinements",
+    "refiner/repeated_ratio": Mean(
+        "share of attempted refinements that repeat the response, in its tokens or others of the "
+        "same text: not better by definition, and not rewarded again",
+        "refiner/num_attempted",
+    ),
+    "refiner/reward_gain": Mean("r(a') - r(a), mean over accepted pairs", "refiner/num_accepted"),
+    "refiner/edit_distance": Mean(
+        "token edit distance between a and a', mean over about 64 scored refinements",
+        lambda state: sum(pair.edit_distance is not None for pair in state.pairs.values()),
+    ),
     "refiner/exposed_s": "seconds for which a step waits for refinements: timing_s/refine and timing_s/wait_refiner. "
     "Not in it: timing_s/refine_log_prob, and the longer update with rows of a' (modes sft and lagrangian)",
     "refiner/hidden_s": "streaming: seconds from the first refinement's begin to the last reward of the rollout",
     "refiner/num_drafts": "drafts that the refiner verified, each in one pass; 0 without refiner.draft",
     "refiner/drafted_tokens": "tokens of these drafts; 0 without refiner.draft",
-    "refiner/spec_accept_rate": "share of these tokens that the refiner accepted",
-    "refiner/spec_accept_length": "tokens that a pass over a draft brought: the accepted ones, and one more",
-    "refiner/latency_p50_s": "seconds from a request to the refiner's answer, its retries included, median",
-    "refiner/latency_p95_s": "the same, 95th percentile",
+    "refiner/spec_accept_rate": Mean("share of these tokens that the refiner accepted", "refiner/drafted_tokens"),
+    "refiner/spec_accept_length": Mean(
+        "tokens that a pass over a draft brought: the accepted ones, and one more", "refiner/num_drafts"
+    ),
+    "refiner/latency_p50_s": Mean(
+        "seconds from a request to the refiner's answer, its retries included, median", num_answers
+    ),
+    "refiner/latency_p95_s": Mean("the same, 95th percentile", num_answers),
     "refiner/num_retries": "requests that were sent again to a busy or lost server of refiner.placement=external",
-    "refiner/num_replicas": "replicas of the refiner (external: servers) that were alive when the step asked them",
+    "refiner/num_replicas": Mean(
+        "replicas of the refiner (external: servers) that were alive when the step asked them"
+    ),
     "refiner/num_restarts": "replicas that had died and were started again before the step",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
     **{f"refiner/failed/{reason}": "attempts without a result, by reason" for reason in FAILURES},
-    "constraint/cross_entropy_all": "-log pi_theta(a'), nats per token, over all scored refinements, in the steps of "
-    "measure.cross_entropy_all_every. Responses that are not refined, such as solved ones "
-    "(refiner.skip_reward_at_least), are left out; the paper's Figure 4 has all, and reads lower",
-    "constraint/cross_entropy_accepted": "the same over accepted refinements. Mode sft computes this and the "
-    "divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
-    "constraint/divergence": "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts of the "
-    "step; in place minus the sum of the charges, of either sign",
-    "constraint/divergence_per_token": "the same of D divided by min(len a, len a'), in place by the turn's length",
+    "constraint/cross_entropy_all": Mean(
+        "-log pi_theta(a'), nats per token, over all scored refinements, in the steps of "
+        "measure.cross_entropy_all_every. Responses that are not refined, such as solved ones "
+        "(refiner.skip_reward_at_least), are left out; the paper's Figure 4 has all, and reads lower",
+        "tokens/refine_log_prob",
+    ),
+    "constraint/cross_entropy_accepted": Mean(
+        "the same over accepted refinements. Mode sft computes this and the "
+        "divergences in those steps only, its loss tells the rest (actor/sft_cross_entropy)",
+        lambda state: sum(
+            pair.num_refined_tokens for pair in state.pairs.values() if pair.nll is not None and pair.is_accepted
+        ),
+    ),
+    "constraint/divergence": Mean(
+        "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts of the "
+        "step; in place minus the sum of the charges, of either sign"
+    ),
+    "constraint/divergence_per_token": Mean(
+        "the same of D divided by min(len a, len a'), in place by the turn's length"
+    ),
     "constraint/num_rescued_groups": "groups whose rewards are all equal and that have a better refinement, where "
     "constraint.rescue_dead_groups keeps them",
-    "constraint/penalty": "modes penalty and lagrangian: -eta times what responses are charged (D of Eq. 6; with "
-    "credit in_reward D divided by min(len a, len a')), per response token of the batch",
-    "constraint/eta": "weight of the constraint in this step; not in mode none",
-    "actor/sft_cross_entropy": "modes sft and lagrangian: weighted cross-entropy in the loss, divided as "
-    "constraint.sft_normaliser says (accepted: nats per token), mean over mini-batches with accepted refinements; with "
-    "constraint.target=soft less the entropy of pi_0's distribution in the target",
-    "kl_ref/k3": "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
-    "not a number (null in metrics.jsonl) where it was asked for and no replica answered",
+    "constraint/penalty": Mean(
+        "modes penalty and lagrangian: -eta times what responses are charged (D of Eq. 6; with "
+        "credit in_reward D divided by min(len a, len a')), per response token of the batch",
+        "tokens/rollout",
+    ),
+    "constraint/eta": Mean("weight of the constraint in this step; not in mode none"),
+    "actor/sft_cross_entropy": Mean(
+        "modes sft and lagrangian: weighted cross-entropy in the loss, divided as constraint.sft_normaliser says "
+        "(accepted: nats per token), mean over mini-batches with accepted refinements; with target=soft less "
+        "the entropy of pi_0's distribution in the target",
+        lambda state: bool(state.used),
+    ),
+    "kl_ref/k3": Mean(
+        "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
+        "not a number (null in metrics.jsonl) where it was asked for and no replica answered",
+        "tokens/kl_ref",
+    ),
     "tokens/rollout": "tokens of the responses, the output of tools included",
     "tokens/refine_prompt": "prompt tokens sent to the refiner; those of an external one as its server counts them, or "
     "if it does not tell in the policy's tokens",
@@ -103,62 +147,14 @@ MEANING = {
         for moment, (whose, when) in MOMENTS.items()
     },
 }
-"""Of all names that every run has. Which of them a step may lack: :data:`WEIGHTS`, :data:`MAXIMA`."""
+"""Of all names that every run has. Which of them a step may lack: :data:`MEANS`, :data:`MAXIMA`."""
 OF_CONSTRAINTS = {name: text for one in CONSTRAINTS.values() for name, text in one.MEANING.items()}
 """Names of one constraint's own, which other runs' steps do not have."""
-
-
-def _rows(state: StepState) -> float:
-    return len(state.pairs)
-
-
-def num_learned_tokens(state: StepState) -> int:
-    """Return the tokens of used refinements that the refiner has written itself."""
-    return sum(pair.num_refined_tokens - pair.num_kept_tokens for pair in state.pairs.values() if pair.is_used)
-
-
-WEIGHTS: dict[str, Callable[[StepState], float]] = {
-    **dict.fromkeys(
-        [
-            "reward/mean",
-            "reward/group_std",
-            "reward/zero_std_groups",
-            "refiner/improvement_ratio",
-            "refiner/num_replicas",
-            "constraint/divergence",
-            "constraint/divergence_per_token",
-            "constraint/eta",
-        ],
-        _rows,
-    ),
-    "refiner/repeated_ratio": lambda state: state.metrics["refiner/num_attempted"],
-    "refiner/reward_gain": lambda state: state.metrics["refiner/num_accepted"],
-    "refiner/edit_distance": lambda state: sum(pair.edit_distance is not None for pair in state.pairs.values()),
-    "refiner/spec_accept_rate": lambda state: state.metrics["refiner/drafted_tokens"],
-    "refiner/spec_accept_length": lambda state: state.metrics["refiner/num_drafts"],
-    **dict.fromkeys(
-        ["refiner/latency_p50_s", "refiner/latency_p95_s"],
-        lambda state: sum(pair.latency_s is not None for pair in state.pairs.values()),
-    ),
-    "constraint/cross_entropy_all": lambda state: state.metrics["tokens/refine_log_prob"],
-    "constraint/cross_entropy_accepted": lambda state: sum(
-        pair.num_refined_tokens for pair in state.pairs.values() if pair.nll is not None and pair.is_accepted
-    ),
-    "constraint/penalty": lambda state: state.metrics["tokens/rollout"],
-    "constraint/soft_share": lambda state: num_learned_tokens(state),
-    "constraint/in_place_largest": lambda state: state.metrics["constraint/in_place_responses"],
-    **dict.fromkeys(
-        ["constraint/in_place_charge", "constraint/in_place_agreement"],
-        lambda state: state.metrics["constraint/in_place_tokens"],
-    ),
-    "actor/sft_cross_entropy": lambda state: bool(state.used),
-    "kl_ref/k3": lambda state: state.metrics["tokens/kl_ref"],
-}
-"""Metrics that are means, and of how many things in a mini-batch: a step's is the mean of those. Others are sums. A
-mini-batch, and a step, has those that were measured."""
+MEANS = {name: one for name, one in {**MEANING, **OF_CONSTRAINTS}.items() if isinstance(one, Mean)}
+"""Metrics that are means; others are sums. A mini-batch, and a step, has those that were measured."""
 MAXIMA = tuple(f"memory_gb/{moment}" for moment in MOMENTS)
 """Metrics of which a step's is the largest; those of a refiner are there if the run hosts one."""
-COUNTS = tuple(name for name in MEANING if name not in {*WEIGHTS, *MAXIMA})
+COUNTS = tuple(name for name in MEANING if name not in {*MEANS, *MAXIMA})
 """Metrics that are sums: 0 where nothing happened."""
 
 
@@ -174,13 +170,15 @@ def of_step(parts: list[StepState]) -> dict[str, float]:
         values = [float(part.metrics[name]) for part in having]
         if name.startswith("timing_s/") or not values or (name in extras and len(values) < len(parts)):
             continue  # seconds are the step's already
-        weigh = _rows if name in extras else WEIGHTS.get(name)
+        mean = Mean("") if name in extras else MEANS.get(name)
         if name in MAXIMA:
             combined[name] = max(values)
-        elif weigh is None:
+        elif mean is None:
             combined[name] = sum(values)
         else:
-            weighed = [(value, weigh(part)) for value, part in zip(values, having, strict=True) if weigh(part)]
+            weighed = [
+                (value, mean.weight(part)) for value, part in zip(values, having, strict=True) if mean.weight(part)
+            ]
             weighed = weighed or [(value, 1.0) for value in values]
             combined[name] = sum(value * weight for value, weight in weighed) / sum(weight for _, weight in weighed)
     return combined

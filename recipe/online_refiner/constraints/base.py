@@ -4,9 +4,9 @@ Its fields are the keys of the block ``constraint`` in that mode, its methods wh
 process of a run reads its own copy from the config, so a constraint keeps nothing between steps (eta does: ``eta.py``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from omegaconf import DictConfig
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # they import torch
     from recipe.online_refiner.constraints.eq6 import Charges
     from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict
     from recipe.online_refiner.refine import Refiner
+    from recipe.online_refiner.step import StepState
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -34,6 +35,18 @@ Column = Sequence[int] | Sequence[float] | np.ndarray
 
 CRITIC_ESTIMATORS = ("gae",)
 """Advantage estimators of verl that have a critic, which must see a penalty to expect it."""
+
+
+class Mean(NamedTuple):
+    """A metric that is a mean."""
+
+    meaning: str
+    over: "str | Callable[[StepState], float]" = "refiner/num_rollouts"
+    """Of how many things in a mini-batch, by the name of their count or as a function. A step's is the mean of all."""
+
+    def weight(self, state: "StepState") -> float:
+        """Return how many of these things a mini-batch has."""
+        return self.over(state) if callable(self.over) else float(state.metrics[self.over])
 
 
 @plain_dataclass(slots=True, kw_only=True)
@@ -91,9 +104,8 @@ class Constraint:
     CHARGE_COLUMNS: ClassVar[tuple[str, ...]] = ()
     """What :meth:`charged` reads; empty: it charges nothing. Any jagged column of the row, verl's and those of
     ``rows.py`` too; ``refine_log_probs`` where ``needs_log_probs``."""
-    MEANING: ClassVar[Mapping[str, str]] = {}
-    """Metrics of this mode alone, with what they mean. A step's is the sum over its mini-batches, unless
-    ``metrics.WEIGHTS`` says of what it is a mean."""
+    MEANING: ClassVar[Mapping[str, str | Mean]] = {}
+    """Metrics of this mode alone, and what they mean. A step's is the sum over its mini-batches, or a :class:`Mean`."""
 
     mode: str
 

@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.constraints import eq6
-from recipe.online_refiner.constraints.base import Column, Companion, Place, PositiveNumber, Turn, Weighted
+from recipe.online_refiner.constraints.base import Column, Companion, Mean, Place, PositiveNumber, Turn, Weighted
 from recipe.online_refiner.constraints.penalty import Penalising
 from recipe.online_refiner.constraints.sft import Imitating
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, best_of
@@ -50,17 +50,25 @@ class InPlace(Penalising, Weighted):
     DEFAULT_ETA: ClassVar[float] = 0.03  # the lab's first task took 0.3, the largest tried
     TRIED: ClassVar[tuple[float, float]] = (0.01, 0.3)
     CHARGE_COLUMNS: ClassVar[tuple[str, ...]] = ("refine_in_place", "old_log_probs")
-    MEANING: ClassVar[Mapping[str, str]] = {
+    MEANING: ClassVar[Mapping[str, str | Mean]] = {
         "constraint/in_place_responses": "responses that the reference model scored given the better answer",
         "constraint/in_place_unscored": "responses that it should have scored and did not: no replica answered, its "
         "prompt would be too long or had nothing to show",
         "constraint/in_place_tokens": "tokens of the scored responses",
-        "constraint/in_place_charge": "what such a token is charged, nats: log pi_0 given the better answer less "
-        "log pi_theta, mean; below 0 where pi_0 finds the response less likely",
-        "constraint/in_place_largest": "share of the largest token in what a response is charged, mean over them; near "
-        "1: one token decides",
-        "constraint/in_place_agreement": "share of these tokens about which pi_0 given the better answer and the "
-        "policy agree: more likely than not for both, or for neither",
+        "constraint/in_place_charge": Mean(
+            "what such a token is charged, nats: log pi_0 given the better answer less "
+            "log pi_theta, mean; below 0 where pi_0 finds the response less likely",
+            "constraint/in_place_tokens",
+        ),
+        "constraint/in_place_largest": Mean(
+            "share of the largest token in what a response is charged, mean over them; near 1: one token decides",
+            "constraint/in_place_responses",
+        ),
+        "constraint/in_place_agreement": Mean(
+            "share of these tokens about which pi_0 given the better answer and the "
+            "policy agree: more likely than not for both, or for neither",
+            "constraint/in_place_tokens",
+        ),
     }
 
     mode: Literal["penalty"]

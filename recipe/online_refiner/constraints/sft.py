@@ -1,13 +1,13 @@
 """Mode ``sft``: the cross-entropy of accepted refinements in the actor's loss. And what modes of imitation share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from pydantic.dataclasses import dataclass
 
-from recipe.online_refiner.constraints.base import Column, Companion, Turn, Weighted
+from recipe.online_refiner.constraints.base import Column, Companion, Mean, Turn, Weighted
 from recipe.online_refiner.constraints.penalty import Rewritten
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout
 from refiner_worker.config import BLOCK, what_lacks
@@ -109,13 +109,21 @@ class Imitating(Weighted):
         return what_lacks("constraint.rescue_dead_groups=true", wanted)
 
 
+def num_learned_tokens(pairs: Iterable[Pair]) -> int:
+    """Return the tokens of used refinements that the refiner has written itself."""
+    return sum(pair.num_refined_tokens - pair.num_kept_tokens for pair in pairs if pair.is_used)
+
+
 @dataclass(kw_only=True, config=BLOCK)
 class Imitation(Imitating, Rewritten):
     """An imitation of a' itself, token by token or by pi_0's own distribution at each of its tokens."""
 
-    MEANING: ClassVar[Mapping[str, str]] = {
-        "constraint/soft_share": "constraint.target=soft: share of the cross-entropy's target that is pi_0's "
-        "distribution, mean over the tokens of used refinements; the rest is on the written token",
+    MEANING: ClassVar[Mapping[str, str | Mean]] = {
+        "constraint/soft_share": Mean(
+            "constraint.target=soft: share of the cross-entropy's target that is pi_0's distribution, mean over the "
+            "tokens of used refinements; the rest is on the written token",
+            lambda state: num_learned_tokens(state.pairs.values()),
+        )
     }
 
     target: Literal["rewrite", "soft"] = "rewrite"
@@ -153,7 +161,7 @@ class Imitation(Imitating, Rewritten):
 
     def pair_metrics(self, pairs: Sequence[Pair]) -> dict[str, float]:
         """Return pi_0's part in the targets, over the tokens of used refinements that it has written itself."""
-        num_tokens = sum(pair.num_refined_tokens - pair.num_kept_tokens for pair in pairs if pair.is_used)
+        num_tokens = num_learned_tokens(pairs)
         if self.target != "soft" or not num_tokens:
             return {}
         return {"constraint/soft_share": sum(pair.own.get("soft_mass", 0.0) for pair in pairs) / num_tokens}

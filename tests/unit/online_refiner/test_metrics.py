@@ -32,7 +32,12 @@ def part(num_rollouts: int, accepted: dict[int, int], **values: float) -> StepSt
         else Pair(reward=0.0, verdict=Verdict.NOT_BETTER, num_refined_tokens=1, nll=1.0)
         for row in range(num_rollouts)
     }
-    own = {"refiner/num_accepted": len(accepted), "refiner/skipped/max_reward": 1, "reward/mean": 0.0}
+    own = {
+        "refiner/num_rollouts": num_rollouts,
+        "refiner/num_accepted": len(accepted),
+        "refiner/skipped/max_reward": 1,
+        "reward/mean": 0.0,
+    }
     return StepState(
         pairs=pairs,
         metrics={**metrics.zeros(), **own, **{name.replace("__", "/"): value for name, value in values.items()}},
@@ -132,16 +137,16 @@ def test_constraint_metrics_by_hand(state: StepState) -> None:
 def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
     """A 0 would be read as a divergence, a gain or a speed of 0."""
     found = metrics.refine_metrics(StepState(pairs={0: state.pairs[4]}))  # nothing is attempted
-    assert found.keys() & metrics.WEIGHTS.keys() == {"refiner/improvement_ratio"}
+    assert found.keys() & metrics.MEANS.keys() == {"refiner/improvement_ratio"}
     assert found["refiner/improvement_ratio"] == 0.0, "of one rollout none"
     found = metrics.refine_metrics(StepState(pairs={0: state.pairs[1]}))  # one is attempted and cut
-    assert found.keys() & metrics.WEIGHTS.keys() == {"refiner/improvement_ratio", "refiner/repeated_ratio"}
-    assert metrics.refine_metrics(StepState()).keys() & metrics.WEIGHTS.keys() == set()
+    assert found.keys() & metrics.MEANS.keys() == {"refiner/improvement_ratio", "refiner/repeated_ratio"}
+    assert metrics.refine_metrics(StepState()).keys() & metrics.MEANS.keys() == set()
     soft = load(composed("constraint.target=soft")).constraint
     assert soft.pair_metrics([]) == {}
     state.pairs[0].own["soft_mass"] = 0.75
     assert soft.pair_metrics(list(state.pairs.values())) == {"constraint/soft_share": 0.25}
-    assert metrics.zeros().keys() & {*metrics.WEIGHTS, *metrics.MAXIMA} == set()
+    assert metrics.zeros().keys() & {*metrics.MEANS, *metrics.MAXIMA} == set()
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,7 @@ def test_which_means_a_mode_measures(overrides: list[str], step: int, measures: 
     state = StepState(step=step, pairs={0: Pair(reward=0.0)}, metrics=metrics.zeros())
     batch = KVBatchMeta(keys=["a_0_0"], tags=[{}], partition_id="train")
     stages.score_with_actor(batch, state, None)
-    found = state.metrics.keys() & metrics.WEIGHTS.keys()
+    found = state.metrics.keys() & metrics.MEANS.keys()
     names = {"constraint/divergence", "constraint/divergence_per_token"} if measures else set()
     assert found == {"constraint/eta", *names} and not any(state.metrics[name] for name in names)
     assert stages.charge_rewards(batch, state) is None
@@ -352,4 +357,4 @@ def test_a_stage_counts_groups_beyond_the_batch(monkeypatch: pytest.MonkeyPatch)
     Stages(config, load(config), workers).see_rollouts(batch, state)  # type: ignore[arg-type]
     assert state.metrics["reward/mean"] == pytest.approx((4 * 0.5 - 4 * 1.0) / 8)
     assert (state.metrics["reward/num_lost"], state.metrics["reward/extra/x"]) == (0, 1.5)
-    assert state.metrics.keys() & metrics.WEIGHTS.keys() == {name for name in metrics.WEIGHTS if name[:7] == "reward/"}
+    assert state.metrics.keys() & metrics.MEANS.keys() == {name for name in metrics.MEANS if name[:7] == "reward/"}

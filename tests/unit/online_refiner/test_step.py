@@ -69,7 +69,7 @@ class PlayedSteps(OnlineRefinerSync):
 
     def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
         self.on_sample_begin()
-        self.state.metrics = zeros()
+        self.state.metrics = zeros() | {"refiner/num_rollouts": len(self.played[self.local_trigger_step])}
         for row, per_token in enumerate(self.played[self.local_trigger_step]):
             pair = Pair(reward=0.0, verdict=Verdict("accepted"), divergence=4 * per_token, num_compared_tokens=4)
             self.state.pairs[row] = pair
