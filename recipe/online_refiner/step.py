@@ -1,10 +1,12 @@
 """What one stage of a step knows and a later one needs."""
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipe.online_refiner.pairs import Pair
+from recipe.online_refiner.constraints.base import Constraint, Place
+from recipe.online_refiner.pairs import Pair, group_of
 from refiner_worker.client import RunEndedError
 
 HOOKS = ("on_sample_begin", "_balance_batch", "_compute_old_log_prob", "_compute_advantage", "_update_actor")
@@ -72,6 +74,27 @@ class StepState:
     def used(self) -> list[int]:
         """Rows whose refinement acts on the policy."""
         return [row for row, pair in self.pairs.items() if pair.is_used]
+
+    def rescued(self, constraint: Constraint) -> set[str]:
+        """Return the dead groups, those of equal rewards, that the constraint keeps: they have a better refinement."""
+        if not constraint.rescues or self.eta == 0:
+            return set()
+        groups: dict[str, list[Pair]] = defaultdict(list)
+        for row, pair in self.pairs.items():
+            groups[group_of(self.keys[row])].append(pair)
+        return {
+            name
+            for name, pairs in groups.items()
+            if len(pairs) > 1 and len({pair.reward for pair in pairs}) == 1 and any(pair.is_accepted for pair in pairs)
+        }
+
+    def paying(self, constraint: Constraint, place: Place | None) -> list[int]:
+        """Return the rows that pay for their divergence: none with eta = 0, which leaves verl's numbers alone."""
+        if self.eta == 0 or place is None:
+            return []
+        rescued = self.rescued(constraint)
+        rows = (row for row, pair in self.pairs.items() if constraint.pays(pair))
+        return [row for row in rows if group_of(self.keys[row]) not in rescued]
 
     @property
     def divergence(self) -> float:

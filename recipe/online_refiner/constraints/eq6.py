@@ -18,6 +18,8 @@ from rapidfuzz.distance import Levenshtein
 if TYPE_CHECKING:  # the config is read without torch; every function here gets tensors
     from torch import Tensor
 
+    from recipe.online_refiner.pairs import Pair
+
 # ---- 1. gate
 
 
@@ -135,6 +137,14 @@ def since(start: "Tensor", response_mask: "Tensor") -> "Tensor":
     """
     places = response_mask.new_ones(response_mask.shape[1]).cumsum(0) - 1
     return response_mask * (places >= start[:, None])
+
+
+def charges_of(pairs: "Sequence[Pair]", costs: Sequence[float], charged: "Tensor", response_mask: "Tensor") -> Charges:
+    """Return what B pairs are charged for: charges (B, T), and of each pair its cost."""
+    start = response_mask.new_tensor([pair.start for pair in pairs])
+    kept = response_mask.new_tensor([pair.num_kept_tokens for pair in pairs])
+    turn, rewritten = since(start, response_mask), since(start + kept, response_mask)
+    return Charges(charged=charged, cost=charged.new_tensor(costs), turn=turn, rewritten=rewritten)
 
 
 def each_token(own: "Tensor", charges: Charges, eta: float) -> "Tensor":

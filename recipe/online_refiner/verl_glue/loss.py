@@ -54,19 +54,36 @@ FORWARD_KL = SimpleNamespace(
 """verl's block ``distillation``, as far as its top-k loss reads it."""
 
 
-def refined_loss(
-    verl_loss: partial[Loss],
-    *,
-    model_output: dict[str, Any] | None = None,
-    data: TensorDict,
-    dp_group: Any = None,
-    student_logits: Tensor | None = None,
-    data_format: str = "thd",
-) -> Any:
-    """Return verl's loss, plus eta * CE if the micro-batch belongs to a mini-batch with refined rows.
+def refined_loss(verl_loss: partial[Loss], *, student_logits: Tensor | None = None, **arguments: Any) -> Any:
+    """Return what verl's engines ask of a loss: with the logits :func:`teacher_terms`, else :func:`loss_with_refined`.
 
-    verl's engines call the loss twice where ``distillation_use_topk`` is set: first with the logits, for what only they
-    tell of each token (``distillation_ppo_loss`` in ``verl/trainer/distillation/losses.py``).
+    They call it twice where ``distillation_use_topk`` is set, as ``distillation_ppo_loss`` of
+    ``verl/trainer/distillation/losses.py``.
+    """
+    if student_logits is not None:
+        return teacher_terms(verl_loss.keywords["config"], student_logits=student_logits, **arguments)
+    return loss_with_refined(verl_loss, **arguments)
+
+
+def teacher_terms(
+    config: Any, *, student_logits: Tensor, data: TensorDict, data_format: str = "thd", **_: Any
+) -> dict[str, Tensor]:
+    """Return for each token, by name, what only its logits tell: verl's top-k forward KL to pi_0, and pi_0's mass.
+
+    Args:
+        config: The actor's.
+        student_logits: (1, tokens, vocabulary), or a rank's part of it.
+        data: A micro-batch, with the rows of :func:`teacher_rows`.
+        data_format: Of the logits, as verl names it.
+    """
+    terms: dict[str, Tensor] = compute_topk_loss(config, FORWARD_KL, data, student_logits, data_format)
+    return terms
+
+
+def loss_with_refined(
+    verl_loss: partial[Loss], *, model_output: dict[str, Any], data: TensorDict, dp_group: Any = None
+) -> Loss:
+    """Return verl's loss and metrics, plus eta * CE if the micro-batch belongs to a mini-batch with refined rows.
 
     Args:
         verl_loss: The loss of the run, ``ppo_loss`` with the actor's config.
@@ -74,17 +91,12 @@ def refined_loss(
         data: A micro-batch; with jagged ``refine_loss_mask`` and ``refine_weights`` (B, response) and the settings
             ``refine_eta``, ``refine_normaliser`` and ``refine_num_tokens`` if rows ride along.
         dp_group: Data-parallel process group.
-        student_logits: (1, tokens, vocabulary), or a rank's part of it.
-        data_format: Of the logits, as verl names it.
 
     Returns:
-        With logits: by name a number for each of their tokens. Else loss and metrics; summed over all micro-batches and
-        ranks CE is this module's. The engine averages gradients over ranks, therefore the factor ``dp_size`` in it.
+        Summed over all micro-batches and ranks CE is this module's. The engine averages gradients over ranks, therefore
+        the factor ``dp_size`` in it.
     """
     config = verl_loss.keywords["config"]
-    if student_logits is not None:
-        return compute_topk_loss(config, FORWARD_KL, data, student_logits, data_format)
-    assert model_output is not None
     loss, metrics = verl_loss(model_output=model_output, data=data, dp_group=dp_group)
     if "refine_loss_mask" not in data:
         return loss, metrics

@@ -2,21 +2,19 @@
 
 import random
 import time
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
 from recipe.online_refiner import metrics as metric_names
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.constraints.base import Place
-from recipe.online_refiner.constraints.eq6 import Charges, since
+from recipe.online_refiner.constraints.eq6 import charges_of, since
 from recipe.online_refiner.constraints.eta import make_eta
 from recipe.online_refiner.pairs import Pair, Verdict, group_of
 from recipe.online_refiner.step import StepState
@@ -135,7 +133,7 @@ class Stages:
                 state.pairs[row].nll = nll
                 state.pairs[row].divergence = divergence
         if constraint.rescues:
-            state.metrics["constraint/num_rescued_groups"] = len(self._rescued(batch, state))
+            state.metrics["constraint/num_rescued_groups"] = len(state.rescued(constraint))
         if is_needed or is_due:
             state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
         if constraint.CHARGE_COLUMNS:
@@ -170,34 +168,21 @@ class Stages:
 
     def charge_rewards(self, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
         """Put the penalty into the rewards, where the estimator has to see it; return them as they were, else None."""
-        rows = self._paying_rows(batch, state)
         if self._place is not None:
             state.metrics["constraint/penalty"] = 0.0  # unless a row pays
-        if not rows or self._place != "rewards":
-            return None
-        some = queue.rows_of(batch, rows)
-        data = queue.read_padded(some, "rm_scores", "response_mask", "refine_charged")
-        charges = self._charges(data, state, rows)
-        queue.write_column(
-            some, "rm_scores", self._blocks.constraint.pay(data["rm_scores"], charges, state.eta, "rewards")
-        )
-        return data["rm_scores"]
+        return self._charge_column("rm_scores", batch, state) if self._place == "rewards" else None
 
     def restore_rewards(self, batch: KVBatchMeta, state: StepState, own: torch.Tensor | None) -> None:
         """Take the penalty out of the rewards again: metrics and dumps show those of the task."""
         if own is not None:
-            queue.write_column(queue.rows_of(batch, self._paying_rows(batch, state)), "rm_scores", own)
+            paying = state.paying(self._blocks.constraint, self._place)
+            queue.write_column(queue.rows_of(batch, paying), "rm_scores", own)
 
     def charge_advantages(self, batch: KVBatchMeta, state: StepState) -> None:
         """Add the penalty to the advantages of a critic-free estimator, after its normalisation."""
-        rows = self._paying_rows(batch, state)
-        if rows and self._place == "advantages":
-            some = queue.rows_of(batch, rows)
-            data = queue.read_padded(some, "advantages", "response_mask", "refine_charged")
-            charges = self._charges(data, state, rows)
-            paid = self._blocks.constraint.pay(data["advantages"], charges, state.eta, "advantages")
-            queue.write_column(some, "advantages", paid)
-        rescued = self._rescued(batch, state)
+        if self._place == "advantages":
+            self._charge_column("advantages", batch, state)
+        rescued = state.rescued(self._blocks.constraint)
         if rows := [row for row in state.pairs if group_of(batch.keys[row]) in rescued]:
             some = queue.rows_of(batch, rows)
             own = queue.read_padded(some, "advantages")["advantages"]
@@ -207,40 +192,19 @@ class Stages:
     def _place(self) -> Place | None:
         return self._blocks.constraint.place(self._config.algorithm.adv_estimator)
 
-    def _paying_rows(self, batch: KVBatchMeta, state: StepState) -> list[int]:
-        """Return the rows that pay for their divergence: none with eta = 0, which leaves verl's numbers alone."""
-        if state.eta == 0 or self._place is None:
-            return []
-        rescued = self._rescued(batch, state)
-        paying = (row for row, pair in state.pairs.items() if self._blocks.constraint.pays(pair))
-        return [row for row in paying if group_of(batch.keys[row]) not in rescued]
-
-    def _charges(self, data: TensorDict, state: StepState, rows: list[int]) -> Charges:
-        pairs = [state.pairs[row] for row in rows]
-        costs = [self._blocks.constraint.cost(pair) for pair in pairs]
-        num_tokens = state.metrics["tokens/rollout"]
-        state.metrics["constraint/penalty"] = -sum(cost * state.eta for cost in costs) / num_tokens
-        start = torch.tensor([pair.start for pair in pairs])
-        kept = torch.tensor([pair.num_kept_tokens for pair in pairs])
-        return Charges(
-            charged=data["refine_charged"],
-            cost=torch.tensor(costs),
-            turn=since(start, data["response_mask"]),
-            rewritten=since(start + kept, data["response_mask"]),
-        )
-
-    def _rescued(self, batch: KVBatchMeta, state: StepState) -> set[str]:
-        """Return the dead groups, those of equal rewards, that have a better refinement."""
-        if not self._blocks.constraint.rescues or state.eta == 0:
-            return set()
-        groups: dict[str, list[Pair]] = defaultdict(list)
-        for row, pair in state.pairs.items():
-            groups[group_of(batch.keys[row])].append(pair)
-        return {
-            name
-            for name, pairs in groups.items()
-            if len(pairs) > 1 and len({pair.reward for pair in pairs}) == 1 and any(pair.is_accepted for pair in pairs)
-        }
+    def _charge_column(self, name: str, batch: KVBatchMeta, state: StepState) -> torch.Tensor | None:
+        """Charge rewards or advantages of the rows that pay; return them as they were, None if there is no such row."""
+        constraint, place = self._blocks.constraint, self._place
+        rows = state.paying(constraint, place)
+        if not rows or place is None:
+            return None
+        some, pairs = queue.rows_of(batch, rows), [state.pairs[row] for row in rows]
+        data = queue.read_padded(some, name, "response_mask", "refine_charged")
+        costs = [constraint.cost(pair) for pair in pairs]
+        state.metrics["constraint/penalty"] = -sum(cost * state.eta for cost in costs) / state.metrics["tokens/rollout"]
+        charges = charges_of(pairs, costs, data["refine_charged"], data["response_mask"])
+        queue.write_column(some, name, constraint.pay(data[name], charges, state.eta, place))
+        return data[name]
 
     def measure_kl(self, batch: KVBatchMeta, state: StepState) -> None:
         """Measure KL(pi_theta || pi_0) on the rows whose log pi_0 is known."""

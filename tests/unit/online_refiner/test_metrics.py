@@ -304,17 +304,14 @@ def test_dead_groups_with_a_better_refinement_are_rescued(eta: float, expected: 
     rows = {"a_0_0": -1.0, "a_1_0": 0.0, "b_0_0": -1.0, "b_1_0": -1.0, "c_0_0": 0.5, "c_1_0": 0.5, "d_0_0": -1.0}
     verdict = {key: Verdict.ACCEPTED if key in ("a_0_0", "b_1_0", "d_0_0") else Verdict.NOT_BETTER for key in rows}
     pairs = {row: Pair(reward=reward, verdict=verdict[key]) for row, (key, reward) in enumerate(rows.items())}
-    batch = KVBatchMeta(keys=[*rows], tags=[{} for _ in rows], partition_id="train")
-    stages = Stages(config, load(config), None)  # type: ignore[arg-type]  # no workers are asked
-    assert stages._rescued(batch, StepState(pairs=pairs, eta=eta)) == expected
+    assert StepState(pairs=pairs, eta=eta, keys=[*rows]).rescued(load(config).constraint) == expected
 
 
 def test_a_response_in_place_pays_also_where_its_charges_cancel() -> None:
     config = composed("constraint.target=in_place")
     pairs = {row: Pair(reward=0.0, own={"is_scored": row == 1}) for row in range(2)}
-    batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=[{}, {}], partition_id="train")
-    stages = Stages(config, load(config), None)  # type: ignore[arg-type]  # no workers are asked
-    assert stages._paying_rows(batch, StepState(pairs=pairs, eta=0.1)) == [1]
+    state = StepState(pairs=pairs, eta=0.1, keys=["a_0_0", "a_1_0"])
+    assert state.paying(load(config).constraint, "advantages") == [1]
 
 
 def test_sleeping_shared_servers_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
