@@ -63,7 +63,7 @@ class RefinerClient:
     num_processes: int = 1
     """Processes that hold a copy of this client and share MAX_REQUESTS_IN_FLIGHT."""
     caller: str = ""
-    """Which of them this is: the beginning of its requests' ids."""
+    """The name of this one: its requests' ids begin with it."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
     _slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
 

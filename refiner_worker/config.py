@@ -28,7 +28,7 @@ MAX_FEEDBACK_TOKENS = 128
 MAX_GPU_MEMORY_UTILIZATION = 0.95
 """Share of a GPU's memory that engines which are awake at the same time may take together."""
 BLOCK: ConfigDict = {"extra": "forbid", "use_attribute_docstrings": True}
-"""Of all blocks: a key that no field has is a mistake; the string below a field describes it."""
+"""Settings of every block: a key that no field has is a mistake; the string below a field describes it."""
 
 
 def from_key(key: str) -> Any:
@@ -97,6 +97,7 @@ class RefinerConfig:
     num_replicas: ClassVar[int | None] = None
     rollout: ClassVar[dict[str, Any]] = {}
     urls: ClassVar[list[str]] = []
+    streaming: ClassVar[bool] = False
 
     model_path: str = from_key("actor_rollout_ref.model.path")
     """The reference model pi_0: a Hugging Face folder or hub id. Default: the actor's initial model."""
@@ -135,11 +136,6 @@ class RefinerConfig:
     def longest_thought(self) -> int:
         """Tokens."""
         return self.thought_length or self.response_length
-
-    @property
-    def streams(self) -> bool:
-        """Whether responses are refined during the rollout."""
-        return False
 
     @property
     def is_dedicated(self) -> bool:
@@ -244,23 +240,15 @@ class Dedicated(Hosted):
     """GPUs on each node."""
     nnodes: Positive = 1  # type: ignore[misc]
     """Number of nodes."""
-    streaming: bool = True
+    streaming: bool = True  # type: ignore[misc]
     """Refine each group once its last response has its reward, during the rollout."""
-
-    @property
-    def streams(self) -> bool:
-        """Whether responses are refined during the rollout."""
-        return self.streaming
 
 
 @dataclass(kw_only=True, config=BLOCK)
 class Shared(RefinerConfig):
     """On the rollout's servers, asked without the policy's adapter; they sleep after the rollout."""
 
-    @property
-    def streams(self) -> bool:
-        """Whether responses are refined during the rollout."""
-        return True
+    streaming: ClassVar[bool] = True
 
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
         """Return one line if the rollout's servers are not pi_0 without their adapter, or are interrupted."""
@@ -296,18 +284,13 @@ class External(RefinerConfig):
     """The name of the environment variable with the key, on every node. Null: no key."""
     extra_body: dict[str, Any] | None = None
     """More fields of every request. Null as a value removes one: ``{temperature: null}``."""
-    streaming: bool = True
+    streaming: bool = True  # type: ignore[misc]
     """Refine each group once its last response has its reward, during the rollout."""
 
     @property
     def urls(self) -> list[str]:  # type: ignore[override]
         """The servers that are asked."""
         return [self.url] if isinstance(self.url, str) else self.url
-
-    @property
-    def streams(self) -> bool:
-        """Whether responses are refined during the rollout."""
-        return self.streaming
 
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
         """Return one line if a URL is none, the key would be in a log, or nobody could measure the KL."""
@@ -350,7 +333,7 @@ PLACEMENTS: dict[str, type[RefinerConfig]] = {
     "shared": Shared,
     "external": External,
 }
-"""By ``refiner.placement``."""
+"""The placements by ``refiner.placement``."""
 
 
 def read_refiner(values: dict[str, Any]) -> RefinerConfig:

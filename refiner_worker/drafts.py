@@ -9,7 +9,7 @@ from typing import Any, Literal
 Draft = Literal["ngram"]
 NO_COUNTS = [0, 0, 0]
 NUM_DRAFT_TOKENS = 8
-"""Of a draft, at most."""
+"""Tokens of a draft, at most."""
 _COUNTERS = [f"vllm:spec_decode_num_{name}" for name in ("drafts", "draft_tokens", "accepted_tokens")]
 
 

@@ -14,7 +14,7 @@ Top = tuple[np.ndarray, np.ndarray]
 ABSENT = -1e4
 """Log-prob of a place in it that holds no token: its probability is 0, and 0 times it is 0."""
 ENGINE = "vllm"
-"""Of replicas, by its name in verl's rollout block."""
+"""The replicas' engine, by its name in verl's rollout block."""
 TOKENIZER_KEY = "engine_kwargs.vllm.tokenizer"
 """What names another tokenizer than the model's, in verl's rollout block."""
 

@@ -25,22 +25,26 @@ from refiner_worker.config import External
 
 logger = logging.getLogger(__name__)
 
-GONE_AFTER_S, MIN_RETRIES = 30.0, 3
+GONE_AFTER_S = 30.0
+MIN_RETRIES = 3
 """A server that nobody has heard of for so long, while a request was repeated so often, is gone for this step; and so
 is one that was silent for all the time of a request."""
 PROBE_TIMEOUT_S = 10.0
-TRIAL_TIMEOUT_S, TRIAL_TOKENS = 60.0, 16
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
+TRIAL_TIMEOUT_S = 60.0
+TRIAL_TOKENS = 16
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 8.0
 MAX_ANSWER_BYTES = 4 << 20
 MAX_TOKENS = 1 << 31
 """More of them in a bill is a mistake."""
-MAX_WORDS, MAX_READ = 300, 2000
+MAX_WORDS = 300
+MAX_READ = 2000
 """Characters of a server's error message: shown in one line, and read to make that line."""
-WHOLE = ("stop", "eos", "eos_token", "end_turn")
+END_REASONS = ("stop", "eos", "eos_token", "end_turn")
 """Reasons for which an answer ends of itself; some servers have their own words."""
-BUSY = (408, 409, 425, 429)
+BUSY_STATUSES = (408, 409, 425, 429)
 """Statuses below 500 after which the same request may be answered."""
-REFUSED = (401, 403, 407)
+KEY_STATUSES = (401, 403, 407)
 """Statuses of a key that is wrong; what a server says beside them may hold a part of it."""
 
 
@@ -71,7 +75,7 @@ class ExternalClient(RefinerClient):
 
     config: External
     servers: dict[str, Served]
-    """By URL."""
+    """What each server is asked for, by URL."""
     _heard_at: dict[str, float] = field(default_factory=dict)
     _served_at: dict[str, float] = field(default_factory=dict)
     _doubted: set[str] = field(default_factory=set)
@@ -82,7 +86,7 @@ class ExternalClient(RefinerClient):
         return []
 
     def abort_requests(self) -> None:
-        """There is nothing to end: a server gives up what nobody waits for any more."""
+        """Do nothing: a server gives up what nobody waits for any more."""
 
     async def write(
         self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any
@@ -121,7 +125,7 @@ class ExternalClient(RefinerClient):
                 why = words(error, self.config)
                 if error.status_code < 500:
                     self._heard_at[url] = time.monotonic()
-                if error.status_code < 500 and error.status_code not in BUSY:
+                if error.status_code < 500 and error.status_code not in BUSY_STATUSES:
                     self._doubted.add(url)
                     raise RefinerRequestError(why) from None
                 pause_s = asked_pause_s(error.response.headers) or pause_s
@@ -201,7 +205,6 @@ class ExternalRefiner(HostedRefiner):
     """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but hosts nothing."""
 
     def __init__(self, refiner: External) -> None:
-        """Ask nobody yet."""
         self._refiner = refiner
         self._servers: dict[str, Served] = {}
 
@@ -271,7 +274,7 @@ async def _fault(config: External, url: str) -> str | None:
             return None  # it knows who asks
         if error.status_code in (400, 404) and names and model not in names:
             return f"refiner.served_model_name={model}: {url} lists {', '.join(names[:5])}; set one that it serves"
-        key = "refiner.api_key_env" if error.status_code in REFUSED else "refiner.url"
+        key = "refiner.api_key_env" if error.status_code in KEY_STATUSES else "refiner.url"
         return f"{key}: {url} answers {words(error, config)}"
     except RefinerRequestError as error:
         return f"refiner.url: {url}: {error}"
@@ -330,7 +333,7 @@ def read(said: bytes, bill: Any, config: External) -> tuple[str, str, bool]:
     if key and key in text:  # it was written with escapes
         raise RefinerRequestError("the server repeats the key in its answer")
     reason = reason.lower() if isinstance(reason, str) else reason
-    if reason not in (*WHOLE, "length"):
+    if reason not in (*END_REASONS, "length"):
         raise RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
     usage = answer.get("usage")
     for name, counted in (("num_prompt_tokens", "prompt_tokens"), ("num_generated_tokens", "completion_tokens")):
@@ -377,7 +380,7 @@ def words(error: Exception, config: External) -> str:
     """Return a short line on what went wrong, without the key."""
     if isinstance(error, openai.APIStatusError):
         body = error.body.get("message", error.body) if isinstance(error.body, dict) else error.body or error.message
-        said = "it refuses the key" if error.status_code in REFUSED else str(body)
+        said = "it refuses the key" if error.status_code in KEY_STATUSES else str(body)
         return f"{error.status_code}: {without_key(said, config)}"
     cause = error.__cause__ or error
     return without_key(f"{type(cause).__name__}: {cause}", config)

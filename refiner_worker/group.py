@@ -28,11 +28,11 @@ from refiner_worker.engines import TOKENIZER_KEY, can_sleep
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 3
-"""How often a replica is started again; one that dies more often stays out of the run."""
+"""Restarts of a replica, at most; one that dies more often stays out of the run."""
 RESTART_TIMEOUT_S = 900.0
 """Seconds that a dead replica may take to start again: the GPUs of a lost node may never come back."""
 
-ITS_OWN = {
+UNREAD_KEYS = {
     "max_model_len": "set refiner.max_model_len",
     "response_length": "set refiner.response_length",
     "temperature": "set refiner.temperature",
@@ -42,7 +42,7 @@ ITS_OWN = {
     ),
 }
 """Keys of verl's rollout block that say nothing to replicas, and what does."""
-OF_THE_POLICY: dict[str, Any] = {
+POLICY_ONLY_KEYS: dict[str, Any] = {
     "quantization": None,
     "quantization_config_file": None,
     "qat": None,
@@ -52,8 +52,8 @@ OF_THE_POLICY: dict[str, Any] = {
 }
 """Keys of verl's rollout block that cannot hold for the refiner, with their unused values: verl quantizes the weights
 that a trainer sends; prefill engines and routes are for the policy alone."""
-OF_THE_MODEL = ("hf_config_path", "override_config")
-OF_ITS_READING = ("tokenizer_path", "custom_chat_template", "trust_remote_code", "use_shm", "external_lib")
+MODEL_SHAPE_KEYS = ("hf_config_path", "override_config")
+MODEL_READING_KEYS = ("tokenizer_path", "custom_chat_template", "trust_remote_code", "use_shm", "external_lib")
 
 
 def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: int) -> DictConfig:
@@ -66,7 +66,7 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
         ValueError: If ``refiner.rollout`` has a key that verl does not know, or one that needs a trainer.
     """
     rollout = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.rollout, resolve=True))
-    unknown, unfit = sorted(set(refiner.rollout) - set(rollout)), sorted(set(refiner.rollout) & set(OF_THE_POLICY))
+    unknown, unfit = sorted(set(refiner.rollout) - set(rollout)), sorted(set(refiner.rollout) & set(POLICY_ONLY_KEYS))
     if unknown:
         raise ValueError(f"refiner.rollout has keys that verl's rollout block does not know: {', '.join(unknown)}")
     if unfit:
@@ -74,11 +74,11 @@ def rollout_config(config: DictConfig, refiner: RefinerConfig, max_model_len: in
             f"refiner.rollout.{unfit[0]} is for servers that a trainer sends weights; drop it (the engine itself "
             f"quantizes the reference model: +refiner.rollout.engine_kwargs.vllm.quantization=fp8)"
         )
-    for name in sorted(set(refiner.rollout) & set(ITS_OWN)):
-        raise ValueError(f"refiner.rollout.{name} is not read: {ITS_OWN[name]}")
+    for name in sorted(set(refiner.rollout) & set(UNREAD_KEYS)):
+        raise ValueError(f"refiner.rollout.{name} is not read: {UNREAD_KEYS[name]}")
     if refiner.rollout.get("load_format") == "dummy":
         raise ValueError("refiner.rollout.load_format=dummy: pi_0 would have random weights; set auto")
-    rollout.merge_with(OF_THE_POLICY)
+    rollout.merge_with(POLICY_ONLY_KEYS)
     rollout.update(
         n=1,
         load_format="auto",
@@ -105,7 +105,7 @@ def model_config(config: DictConfig, refiner: RefinerConfig) -> DictConfig:
     What the actor's block says of its model's config holds for another model only where that is the same.
     """
     actor = DictConfig(OmegaConf.to_container(config.actor_rollout_ref.model, resolve=True))
-    names = OF_ITS_READING + (OF_THE_MODEL if refiner.model_path == actor.path else ())
+    names = MODEL_READING_KEYS + (MODEL_SHAPE_KEYS if refiner.model_path == actor.path else ())
     alike = {name: actor[name] for name in names}
     return OmegaConf.create({"_target_": "verl.workers.config.HFModelConfig", "path": refiner.model_path, **alike})
 
@@ -135,7 +135,6 @@ class RefinerGroup(HostedRefiner):
         pool: RayResourcePool,
         gpus_per_node: int,
     ) -> None:
-        """Launch the replicas and wait until they serve."""
         self._refiner, self._model, self._rollout = refiner, model, rollout
         self._gpus_per_node = gpus_per_node
         self._num_launches = 0

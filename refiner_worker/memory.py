@@ -1,4 +1,4 @@
-"""How full the devices of rollout servers are. Asked of a few of them: the others are like them."""
+"""Memory in use on the devices of rollout servers. A few of them are asked: the others are like them."""
 
 import os
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def _answer(call: Any) -> float:
 
 
 def _used_gb(_server: Any) -> float:
-    """Return that of a server, in its process, by NVML: torch would take memory for a context of its own.
+    """Return the memory in use on a server's device, by NVML: torch would take memory for a context of its own.
 
     On the CPU platform it is the machine's, and 0 on other accelerators.
     """

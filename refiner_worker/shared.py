@@ -38,7 +38,6 @@ class SharedReplica(vLLMReplica):
     """verl's vLLM replica with the server above."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Choose the server."""
         super().__init__(*args, **kwargs)
         self.server_class = ray.remote(SharedServer)
 
@@ -52,7 +51,6 @@ class SharedRefiner(HostedRefiner):
     """Stands where a :class:`~refiner_worker.group.RefinerGroup` stands, but owns nothing: verl runs the servers."""
 
     def __init__(self, refiner: RefinerConfig, replicas: list[RolloutReplica]) -> None:
-        """Keep the rollout's servers."""
         servers = {replica.server_address: replica.server_handle for replica in replicas}
         self._client = RefinerClient(servers=servers, config=refiner, method="generate_without_adapter")
 

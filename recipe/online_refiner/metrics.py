@@ -25,7 +25,7 @@ MOMENTS = {
     "refine": ("refiner", "at the end of the refine stage: the refiner is awake"),
     "refined": ("refiner", "after that"),
 }
-"""When the memory of devices is looked at, of whose engines."""
+"""Moments at which the memory of devices is read: whose engines they serve, and when."""
 
 EXTRA = "reward/extra/"
 """Prefix of what a reward function says beside the reward: the mean of each number over the rollouts that have it. A
@@ -147,9 +147,9 @@ MEANING: dict[str, str | Mean] = {
         for moment, (whose, when) in MOMENTS.items()
     },
 }
-"""Of all names that every run has. Which of them a step may lack: :data:`MEANS`, :data:`MAXIMA`."""
+"""Every metric of all runs. A step may lack those of :data:`MEANS` and :data:`MAXIMA`."""
 OF_CONSTRAINTS = {name: text for one in CONSTRAINTS.values() for name, text in one.MEANING.items()}
-"""Names of one constraint's own, which other runs' steps do not have."""
+"""Metrics of one constraint, which steps of other runs do not have."""
 MEANS = {name: one for name, one in {**MEANING, **OF_CONSTRAINTS}.items() if isinstance(one, Mean)}
 """Metrics that are means; others are sums. A mini-batch, and a step, has those that were measured."""
 MAXIMA = tuple(f"memory_gb/{moment}" for moment in MOMENTS)

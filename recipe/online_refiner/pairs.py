@@ -157,7 +157,7 @@ class Rollout:
     response_ids: list[int]
     """(response length,) ended by the EOS token unless cut; of several turns all, with the output of tools between."""
     start: int = 0
-    """Where the last turn begins in it (:func:`last_turn`)."""
+    """The last turn's first position in it (:func:`last_turn`)."""
     reward: float
     """r(s0, a), of the whole session."""
     feedback: str = ""
@@ -190,7 +190,7 @@ class Rollout:
 
     @property
     def session(self) -> tuple[int, int]:
-        """Which of its group's rollouts it is."""
+        """The numbers of its session and output within the group."""
         _, session, output = self.key.rsplit("_", 2)
         return int(session), int(output)
 
@@ -206,13 +206,13 @@ class Request:
     """What is known of the request behind a refinement."""
 
     num_kept_tokens: int = 0
-    """With how many ids of the turn a' begins: its thought, or what the answer was begun with (``keep_prefix``)."""
+    """Ids of the turn with which a' begins: its thought, or what the answer was begun with (``keep_prefix``)."""
     num_thought_tokens: int = 0
-    """Of the refiner's own thought, which is no part of a'."""
+    """Tokens of the refiner's own thought, which is no part of a'."""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     num_retries: int = 0
-    """How often its request was sent again (``refiner.placement=external``)."""
+    """Repetitions of its request (``refiner.placement=external``)."""
     latency_s: float | None = None
     """Seconds from its request to the answer; None if there was none."""
 
@@ -238,7 +238,7 @@ class Refinement(Request):
     in_place: list[float] | None = None
     """(turn length,) log pi_0 of the turn given a prompt with the better answer; empty: unknown; None: not asked."""
     in_place_prompt: list[int] = field(default_factory=list)
-    """That prompt, where the actor scores the turn without its adapter (``refiner.placement=shared``)."""
+    """The prompt with the better answer, where the actor scores the turn without its adapter (placement ``shared``)."""
     top: "Top | None" = None
     """pi_0's likeliest tokens at each token of a' but its end; None where it was not asked, or no replica told."""
 
@@ -258,7 +258,7 @@ class Pair(Request):
     is_used: bool = False
     """Whether the refinement acts on the policy: it is better, or the run lets all scored ones through."""
     start: int = 0
-    """Where the refined turn begins in the response."""
+    """The refined turn's first position in the response."""
     refined_reward: float = 0.0
     """r(s0, a'); 0 unless scored, as the next one."""
     num_refined_tokens: int = 0
@@ -272,7 +272,7 @@ class Pair(Request):
     own: dict[str, float] = field(default_factory=dict)
     """The mode's own numbers (``Constraint.numbers``)."""
     started_at: float = 0.0
-    """When its group was complete, and when the group was refined, in seconds since the epoch."""
+    """The time at which its group was complete, in seconds since the epoch; the next one: was refined."""
     refined_at: float = 0.0
     nll: float | None = None
     """-log pi_theta(a'), summed over tokens, in nats; None where it was not computed."""

@@ -16,7 +16,7 @@ from recipe.online_refiner.verl_glue import megatron
 from recipe.sizing import shapes
 from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
 from refiner_worker.config import External
-from refiner_worker.group import OF_THE_MODEL, model_config, replica_size, rollout_config
+from refiner_worker.group import MODEL_SHAPE_KEYS, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import read_thoughts
 
@@ -31,9 +31,9 @@ class Plan:
     max_model_len: int
     """Context length of the refiner, in tokens."""
     least_model_len: int
-    """What holds a prompt and a response."""
+    """The least context that holds a prompt and a response."""
     max_positions: int
-    """What the reference model can read."""
+    """Tokens that the reference model can read."""
     prompt: RefinerPrompt
     """What the refiner reads; it knows how the models think."""
     in_place_tokens: int
@@ -50,7 +50,7 @@ class Plan:
     num_gpus: int
     """Training GPUs."""
     policy_shape: shapes.Shape | None
-    """How large the policy is; None if its config does not say."""
+    """The policy's size; None if its config does not tell it."""
     refiner_shape: shapes.Shape | None
     gpu_memory: float | None
     """Bytes of a GPU; None: not known."""
@@ -265,7 +265,7 @@ def _hf_config(model: DictConfig, key: str) -> Any:
     Raises:
         ValueError: If it cannot be read, or does not say how long a context may be.
     """
-    names = [name for name in ("path", "trust_remote_code", "external_lib", *OF_THE_MODEL) if name in model]
+    names = [name for name in ("path", "trust_remote_code", "external_lib", *MODEL_SHAPE_KEYS) if name in model]
     settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(model, names), resolve=True)
     try:
         found = HFModelConfig(**settings, load_tokenizer=False).hf_config

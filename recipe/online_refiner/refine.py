@@ -34,7 +34,7 @@ Score = Callable[[Rollout, list[int]], Awaitable[float]]
 """Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
 
 MAX_CHARACTERS = 32
-"""Of a token: a longer text is not even encoded."""
+"""Longest text of a token: an answer of more than that for each token is not even encoded."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -343,10 +343,6 @@ class TextRefiner(Refiner):
         if not is_whole:
             written[-1].pop()
         return written
-
-
-REFINERS: dict[str, type[Refiner]] = {"external": TextRefiner}
-"""By placement, where it is another one than :class:`Refiner`."""
 
 
 def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:

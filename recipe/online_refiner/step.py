@@ -23,10 +23,10 @@ class StepState:
 
     step: int = 0
     part: int = 0
-    """Which mini-batch of the step, of ``num_parts``."""
+    """The mini-batch's number in the step, below ``num_parts``."""
     num_parts: int = 1
     started_at: float = field(default_factory=time.time)
-    """When its rollouts were first waited for, in seconds since the epoch, as those of a :class:`Pair`."""
+    """The time at which its rollouts were first waited for, in seconds since the epoch."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """verl's own of this step; ours are added as they are known."""
     num_restarts: int = 0
@@ -40,7 +40,7 @@ class StepState:
     hook: str = ""
     """The last of HOOKS that verl has called."""
     keys: list[str] = field(default_factory=list)
-    """Of the batch's rows, in their order, from ``_balance_batch`` on."""
+    """Keys of the batch's rows, in their order, from ``_balance_batch`` on."""
 
     def enter(self, hook: str, keys: list[str]) -> None:
         """Note that verl has called the next of HOOKS.

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from recipe.online_refiner.pairs import Refinement, Rollout
-from recipe.online_refiner.refine import REFINERS, Refiner
+from recipe.online_refiner.refine import Refiner, TextRefiner
+from refiner_worker.client import RefinerClient
 from refiner_worker.config import TEMPLATES, read_refiner
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import read_thoughts
@@ -32,6 +33,8 @@ class Engine:
         self.first: list[int] | None = None
         self.asked: list[tuple[str | None, int]] = []
         self.scored: list[list[int]] = []
+
+    in_time = RefinerClient.in_time
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
@@ -95,7 +98,7 @@ def refined(
     thoughts = read_thoughts(tokenizer, settings)
     ids = [*tokenizer.encode(response), *([tokenizer.eos_token_id] if is_whole else [])]
     messages = [{"role": "user", "content": "q"}]
-    refiner = REFINERS.get(engine.config.placement, Refiner)(
+    refiner = (TextRefiner if engine.config.placement == "external" else Refiner)(
         config=engine.config,
         client=engine,  # type: ignore[arg-type]
         prompt=RefinerPrompt(TEMPLATES / f"{template}.jinja", tokenizer, settings, {}, thoughts),

@@ -25,7 +25,7 @@ STREAMING_MANAGER = "recipe.online_refiner.verl_glue.streaming.StreamingAgentLoo
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 """Trainers of verl that the refine stage extends."""
 ABSENT = object()
-"""Of a key that a config of another kind does not have."""
+"""The value of a key that a config of another kind does not have."""
 
 
 def load(config: DictConfig) -> RefinementConfig:

@@ -89,7 +89,7 @@ class RefinementConfig:
     @property
     def streams(self) -> bool:
         """Whether responses are refined during the rollout."""
-        return self.refines and self.refiner.streams
+        return self.refines and self.refiner.streaming
 
     @property
     def hosts_refiner(self) -> bool:

@@ -21,7 +21,7 @@ CONSTRAINTS: dict[tuple[str, str], type[Constraint]] = {
     ("lagrangian", "rewrite"): Lagrangian,
     ("lagrangian", "soft"): Lagrangian,
 }
-"""By ``constraint.mode`` and ``constraint.target``. A new one is a class in a file of its own, and a line here."""
+"""The constraints by mode and target. A new one is a class in a file of its own, and a line here."""
 
 
 def read_constraint(values: dict[str, Any]) -> Constraint:

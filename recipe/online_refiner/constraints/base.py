@@ -42,7 +42,7 @@ class Mean(NamedTuple):
 
     meaning: str
     over: "str | Callable[[StepState], float]" = "refiner/num_rollouts"
-    """Of how many things in a mini-batch, by the name of their count or as a function. A step's is the mean of all."""
+    """The things of a mini-batch that it is a mean over: the name of their count, or a function that counts them."""
 
     def weight(self, state: "StepState") -> float:
         """Return how many of these things a mini-batch has."""
@@ -56,7 +56,7 @@ class Turn:
     response_length: int
     """Tokens of the response, all its turns."""
     start: int
-    """Where the turn begins in the response."""
+    """The turn's first position in the response."""
     ids: list[int]
     """a; empty in a row that nobody refines: padding, or a dead worker's."""
     refinement: "Refinement"
@@ -77,7 +77,6 @@ class Companion:
     """Whether a' is asked for at all."""
 
     def __init__(self, *, imitates_solved: bool = False) -> None:
-        """Say whether a solved response is its own refinement."""
         self.imitates_solved = imitates_solved
 
     async def complete(

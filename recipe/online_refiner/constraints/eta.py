@@ -11,7 +11,6 @@ class Eta:
     """``constraint.eta``, the same in every step."""
 
     def __init__(self, first: float) -> None:
-        """Start at the weight of the first step."""
         self.value = first
 
     def observe(self, divergence_per_token: float) -> None:

@@ -202,7 +202,6 @@ class Teacher(Companion):
     """Lets pi_0 score turns given the better answer."""
 
     def __init__(self, constraint: InPlace, prompt: InPlacePrompt) -> None:
-        """Know what pi_0 is shown."""
         super().__init__()
         self._constraint, self._prompt = constraint, prompt
         gate = constraint.reward_gate

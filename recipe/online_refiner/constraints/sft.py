@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # they import torch
     from recipe.online_refiner.refine import Refiner
 
 TOP_K = 16
-"""So many of pi_0's likeliest tokens are known at a token (``constraint.target=soft``); vLLM gives 20 at most."""
+"""Number of pi_0's likeliest tokens that are known at a token (``constraint.target=soft``); vLLM gives 20 at most."""
 SEQUENCE_LOSSES = ("sapo", "geo_mean")
 """Policy losses of verl that average each response first, whatever ``loss_agg_mode`` says."""
 ROW_LOSSES = ("geo_mean", "bypass_mode")
@@ -32,7 +32,7 @@ LOGITS_ARE_THERE = {
     "actor.megatron.dynamic_context_parallel": False,
     "actor.megatron.use_remove_padding": True,
 }
-"""Where verl's top-k loss works (``verl/trainer/distillation``)."""
+"""Values of keys with which verl's top-k loss works (``verl/trainer/distillation``)."""
 
 
 @dataclass(kw_only=True, config=BLOCK)
@@ -193,7 +193,6 @@ class Distributions(Companion):
     """Asks pi_0 for its likeliest tokens at each token of a', by one prefill."""
 
     def __init__(self, constraint: Imitation, num_ids: int) -> None:
-        """Know how many ids the policy has: those of a padded vocabulary are dropped."""
         super().__init__()
         self._constraint, self._num_ids = constraint, num_ids
 

@@ -34,7 +34,7 @@ class Hook:
 
     @property
     def module(self) -> str:
-        """Where it is defined."""
+        """The module that defines it."""
         return self.path.partition(":")[0]
 
     @property
@@ -112,8 +112,7 @@ HOOKS = [
     Hook("verl.utils.tracking:Tracking.logger", OF_TRAINER),
     Hook("verl.trainer.main_ppo:TaskRunnerV1.run", "recipe.online_refiner.verl_glue.task_runner", ("config",)),
     # ---- where rollouts wait until a step samples them
-    Hook(f"{BUFFER}._sync_metadata_from_transfer_queue", OF_PATCHES, ()),
-    Hook(f"{BUFFER}.poll_interval", OF_PATCHES),
+    Hook(f"{BUFFER}.poll_interval", OF_TRAINER),
     Hook(f"{BUFFER}._dapo_filtered_keys", OF_PATCHES, ("partition_id",)),
     Hook(f"{BUFFER}._dapo_classification_cache", OF_PATCHES),
     Hook(f"{BUFFER}.partitions", OF_PATCHES),

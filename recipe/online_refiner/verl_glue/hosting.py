@@ -29,7 +29,6 @@ class Hosting:
     """Starts the refiner: beside the policy's workers and engines where they do not need each other's memory."""
 
     def __init__(self, config: DictConfig, blocks: RefinementConfig, plan: Plan) -> None:
-        """Start nothing yet."""
         self._config, self._refiner, self._plan, self._is_shared = config, blocks.refiner, plan, blocks.is_shared
         self._group: Future[RefinerGroup] | None = None
 

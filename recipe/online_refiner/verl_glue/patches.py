@@ -5,7 +5,6 @@
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from typing import Any
 
@@ -20,9 +19,9 @@ from recipe.online_refiner.pairs import group_of
 from recipe.online_refiner.verl_glue.rows import pair_of, read_numbers
 from refiner_worker.client import RunEndedError
 
-MIN_POLL_S = 0.1
-POLL_SHARE = 0.1
-"""Of the time that is waited, at most this share goes into looking."""
+POLL_S = 0.2
+"""Seconds between two looks at what the rollout has brought. verl waits 2 s, which no setting reaches: on average a
+step would wait a second for nothing."""
 
 
 class RewardLoopWorker(reward_loop.RewardLoopWorker):
@@ -40,23 +39,6 @@ class RewardLoopWorker(reward_loop.RewardLoopWorker):
     async def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
         """Return the numbers that the reward function said beside the rewards of some rows: no text leaves this."""
         return await asyncio.to_thread(read_numbers, rows)
-
-
-def look_often(buffer: ReplayBuffer) -> ReplayBuffer:
-    """Let a trainer find out soon that its rollouts are done.
-
-    Reason: ``ReplayBuffer._wait_for_next_poll`` sleeps ``poll_interval``, 2 s, which no setting reaches: a step waits a
-    second for nothing on average. Looking takes longer the more rows there are, hence no fixed interval.
-    """
-    look, longest = buffer._sync_metadata_from_transfer_queue, buffer.poll_interval
-
-    def timed_look() -> None:
-        start = time.monotonic()
-        look()
-        buffer.poll_interval = min(longest, max(MIN_POLL_S, (time.monotonic() - start) / POLL_SHARE))
-
-    buffer._sync_metadata_from_transfer_queue = timed_look
-    return buffer
 
 
 def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:

@@ -6,6 +6,7 @@ streaming run does the same for a group as soon as it is complete (``streaming.p
 """
 
 import asyncio
+import functools
 import hashlib
 import logging
 import random
@@ -34,10 +35,11 @@ from verl.utils.fs import copy_to_local
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraints.base import Turn
 from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout
-from recipe.online_refiner.refine import REFINERS, Refiner
+from recipe.online_refiner.refine import Refiner, TextRefiner
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
+from refiner_worker.config import External
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import read_thoughts
 from refiner_worker.turn_end import read_turn_end
@@ -57,27 +59,31 @@ class RefineWorker:
     """
 
     def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], name: str) -> None:
-        """Connect to the TransferQueue."""
         transfer_queue.init()
         blocks = read_blocks(config)
-        self._config, self._constraint = blocks.refiner, blocks.constraint
+        refiner, self._constraint = blocks.refiner, blocks.constraint
         self._tokenizer, self._name = tokenizer, name
         rollout, model = config.actor_rollout_ref.rollout, config.reward.reward_model
-        self._max_response_tokens = rollout.response_length
         self._share_measured = NUM_EDIT_DISTANCES / (config.data.train_batch_size * rollout.n)
         self._is_reward_model_colocated = bool(model.enable and not model.enable_resource_pool)
         chat_settings = config.data.apply_chat_template_kwargs
-        limits = self._config.limits(self._max_response_tokens)
-        thoughts = read_thoughts(tokenizer, chat_settings, self._config.thoughts)
-        self._prompt = RefinerPrompt(self._config.template_path(), tokenizer, chat_settings, limits, thoughts)
-        longest = max(self._config.response_length, self._max_response_tokens)
-        self._companion = self._constraint.companion(tokenizer, chat_settings, longest)
+        thoughts = read_thoughts(tokenizer, chat_settings, refiner.thoughts)
+        limits = refiner.limits(rollout.response_length)
+        longest = max(refiner.response_length, rollout.response_length)
         policy = config.actor_rollout_ref.model
         folder = copy_to_local(policy.hf_config_path or policy.path, use_shm=policy.use_shm)  # where verl has put it
-        self._turn_end = read_turn_end(folder, tokenizer, chat_settings)
         self._score = RewardLoopScore(reward_workers)
+        self._refiner = functools.partial(
+            TextRefiner if isinstance(refiner, External) else Refiner,
+            config=refiner,
+            prompt=RefinerPrompt(refiner.template_path(), tokenizer, chat_settings, limits, thoughts),
+            turn_end=read_turn_end(folder, tokenizer, chat_settings),
+            score=self._score,
+            max_response_tokens=rollout.response_length,
+            companion=self._constraint.companion(tokenizer, chat_settings, longest),
+            thread=ThreadPoolExecutor(1, "tokenizer"),
+        )
         self._records = Records(config.records.path)
-        self._thread = ThreadPoolExecutor(1, "tokenizer")
 
     async def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> None:
         """Refine the rollouts of some groups and write all that later stages read of it (``rows.py``).
@@ -93,17 +99,7 @@ class RefineWorker:
         started_at = time.time()
         await asyncio.to_thread(refuse, rows, is_reward_model_colocated=self._is_reward_model_colocated)
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
-        refiner = REFINERS.get(self._config.placement, Refiner)(
-            config=self._config,
-            client=client,
-            prompt=self._prompt,
-            turn_end=self._turn_end,
-            score=self._score,
-            max_model_len=max_model_len,
-            max_response_tokens=self._max_response_tokens,
-            companion=self._companion,
-            thread=self._thread,
-        )
+        refiner = self._refiner(client=client, max_model_len=max_model_len)
         groups: dict[str, list[Rollout]] = defaultdict(list)
         for rollout in rollouts:
             groups[rollout.group].append(rollout)
@@ -216,7 +212,6 @@ class RewardLoopScore:
     """
 
     def __init__(self, workers: list[ActorHandle]) -> None:
-        """Keep the handles."""
         self._workers = workers
 
     async def __call__(self, rollout: Rollout, response_ids: list[int]) -> float:
@@ -257,7 +252,6 @@ class RefineWorkers:
     """
 
     def __init__(self, config: DictConfig, tokenizer: Any, reward_workers: list[ActorHandle], num_workers: int) -> None:
-        """Start nothing yet."""
         self._arguments = (config, tokenizer, reward_workers)
         self._num_workers, self._num_started = num_workers, 0
         self._workers: list[ActorHandle] = []

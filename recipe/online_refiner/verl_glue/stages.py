@@ -25,18 +25,17 @@ from recipe.runs.samples import choose_records, choose_samples
 from refiner_worker.client import RefinerClient
 
 ETA_FILE = "constraint.json"
-"""Of a checkpoint: the state of an adaptive eta."""
+"""The file of a checkpoint that has the state of an adaptive eta."""
 
 
 class Stages:
     """The stages of a step. Texts stay with the workers."""
 
     def __init__(self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers) -> None:
-        """Start at the first eta."""
         self._config, self._blocks, self._workers = config, blocks, workers
         self._eta = make_eta(blocks.constraint)
         self.num_sessions: dict[str, int] = {}
-        """Of prompts whose row in the data set says how many (verl's ``__rollout_n__``), by their uid."""
+        """Sessions of each prompt whose row in the data set says how many (verl's ``__rollout_n__``), by uid."""
         self._began_at = time.time()
 
     def load(self, checkpoint: Path) -> None:

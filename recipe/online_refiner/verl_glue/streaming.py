@@ -107,7 +107,6 @@ class StreamingAgentLoopManager(AgentLoopManagerTQ):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Choose the workers."""
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(StreamingWorker)
 

@@ -101,7 +101,6 @@ class OnlineRefinerTrainer(PPOTrainer):
     """What this extension adds to any of verl's V1 trainers; ``task_runner.py`` names them."""
 
     def __init__(self, config: DictConfig) -> None:
-        """Read the blocks; models are loaded in ``init``."""
         self.blocks: RefinementConfig = load(config)
         self.run_dir = RunDir(config.run_dir)
         self.num_restarts = 0
@@ -134,7 +133,8 @@ class OnlineRefinerTrainer(PPOTrainer):
             self.resource_pool_manager: ResourcePoolManager = self.hosting.begin(self.resource_pool_manager)
 
     def _build_replay_buffer(self) -> ReplayBuffer:
-        buffer = patches.look_often(super()._build_replay_buffer())
+        buffer = super()._build_replay_buffer()
+        buffer.poll_interval = patches.POLL_S
         buffer = patches.end_if_most_fail(buffer, self.config.data.train_batch_size)
         return patches.keep_refined(buffer) if self.blocks.constraint.rescues else buffer
 

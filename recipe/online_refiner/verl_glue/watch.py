@@ -43,7 +43,7 @@ class Part:
     name: str
     actor: ActorHandle
     has_failed: Callable[[Any], bool] | None = None
-    """Of a server: whether its engine, a process of its own, is gone."""
+    """Tells of a server whether its engine, a process of its own, is gone."""
     _call: Any = None
     """A question that is not answered yet. It waits after the actor's work, and fails at once when the actor dies."""
     _ask_at: float = 0.0
@@ -89,7 +89,6 @@ class Watch:
     """
 
     def __init__(self, parts: Iterable[Part]) -> None:
-        """Ask nobody yet."""
         self._parts = list(parts)
 
     def run(self, function: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ from recipe.online_refiner.constraints import Constraint, read_constraint
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner, choose
 from recipe.online_refiner.verl_glue.refine_actors import RewardLoopScore, is_drawn
-from refiner_worker.client import RefinerRequestError
+from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
 from refiner_worker.engines import Top
 from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
@@ -80,6 +80,8 @@ class Asked:
         self.limits: list[int] = []
         self.scored: list[list[int]] = []
         self.is_lost = False
+
+    in_time = RefinerClient.in_time
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
