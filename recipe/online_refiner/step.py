@@ -33,6 +33,8 @@ class StepState:
     """Replicas of the refiner that were started again before the step."""
     pairs: dict[int, Pair] = field(default_factory=dict)
     """The rollouts by row, all but padding, with what is known of their refinements."""
+    samples: list[int] = field(default_factory=list)
+    """Rows that are shown, and whose tokens are recorded with their numbers."""
     kl_rows: list[int] = field(default_factory=list)
     """Rows whose log pi_0 is known."""
     eta: float = 0.0

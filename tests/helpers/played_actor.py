@@ -62,6 +62,8 @@ class Group:
         """The keys of each rank's rows in the last call of a method."""
         self.settings: dict[str, Any] = {}
         """What the update was told beside its rows."""
+        self.seen: dict[int, list[float]] = {}
+        """Log-probs of samples, as the update's own pass has computed them."""
 
     def compute_log_prob(self, rows: KVBatchMeta) -> KVBatchMeta:
         """Ask for what the model says of the responses."""
@@ -79,6 +81,10 @@ class Group:
         """Learn nothing."""
         self.settings = dict(rows.extra_info)
         return {"metrics": {"mfu": [0.0]}}
+
+    def take_sample_log_probs(self) -> list[dict[int, list[float]]]:
+        """Return what each rank's update has seen of samples."""
+        return [self.seen, *[{}] * (self.num_ranks - 1)]
 
     def _call(self, method: str, rows: KVBatchMeta) -> KVBatchMeta:
         parts = rows.chunk(self.num_ranks)

@@ -11,7 +11,7 @@ from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.online_refiner.verl_glue.rows import TAG, pair_of, with_pair, write_log_probs
+from recipe.online_refiner.verl_glue.rows import TAG, pair_of, read_tokens, with_pair, write_log_probs
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSync
 from refiner_worker.client import HostedRefiner
@@ -58,6 +58,8 @@ class Workers:
         self.reference: dict[str, list[float]] = {}
         """log pi_0 of responses by key, as far as a replica answers."""
         self.scored: list[str] = []
+        self.to_record: tuple[Any, ...] = ()
+        """Rows whose tokens are to be recorded, and what the driver says of them."""
 
     def refine(self, rows: KVBatchMeta, *_: Any) -> None:
         """Leave the rows as they are."""
@@ -69,6 +71,17 @@ class Workers:
     def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
         """Keep what a worker would read of the pairs."""
         self.recorded |= {key: pair_of(tag) for key, tag in zip(rows.keys, rows.tags, strict=True)}
+
+    def record_tokens(self, step: int, rows: KVBatchMeta, *said: Any) -> None:
+        """Keep what is asked for."""
+        self.to_record = (rows, *said)
+
+    @property
+    def tokens(self) -> dict[str, dict[str, Any]]:
+        """What a worker writes of the samples' tokens, by key."""
+        rows, *said = self.to_record
+        spelling = SimpleNamespace(batch_decode=lambda tokens: [f"<{ids[0]}>" for ids in tokens])
+        return {one["key"]: one for one in read_tokens(rows, spelling, *said)}
 
     def score_with_reference(self, rows: KVBatchMeta, _: Any) -> set[str]:
         """Write what is known of the responses."""

@@ -2,11 +2,12 @@
 
     python tests/oracle/check_backends.py [LAYOUT...]
 
-Every layout of ranks trains a tiny random Llama on 19 small batches: all modes; none, some and all refinements
-accepted; fixed and dynamic micro-batches. ``log_prob_diff`` is the largest difference of log pi(a'_t) in nats, and of
-what the tokens of a are charged for; ``param_diff`` that of a parameter after training, ``cross_entropy_diff`` that of
-the metric in nats; in every batch some parameter changes by ``smallest_change`` or more. The last line is a JSON object
-with ``layouts``, by name. The exit status is 1 if a difference is above 1e-5.
+Every layout of ranks trains a tiny random Llama on 21 small batches: all modes; none, some and all refinements
+accepted; fixed and dynamic micro-batches. ``log_prob_diff`` is the largest difference of log pi(a'_t) in nats, by the
+pass over a' and in the update's first pass, and of what the tokens of a are charged for; ``param_diff`` that of a
+parameter after training, ``cross_entropy_diff`` that of the metric in nats; in every batch some parameter changes by
+``smallest_change`` or more. The last line is a JSON object with ``layouts``, by name. The exit status is 1 if a
+difference is above 1e-5.
 """
 
 import argparse
@@ -80,8 +81,14 @@ def main() -> int:
             metric = one["metrics"].get("sft_cross_entropy", [0.0])
             charged = difference(one["refine_charged"], [each["charged"] for each in batch.rows])
             log_probs = difference(one["refine_log_probs"], [each["log_probs"] for each in batch.rows])
+            used = {
+                n + 1: each
+                for n, each in enumerate(batch.rows)
+                if batch.token_weights and each["columns"]["refine_used"]
+            }
+            seen = difference(one["seen"], {n: each["log_probs"] for n, each in used.items()}) if used else 0.0
             differences = {
-                "log_prob_diff": largest([log_probs, charged]),
+                "log_prob_diff": largest([log_probs, charged, seen]),
                 "param_diff": difference(one["parameters"], expected),
                 "cross_entropy_diff": abs(sum(metric) / len(metric) - cross_entropy),
             }

@@ -49,8 +49,9 @@ LAYOUTS: dict[str, tuple[int, tuple[str, ...]]] = {  # number of ranks, and over
 def run(layout: str, model: Path, batches: list[Batch]) -> list[dict[str, Any]]:
     """Train on every batch from the same initial weights.
 
-    Return for each batch ``refine_log_probs`` and ``refine_charged`` (a list a row), ``metrics`` and the trained
-    ``parameters`` by Hugging Face's names.
+    Return for each batch ``refine_log_probs`` and ``refine_charged`` (a list a row), ``seen`` (log-probs of refinements
+    in the update's own pass, by their rows' numbers), ``metrics`` and the trained ``parameters`` by Hugging Face's
+    names.
     """
     num_ranks, overrides = LAYOUTS[layout]
     with socket.socket() as probe:
@@ -114,6 +115,9 @@ def _train_on(worker: Any, batch: Batch) -> dict[str, Any]:
     data, found = _share(batch, share, num_shares), {}
     refined = worker.compute_refine_log_prob(data.copy())
     output = worker.update_actor(data)
+    found["seen"] = {
+        number: one for of_rank in _gather(worker.take_sample_log_probs()) for number, one in of_rank.items()
+    }
     metrics = [one for one in _gather(None if output is None else dict(tu.get(output, "metrics"))) if one is not None]
     for name in ("refine_log_probs", "refine_charged"):  # some ranks compute no output
         own = None if refined is None else [row.tolist() for row in refined[name].unbind()]

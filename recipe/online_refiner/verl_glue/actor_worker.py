@@ -11,7 +11,15 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.padding import response_from_nested
 
 from recipe.online_refiner.constraints.eq6 import NONE, charge
-from recipe.online_refiner.verl_glue.loss import contexts, jagged, refined_loss, settings_of, with_refined_rows
+from recipe.online_refiner.verl_glue.loss import (
+    Seen,
+    contexts,
+    jagged,
+    refined_loss,
+    sample_log_probs,
+    settings_of,
+    with_refined_rows,
+)
 from recipe.online_refiner.verl_glue.megatron import rows_multiple
 
 SCORED_COLUMNS = [
@@ -133,8 +141,16 @@ class ActorWorker(DetachActorWorker):
     def init_model(self) -> None:
         """Build the models and wrap the actor's loss."""
         super().init_model()
+        self.seen: list[Seen] = []
         if self.actor is not None:
-            self.actor.set_loss_fn(partial(refined_loss, self.loss_fn))
+            self.actor.set_loss_fn(partial(refined_loss, self.loss_fn, seen=self.seen))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def take_sample_log_probs(self) -> dict[int, list[float]]:
+        """Return log pi_theta(a'_t) of this rank's samples, as the last update saw it (:func:`sample_log_probs`)."""
+        found = sample_log_probs(self.seen)
+        self.seen.clear()
+        return found
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_refine_log_prob(self, data: TensorDict) -> TensorDict | None:

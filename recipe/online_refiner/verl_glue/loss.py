@@ -44,6 +44,8 @@ from refiner_worker.engines import ABSENT
 Loss = tuple[Tensor, dict[str, Any]]
 """What verl's losses return: the loss and its metrics."""
 
+Seen = tuple[Tensor, Tensor, Tensor]
+"""Of a micro-batch of B rows: jagged ``refine_sample`` (B, 1) and ``refine_loss_mask``, and log-probs, right-padded."""
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
 FORWARD_KL = SimpleNamespace(
@@ -54,7 +56,9 @@ FORWARD_KL = SimpleNamespace(
 """verl's block ``distillation``, as far as its top-k loss reads it."""
 
 
-def refined_loss(verl_loss: partial[Loss], *, student_logits: Tensor | None = None, **arguments: Any) -> Any:
+def refined_loss(
+    verl_loss: partial[Loss], *, student_logits: Tensor | None = None, seen: list[Seen] | None = None, **arguments: Any
+) -> Any:
     """Return what verl's engines ask of a loss: with the logits :func:`teacher_terms`, else :func:`loss_with_refined`.
 
     They call it twice where ``distillation_use_topk`` is set, as ``distillation_ppo_loss`` of
@@ -62,7 +66,7 @@ def refined_loss(verl_loss: partial[Loss], *, student_logits: Tensor | None = No
     """
     if student_logits is not None:
         return teacher_terms(verl_loss.keywords["config"], student_logits=student_logits, **arguments)
-    return loss_with_refined(verl_loss, **arguments)
+    return loss_with_refined(verl_loss, seen=seen, **arguments)
 
 
 def teacher_terms(
@@ -81,7 +85,12 @@ def teacher_terms(
 
 
 def loss_with_refined(
-    verl_loss: partial[Loss], *, model_output: dict[str, Any], data: TensorDict, dp_group: Any = None
+    verl_loss: partial[Loss],
+    *,
+    model_output: dict[str, Any],
+    data: TensorDict,
+    dp_group: Any = None,
+    seen: list[Seen] | None = None,
 ) -> Loss:
     """Return verl's loss and metrics, plus eta * CE if the micro-batch belongs to a mini-batch with refined rows.
 
@@ -91,6 +100,7 @@ def loss_with_refined(
         data: A micro-batch; with jagged ``refine_loss_mask`` and ``refine_weights`` (B, response) and the settings
             ``refine_eta``, ``refine_normaliser`` and ``refine_num_tokens`` if rows ride along.
         dp_group: Data-parallel process group.
+        seen: Where the log-probs of refined rows are added; None: nowhere.
 
     Returns:
         Summed over all micro-batches and ranks CE is this module's. The engine averages gradients over ranks, therefore
@@ -101,6 +111,8 @@ def loss_with_refined(
     if "refine_loss_mask" not in data:
         return loss, metrics
     log_probs = no_padding_2_padding(model_output["log_probs"], data)
+    if seen is not None:
+        seen.append((data["refine_sample"], data["refine_loss_mask"], log_probs.detach()))
     padded = data.select("refine_loss_mask", "refine_weights").to_padded_tensor(0)
     mode, sizes = config.loss_agg_mode, config.global_batch_info  # as verl's loss has just set them
     if data["refine_normaliser"] == "accepted":
@@ -114,6 +126,19 @@ def loss_with_refined(
     value = agg_loss(weights * losses, padded["refine_loss_mask"], mode, **sizes)
     metrics["sft_cross_entropy"] = Metric(value=value.detach(), aggregation=AggregationType.SUM)
     return loss + data["refine_eta"] * value, metrics
+
+
+def sample_log_probs(seen: list[Seen]) -> dict[int, list[float]]:
+    """Return log pi_theta(a'_t) of the samples among refined rows, by their numbers; of several passes the first.
+
+    The tensors are read here, after the update: to read them in the loss would let the device wait.
+    """
+    found: dict[int, list[float]] = {}
+    for samples, masks, log_probs in seen:
+        for sample, mask, row in zip(samples.unbind(), masks.unbind(), log_probs, strict=True):
+            if (number := int(sample)) and number not in found:
+                found[number] = row[: len(mask)].tolist()
+    return found
 
 
 def settings_of(data: TensorDict) -> dict[str, Any]:
@@ -137,28 +162,35 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
 
     Args:
         data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_weights`` (both jagged),
-            ``refine_used`` and ``refine_start`` (B,).
+            ``refine_used``, ``refine_start`` and ``refine_sample`` (B,).
         num_rows: How many rows to append, at least as many as are accepted.
 
     Returns:
         B + num_rows rows with the fields that engines and loss read, ``refine_loss_mask`` and ``refine_weights``
-        (jagged, response length), and the same settings. Rows beyond the accepted ones have two tokens and masks of 0.
+        (jagged, response length), ``refine_sample`` (jagged, 1), and the same settings. Rows beyond the accepted ones
+        have two tokens and masks of 0.
     """
     used = data["refine_used"].bool().tolist()
     zeros = [name for name in ZEROS if name in data]
     rows = {name: list(data[name].unbind()) for name in ("prompts", "responses", "input_ids", "position_ids", *zeros)}
     rows["refine_loss_mask"] = [torch.zeros_like(row) for row in rows["responses"]]
     rows["refine_weights"] = [row.float() for row in rows["refine_loss_mask"]]
+    token = rows["prompts"][0][:1]
+    rows["refine_sample"] = [torch.zeros_like(token)] * len(data)
     refined = [
-        (context, ids, torch.ones_like(ids), weights)
-        for context, ids, weights, keep in zip(
-            contexts(data), data["refine_ids"].unbind(), data["refine_weights"].unbind(), used, strict=True
+        (context, ids, torch.ones_like(ids), weights, sample)
+        for context, ids, weights, sample, keep in zip(
+            contexts(data),
+            *(data[name].unbind() for name in ("refine_ids", "refine_weights")),
+            data["refine_sample"].reshape(-1, 1),
+            used,
+            strict=True,
         )
         if keep
     ]
-    token = rows["prompts"][0][:1]
-    nothing = (token, token, torch.zeros_like(token), torch.zeros_like(token).float())
-    for context, ids, mask, weights in refined + [nothing] * (num_rows - len(refined)):
+    zero = torch.zeros_like(token)
+    nothing = (token, token, zero, zero.float(), zero)
+    for context, ids, mask, weights, sample in refined + [nothing] * (num_rows - len(refined)):
         rows["prompts"].append(context)
         rows["responses"].append(ids)
         rows["input_ids"].append(torch.cat([context, ids]))
@@ -166,6 +198,7 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
         rows["position_ids"].append(positions.expand(*rows["position_ids"][0].shape[:-1], -1))  # of M-RoPE 4 rows
         rows["refine_loss_mask"].append(mask)
         rows["refine_weights"].append(weights)
+        rows["refine_sample"].append(sample)
         for name in zeros:
             rows[name].append(torch.zeros_like(ids, dtype=rows[name][0].dtype))
     if "refine_top_ids" in data:

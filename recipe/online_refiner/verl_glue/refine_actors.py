@@ -37,7 +37,7 @@ from recipe.online_refiner.constraints.base import Turn
 from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout
 from recipe.online_refiner.refine import Refiner, TextRefiner
 from recipe.online_refiner.verl_glue import rows as queue
-from recipe.runs.files import Records
+from recipe.runs.files import TOKENS, Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
 from refiner_worker.config import External
 from refiner_worker.prompts import RefinerPrompt
@@ -84,6 +84,7 @@ class RefineWorker:
             thread=ThreadPoolExecutor(1, "tokenizer"),
         )
         self._records = Records(config.records.path)
+        self._tokens = Records(f"{config.records.path}/{TOKENS}")
 
     async def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> None:
         """Refine the rollouts of some groups and write all that later stages read of it (``rows.py``).
@@ -169,6 +170,14 @@ class RefineWorker:
         records = await asyncio.to_thread(queue.read_records, rows, self._tokenizer)
         await asyncio.to_thread(self._records.write, step, f"{self._name}-{part}" if part else self._name, records)
         return [record for record in records if record["key"] in samples]
+
+    async def record_tokens(
+        self, rows: KVBatchMeta, step: int, seen: dict[str, list[float]], paying: set[str], eta: float
+    ) -> list[dict[str, Any]]:
+        """Write the numbers of each token of a step's samples, as one part (``rows.py`` ``read_tokens``)."""
+        records = await asyncio.to_thread(queue.read_tokens, rows, self._tokenizer, seen, paying, eta)
+        await asyncio.to_thread(self._tokens.write, step, self._name, records)
+        return []
 
 
 def is_drawn(rollout: Rollout, share: float) -> bool:
@@ -300,6 +309,13 @@ class RefineWorkers:
         """Let the records of some rows of a step's mini-batch be written, and do not wait; :meth:`finish` does."""
         for worker, shard in zip(self.start(), queue.shards(rows, self._num_workers), strict=False):
             self._recording.append((worker, worker.record.remote(shard, step, part, samples)))
+
+    def record_tokens(
+        self, step: int, rows: KVBatchMeta, seen: dict[str, list[float]], paying: set[str], eta: float
+    ) -> None:
+        """Let the tokens of some rows be recorded with their numbers, likewise; arguments as in ``read_tokens``."""
+        worker = self.start()[0]
+        self._recording.append((worker, worker.record_tokens.remote(rows, step, seen, paying, eta)))
 
     def finish(self) -> list[dict[str, Any]]:
         """Wait until all records are written, and return those of the samples; a dead worker's are lost."""

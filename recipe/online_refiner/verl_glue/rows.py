@@ -2,8 +2,9 @@
 
 What this extension writes, one entry for every row of a step, padding included (the queue drops a field that any row
 lacks): ``refine_ids`` (a') and ``refine_mask`` jagged int64 (B, u), ``refine_used`` and ``refine_start`` (where the
-refined turn begins in the response) int64 (B,), and texts ``refine_detail`` (what a failed attempt wrote, or why it
-failed); a row without a refinement has u = 1 and masks 0. The run's constraint adds columns (``Constraint.columns``):
+refined turn begins in the response) int64 (B,), texts ``refine_detail`` (what a failed attempt wrote, or why it
+failed), and in modes with a loss ``refine_sample`` int64 (B,), from 1 on the number of a sample, else 0. A row without
+a refinement has u = 1 and masks 0. The run's constraint adds columns (``Constraint.columns``):
 ``refine_counterparts`` (c(t) of Eq. 6) jagged int64 (B, response length),
 ``refine_weights`` (of the tokens of a' in the cross-entropy) jagged float32 (B, u) and others. On some rows only, and
 read on those only: jagged float32 ``refine_log_probs`` (B, u) and ``refine_charged`` (B, response length),
@@ -15,12 +16,14 @@ pins what is read of them.
 """
 
 import json
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 import transfer_queue as tq
+from rapidfuzz.distance import Levenshtein
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopOutput
@@ -45,6 +48,10 @@ BY_AGENT_LOOP = {
     "teacher_logprobs",
 }
 """Fields of a row that verl's agent loop adds to the columns of the data set."""
+MAY_LACK = {"rm_scores", "data_source"}
+OF_RESPONSE = ("responses", "old_log_probs", "refine_charged", "refine_counterparts")
+OF_TOKENS = (*OF_RESPONSE, "refine_ids", "refine_log_probs", "refine_weights")
+"""What :func:`read_tokens` reads, as far as a row has it."""
 BY_THIS_EXTENSION = ("refine_", "kl_ref_")
 MAX_DETAIL = 1000
 """Characters of what a failed attempt wrote, as far as it is kept."""
@@ -89,10 +96,10 @@ def read(batch: KVBatchMeta, *names: str) -> TensorDict:
     """Read fields as they are, those of the response jagged.
 
     Raises:
-        RuntimeError: If a row lacks one, except ``rm_scores``: then the queue leaves it out of all rows.
+        RuntimeError: If a row lacks one, except MAY_LACK: then the queue leaves it out of all rows.
     """
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
-    if lacking := set(names) - set(data.keys()) - {"rm_scores"}:
+    if lacking := set(names) - set(data.keys()) - MAY_LACK:
         raise RuntimeError(f"rows of the TransferQueue lack the fields {sorted(lacking)}")
     return data
 
@@ -177,6 +184,17 @@ def write_nothing(batch: KVBatchMeta, pairs: list[Pair], constraint: Constraint)
     write_refinements(batch, turns, pairs, constraint)
 
 
+def write_samples(batch: KVBatchMeta, samples: list[int]) -> None:
+    """Number the samples among all rows of a step, by their positions."""
+    numbers = torch.zeros(len(batch), dtype=torch.int64)
+    numbers[samples] = torch.arange(1, len(samples) + 1)
+    tq.kv_batch_put(
+        keys=batch.keys,
+        partition_id=batch.partition_id,
+        fields=TensorDict({"refine_sample": numbers}, batch_size=len(batch)),
+    )
+
+
 def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:
     """Write log pi_0 of the responses of all rows."""
     write_fields(batch, kl_ref_log_prob=jagged(list(map(torch.tensor, log_probs))))
@@ -205,10 +223,13 @@ def read_tags(batch: KVBatchMeta) -> None:
 def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
     """Read refined rows as records: a turn, what it answers, a', both rewards, and what became of the refinement."""
     texts, tensors = ("raw_prompt", "extra_fields", "refine_detail"), ("prompts", "responses", "refine_ids")
-    data = read(batch, *texts, *tensors)
-    columns = [*(objects(data[name]) for name in texts), *(data[name].unbind() for name in tensors)]
+    data = read(batch, *texts, "data_source", *tensors)
+    sources = objects(data["data_source"]) if "data_source" in data else [None] * len(batch)
+    columns = [sources, *(objects(data[name]) for name in texts), *(data[name].unbind() for name in tensors)]
     rows = []
-    for key, tag, chat, extra, detail, prompt, response, refined in zip(batch.keys, batch.tags, *columns, strict=True):
+    for key, tag, source, chat, extra, detail, prompt, response, refined in zip(
+        batch.keys, batch.tags, *columns, strict=True
+    ):
         pair = pair_of(tag)
         assert pair is not None, "only refined rows are recorded"
         is_scored = pair.verdict.is_scored
@@ -216,6 +237,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
         rows.append(
             {
                 "key": key,
+                "data_source": None if source is None else str(source),
                 "prompt": conversation(tokenizer, list(chat), prompt.tolist(), earlier.tolist()),
                 "response": decode(tokenizer, turn),
                 "feedback": _feedback(extra)[:MAX_FEEDBACK],
@@ -227,6 +249,61 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def read_tokens(
+    batch: KVBatchMeta, tokenizer: Any, seen: Mapping[str, list[float]], paying: Collection[str], eta: float
+) -> list[dict[str, Any]]:
+    """Read refined rows as records with the numbers of each token of a and a', after the update.
+
+    Args:
+        batch: The rows.
+        tokenizer: Of the policy.
+        seen: log pi_theta(a'_t) by key, where the update's own pass has computed it.
+        paying: Keys of the rows whose tokens are charged.
+        eta: What charges are multiplied by.
+
+    Returns:
+        For a, the last turn, and for a' the texts of the tokens, their log-probs under the policy before the update,
+        and which the edit from a to a' keeps; of a also what each is charged, in nats (at most 0 by Eq. 6), and for
+        which token of a'; of a' the weights in the cross-entropy. None: not measured, not charged, not imitated.
+    """
+    rows = []
+    for key, tag in zip(batch.keys, batch.tags, strict=True):
+        one = tq.kv_batch_get(keys=[key], partition_id=batch.partition_id, select_fields=list(OF_TOKENS))
+        known = {name: one[name].unbind()[0].tolist() for name in OF_TOKENS if name in one}
+        pair = pair_of(tag)
+        assert pair is not None, "only refined rows are recorded"
+        of_turn = {name: known[name][pair.start :] for name in known if name in OF_RESPONSE}
+        own, refined = of_turn["responses"], known["refine_ids"] if pair.verdict.is_scored else []
+        matches = [block for block in Levenshtein.opcodes(own, refined) if block.tag == "equal"]
+        response = {
+            "tokens": tokenizer.batch_decode([[token] for token in own]),
+            "log_probs": _rounded(of_turn["old_log_probs"]),
+            "kept": _marked(len(own), [(block.src_start, block.src_end) for block in matches]),
+            "charged": _rounded(of_turn["refine_charged"]) if key in paying else None,
+            "counterparts": of_turn["refine_counterparts"] if key in paying else None,
+        }
+        rewrite = {
+            "tokens": tokenizer.batch_decode([[token] for token in refined]),
+            "log_probs": _rounded(known.get("refine_log_probs") or seen.get(key)),
+            "kept": _marked(len(refined), [(block.dest_start, block.dest_end) for block in matches]),
+            "weights": known["refine_weights"] if eta and any(known.get("refine_weights", [])) else None,
+        }
+        rows.append({"key": key, "eta": eta, "response": response, "refined": rewrite if refined else None})
+    return rows
+
+
+def _rounded(values: list[float] | None) -> list[float | None] | None:
+    """Return numbers that JSON has; None for those that it does not have, as a model that has diverged gives."""
+    return None if values is None else [round(value, 5) if math.isfinite(value) else None for value in values]
+
+
+def _marked(length: int, spans: Iterable[tuple[int, int]]) -> list[int]:
+    marks = [0] * length
+    for start, end in spans:
+        marks[start:end] = [1] * (end - start)
+    return marks
 
 
 def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, fields: list[str]) -> KVBatchMeta:

@@ -99,8 +99,10 @@ class Stages:
         state.metrics.update(constraint.pair_metrics(list(state.pairs.values())))
         most = self._blocks.records.max_rollouts_per_step
         recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
-        chosen = [] if state.part else choose_samples({row: state.pairs[row] for row in recorded})
-        samples = {batch.keys[row] for row in chosen}
+        state.samples = [] if state.part else choose_samples({row: state.pairs[row] for row in recorded})
+        if constraint.imitates:
+            queue.write_samples(batch, state.samples)
+        samples = {batch.keys[row] for row in state.samples}
         self._workers.record(state.step, state.part, queue.rows_of(batch, recorded), samples)
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
@@ -227,6 +229,16 @@ class Stages:
         per_token = [pair.divergence_per_token for part in parts for pair in part.pairs.values()]
         if per_token:
             self._eta.observe(sum(per_token) / len(per_token))
+
+    def record_tokens(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
+        """Let the numbers of each token of the step's samples be recorded, after the update; nobody waits."""
+        seen: dict[str, list[float]] = {}
+        if self._blocks.constraint.imitates:
+            for of_rank in actor.take_sample_log_probs():
+                seen |= {batch.keys[state.samples[number - 1]]: values for number, values in of_rank.items()}
+        if state.samples:
+            paying = {batch.keys[row] for row in state.paying(self._blocks.constraint, self._place)}
+            self._workers.record_tokens(state.step, queue.rows_of(batch, state.samples), seen, paying, state.eta)
 
     def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
         """Tell the actor's workers what the mode adds to the loss."""

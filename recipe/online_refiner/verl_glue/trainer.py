@@ -45,7 +45,7 @@ from recipe.online_refiner.verl_glue.rows import objects
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.watch import Watch, parts_of, refuse_too_few
 from recipe.runs.advice import advice
-from recipe.runs.files import Records, RunDir, read_rows
+from recipe.runs.files import TOKENS, Records, RunDir, read_rows
 from recipe.runs.samples import log_samples
 from refiner_worker.client import HostedRefiner
 from refiner_worker.memory import most_used_gb
@@ -142,7 +142,8 @@ class OnlineRefinerTrainer(PPOTrainer):
         super()._setup()  # ends with the rollout engines asleep: their memory is the refiner's to load into
         patches.forget_trained_rows()
         self.saved = self.run_dir.forget_after(self.global_steps)
-        Records(self.config.records.path).forget_after(self.global_steps)
+        for place in (self.config.records.path, f"{self.config.records.path}/{TOKENS}"):
+            Records(place).forget_after(self.global_steps)
         self.workers = RefineWorkers(
             self.config,
             self.tokenizer,
@@ -309,7 +310,9 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self.state.enter("_update_actor", batch.keys)
         self.stages.add_to_loss(batch, self.state)
-        return super()._update_actor(batch, metrics=metrics)
+        batch = super()._update_actor(batch, metrics=metrics)
+        self.stages.record_tokens(batch, self.state, self.actor_rollout_wg)
+        return batch
 
     # ---- records
 
