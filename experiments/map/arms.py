@@ -1,0 +1,71 @@
+"""The arms: overrides of the product's and verl's config, and who writes the better answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+
+from experiments.lab.arms import FADING, NONE, Overrides, dynamic, kl_in_loss, kl_in_reward
+
+COMMON: Overrides = (
+    "actor_rollout_ref.model.path=none",
+    "platform=cpu",
+    "algorithm.adv_estimator=grpo",
+    "data.train_batch_size=8",
+    "data.max_response_length=8",
+    "actor_rollout_ref.rollout.n=8",
+    "actor_rollout_ref.rollout.calculate_log_probs=false",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
+    "refiner.skip_reward_at_least=1.0",
+    "refiner.temperature=1.0",
+    "measure.num_kl_rollouts=0",
+    "measure.cross_entropy_all_every=0",
+)
+"""64 responses a step in two mini-batches, as in the lab's first task (``experiments/lab``)."""
+DOUBLE = ("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=8")
+NO_GATE = ("constraint.reward_gate=false", "refiner.skip_reward_at_least=null")
+OWN = ("constraint.imitate_solved=true", "refiner.max_refinements_per_group=0")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What one side of a comparison does."""
+
+    overrides: Callable[[float], Overrides]
+    """By its weight."""
+    grid: tuple[float, ...] = ()
+    """Weights that are tried; empty: it has none, or takes that of another arm."""
+    source: str = "refiner"
+    uses_refiner: bool = False
+    """Whether the kind of refiner changes it; of others one run serves for all kinds."""
+    like: str = ""
+    """Whose weight it takes."""
+
+
+SFT = dynamic("sft", FADING)
+ARMS = {
+    "none": Arm(lambda weight: NONE),
+    "double": Arm(lambda weight: (*NONE, *DOUBLE)),
+    "kl_in_loss": Arm(kl_in_loss, (0.003, 0.01, 0.03, 0.1)),
+    "kl_in_reward": Arm(kl_in_reward, (0.003, 0.01, 0.03, 0.1)),
+    "own_solved": Arm(dynamic("sft", FADING, *OWN), (0.03, 0.1, 0.3, 1.0)),
+    "resample": Arm(SFT, (0.03, 0.1, 0.3, 1.0), source="resample"),
+    "oracle": Arm(SFT, (0.03, 0.1, 0.3, 1.0), source="oracle"),
+    "sft": Arm(SFT, (0.03, 0.1, 0.3, 1.0), uses_refiner=True),
+    "sft_no_gate": Arm(dynamic("sft", FADING, *NO_GATE), (0.03, 0.1, 0.3, 1.0), uses_refiner=True),
+    "lagrangian": Arm(dynamic("lagrangian", "constraint.credit=in_reward"), (0.03, 0.1, 0.3, 1.0), uses_refiner=True),
+    "in_place": Arm(dynamic("penalty", "constraint.target=in_place"), (0.03, 0.1, 0.3, 1.0), uses_refiner=True),
+    "penalty": Arm(dynamic("penalty"), (0.003, 0.01, 0.03, 0.1), uses_refiner=True),
+    "penalty_paper": Arm(lambda weight: dynamic("penalty")(1e-3), uses_refiner=True),
+}
+"""By name. ``penalty_paper`` has the paper's eta; ``double`` has twice the questions a step, and no refiner: what an
+arm with a refiner writes at most."""
+
+
+def config_of(overrides: Overrides, rate: float) -> DictConfig:
+    """Return the product's config with overrides and a learning rate."""
+    with initialize_config_module("recipe.online_refiner.config", version_base=None):
+        settings = [*COMMON, *overrides, f"actor_rollout_ref.actor.optim.lr={rate}"]
+        return compose("online_refiner", overrides=settings)

@@ -1,0 +1,157 @@
+"""Which runs there are: the points of the map, its arms at each, seeds, and what is tuned before (PROTOCOL.md)."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist, fmean, variance
+from typing import Any
+
+from experiments.map.arms import ARMS
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "map"
+WEIGHTS = RESULTS / "weights.json"
+"""What tuning has chosen: by point, then by arm."""
+SHORT, LONG, EVERY = 150, 600, 25
+"""Steps of a run, and between validations."""
+SEEDS = tuple(range(1, 25))
+TUNING_SEEDS = (901, 902)
+NUM_BASES = 2
+"""Run seeds take turns with this many base seeds."""
+TUNED_KIND = "r60"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where on the map: how strong pi_0 is, and the learning rate."""
+
+    name: str
+    strength: str
+    rate: float
+
+
+POINTS = {
+    point.name: point
+    for point in (
+        Point("weak", "weak", 1e-3),
+        Point("gentle", "weak", 2.5e-4),
+        Point("strong", "strong", 1e-3),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A run."""
+
+    point: str
+    arm: str
+    kind: str
+    """Of the refiner; empty where the arm has none."""
+    seed: int
+    steps: int
+    weight: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """What tells it from all others."""
+        return "/".join(map(str, (self.point, self.arm, self.kind, self.weight, self.seed, self.steps)))
+
+    @property
+    def base_seed(self) -> int:
+        """Which base it begins with."""
+        return 1 + self.seed % NUM_BASES
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Runs that belong together: some arms, with some refiners, at a point."""
+
+    point: str
+    arms: tuple[str, ...]
+    kinds: tuple[str, ...] = ("",)
+    steps: int = SHORT
+
+
+BLOCKS = (
+    Block("weak", ("none", "kl_in_loss", "own_solved", "resample"), steps=LONG),
+    Block("weak", ("sft",), ("r80",), LONG),
+    Block("weak", ("sft",), ("r05", "r20", "r40", "r60", "r95")),
+    Block("weak", ("oracle", "kl_in_reward", "double")),
+    Block("weak", ("lagrangian", "in_place", "penalty", "penalty_paper", "sft_no_gate"), ("r80",)),
+    Block("weak", ("sft", "sft_no_gate"), ("careless",)),
+    Block("weak", ("sft",), ("early", "late")),
+    Block("strong", ("none", "kl_in_loss", "own_solved", "resample")),
+    Block("strong", ("sft",), ("r20", "r80")),
+    Block("gentle", ("none", "kl_in_loss", "own_solved", "resample")),
+    Block("gentle", ("sft",), ("r20", "r80")),
+    Block("weak", ("sft_no_gate", "in_place"), ("r20",)),
+)
+"""In the order of their importance: what is cut off by the budget is the end of this list."""
+
+
+def tuning() -> Iterator[Spec]:
+    """Yield the runs that weights are chosen by: for every arm that is tuned at a point as many weights and seeds."""
+    for point in POINTS:
+        arms = dict.fromkeys(arm for block in BLOCKS if block.point == point for arm in block.arms if ARMS[arm].grid)
+        for arm in arms:
+            kind = TUNED_KIND if ARMS[arm].uses_refiner else ""
+            for weight, seed in itertools.product(ARMS[arm].grid, TUNING_SEEDS):
+                yield Spec(point, arm, kind, seed, SHORT, weight)
+
+
+def counted(weights: dict[str, dict[str, float]]) -> Iterator[Spec]:
+    """Yield the runs that count and whose weights are known, block by block, a seed at a time in each."""
+    for block in BLOCKS:
+        for seed in SEEDS:
+            for arm in block.arms:
+                known = weights.get(block.point, {})
+                if ARMS[arm].grid and arm not in known:
+                    continue
+                for kind in block.kinds:
+                    yield Spec(block.point, arm, kind, seed, block.steps, known.get(arm, 0.0))
+
+
+def outcome(line: dict[str, Any], steps: int = SHORT) -> float:
+    """Return a run's outcome at a horizon: the share of held-out questions solved, mean of the last fifth of it."""
+    curve = {EVERY * (place + 1): value for place, value in enumerate(line["solved"])}
+    return fmean(value for step, value in curve.items() if 0.8 * steps < step <= steps)
+
+
+def choose(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the weights with the best mean outcome in tuning; of equals the smaller one.
+
+    An arm whose runs are not all there is left out.
+    """
+    found = {(Spec(**{name: line[name] for name in Spec.__dataclass_fields__})): outcome(line) for line in lines}
+    chosen: dict[str, dict[str, float]] = {}
+    specs = list(tuning())
+    for point, arm in dict.fromkeys((spec.point, spec.arm) for spec in specs):
+        own = [spec for spec in specs if (spec.point, spec.arm) == (point, arm)]
+        if not all(spec in found for spec in own):
+            continue
+        means = {
+            weight: fmean(found[spec] for spec in own if spec.weight == weight) for weight in sorted(ARMS[arm].grid)
+        }
+        chosen.setdefault(point, {})[arm] = max(means, key=lambda weight: means[weight])
+    return chosen
+
+
+def pairs_needed(lines: list[dict[str, Any]], effect: float, alpha: float, power: float) -> tuple[float, int]:
+    """Return the deviation of an outcome over seeds, from tuning, and how many pairs of runs show an effect.
+
+    The deviation is pooled over arms and weights. Pairs are taken as if a seed's runs had nothing in common.
+    """
+    groups: dict[tuple[str, str, float], list[float]] = {}
+    for line in lines:
+        groups.setdefault((line["point"], line["arm"], line["weight"]), []).append(outcome(line))
+    deviation = math.sqrt(fmean(variance(group) for group in groups.values() if len(group) > 1))
+    sure = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
+    return deviation, math.ceil(2 * (sure * deviation / effect) ** 2)
+
+
+def read_weights() -> dict[str, dict[str, float]]:
+    """Return what tuning has chosen; nothing if it has not been."""
+    return json.loads(WEIGHTS.read_text()) if WEIGHTS.exists() else {}

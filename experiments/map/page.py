@@ -1,0 +1,225 @@
+"""The map's page: figure and tables from the committed lines."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy import stats
+
+from experiments.lab.statistics import holm
+from experiments.map.arms import ARMS
+from experiments.map.design import LONG, POINTS, RESULTS, SHORT, outcome
+from experiments.map.runner import read
+from experiments.map.tasks import REFINERS
+
+Run = tuple[int, str]
+"""A seed and the fingerprint of its base."""
+Cell = tuple[str, str, str]
+"""A point, an arm, and the kind of refiner (empty: none)."""
+Contrast = tuple[Cell, Cell, int]
+"""Two cells and a horizon in steps: the first less the second."""
+CONTRASTS: dict[str, Contrast] = {
+    "sft, strong refiner - static KL": (("weak", "sft", "r80"), ("weak", "kl_in_loss", ""), SHORT),
+    "sft, strong refiner - own solved": (("weak", "sft", "r80"), ("weak", "own_solved", ""), SHORT),
+    "sft, strong refiner - second sample": (("weak", "sft", "r80"), ("weak", "resample", ""), SHORT),
+    "sft, weak refiner - second sample": (("weak", "sft", "r20"), ("weak", "resample", ""), SHORT),
+    "second sample - static KL": (("weak", "resample", ""), ("weak", "kl_in_loss", ""), SHORT),
+    "sft - sft without the gate": (("weak", "sft", "r80"), ("weak", "sft_no_gate", "r80"), SHORT),
+    "the paper's penalty - none": (("weak", "penalty_paper", "r80"), ("weak", "none", ""), SHORT),
+    "sft, strong refiner - static KL, long": (("weak", "sft", "r80"), ("weak", "kl_in_loss", ""), LONG),
+    "static KL - none, long": (("weak", "kl_in_loss", ""), ("weak", "none", ""), LONG),
+}
+SLOPE = "slope of sft over the refiner's margin"
+"""What PROTOCOL.md says is tested, with the slope: ten p-values, corrected together (Holm)."""
+SEED = 0
+"""Of bootstrap and permutations."""
+
+
+def cells(lines: Iterable[dict[str, Any]], steps: int) -> dict[Cell, dict[Run, float]]:
+    """Return the outcome of each run at a horizon, by cell; runs that end earlier are left out."""
+    found: dict[Cell, dict[Run, float]] = defaultdict(dict)
+    for line in lines:
+        if line["steps"] >= steps:
+            found[line["point"], line["arm"], line["kind"]][line["seed"], line["base"]] = outcome(line, steps)
+    return dict(found)
+
+
+def paired(first: dict[Run, float], second: dict[Run, float]) -> np.ndarray:
+    """Return the differences of two cells at the seeds that both have: same base, same questions."""
+    return np.array([first[run] - second[run] for run in sorted(first.keys() & second.keys())])
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval (BCa) of a mean; NaN where it cannot be told."""
+    if len(values) < 3 or np.ptp(values) == 0:
+        return math.nan, math.nan
+    found = stats.bootstrap((values,), np.mean, rng=np.random.default_rng(SEED)).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def p_value(differences: np.ndarray) -> float:
+    """Return the two-sided p of a mean of paired differences, by permutation of their signs."""
+    if len(differences) < 3:
+        return math.nan
+    options = {"permutation_type": "samples", "n_resamples": 99_999, "rng": np.random.default_rng(SEED)}
+    return float(stats.permutation_test((differences,), np.mean, **options).pvalue)
+
+
+def said(values: np.ndarray, *, signed: bool = False) -> str:
+    """Return a mean with its interval."""
+    form: Callable[[float], str] = (lambda one: f"{one:+.3f}") if signed else (lambda one: f"{one:.3f}")
+    low, high = interval(values)
+    around = "" if math.isnan(low) else f" ({form(low)} to {form(high)})"
+    return f"{form(fmean(values))}{around}"
+
+
+def slopes(lines: list[dict[str, Any]], bases: list[dict[str, Any]]) -> np.ndarray:
+    """Return for each seed how much the outcome of ``sft`` rises with the refiner's margin over a second sample.
+
+    At the point ``weak``, of the refiners r05 to r95, by least squares; of seeds that have them all.
+    """
+    known, by_cell = margins(bases), cells(lines, SHORT)
+    kinds = [kind for kind in REFINERS if kind[1:].isdigit()]
+    runs = [by_cell.get(("weak", "sft", kind), {}) for kind in kinds]
+    seeds = sorted(set.intersection(*(set(one) for one in runs)))
+    return np.array(
+        [stats.linregress([known["weak", kind] for kind in kinds], [one[seed] for one in runs]).slope for seed in seeds]
+    )
+
+
+def contrast_rows(lines: list[dict[str, Any]], bases: list[dict[str, Any]]) -> list[str]:
+    """Return a row for each planned contrast: difference with interval, p after correction, number of pairs.
+
+    A contrast without runs counts in the correction, with p = 1.
+    """
+    found = {SLOPE: slopes(lines, bases)}
+    for name, (first, second, steps) in CONTRASTS.items():
+        by_cell = cells(lines, steps)
+        found[name] = paired(by_cell.get(first, {}), by_cell.get(second, {}))
+    p_values = {name: p_value(values) for name, values in found.items()}
+    corrected = holm({name: 1.0 if math.isnan(p) else p for name, p in p_values.items()})
+    rows = []
+    for name, values in found.items():
+        effect = said(values, signed=True) if len(values) else "-"
+        p = "-" if math.isnan(p_values[name]) else f"{corrected[name]:.4f}"
+        rows.append(f"| {name} | {effect} | {p} | {len(values)} |")
+    return rows
+
+
+def cell_rows(lines: list[dict[str, Any]]) -> list[str]:
+    """Return a row for each cell: outcomes by horizon, entropy, tokens and CPU seconds a step."""
+    rows, order = [], list(ARMS)
+    by_steps = {steps: cells(lines, steps) for steps in (SHORT, LONG)}
+    own: dict[Cell, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        own[line["point"], line["arm"], line["kind"]].append(line)
+    for cell in sorted(own, key=lambda cell: (list(POINTS).index(cell[0]), order.index(cell[1]), cell[2])):
+        point, arm, kind = cell
+        outcomes = [
+            said(np.array(list(by_steps[steps][cell].values()))) if cell in by_steps[steps] else "-"
+            for steps in (SHORT, LONG)
+        ]
+        weights = "/".join(f"{one:g}" for one in sorted({line["weight"] for line in own[cell]} - {0.0})) or "-"
+        each = {
+            "entropy": fmean(line["entropy"][-1] for line in own[cell]),
+            "tokens": fmean(line["tokens"] / line["steps"] for line in own[cell]),
+            "cpu_s": fmean(line["cpu_s"] / line["steps"] for line in own[cell]),
+        }
+        name = f"{arm}, {kind}" if kind else arm
+        numbers = f"{each['entropy']:.2f} | {each['tokens']:.0f} | {each['cpu_s']:.2f}"
+        rows.append(f"| {point} | {name} | {weights} | {len(own[cell])} | {' | '.join(outcomes)} | {numbers} |")
+    return rows
+
+
+def margins(bases: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
+    """Return how much more of pi_0's wrong answers a refiner betters than a second sample: by strength and kind."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for base in bases:
+        for name, share in base.items():
+            what, _, kind = name.partition("/")
+            if what == "better" and kind != "second":
+                found[base["strength"], kind].append(share - base["better/second"])
+    return {key: fmean(values) for key, values in found.items()}
+
+
+def draw(lines: list[dict[str, Any]], bases: list[dict[str, Any]], file: Path) -> None:
+    """Draw the gain of ``sft`` over static KL, own solved answers and a second sample, against the refiner's margin."""
+    figure = Figure(figsize=(10, 3), layout="constrained")
+    axes = figure.subplots(1, len(POINTS), sharey=True)
+    known, by_cell = margins(bases), cells(lines, SHORT)
+    for axis, point in zip(axes, POINTS.values(), strict=True):
+        for place, other in enumerate(("kl_in_loss", "own_solved", "resample")):
+            marks = []
+            for (name, arm, kind), outcomes in by_cell.items():
+                if (name, arm) == (point.name, "sft") and (point.strength, kind) in known:
+                    differences = paired(outcomes, by_cell.get((point.name, other, ""), {}))
+                    if len(differences) >= 3:
+                        low, high = interval(differences)
+                        marks.append((known[point.strength, kind], differences.mean(), low, high))
+            if marks:
+                x, y, low, high = np.array(sorted(marks)).T
+                errors = np.array([y - low, high - y])
+                axis.errorbar(x + 0.004 * place, y, errors, marker="o", capsize=2, label=f"over {other}", linewidth=1)
+        axis.axhline(0, color="grey", linewidth=0.8)
+        axis.axvline(0, color="grey", linewidth=0.8)
+        axis.set_title(f"{point.name}: {point.strength} pi_0, rate {point.rate:g}", fontsize=9)
+        axis.set_xlabel("refiner better less second sample better", fontsize=8)
+    axes[0].set_ylabel(f"gain of sft, {SHORT} steps", fontsize=8)
+    if axes[0].get_legend_handles_labels()[0]:
+        axes[0].legend(fontsize=7)
+    figure.savefig(file, dpi=100, metadata={"Software": None})
+
+
+def base_rows(bases: list[dict[str, Any]]) -> list[str]:
+    """Return a row for each base: what it solves, and how many of its wrong answers are bettered, by whom."""
+    kinds = [name.partition("/")[2] for name in bases[0] if name.startswith("better/")] if bases else []
+    rows = [f"| base | solved | {' | '.join(kinds)} |", "|---" * (len(kinds) + 2) + "|"]
+    for base in bases:
+        shares = " | ".join(f"{base[f'better/{kind}']:.2f}" for kind in kinds)
+        rows.append(f"| {base['strength']} {base['seed']} (`{base['base']}`) | {base['solved']:.2f} | {shares} |")
+    return rows
+
+
+def write(folder: Path = RESULTS) -> None:
+    """Write README.md and map.png beside the lines."""
+    lines, bases = read(folder / "run.jsonl"), read(folder / "bases.jsonl")
+    draw(lines, bases, folder / "map.png")
+    text = [
+        "# The map, so far",
+        "",
+        "Written by `python -m experiments.map page` from the lines beside it. What counts and how it is decided:",
+        "[PROTOCOL.md](../../map/PROTOCOL.md).",
+        "",
+        f"Runs that count: {len(lines)}.",
+        "",
+        "## Planned contrasts",
+        "",
+        "Difference of the share of held-out questions solved, same seeds; 95 % bootstrap interval; p by permutation",
+        "of signs, corrected over all ten (Holm). **Nothing is decided before all pairs are there.**",
+        "",
+        "| contrast | difference | p | pairs |",
+        "|---|---|---|---|",
+        *contrast_rows(lines, bases),
+        "",
+        "![gain of sft against the refiner's margin over a second sample](map.png)",
+        "",
+        "## Cells",
+        "",
+        "Share of held-out questions solved at each horizon; entropy at the end; tokens and CPU seconds are of a step.",
+        "",
+        f"| point | arm, refiner | weight | runs | {SHORT} steps | {LONG} steps | entropy | tokens | CPU s |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *cell_rows(lines),
+        "",
+        "## Bases",
+        "",
+        "Share of wrong answers that a second sample of pi_0 betters, and each kind of refiner.",
+        "",
+        *base_rows(bases),
+    ]
+    (folder / "README.md").write_text("\n".join(text) + "\n")
