@@ -24,8 +24,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from verl import DataProto, checkpoint_engine
-from verl.checkpoint_engine import CheckpointEngineRegistry
+from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos
@@ -73,7 +72,9 @@ def _engines() -> Collection[str]:
 
 def _ways_to_send_weights() -> Collection[str]:
     """Return verl's checkpoint engines, installed or not."""
-    sources = [file.read_text() for path in checkpoint_engine.__path__ for file in Path(path).glob("*.py")]
+    package: Any = find_spec("verl.checkpoint_engine")  # its import takes a second, most of it vLLM's
+    folders = package.submodule_search_locations
+    sources = [file.read_text() for folder in folders for file in Path(folder).glob("*.py")]
     return {name for source in sources for name in re.findall(r"Registry\.register\(\"(\w+)\"\)", source)}
 
 
@@ -106,6 +107,8 @@ def names_are_verls(run: Run) -> str | None:
         return unknown("reward.reward_manager.name", manager.name, REWARD_MANAGER)
     sync = run.config.actor_rollout_ref.rollout.checkpoint_engine
     if sync.backend not in (ways := _ways_to_send_weights()):
+        from verl.checkpoint_engine import CheckpointEngineRegistry
+
         try:
             import_external_libs(sync.custom_backend_module or None)
             CheckpointEngineRegistry.get(sync.backend)
