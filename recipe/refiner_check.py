@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from recipe.comparison import MAX_WAITING, OUTCOMES, Bench, Engine, interval
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.runs.console import in_words
 
 SAY_EVERY = 8
 """Problems, after which the numbers so far are printed."""
@@ -151,8 +152,7 @@ class Countdown:
         """Return the time left in words, at the mean speed so far, which the first requests do not show."""
         if self._done < min(MAX_WAITING, self._total // 4):
             return "time left not known yet"
-        seconds = (self._clock() - self._began) / max(self._done, 1) * (self._total - self._done)
-        return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
+        return in_words((self._clock() - self._began) / max(self._done, 1) * (self._total - self._done))
 
 
 async def compare(arguments: argparse.Namespace) -> tuple[Found, bool]:

@@ -27,7 +27,7 @@ from recipe.preflight.attention import choose_attention
 from recipe.preflight.noise import quieten
 from recipe.preload.noise import drop_expected
 from recipe.preload.stop import ends_at_signals, ends_ray_at_signals
-from recipe.runs.console import CONSOLES
+from recipe.runs.console import CONSOLES, begin
 from recipe.runs.stop import last_words
 
 FULL_ERROR = os.environ.get("HYDRA_FULL_ERROR")
@@ -59,6 +59,7 @@ def main(config: DictConfig) -> None:
                 raise ValueError(unknown(key, config[key], [str(value).lower() for value in values]))
         with ends_at_signals(says):
             _enter(config)
+            begin(config, "checking config, data and models")
             plan = prepare(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
         print("error:", "; ".join(str(error).splitlines()), file=sys.stderr)
@@ -145,6 +146,8 @@ def _enter(config: DictConfig) -> None:
     if config.dry_run:  # nothing is computed, and verl is not imported yet
         os.environ.update({**environment, **os.environ})
     elif on_cpu or preloads:
+        if preloads and not preload.is_tried:
+            begin(config, "importing torch, verl and vLLM")
         enter(environment, launcher=launcher if preloads else None)
     if on_cpu:
         check_environment()

@@ -1,8 +1,8 @@
 """The files of a run: its directory, and the records of its rollouts.
 
-The directory holds ``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``refinements/`` and
-``checkpoints/``. What was done after the checkpoint that a run resumes from is kept in ``metrics.undone.jsonl`` and
-``refinements/undone/``.
+The directory holds ``config.yaml`` (resolved), ``metrics.jsonl`` (one object a step), ``stage.json`` (what the run does
+now), ``refinements/`` and ``checkpoints/``. What was done after the checkpoint that a run resumes from is kept in
+``metrics.undone.jsonl`` and ``refinements/undone/``.
 
 ``refinements/000012.w0.jsonl`` has the rollouts of step 12 that writer ``w0`` saw, one JSON object a line. A part is
 written in one go, so that object stores can hold it too, and nothing reads it while a run goes on: resuming looks at
@@ -11,6 +11,7 @@ names.
 
 import json
 import math
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,21 @@ class RunDir:
         """Make the directory if it is absent."""
         self.path = Path(path).expanduser().absolute()
         self.path.mkdir(parents=True, exist_ok=True)
-        self.metrics = self.path / "metrics.jsonl"
+        self.metrics, self.stage = self.path / "metrics.jsonl", self.path / "stage.json"
         self._last_step, self._last_offset = -1, 0  # of metrics.jsonl
 
     def write_config(self, config: DictConfig) -> None:
         """Write the config with its interpolations resolved."""
         (self.path / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+
+    def write_stage(self, name: str, step: int = 0, num_steps: int | None = None) -> None:
+        """Write what the run does from now on; step 0: it starts."""
+        stage = {"stage": name, "step": step, "num_steps": num_steps, "since": time.time()}
+        _replace(self.stage, to_lines([stage]))
+
+    def read_stage(self) -> dict[str, Any] | None:
+        """Return what the run does; None if it has not said it yet."""
+        return _object(self.stage.read_bytes()) if self.stage.exists() else None
 
     def write_metrics(self, step: int, metrics: dict[str, Any]) -> None:
         """Write one step's metrics over what was written of it before; numbers that JSON does not have become null."""
@@ -109,7 +119,7 @@ class RunDir:
             with self.metrics.open("ab") as file:
                 file.write(line)
         else:  # what is there stays until the new one is whole
-            self._replace_metrics(before + line)
+            _replace(self.metrics, before + line)
 
     def forget_after(self, step: int) -> dict[str, Any]:
         """Move the metrics of later steps, which a resumed run does again, to ``metrics.undone.jsonl``.
@@ -126,16 +136,17 @@ class RunDir:
             with self.metrics.with_suffix(".undone.jsonl").open("ab") as undone:
                 undone.writelines(line for is_kept, line in lines if not is_kept)
         kept = [line for is_kept, line in lines if is_kept]
-        self._replace_metrics(b"".join(kept))
+        _replace(self.metrics, b"".join(kept))
         if not kept or (last := json.loads(kept[-1]))["step"] != step:
             return {}
         self._last_step, self._last_offset = step, sum(map(len, kept[:-1]))
         return last
 
-    def _replace_metrics(self, content: bytes) -> None:
-        new = self.metrics.with_suffix(".new")
-        new.write_bytes(content)
-        new.replace(self.metrics)
+
+def _replace(path: Path, content: bytes) -> None:
+    new = path.with_suffix(".new")
+    new.write_bytes(content)
+    new.replace(path)
 
 
 def refinement_lines(run_dir: Path, records_path: str | None = None) -> Iterator[bytes]:

@@ -1,8 +1,11 @@
 """The Ray actor that runs the trainer: verl's own, with this recipe's trainers."""
 
+import logging
+
 import ray
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.main_ppo import TaskRunnerV1
+from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
@@ -26,6 +29,23 @@ class OnlineRefinerSeparateAsync(OnlineRefinerTrainer, PPOTrainerSeparateAsync, 
     """Rollout, refiner and actor have GPUs of their own and work all the time; weights follow after some updates."""
 
 
+class SetUp(logging.Handler):
+    """Tells the console how far verl's set-up is: between two hooks of ours only verl's log says it."""
+
+    STAGES = {"actor and ref model engine initialized": "starting the rollout's engine"}
+    """What begins after a line."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        """Take a run's directory."""
+        super().__init__()
+        self._run_dir = run_dir
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the stage that a line begins."""
+        if stage := self.STAGES.get(record.getMessage()):
+            self._run_dir.write_stage(stage)
+
+
 class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids subclassing the actor class itself
     """verl's task runner, which looks its trainer up by ``trainer.v1.trainer_mode``.
 
@@ -42,7 +62,10 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
     def run(self, config: DictConfig) -> None:
         """Train to the end."""
         patches.apply()
-        RunDir(config.run_dir).write_config(config)
+        run_dir = RunDir(config.run_dir)
+        run_dir.write_config(config)
+        run_dir.write_stage("reading data")
+        logging.getLogger(trainer_base.__name__).addHandler(SetUp(run_dir))
         blocks = load(config)
         if blocks.streams:
             OmegaConf.update(config, MANAGER_KEY, STREAMING_MANAGER, force_add=True)

@@ -63,6 +63,11 @@ class RefinedLogProbs(PPOTrainer):
     blocks: RefinementConfig
     stages: Stages
     state: StepState
+    run_dir: RunDir
+
+    def _begin(self, stage: str) -> None:
+        """Say which stage of the step begins."""
+        self.run_dir.write_stage(stage, self.global_steps, self.total_training_steps)
 
     @contextlib.contextmanager
     def _first_weights(self) -> Iterator[None]:
@@ -82,6 +87,7 @@ class RefinedLogProbs(PPOTrainer):
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self.state.enter("_compute_old_log_prob", batch.keys)
+        self._begin("log-probs")
         batch = super()._compute_old_log_prob(batch, metrics=metrics)
         ours: dict[str, float] = {}
         if self.blocks.refines:
@@ -131,6 +137,7 @@ class OnlineRefinerTrainer(PPOTrainer):
             check(run, "sizes")  # a recipe of one's own may not have checked before
             self.hosting = Hosting(self.config, self.blocks, self.plan)
             self.resource_pool_manager: ResourcePoolManager = self.hosting.begin(self.resource_pool_manager)
+        self.run_dir.write_stage("loading the policy")
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         buffer = super()._build_replay_buffer()
@@ -156,10 +163,11 @@ class OnlineRefinerTrainer(PPOTrainer):
         if reward_model.enable and reward_model.enable_resource_pool and reward_model.rollout.free_cache_engine:
             # On GPUs of its own verl puts it to sleep as well, and never wakes it.
             self.reward_loop_manager.reward_model_manager.wake_up()
-        if not self.blocks.hosts_refiner:
-            return
-        self.group = self.hosting.finish(self.llm_server_manager.get_replicas())
-        self._tell_prometheus()
+        if self.blocks.hosts_refiner:
+            self.run_dir.write_stage("starting the refiner's engine")
+            self.group = self.hosting.finish(self.llm_server_manager.get_replicas())
+            self._tell_prometheus()
+        self.run_dir.write_stage("giving the policy's weights to its engine")
 
     def _wake_refiner(self) -> int:
         """Wake the refiner and return how many of its replicas had to be started again."""
@@ -235,6 +243,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         )
         self.num_restarts = 0
         self.parts.append(self.state)
+        self._begin("the policy answers")
         super().on_sample_begin()
 
     def _hand_out_refiner(self) -> None:
@@ -271,6 +280,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         asleep_gb = most_used_gb(self.llm_server_manager.server_handles)
         self.state.metrics.update({"memory_gb/rollout": self.rollout_gb, "memory_gb/asleep": asleep_gb})
         if self.blocks.hosts_refiner:
+            self._begin("the refiner rewrites")
             self._use_refiner(batch)
         return batch
 
@@ -309,6 +319,7 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self.state.enter("_update_actor", batch.keys)
+        self._begin("the policy learns")
         self.stages.add_to_loss(batch, self.state)
         batch = super()._update_actor(batch, metrics=metrics)
         self.stages.record_tokens(batch, self.state, self.actor_rollout_wg)
@@ -323,6 +334,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         return Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     def _save_checkpoint(self) -> None:
+        self._begin("saving")
         # Both before verl names this checkpoint the latest: a run that is killed later on goes on after it.
         self.stages.save(self._checkpoint_folder())
         self._finish_records()
@@ -333,6 +345,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         super()._save_checkpoint()
 
     def _validate(self) -> dict[str, float]:
+        self._begin("validating")
         metrics: dict[str, float] = super()._validate()
         if self.saved.get("step") == self.global_steps:
             self.run_dir.write_metrics(self.global_steps, {**self.saved, **metrics})

@@ -221,3 +221,12 @@ def test_a_script_of_ones_own_is_refused_too(config: DictConfig, monkeypatch: py
     monkeypatch.setitem(contract.REQUIREMENTS, "no_such_package", "no-such==1")
     with pytest.raises(ValueError, match="no_such_package is not installed; run: pip install no-such==1"):
         prepare(config)
+
+
+def test_verls_log_has_the_lines_that_tell_its_set_up() -> None:
+    """``task_runner.SetUp`` reads them."""
+    (file,) = {file_of(hook, contract.folders()) for hook in HOOKS if hook.module.endswith("v1.trainer_base")}
+    module = ast.parse((REPOSITORY / "recipe/online_refiner/verl_glue/task_runner.py").read_text())
+    assigned = [node for node in ast.walk(module) if isinstance(node, ast.Assign)]
+    (stages,) = [ast.literal_eval(one.value) for one in assigned if ast.unparse(one.targets[0]) == "STAGES"]
+    assert stages and all(f'logger.info("{line}")' in file.read_text() for line in stages)

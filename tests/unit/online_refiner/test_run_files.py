@@ -2,9 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +11,20 @@ from rich.console import Console
 
 from recipe.online_refiner import metrics
 from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.runs.console import NUM_COMPARED, _watch, print_summary, step_line
+from recipe.runs.console import NUM_COMPARED, print_summary, step_line
 from recipe.runs.files import Records, RunDir, read_rows, refinement_lines
 from recipe.runs.samples import choose_records
 from recipe.runs.stop import last_words
 
 
 def record(key: str, verdict: str = "accepted") -> dict[str, Any]:
-    texts = {"prompt": [{"role": "user", "content": "Add \ud800."}], "response": "3", "refined": "4", "detail": ""}
+    texts = {
+        "prompt": [{"role": "user", "content": "Add \ud800."}],
+        "response": "3",
+        "refined": "4",
+        "detail": "",
+        "feedback": "",
+    }
     return {"key": key, "verdict": verdict, "reward": -0.3, "refined_reward": 1.0, **texts}
 
 
@@ -127,28 +131,6 @@ def test_a_step_that_cannot_be_written_again_keeps_its_line(tmp_path: Path, monk
     assert [row["loss"] for row in read_rows(run_dir.metrics)] == [0.5]
 
 
-def test_steps_that_a_resumed_run_does_again_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_dir = RunDir(tmp_path)
-    monkeypatch.setattr("recipe.runs.console.step_line", lambda step, _: f"step {step['step']}")
-    for step in range(1, 11):
-        run_dir.write_metrics(step, {})
-
-    def happens() -> Iterator[bool]:
-        """What the run does before each look of the console; true: it ends."""
-        yield False
-        run_dir.forget_after(5)
-        yield False
-        for step in (6, 7, 7):
-            run_dir.write_metrics(step, {})
-            yield False
-        run_dir.write_metrics(8, {})
-        yield True
-
-    looks, console = happens(), Console(record=True, file=io.StringIO())
-    _watch(console, run_dir, 12, SimpleNamespace(wait=lambda _: next(looks)))  # type: ignore[arg-type]
-    assert console.export_text().split("\n")[:-1] == ["step 6", "step 7", "step 8"]
-
-
 def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     refined = {"refiner/num_rollouts": 8, "refiner/num_attempted": 4, "refiner/failed/truncated": 1}
@@ -181,8 +163,8 @@ def test_the_summary_ends_with_what_was_reached_and_what_is_next(tmp_path: Path)
     lines = output.getvalue().splitlines()
     assert any(line.startswith("mean reward -0.500 in step 1, +0.250 in step 3: of 16 responses") for line in lines)
     assert f"run directory: {run_dir.path}" in lines, "whole, however narrow the terminal is"
-    (shown,) = [line for line in lines if "every response" in line]
-    assert shown.endswith(f"json.tool --json-lines --no-ensure-ascii '{run_dir.path}/refinements/000003.w0.jsonl'")
+    (page,) = [line for line in lines if "page, for a browser" in line]
+    assert page.endswith(f": {run_dir.path}/report.html") and (run_dir.path / "report.html").exists()
     assert lines[-1].startswith("next: ") and "online-refiner check" in lines[-1]
 
 

@@ -1,0 +1,143 @@
+"""What a terminal and a file show of a run: a real pseudo-terminal, a real pipe."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from recipe.online_refiner import metrics
+from recipe.runs.console import View, _watch, time_left
+from recipe.runs.files import RunDir
+
+TESTS = Path(__file__).parents[2]
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+NUMBERS = {**metrics.zeros(), "reward/mean": 0.5, "refiner/num_rollouts": 8, "timing_s/step": 60.0}
+NOISY_RUN = """
+import json, logging, os, sys, warnings
+from composed_main import composed
+from recipe.runs import console
+from recipe.runs.files import RunDir
+logging.basicConfig()  # its handler keeps today's sys.stderr
+run_dir = RunDir(sys.argv[1])
+with console.CONSOLES["progress"](composed(f"run_dir={sys.argv[1]}", "trainer.total_training_steps=2")):
+    print("noise of the driver")
+    logging.error("noise of a logger")
+    warnings.warn("noise of a warning")
+    os.system("echo noise of a child; echo noise of a child >&2")
+    for step in (1, 2):
+        run_dir.write_stage("the policy answers", step, 2)
+        run_dir.write_metrics(step, json.loads(sys.argv[2]))
+    if "fails" in sys.argv:
+        raise ValueError("what went wrong")
+print("after it")
+"""
+
+
+def on_terminal(do: Callable[[int], object]) -> str:
+    """Return what is shown on a pseudo-terminal, whose descriptor ``do`` gets, without the codes of the cursor."""
+    master, slave = pty.openpty()
+    try:
+        do(slave)
+    finally:
+        os.close(slave)
+    shown = b""
+    try:
+        while data := os.read(master, 65536):
+            shown += data
+    except OSError:  # Linux: nobody has it open any more
+        pass
+    os.close(master)
+    return CODES.sub("", shown.decode().replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def test_the_bar_says_which_stage_runs_and_how_long_the_rest_takes(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+
+    def run(terminal: int) -> None:
+        with open(os.dup(terminal), "w") as file:
+            view = View(Console(file=file, width=100), run_dir, None)
+            with view.bar:
+                for stage, step, num_steps in (
+                    ("loading the policy", 0, None),
+                    ("the policy answers", 1, 3),
+                    ("the refiner rewrites", 1, 3),
+                ):
+                    run_dir.write_stage(stage, step, num_steps)
+                    view.look()
+                    view.bar.refresh()
+                run_dir.write_metrics(1, NUMBERS)
+                run_dir.write_stage("the policy answers", 2, 3)
+                view.look()
+                view.bar.refresh()
+
+    shown = on_terminal(run)
+    parts = [line for line in shown.splitlines() if re.match(r" +\d+:\d\d  ", line)]
+    assert [line.split("  ")[-1].strip() for line in parts] == ["starting Ray", "loading the policy"]
+    assert "loading the policy, 0 s" in shown and "step 1/3: the refiner rewrites, 0 s" in shown
+    assert re.search(r"^step  1/3  reward \+0.500 .*  60 s *$", shown, flags=re.MULTILINE)
+    assert re.search(r"step 2/3: the policy answers, 0 s .*about 2 min left", shown)
+
+
+def test_a_resumed_runs_steps_are_shown_again_and_a_file_gets_the_time_left(tmp_path: Path) -> None:
+    run_dir, output = RunDir(tmp_path), tmp_path / "output"
+    for step in range(1, 11):
+        run_dir.write_metrics(step, NUMBERS)
+    with output.open("w") as file:
+        view = View(Console(file=file, width=120), run_dir, 12)
+
+        def waits(_: float) -> bool:
+            """What the run does before each look; true: it ends."""
+            number = next(looks)
+            if number == 1:
+                run_dir.forget_after(5)
+            elif number > 1:
+                run_dir.write_metrics(number + 4, NUMBERS)
+            return number == 4
+
+        looks = iter(range(5))
+        _watch(view, SimpleNamespace(wait=waits))  # type: ignore[arg-type]
+    lines = output.read_text().splitlines()[1:]
+    assert [line.split()[1] for line in lines] == ["6/12", "7/12", "8/12"]
+    assert lines[0].endswith("  60 s  about 6 min left") and "━" not in output.read_text()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_nothing_else_writes_where_the_run_is_shown(tmp_path: Path, is_terminal: bool, fails: bool) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent, TESTS / "helpers")))}
+    command = [sys.executable, "-c", NOISY_RUN, str(tmp_path), json.dumps(NUMBERS), *(["fails"] if fails else [])]
+
+    def run(output: int) -> None:
+        code = subprocess.run(command, env=environment, stdout=output, stderr=output).returncode
+        assert code == int(fails)
+
+    if is_terminal:
+        shown = on_terminal(run)
+    else:
+        with (tmp_path / "output").open("w+") as file:
+            run(file.fileno())
+            file.seek(0)
+            shown = file.read()
+    log = (tmp_path / "driver.log").read_text()
+    assert "noise" not in shown
+    assert set(re.findall(r"noise of (?:the|a) (\w+)", log)) == {"driver", "logger", "warning", "child"}
+    assert log.count("noise of a child") == 2
+    assert shown.count("starting Ray") >= 1 and "step  1/2" in shown and "step  2/2" in shown
+    assert ("ValueError: what went wrong" in shown and "driver.log" in shown) if fails else "after it" in shown
+    assert ("next: online-refiner check" in shown) != fails
+
+
+def test_the_time_left_is_that_of_the_last_steps() -> None:
+    steps = [{"step": step, "timing_s/step": 1000.0 if step == 1 else 10.0} for step in range(1, 12)]
+    assert time_left(steps, 17) == "about 60 s left"
+    assert time_left(steps, 17, passed_s=4.0) == "about 56 s left"
+    assert time_left(steps, 17, passed_s=400.0) == "about 50 s left", "a step that takes longer does not lower it"
+    assert time_left(steps, 11) == time_left([], 11) == time_left(steps, None) == ""
