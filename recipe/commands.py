@@ -8,7 +8,11 @@ import sys
 COMMANDS = {
     "train": ("recipe.online_refiner.main", "command", "train with a refiner; keys of the config follow"),
     "check": ("recipe.check", "main", "before a run: does refining an answer beat answering again?"),
-    "prepare": ("recipe.data_preparation.__main__", "main", "write data for training: APPS, GSM8K, MATH, puzzles"),
+    "prepare": (
+        "recipe.data_preparation.__main__",
+        "main",
+        "write data for training, from your table or public ones",
+    ),
     "score": ("reward.score", "main", "score answers by the reward of training"),
     "report": ("recipe.report.__main__", "main", "one page on a run or several: curves, refinements, advice"),
     "evaluate": ("recipe.evaluation.__main__", "main", "pass@k of a model"),

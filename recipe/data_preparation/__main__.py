@@ -1,5 +1,6 @@
 r"""Write training data in verl's schema: `online-refiner prepare SOURCE [options] --output DIR`.
 
+    rows questions.csv             columns question and answer, for a reward of your own: a file or a hub id
     apps codeparrot/apps           a hub id, a file of such records, or a folder of APPS's own folders
     dialogue OpenRLHF/prompt-collection-v0.1   prompts without answers: a hub id or a file
     gsm8k openai/gsm8k             problems with a final answer: also a file, a clone, or --generated N
@@ -26,7 +27,7 @@ from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, question_in
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row, word_problems
-from recipe.data_preparation.rows import QUESTION, Row, Screen, apps_row, dialogue_row, solutions_of
+from recipe.data_preparation.rows import QUESTION, Row, Screen, apps_row, dialogue_row, own_row, solutions_of
 from recipe.data_preparation.sources import READERS, read_records
 from recipe.data_preparation.writer import convert
 from reward.judge.math_marks import find_marked
@@ -184,6 +185,7 @@ MATH = "DigitalLearningGmbH/MATH-lighteval"
 _ANSWERS: dict[str, Lines] = {"problems.jsonl": _answer_lines, "solutions.jsonl": _steps_lines}
 _PROGRAMS: dict[str, Lines] = {"problems.jsonl": _problem_lines, "solutions.jsonl": _solution_lines}
 READ: dict[str, tuple[str, str, Build, dict[str, Lines]]] = {
+    "rows": ("questions and answers of a table, for a reward of your own", "rows", own_row, {}),
     "apps": ("programming problems with tests, as in APPS", "apps", apps_row, _PROGRAMS),
     "dialogue": ("dialogue prompts, to be rewarded by a model", "dialogue", dialogue_row, {}),
     "math": ("mathematical problems with an answer in a box, as in MATH", MATH, math_row, _ANSWERS),

@@ -101,6 +101,42 @@ def _tests(record: Record) -> dict[str, Any]:
     return tests
 
 
+ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "label")
+"""Columns that say what is right, the first of which that holds something counts."""
+
+
+def own_row(record: Record, index: int, name: str) -> Row:
+    """Build a row for a reward of one's own, which gets the answer as text: of a list or an object its JSON.
+
+    It has ``QUESTION`` or ``instruction``, text or messages, and one of ``ANSWER``, unless the reward needs none.
+
+    Raises:
+        Dropped: ``no question``, or ``no answer`` where the column for it is empty.
+    """
+    value, answer = given(record, *QUESTION, "instruction", "messages"), given(record, *ANSWER)
+    if value is None:
+        raise wanted(record, "no question", *QUESTION, "instruction", "messages")
+    if answer is None and {str(column).casefold() for column in record} & set(ANSWER):
+        raise Dropped("no answer")
+    messages = messages_in(value, "no question")
+    if not messages or not messages[-1]["content"].strip():
+        raise Dropped("no question", "it ends with no words of the user")
+    text = (
+        ""
+        if answer is None
+        else answer
+        if isinstance(answer, str)
+        else json.dumps(answer, ensure_ascii=False, default=str)
+    )
+    return {
+        "data_source": name,
+        "prompt": messages,
+        "ability": "own",
+        "reward_model": {"style": "rule", "ground_truth": "" if answer is None else text},
+        "extra_info": {"index": index},
+    }
+
+
 MESSAGES = ("context_messages", "messages", "conversations", "prompt")
 """Columns that hold a chat, the first of which that does counts."""
 

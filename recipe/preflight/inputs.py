@@ -21,7 +21,10 @@ def home_is_written_out(run: Run) -> str | None:
         value = OmegaConf.select(run.config, key)
         for path in value if isinstance(value, ListConfig) else [value]:
             if str(path).startswith("~"):
-                return f"{key}: {path} begins with ~, which nothing reads there; write $HOME or the whole path"
+                return (
+                    f"{key}: {path} begins with ~, which nothing reads there; write $HOME or the whole path (verl's "
+                    "default begins so too: set the key)"
+                )
     return None
 
 

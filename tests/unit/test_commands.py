@@ -17,7 +17,7 @@ PRESETS = REPOSITORY / "recipe" / "online_refiner" / "config" / "experiment"
 OF_VERL = {"cachetools", "fastapi", "msgspec", "openai", "pyzmq", "uvicorn"}
 """Requirements that only verl's modules import."""
 SCREEN = {"lines": 24, "columns": 80}
-SOURCES = ["apps", "dialogue", "gsm8k", "math", "reasoning-gym"]
+SOURCES = ["rows", "apps", "dialogue", "gsm8k", "math", "reasoning-gym"]
 BEGIN = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); from recipe.commands import main; main()"
 END = f"""
 import atexit, json, sys

@@ -20,7 +20,7 @@ from data_command import prepared
 from recipe.data_preparation.__main__ import _questions
 from recipe.data_preparation.fields import Dropped
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
-from recipe.data_preparation.rows import Screen, apps_row, dialogue_row, solutions_of
+from recipe.data_preparation.rows import Screen, apps_row, dialogue_row, own_row, solutions_of
 from recipe.data_preparation.sources import read_records
 from reward import score
 from reward.math import MathProblem
@@ -474,3 +474,31 @@ def test_every_problem_has_an_id_of_its_own(tmp_path: Path) -> None:
     assert prepared("math", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out").returncode == 0
     files = (f"--problems={tmp_path}/out/problems.jsonl", f"--solutions={tmp_path}/out/solutions.jsonl")
     assert score.main(files) == 0
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"Question": "How many?", "Answer": "4 cm "}, "4 cm "),
+        ({"prompt": [USER], "label": {"ä": [1], "on": date(2020, 1, 2)}}, '{"ä": [1], "on": "2020-01-02"}'),
+        ({"instruction": "How many?", "expected_answer": 0}, "0"),
+        ({"question": "How many?"}, ""),
+    ],
+)
+def test_a_row_for_a_reward_of_ones_own_has_the_answer_as_text(record: Row, expected: str) -> None:
+    row = own_row(record, 3, "mine")
+    assert row["reward_model"]["ground_truth"] == expected and row["data_source"] == "mine"
+    assert [message["role"] for message in row["prompt"]] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"question": "How many?", "answer": " "}, "no answer"),
+        ({"text": "How many?", "answer": "4"}, "no question: give a column question"),
+        ({"prompt": [{"role": "assistant", "content": "I"}], "answer": "4"}, "no question"),
+    ],
+)
+def test_a_record_without_question_or_answer_is_dropped(record: Row, reason: str) -> None:
+    with pytest.raises(Dropped, match=reason):
+        own_row(record, 0, "mine")

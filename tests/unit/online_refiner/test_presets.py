@@ -1,6 +1,10 @@
 """Every preset composes, holds the paper's numbers, and its arms differ in nothing else."""
 
 import functools
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +54,31 @@ def test_every_preset_composes(preset: str, engine: str | None) -> None:
     is_on_megatron = engine or preset == "apps_dapo_megatron"
     expected = "megatron" if is_on_megatron else "fsdp2" if preset == "quickstart" else "fsdp"
     assert config.actor_rollout_ref.actor.strategy == expected
+
+
+def test_the_preset_for_ones_own_needs_model_data_and_reward_only(tiny_llama: Path, tmp_path: Path) -> None:
+    """As README has it: a table and a reward function, in a folder of the user's."""
+    rows = [{"question": f"What is {number} + 1?", "answer": number + 1} for number in range(80)]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "my_reward.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+        "    return float(str(int(ground_truth)) in solution_str)\n"
+    )
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "recipe.commands", *words]
+        path = os.pathsep.join([str(CONFIG.parents[2]), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("prepare", "rows", "questions.jsonl", "--output", "data")
+    own = [f"actor_rollout_ref.model.path={tiny_llama}", "reward.custom_reward_function.path=my_reward.py"]
+    own += ["data.train_files=data/train.parquet", "data.val_files=data/val.parquet"]
+    gpu = ["data.filter_overlong_prompts=false", "sizing.gpu_memory_gib=80"]  # this machine may have none
+    plan = run("train", "experiment=grpo", *own, *gpu, "dry_run=reward")
+    assert "on 1 x 1 cuda workers" in plan and "8 responses each" in plan and "What is 0 + 1?" in plan
 
 
 def test_what_is_asked_for_beside_a_platform_wins() -> None:
