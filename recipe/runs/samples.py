@@ -1,7 +1,9 @@
-"""Which refinements of a step are recorded and shown: a few stand beside verl's numbers, in W&B and TensorBoard."""
+"""Which refinements of a step are recorded and shown: a few stand beside verl's numbers in its trackers."""
 
 import random
 from typing import Any
+
+import pandas
 
 from recipe.online_refiner.pairs import Pair
 
@@ -25,6 +27,13 @@ def log_samples(backends: dict[str, Any], step: int, records: list[dict[str, Any
         wandb = backends["wandb"]
         table = wandb.Table(columns=list(COLUMNS), data=[list(sample) for sample in samples])
         wandb.log({NAME: table}, step=step)
+    if samples and "trackio" in backends:
+        trackio = backends["trackio"].trackio
+        trackio.log({NAME: trackio.Table(dataframe=pandas.DataFrame(samples, columns=COLUMNS))}, step=step)
+    if samples and "mlflow" in backends:
+        import mlflow  # verl's adapter has no handle of it
+
+        mlflow.log_table(pandas.DataFrame(samples, columns=COLUMNS), f"{NAME}/{step:06d}.json")
     if samples and "tensorboard" in backends:
         backends["tensorboard"].writer.add_text(NAME, "\n\n---\n\n".join(map(_markdown, samples)), step)
 

@@ -1,6 +1,8 @@
-"""Samples of refinements in verl's own tracking: real W&B (offline) and real TensorBoard."""
+"""Samples of refinements in verl's own tracking: real W&B (offline), TensorBoard, trackio and MLflow."""
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +50,25 @@ def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.Monkey
     assert content["columns"] == list(COLUMNS)
     assert content["data"][0] == ["question 0", "response 0\n```", "better 0", -1, 0.5, "accepted"]
     assert content["data"][1][2:] == ["loop \\ud800", -1, None, "truncated"]
+
+
+def test_samples_reach_a_dashboard_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow's database needs more packages
+    tracking = Tracking("project", "run", ["trackio", "mlflow"], config={"trainer": {}})
+    assert set(tracking.logger) == {"trackio", "mlflow"}
+    log_samples(tracking.logger, 3, list(map(record, choose_samples(dict(enumerate(PAIRS))))))
+    log_samples(tracking.logger, 4, [])
+    tracking.finish()
+
+    (stored,) = (tmp_path / "mlflow").glob(f"*/*/artifacts/{NAME}/*.json")
+    table = json.loads(stored.read_text())
+    assert stored.stem == "000003" and table["columns"] == list(COLUMNS)
+    assert table["data"][0] == ["question 0", "response 0\n```", "better 0", -1, 0.5, "accepted"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "project.db")) as database:
+        ((step, text),) = database.execute("SELECT step, metrics FROM metrics").fetchall()
+    first, second = json.loads(text)[NAME]["_value"]
+    assert step == 3 and first == dict(zip(COLUMNS, table["data"][0], strict=True))
+    assert second["refined"] == "loop \\ud800" and second["verdict"] == "truncated"

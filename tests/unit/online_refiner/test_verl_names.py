@@ -56,7 +56,7 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         ({f"{ACTOR}.policy_loss.loss_mode": "gpso"}, "names-are-verls", "did you mean gspo?"),
         ({f"{ACTOR}.strategy": "fsdp3"}, "names-are-verls", "set one of: automodel, fsdp, fsdp2, "),
         ({"trainer.logger": ["console", "wandbb"]}, "names-are-verls", "did you mean wandb?"),
-        ({"trainer.logger": "mlflow"}, "names-are-verls", "pip install mlflow"),
+        ({"trainer.logger": "swanlab"}, "names-are-verls", "pip install swanlab"),
         ({"constraint.mode": "none", f"{ROLLOUT}.name": "vlm"}, "names-are-verls", "did you mean vllm?"),
         ({"trainer.v1.sampler.max_off_policy_strategy": "dropp"}, "names-are-verls", "did you mean drop?"),
         (
@@ -173,7 +173,7 @@ def test_what_verl_would_refuse_minutes_later(
         {f"{ROLLOUT}.calculate_log_probs": True, f"{CORRECTION}.rollout_is": "token"},
         {f"{ROLLOUT}.engine_kwargs": {"vllm": {"max_logprobs": 5, "enable_prefix_caching": False}}},
         {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "k3+"},
-        {"trainer.logger": "mlflow", "dry_run": True, "sizing.gpu_memory_gib": 80},  # of another machine
+        {"trainer.logger": "swanlab", "dry_run": True, "sizing.gpu_memory_gib": 80},  # of another machine
     ],
 )
 def test_what_verl_takes(plain: DictConfig, changes: dict[str, Any]) -> None:
