@@ -105,14 +105,18 @@ class View:
 
     def __init__(self, console: Console, run_dir: RunDir, num_steps: int | None) -> None:
         """Begin with the part that comes before the trainer can say anything."""
-        self._console, self._run_dir, self._num_steps = console, run_dir, num_steps
+        self._console, self._run_dir = console, run_dir
+        self._num_steps = num_steps
         self._stage: dict[str, Any] = {"stage": "starting Ray", "step": 0, "since": time.time()}
         self._steps = _steps(run_dir)
         self._shown = [step["step"] for step in self._steps]
         self._changed_at = 0.0  # metrics.jsonl
         texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[left]")]
         self.bar = Progress(
-            *(SpinnerColumn(), texts[0], BarColumn(), texts[1]),
+            SpinnerColumn(),
+            texts[0],
+            BarColumn(),
+            texts[1],
             console=console,
             disable=not console.file.isatty(),
             transient=True,

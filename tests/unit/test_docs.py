@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from recipe.online_refiner import __version__
 
@@ -50,6 +51,13 @@ def test_one_release_is_named() -> None:
     newest = re.findall(r"^## (\S+)", (REPOSITORY / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[0]
     cited = re.findall(r"^version: (\S+)$", (REPOSITORY / "CITATION.cff").read_text(), flags=re.MULTILINE)
     assert cited == [newest] == [__version__]
+
+
+def test_the_readme_names_this_release_and_docs_no_later_one() -> None:
+    pages = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/*.md")]
+    named = [re.findall(r"\brelease (\d[\w.]*\w)", page.read_text()) for page in pages]
+    assert named[0] == [__version__]
+    assert all(Version(one) <= Version(__version__) for names in named for one in names)
 
 
 def test_what_the_readme_installs_beside_verl_keeps_verls_bounds() -> None:
