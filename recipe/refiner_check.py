@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TextIO
 
 import numpy as np
+from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -241,6 +242,7 @@ def settings_of(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "context": context,
         "skip_reward_at_least": arguments.highest_reward,
         "response_length": arguments.max_new_tokens,
+        **OmegaConf.to_container(OmegaConf.from_dotlist(arguments.refiner)),
     }
 
 

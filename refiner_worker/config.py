@@ -115,7 +115,8 @@ class RefinerConfig:
     """What the model thinks between: its opening and closing mark. False: it does not think. Null: as its chat template
     says."""
     thought_length: Positive | None = None
-    """Longest thought of the refiner, in tokens; it is dropped. Null: as long as a refinement."""
+    """Longest thought of the refiner, in tokens; it is dropped. Null: as long as a refinement, or what the context
+    leaves."""
     rewrites: Literal["answer", "response"] = "answer"
     """What of a response with a thought is refined. ``answer``: a' has its thought word for word, and an answer of the
     refiner's. ``response``: the refiner writes both again."""

@@ -5,11 +5,9 @@ import re
 RUN = 5
 """Words in a row that are no chance."""
 WORD = re.compile(r"[^\W_]+(?:\.\d+)?")
-SENTENCE = re.compile(r"[^\n.!?]*(?:\.\d[^\n.!?]*)*")
+SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 POINTS = {"reward", "rewards", "score", "scored", "scores", "point", "points"}
-EARLIER = re.compile(
-    r"\b(?:previous|earlier|original|given|old)\s+(?:answer|response|solution|program|code|reply|attempt)\b"
-)
+EARLIER = re.compile(r"\b(?:previous|earlier)\s+(?:\w+\s+)?(?:answer|response|solution|reply|attempt)s?\b")
 
 
 def speaks_of_prompt(text: str, *, own: str, given: str, reward: float) -> bool:
@@ -19,24 +17,23 @@ def speaks_of_prompt(text: str, *, own: str, given: str, reward: float) -> bool:
 
     - RUN words in a row of the refiner's own prompt,
     - the reward, as the prompt writes it, in one sentence with a word of POINTS,
-    - the words EARLIER for an answer before it.
+    - words of EARLIER for an answer before it.
 
     Args:
         text: The refinement.
-        own: The refiner's prompt without question, response and solutions: the template's words and the feedback.
-        given: What the refinement may repeat: prompt and response, and solutions that the refiner was shown.
+        own: The refiner's prompt without question, response, feedback and solutions: the template's own words.
+        given: What the refinement may repeat: all those.
         reward: r(s0, a).
     """
     if _runs(text) & (_runs(own) - _runs(given)):
         return True
-    known = given.lower()
-    number = f"{reward:.2f}"
-    for sentence in SENTENCE.findall(text.lower()):
-        if sentence.strip() and sentence.strip() not in known:
-            said = set(WORD.findall(sentence))
-            if number in said and said & POINTS or any(one[0] not in known for one in EARLIER.finditer(sentence)):
-                return True
-    return False
+    known, told = given.lower(), set(WORD.findall(own.lower())) - set(WORD.findall(given.lower()))
+    numbers = {f"{abs(reward):.2f}", f"{abs(reward):g}", str(abs(reward))} & told
+    for sentence in SENTENCE.split(text.lower()):
+        said = set(WORD.findall(sentence))
+        if said & numbers and said & POINTS:
+            return True
+    return any(one[0] not in known for one in EARLIER.finditer(text.lower()))
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:

@@ -151,7 +151,6 @@ class RefinerPrompt:
         content = self.content(messages, response, reward, told=told, thought=thought)
         return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags and not self.thoughts else "")
 
-    @property
     def tag_ids(self) -> list[int]:
         """What a part between tags is begun with, behind a thought."""
         ids: list[int] = self.tokenizer.encode(f"\n{OPEN_TAG}\n", add_special_tokens=False)
@@ -180,14 +179,14 @@ class RefinerPrompt:
         text = self._template.render(self._variables(messages, response, reward, told or {}))
         if thought is None:
             return text
-        asked = f"First write the reasoning again, corrected, between {OPEN_TAG} and {CLOSE_TAG}"
-        return f"{text}\n\n{asked}. Then write the answer{', between such tags too' if self.uses_tags else ''}."
+        asked = "First write the reasoning again, corrected, then the answer"
+        return f"{text}\n\n{asked}: each between {OPEN_TAG} and {CLOSE_TAG}."
 
     def own_words(self, reward: float, told: Mapping[str, str]) -> str:
-        """Return what a prompt says beside question, response and solutions."""
+        """Return the words of the prompt itself, with those that it has beside these texts of TOLD."""
         empty = [{"role": "user", "content": ""}]
         thought = None if self.thoughts is None else ""
-        return self.content(empty, "", reward, told={"feedback": told.get("feedback", "")}, thought=thought)
+        return self.content(empty, "", reward, told=dict.fromkeys(told, " "), thought=thought)
 
     def max_tokens(self, max_prompt_tokens: int, max_response_tokens: int) -> int:
         """Return the length of the longest refiner prompt, in tokens.
@@ -261,7 +260,7 @@ class InPlacePrompt:
         texts = {name: self._chat.shorten(shown.get(name, ""), self._limit) for name in SHOWN}
         if self.uses and not any(texts[name] for name in self.uses):
             return None
-        return self._chat.encode(self._template.render(messages=messages, question=question_of(messages), **texts))
+        return self._chat.encode(self._template.render(messages=messages, question=whole(messages), **texts))
 
     def max_tokens(self, max_prompt_tokens: int) -> int:
         """Return the length of the longest such prompt, in tokens, as :meth:`RefinerPrompt.max_tokens` counts."""

@@ -4,11 +4,13 @@ import os.path
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 THOUGHT, ANSWER = "A thought.", "A reply."
-NAMED = re.compile(r"</([\w.-]+)>")
+NAMED = re.compile(r"</([\w.:-]+)>")
+MARK_TOKENS = 32
+"""Of an opening mark and white space behind it, at most."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,55 +30,47 @@ class Thoughts:
 
     def split(self, ids: list[int], tokenizer: Any) -> "Parts":
         """Return the parts of a response."""
-        end = self.end(ids, tokenizer)
+        text = _text(ids, tokenizer)
+        end = self.end(text)
         if end == 0:
-            return Parts(answer=ids)
-        text = self._text(ids[:end], tokenizer)
-        opens = text.find(self.opening) if text.lstrip().startswith(self.opening.lstrip()) else -1
-        first = self._length(ids, opens + len(self.opening), tokenizer) if opens >= 0 else 0
+            return Parts(answer=_shown(ids, tokenizer))
+        begins = text.lstrip().startswith(self.opening.lstrip())
+        opened = text.index(self.opening.lstrip()) + len(self.opening.lstrip()) if begins else 0
         if end is None:
             gap = "\n\n" if NAMED.fullmatch(self.closing) else ""
-            return Parts(ids[:first], ids[first:], tokenizer.encode(self.closing + gap, add_special_tokens=False), None)
-        place = text.rfind(self.closing)
-        if place < 0:  # a header alone
-            return Parts(closing=ids[:end], answer=ids[end:])
-        last = self._length(ids, place, tokenizer) if place else 0
-        if len(self._text(ids[:last], tokenizer)) == place:
-            return Parts(ids[:first], ids[first:last], ids[last:end], ids[end:])
-        before = text[:place][
-            len(self._text(ids[: last - 1], tokenizer)) :
-        ]  # of a token that is a part of the mark too
-        cut = [*ids[first : last - 1], *tokenizer.encode(before, add_special_tokens=False)]
-        behind = text[place:]
-        return Parts(ids[:first], cut, tokenizer.encode(behind, add_special_tokens=False), ids[end:])
+            whole = self.closing + gap
+            return Parts(opening=text[:opened], thought=text[opened:], closing=whole, answer=None)
+        head, rest, behind = cut(ids, end, tokenizer)
+        place = max(opened, text.rfind(self.closing, 0, end))  # a header alone has no mark
+        return Parts(head, rest, text[:opened], text[opened:place], text[place:end], _shown(behind, tokenizer))
 
-    def end(self, ids: list[int], tokenizer: Any) -> int | None:
-        """Return how many tokens of an output are its thought, closing mark included; 0: none; None: it does not end.
+    def end(self, text: str) -> int | None:
+        """Return how many characters of an output are its thought, closing mark included; 0: none; None: it has no end.
 
         What stands before the last closing mark is thought, also where marks are repeated.
         """
-        if length := self.before_mark(ids, tokenizer):
-            return length
-        text = self._text(ids, tokenizer)
+        if (place := text.rfind(self.closing)) >= 0:
+            return place + len(self.closing)
         if self.header and text.startswith(self.header):
-            return self._length(ids, len(self.header), tokenizer)
+            return len(self.header)
         return None if self.is_open or text.lstrip().startswith(self.opening.lstrip()) else 0
+
+    def behind(self, ids: list[int], tokenizer: Any) -> tuple[list[int], list[int]] | None:
+        """Return the thought of an output with its closing mark, and the rest; None if the thought does not end."""
+        end = self.end(_text(ids, tokenizer))
+        if end is None:
+            return None
+        head, rest, behind = cut(ids, end, tokenizer)
+        return [*head, *tokenizer.encode(rest, add_special_tokens=False)], behind
+
+    def in_turn(self, earlier_ids: list[int], tokenizer: Any) -> "Thoughts":
+        """Return the same of a later turn, whose thought is open if what stands before it opens one."""
+        before = _text(earlier_ids[-MARK_TOKENS:], tokenizer)
+        return replace(self, is_open=before.rstrip().endswith(self.opening.strip()))
 
     def is_opened_in(self, ids: list[int], tokenizer: Any) -> bool:
         """Tell whether an answer opens another thought."""
-        return self.opening.strip() in self._text(ids, tokenizer)
-
-    def before_mark(self, ids: list[int], tokenizer: Any) -> int:
-        """Return how many tokens stand before the end of the last closing mark; 0: there is none."""
-        place = self._text(ids, tokenizer).rfind(self.closing)
-        if place < 0:
-            return 0
-        return self._length(ids, place + len(self.closing), tokenizer)
-
-    def _length(self, ids: list[int], num_characters: int, tokenizer: Any) -> int:
-        """Return the fewest tokens whose text has so many characters."""
-        lengths = range(1, len(ids) + 1)
-        return bisect_left(lengths, num_characters, key=lambda length: len(self._text(ids[:length], tokenizer))) + 1
+        return self.opening.strip() in _text(ids, tokenizer)
 
     def marks(self, tokenizer: Any) -> tuple[str | None, list[int], list[int]]:
         """Return at what an engine stops, as text or as tokens that its text does not show, and what follows there."""
@@ -85,29 +79,53 @@ class Thoughts:
             return self.closing, [], []
         return None, ids[:1], ids[1:]
 
-    @staticmethod
-    def _text(ids: list[int], tokenizer: Any) -> str:
-        return str(tokenizer.decode(ids, skip_special_tokens=False))
-
 
 @dataclass(slots=True, frozen=True)
 class Parts:
-    """A response in token ids: what opens its thought, the thought, what closes it, the answer.
+    """A response: what opens its thought, the thought, what closes it, the answer.
 
-    Example: of ``<think>a</think>b``, where each mark and letter is a token, they have one token each.
+    Example: of ``<think>a</think>b`` with a token for each mark and letter ``head`` has three tokens.
     """
 
-    opening: list[int] = field(default_factory=list)
-    thought: list[int] = field(default_factory=list)
-    closing: list[int] = field(default_factory=list)
+    head: list[int] = field(default_factory=list)
+    """The tokens before the answer."""
+    rest: str = ""
+    """The end of the closing mark, where a token has it and the beginning of the answer too."""
+    opening: str = ""
+    thought: str = ""
+    closing: str = ""
     """The mark; of a response that ends within its thought the one that it lacks."""
-    answer: list[int] | None = None
+    answer: str | None = None
     """None if the response ends within its thought."""
 
-    @property
-    def head(self) -> list[int]:
-        """All before the answer."""
-        return [*self.opening, *self.thought, *self.closing]
+
+def cut(ids: list[int], num_characters: int, tokenizer: Any) -> tuple[list[int], str, list[int]]:
+    """Return the tokens within the first characters of a text, those of these that no token has, and the rest's tokens.
+
+    A token that stands across the cut is encoded again, and so is a character of several tokens.
+    """
+    text = _text(ids, tokenizer)
+
+    def known(length: int) -> str:
+        return _text(ids[:length], tokenizer)
+
+    upper = bisect_left(range(len(ids)), num_characters, key=lambda length: len(known(length)))
+    while upper < len(ids) and not text.startswith(known(upper)):
+        upper += 1
+    lower = upper
+    while len(known(lower)) > num_characters or not text.startswith(known(lower)):
+        lower -= 1
+    between = text[num_characters : len(known(upper))]
+    behind = tokenizer.encode(between, add_special_tokens=False) if between else []
+    return ids[:lower], text[len(known(lower)) : num_characters], [*behind, *ids[upper:]]
+
+
+def _text(ids: list[int], tokenizer: Any) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def _shown(ids: list[int], tokenizer: Any) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def read_thoughts(
@@ -127,10 +145,10 @@ def read_thoughts(
     candidates = [(marks[0], marks[1])] if isinstance(marks, list) else _candidates(tokenizer, settings)
     for opening, closing in candidates:
         opens, closes = begin.rfind(opening), begin.rfind(closing)
-        if closes > opens >= 0:
+        if closes > opens >= 0 and not marks:
             return None  # the prompt has closed an empty thought: it is told not to think
         header = closing.partition(begin)[2] if begin else ""
-        return Thoughts(opening=opening, closing=closing, is_open=opens >= 0, header=header)
+        return Thoughts(opening=opening, closing=closing, is_open=opens > closes, header=header)
     return None
 
 

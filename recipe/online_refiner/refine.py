@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from recipe.online_refiner.constraints.base import Companion
@@ -83,15 +83,15 @@ class Refiner:
             return Refinement(verdict=Verdict.MAX_REWARD)
         if not is_chosen:
             return Refinement(verdict=Verdict.NOT_CHOSEN)
-        parts = await self.on_thread(self._split, rollout.turn_ids)
+        parts = await self.on_thread(self._split, rollout, rollout.turn_ids)
         if parts.answer is None and not self._rewrites_thought(parts):
             return Refinement(verdict=Verdict.NO_ANSWER)
         head = [] if self._rewrites_thought(parts) else parts.head
         told = await self.on_thread(self._told, rollout, rollouts)
         prompt_ids, num_kept, num_read = await self._begin(rollout, parts, told)
-        num_left = self.config.response_length - len(head)
-        num_written = num_left + (self.config.longest_thought if self.prompt.thoughts else 0)
-        if len(prompt_ids) - num_kept + num_written > self.max_model_len or len(head) >= self._most_tokens(rollout):
+        room = self.max_model_len - (len(prompt_ids) - num_kept) - (self.config.response_length - len(head))
+        least = (self.config.thought_length or 1) if self.prompt.thoughts else 0
+        if room < least or len(head) >= self._most_tokens(rollout):
             return Refinement(verdict=Verdict.TOO_LONG)
         result = Refinement(verdict=Verdict.TIMEOUT, num_prompt_tokens=len(prompt_ids))
         result.num_kept_tokens = len(head) or num_kept
@@ -123,14 +123,12 @@ class Refiner:
         asked_at = time.monotonic()
         try:
             *reasoning, generated = await self._generate(rollout, parts, told, prompt_ids, result)
-            kept = rollout.turn_ids[: result.num_kept_tokens]
-            if self.prompt.thoughts is not None:
-                kept = await self.on_thread(self._head, rollout, parts, *reasoning)
+            head = await self.on_thread(self._head, rollout, parts, *reasoning)
         except RefinerRequestError as error:
             result.verdict, result.text = Verdict(error.failure), str(error)
             return
         result.latency_s = time.monotonic() - asked_at
-        answer = await self.on_thread(self._parse, generated, rollout, parts, kept)
+        answer = await self.on_thread(self._parse, generated, rollout, parts, result.num_kept_tokens, head)
         result.text = answer.text
         if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
             result.verdict = Verdict(answer.failure or Verdict.TRUNCATED)
@@ -161,57 +159,67 @@ class Refiner:
 
         Each has the EOS token or stop string that ended it.
         """
-        thoughts, tokenizer = self.prompt.thoughts, self.prompt.tokenizer
+        thoughts, stop = self.prompt.thoughts, self.prompt.stop
         num_left = self._most_tokens(rollout) - result.num_kept_tokens
         begin, written = list[int](), list[list[int]]()
+        if self._rewrites_thought(parts) or (thoughts is not None and self.prompt.uses_tags):
+            begin = await self.on_thread(self.prompt.tag_ids)
         if thoughts is not None:
-            ids = await self._think(thoughts, prompt_ids, num_left, result)
-            if result.num_thought_tokens:
-                prompt_ids, begin = prompt_ids + ids, self.prompt.tag_ids if self.prompt.uses_tags else []
-            elif not self._rewrites_thought(parts):
-                return [ids]
+            ids, answer = await self._think(thoughts, prompt_ids, num_left, result)
+            if not ids and not self._rewrites_thought(parts):
+                return [answer]
+            prompt_ids = prompt_ids + ids
         if self._rewrites_thought(parts):
-            prompt_ids = prompt_ids + self.prompt.tag_ids
-            ids = await self.client.generate(prompt_ids, CLOSE_TAG, num_left)
+            stop, prompt_ids = CLOSE_TAG, prompt_ids + begin
+            ids = await self.client.generate(prompt_ids, stop, num_left)
             result.num_generated_tokens += len(ids)
             num_left -= len(ids)
-            if num_left < 1 or CLOSE_TAG not in (text := await self.on_thread(decode, tokenizer, ids)):
+            text = await self.on_thread(decode, self.prompt.tokenizer, ids)
+            if num_left < 1 or CLOSE_TAG not in text:
                 raise RefinerRequestError(text, failure=Verdict.TRUNCATED)
             written, prompt_ids = [ids], prompt_ids + ids
-        answer = await self.client.generate(prompt_ids + begin, self.prompt.stop, num_left)
+        answer = await self.client.generate(prompt_ids + begin, stop, num_left)
         result.num_generated_tokens += len(answer)
         if thoughts is not None:  # another closing mark ends more of a thought
-            more = await self.on_thread(thoughts.before_mark, answer, tokenizer)
-            result.num_thought_tokens += more
-            answer = answer[more:]
+            again = replace(thoughts, is_open=False, header="")
+            more, answer = await self.on_thread(again.behind, answer, self.prompt.tokenizer) or ([], answer)
+            result.num_thought_tokens += len(more)
         return [*written, answer]
 
-    async def _think(self, thoughts: Thoughts, prompt_ids: list[int], num_left: int, result: Refinement) -> list[int]:
-        """Return the refiner's thought with its closing mark, or an answer without one; the first has a length."""
-        stop, stop_ids, rest = thoughts.marks(self.prompt.tokenizer)
-        longest = self.config.longest_thought
+    async def _think(
+        self, thoughts: Thoughts, prompt_ids: list[int], num_left: int, result: Refinement
+    ) -> tuple[list[int], list[int]]:
+        """Return the refiner's thought with its closing mark, and what it has written behind it: all if it has none."""
+        stop, stop_ids, rest = await self.on_thread(thoughts.marks, self.prompt.tokenizer)
+        longest = min(self.config.longest_thought, self.max_model_len - len(prompt_ids) - num_left)
         limit = longest if thoughts.is_open else max(longest, num_left)  # it may be an answer without a thought
         ids = await self.client.generate(prompt_ids, stop, limit, stop_ids)
         result.num_generated_tokens = len(ids)
         if stop_ids and ids[-1:] == stop_ids:
             ids = ids + rest
-        end = await self.on_thread(thoughts.end, ids, self.prompt.tokenizer)
-        if end is None or end > longest:
+        found = await self.on_thread(thoughts.behind, ids, self.prompt.tokenizer)
+        if found is None or len(found[0]) > longest:
+            result.num_thought_tokens = len(ids)
             text = await self.on_thread(decode, self.prompt.tokenizer, ids)
             raise RefinerRequestError(text, failure=Verdict.THOUGHT)
-        result.num_thought_tokens = end
-        return ids[:end] if end else ids
+        result.num_thought_tokens = len(found[0])
+        return found
 
-    def _split(self, ids: list[int]) -> Parts:
-        thoughts = self.prompt.thoughts
-        return Parts(answer=ids) if thoughts is None else thoughts.split(ids, self.prompt.tokenizer)
+    def _split(self, rollout: Rollout, ids: list[int]) -> Parts:
+        """Return the parts of a last turn of a rollout's session."""
+        thoughts, tokenizer = self.prompt.thoughts, self.prompt.tokenizer
+        if thoughts is None:
+            return Parts(answer=decode(tokenizer, ids))
+        if rollout.start:
+            thoughts = thoughts.in_turn(rollout.earlier_ids, tokenizer)
+        return thoughts.split(ids, tokenizer)
 
     def _rewrites_thought(self, parts: Parts) -> bool:
-        return self.config.rewrites == "response" and bool(parts.thought)
+        return self.config.rewrites == "response" and bool(parts.thought.strip())
 
-    def answer_in(self, turn_ids: list[int]) -> str:
-        """Return a turn as text, without its thought; nothing if that does not end."""
-        return decode(self.prompt.tokenizer, self._split(turn_ids).answer or [])
+    def answer_in(self, rollout: Rollout, turn_ids: list[int]) -> str:
+        """Return a last turn of a rollout's session as text, without its thought; nothing if that does not end."""
+        return self._split(rollout, turn_ids).answer or ""
 
     def _told(self, rollout: Rollout, rollouts: list[Rollout]) -> dict[str, str]:
         """Return the available texts of ``refiner.context``; a sibling is one with the same session so far."""
@@ -219,15 +227,15 @@ class Refiner:
         told = {"feedback": rollout.feedback, "solution": rollout.solution}
         if "sibling" in wanted:
             best = best_of(rollout, rollouts)
-            told["sibling"] = self.answer_in(best.turn_ids) if best.reward > rollout.reward else ""
+            told["sibling"] = self.answer_in(best, best.turn_ids) if best.reward > rollout.reward else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
     def _render(self, form: Callable[..., Any], rollout: Rollout, parts: Parts, told: dict[str, str]) -> Any:
         """Return the prompt in a form: ``self.prompt.encode`` or ``self.prompt.content``."""
         tokenizer = self.prompt.tokenizer
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
-        thought = decode(tokenizer, parts.thought).strip() if self._rewrites_thought(parts) else None
-        return form(chat, decode(tokenizer, parts.answer or []), rollout.reward, told=told, thought=thought)
+        thought = parts.thought.strip() if self._rewrites_thought(parts) else None
+        return form(chat, parts.answer or "", rollout.reward, told=told, thought=thought)
 
     def _most_tokens(self, rollout: Rollout) -> int:
         """Return the longest refinement: a session ends where verl would cut it."""
@@ -238,22 +246,32 @@ class Refiner:
         """Return with what a' begins before its answer: the response's thought, or the reasoning in its place."""
         if reasoning is None:
             return parts.head
-        thought = decode(self.prompt.tokenizer, parts.thought)
-        answer = self._parsed(reasoning, rollout, thought, before=edge(thought), stop=CLOSE_TAG)
-        if answer.failure or self.prompt.thoughts.closing in answer.text:  # type: ignore[union-attr]
+        answer = self._parsed(reasoning, rollout, parts.thought, before=edge(parts.thought), stop=CLOSE_TAG)
+        if answer.failure or parts.closing.strip() in answer.text:
             raise RefinerRequestError(answer.text, failure=answer.failure or Verdict.TRUNCATED)
-        return [*parts.opening, *answer.token_ids[:-1], *parts.closing]
+        opening, closing = (
+            self.prompt.tokenizer.encode(one, add_special_tokens=False) for one in (parts.opening, parts.closing)
+        )
+        return [*opening, *answer.token_ids[:-1], *closing]
 
-    def _parse(self, generated: list[int], rollout: Rollout, parts: Parts, kept: list[int]) -> Answer:
-        """Return a', which begins with these ids."""
-        response = decode(self.prompt.tokenizer, parts.answer or [])
-        if self.prompt.thoughts is None or not kept:
-            return self._parsed(generated, rollout, response, kept=kept, stop=self.prompt.stop)
+    def _parse(self, generated: list[int], rollout: Rollout, parts: Parts, num_kept: int, head: list[int]) -> Answer:
+        """Return a', which begins with the head, or without one with so many ids of the turn."""
+        tokenizer, response = self.prompt.tokenizer, parts.answer or ""
+        if not head and not parts.rest:
+            return self._parsed(generated, rollout, response, kept=rollout.turn_ids[:num_kept], stop=self.prompt.stop)
+        stop = CLOSE_TAG if self._rewrites_thought(parts) else self.prompt.stop
         # The answer behind a thought is as one of its own.
-        answer = self._parsed(generated, rollout, response, before=edge(response), stop=self.prompt.stop)
-        if not answer.failure:
-            answer.token_ids = kept + answer.token_ids
-            answer.text = decode(self.prompt.tokenizer, answer.token_ids)
+        answer = self._parsed(generated, rollout, response, before=edge(response), stop=stop)
+        if answer.failure:
+            return answer
+        if parts.rest and not self._rewrites_thought(parts):
+            *_, end = answer.token_ids
+            ids = encode_like(parts.rest + answer.text, rollout.turn_ids[len(head) :], tokenizer)
+            if ids is None:
+                return Answer(token_ids=[], text=answer.text, failure=Verdict.ENCODING)
+            answer.token_ids = [*ids, end]
+        answer.token_ids = head + answer.token_ids
+        answer.text = decode(tokenizer, answer.token_ids)
         return answer
 
     def _parsed(self, generated: list[int], rollout: Rollout, response: str, **more: Any) -> Answer:
@@ -313,13 +331,13 @@ class TextRefiner(Refiner):
         result.num_prompt_tokens = result.num_prompt_tokens or len(prompt_ids)
         if not is_whole and thought and not text.strip():
             raise RefinerRequestError(thought, failure=Verdict.THOUGHT)
-        if thoughts is not None:
-            begins = not thought and text.lstrip().startswith(thoughts.opening)
-            if begins and thoughts.closing not in text:
-                raise RefinerRequestError(text, failure=Verdict.THOUGHT)
-            if thoughts.is_open or begins or thought:
-                before, mark, text = text.rpartition(thoughts.closing)
-                thought += before + mark
+        opening, closing = (thoughts.opening, thoughts.closing) if thoughts else ("<think>", "</think>")
+        begins = text.lstrip().startswith(opening)
+        if closing in text and (thoughts is not None or begins):
+            before, mark, text = text.rpartition(closing)
+            thought += before + mark
+        elif begins and not thought:
+            raise RefinerRequestError(text, failure=Verdict.THOUGHT if thoughts else Verdict.TRUNCATED)
         own = await self.on_thread(self.prompt.tokenizer.encode, thought)
         result.num_thought_tokens = len(own)
         reasoning, end = list[str](), self.turn_end.of(rollout.turn_ids)
@@ -328,7 +346,8 @@ class TextRefiner(Refiner):
             if not tag:
                 raise RefinerRequestError(before, failure=Verdict.TRUNCATED)
             reasoning = [before.partition(OPEN_TAG)[2] or before]
-        if self.prompt.uses_tags and OPEN_TAG in text:  # nobody has begun the answer with it, as for replicas
+            stop = CLOSE_TAG
+        if stop == CLOSE_TAG and OPEN_TAG in text:  # nobody has begun the answer with it, as for replicas
             text = text.partition(OPEN_TAG)[2]
         text = text[: text.find(stop) + len(stop)] if stop and stop in text else text
         if len(text) > limit * MAX_CHARACTERS:

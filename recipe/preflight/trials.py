@@ -29,7 +29,7 @@ from recipe.online_refiner.config.spelling import unknown
 from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.online_refiner.pairs import Rollout
 from recipe.preflight.files import one_line, wrong_with_extra_info
-from refiner_worker.parsing import CLOSE_TAG
+from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
 from refiner_worker.prompts import question_of
 
 NUM_FIRST = 4
@@ -333,11 +333,16 @@ def shown_prompt(run: Run) -> str:
         text = prompt.content(*shown, told=told, thought=thought)
     else:
         text = str(run.files.tokenizer.decode(prompt.encode(*shown, told=told, thought=thought)))
-    begins = f"behind its last {prompt.thoughts.closing.strip()}" if prompt.thoughts else "at once"
-    begins += f" and the {CLOSE_TAG} of its reasoning" if is_rewritten else ""
-    ends = f"at {prompt.stop!r} or the end of its turn" if prompt.stop else "at the end of its turn"
     lines = "".join(f"  | {line}\n" for line in text.splitlines())
-    return f"the refiner reads, of {where}:\n{lines}its answer begins {begins} and ends {ends}"
+    head = f"the refiner reads, of {where}:\n{lines}"
+    begins = f"behind its last {prompt.thoughts.closing.strip()}" if prompt.thoughts else "at once"
+    if is_rewritten:
+        begins += f" and {OPEN_TAG}, twice: its reasoning and then its answer; each"
+        return f"{head}its part begins {begins} ends at {CLOSE_TAG}"
+    if prompt.uses_tags and (prompt.thoughts or run.blocks.refiner.placement == "external"):
+        begins = f"behind {OPEN_TAG}" if not prompt.thoughts else f"{begins} and {OPEN_TAG}"
+    ends = f"at {prompt.stop!r} or the end of its turn" if prompt.stop else "at the end of its turn"
+    return f"{head}its answer begins {begins} and ends {ends}"
 
 
 def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:

@@ -6,13 +6,23 @@ from typing import Any
 from omegaconf import DictConfig
 
 MAX_TRUNCATED = 0.2
+SKIPPED = {
+    "too_long": "did not fit into the refiner's context; lower refiner.thought_length or refiner.response_length",
+    "no_answer": "end within their thought; raise data.max_response_length, or set refiner.rewrites=response",
+}
+"""Why whole runs go without refinements, and what to do."""
 
 
 def advice(steps: Iterable[dict[str, Any]], config: DictConfig) -> list[str]:
     """Return lines on refinements that were cut, and on what never happened, from a run's metrics."""
+    steps = list(steps)
     refined = [step for step in steps if step["refiner/num_attempted"]]
     if not refined:
-        return []
+        return [
+            f"nothing was refined: {skipped:g} responses {why}"
+            for name, why in SKIPPED.items()
+            if (skipped := sum(step.get(f"refiner/skipped/{name}") or 0.0 for step in steps))
+        ]
     share = sum(step["refiner/failed/truncated"] for step in refined) / sum(
         step["refiner/num_attempted"] for step in refined
     )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import os.path
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -52,10 +53,10 @@ class Engine:
         """Write up to what ends it."""
         self.first = self.first or prompt_ids
         self.asked.append((stop, limit))
-        written = prompt_ids[len(self.first) :]
-        place = next(n for n in range(len(written), -1, -1) if self.ids[:n] == written[:n])
+        text, written = self.tokenizer.decode(self.ids), self.tokenizer.decode(prompt_ids[len(self.first) :])
+        left = text[len(os.path.commonprefix([text, written])) :]
         ids: list[int] = []
-        for token in self.ids[place : place + limit]:
+        for token in self.tokenizer.encode(left)[:limit]:
             ids.append(token)
             if token in (*stop_ids, self.tokenizer.eos_token_id) or (stop and stop in self.tokenizer.decode(ids)):
                 break

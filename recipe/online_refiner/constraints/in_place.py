@@ -237,11 +237,11 @@ class Teacher(Companion):
     def _encode(self, refiner: "Refiner", rollout: Rollout, sibling: Rollout, result: Refinement) -> list[int] | None:
         tokenizer, refined = refiner.prompt.tokenizer, result.text
         if refiner.prompt.thoughts:  # a' begins with one
-            refined = refiner.answer_in(result.token_ids)
+            refined = refiner.answer_in(rollout, result.token_ids)
         shown = {
             # Without the gate a' may be the response itself, which must not stand there.
             "refined": refined if result.verdict.is_scored and not result.is_repeated else "",
-            "sibling": refiner.answer_in(sibling.turn_ids) if sibling.reward > rollout.reward else "",
+            "sibling": refiner.answer_in(sibling, sibling.turn_ids) if sibling.reward > rollout.reward else "",
             "solution": rollout.solution,
         }
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)

@@ -67,6 +67,7 @@ def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: 
         ({"keep_prefix": True}, "refiner.keep_prefix=true, but the model thinks between <think> and </think>"),
         ({"thoughts": True}, "refiner.thoughts"),
         ({"thoughts": ["<think>", ""]}, "refiner.thoughts"),
+        ({"thoughts": ["---", "---"]}, "refiner.thoughts=['---', '---']: opening and closing mark are the same"),
         ({"thought_length": 9999}, "a prompt and a thought of 9999 tokens fill the refiner's context, "),
     ],
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 from written_model import Engine, WrittenServer, refined, with_template
 
@@ -12,6 +13,7 @@ from recipe.online_refiner.constraints import read_constraint
 from recipe.online_refiner.constraints.base import Turn
 from recipe.online_refiner.constraints.eq6 import NONE
 from recipe.online_refiner.pairs import Verdict
+from recipe.runs.advice import advice
 from refiner_worker.config import TEMPLATES
 from refiner_worker.leaks import speaks_of_prompt
 from refiner_worker.prompts import RefinerPrompt
@@ -193,7 +195,7 @@ def test_the_refiner_writes_thought_and_answer_again(tokenizer: Any) -> None:
         shown = thinker.decode(found.prompt_ids)
         assert "Reasoning:\nmine\n\nAnswer:\nold" in shown
         assert "between <refined> and </refined>" in shown
-        assert [stop for stop, _ in engine.asked] == ["</think>", "</refined>", None]
+        assert [stop for stop, _ in engine.asked] == ["</think>", "</refined>", "</refined>"]
 
 
 REASONED: dict[str, tuple[Verdict, str]] = {
@@ -203,6 +205,8 @@ REASONED: dict[str, tuple[Verdict, str]] = {
     "a</think>\n<refined>\nmine</refined>old": (Verdict.NOT_BETTER, "mine</think>\n\nold"),
     "a</think>\n<refined>\nThis answer got 0.25 points</refined>better": (Verdict.LEAK, ""),
     "a</think>\n<refined>\n</refined>better": (Verdict.EMPTY, ""),
+    "a</think>\n<refined>\nb</refined>\n<refined>\nbetter\n</refined>": (Verdict.ACCEPTED, "b</think>\n\nbetter"),
+    "a</think>\n<refined>\nb</refined>better <refined": (Verdict.TRUNCATED, ""),
 }
 
 
@@ -233,14 +237,76 @@ def test_a_thought_that_is_cut_gets_an_end_and_an_answer(tokenizer: Any) -> None
     )
 
 
-def test_marks_that_are_no_tokens_are_cut_within_one(tokenizer: Any) -> None:
-    """A token may be a part of a mark and of what stands before or behind it; the text is whole all the same."""
-    thoughts = Thoughts("Thought:", ".\n", is_open=False)
-    text = "Thought: a.\nb"
-    ids = tokenizer.encode(text)
-    parts = thoughts.split(ids, tokenizer)
-    assert tokenizer.decode(parts.head) + tokenizer.decode(parts.answer) == text
-    assert tokenizer.decode(parts.thought) == " a" and tokenizer.decode(parts.closing).startswith(".\n")
+@pytest.mark.parametrize("rewrites", ["answer", "response"])
+@pytest.mark.parametrize(
+    ("response", "output", "expected"),
+    [
+        ("3+4 is 8</think><answer>8</answer>", "hm</think>{}<answer>7</answer>", "3+4 is {}</think><answer>7</answer>"),
+        ("3+4 is 8</think>\n<b>8</b>", "hm</think>{}<b>7</b>", "3+4 is {}</think>\n<b>7</b>"),
+        ("a <b>x</b></think>8", "<i>y</i></think>{}7", "a <b>x</b></think>7"),
+        ("三加四等于八麤</think>八", "麤</think>{}七", "三加四等于八麤</think>七"),
+    ],
+)
+def test_a_mark_may_share_a_token_with_what_stands_beside_it(
+    smollm2: Path, response: str, output: str, expected: str, rewrites: str
+) -> None:
+    """SmolLM2's tokenizer has ``><`` and ``></``, and writes rare characters as several tokens."""
+    thinker = with_template(AutoTokenizer.from_pretrained(smollm2), OPEN)
+    reasoning = response.partition("</think>")[0].replace("is 8", "is 7")
+    written = output.format(f"\n<refined>\n{reasoning}</refined>\n<refined>\n" if rewrites == "response" else "")
+    if rewrites == "response":
+        written += "</refined>"
+    found = refined(thinker, response, Engine(thinker, written, rewrites=rewrites))
+    assert found.verdict is Verdict.ACCEPTED
+    text = thinker.decode(found.token_ids[:-1])
+    assert text == expected.format(7 if rewrites == "response" else 8).replace(
+        "a <b>x</b>", reasoning if "<b>x" in response else ""
+    )
+    kept = found.num_kept_tokens
+    assert found.token_ids[:kept] == thinker.encode(response)[:kept], "what is kept is the policy's own"
+    assert "</think" in thinker.decode(found.token_ids[:kept]) or rewrites == "response"
+
+
+def test_a_server_may_think_where_the_policy_does_not(tokenizer: Any) -> None:
+    plain = with_template(tokenizer, KNOWN["one that knows no thoughts"][0])
+    text = "<think>The earlier one got 0.25, so\n</think>\n\nbetter"
+    found = refined(plain, "old", WrittenServer(plain, "", text))
+    assert (found.verdict, plain.decode(found.token_ids[:-1])) == (Verdict.ACCEPTED, "better")
+    assert found.num_thought_tokens > 0
+    off = with_template(tokenizer, CLOSED)
+    told = read_thoughts(off, {"enable_thinking": False}, ["<think>", "</think>"])
+    assert told == Thoughts(*NAMED, is_open=False), "who says so is believed"
+
+
+def test_every_placement_takes_what_stands_behind_the_last_mark(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, CLOSED)
+    for output, answer in (("hm it got</think>\n\nbetter", "better"), ("Sure.<think>a</think>better", "better")):
+        for engine in (Engine(thinker, output), WrittenServer(thinker, "", output)):
+            found = refined(thinker, f"<think>{OWN}old", engine)
+            assert thinker.decode(found.token_ids[:-1]) == f"<think>{OWN}{answer}"
+
+
+def test_a_later_turn_may_open_no_thought(tokenizer: Any) -> None:
+    """Behind the output of a tool some templates open none, though the generation prompt does."""
+    thoughts = Thoughts(*NAMED, is_open=True)
+    before = tokenizer.encode("x<tool>8</tool>")
+    assert thoughts.in_turn(before, tokenizer).split(tokenizer.encode("It is 8."), tokenizer).answer == "It is 8."
+    assert thoughts.in_turn([*before, *tokenizer.encode("<think>\n")], tokenizer).is_open
+
+
+def test_a_thought_without_a_length_takes_what_the_context_leaves(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, CLOSED)
+    engine = Engine(thinker, "<think>hm</think>better", thought_length=None, response_length=1500)
+    assert refined(thinker, f"<think>{OWN}old", engine).verdict is Verdict.ACCEPTED
+    engine = Engine(thinker, "<think>hm</think>better", thought_length=1500, response_length=1500)
+    assert refined(thinker, f"<think>{OWN}old", engine).verdict is Verdict.TOO_LONG
+
+
+def test_a_run_without_refinements_says_why() -> None:
+    config = OmegaConf.create({"refiner": {"skip_reward_at_least": None}})
+    step = {"refiner/num_attempted": 0, "refiner/skipped/no_answer": 3.0, "refiner/skipped/too_long": 0.0}
+    (line,) = advice([step, step], config)
+    assert "6 responses end within their thought" in line and "refiner.rewrites=response" in line
 
 
 @pytest.mark.parametrize(
@@ -253,13 +319,16 @@ def test_marks_that_are_no_tokens_are_cut_within_one(tokenizer: Any) -> None:
         ("Repeat word for word what is right, as here.", True),
         ("The previous answer forgot a case.", True),
         ("The answer is 4.", False),
-        ("Test 2 failed: it printed 3 there", True),
+        ("Test 2 failed: it printed 3 there", False),
         ("The original program of the question prints 5.", False),
+        ("The given code prints 4.", False),
+        ("It got -0.25 points.", True),
+        ("Both previous incorrect answers are mended.", True),
     ],
 )
 def test_a_refinement_speaks_of_nothing_that_the_policy_does_not_see(said: str, leaks: bool) -> None:
-    own = "This answer got 0.25 of 1.00 points. Test 2 failed: it printed 3. Repeat word for word what is right."
-    given = "What does the original program print? It prints 4."
+    own = "This answer got 0.25 of 1.00 points. Repeat word for word what is right."
+    given = "What does the original program print? It prints 4. Test 2 failed: it printed 3."
     assert speaks_of_prompt(said, own=own, given=given, reward=0.25) is leaks
     assert not speaks_of_prompt(said, own=own, given=f"{given} {said}", reward=0.25), "the response says it already"
 
