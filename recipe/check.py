@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument(
         "--reward", default="reward.verl_reward:compute_score", metavar="MODULE:NAME", help="called as by verl"
     )
-    parser.add_argument("--refiner", nargs="+", default=[], metavar="KEY=VALUE", help="more keys of the refiner's block")
+    parser.add_argument(
+        "--refiner", nargs="+", default=[], metavar="KEY=VALUE", help="more keys of the refiner's block"
+    )
     parser.add_argument("--output", type=Path, default=Path("check_refiner.jsonl"), metavar="FILE", help="JSON lines")
     arguments = parser.parse_args()
     log_level = os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")

@@ -242,7 +242,7 @@ def settings_of(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "context": context,
         "skip_reward_at_least": arguments.highest_reward,
         "response_length": arguments.max_new_tokens,
-        **OmegaConf.to_container(OmegaConf.from_dotlist(arguments.refiner)),
+        **{str(key): value for key, value in OmegaConf.from_dotlist(arguments.refiner).items()},
     }
 
 
