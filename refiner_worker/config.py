@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from refiner_worker.drafts import Draft
@@ -84,6 +84,15 @@ def read_keys(name: str, block_type: type[Block], values: dict[str, Any], chosen
 Mark = Annotated[str, Field(min_length=1)]
 
 
+def _differ(marks: list[str]) -> list[str]:
+    if marks[0] == marks[1]:
+        raise ValueError("opening and closing mark are the same; give two that differ")
+    return marks
+
+
+Marks = Annotated[list[Mark], Field(min_length=2, max_length=2), AfterValidator(_differ)]
+
+
 @dataclass(kw_only=True, config=BLOCK)
 class RefinerConfig:
     """Who refines and how. A subclass is a placement, with the keys that only this one has."""
@@ -111,7 +120,7 @@ class RefinerConfig:
     (the group's best response), ``solution``. A refiner that sees an answer copies it."""
     response_length: Positive = from_key("data.max_response_length")
     """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
-    thoughts: Literal[False] | Annotated[list[Mark], Field(min_length=2, max_length=2)] | None = None
+    thoughts: Literal[False] | Marks | None = None
     """What the model thinks between: its opening and closing mark. False: it does not think. Null: as its chat template
     says."""
     thought_length: Positive | None = None

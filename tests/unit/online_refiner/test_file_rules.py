@@ -55,7 +55,9 @@ def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: 
     assert trials.shown_prompt(checked(config)).endswith(ends)
     config.refiner.thoughts = ["<think>", "</think>"]
     run = checked(config)
-    assert "its answer begins behind its last </think> and ends at '</refined>'" in trials.shown_prompt(run)
+    assert "its answer begins behind its last </think> and <refined> and ends at '</refined>'" in trials.shown_prompt(
+        run
+    )
     assert "between <think> and </think>" in run.plan.describe(config, run.blocks, 4)
     config.refiner.thoughts = ["<think>"]
     assert error_of(config).startswith("refiner.thoughts")
@@ -67,7 +69,7 @@ def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: 
         ({"keep_prefix": True}, "refiner.keep_prefix=true, but the model thinks between <think> and </think>"),
         ({"thoughts": True}, "refiner.thoughts"),
         ({"thoughts": ["<think>", ""]}, "refiner.thoughts"),
-        ({"thoughts": ["---", "---"]}, "refiner.thoughts=['---', '---']: opening and closing mark are the same"),
+        ({"thoughts": ["---", "---"]}, "refiner.thoughts"),
         ({"thought_length": 9999}, "a prompt and a thought of 9999 tokens fill the refiner's context, "),
     ],
 )

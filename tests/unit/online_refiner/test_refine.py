@@ -317,10 +317,10 @@ def test_without_the_gate_a_response_that_is_repeated_is_not_shown(tokenizer: An
 
 
 def test_the_prompt_in_place_has_the_whole_chat(tokenizer: Any) -> None:
-    chat = [{"role": "system", "content": "Be brief."}, *TASK]
+    chat = [{"role": "system", "content": "Be brief."}, *TASK, {"role": "tool", "content": "5"}]
     ids = InPlacePrompt(ANSWER, tokenizer, {}, 32).encode(chat, {"refined": "yes"})
     assert ids is not None
-    assert "system: Be brief.\n\nSay yes.\n\nA correct answer is:\nyes\n\nNow" in tokenizer.decode(ids)
+    assert "system: Be brief.\nuser: Say yes.\ntool: 5\n\nA correct answer is:\nyes\n\nNow" in tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("reward_gate", [True, False])
