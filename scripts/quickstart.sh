@@ -33,5 +33,6 @@ begin_or_go_on() { # set run_dir; whoever trains holds the lock of the folder's 
 }
 
 if [[ " $*" != *" run_dir="* ]]; then begin_or_go_on; fi
+echo "  0:00  reading the config"
 exec .venv/bin/online-refiner train experiment=quickstart "platform=$platform" \
     "actor_rollout_ref.model.path=$model" ${run_dir:+"run_dir=$run_dir"} "$@"

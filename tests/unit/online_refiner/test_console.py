@@ -2,23 +2,21 @@
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from terminal import on_terminal
 
 from recipe.online_refiner import metrics
 from recipe.runs.console import View, _watch, time_left
 from recipe.runs.files import RunDir
 
 TESTS = Path(__file__).parents[2]
-CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 NUMBERS = {**metrics.zeros(), "reward/mean": 0.5, "refiner/num_rollouts": 8, "timing_s/step": 60.0}
 NOISY_RUN = """
 import json, logging, os, sys, warnings
@@ -39,23 +37,6 @@ with console.CONSOLES["progress"](composed(f"run_dir={sys.argv[1]}", "trainer.to
         raise ValueError("what went wrong")
 print("after it")
 """
-
-
-def on_terminal(do: Callable[[int], object]) -> str:
-    """Return what is shown on a pseudo-terminal, whose descriptor ``do`` gets, without the codes of the cursor."""
-    master, slave = pty.openpty()
-    try:
-        do(slave)
-    finally:
-        os.close(slave)
-    shown = b""
-    try:
-        while data := os.read(master, 65536):
-            shown += data
-    except OSError:  # Linux: nobody has it open any more
-        pass
-    os.close(master)
-    return CODES.sub("", shown.decode().replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def test_the_bar_says_which_stage_runs_and_how_long_the_rest_takes(tmp_path: Path) -> None:
