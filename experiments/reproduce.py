@@ -6,9 +6,8 @@
 Each run is the main job with one preset and seed, in a folder of its own. What is complete is not run again, and what
 was cut off goes on from its last checkpoint: the same command continues after any interruption. The paper's method is a
 penalty, its abstract has an SFT loss: the arm `refiner` comes in both forms. Overrides hold for every run. Ends with a
-table in Markdown; `--report` runs nothing and prints it of what is there. A file `humaneval.json` in a run's folder,
-which `online-refiner evaluate --benchmark humaneval --output` writes, becomes its pass@1. Data and presets:
-experiments/reproduce.md.
+table in Markdown; `--report` runs nothing and prints it of what is there. A file `pass_at_1.json` in a run's folder,
+which `online-refiner evaluate --output` writes, becomes its pass@1. Data and presets: experiments/reproduce.md.
 """
 
 import argparse
@@ -91,8 +90,8 @@ def table(experiment: Experiment, runs: dict[str, dict[str, list[str]]], folder:
         complete = [folder / name for name in of_arm if jobs.is_complete(folder / name, num_steps)]
         steps = [list(read_rows(run / "metrics.jsonl")) for run in complete]
         cells = [_cell([column(one) for one in steps]) for column in COLUMNS.values()]
-        scores = [json.loads(path.read_text()) for run in complete if (path := run / "humaneval.json").exists()]
-        cells.append(_cell([rate and 100 * rate for score in scores for rate in [score["pass_at_k"].get("pass@1")]]))
+        scores = [json.loads(path.read_text()) for run in complete if (path := run / "pass_at_1.json").exists()]
+        cells.append(_cell([100 * score["humaneval"] for score in scores if "humaneval" in score]))
         rows.append([f"`{arm}`", f"{len(complete)} of {len(of_arm)}", *cells, experiment.paper.get(arm, "")])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 

@@ -17,7 +17,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from recipe.evaluation.generation import prepare_vllm
+from recipe.cpu_platform import prepare_vllm
 
 
 def main() -> None:

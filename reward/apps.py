@@ -5,7 +5,7 @@
 -0.3 + 1.3 * passed / total   otherwise: none passed -0.3, all passed 1.0
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -118,21 +118,17 @@ def extract_tested(response: str, test_code: str) -> str | None:
     return extract_code(response, *set(names_of_the_answer(test_code, None)) - modules_used(test_code))
 
 
-def run_tests(
-    problem: Problem, code: str, limits: Limits, sandbox: Sandbox, *, until_wrong: bool = False
-) -> Iterator[tuple[Verdict, str]]:
+def run_tests(problem: Problem, code: str, limits: Limits, sandbox: Sandbox) -> Iterator[tuple[Verdict, str]]:
     """Run a program's tests one after the other, up to one that ends in an error, and judge them then.
 
     Nothing runs after a judgement, so that no program can tell from what runs next, or when, that it was right before.
-    With `until_wrong` each is judged as it ends, which costs less where the caller stops at the first that does not
-    pass. All tests together have `limits.solution_s`; those beyond count as `time_out`.
+    All tests together have `limits.solution_s`; those beyond count as `time_out`.
 
     Yields:
         How each test ended, and one line on it for people (empty if it passed).
     """
-    runs: Iterable[tuple[Execution, Judging]] = _run_until_error(problem, code, limits, sandbox)
     seconds = 0.0
-    for execution, is_right in runs if until_wrong else list(runs):
+    for execution, is_right in list(_run_until_error(problem, code, limits, sandbox)):
         passes = False
         if seconds >= limits.solution_s:
             execution = _late(limits)

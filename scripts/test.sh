@@ -11,20 +11,11 @@ bash scripts/setup.sh
 what=${1:-all}
 shift || true
 
-# Puzzles are an optional package, of which one part needs a C compiler.
-puzzles() {
-    if .venv/bin/python -c "import reasoning_gym" 2>/dev/null; then return; fi
+optional() { # MODULE WHAT: of reasoning-gym one part needs a C compiler
+    if .venv/bin/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('$1'))"; then return; fi
     PATH="$PATH:$(python3 -m site --user-base || true)/bin"
-    if ! uv pip install --quiet --python .venv/bin/python --no-deps -r requirements/puzzles.txt 2>/dev/null; then
-        echo "test: reasoning-gym could not be installed; the tests of puzzles are skipped"
-    fi
-}
-# Files of a package that is not imported.
-chat_templates() {
-    if .venv/bin/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('trl'))"; then return; fi
-    PATH="$PATH:$(python3 -m site --user-base || true)/bin"
-    if ! uv pip install --quiet --python .venv/bin/python --no-deps -r requirements/chat-templates.txt; then
-        echo "test: TRL could not be installed; the tests of its chat templates are skipped"
+    if ! uv pip install --quiet --python .venv/bin/python --no-deps -r "requirements/$2.txt" 2>/dev/null; then
+        echo "test: requirements/$2.txt could not be installed; the tests of $2 are skipped"
     fi
 }
 chosen="not slow and not gpu" failed=0
@@ -69,7 +60,12 @@ slow() {
     e2e "$@"
 }
 case $what in
-    unit | e2e | slow | all) puzzles; chat_templates; "$what" "$@" ;;
+    unit | e2e | slow | all)
+        optional reasoning_gym puzzles
+        optional evalplus evaluation
+        optional trl chat-templates
+        "$what" "$@"
+        ;;
     *) echo "usage: bash scripts/test.sh [all|unit|e2e|slow] [pytest arguments, but not of all]" >&2; exit 2 ;;
 esac
 [ $failed = 0 ] || { echo "test: failed (see above)"; exit 1; }

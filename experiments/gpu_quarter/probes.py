@@ -62,7 +62,7 @@ def _wait() -> None:
 
 def sleep_and_wake(model: Path, num_cycles: int, *, sleeps: bool) -> dict[str, Any]:
     """Let an engine sleep and wake again and again; note GPU and host memory, and whether greedy answers change."""
-    from recipe.evaluation.generation import prepare_vllm
+    from recipe.cpu_platform import prepare_vllm
 
     prepare_vllm()
     from vllm import LLM, SamplingParams

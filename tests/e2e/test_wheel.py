@@ -68,10 +68,8 @@ def test_commands_of_the_wheel(commands: Path, tmp_path: Path, tiny_llama: Path,
     scores = run(commands / "online-refiner", "score", *solutions, cwd=tmp_path).splitlines()
     assert len(scores) > 4 and all(json.loads(line)["score"] == 1.0 for line in scores)
 
-    rows = ("--benchmark", "rows", "--data", "data/train.parquet", "--output", "result.json")
-    rows += ("--model", str(tiny_llama), "--max-new-tokens", "8")
-    run(commands / "online-refiner", "evaluate", *rows, cwd=tmp_path)
-    assert json.loads((tmp_path / "result.json").read_text())["pass_at_k"] == {"pass@1": 0.0}
+    missing = run(commands / "online-refiner", "evaluate", "--model", str(tiny_llama), cwd=tmp_path, status=2)
+    assert "evalplus" in missing and missing.count("\n") == 1
 
     job = ("platform=cpu", *letters_task, f"actor_rollout_ref.model.path={tiny_llama}", "trainer.n_gpus_per_node=1")
     with_rows = ("experiment=quickstart", f"actor_rollout_ref.model.path={tiny_llama}", "dry_run=true")

@@ -38,7 +38,7 @@ def test_the_table_is_of_complete_runs(tmp_path: Path) -> None:
             for n in range(1, num_steps + 1)
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-    (tmp_path / "refiner-seed1" / "humaneval.json").write_text('{"pass_at_k": {"pass@1": 0.25}}')
+    (tmp_path / "refiner-seed1" / "pass_at_1.json").write_text('{"humaneval": 0.25}')
     lines = reproduce.table(experiment, runs, tmp_path, 20).splitlines()
     assert (
         lines[0] == "| arm | seeds | reward | KL, nats a token | accepted | hours | pass@1 HumanEval, % | the paper's |"
