@@ -3,6 +3,7 @@
 import json
 import math
 import numbers
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -288,3 +289,26 @@ class Pair(Request):
     def divergence_per_token(self) -> float:
         """D / min(n, m), in nats per token."""
         return self.divergence / max(1, self.num_compared_tokens)
+
+
+NUM_SAMPLES = 8
+"""Of a step: half of them those that gained most, the rest attempts that were not accepted, as far as there are any."""
+
+
+def choose_records(pairs: dict[int, Pair], max_rows: int | None, seed: int) -> list[int]:
+    """Return the rows of a step that are recorded: all, or at most so many, accepted refinements first, then others."""
+    rows = sorted(pairs)
+    if max_rows is None or max_rows >= len(rows):
+        return rows
+    random.Random(seed).shuffle(rows)
+    rows.sort(key=lambda row: not pairs[row].is_accepted)
+    return sorted(rows[:max_rows])
+
+
+def choose_samples(pairs: dict[int, Pair]) -> list[int]:
+    """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
+    attempted = [row for row, pair in pairs.items() if pair.verdict.is_scored or pair.verdict.is_failure]
+    accepted = [row for row in attempted if pairs[row].is_accepted]
+    accepted.sort(key=lambda row: pairs[row].reward - pairs[row].refined_reward)
+    others = [row for row in attempted if not pairs[row].is_accepted]
+    return (accepted[: NUM_SAMPLES - min(len(others), NUM_SAMPLES // 2)] + others)[:NUM_SAMPLES]

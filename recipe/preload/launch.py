@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import setproctitle
 
 from recipe import preload
+from recipe.preload import modules, server
 from recipe.preload.noise import drop_expected
 from recipe.preload.stop import ends_at_signals
 from recipe.preload.worker import Worker
@@ -39,13 +40,13 @@ def enter(environment: Mapping[str, str], *, launcher: str | None = None) -> Non
         os.execve(sys.executable, command, {**os.environ, **missing})
 
 
-def main(environment: Mapping[str, str] = preload.ENVIRONMENT) -> None:
+def main(environment: Mapping[str, str] = preload.ENVIRONMENT, device: modules.Device = modules.GPU) -> None:
     """Start the fork server and run the program; in a fork of the server, run what a stand-in asked for."""
     if not sys.argv[1:] or sys.argv[1:] == ["-m"]:
         sys.exit("usage: python -m LAUNCHER (-m MODULE | SCRIPT) [ARGUMENT...]")
     enter({**environment, HOOK_VARIABLE: HOOK})
     preload.is_tried = True
-    worker = _preload()
+    worker = _preload(device)
     if worker is not None:
         worker.run()
         return
@@ -79,7 +80,7 @@ def _end(program: SimpleNamespace) -> None:
         os._exit(program.status)
 
 
-def _preload() -> Worker | None:
+def _preload(device: modules.Device) -> Worker | None:
     """Start the fork server unless something is in the way; says what."""
     if os.environ[HOOK_VARIABLE] != HOOK:
         reason = f"{HOOK_VARIABLE} is set to {os.environ[HOOK_VARIABLE]}"
@@ -88,14 +89,12 @@ def _preload() -> Worker | None:
     elif not os.access(preload.STAND_IN, os.X_OK):
         reason = f"{preload.STAND_IN} cannot be executed"
     else:
-        from recipe.preload import modules, server
-
         setproctitle.getproctitle()  # it finds the title's place in memory as long as no variable has been changed
         drop_expected()
         with ends_at_signals():  # workers inherit what is set outside
             modules.load(modules.DRIVER)
         try:
-            return server.start()
+            return server.start(device)
         except OSError as error:
             reason = str(error)
     print(f"preload: nothing is preloaded, each worker imports its packages itself: {reason}", file=sys.stderr)

@@ -6,12 +6,10 @@ import gc
 import importlib
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 
-from recipe.cpu_platform import ACTIVATION_MODULE, MODULES_VARIABLE
-
-ON_CPU = ACTIVATION_MODULE in os.environ.get(MODULES_VARIABLE, "").split(",")
 CUDA_ERROR_NOT_INITIALIZED = 3
 
 DRIVER: tuple[str, ...] = (  # of driver and workers, without Ray: imported before the driver forks the fork server
@@ -31,16 +29,6 @@ ENGINE: tuple[str, ...] = (  # vLLM's, without Ray: imported by the fork server 
     "vllm.entrypoints.openai.api_server",
     "vllm.model_executor.models.llama",
     "vllm.model_executor.models.qwen2",
-    *(
-        ("vllm.v1.attention.backends.cpu_attn", "vllm.v1.worker.cpu_worker")
-        if ON_CPU
-        else (
-            "vllm.v1.attention.backends.flash_attn",
-            "vllm.v1.worker.gpu_worker",
-            "vllm.v1.worker.gpu.model_runner",
-            "vllm.v1.worker.gpu_model_runner",  # which one, the model says
-        )
-    ),
 )
 JOB: tuple[str, ...] = (  # these import Ray, which reads the job's variables then: imported with the first worker
     "verl.trainer.main_ppo",
@@ -52,16 +40,21 @@ JOB: tuple[str, ...] = (  # these import Ray, which reads the job's variables th
     "transfer_queue.controller",
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
-    *(
-        (
-            "verl.workers.rollout.vllm_rollout.vllm_async_server",
-            "vllm.v1.executor.uniproc_executor",
-            "recipe.cpu_platform.vllm_extension",
-        )
-        if ON_CPU
-        else ("vllm.v1.executor.multiproc_executor",)  # the server's module begins CUDA (vLLM's kernels of FLA)
-    ),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What workers of one kind of machine import beside that."""
+
+    engine: tuple[str, ...]
+    """With ``ENGINE``."""
+    job: tuple[str, ...]
+    """With ``JOB``."""
+    prepare: Callable[[], object] = lambda: None
+    """Called before the first import."""
+    around_job: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+    """What ``job`` is imported in."""
 
 
 def load(names: Iterable[str]) -> None:
@@ -93,6 +86,18 @@ def capability_from_nvml() -> Iterator[None]:
         yield
     finally:
         torch.cuda.get_device_capability = stock
+
+
+GPU = Device(
+    engine=(
+        "vllm.v1.attention.backends.flash_attn",
+        "vllm.v1.worker.gpu_worker",
+        "vllm.v1.worker.gpu.model_runner",
+        "vllm.v1.worker.gpu_model_runner",  # which one, the model says
+    ),
+    job=("vllm.v1.executor.multiproc_executor",),  # the server's module begins CUDA (vLLM's kernels of FLA)
+    around_job=capability_from_nvml,
+)
 
 
 def has_begun_cuda() -> bool:

@@ -26,8 +26,8 @@ PEER = struct.Struct("3i")  # `struct ucred`: process, user and group
 PR_SET_PDEATHSIG = 1
 
 
-def start() -> Worker | None:
-    """Fork the fork server; OSError if there is no socket, or no process.
+def start(device: modules.Device) -> Worker | None:
+    """Fork the fork server of a kind of machine; OSError if there is no socket, or no process.
 
     Return None in the calling process, which becomes the driver; in each fork of the server, what it is to run. The
     server itself never returns.
@@ -48,7 +48,7 @@ def start() -> Worker | None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != driver:  # it died before the kernel was told
         os._exit(1)
-    return ForkServer(listener).serve()
+    return ForkServer(listener, device).serve()
 
 
 def _watch(pid: int) -> None:
@@ -80,9 +80,9 @@ class Running:
 class ForkServer:
     """Forks a worker for each stand-in that connects, and tells it the exit status."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, device: modules.Device) -> None:
         """Wait for stand-ins, from now on."""
-        self._listener = listener
+        self._listener, self._device = listener, device
         self._running: set[Running] = set()
         self._job: list[str | None] | None = None
         self._has_begun_cuda = False
@@ -93,11 +93,8 @@ class ForkServer:
         """Serve until the driver ends. Returns in forks only."""
         # The driver's to handle. Its workers inherit from it whether they ignore it.
         preload.interrupt_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if modules.ON_CPU:
-            from recipe.cpu_platform import patches
-
-            patches.alias_vllm_distribution()
-        modules.load(modules.ENGINE)
+        self._device.prepare()
+        modules.load((*modules.ENGINE, *self._device.engine))
         if "ray" in sys.modules:
             raise ImportError("a module of recipe.preload.modules imports Ray before the job is known")
         while True:
@@ -149,8 +146,8 @@ class ForkServer:
             os.environ.clear()
             os.environ.update(worker.environment)
             modules.spare_random_numbers()
-            with contextlib.nullcontext() if modules.ON_CPU else modules.capability_from_nvml():
-                modules.load(modules.JOB)
+            with self._device.around_job():
+                modules.load((*modules.JOB, *self._device.job))
             modules.title_workers()
             multiprocessing.set_executable(str(preload.STAND_IN))
             self._has_begun_cuda = modules.has_begun_cuda()

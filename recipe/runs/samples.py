@@ -1,16 +1,11 @@
-"""Which refinements of a step are recorded and shown: a few stand beside verl's numbers in its trackers."""
+"""A few refinements of a step stand beside verl's numbers in its trackers."""
 
-import random
 from typing import Any
 
 import pandas
 
-from recipe.online_refiner.pairs import Pair
-
 COLUMNS = ("question", "response", "refined", "reward", "refined reward", "verdict")
 NAME = "refiner/samples"
-NUM_SAMPLES = 8
-"""Of a step: half of them those that gained most, the rest attempts that were not accepted, as far as there are any."""
 Sample = tuple[str, str, str, float, float | None, str]
 
 
@@ -58,22 +53,3 @@ def _markdown(sample: Sample) -> str:
     blocks = (("question", question), ("response", response), ("refined", refined))
     parts = [f"**{name}**\n\n" + "\n".join(f"    {line}" for line in text.splitlines()) for name, text in blocks]
     return "\n\n".join([gain, *parts])
-
-
-def choose_records(pairs: dict[int, Pair], max_rows: int | None, seed: int) -> list[int]:
-    """Return the rows of a step that are recorded: all, or at most so many, accepted refinements first, then others."""
-    rows = sorted(pairs)
-    if max_rows is None or max_rows >= len(rows):
-        return rows
-    random.Random(seed).shuffle(rows)
-    rows.sort(key=lambda row: not pairs[row].is_accepted)
-    return sorted(rows[:max_rows])
-
-
-def choose_samples(pairs: dict[int, Pair]) -> list[int]:
-    """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
-    attempted = [row for row, pair in pairs.items() if pair.verdict.is_scored or pair.verdict.is_failure]
-    accepted = [row for row in attempted if pairs[row].is_accepted]
-    accepted.sort(key=lambda row: pairs[row].reward - pairs[row].refined_reward)
-    others = [row for row in attempted if not pairs[row].is_accepted]
-    return (accepted[: NUM_SAMPLES - min(len(others), NUM_SAMPLES // 2)] + others)[:NUM_SAMPLES]

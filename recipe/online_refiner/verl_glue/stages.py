@@ -16,12 +16,11 @@ from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.constraints.base import Place
 from recipe.online_refiner.constraints.eq6 import charges_of, since
 from recipe.online_refiner.constraints.eta import make_eta
-from recipe.online_refiner.pairs import Pair, Verdict, group_of
+from recipe.online_refiner.pairs import Pair, Verdict, choose_records, choose_samples, group_of
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.actor_worker import IN_PLACE_COLUMNS, SCORED_COLUMNS
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
-from recipe.runs.samples import choose_records, choose_samples
 from refiner_worker.client import RefinerClient
 
 ETA_FILE = "constraint.json"

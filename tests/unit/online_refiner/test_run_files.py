@@ -10,10 +10,9 @@ from composed_main import composed
 from rich.console import Console
 
 from recipe.online_refiner import metrics
-from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.pairs import Pair, Verdict, choose_records
 from recipe.runs.console import NUM_COMPARED, print_summary, step_line
 from recipe.runs.files import Records, RunDir, read_rows, refinement_lines
-from recipe.runs.samples import choose_records
 from recipe.runs.stop import last_words
 
 

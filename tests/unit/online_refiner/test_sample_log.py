@@ -10,8 +10,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from verl.utils.tracking import Tracking
 
-from recipe.online_refiner.pairs import Pair, Verdict
-from recipe.runs.samples import COLUMNS, NAME, choose_samples, log_samples
+from recipe.online_refiner.pairs import Pair, Verdict, choose_samples
+from recipe.runs.samples import COLUMNS, NAME, log_samples
 
 PAIRS = [
     Pair(reward=-1.0, verdict=Verdict.ACCEPTED, refined_reward=0.5),

@@ -16,7 +16,7 @@ import json, os, pwd, signal, subprocess, sys, time
 from recipe import preload
 from recipe.preload import modules, server
 modules.ENGINE = modules.JOB = ()
-worker = server.start()
+worker = server.start(modules.Device(engine=(), job=()))
 if worker is not None:
     worker.run()
     sys.exit()
