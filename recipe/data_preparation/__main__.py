@@ -28,7 +28,7 @@ from typing import Any
 from recipe.data_preparation.fields import Dropped, Record, question_in
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row, word_problems
 from recipe.data_preparation.rows import QUESTION, Row, Screen, apps_row, dialogue_row, own_row, solutions_of
-from recipe.data_preparation.sources import READERS, read_records
+from recipe.data_preparation.sources import FILES, read_records
 from recipe.data_preparation.writer import convert
 from reward.judge.math_marks import find_marked
 
@@ -85,7 +85,7 @@ def options() -> argparse.ArgumentParser:
         one.set_defaults(read=read)
         return one
 
-    files = ", ".join(name.lstrip(".") for name in READERS)
+    files = ", ".join(name.lstrip(".") for name in FILES)
     for name, (summary, data_source, build, others) in READ.items():
         one = add(name, summary, functools.partial(read, data_source, build, others), rows, source)
         one.add_argument("source", help=f"hub id, file ({files}), folder of such, or of APPS problems")

@@ -6,22 +6,6 @@ from typing import Any
 
 Record = dict[str, Any]
 
-
-class Placed(Record):
-    """A record that knows its place in its source, such as `rows.jsonl line 5`, for who has to find it."""
-
-    place = ""
-
-    @classmethod
-    def at(cls, place: str, columns: Record) -> "Placed":
-        """Return these columns with their place."""
-        record = cls(columns)
-        record.place = place
-        return record
-
-
-BROKEN = "broken row"
-"""The only column of a record that its file does not hold whole: why; also the reason that drops it."""
 ROLES = {
     **{role: role for role in ("system", "user", "assistant", "tool", "developer")},
     **dict.fromkeys(("human", "prompter"), "user"),
@@ -62,9 +46,7 @@ def given(record: Record, *names: str) -> Any:
 
 
 def wanted(record: Record, reason: str, *names: str) -> Dropped:
-    """Return that a record has none of these columns, or nothing in them, or is broken."""
-    if BROKEN in record:
-        return Dropped(BROKEN, record[BROKEN])
+    """Return that a record has none of these columns, or nothing in them."""
     return Dropped(reason, f"give a column {' or '.join(names)}; there are {', '.join(map(str, record)) or 'none'}")
 
 

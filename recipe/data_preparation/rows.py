@@ -1,6 +1,5 @@
 """Raw records to rows in verl's schema; what cannot be used is dropped with its reason, never silently."""
 
-import ast
 import json
 import re
 import warnings
@@ -174,22 +173,8 @@ def solutions_of(record: Record) -> list[str]:
         try:
             solutions = json.loads(solutions)
         except ValueError:
-            solutions = _displayed(solutions)
+            solutions = [solutions]  # the code itself
     return list(filter(_compiles, solutions if isinstance(solutions, list) else ()))
-
-
-def _displayed(text: str) -> list[Any]:
-    """Return the entries of a list that is written as Python prints it; another text is the code itself.
-
-    numpy prints no commas between entries, and Python would join them: of such a list nothing is taken.
-    """
-    if not _DISPLAY.match(text):
-        return [text]
-    try:
-        value = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return []
-    return value if isinstance(value, list) and repr(value) == text.strip() else []
 
 
 def _compiles(solution: Any) -> bool:
@@ -202,8 +187,6 @@ def _compiles(solution: Any) -> bool:
     return not is_missing(solution)
 
 
-_DISPLAY = re.compile(r"""\s*(array\(\s*)?[\[(]\s*['"]""")
-"""How a list of texts begins that Python or numpy printed."""
 _FORMAL = re.compile(r"[^\w\s.,!?]|[\d_]|\b(?!a\b)\w\b")  # a sign, a number or a name
 
 

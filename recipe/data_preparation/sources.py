@@ -1,19 +1,18 @@
 """Raw records of a data set: a hub id, files, or APPS's own folders. Read one at a time."""
 
 import csv
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 
-from recipe.data_preparation.fields import BROKEN, Placed, Record
+from recipe.data_preparation.fields import Record
 from reward.problem import read_json
 
-_LISTS = ("data", "rows", "records", "examples")
-"""Under what a JSON object holds its records."""
+FILES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def read_records(source: str, split: str, config: str | None = None) -> Iterator[Record]:
@@ -21,159 +20,88 @@ def read_records(source: str, split: str, config: str | None = None) -> Iterator
 
     Args:
         source: Folder of APPS problems (a folder each, with ``question.txt``, ``input_output.json``, ...), of data
-            files, as a clone from the hub, or of ``save_to_disk``; a file of :data:`READERS`, also compressed; or the
-            id of a data set on the hub.
+            files, as a clone from the hub, or of ``save_to_disk``; a file of :data:`FILES`, also compressed; or the id
+            of a data set on the hub.
         split: Split of a hub data set or a folder; also the sub-folder of an APPS folder, where there is one.
         config: Configuration of a hub data set or a clone that has several.
 
     Raises:
-        ValueError: If there is nothing to read, or something is no record; it names the file.
+        ValueError: If there is nothing to read, or something is no record; it names the source.
     """
-    path = Path(source).expanduser()
-    records = _of_folder(path, split, config) if path.is_dir() else _of_file(path, split)
-    if not path.exists():
-        if source.startswith(("/", ".", "~")) or f".{source}" in READERS:  # not what datasets calls so
-            raise ValueError(f"{source}: no such file or folder")
-        import datasets  # here: wrong options need not wait seconds for it
-
-        records = _of_dataset(datasets.load_dataset(source, config, split=split, streaming=True))
-    number = 0
-    for number, record in enumerate(records, start=1):  # noqa: B007
-        yield record
-    if not number:
+    path, is_empty = Path(source).expanduser(), True
+    is_local = source.startswith(("/", ".", "~")) or f".{source}" in FILES  # which is not what datasets calls so
+    if is_local and not path.exists():
+        raise ValueError(f"{source}: no such file or folder")
+    try:
+        for record in _records(path, source, split, config):
+            is_empty = False
+            yield record
+    except Exception as error:  # each format's package has errors of its own
+        raise ValueError(str(error) if source in str(error) else f"{source}: {error.__cause__ or error}") from error
+    if is_empty:
         raise ValueError(f"{source}: no record in it")
 
 
-def _of_folder(path: Path, split: str, config: str | None) -> Iterator[Record]:
-    problems = sorted((*path.glob(f"{split}/*/question.txt"), *path.glob("*/question.txt")))
-    if problems:
+def _records(path: Path, source: str, split: str, config: str | None) -> Iterator[Record]:
+    kind = (path if path.suffix not in _COMPRESSED else path.with_suffix("")).suffix.lower()
+    if problems := sorted((*path.glob(f"{split}/*/question.txt"), *path.glob("*/question.txt"))):
         yield from map(_apps_problem, (problem.parent for problem in problems))
-        return
-    import datasets
-
-    if not any(_kind_of(file) in READERS for file in (*path.glob("*"), *path.glob("*/*"))):
-        raise ValueError(
-            f"{path}: no data file ({', '.join(READERS)}) in it, nor a folder with a question.txt; for APPS give the "
-            "folder that holds APPS's problems"
-        )
-    files = datasets.load_dataset_builder(str(path.absolute()), config).config.data_files
-    if split not in files:
-        raise ValueError(f"{path}: no split {split} in it: set --split to one of {', '.join(map(str, files))}")
-    for file in files[split]:
-        yield from _of_file(Path(file), split)
+    elif not path.is_file() or kind in (".parquet", ".arrow"):
+        yield from _with_short_floats(_dataset(path, source, split, config))
+    elif kind in FILES:
+        with fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer", newline="") as file:
+            yield from _json_lines(file, path) if kind.startswith(".json") else _table(file, path, kind)
+    else:
+        raise ValueError(f"give a file that ends in one of {', '.join(FILES)}, maybe compressed")
 
 
-def _of_file(path: Path, split: str) -> Iterator[Record]:
-    kind = _kind_of(path)
-    if kind not in READERS:
-        raise ValueError(f"{path}: give a file that ends in one of {', '.join(READERS)}, maybe compressed")
-    try:
-        yield from READERS[kind](path, split)
-    except UnicodeDecodeError as error:
-        raise _no_utf8(path, error) from error
-    except Exception as error:  # each format's package has errors of its own
-        raise ValueError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+def _dataset(path: Path, source: str, split: str, config: str | None) -> Any:
+    import datasets  # here: wrong options need not wait seconds for it
+
+    if path.is_file():
+        return datasets.load_dataset(path.suffix[1:], data_files=str(path), split="train", streaming=True)
+    if not (path / "state.json").is_file() and not (path / "dataset_dict.json").is_file():
+        name = str(path.absolute()) if path.is_dir() else source
+        return datasets.load_dataset(name, config, split=split, streaming=True)
+    saved = datasets.load_from_disk(path)
+    if isinstance(saved, dict) and split not in saved:
+        raise ValueError(f"no split {split} in it: set --split to one of {', '.join(saved)}")
+    return saved[split] if isinstance(saved, dict) else saved
 
 
-def _kind_of(path: Path) -> str:
-    name = path if path.suffix not in (".gz", ".bz2", ".xz", ".zst") else path.with_suffix("")
-    return name.suffix.lower()
-
-
-def _opened(path: Path) -> Any:
-    return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer", newline="")
-
-
-def _json_lines(path: Path, split: str) -> Iterator[Record]:
-    with _opened(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _as_record(read_json(line, f"{path} line {number}"), path, f"line {number}")
-
-
-def _json(path: Path, split: str) -> Iterator[Record]:
-    """A list of objects, or an object that has it by the split's name or as its data; else lines of objects."""
-    with _opened(path) as file:
-        try:
-            value = json.load(file)
-        except (ValueError, RecursionError):  # more than one value, or none
-            yield from _json_lines(path, split)
-            return
-    if isinstance(value, dict):
-        value = next((value[key] for key in (split, *_LISTS) if isinstance(value.get(key), list)), [value])
-    if not isinstance(value, list):
-        raise ValueError(f"{path}: give a list of objects, or an object a line")
-    yield from (_as_record(one, path, f"entry {number}") for number, one in enumerate(value, start=1))
-
-
-def _as_record(value: Any, path: Path, place: str) -> Record:
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} {place}: it is {type(value).__name__}: give an object for each record")
-    return Placed.at(f"{path.name} {place}", value)
-
-
-def _table(path: Path, split: str) -> Iterator[Record]:
-    """Each row by its columns; one that is not what the columns say is BROKEN, and costs no other row."""
-    csv.field_size_limit(sys.maxsize)
-    with _opened(path) as file:
-        rows = csv.reader(file, "excel-tab" if _kind_of(path) == ".tsv" else "excel", strict=True)
-        names = next(filter(None, rows), [])
-        while True:
-            start = rows.line_num + 1
-            try:
-                cells = next(rows)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                if "end of data" in str(error):
-                    raise ValueError(f"{path} line {start}: a quote that opens in this row is never closed") from error
-                where = f"line {start}" if start == rows.line_num else f"lines {start} to {rows.line_num}, one row"
-                wrong = f"{where}: {error}: close each quote, and write one within quotes twice"
-                yield Placed.at(path.name, {BROKEN: wrong})
-                continue
-            if any(cells[len(names) :]):
-                what = f"it has {len(cells)} cells for {len(names)} columns: put quotes around a cell with a separator"
-                yield Placed.at(path.name, {BROKEN: f"line {start}: {what}"})
-            elif cells:
-                columns = {**dict.fromkeys(names), **dict(zip(names, cells, strict=False))}
-                yield Placed.at(f"{path.name} line {start}", columns)
-
-
-def _parquet(path: Path, split: str) -> Iterator[Record]:
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(path)
-    yield from _as_written((row for batch in file.iter_batches() for row in batch.to_pylist()), file.schema_arrow)
-
-
-def _arrow(path: Path, split: str) -> Iterator[Record]:
-    """As ``save_to_disk`` writes them."""
-    import datasets
-
-    yield from _of_dataset(datasets.Dataset.from_file(str(path)))
-
-
-def _of_dataset(dataset: Any) -> Iterator[Record]:
-    yield from _as_written(dataset, dataset.features.arrow_schema if dataset.features else ())
-
-
-def _as_written(records: Iterable[Record], schema: Iterable[Any]) -> Iterator[Record]:
+def _with_short_floats(dataset: Any) -> Iterator[Record]:
     """Floats of less than 64 bits are the shortest decimals that they stand for: 0.1, not 0.10000000149011612."""
+    schema = dataset.features.arrow_schema if dataset.features else ()
     short = {field.name: field.type.to_pandas_dtype() for field in schema if str(field.type) in ("float", "halffloat")}
-    for record in records:
+    for record in dataset:
         shorter = {name: float(str(kind(record[name]))) for name, kind in short.items() if record[name] is not None}
         yield {**record, **shorter}
 
 
-READERS: dict[str, Callable[[Path, str], Iterator[Record]]] = {
-    ".jsonl": _json_lines,
-    ".json": _json,
-    ".parquet": _parquet,
-    ".arrow": _arrow,
-    ".csv": _table,
-    ".tsv": _table,
-}
-"""By the end of a file's name."""
+def _json_lines(file: Iterable[str], path: Path) -> Iterator[Record]:
+    """Objects line by line, of which no two need have the same columns or types; or a list of them."""
+    lines = enumerate(file, start=1)
+    for number, line in lines:
+        text = line if not line.startswith("[") else "".join([line, *(more for _, more in lines)])
+        value = read_json(text, f"{path} line {number}") if text.strip() else []
+        for record in value if isinstance(value, list) else [value]:
+            if not isinstance(record, dict):
+                raise ValueError(f"{path} line {number}: it is {type(record).__name__}: give an object")
+            yield record
+
+
+def _table(file: Iterable[str], path: Path, kind: str) -> Iterator[Record]:
+    """A row that is not what the columns say ends it: an unquoted comma would move each cell by one."""
+    csv.field_size_limit(sys.maxsize)
+    rows = csv.DictReader(file, dialect="excel-tab" if kind == ".tsv" else "excel", strict=True)
+    try:
+        for row in rows:
+            if any(row.pop(None, [])):
+                what = "more cells than columns: put quotes around a cell with a separator"
+                raise ValueError(f"{path} line {rows.line_num}: {what}")
+            yield row
+    except csv.Error as error:
+        raise ValueError(f"{path}, the row behind line {rows.line_num}: {error}") from error
 
 
 def _apps_problem(folder: Path) -> Record:
@@ -187,8 +115,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig") if path.is_file() else ""
     except UnicodeDecodeError as error:
-        raise _no_utf8(path, error) from error
-
-
-def _no_utf8(path: Path, error: UnicodeDecodeError) -> ValueError:
-    return ValueError(f"{path} is no text in UTF-8 ({error}): give UTF-8")
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from None

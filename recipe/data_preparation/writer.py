@@ -1,19 +1,16 @@
-"""Rows to train.parquet and val.parquet, batch by batch, and the data card that says what was kept and dropped."""
+"""Rows to train.parquet and val.parquet, and the data card that says what was kept and dropped."""
 
-import contextlib
 import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, TextIO
+from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, text_in
 from recipe.data_preparation.rows import Row, Screen, contradiction
 
-BATCH_SIZE = 256
 SPLITS = ("train", "val")
 
 
@@ -52,47 +49,6 @@ class Card:
         return f"{self.num_read} records: {kept}; dropped: {drops}{empty}"
 
 
-@contextlib.contextmanager
-def parquet_file(path: Path) -> Iterator[Callable[[Row], None]]:
-    """Yield what adds a row to a file that is there when it is complete; at most BATCH_SIZE rows are in memory."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows, scratch, writer = list[Row](), path.with_suffix(".part"), None
-
-    def add(row: Row | None) -> None:
-        nonlocal writer
-        rows.extend([row] if row else [])
-        if len(rows) == BATCH_SIZE or (rows and row is None):
-            table = pa.Table.from_pylist(rows, schema=writer.schema if writer else None)
-            writer = writer or pq.ParquetWriter(scratch, table.schema)
-            writer.write_table(table)
-            rows.clear()
-
-    try:
-        yield add
-        add(None)
-        if writer:
-            writer.close()
-            scratch.replace(path)
-        else:
-            path.unlink(missing_ok=True)  # an earlier conversion's, whose rows may be in the other file now
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def text_file(path: Path) -> Iterator[TextIO]:
-    """Yield a stream to a file that is there when it is complete."""
-    scratch = path.with_name(f"{path.name}.part")
-    try:
-        with scratch.open("w", encoding="utf-8") as stream:
-            yield stream
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
 def convert(
     records: Iterator[Record],
     build: Callable[[Record, int, str], Row],
@@ -103,7 +59,7 @@ def convert(
     val_fraction: float,
     extra: dict[str, Callable[[Record, Row], Iterable[dict[str, Any]]]] | None = None,
 ) -> Card:
-    """Convert records to rows and write them with their card.
+    """Convert records to rows and write them with their card, when all are read.
 
     Args:
         records: The source.
@@ -117,41 +73,48 @@ def convert(
     Raises:
         ValueError: If nothing is left.
     """
-    output.mkdir(parents=True, exist_ok=True)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     card = Card(source=name)
-    with contextlib.ExitStack() as stack:
-        kept = stack.enter_context(TemporaryFile("w+", encoding="utf-8", dir=output))
-        for where, record, row in _rows_of(records, build, name, screen, card):
-            lines = {file: list(lines_of(record, row)) for file, lines_of in (extra or {}).items()}
-            kept.write(json.dumps([where, row, lines]) + "\n")
-        kept.seek(0)
-        add = {split: stack.enter_context(parquet_file(output / f"{split}.parquet")) for split in SPLITS}
-        others = {file: stack.enter_context(text_file(output / file)) for file in extra or {}}
-        for where, row, lines in map(json.loads, kept):
-            if screen.is_contradicted(row):  # which the last row of all may have shown
-                card.drop(where, contradiction(row))
-                continue
-            place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
-            split = "val" if place < val_fraction else "train"
-            add[split](row)
-            card.kept[split] += 1
-            for file, stream in others.items():
-                stream.writelines(json.dumps(line) + "\n" for line in lines[file])
-        if not card.kept:
-            first = "; ".join(f"{reason}: {lines[0]}" for reason, lines in card.dropped.items())
-            raise ValueError(f"no usable record of {card.num_read} (data source {name}); the first: {first}")
+    rows: dict[str, list[Row]] = {split: [] for split in SPLITS}
+    lines: dict[str, list[str]] = {file: [] for file in extra or {}}
+    for where, row, of_row in list(_rows_of(records, build, name, screen, card, extra or {})):
+        if screen.is_contradicted(row):  # which the last row of all may have shown
+            card.drop(where, contradiction(row))
+            continue
+        place = zlib.crc32(json.dumps(row["prompt"]).encode()) / 2**32
+        rows["val" if place < val_fraction else "train"].append(row)
+        for file, texts in of_row.items():
+            lines[file] += texts
+    if not any(rows.values()):
+        first = "; ".join(f"{reason}: {ids[0]}" for reason, ids in card.dropped.items())
+        raise ValueError(f"no usable record of {card.num_read} (data source {name}); the first: {first}")
+    output.mkdir(parents=True, exist_ok=True)
+    for split, kept in rows.items():
+        card.kept[split], path = len(kept), output / f"{split}.parquet"
+        path.unlink(missing_ok=True)  # an earlier conversion's, whose rows may be in the other file now
+        if kept:
+            pq.write_table(pa.Table.from_pylist(kept), path)
+    for file, texts in lines.items():
+        (output / file).write_text("".join(texts), encoding="utf-8")
     (output / "card.md").write_text(card.text(), encoding="utf-8")
     return card
 
 
 def _rows_of(
-    records: Iterator[Record], build: Callable[[Record, int, str], Row], name: str, screen: Screen, card: Card
-) -> Iterator[tuple[str, Record, Row]]:
-    """Yield each record that makes a row, with where it stands and the row, and put the others on the card."""
+    records: Iterator[Record],
+    build: Callable[[Record, int, str], Row],
+    name: str,
+    screen: Screen,
+    card: Card,
+    extra: dict[str, Callable[[Record, Row], Iterable[dict[str, Any]]]],
+) -> Iterator[tuple[str, Row, dict[str, list[str]]]]:
+    """Yield where each record that makes a row stands, the row, and its lines; put the other records on the card."""
     ids: set[str] = set()
     for index, record in enumerate(records):
         card.num_read += 1
-        where = text_in(record, "problem_id") or getattr(record, "place", f"row {index + 1}")
+        where = text_in(record, "problem_id") or f"row {index + 1}"
         try:
             row = _row_of(build, record, index, name)
             screen.check(row)
@@ -162,7 +125,7 @@ def _rows_of(
         if own is not None and own in ids:  # a source that numbers the problems of each part from 0
             row["extra_info"]["problem_id"] = own = f"{own}/{index}"
         ids.add(own)
-        yield where, record, row
+        yield where, row, {file: [json.dumps(line) + "\n" for line in of(record, row)] for file, of in extra.items()}
 
 
 def _row_of(build: Callable[[Record, int, str], Row], record: Record, index: int, name: str) -> Row:

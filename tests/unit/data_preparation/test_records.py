@@ -192,12 +192,7 @@ def test_what_is_no_text_is_dropped_by_name(record: Row) -> None:
         ("7", []),
         ([None, 7, "print(1)"], ["print(1)"]),
         (["", " \n", "print(1)"], ["print(1)"]),
-        (str(["print('a')\nprint(1)"]), ["print('a')\nprint(1)"]),
-        (str(["print(1)", 'print("\'")', None]), ["print(1)", 'print("\'")']),
-        ("['print(1)'\n 'print(2)']", []),  # numpy's
-        ("array(['print(1)'], dtype=object)", []),
         ("['print(1)', ...", []),
-        ("[print(1) for _ in '1']", ["[print(1) for _ in '1']"]),
     ],
 )
 def test_solutions_are_a_list_or_its_json(solutions: Any, expected: list[str]) -> None:
@@ -249,19 +244,18 @@ def test_different_labels_of_one_question_are_all_left_out(tmp_path: Path) -> No
     assert [row["reward_model"]["ground_truth"] for row in found] == ["1/2", "4"]
     assert len((tmp_path / "out" / "problems.jsonl").read_text().splitlines()) == 2
     card = (tmp_path / "out" / "card.md").read_text()
-    assert "- a.jsonl line 3: 7\n- a.jsonl line 5: 6\n- a.jsonl line 1: 6\n" in card
+    assert "- row 3: 7\n- row 5: 6\n- row 1: 6\n" in card
 
 
-def test_a_dropped_record_is_found_by_its_line(tmp_path: Path) -> None:
+def test_a_dropped_record_is_found_by_its_number(tmp_path: Path) -> None:
     good = {"question": "Echo.", "input_output": {"inputs": ["a\n"], "outputs": ["a\n"]}}
     records = [good, {"question": "Broken.", "input_output": ""}, {"question": "Broken.", "input_output": "{'a': 1}"}]
-    text = lines(records).replace("\n", "\n\n", 1)
-    (tmp_path / "a.jsonl").write_text(text)
+    (tmp_path / "a.jsonl").write_text(lines(records))
     result = prepared("apps", f"{tmp_path}/a.jsonl", "--output", f"{tmp_path}/out", "--val-fraction", "0")
     assert result.stdout.count("data.val_files needs rows: raise --val-fraction") == 1
     card = (tmp_path / "out" / "card.md").read_text()
-    assert "## Dropped, broken JSON: 1\n- a.jsonl line 4: input_output: Expecting property name" in card
-    assert "- a.jsonl line 3: give a column input_output; " in card
+    assert "## Dropped, broken JSON: 1\n- row 3: input_output: Expecting property name" in card
+    assert "- row 2: give a column input_output; " in card
 
 
 def test_benchmarks_are_compared_by_the_question_alone(tmp_path: Path) -> None:
@@ -309,8 +303,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "lines.json": lambda path: path.write_text(lines(ROWS)),
     "bom.jsonl": lambda path: path.write_text("\ufeff" + lines(ROWS), encoding="utf-8"),
     "list.json": lambda path: path.write_text(json.dumps(ROWS)),
-    "of_split.json": lambda path: path.write_text(json.dumps({"version": 1, "train": ROWS, "test": []})),
-    "data.json": lambda path: path.write_text(json.dumps({"version": 1, "data": ROWS})),
+    "pretty.json": lambda path: path.write_text(json.dumps(ROWS, indent=1)),
     "rows.parquet": lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path),
     "rows.csv": write_csv,
     "rows.tsv": write_csv,
@@ -357,27 +350,16 @@ def test_an_empty_cell_holds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "named"),
+    ("row", "named"),
     [
-        ("Compute f(1,2).,5", "line 3: it has 3 cells for 2 columns"),
-        ('"A 5" pipe, how long?",5', "line 3: ',' expected after '\"'"),
-        ('"Compute 1,5\nWhat is 9?,9\n"Compute, please, 2","2"', "lines 3 to 5, one row: ',' expected after"),
+        ("Compute f(1,2).,5", "rows.csv line 3: more cells than columns"),
+        ('"A 5" pipe, how long?",5', "rows.csv, the row behind line 2: ',' expected after '\"'"),
     ],
 )
-def test_a_row_that_is_not_what_the_columns_say_is_dropped_by_name(rows: str, named: str, tmp_path: Path) -> None:
-    text = f'problem,answer\n"What, is 3?",3,\n{rows}\n"What\nis ""4""?",4\nWhat is 6"?,6\n'
-    (tmp_path / "rows.csv").write_text(text)
-    result = prepared("math", f"{tmp_path}/rows.csv", "--output", f"{tmp_path}/out", "--val-fraction", "0")
-    assert result.returncode == 0, result.stderr
-    found = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
-    kept = {row["extra_info"]["question"]: row["reward_model"]["ground_truth"] for row in found}
-    assert kept == {"What, is 3?": "3", 'What\nis "4"?': "4", 'What is 6"?': "6"}
-    card = (tmp_path / "out" / "card.md").read_text()
-    (dropped,) = (line for line in card.splitlines() if ": line" in line)
-    assert dropped.startswith(f"- rows.csv: {named}")
-    assert "## Dropped, broken row: 1" in card
-    options = ("--output", f"{tmp_path}/other", "--benchmarks", f"{tmp_path}/rows.csv")
-    assert named.partition(":")[0] in prepared("gsm8k", "--generated", "9", *options).stderr
+def test_a_row_that_is_not_what_the_columns_say_is_named(row: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(f'problem,answer\n"What, is 3?",3,\n{row}\nWhat is 6"?,6\n')
+    result = prepared("math", f"{tmp_path}/rows.csv", "--output", f"{tmp_path}/out")
+    assert result.returncode == 2 and named in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["file", "hub"])
@@ -403,13 +385,13 @@ def test_short_floats_are_the_decimals_that_were_written(
 def test_a_table_in_another_encoding_is_told_to_be_utf8(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "rows.tsv").write_bytes("problem\tanswer\nHow much café?\t5\n".encode(encoding))
     error = prepared("math", f"{tmp_path}/rows.tsv", "--output", f"{tmp_path}/out").stderr
-    assert "rows.tsv" in error and error.endswith("give UTF-8\n") and error.count("\n") == 1
+    assert "rows.tsv" in error and "utf-8" in error and error.count("\n") == 1
 
 
 WRONG: dict[str, tuple[str, str]] = {
     "open.csv": (
         'problem,answer\nWhat?,1\n\n"Compute 1,5\nWho?,2\n',
-        "open.csv line 4: a quote that opens in this row is never closed",
+        "open.csv, the row behind line 3: unexpected end of data",
     ),
     "empty.jsonl": ("", "no record in it"),
     "head.csv": ("problem,answer\n", "no record in it"),
