@@ -15,7 +15,7 @@ COMMANDS = {
     ),
     "score": ("reward.score", "main", "score answers by the reward of training"),
     "report": ("recipe.report.__main__", "main", "one page on a run or several: curves, refinements, advice"),
-    "evaluate": ("recipe.evaluation.__main__", "main", "pass@k of a model"),
+    "evaluate": ("recipe.evaluation.__main__", "main", "HumanEval, HumanEval+, MBPP and MBPP+ of a model"),
     "smoke": ("recipe.smoke.__main__", "main", "has this machine all that a run needs? Trains a tiny model"),
 }
 """Module, function, and a line for --help."""

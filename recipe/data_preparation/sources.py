@@ -43,7 +43,7 @@ def read_records(source: str, split: str, config: str | None = None) -> Iterator
 
 
 def _records(path: Path, source: str, split: str, config: str | None) -> Iterator[Record]:
-    kind = (path if path.suffix not in _COMPRESSED else path.with_suffix("")).suffix.lower()
+    kind = _kind_of(path)
     if problems := sorted((*path.glob(f"{split}/*/question.txt"), *path.glob("*/question.txt"))):
         yield from map(_apps_problem, (problem.parent for problem in problems))
     elif not path.is_file() or kind in (".parquet", ".arrow"):
@@ -55,12 +55,19 @@ def _records(path: Path, source: str, split: str, config: str | None) -> Iterato
         raise ValueError(f"give a file that ends in one of {', '.join(FILES)}, maybe compressed")
 
 
+def _kind_of(path: Path) -> str:
+    return (path if path.suffix not in _COMPRESSED else path.with_suffix("")).suffix.lower()
+
+
 def _dataset(path: Path, source: str, split: str, config: str | None) -> Any:
     import datasets  # here: wrong options need not wait seconds for it
 
     if path.is_file():
         return datasets.load_dataset(path.suffix[1:], data_files=str(path), split="train", streaming=True)
     if not (path / "state.json").is_file() and not (path / "dataset_dict.json").is_file():
+        if path.is_dir() and not any(_kind_of(file) in FILES for file in (*path.glob("*"), *path.glob("*/*"))):
+            # datasets would look through all folders below
+            raise ValueError(f"{path}: no data file ({', '.join(FILES)}) in it, nor a folder with a question.txt")
         name = str(path.absolute()) if path.is_dir() else source
         return datasets.load_dataset(name, config, split=split, streaming=True)
     saved = datasets.load_from_disk(path)

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Evaluate; exit status 0, or 2 if evalplus, its data or its evaluation fails."""
     parser = argparse.ArgumentParser(
         prog="online-refiner evaluate",
-        usage="%(prog)s --model DIR [options] [option of evalplus.evaluate ...]",
+        usage="%(prog)s --model DIR [options] [evalplus option ...]",
         description="pass@1 on HumanEval, HumanEval+, MBPP and MBPP+, by evalplus.",
         allow_abbrev=False,
     )

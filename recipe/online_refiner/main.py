@@ -20,11 +20,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.config.rules import Run, check
-from recipe.online_refiner.config.spelling import in_one_line, unknown
 from recipe.online_refiner.verl_glue import contract
 from recipe.preflight.attention import choose_attention
 from recipe.preflight.noise import quieten
+from recipe.preflight.rules import Run, check
+from recipe.preflight.spelling import in_one_line, unknown
 from recipe.preload.noise import drop_expected
 from recipe.preload.stop import ends_at_signals, ends_ray_at_signals
 from recipe.runs.console import CONSOLES, begin
@@ -183,7 +183,7 @@ def prepare(config: DictConfig) -> str:
     from recipe.preflight.cautions import cautions
     from recipe.preflight.files import Files
 
-    run.files = Files(config, blocks)
+    run.files = Files(config, blocks.refiner.model_path)
     check(run, "machine")
     check(run, "files")
     with contextlib.redirect_stdout(io.StringIO()) as said:

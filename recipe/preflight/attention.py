@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
+from recipe.preflight.rules import has_critic
 
 FLASH, OWN = "flash_attention_2", "sdpa"
 LIBRARY = "recipe.without_flash_attn"
@@ -30,7 +30,7 @@ def trained_models(config: DictConfig) -> dict[str, Any]:
     models = {}
     if config.actor_rollout_ref.actor.strategy in STRATEGIES:
         models["actor_rollout_ref.model"] = config.actor_rollout_ref.model
-    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS and config.critic.strategy in STRATEGIES:
+    if has_critic(config) and config.critic.strategy in STRATEGIES:
         models["critic.model"] = config.critic.model
     return models
 

@@ -2,8 +2,7 @@
 
 from verl.utils.fs import copy_to_local
 
-from recipe.online_refiner.config.rules import Run
-from recipe.online_refiner.constraints.base import Weighted
+from recipe.preflight.rules import Run
 from refiner_worker.turn_end import behind_a_reply, read_turn_end
 
 FAR = 10
@@ -17,9 +16,10 @@ def cautions(run: Run) -> list[str]:
 
 def _eta(run: Run) -> str | None:
     constraint = run.blocks.constraint
-    if not isinstance(constraint, Weighted) or constraint.first_eta == 0:
+    tried = getattr(constraint, "TRIED", None)  # of modes that have an eta
+    if tried is None or constraint.first_eta == 0:
         return None
-    least, most = constraint.TRIED
+    least, most = tried
     if least / FAR <= constraint.first_eta <= most * FAR:
         return None
     target = getattr(constraint, "target", "rewrite")

@@ -18,8 +18,6 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, get_dataset_class
 from verl.utils.fs import copy_to_local
 from verl.utils.import_utils import import_external_libs, load_module
 
-from recipe.online_refiner.config.fields import RefinementConfig
-
 FORMATS = (".parquet", ".json", ".jsonl")
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
 """Where ``RLHFDataset`` copies ``hdfs://`` files without ``data.cache_dir``."""
@@ -48,9 +46,9 @@ class Files:
     Attributes raise ValueError, one line that names the key, where something cannot be read.
     """
 
-    def __init__(self, config: DictConfig, blocks: RefinementConfig) -> None:
+    def __init__(self, config: DictConfig, refiner_path: str) -> None:
         """Import what the policy's model needs."""
-        self._config, self._blocks = config, blocks
+        self._config, self._refiner_path = config, refiner_path
         self._data: dict[str, dict[str, datasets.Dataset]] = {}
         self._datasets: dict[str, Any] = {}
         try:
@@ -92,7 +90,7 @@ class Files:
     @cached_property
     def refiner_tokenizer(self) -> Any:
         """The refiner's, which is the policy's where the model is."""
-        path = self._blocks.refiner.model_path
+        path = self._refiner_path
         if path == self._config.actor_rollout_ref.model.path:
             return self.tokenizer
         return self._load_tokenizer(path, "refiner.model_path")

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from omegaconf import ListConfig, OmegaConf
 
-from recipe.online_refiner.config.rules import Run, rule
-from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
+from recipe.preflight.rules import Run, has_critic, rule
 from refiner_worker.config import External
 
 _NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
@@ -35,7 +34,7 @@ def models_are_there(run: Run) -> str | None:
     paths = {"actor_rollout_ref.model.path": config.actor_rollout_ref.model.path}
     if run.blocks.hosts_refiner:
         paths["refiner.model_path"] = run.blocks.refiner.model_path
-    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+    if has_critic(config):
         paths["critic.model.path"] = config.critic.model.path
     if config.reward.reward_model.enable:
         paths["reward.reward_model.model_path"] = config.reward.reward_model.model_path
@@ -131,7 +130,7 @@ def actor_is_trained(run: Run) -> str | None:
     )
     if trainer.val_only and not trainer.val_before_train:
         return "trainer.val_only=true does nothing with trainer.val_before_train=false: set both to true, or neither"
-    if warmup and estimator not in CRITIC_ESTIMATORS:
+    if warmup and not has_critic(run.config):
         return (
             f"trainer.critic_warmup={warmup}: algorithm.adv_estimator={estimator} has no critic, and until then the "
             "actor is not trained; set it to 0"

@@ -2,16 +2,15 @@
 
 import os
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from ray._private.utils import get_num_cpus
 
-from recipe.online_refiner.config.fields import RefinementConfig
-from recipe.online_refiner.config.rules import Run, rule
 from recipe.own_names import hidden_in
-from recipe.preflight.attention import FLASH, chosen_attention, has_flash_attention, trained_models
+from recipe.preflight.attention import FLASH, chosen_attention, trained_models
+from recipe.preflight.rules import Run, rule
 
 
 @rule("machine")
@@ -21,20 +20,6 @@ def names_are_not_hidden(run: Run) -> str | None:
     path = run.config.reward.custom_reward_function.path or ""
     names = ["recipe", "refiner_worker", *(["reward"] if path.startswith("pkg://reward") else [])]
     return hidden_in([os.getcwd() if working_dir is None else working_dir], names)
-
-
-@rule("machine")
-def flash_attention_is_installed(run: Run) -> str | None:
-    """flash-attn is installed where the attention needs it."""
-    if run.config.trainer.device == "cpu" or has_flash_attention(run.config):
-        return None
-    for key, model in trained_models(run.config).items():
-        if chosen_attention(model) == FLASH:
-            return (
-                f"{key}.override_config.attn_implementation={FLASH}, but flash-attn is not installed: leave it out, or "
-                "install flash-attn (WITH_FLASH_ATTN=1 bash scripts/setup.sh)"
-            )
-    return None
 
 
 @rule("machine")
@@ -59,17 +44,6 @@ def sequences_are_shared_by_flash_attention(run: Run) -> str | None:
                     f"scripts/setup.sh) and leave {model_key}.override_config.attn_implementation out"
                 )
     return None
-
-
-@rule("machine")
-def megatron_is_installed(run: Run) -> str | None:
-    """Megatron is installed where the actor trains with it."""
-    if run.config.actor_rollout_ref.actor.strategy != "megatron" or find_spec("megatron"):
-        return None
-    return (
-        "actor_rollout_ref.actor.strategy=megatron, but Megatron is not installed here: PLATFORM=megatron bash "
-        "scripts/setup.sh"
-    )
 
 
 @rule("machine")
@@ -166,7 +140,7 @@ def machine_has_the_cpus(run: Run) -> str | None:
     )
 
 
-def _gpus_by_pool(config: DictConfig, blocks: RefinementConfig) -> dict[str, int]:
+def _gpus_by_pool(config: DictConfig, blocks: Any) -> dict[str, int]:
     pools = {"training": config.trainer.nnodes * config.trainer.n_gpus_per_node}
     if config.trainer.v1.trainer_mode == "separate_async":
         rollout = config.actor_rollout_ref.rollout

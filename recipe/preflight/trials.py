@@ -15,20 +15,18 @@ from typing import Any
 
 import datasets
 import numpy as np
+import torch
 from omegaconf import DictConfig, OmegaConf
-from transformers import PreTrainedTokenizerBase
+from verl import DataProto
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager, resolve_reward_manager_cls
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.import_utils import load_extern_object, resolve_config_path
 from verl.utils.tokenizer import normalize_token_ids
 
-from recipe.online_refiner.config.checks import MANAGER_KEY
-from recipe.online_refiner.config.rules import Run, rule
-from recipe.online_refiner.config.spelling import unknown
-from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
-from recipe.online_refiner.pairs import Rollout
 from recipe.preflight.files import one_line, wrong_with_extra_info
+from recipe.preflight.rules import MANAGER_KEY, Run, has_critic, rule
+from recipe.preflight.spelling import unknown
 from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
 from refiner_worker.prompts import question_of
 
@@ -46,26 +44,6 @@ GIVEN = ("data_source", "solution_str", "ground_truth", "extra_info")
 AGENT_FILES = ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path")
 RESUME_MODES = ("auto", "disable", "resume_path")
 _AS_PREPARED = "as online-refiner prepare writes them"
-
-
-RESERVED = {*inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters} - {
-    "self",
-    "kwargs",
-    "documents",
-    "chat_template",
-}
-"""Settings of transformers' function that are no variables of a template; verl sets some of them itself."""
-
-
-@rule("files")
-def template_settings_are_the_templates(run: Run) -> str | None:
-    """``data.apply_chat_template_kwargs`` has variables of the chat template, and no settings of the tokenizer."""
-    for name in RESERVED.intersection(run.config.data.apply_chat_template_kwargs or {}):
-        return (
-            f"data.apply_chat_template_kwargs.{name} is a setting that verl chooses itself; leave it out: this block "
-            "is for variables of the chat template, such as enable_thinking"
-        )
-    return None
 
 
 @rule("files")
@@ -262,7 +240,7 @@ def checkpoint_can_be_resumed(run: Run) -> str | None:
         return f"{name}: no such folder"
     if not re.fullmatch(r".*global_step_\d+", path):
         return f"{name}: give a folder whose name ends with global_step_ and the step, without a slash"
-    for role in ("actor", *(["critic"] if run.config.algorithm.adv_estimator in CRITIC_ESTIMATORS else [])):
+    for role in ("actor", *(["critic"] if has_critic(run.config) else [])):
         if not (folder / role).is_dir() or not any((folder / role).iterdir()):
             return f"{name}: no {role} in it; give a checkpoint that verl has finished"
         sizes = {int(one.name.split("_")[3]) for one in (folder / role).glob("model_world_size_*_rank_*.pt")}
@@ -403,16 +381,17 @@ def _wrong_with_call(reward: DictConfig) -> str | None:
 
 async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> float:
     """Let verl's reward manager reward a made-up answer, as a reward worker does; an error if that gives no number."""
-    from recipe.online_refiner.verl_glue.refine_actors import (
-        reward_request,  # here: it takes a second, and only a dry run asks
-    )
-
+    ids = torch.tensor([tokenizer.encode(MADE_UP, add_special_tokens=False)])
+    tensors = {
+        "prompts": ids[:, :1],
+        "responses": ids,
+        "attention_mask": torch.ones(1, 1 + ids.shape[1], dtype=torch.long),
+    }
     names = ("data_source", "reward_model", "extra_info")
-    request = {"extra_info": {}, **{name: row[name] for name in names if row.get(name) is not None}}
-    rollout = Rollout(key="0_0_0", messages=[], prompt_ids=[0], response_ids=[], reward=0.0, request=request)
-    ids = tokenizer.encode(MADE_UP, add_special_tokens=False)
+    columns = {"extra_info": {}, **{name: row[name] for name in names if row.get(name) is not None}}
+    request = DataProto.from_dict(tensors, {name: np.array([value]) for name, value in columns.items()})
     with contextlib.redirect_stdout(io.StringIO()):
-        answer = await load_reward_manager(config, tokenizer).run_single(reward_request(rollout, ids))
+        answer = await load_reward_manager(config, tokenizer).run_single(request)
     if not math.isfinite(score := float(answer["reward_score"])):
         raise ValueError(f"the reward is {score}")
     filters, extras = config.algorithm.get("filter_groups"), answer.get("reward_extra_info") or {}

@@ -4,16 +4,16 @@ import pytest
 from omegaconf import DictConfig
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.config.rules import Run, check
 from recipe.online_refiner.plan import make_plan
 from recipe.preflight import inputs, machine, names, trials  # noqa: F401  # their rules
 from recipe.preflight.files import Files
+from recipe.preflight.rules import Run, check
 
 
 def checked(config: DictConfig) -> Run:
     """Check a run by all rules."""
     run = Run(config=config, blocks=load(config))
-    run.files = Files(config, run.blocks)
+    run.files = Files(config, run.blocks.refiner.model_path)
     check(run, "machine")
     check(run, "files")
     run.plan = make_plan(config, run.blocks, tokenizer=run.files.tokenizer)

@@ -14,7 +14,7 @@ ALONE = {
     "refiner_worker": "refiner_worker",
     "recipe/sizing": "refiner_worker",  # which knows engines
     "recipe/cpu_platform": "recipe.preload",
-    "recipe/preload": "recipe.cpu_platform",
+    "recipe/preload": "recipe.preload",
 }
 """Parts that may be used without the rest, and what they may import beside themselves."""
 
@@ -47,6 +47,27 @@ def imported(path: Path, *, at_import: bool) -> set[str]:
 def test_modules_import_each_other_in_no_circle() -> None:
     graph = {name: imported(path, at_import=True) - {name} for name, path in OURS.items()}
     assert len(list(TopologicalSorter(graph).static_order())) == len(OURS)
+
+
+AGAINST = {("recipe.runs", "recipe.report")}
+"""The one arrow against the others: at the end of a run the progress view writes the run's page."""
+
+
+def room(name: str) -> str:
+    """Return the folder of the first floor in ``recipe`` that a module is in, or the package, or the module itself."""
+    top, *rest = name.split(".")
+    return f"recipe.{rest[0]}" if top == "recipe" and rest else top
+
+
+def test_rooms_need_each_other_in_no_circle() -> None:
+    """Anywhere in a file, for types too: who draws an arrow against the others has put something into a wrong room."""
+    graph: dict[str, set[str]] = {}
+    for name, path in PRODUCT.items():
+        graph.setdefault(room(name), set()).update(map(room, imported(path, at_import=False)))
+    for one, other in AGAINST:
+        graph[one].remove(other)
+    order = TopologicalSorter({name: others - {name} for name, others in graph.items()}).static_order()
+    assert {"recipe.online_refiner", "recipe.preflight", "recipe.runs", "reward"} <= set(order)
 
 
 def test_the_product_needs_no_experiment() -> None:

@@ -9,9 +9,9 @@ from composed_main import composed
 from omegaconf import OmegaConf
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.config.rules import Run
 from recipe.own_names import hidden_in
 from recipe.preflight.machine import names_are_not_hidden
+from recipe.preflight.rules import Run
 
 OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n"
 

@@ -10,17 +10,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from recipe.online_refiner.config.fields import RefinementConfig, read_blocks
-from recipe.online_refiner.config.rules import Run, check, rule
-from recipe.online_refiner.config.spelling import unknown
 from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.online_refiner.verl_glue import megatron
+from recipe.preflight.rules import MANAGER_KEY, Run, check, rule
+from recipe.preflight.spelling import unknown
 from recipe.sizing.refusals import refusal
 from refiner_worker.config import what_lacks
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
-MANAGER_KEY = f"{ROLLOUT}.agent.agent_loop_manager_class"
 STREAMING_MANAGER = "recipe.online_refiner.verl_glue.streaming.StreamingAgentLoopManager"
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 """Trainers of verl that the refine stage extends."""

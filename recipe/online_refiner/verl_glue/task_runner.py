@@ -11,9 +11,10 @@ from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from recipe.online_refiner.config.checks import MANAGER_KEY, STREAMING_MANAGER, load
+from recipe.online_refiner.config.checks import STREAMING_MANAGER, load
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.trainer import OnlineRefinerTrainer, RefinedLogProbs
+from recipe.preflight.rules import MANAGER_KEY
 from recipe.runs.files import RunDir
 
 

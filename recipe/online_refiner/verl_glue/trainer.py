@@ -33,7 +33,6 @@ from verl.workers.rollout.utils import update_prometheus_config
 
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.config.fields import RefinementConfig
-from recipe.online_refiner.config.rules import Run, check
 from recipe.online_refiner.metrics import EXTRA, draft_metrics, of_step
 from recipe.online_refiner.plan import Plan, make_plan
 from recipe.online_refiner.step import StepState
@@ -44,6 +43,7 @@ from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.online_refiner.verl_glue.rows import objects
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.watch import Watch, parts_of, refuse_too_few
+from recipe.preflight.rules import Run, check
 from recipe.runs.advice import advice
 from recipe.runs.files import TOKENS, Records, RunDir, read_rows
 from recipe.runs.samples import log_samples

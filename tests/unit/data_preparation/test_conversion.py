@@ -138,7 +138,7 @@ def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("apps", "/nowhere"), "/nowhere: no such file or folder"),
-        (("apps", "."), "No (supported) data files found"),
+        (("apps", "."), "no data file (.jsonl, "),
         (("dialogue", "README.md"), "README.md: give a file that ends in one of"),
         (("gsm8k",), "give a SOURCE or --generated N"),
         (("gsm8k", "--generated", "0"), "--generated 0: give 1 to 10000"),

@@ -14,7 +14,7 @@ from verl.utils.config import validate_config
 from experiments.lab.arms import ALGORITHMS, LIKE, UNTUNED
 from recipe.online_refiner import config as configs
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.config.rules import Run, check
+from recipe.preflight.rules import Run, check
 
 CONFIG = str(Path(str(configs.__file__)).parent)
 OWN = Path(__file__).parents[3] / "experiments" / "config"

@@ -12,10 +12,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from recipe.online_refiner.config.checks import load, micro_batches_are_filled
-from recipe.online_refiner.config.rules import RULES, Run, rule_id
 from recipe.online_refiner.constraints import CONSTRAINTS, read_constraint
 from recipe.online_refiner.main import command
 from recipe.online_refiner.verl_glue.megatron import layout
+from recipe.preflight.rules import RULES, Run, rule_id
 
 
 def error_of(*overrides: str) -> str:
@@ -328,6 +328,7 @@ def test_what_a_misspelt_name_was_meant_to_be(overrides: tuple[str, ...], meant:
     ("argument", "message"),
     [
         ("refiner.placment=dedicated", "refiner.placment does not exist; did you mean refiner.placement?"),
+        ("refiner.imitate_solved=1", "refiner.imitate_solved does not exist; did you mean constraint.imitate_solved?"),
         ("rollout.n=4", "rollout.n does not exist; did you mean actor_rollout_ref.rollout.n?"),
         ("refiner.rollout.seed=1", "refiner.rollout.seed does not exist; write +refiner.rollout.seed=... if it "),
         ("experiment=quickstrat", "experiment=quickstrat is not known; set one of: apps_dapo, "),

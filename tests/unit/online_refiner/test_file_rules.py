@@ -14,10 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.config.rules import Run, check
 from recipe.online_refiner.main import command
 from recipe.online_refiner.plan import make_plan
 from recipe.preflight import trials
+from recipe.preflight.rules import Run, check
 from refiner_worker.prompts import RefinerPrompt
 
 ACTOR = "actor_rollout_ref.actor"
@@ -252,8 +252,6 @@ def test_a_mistake_ends_the_command_with_one_line(
             "models-are-there",
         ),
         ({"actor_rollout_ref.model.custom_chat_template": "/models/x.jinja"}, "prompts-are-chats"),
-        ({"data.apply_chat_template_kwargs.tokenize": False}, "template-settings-are-the-templates"),
-        ({"data.apply_chat_template_kwargs.return_dict": True}, "template-settings-are-the-templates"),
         ({"reward.reward_model": {"enable": True, "enable_resource_pool": True}}, "reward-model-has-nodes"),
         ({"trainer.n_gpus_per_node": 1000}, "machine-has-the-workers"),
         ({"refiner.max_model_len": 80}, "refiner-reads-prompt-and-response"),

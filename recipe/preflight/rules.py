@@ -2,20 +2,20 @@
 
 A rule is a function of a :class:`Run`. It returns None, or one line for the user: what is wrong, and which key to set.
 The line ends with the rule's id, its name with hyphens, which tests and the docs use. The first broken rule is shown.
-Rules on the config alone are in ``checks.py``, others in ``recipe/preflight``; each has a case in a test.
+Rules on the config alone are in ``recipe/online_refiner/config/checks.py``, others here; each has a case in a test.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import DictConfig
 
-from recipe.online_refiner.config.fields import RefinementConfig
-
-if TYPE_CHECKING:  # they import torch and verl
-    from recipe.online_refiner.plan import Plan
+if TYPE_CHECKING:  # it imports torch and verl
     from recipe.preflight.files import Files
+
+MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+"""verl's key of the class that starts agent loop workers."""
 
 
 @dataclass(kw_only=True)
@@ -24,12 +24,12 @@ class Run:
 
     config: DictConfig
     """The whole config, composed."""
-    blocks: RefinementConfig
-    """This extension's part of it."""
+    blocks: Any
+    """This extension's part of it (``RefinementConfig``; what has rules of its own imports this module)."""
     files: "Files" = field(init=False)
     """Models, data and machine."""
-    plan: "Plan" = field(init=False)
-    """Sizes of the refiner."""
+    plan: Any = field(init=False)
+    """Sizes of the refiner (``Plan``)."""
 
 
 Kind = Literal["config", "machine", "files", "sizes"]
@@ -66,3 +66,9 @@ def check(run: Run, needs: Kind) -> None:
 def rule_id(one: Rule) -> str:
     """Return a rule's id: ``dedicated-refiner-has-gpus``."""
     return one.__name__.replace("_", "-")
+
+
+def has_critic(config: DictConfig) -> bool:
+    """Tell whether a critic is trained, as ``need_critic`` of ``verl/trainer/ppo/utils.py`` does, without verl."""
+    is_enabled = config.critic.enable
+    return bool(config.algorithm.adv_estimator == "gae" if is_enabled is None else is_enabled)

@@ -16,12 +16,16 @@ def unknown(key: str, name: Any, known: Collection[str]) -> str:
 
 
 def nearest_key(key: str, config: Mapping[str, Any]) -> str:
-    """Return the same for a key of a config: of its block, or else one that ends in the same way.
+    """Return the same for a key of a config: of another block, of its own block, or else one that ends in the same way.
 
-    Examples: ``refiner.placment`` is ``refiner.placement``, ``rollout.n`` is ``actor_rollout_ref.rollout.n``.
+    Examples: ``refiner.imitate_solved`` is ``constraint.imitate_solved``, ``refiner.placment`` is
+    ``refiner.placement``, ``rollout.n`` is ``actor_rollout_ref.rollout.n``.
     """
     block: Any = config
     parts = key.split(".")
+    others = [name for name, other in config.items() if isinstance(other, Mapping) and parts[-1] in other]
+    if len(parts) == 2 and len(others) == 1:
+        return f"; did you mean {others[0]}.{parts[1]}?"
     for number, part in enumerate(parts):
         if not isinstance(block, Mapping):
             break
