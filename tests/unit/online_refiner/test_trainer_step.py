@@ -24,6 +24,7 @@ from played_step import (
     refined_rows,
 )
 
+from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.verl_glue import rows
 from recipe.online_refiner.verl_glue.rows import TAG
 
@@ -77,6 +78,21 @@ def test_the_driver_reads_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None
     said = [json.loads(tag[TAG]) for tag in trainer.rows.tags]
     numbers = (int, float, bool, type(None), dict)
     assert all(isinstance(value, numbers) for one in said for name, value in one.items() if name != "verdict")
+
+
+def test_a_pair_comes_to_the_driver_by_its_rows_tag() -> None:
+    trainer, told = Trainer("constraint.mode=penalty"), Pair(reward=0.5, verdict=Verdict.TOO_LONG, latency_s=1.5)
+
+    def refine(asked: Any, *_: Any) -> None:
+        tags = [rows.with_pair({}, told) for _ in asked.keys]
+        tq.kv_batch_put(keys=asked.keys, partition_id=asked.partition_id, tags=tags)
+
+    trainer.workers.refine = refine
+    batch = trainer.take(refined_rows(lost=1))
+    row = batch.keys.index("a_1_0")
+    assert (trainer.state.pairs[row], trainer.workers.recorded["a_1_0"]) == (told, told)
+    assert {"response_len", "seq_len"} <= batch.tags[row].keys()
+    assert trainer.state.metrics["refiner/skipped/too_long"] == 1
 
 
 def test_a_streaming_run_counts_the_replicas_that_were_started_again_before_its_step() -> None:
