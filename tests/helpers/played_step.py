@@ -1,5 +1,6 @@
 """A step of the real trainer without Ray: rows in a real queue, the real worker, and no rollout, refiner or update."""
 
+import tempfile
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.verl_glue.rows import TAG, pair_of, read_tokens, with_pair, write_log_probs
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSync
+from recipe.runs.files import RunDir
 from refiner_worker.client import HostedRefiner
 
 ETA, EOS, N = 0.5, 2, -1
@@ -127,6 +129,7 @@ class Trainer(OnlineRefinerSync):
         self.llm_server_manager = SimpleNamespace(server_handles=[])
         self.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=[])
         self.global_steps, self.local_trigger_step, self.parameter_sync_step = 2, 0, 1
+        self.run_dir, self.total_training_steps = RunDir(tempfile.mkdtemp()), 9
         self.use_critic = self.use_reference_policy = self.ref_in_actor = False
         self.num_restarts, self.rollout_gb, self.parts, self.timing_raw = 0, 0.0, [], {}
         self.said: list[dict[str, Any]] = []

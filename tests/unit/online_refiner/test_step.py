@@ -1,6 +1,8 @@
 """A step: the hooks that verl has to call in their order, and what eta learns of its mini-batches."""
 
+import tempfile
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.step import HOOKS, StepState
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.task_runner import OnlineRefinerSeparateAsync, OnlineRefinerSync, TaskRunner
+from recipe.runs.files import RunDir
 from refiner_worker.client import RunEndedError
 
 KEYS = ["a_0_0", "a_1_0"]
@@ -62,6 +65,7 @@ class PlayedSteps(OnlineRefinerSync):
         self.parameter_sync_step = len(parts)
         self.stages, self.played, self.etas = stages, parts, []
         self.num_restarts = self.global_steps = 0
+        self.run_dir, self.total_training_steps = RunDir(tempfile.mkdtemp()), None
 
     def prepare_step(self) -> dict:
         self.global_steps += 1
@@ -121,7 +125,9 @@ class Weights:
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-def test_refinements_are_scored_under_a_steps_first_weights(num_parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refinements_are_scored_under_a_steps_first_weights(
+    num_parts: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """With bypass_mode verl computes no log-probs, and so does not load those weights for the later mini-batches."""
     monkeypatch.setattr("transfer_queue.kv_batch_get", lambda **_: {"rollout_log_probs": None})
     monkeypatch.setattr("transfer_queue.kv_batch_put", lambda **_: None)
@@ -129,6 +135,7 @@ def test_refinements_are_scored_under_a_steps_first_weights(num_parts: int, monk
     trainer.config = OmegaConf.create({"algorithm": {"rollout_correction": {"bypass_mode": True}}})
     trainer.blocks = SimpleNamespace(refines=True, measures_kl_by_actor=False)
     trainer.actor_rollout_wg, trainer.parameter_sync_step, trainer.timing_raw = Weights(), num_parts, {}
+    trainer.run_dir, trainer.global_steps, trainer.total_training_steps = RunDir(tmp_path), 1, None
     actor, seen = trainer.actor_rollout_wg, []
     trainer.stages = SimpleNamespace(score_with_actor=lambda *_: seen.append(actor.now))
     for part in [*range(num_parts)] * 2:
