@@ -27,14 +27,14 @@ from experiments.map.model import generate
 from experiments.map.tasks import EOS, LONGEST_ANSWER, REWARDS, Question, questions
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.constraints.eq6 import NONE, Charges, accepts, since
+from recipe.online_refiner.constraints.eq6 import NONE, Charges, accepts, charges_of
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import choose
 from recipe.online_refiner.verl_glue.actor_worker import in_place_sequences
 from recipe.online_refiner.verl_glue.loss import jagged
 
 PADDED = ("response_mask", "old_log_probs", "ref_log_prob")
-IMITATED = ("refine_ids", "refine_used", "refine_start", "refine_weights")
+IMITATED = ("refine_ids", "refine_used", "refine_start", "refine_weights", "refine_sample")
 """Columns that the update reads of refinements."""
 SOURCES = ("refiner", "resample", "oracle")
 """Who writes a better answer: pi_0 as a refiner, pi_0 that answers once more, or the solution itself."""
@@ -275,6 +275,7 @@ class Run:
             ),
             "refine_used": torch.tensor([int(row.turn.is_used) for row in rows]),
             "refine_start": torch.zeros(len(rows), dtype=torch.long),
+            "refine_sample": torch.zeros(len(rows), dtype=torch.long),  # none of them is looked at token by token
             **{name: jagged([torch.as_tensor(one[name]) for one in own]) for name in own[0]},
         }
 
@@ -316,7 +317,6 @@ class Run:
     def charges(self, rows: list[Row], padded: dict[str, Tensor], refined: dict[str, Tensor]) -> Charges:
         """Return what the responses are charged; a row that does not pay is charged nothing."""
         mask = padded["response_mask"]
-        turn = since(torch.zeros(len(rows), dtype=torch.long), mask)
         charged = torch.zeros(mask.shape)
         paying = [place for place, row in enumerate(rows) if row.turn.is_used]
         if self.constraint.CHARGE_COLUMNS:
@@ -324,15 +324,15 @@ class Run:
         if paying and self.constraint.CHARGE_COLUMNS:
             known = {"old_log_probs": padded["old_log_probs"], **refined}
             read = {name: padded_of(known[name])[paying] for name in self.constraint.CHARGE_COLUMNS}
-            found = self.constraint.charged(read, turn[paying])
+            found = self.constraint.charged(read, mask[paying])
             assert found is not None
             charged[paying] = found
         elif paying:
             charged[paying] = self.eq6(rows, paying, refined, mask.shape[1])
         for place in paying:
             rows[place].pair.divergence = -float(charged[place].sum())
-        cost = torch.tensor([self.constraint.cost(row.pair) for row in rows])
-        return Charges(charged=charged, cost=cost, turn=turn, rewritten=turn)
+        pairs = [row.pair for row in rows]
+        return charges_of(pairs, [self.constraint.cost(pair) for pair in pairs], charged, mask)
 
     def eq6(self, rows: list[Row], paying: list[int], refined: dict[str, Tensor], width: int) -> Tensor:
         """Return what Eq. 6 charges the tokens of some responses, by the actor's pass over their refinements."""

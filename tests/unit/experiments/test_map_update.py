@@ -1,7 +1,8 @@
 """One update of the map's small world against the real trainer's on the same rollouts, refinements and rewards.
 
 The trainer is `OnlineRefinerSync` on verl's own queue, without Ray: its hooks from `_balance_batch` to `_update_actor`,
-stages, charges, columns and tags. The actor behind both is the product's worker with the map's engine.
+stages, charges, columns and tags. The actor behind both is the product's worker with the map's engine, which
+`tests/e2e/experiments/test_map_engine.py` compares with verl's FSDP engine.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import own_queue
 import pytest
 import torch
 from played_actor import Group
-from played_step import Trainer
+from played_step import Trainer, Workers
 from verl.trainer.ppo import core_algos
 
 from experiments.map import arms, bases
@@ -57,7 +58,7 @@ def begun(name: str) -> tuple[Run, list[Row]]:
     return run, rows
 
 
-class Workers(Group):
+class Actors(Group):
     """A group of the map's actor alone, which learns."""
 
     def __init__(self, actor: Any) -> None:
@@ -73,14 +74,22 @@ class Workers(Group):
         return {"metrics": {"mfu": [0.0]}}
 
 
+class Refined(Workers):
+    """Refine workers who find these rows refined."""
+
+    def numbers(self, rows: Any) -> list[dict[str, float]]:
+        return [{} for _ in rows.keys]
+
+
 class MapTrainer(Trainer):
     """The trainer of a run of the map."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.config, self.blocks = run.config, read_blocks(run.config)
-        self.stages = Stages(self.config, self.blocks, self.workers)  # type: ignore[arg-type]
-        self.actor_rollout_wg = self.ref_policy_wg = Workers(run.actor)
+        self.workers = Refined()  # type: ignore[assignment]
+        self.stages = Stages(self.config, self.blocks, self.workers)
+        self.actor_rollout_wg = self.ref_policy_wg = Actors(run.actor)
         self.use_reference_policy = self.blocks.has_reference_worker
         self.kl_ctrl_in_reward = core_algos.get_kl_controller(self.config.algorithm.kl_ctrl)
 
