@@ -1,10 +1,12 @@
 """The arms: overrides of the product's and verl's config, and who writes the better answers."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from hydra import compose, initialize_config_module
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from experiments.lab.arms import FADING, NONE, Overrides, dynamic, kl_in_loss, kl_in_reward
 
@@ -64,8 +66,18 @@ ARMS = {
 arm with a refiner writes at most."""
 
 
-def config_of(overrides: Overrides, rate: float) -> DictConfig:
-    """Return the product's config with overrides and a learning rate."""
+@functools.cache
+def _common() -> DictConfig:
+    """Compose the config that all runs of a process share: its files may change while a process runs for hours."""
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
-        settings = [*COMMON, *overrides, f"actor_rollout_ref.actor.optim.lr={rate}"]
-        return compose("online_refiner", overrides=settings)
+        return compose("online_refiner", overrides=list(COMMON))
+
+
+def config_of(overrides: Overrides, rate: float) -> DictConfig:
+    """Return the product's config with overrides and a learning rate.
+
+    Raises:
+        omegaconf.errors.OmegaConfBaseException: If the product has no such key.
+    """
+    own = OmegaConf.from_dotlist([*overrides, f"actor_rollout_ref.actor.optim.lr={rate}"])
+    return cast(DictConfig, OmegaConf.merge(_common(), own))

@@ -36,7 +36,7 @@ POINTS = {
     point.name: point
     for point in (
         Point("weak", "weak", 1e-3),
-        Point("gentle", "weak", 2.5e-4),
+        Point("steep", "weak", 2e-3),
         Point("strong", "strong", 1e-3),
     )
 }
@@ -79,14 +79,14 @@ BLOCKS = (
     Block("weak", ("none", "kl_in_loss", "own_solved", "resample"), steps=LONG),
     Block("weak", ("sft",), ("r80",), LONG),
     Block("weak", ("sft",), ("r05", "r20", "r40", "r60", "r95")),
+    Block("steep", ("none", "kl_in_loss", "own_solved", "resample")),
+    Block("steep", ("sft",), ("r20", "r80")),
     Block("weak", ("oracle", "kl_in_reward", "double")),
     Block("weak", ("lagrangian", "in_place", "penalty", "penalty_paper", "sft_no_gate"), ("r80",)),
     Block("weak", ("sft", "sft_no_gate"), ("careless",)),
     Block("weak", ("sft",), ("early", "late")),
     Block("strong", ("none", "kl_in_loss", "own_solved", "resample")),
     Block("strong", ("sft",), ("r20", "r80")),
-    Block("gentle", ("none", "kl_in_loss", "own_solved", "resample")),
-    Block("gentle", ("sft",), ("r20", "r80")),
     Block("weak", ("sft_no_gate", "in_place"), ("r20",)),
 )
 """In the order of their importance: what is cut off by the budget is the end of this list."""
