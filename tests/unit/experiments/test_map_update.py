@@ -6,6 +6,7 @@ stages, charges, columns and tags. The actor behind both is the product's worker
 """
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,8 @@ class MapTrainer(Trainer):
         self.stages = Stages(self.config, self.blocks, self.workers)
         self.actor_rollout_wg = self.ref_policy_wg = Actors(run.actor)
         self.use_reference_policy = self.blocks.has_reference_worker
+        self.run_dir = SimpleNamespace(write_stage=lambda *said: None)  # type: ignore[assignment]
+        self.total_training_steps = 1
         self.kl_ctrl_in_reward = core_algos.get_kl_controller(self.config.algorithm.kl_ctrl)
 
     def _compute_advantage(self, batch: Any, metrics: dict) -> Any:
