@@ -254,19 +254,12 @@ def _cost(arm: Arm) -> Iterator[Finding]:
 
 
 def _kl(arm: Arm) -> Iterator[Finding]:
-    if numbers := arm.numbers("kl_ref/k3"):
-        is_far = numbers[-1] > MAX_KL
-        says = f"The policy is {numbers[-1]:.3g} nats per token from the reference model at the end" + (
-            ", which is far: look whether its responses are still sound." if is_far else "."
-        )
-        key = "constraint.eta higher, or actor_rollout_ref.actor.optim.lr lower"
-        yield Finding(
-            level="act" if is_far else "good",
-            title="KL",
-            figure=f"{numbers[-1]:.3g}",
-            says=says,
-            key=key if is_far else "",
-        )
+    if ends := first_and_last(arm.numbers("kl_ref/k3")):
+        is_far = ends[1] > MAX_KL
+        says = f"The policy is {ends[1]:.3g} nats per token from the reference model at the end"
+        says += ", which is far: look whether its responses are still sound." if is_far else "."
+        key = "constraint.eta higher, or actor_rollout_ref.actor.optim.lr lower" if is_far else ""
+        yield Finding(level="act" if is_far else "good", title="KL", figure=f"{ends[1]:.3g}", says=says, key=key)
 
 
 def _of_the_run(arm: Arm) -> Iterator[Finding]:

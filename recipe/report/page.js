@@ -142,26 +142,28 @@ function heat({ response, refined, eta }, parent) {
   const charges = new Set(response.counterparts?.filter((place) => place >= 0));
   const imitates = Boolean(refined?.weights);
   const learns = imitates ? "imitated" : "a token of a is charged for it";
-  for (const [name, text] of [["charged", "underlined: charged, or what is learned"], ["free", "dotted: changed, not charged"], ["", "plain: kept"], ["unknown", "hatched: not measured"]])
-    make("span", make("span", legend), { className: `token ${name}`, text });
-  tokens("a, the response", response, parent, (t) => {
+  const changed = response.charged ? "changed, not charged" : "changed";
+  const marks = { free: `dotted: ${changed}`, "": "plain: kept", unknown: "hatched: not measured" };
+  if (imitates || response.charged) marks.charged = `underlined: ${response.charged ? "charged" : "imitated"}`;
+  for (const [name, text] of Object.entries(marks)) make("span", make("span", legend), { className: `token ${name}`, text });
+  tokens("a, the response", response, parent, changed, (t) => {
     if (!response.charged || !(response.counterparts[t] >= 0 || response.charged[t] !== 0)) return undefined;
     const who = refined?.tokens[response.counterparts[t]];
     const said = who === undefined ? "" : ` for ${JSON.stringify(who)} of a′`;
     return ["charged", `charged ${(-response.charged[t]).toFixed(3)} nats × η = ${eta}${said}`];
   });
   if (!refined) return;
-  tokens("a′, the refinement", refined, parent, (t) =>
+  tokens("a′, the refinement", refined, parent, changed, (t) =>
     (imitates ? refined.weights[t] > 0 : charges.has(t)) ? ["charged", learns] : undefined,
   );
 }
 
-function tokens(title, side, parent, marked) {
+function tokens(title, side, parent, changed, marked) {
   make("p", parent, { className: "small", text: title });
   const block = make("pre", parent, { className: "heat" });
   side.tokens.forEach((text, t) => {
     const value = side.log_probs === null ? null : side.log_probs[t];
-    const [name, said] = marked(t) ?? (side.kept[t] ? ["kept", "kept"] : ["free", "changed, not charged"]);
+    const [name, said] = marked(t) ?? (side.kept[t] ? ["kept", "kept"] : ["free", changed]);
     const token = make("span", block, { className: `token ${name}${value === null ? " unknown" : ""}`, text: text.replaceAll("\n", "⏎\n") });
     token.style.setProperty("--hot", value === null ? 0 : Math.min(1, -value / HOTTEST).toFixed(3));
     token.title = `${JSON.stringify(text)}: ${value === null ? "not measured" : `−log π_θ = ${(-value).toFixed(3)} nats`}; ${said}`;

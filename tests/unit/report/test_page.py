@@ -14,6 +14,8 @@ from recipe.runs.files import TOKENS, Records
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (Debian's package of this name)")
 
+RUNS = Path(__file__).with_name("runs")
+"""What two runs of ``scripts/quickstart.sh`` have left, without checkpoints; one was stopped in its second step."""
 HOSTILE = (
     "</script><script>window.ran = 1</script><!--<script>",
     '<img src="http://example.invalid/x.png" onerror="window.ran = 2">',
@@ -76,6 +78,26 @@ def test_curves_findings_and_tokens_of_a_run_are_there(show: Callable[..., Page]
         "[...document.querySelectorAll('.heat .token')].map((one) => getComputedStyle(one).backgroundColor)"
     )
     assert len(set(colours)) == 5, "the likelier, the paler"
+
+
+def test_a_run_of_the_quickstart(show: Callable[..., Page]) -> None:
+    page = show(RUNS / "quickstart")
+    assert "8 of 8" in texts(page, "#done td")
+    assert number_of(page, ".plot .bars path") > 20 and number_of(page, ".plot .scatter .point") > 20
+    assert texts(page, "#count") == ["128 of 128"]
+
+
+def test_a_run_of_the_quickstart_that_has_made_one_step(show: Callable[..., Page]) -> None:
+    page = show(RUNS / "begun")
+    assert "1 of 8" in texts(page, "#done td") and texts(page, "#count") == ["32 of 32"]
+    page.click("[name=tokens]")
+    assert texts(page, "#count") == ["8 of 32"]
+    page.click("#list li:first-child button")
+    found = page.run("[...document.querySelectorAll('.heat .token')].map((one) => Number(one.dataset.logProb))")
+    assert len(found) > 40 and min(found) < -5 and all(value <= 0 for value in found)
+    response, refined = texts(page, ".heat")
+    assert response.replace("⏎", "").startswith(texts(page, "#diff span")[0].rstrip()), "the same text"
+    assert "<|im_end|>" in refined and number_of(page, ".heat .token.charged") > 10, "what is imitated"
 
 
 def test_filters_work_when_they_are_used(show: Callable[..., Page], tmp_path: Path) -> None:
