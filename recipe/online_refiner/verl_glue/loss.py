@@ -162,7 +162,7 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
 
     Args:
         data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_weights`` (both jagged),
-            ``refine_used``, ``refine_start`` and ``refine_sample`` (B,).
+            ``refine_used``, ``refine_start`` and maybe ``refine_sample`` (B,).
         num_rows: How many rows to append, at least as many as are accepted.
 
     Returns:
@@ -177,12 +177,13 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     rows["refine_weights"] = [row.float() for row in rows["refine_loss_mask"]]
     token = rows["prompts"][0][:1]
     rows["refine_sample"] = [torch.zeros_like(token)] * len(data)
+    samples = data.get("refine_sample", torch.zeros_like(data["refine_used"]))  # nobody asks for some
     refined = [
         (context, ids, torch.ones_like(ids), weights, sample)
         for context, ids, weights, sample, keep in zip(
             contexts(data),
             *(data[name].unbind() for name in ("refine_ids", "refine_weights")),
-            data["refine_sample"].reshape(-1, 1),
+            samples.reshape(-1, 1),
             used,
             strict=True,
         )
