@@ -68,7 +68,7 @@ class Workers:
 
     def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
         """Return a number for each row."""
-        return [{"solved": float(KEYS.index(key))} for key in rows.keys]
+        return [{"solved": float(KEYS.index(key)) if key in KEYS else 0.0} for key in rows.keys]
 
     def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
         """Keep what a worker would read of the pairs."""
@@ -131,6 +131,8 @@ class Trainer(OnlineRefinerSync):
         self.global_steps, self.local_trigger_step, self.parameter_sync_step = 2, 0, 1
         self.run_dir, self.total_training_steps = RunDir(tempfile.mkdtemp()), 9
         self.use_critic = self.use_reference_policy = self.ref_in_actor = False
+        self.run_dir = SimpleNamespace(write_stage=lambda *said: None)  # type: ignore[assignment]
+        self.total_training_steps = 9
         self.num_restarts, self.rollout_gb, self.parts, self.timing_raw = 0, 0.0, [], {}
         self.said: list[dict[str, Any]] = []
         """What each hook's batch tells the workers of the next one, beside its rows."""
