@@ -86,9 +86,9 @@ def main() -> None:
     if arguments.phase == "bases":
         measure_bases()
         return
-    from experiments.map import design, runner
+    from experiments.map import design
 
-    tuned = runner.read(design.RESULTS / "tune.jsonl")
+    tuned = design.read(design.RESULTS / "tune.jsonl")
     design.WEIGHTS.write_text(json.dumps(design.choose(tuned), indent=1) + "\n")
     deviation, number = design.pairs_needed(tuned, EFFECT, ALPHA, POWER)
     print(design.WEIGHTS.read_text())

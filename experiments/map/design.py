@@ -114,6 +114,16 @@ def counted(weights: dict[str, dict[str, float]]) -> Iterator[Spec]:
                     yield Spec(block.point, arm, kind, seed, block.steps, known.get(arm, 0.0))
 
 
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file; none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def spec_of(line: dict[str, Any]) -> Spec:
+    """Return which run a line is of."""
+    return Spec(**{name: line[name] for name in Spec.__dataclass_fields__})
+
+
 def outcome(line: dict[str, Any], steps: int = SHORT) -> float:
     """Return a run's outcome at a horizon: the share of held-out questions solved, mean of the last fifth of it."""
     curve = {EVERY * (place + 1): value for place, value in enumerate(line["solved"])}
@@ -125,7 +135,7 @@ def choose(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
     An arm whose runs are not all there is left out.
     """
-    found = {(Spec(**{name: line[name] for name in Spec.__dataclass_fields__})): outcome(line) for line in lines}
+    found = {spec_of(line): outcome(line) for line in lines}
     chosen: dict[str, dict[str, float]] = {}
     specs = list(tuning())
     for point, arm in dict.fromkeys((spec.point, spec.arm) for spec in specs):

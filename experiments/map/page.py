@@ -13,8 +13,7 @@ from scipy import stats
 
 from experiments.lab.statistics import holm
 from experiments.map.arms import ARMS
-from experiments.map.design import LONG, POINTS, RESULTS, SHORT, outcome
-from experiments.map.runner import read
+from experiments.map.design import LONG, POINTS, RESULTS, SHORT, outcome, read
 from experiments.map.tasks import REFINERS
 
 Run = tuple[int, str]

@@ -19,22 +19,12 @@ import numpy as np
 import torch
 
 from experiments.map import arms, bases
-from experiments.map.design import EVERY, LONG, POINTS, Spec
+from experiments.map.design import EVERY, LONG, POINTS, Spec, read, spec_of
 from experiments.map.step import Counts, Run, solved
 from experiments.map.tasks import NAMES, Question, questions
 
 NUM_HELD_OUT = 600
 LOCKS = Path("runs/map/locks")
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file; none if there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def spec_of(line: dict[str, Any]) -> Spec:
-    """Return which run a line is of."""
-    return Spec(**{name: line[name] for name in Spec.__dataclass_fields__})
 
 
 def append(path: Path, line: dict[str, Any]) -> None:

@@ -150,10 +150,10 @@ def test_runs_are_done_once_and_lines_are_whole(tmp_path: Path, monkeypatch: pyt
     with runner.claimed(specs[0]) as is_ours, pytest.raises(KeyboardInterrupt):
         assert is_ours
         runner.work(specs, path)
-    assert [one["seed"] for one in runner.read(path)] == [1], "the first is another worker's, the third was killed"
+    assert [one["seed"] for one in design.read(path)] == [1], "the first is another worker's, the third was killed"
     assert runner.work(specs, path) == 3
     assert done == [1, 2, 0, 2, 3]
-    assert [runner.spec_of(one) for one in runner.read(path)] == [specs[1], specs[0], specs[2], specs[3]]
+    assert [design.spec_of(one) for one in design.read(path)] == [specs[1], specs[0], specs[2], specs[3]]
     assert path.read_text().count("\n") == 4
 
 
