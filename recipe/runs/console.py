@@ -123,7 +123,7 @@ class View:
             redirect_stdout=False,  # what is printed has its file
             redirect_stderr=False,
         )
-        self._task = self.bar.add_task("", total=None, left="")
+        self._task = self.bar.add_task("starting Ray", total=None, left="")
         self._say(part("starting Ray"))
 
     def look(self) -> None:
