@@ -316,7 +316,7 @@ def test_a_response_in_place_pays_also_where_its_charges_cancel() -> None:
 
 def test_sleeping_shared_servers_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not refined during the rollout stays so: the worker, here None, would wait for a server that sleeps."""
-    config = composed("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
+    config = composed("constraint.mode=penalty", "refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
     written: dict[str, dict] = {}
     monkeypatch.setattr("transfer_queue.kv_batch_put", lambda keys, tags, **_: written.update({keys[0]: tags[0]}))
     monkeypatch.setattr("transfer_queue.kv_list", lambda _: {"train": written})
@@ -331,7 +331,8 @@ def test_sleeping_shared_servers_are_not_asked(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_stage_counts_a_wait_from_its_begin() -> None:
-    config, began_at = composed("refiner.placement=dedicated", "refiner.n_gpus_per_node=1"), time.time()
+    placed = ("constraint.mode=penalty", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1")
+    config, began_at = composed(*placed), time.time()
     pair = Pair(reward=0.0, verdict=Verdict.ACCEPTED, started_at=began_at + 60, refined_at=began_at + 64)
     batch = KVBatchMeta(keys=["a_0_0"], tags=[with_pair({}, pair)], partition_id="train")
     idle = SimpleNamespace(record=lambda *_: None, refine=lambda *_: [])
