@@ -170,6 +170,15 @@ def two_part_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_llama(tmp_path_factory.mktemp("two_part_llama"), num_key_value_heads=2, vocab_size=260)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_process_group_is_left() -> Iterator[None]:
+    """End torch's process group, if a module has begun one: processes that others fork would be in it."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 @pytest.fixture(autouse=True)
 def logging_is_on(caplog: pytest.LogCaptureFixture) -> None:
     """Undo what a test before left of logging: Hydra and other packages turn it down for the whole process.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fsdp_update import learn
+from omegaconf import open_dict
 from tensordict import TensorDict
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -21,10 +22,7 @@ from recipe.smoke.letters import tiny_tokenizer
 
 ARMS = ("kl_in_loss", "sft")
 RATE = 0.1
-PLAIN = (
-    "actor_rollout_ref.actor.optim.optimizer=SGD",
-    "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0}",
-)
+PLAIN = {"optimizer": "SGD", "override_optimizer_config": {"momentum": 0}}
 """Plain gradient steps: Adam's first ones go by the sign of a gradient, even of one that is all rounding."""
 
 
@@ -32,7 +30,9 @@ def begun(name: str) -> Run:
     """Return a run of an arm."""
     torch.manual_seed(0)
     weights = Model(VOCABULARY, LONGEST).state_dict()
-    config = arms.config_of((*arms.ARMS[name].overrides(0.1), *PLAIN), RATE)
+    config = arms.config_of(arms.ARMS[name].overrides(0.1), RATE)
+    with open_dict(config):
+        config.actor_rollout_ref.actor.optim.update(PLAIN)
     return Run(config=config, weights=weights, seed=1, num_steps=1)
 
 
