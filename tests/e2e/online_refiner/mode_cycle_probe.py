@@ -6,6 +6,7 @@ commas), one step with each of its settings; step n is written to OUT/n.pt.
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -60,7 +61,8 @@ def steps(cycles: str) -> list[tuple[str, dict[str, str | None]]]:
 def set_constraint(worker: RefineWorker | StreamingWorker, constraint: Constraint) -> None:
     """Change what a refine worker, or an agent loop worker that refines, has read from the config."""
     worker = getattr(worker, "refine_worker", worker)
-    worker._constraint, worker._companion = constraint, constraint.companion(worker._tokenizer, {}, 64)
+    worker._constraint = constraint
+    worker._refiner = partial(worker._refiner, companion=constraint.companion(worker._tokenizer, {}, 64))
 
 
 class CyclingTrainer(task_runner.OnlineRefinerSync):
