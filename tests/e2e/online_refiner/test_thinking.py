@@ -71,9 +71,14 @@ def test_the_actor_learns_nothing_of_the_refiners_thought(
             *("console=log", f"run_dir={run_dir}", "trainer.total_training_steps=2", "trainer.save_freq=-1"),
             *("actor_rollout_ref.model.external_lib=seen_by_actor", f"constraint.mode={mode}"),
             *(f"refiner.thoughts=['{OPENS}','{CLOSES}']", f"refiner.rewrites={rewrites}", "refiner.template=apps"),
-            *("refiner.thought_length=64", "data.max_response_length=96", "measure.num_kl_rollouts=0"),
+            *(
+                "refiner.thought_length=64",
+                "refiner.response_length=192",
+                "data.max_response_length=96",
+                "measure.num_kl_rollouts=0",
+            ),
             # Whatever is scored acts, so that there are rows to look at.
-            *("constraint.reward_gate=false", "actor_rollout_ref.rollout.max_model_len=512"),
+            *("constraint.reward_gate=false", "actor_rollout_ref.rollout.max_model_len=640"),
         ],
         cwd=tmp_path,
         environment={**own_ray, "SEEN_BY_ACTOR": str(seen)},
