@@ -12,8 +12,9 @@ until none is missing; both may be killed at any time. A worker has one thread a
 
 import argparse
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import warnings
 
 from recipe.cpu_platform import ENVIRONMENT
@@ -68,14 +69,11 @@ def main() -> None:
         if arguments.workers == 1:
             work(arguments.phase, arguments.minutes)
             return
-        context = multiprocessing.get_context("spawn")
-        processes = [
-            context.Process(target=work, args=(arguments.phase, arguments.minutes)) for _ in range(arguments.workers)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
+        limit = [] if arguments.minutes is None else ["--minutes", str(arguments.minutes)]
+        command = [sys.executable, "-m", "experiments.map", arguments.phase, *limit]
+        workers = [subprocess.Popen(command) for _ in range(arguments.workers)]
+        if any([worker.wait() for worker in workers]):
+            raise SystemExit("a worker failed: its lines are above")
         return
     if arguments.phase == "page":
         from experiments.map import page
