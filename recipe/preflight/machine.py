@@ -1,5 +1,7 @@
 """Rules on the machine and the cluster that a run asks for."""
 
+import importlib.metadata
+import importlib.util
 import os
 import tempfile
 from pathlib import Path
@@ -20,6 +22,21 @@ def names_are_not_hidden(run: Run) -> str | None:
     path = run.config.reward.custom_reward_function.path or ""
     names = ["recipe", "refiner_worker", *(["reward"] if path.startswith("pkg://reward") else [])]
     return hidden_in([os.getcwd() if working_dir is None else working_dir], names)
+
+
+@rule("machine")
+def trl_has_what_verl_patches(run: Run) -> str | None:
+    """Where TRL is installed, verl finds the class that it patches there for any model (``apply_monkey_patch``)."""
+    if importlib.util.find_spec("trl") is None:
+        return None
+    for module in ("trl.experimental.ppo", "trl"):
+        try:
+            if hasattr(importlib.import_module(module), "AutoModelForCausalLMWithValueHead"):
+                return None
+        except ImportError:
+            continue
+    version = importlib.metadata.version("trl")
+    return f"trl {version} is installed, and verl fails to load any model beside it: pip uninstall trl"
 
 
 @rule("machine")

@@ -1,7 +1,8 @@
-"""Rules of GPUs: attention without flash-attn (what it computes, test_backends.py says), memory that expands."""
+"""Rules of the machine: attention without flash-attn (what it computes, test_backends.py says), memory, packages."""
 
 import importlib
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -102,3 +103,25 @@ def test_expandable_segments_by_the_name_that_vllm_does_not_read(monkeypatch: py
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
     assert rule not in error_of()
     assert rule in error_of("+ray_kwargs.ray_init.runtime_env.env_vars.PYTORCH_ALLOC_CONF='expandable_segments:True'")
+
+
+@pytest.mark.parametrize("name", ["trl", "trl.experimental.ppo"])
+@pytest.mark.parametrize("has_class", [True, False])
+def test_a_trl_that_verl_cannot_patch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, has_class: bool
+) -> None:
+    folder = tmp_path
+    for part in name.split("."):
+        folder = folder / part
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+    (folder / "__init__.py").write_text("AutoModelForCausalLMWithValueHead = object" if has_class else "")
+    metadata = tmp_path / "trl-1.16.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: trl\nVersion: 1.16.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert ("pip uninstall trl" in error_of()) is not has_class
+    finally:
+        for module in [module for module in sys.modules if module.split(".")[0] == "trl"]:
+            del sys.modules[module]
