@@ -97,6 +97,7 @@ class RefinerClient:
             "top_p": 1.0,
             "stop": stop,
             "stop_token_ids": list(stop_ids),
+            "detokenize": stop is not None,  # nobody reads the text, unless vLLM looks for a stop in it
         }
         return list((await self._request(prompt_ids, params)).token_ids)
 
@@ -135,7 +136,8 @@ class RefinerClient:
     ) -> list[list[list[Any]]]:
         """Return what verl's server says of each place of a response: its k likeliest tokens, or with 0 its own."""
         # Greedy, as the refinements beside it: vLLM's drafts are verified differently in a batch that also samples.
-        params = {"max_tokens": 1, "prompt_logprobs": k, "temperature": 0.0}
+        # Without text: vLLM would decode each of k candidates at each place, in the thread that all requests share.
+        params = {"max_tokens": 1, "prompt_logprobs": k, "temperature": 0.0, "detokenize": False}
         said = (await self._request(prompt_ids + response_ids, params)).extra_fields
         if not said.keys() >= set(names):  # an aborted request has none
             raise RefinerRequestError("the request was aborted")

@@ -187,70 +187,53 @@ def _acceptance(arm: Arm) -> Iterator[Finding]:
 
 
 def _dead_groups(arm: Arm) -> Iterator[Finding]:
-    numbers = arm.numbers("reward/zero_std_groups")
-    if numbers:
+    if numbers := arm.numbers("reward/zero_std_groups"):
         share = sum(numbers) / len(numbers)
-        is_bad = share > MAX_DEAD
         says = "of the prompts got equal rewards for all their responses, which teach the policy nothing by themselves."
         key = "constraint.rescue_dead_groups=true, or other problems in data.train_files"
-        level = "act" if is_bad else "note" if share > MAX_DEAD / 2 else "good"
-        yield Finding(
-            level=level,
-            title="Dead groups",
-            figure=f"{share:.0%}",
-            says=f"{share:.0%} {says}",
-            key=key if is_bad else "",
-        )
+        found = _share("Dead groups", share, MAX_DEAD, says, key)
+        if found.level == "good" and share > MAX_DEAD / 2:
+            found.level = "note"
+        yield found
 
 
 def _lost(arm: Arm) -> Iterator[Finding]:
     if attempted := arm.total("refiner/num_attempted"):
-        cut = arm.total("refiner/failed/truncated") / attempted
-        is_bad = cut > MAX_TRUNCATED
-        says = f"{cut:.0%} of the refinements were cut by refiner.response_length and are lost."
-        yield Finding(
-            level="act" if is_bad else "good",
-            title="Cut refinements",
-            figure=f"{cut:.0%}",
-            says=says,
-            key="refiner.response_length, or a refiner.template that asks for less" if is_bad else "",
-        )
-        others = {one: arm.total(f"refiner/failed/{one}") for one in FAILURES if one != "truncated"}
-        failed = sum(others.values()) / attempted
-        if failed > MAX_FAILED:
-            kinds = ", ".join(f"{name} {number:g}" for name, number in others.items() if number)
-            says = f"{failed:.0%} of the attempts failed otherwise ({kinds}): filter the refinements by these verdicts."
-            yield Finding(
-                level="act", title="Failed attempts", figure=f"{failed:.0%}", says=says, key="see their detail"
-            )
-    numbers = arm.numbers("response_length/clip_ratio")
-    if numbers:
+        failed = {one: arm.total(f"refiner/failed/{one}") / attempted for one in FAILURES}
+        says = "of the refinements were cut by refiner.response_length and are lost."
+        key = "refiner.response_length, or a refiner.template that asks for less"
+        yield _share("Cut refinements", failed.pop("truncated"), MAX_TRUNCATED, says, key)
+        if leaked := failed.pop("leak"):
+            says = "of the refinements speak of the earlier answer or its score, which the policy is not shown."
+            key = "refiner.template; refiner.reject_leaks=false, if the rule is wrong (filter by the verdict leak)"
+            yield _share("Leaks", leaked, MAX_FAILED, says, key)
+        kinds = ", ".join(f"{name} {share:.0%}" for name, share in failed.items() if share)
+        says = f"of the attempts failed otherwise ({kinds}): filter the refinements by these verdicts."
+        others = _share("Failed attempts", sum(failed.values()), MAX_FAILED, says, "see their detail")
+        if others.level != "good":
+            yield others
+    if numbers := arm.numbers("response_length/clip_ratio"):
+        says = "of the policy's responses reached data.max_response_length, so most of these have no end."
         share = sum(numbers) / len(numbers)
-        is_bad = share > MAX_TRUNCATED
-        says = f"{share:.0%} of the policy's responses reached data.max_response_length, so most of these have no end."
-        yield Finding(
-            level="note" if is_bad else "good",
-            title="Cut responses",
-            figure=f"{share:.0%}",
-            says=says,
-            key="data.max_response_length" if is_bad else "",
-        )
+        yield _share("Cut responses", share, MAX_TRUNCATED, says, "data.max_response_length", level="note")
 
 
 def _cost(arm: Arm) -> Iterator[Finding]:
     whole = arm.total("timing_s/step")
     if whole and arm.total("refiner/num_attempted"):
         share = arm.total("refiner/exposed_s", "timing_s/refine_log_prob") / whole
-        is_bad = share > MAX_COST
-        says = f"{share:.0%} of a step's seconds are spent on refining, the longer update not counted."
+        says = "of a step's seconds are spent on refining, the longer update not counted."
         key = "refiner.max_refinements_per_group, refiner.placement=dedicated"
-        yield Finding(
-            level="note" if is_bad else "good",
-            title="Cost of refining",
-            figure=f"{share:.0%}",
-            says=says,
-            key=key if is_bad else "",
-        )
+        yield _share("Cost of refining", share, MAX_COST, says, key, level="note")
+
+
+def _share(title: str, share: float, limit: float, says: str, key: str, level: str = "act") -> Finding:
+    """Return what a share says: fine up to a limit, and above it what to change."""
+    is_bad = share > limit
+    text = f"{share:.0%} {says}"
+    return Finding(
+        level=level if is_bad else "good", title=title, figure=f"{share:.0%}", says=text, key=key if is_bad else ""
+    )
 
 
 def _kl(arm: Arm) -> Iterator[Finding]:

@@ -29,12 +29,13 @@ def model_of(folder: Path, run_dir: Path) -> Any:
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["penalty", "sft"])
+@pytest.mark.parametrize("mode", ["penalty", "in_place", "sft", "lagrangian"])
 def test_the_heat_map_has_the_numbers_of_a_forward_pass(
     mode: str, train_letters: Callable, tiny_llama: Path, tmp_path: Path
 ) -> None:
     """In mode ``sft`` they come from the update's own pass: no other is made."""
-    trained = train_letters(tmp_path, STEP, f"constraint.mode={mode}", *OVERRIDES)
+    chosen = ["constraint.mode=penalty", "constraint.target=in_place"] if mode == "in_place" else [f"constraint.mode={mode}"]
+    trained = train_letters(tmp_path, STEP, *chosen, *OVERRIDES)
     assert (trained.steps[-1]["tokens/refine_log_prob"] == 0) == (mode == "sft")
     run = read_run(str(tmp_path / "run"))
     tokenizer, model = AutoTokenizer.from_pretrained(tiny_llama), model_of(tiny_llama, tmp_path / "run")

@@ -108,6 +108,7 @@ def test_log_probs_are_those_of_the_responses_tokens() -> None:
     assert asyncio.run(client(replica).log_probs([5], [9])) == [-1.0]
     assert replica.asked[0]["ids"] == [5, 6, 8, 9, 4, 2]
     assert replica.asked[0]["prompt_logprobs"] == 0 and replica.asked[0]["temperature"] == 0.0
+    assert not replica.asked[0]["detokenize"], "vLLM would decode every candidate"
 
 
 def test_the_likeliest_tokens_are_those_at_the_responses_places() -> None:
@@ -123,13 +124,14 @@ def test_an_answer_without_numbers_is_no_answer() -> None:
         asyncio.run(client(replica).log_probs([5], [9]))
 
 
-def test_a_request_says_how_to_write() -> None:
+@pytest.mark.parametrize("stop", ["</refined>", None])
+def test_a_request_says_how_to_write(stop: str | None) -> None:
     replica = Replica()
-    assert asyncio.run(client(replica, caller="w1").generate([5, 6], "</refined>", 6)) == [7, 2]
+    assert asyncio.run(client(replica, caller="w1").generate([5, 6], stop, 6)) == [7, 2]
     (asked,) = replica.asked
     assert asked.pop("id").startswith("w1-")
-    params = {"max_tokens": 6, "temperature": 0.25, "top_p": 1.0, "stop": "</refined>", "stop_token_ids": []}
-    assert asked == {"ids": [5, 6], **params}
+    params = {"max_tokens": 6, "temperature": 0.25, "top_p": 1.0, "stop": stop, "stop_token_ids": []}
+    assert asked == {"ids": [5, 6], "detokenize": stop is not None, **params}
 
 
 def test_another_replica_answers_for_a_dead_one() -> None:

@@ -66,7 +66,8 @@ def test_refining_is_compared_with_answering_again(tmp_path: Path) -> None:
 
 
 def test_what_should_change_names_its_figure_and_its_key(tmp_path: Path) -> None:
-    worse = {"refiner/failed/truncated": 2, "reward/zero_std_groups": 0.75, "kl_ref/k3": 0.9, "refiner/exposed_s": 5}
+    worse = {"refiner/failed/truncated": 2, "refiner/failed/leak": 1, "refiner/exposed_s": 5}
+    worse |= {"reward/zero_std_groups": 0.75, "kl_ref/k3": 0.9}
     folder = make_run(tmp_path / "run", 1)
     with (folder / "metrics.jsonl").open("a") as lines:
         lines.write(json.dumps({"step": 1, **metrics(1), **worse}) + "\n")
@@ -74,6 +75,7 @@ def test_what_should_change_names_its_figure_and_its_key(tmp_path: Path) -> None
     found = {one.title: one for one in findings(arm)}
     for title, figure, key in (
         ("Cut refinements", "67%", "refiner.response_length"),
+        ("Leaks", "33%", "refiner.reject_leaks"),
         ("Dead groups", "75%", "constraint.rescue_dead_groups=true"),
         ("KL", "0.9", "constraint.eta"),
         ("Cost of refining", "50%", "refiner.placement"),
