@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from recipe.online_refiner.pairs import FAILURES
+from recipe.online_refiner.pairs import FAILURES, Verdict
 from recipe.report.reading import Arm
 from recipe.runs.advice import MAX_TRUNCATED, advice
 
@@ -202,8 +202,8 @@ def _lost(arm: Arm) -> Iterator[Finding]:
         failed = {one: arm.total(f"refiner/failed/{one}") / attempted for one in FAILURES}
         says = "of the refinements were cut by refiner.response_length and are lost."
         key = "refiner.response_length, or a refiner.template that asks for less"
-        yield _share("Cut refinements", failed.pop("truncated"), MAX_TRUNCATED, says, key)
-        if leaked := failed.pop("leak"):
+        yield _share("Cut refinements", failed.pop(Verdict.TRUNCATED), MAX_TRUNCATED, says, key)
+        if leaked := failed.pop(Verdict.LEAK):
             says = "of the refinements speak of the earlier answer or its score, which the policy is not shown."
             key = "refiner.template; refiner.reject_leaks=false, if the rule is wrong (filter by the verdict leak)"
             yield _share("Leaks", leaked, MAX_FAILED, says, key)

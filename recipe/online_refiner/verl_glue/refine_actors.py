@@ -174,10 +174,10 @@ class RefineWorker:
     async def record_tokens(
         self, rows: KVBatchMeta, step: int, seen: dict[str, list[float]], paying: set[str], eta: float
     ) -> list[dict[str, Any]]:
-        """Write the numbers of each token of a step's samples, as one part (``rows.py`` ``read_tokens``)."""
+        """Write the numbers of each token of a step's samples, as one part, and return them (``rows.py``)."""
         records = await asyncio.to_thread(queue.read_tokens, rows, self._tokenizer, seen, paying, eta)
         await asyncio.to_thread(self._tokens.write, step, self._name, records)
-        return []
+        return records
 
 
 def is_drawn(rollout: Rollout, share: float) -> bool:
@@ -264,7 +264,7 @@ class RefineWorkers:
         self._arguments = (config, tokenizer, reward_workers)
         self._num_workers, self._num_started = num_workers, 0
         self._workers: list[ActorHandle] = []
-        self._recording: list[tuple[ActorHandle, Any]] = []
+        self._recording: list[tuple[ActorHandle, str, Any]] = []
 
     def start(self) -> list[ActorHandle]:
         """Start the workers, once, and return them."""
@@ -308,28 +308,28 @@ class RefineWorkers:
     def record(self, step: int, part: int, rows: KVBatchMeta, samples: set[str]) -> None:
         """Let the records of some rows of a step's mini-batch be written, and do not wait; :meth:`finish` does."""
         for worker, shard in zip(self.start(), queue.shards(rows, self._num_workers), strict=False):
-            self._recording.append((worker, worker.record.remote(shard, step, part, samples)))
+            self._recording.append((worker, "samples", worker.record.remote(shard, step, part, samples)))
 
     def record_tokens(
         self, step: int, rows: KVBatchMeta, seen: dict[str, list[float]], paying: set[str], eta: float
     ) -> None:
         """Let the tokens of some rows be recorded with their numbers, likewise; arguments as in ``read_tokens``."""
         worker = self.start()[0]
-        self._recording.append((worker, worker.record_tokens.remote(rows, step, seen, paying, eta)))
+        self._recording.append((worker, "tokens", worker.record_tokens.remote(rows, step, seen, paying, eta)))
 
-    def finish(self) -> list[dict[str, Any]]:
-        """Wait until all records are written, and return those of the samples; a dead worker's are lost."""
+    def finish(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Wait until all records are written, and return those of samples and tokens; a dead worker's are lost."""
         recording, self._recording = self._recording, []
-        samples: list[dict[str, Any]] = []
-        for worker, call in recording:
+        found: dict[str, list[dict[str, Any]]] = {"samples": [], "tokens": []}
+        for worker, kind, call in recording:
             try:
-                samples += ray.get(call)
+                found[kind] += ray.get(call)
             except DEATHS as error:
                 if worker in self._workers:  # else another one has its place already
                     self._replace(self._workers.index(worker), error)
             except RayTaskError as error:  # the run reads no records: a full disk must not cost a checkpoint
                 logger.error("records of rollouts could not be written and are lost: %s", _last_line(error))
-        return samples
+        return found["samples"], found["tokens"]
 
     def _parts(self, rows: KVBatchMeta, client: RefinerClient) -> tuple[list[KVBatchMeta], list[RefinerClient]]:
         """Return a part for each worker, whole groups together, and a client: its share of the requests in flight."""

@@ -46,7 +46,7 @@ from recipe.online_refiner.verl_glue.watch import Watch, parts_of, refuse_too_fe
 from recipe.preflight.rules import Run, check
 from recipe.runs.advice import advice
 from recipe.runs.files import TOKENS, Records, RunDir, read_rows
-from recipe.runs.samples import log_samples
+from recipe.runs.samples import log_records
 from refiner_worker.client import HostedRefiner
 from refiner_worker.memory import most_used_gb
 
@@ -357,7 +357,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self._finish_records()  # before verl clears the rows from the queue
 
     def _finish_records(self) -> None:
-        log_samples(self.logger.logger, self.global_steps, self.workers.finish())
+        log_records(self.logger.logger, self.global_steps, *self.workers.finish())
 
 
 def add_seconds(timing_raw: dict[str, float], ours: dict[str, float]) -> None:

@@ -34,7 +34,9 @@ def test_the_heat_map_has_the_numbers_of_a_forward_pass(
     mode: str, train_letters: Callable, tiny_llama: Path, tmp_path: Path
 ) -> None:
     """In mode ``sft`` they come from the update's own pass: no other is made."""
-    chosen = ["constraint.mode=penalty", "constraint.target=in_place"] if mode == "in_place" else [f"constraint.mode={mode}"]
+    chosen = (
+        ["constraint.mode=penalty", "constraint.target=in_place"] if mode == "in_place" else [f"constraint.mode={mode}"]
+    )
     trained = train_letters(tmp_path, STEP, *chosen, *OVERRIDES)
     assert (trained.steps[-1]["tokens/refine_log_prob"] == 0) == (mode == "sft")
     run = read_run(str(tmp_path / "run"))

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from verl.utils.tracking import Tracking
 
 from recipe.online_refiner.pairs import Pair, Verdict, choose_samples
-from recipe.runs.samples import COLUMNS, NAME, log_samples
+from recipe.runs.samples import COLUMNS, MAX_TOKENS, SAMPLES, TOKENS, log_records
 
 PAIRS = [
     Pair(reward=-1.0, verdict=Verdict.ACCEPTED, refined_reward=0.5),
@@ -25,7 +25,17 @@ def record(row: int) -> dict[str, Any]:
     texts = {"response": f"response {row}\n```", "refined": f"better {row}" if pair.is_accepted else None}
     rewards = {"reward": pair.reward, "refined_reward": pair.refined_reward if pair.is_accepted else None}
     prompt = [{"role": "user", "content": f"question {row}"}]
-    return {"prompt": prompt, **texts, **rewards, "verdict": pair.verdict, "detail": "loop \ud800"}
+    return {"key": f"{row}_0_0", "prompt": prompt, **texts, **rewards, "verdict": pair.verdict, "detail": "loop \ud800"}
+
+
+OWN = {"tokens": ["a", "\ud800\n"], "log_probs": [-0.5, -2.25], "kept": [1, 0], "charged": [0.0, -1.5]}
+REFINED = {"tokens": ["a"], "log_probs": None, "kept": [1], "weights": None}
+TOKEN_RECORDS = [{"key": "0_0_0", "response": OWN, "refined": REFINED}]
+TOKEN_ROWS = [
+    ["0_0_0", "response", 0, "a", -0.5, 0.0, None, True],
+    ["0_0_0", "response", 1, "\\ud800\n", -2.25, -1.5, None, False],
+    ["0_0_0", "refined", 0, "a", None, None, None, True],
+]
 
 
 def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,22 +44,36 @@ def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "board"))
     tracking = Tracking("project", "run", ["console", "wandb", "tensorboard"], config={"trainer": {}})
     chosen = choose_samples(dict(enumerate(PAIRS)))
-    log_samples(tracking.logger, 3, list(map(record, chosen)))
-    log_samples(tracking.logger, 4, [])
+    log_records(tracking.logger, 3, list(map(record, chosen)), TOKEN_RECORDS)
+    log_records(tracking.logger, 4, [], [])
     tracking.log({"reward/mean": 0.5}, step=4)
     tracking.finish()
 
     board = EventAccumulator(str(tmp_path / "board")).Reload()
-    (event,) = board.Tensors(f"{NAME}/text_summary")
+    (event,) = board.Tensors(f"{SAMPLES}/text_summary")
     text = event.tensor_proto.string_val[0].decode()
     assert event.step == 3
     assert "reward -1.000 → 0.500, accepted" in text and "    better 0" in text and "    response 0\n    ```" in text
 
     (table,) = (tmp_path / "wandb").glob("offline-run-*/files/media/table/refiner/samples_*.table.json")
     content = json.loads(table.read_text())
-    assert content["columns"] == list(COLUMNS)
-    assert content["data"][0] == ["question 0", "response 0\n```", "better 0", -1, 0.5, "accepted"]
-    assert content["data"][1][2:] == ["loop \\ud800", -1, None, "truncated"]
+    assert content["columns"] == list(COLUMNS[SAMPLES])
+    assert content["data"][0] == ["question 0", "response 0\n```", "better 0", -1, 0.5, "accepted", "0_0_0"]
+    assert content["data"][1][2:] == ["loop \\ud800", -1, None, "truncated", "1_0_0"]
+
+    (event,) = board.Tensors(f"{TOKENS}/text_summary")
+    lines = event.tensor_proto.string_val[0].decode().splitlines()
+    assert [line.split() for line in lines][:2] == [
+        ["key", "text", "place", "token", "log", "prob", "charged", "weight", "kept"],
+        ["0_0_0", "response", "0", "'a'", "-0.5", "0.0", "None", "True"],
+    ]
+    (table,) = (tmp_path / "wandb").glob("offline-run-*/files/media/table/refiner/tokens_*.table.json")
+    assert json.loads(table.read_text()) | {"ncols": 8, "nrows": 3} == {
+        "columns": list(COLUMNS[TOKENS]),
+        "data": TOKEN_ROWS,
+        "ncols": 8,
+        "nrows": 3,
+    }
 
 
 def test_samples_reach_a_dashboard_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,16 +83,24 @@ def test_samples_reach_a_dashboard_on_this_machine(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow's database needs more packages
     tracking = Tracking("project", "run", ["trackio", "mlflow"], config={"trainer": {}})
     assert set(tracking.logger) == {"trackio", "mlflow"}
-    log_samples(tracking.logger, 3, list(map(record, choose_samples(dict(enumerate(PAIRS))))))
-    log_samples(tracking.logger, 4, [])
+    many = {"key": "1_0_0", "response": {name: values * MAX_TOKENS for name, values in OWN.items()}, "refined": None}
+    samples = list(map(record, choose_samples(dict(enumerate(PAIRS)))))
+    log_records(tracking.logger, 3, samples, [*TOKEN_RECORDS, many])
+    log_records(tracking.logger, 4, [], [])
     tracking.finish()
 
-    (stored,) = (tmp_path / "mlflow").glob(f"*/*/artifacts/{NAME}/*.json")
+    (stored,) = (tmp_path / "mlflow").glob(f"*/*/artifacts/{SAMPLES}/*.json")
     table = json.loads(stored.read_text())
-    assert stored.stem == "000003" and table["columns"] == list(COLUMNS)
-    assert table["data"][0] == ["question 0", "response 0\n```", "better 0", -1, 0.5, "accepted"]
+    assert stored.stem == "000003" and table["columns"] == list(COLUMNS[SAMPLES])
+    assert table["data"][0] == ["question 0", "response 0\n```", "better 0", -1, 0.5, "accepted", "0_0_0"]
+    (stored,) = (tmp_path / "mlflow").glob(f"*/*/artifacts/{TOKENS}/*.json")
+    tokens = json.loads(stored.read_text())["data"]
+    assert tokens[:3] == TOKEN_ROWS and len(tokens) == MAX_TOKENS
     with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "project.db")) as database:
-        ((step, text),) = database.execute("SELECT step, metrics FROM metrics").fetchall()
-    first, second = json.loads(text)[NAME]["_value"]
-    assert step == 3 and first == dict(zip(COLUMNS, table["data"][0], strict=True))
+        logged = database.execute("SELECT step, metrics FROM metrics").fetchall()
+    assert {step for step, _ in logged} == {3}
+    tables = {name: value["_value"] for _, text in logged for name, value in json.loads(text).items()}
+    first, second = tables[SAMPLES]
+    assert first == dict(zip(COLUMNS[SAMPLES], table["data"][0], strict=True))
     assert second["refined"] == "loop \\ud800" and second["verdict"] == "truncated"
+    assert tables[TOKENS][:3] == [dict(zip(COLUMNS[TOKENS], row, strict=True)) for row in TOKEN_ROWS]
