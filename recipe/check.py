@@ -3,13 +3,14 @@
     online-refiner check general math --model DIR --data FILE.parquet --reward my_reward:compute_score
 
 The model answers problems of the file (verl's schema) at temperature 1, and then refines the answers below
---highest-reward, greedily, as in training. A way is a template (a name, or a file of your own) with what
-`refiner.context` has, joined by `+`.
+--highest-reward, greedily, as in training. A column `responses`, a list of texts for each problem, is taken in place of
+its answers. A way is a template (a name, or a file of your own) with what `refiner.context` has and with other keys of
+the refiner's block, joined by `+`: `general+feedback+reject_leaks=false`.
 
 Prints how often another answer to the same problem has a higher reward: a refiner that improves fewer only costs. Then
 a Markdown table: shares with 95 % intervals, the differences to the first way, and tokens. Last, each way against that
-other answer. Every refinement is written to --output as JSON lines, problem by problem; Ctrl-C prints the table of
-those.
+other answer: of all wrong answers, of those to problems that no answer solves, and of the others. Every refinement is
+written to --output as JSON lines, problem by problem; Ctrl-C prints the table of those.
 """
 
 import argparse
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--max-response-tokens", type=int, default=512, metavar="N", help="default: 512")
     parser.add_argument("--max-new-tokens", type=int, default=512, metavar="N", help="of a refinement (default: 512)")
     parser.add_argument("--max-model-len", type=int, default=2048, metavar="N", help="default: 2048")
+    parser.add_argument("--dtype", metavar="TYPE", help="of the weights (default: float32 on CPUs, else the model's)")
     parser.add_argument("--highest-reward", type=float, default=1.0, metavar="X", help="not refined (default: 1)")
     parser.add_argument(
         "--reward", default="reward.verl_reward:compute_score", metavar="MODULE:NAME", help="called as by verl"

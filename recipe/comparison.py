@@ -26,6 +26,8 @@ from refiner_worker.turn_end import TurnEnd
 Reward = Callable[..., Any]
 """verl's reward function, async or not; its answer is a number, or ``score`` beside others."""
 COLUMNS = ("data_source", "reward_model", "extra_info")
+GIVEN = "responses"
+"""The column with answers of the user's own, a list of texts."""
 MAX_WAITING = 64
 """Requests under way at a time."""
 OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
@@ -41,13 +43,13 @@ OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
 class Engine:
     """A model that answers token ids by token ids, as ``RefinerClient`` does."""
 
-    def __init__(self, model: str, max_model_len: int, seed: int) -> None:
-        """Load the model."""
+    def __init__(self, model: str, max_model_len: int, seed: int, dtype: str | None = None) -> None:
+        """Load the model; on a CPU in float32, if no other type is named."""
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        dtype = "float32" if current_platform.is_cpu() else "auto"
+        dtype = dtype or ("float32" if current_platform.is_cpu() else "auto")
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype=dtype, enforce_eager=True, seed=seed)
         )
@@ -103,14 +105,18 @@ class Bench:
     """Answers whose reward function raised: what."""
 
     async def answer(self, row: Mapping[str, Any], group: int, num_samples: int) -> list[Rollout]:
-        """Draw answers to a row of a data set in verl's schema, and reward them."""
+        """Draw answers to a row of a data set in verl's schema, or take those that it has, and reward them."""
         messages = list(row["prompt"])
         chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
+        given: list[str] = list(row.get(GIVEN) or [])[:num_samples]
 
         async def one(sample: int) -> Rollout | None:
             async with self.engine.slot():
-                ids = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
+                if given:
+                    ids = [*self.tokenizer.encode(given[sample], add_special_tokens=False), self.turn_end.of([])]
+                else:
+                    ids = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
             request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
             rollout = Rollout(
                 key=f"{group}_{sample}_0",
@@ -129,7 +135,7 @@ class Bench:
             rollout.reward, rollout.feedback = float(said["score"]), "" if words is None else str(words)
             return rollout
 
-        return [one for one in await asyncio.gather(*map(one, range(num_samples))) if one is not None]
+        return [one for one in await asyncio.gather(*map(one, range(len(given) or num_samples))) if one is not None]
 
     def refiner(self, settings: Mapping[str, Any]) -> Refiner:
         """Return what refines with these keys of the block ``refiner``.

@@ -22,6 +22,8 @@ from recipe.runs.console import in_words
 
 SAY_EVERY = 8
 """Problems, after which the numbers so far are printed."""
+FEWEST = 5
+"""Problems, of which an interval says something: that of a single one has no width."""
 LINE_EVERY_S = 20.0
 """Where output is no terminal."""
 
@@ -37,6 +39,8 @@ class Found:
     """Answers that are refined."""
     others: list[float] = field(default_factory=list)
     """Of each of them: the share of other answers to its problem with a higher reward."""
+    solved: list[bool] = field(default_factory=list)
+    """Of each of them: whether another answer to its problem has the highest reward."""
     refined: dict[str, list[Refinement]] = field(default_factory=dict)
     """By way, in the order of ``wrong``."""
 
@@ -48,6 +52,7 @@ class Found:
         for one in wrong:
             better = [other.reward > one.reward for other in group if other is not one]
             self.others.append(float(np.mean(better)) if better else np.nan)
+            self.solved.append(len(wrong) < len(group))
         self.wrong += wrong
         for way in self.ways:
             self.refined.setdefault(way, []).extend(refined[way])
@@ -84,15 +89,24 @@ class Found:
     def verdicts(self) -> list[str]:
         """Return of each way whether it improves more wrong answers than another answer does, in a line."""
         others, problems = np.array(self.others), np.array([int(one.group) for one in self.wrong])
-        counts = ~np.isnan(others)
-        if not counts.any():
-            return []
+        solved, has_others = np.array(self.solved), ~np.isnan(others)
         lines = []
-        for way in self.refined:
-            differences = (self._values(way, "improved") - others)[counts]
-            mean, low, high = interval(differences, problems[counts])
-            word = "wins" if low > 0 else "loses" if high < 0 else "is not told from it: take more --problems"
-            lines.append(f"`{way}` against another answer: {mean:+.1%} ({low:+.1%} to {high:+.1%}): it {word}")
+        for which, counts in {
+            "": has_others,
+            " where no answer is right": has_others & ~solved,
+            " where one is right": has_others & solved,
+        }.items():
+            if not counts.any() or (which and counts.sum() == has_others.sum()):
+                continue
+            for way in self.refined:
+                differences = (self._values(way, "improved") - others)[counts]
+                mean, low, high = interval(differences, problems[counts])
+                is_told = len(set(problems[counts])) >= FEWEST and not low <= 0 <= high
+                word = ("wins" if mean > 0 else "loses") if is_told else "is not told from it: take more --problems"
+                lines.append(
+                    f"`{way}` against another answer{which}: {mean:+.1%} ({low:+.1%} to {high:+.1%}, "
+                    f"{counts.sum()} answers): it {word}"
+                )
         return lines
 
     def _values(self, way: str, outcome: str) -> np.ndarray:
@@ -225,7 +239,7 @@ def make_bench(arguments: argparse.Namespace) -> Bench:
     module, _, function = arguments.reward.partition(":")
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     return Bench(
-        engine=Engine(arguments.model, arguments.max_model_len, arguments.seed),
+        engine=Engine(arguments.model, arguments.max_model_len, arguments.seed, arguments.dtype),
         tokenizer=tokenizer,
         turn_end=read_turn_end(arguments.model, tokenizer),
         reward=getattr(importlib.import_module(module), function),
@@ -235,14 +249,15 @@ def make_bench(arguments: argparse.Namespace) -> Bench:
 
 
 def settings_of(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return a way as keys of the block ``refiner``."""
-    template, *context = way.split("+")
+    """Return a way as keys of the block ``refiner``; its own keys hold before those of all ways."""
+    template, *more = way.split("+")
+    keys = [one for one in more if "=" in one]
     return {
         "template": template,
-        "context": context,
+        "context": [one for one in more if "=" not in one],
         "skip_reward_at_least": arguments.highest_reward,
         "response_length": arguments.max_new_tokens,
-        **{str(key): value for key, value in OmegaConf.from_dotlist(arguments.refiner).items()},
+        **{str(key): value for key, value in OmegaConf.from_dotlist([*arguments.refiner, *keys]).items()},
     }
 
 

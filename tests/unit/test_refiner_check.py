@@ -1,10 +1,11 @@
 """The check before a run: what it says, how far it says that it is, and which problems it takes."""
 
 import io
+from argparse import Namespace
 from collections.abc import Iterable
 
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from recipe.refiner_check import Countdown, Found, choose
+from recipe.refiner_check import Countdown, Found, choose, settings_of
 
 
 def group(problem: int, *rewards: float) -> list[Rollout]:
@@ -29,8 +30,27 @@ def test_refining_is_compared_with_answering_again() -> None:
     assert lines[1] == "Another answer has a higher reward: 50.0% (50.0% to 50.0%)"
     assert lines[5].startswith("| `always` | 100.0% (100.0% to 100.0%) |")
     assert lines[6].startswith("| `never` | 0.0% (0.0% to 0.0%), -100.0% (-100.0% to -100.0%) |")
-    assert lines[-2] == "`always` against another answer: +50.0% (+50.0% to +50.0%): it wins"
-    assert lines[-1] == "`never` against another answer: -50.0% (-50.0% to -50.0%): it loses"
+    assert lines[-2] == "`always` against another answer: +50.0% (+50.0% to +50.0%, 40 answers): it wins"
+    assert lines[-1] == "`never` against another answer: -50.0% (-50.0% to -50.0%, 40 answers): it loses"
+
+
+def test_problems_that_no_answer_solves_are_told_apart() -> None:
+    found = Found(["general"])
+    for problem in range(10):
+        found.add(group(problem, 0.0, 0.0), {"general": refinements([0.5] * 2)}, highest=1.0)
+    for problem in range(10, 20):
+        found.add(group(problem, 0.0, 0.0, 1.0), {"general": refinements([0.0] * 2)}, highest=1.0)
+    assert found.verdicts()[1:] == [
+        "`general` against another answer where no answer is right: +100.0% (+100.0% to +100.0%, 20 answers): it wins",
+        "`general` against another answer where one is right: -50.0% (-50.0% to -50.0%, 20 answers): it loses",
+    ]
+
+
+def test_a_way_has_keys_of_its_own() -> None:
+    arguments = Namespace(highest_reward=1.0, max_new_tokens=8, refiner=["temperature=1", "reject_leaks=false"])
+    settings = settings_of("apps+feedback+sibling+temperature=0.5", arguments)
+    assert (settings["template"], settings["context"]) == ("apps", ["feedback", "sibling"])
+    assert (settings["temperature"], settings["reject_leaks"]) == (0.5, False)
 
 
 def test_too_few_answers_say_so() -> None:
