@@ -206,7 +206,7 @@ async def compare(arguments: argparse.Namespace) -> tuple[Found, bool]:
             tasks += [asyncio.create_task(one(index)) for index in chosen]
             for task in asyncio.as_completed(tasks):
                 group, refined = await task
-                write(file, bench, found.add(group, refined, highest), refined)
+                write(file, bench, group, found.add(group, refined, highest), refined)
                 if found.num_problems % SAY_EVERY == 0:
                     for line in found.verdicts():
                         countdown.say(f"the quickest {found.num_problems} problems: {line}")
@@ -261,8 +261,10 @@ def settings_of(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def write(file: TextIO, bench: Bench, wrong: list[Rollout], refined: dict[str, list[Refinement]]) -> None:
-    """Write answers and their refinements, a line each."""
+def write(
+    file: TextIO, bench: Bench, group: list[Rollout], wrong: list[Rollout], refined: dict[str, list[Refinement]]
+) -> None:
+    """Write the wrong answers of a group and their refinements, a line each."""
     for way, refinements in refined.items():
         for old, new in zip(wrong, refinements, strict=True):
             line = {
@@ -270,6 +272,7 @@ def write(file: TextIO, bench: Bench, wrong: list[Rollout], refined: dict[str, l
                 "key": old.key,
                 "reward": old.reward,
                 "refined_reward": new.reward,
+                "others": [one.reward for one in group if one is not old],
                 "response": bench.tokenizer.decode(old.response_ids),
                 "feedback": old.feedback,
                 "question": old.messages[-1]["content"],

