@@ -105,7 +105,6 @@ class RefinerConfig:
     n_gpus_per_node: ClassVar[int | None] = None
     num_replicas: ClassVar[int | None] = None
     rollout: ClassVar[dict[str, Any]] = {}
-    urls: ClassVar[list[str]] = []
     streaming: ClassVar[bool] = False
 
     model_path: str = from_key("actor_rollout_ref.model.path")
@@ -298,7 +297,7 @@ class External(RefinerConfig):
     """Refine each group once its last response has its reward, during the rollout."""
 
     @property
-    def urls(self) -> list[str]:  # type: ignore[override]
+    def urls(self) -> list[str]:
         """The servers that are asked."""
         return [self.url] if isinstance(self.url, str) else self.url
 

@@ -33,6 +33,7 @@ def parse_answer(
     response: str,
     kept: Sequence[int] = (),
     before: str | None = None,
+    behind: str = "",
     eos_token_id: int,
     stop_token_ids: Collection[int] = (),
     tokenizer: Any,
@@ -49,6 +50,7 @@ def parse_answer(
         kept: What the answer was begun with; it stays as it is, and so does white space after it.
         before: White space that the answer begins with, as one behind a thought does, whose form is the response's.
             None: what of the response's it has itself.
+        behind: The mark that closes the thought before the answer; it may be a fence that opens a program.
         response: What was refined, a.
         eos_token_id: The token that is to end it.
         stop_token_ids: Other tokens that end what is generated. Any other special token is no end: it is taken out.
@@ -74,7 +76,7 @@ def parse_answer(
         ids = _begin_with(kept_before, ids, tokenizer)
     text = decode(tokenizer, ids)
     if stop and stop in text:
-        text, ended = _cut(text, stop, decode(tokenizer, list(kept)), response)
+        text, ended = _cut(text, stop, behind + decode(tokenizer, list(kept)), response)
     kept_after = os.path.commonprefix([edge(response[::-1])[::-1], edge(text[::-1])[::-1]])
     text = text.strip()
     is_in_thought = "<think>" in text and "</think>" not in text
@@ -120,7 +122,7 @@ def _holds_tag(text: str) -> bool:
     return OPEN_TAG in text or CLOSE_TAG in text or text.endswith(tuple(halves))
 
 
-def _cut(text: str, stop: str, kept: str, response: str) -> tuple[str, bool]:
+def _cut(text: str, stop: str, earlier: str, response: str) -> tuple[str, bool]:
     """Return the text up to its stop, and whether it ends there.
 
     A bare fence after no other one opens a block. A closing tag that stands in the response may be repeated from it.
@@ -128,7 +130,7 @@ def _cut(text: str, stop: str, kept: str, response: str) -> tuple[str, bool]:
     text = text.partition(stop)[0]
     if stop == CLOSE_TAG:
         return text, CLOSE_TAG not in response
-    return text + stop, stop.strip() != FENCE or FENCE in kept + text
+    return text + stop, stop.strip() != FENCE or FENCE in earlier + text
 
 
 def edge(text: str) -> str:

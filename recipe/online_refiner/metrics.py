@@ -119,7 +119,7 @@ MEANING: dict[str, str | Mean] = {
         "modes sft and lagrangian: weighted cross-entropy in the loss, divided as constraint.sft_normaliser says "
         "(accepted: nats per token), mean over mini-batches with accepted refinements; with target=soft less "
         "the entropy of pi_0's distribution in the target",
-        lambda state: bool(state.used),
+        lambda state: any(pair.is_used for pair in state.pairs.values()),
     ),
     "kl_ref/k3": Mean(
         "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
@@ -236,7 +236,7 @@ def streaming_metrics(pairs: Sequence[Pair], began_at: float) -> dict[str, float
         began_at: When the trainer began to wait for these rollouts, in seconds since the epoch: an asynchronous one
             has trained until then.
     """
-    attempted = [pair for pair in pairs if not pair.verdict.is_skipped]
+    attempted = [pair for pair in pairs if pair.verdict not in SKIPPED]
     if not attempted:
         return {}
     last_reward = max(pair.started_at for pair in pairs)  # a group is begun when its last response is rewarded
@@ -264,7 +264,7 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     gains = [pair.refined_reward - pair.reward for pair in pairs if pair.is_accepted]
     distances = [pair.edit_distance for pair in pairs if pair.edit_distance is not None]
     latencies = [pair.latency_s for pair in pairs if pair.latency_s is not None]
-    num_attempted = sum(not one.is_skipped and one is not Verdict.OWN for one in verdicts)
+    num_attempted = sum(one not in (*SKIPPED, Verdict.OWN) for one in verdicts)
     means = {
         "refiner/improvement_ratio": mean_of([pair.is_accepted for pair in pairs]),
         "refiner/repeated_ratio": ratio(sum(pair.is_repeated for pair in pairs), num_attempted),

@@ -59,16 +59,6 @@ class Verdict(StrEnum):
     """A solved response that is imitated itself (``constraint.imitate_solved``)."""
 
     @property
-    def is_skipped(self) -> bool:
-        """Whether nothing was attempted."""
-        return self in SKIPPED
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether an attempt brought no result."""
-        return self in FAILURES
-
-    @property
     def is_better(self) -> bool:
         """Whether there is a better answer than the response, or as good a one."""
         return self in (Verdict.ACCEPTED, Verdict.OWN)
@@ -307,7 +297,7 @@ def choose_records(pairs: dict[int, Pair], max_rows: int | None, seed: int) -> l
 
 def choose_samples(pairs: dict[int, Pair]) -> list[int]:
     """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
-    attempted = [row for row, pair in pairs.items() if pair.verdict.is_scored or pair.verdict.is_failure]
+    attempted = [row for row, pair in pairs.items() if pair.verdict.is_scored or pair.verdict in FAILURES]
     accepted = [row for row in attempted if pairs[row].is_accepted]
     accepted.sort(key=lambda row: pairs[row].reward - pairs[row].refined_reward)
     others = [row for row in attempted if not pairs[row].is_accepted]

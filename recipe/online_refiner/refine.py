@@ -261,7 +261,8 @@ class Refiner:
             return self._parsed(generated, rollout, response, kept=rollout.turn_ids[:num_kept], stop=self.prompt.stop)
         stop = CLOSE_TAG if self._rewrites_thought(parts) else self.prompt.stop
         # The answer behind a thought is as one of its own.
-        answer = self._parsed(generated, rollout, response, before=edge(response), stop=stop)
+        more = {"before": edge(response), "behind": parts.closing, "stop": stop}
+        answer = self._parsed(generated, rollout, response, **more)
         if answer.failure:
             return answer
         if parts.rest and not self._rewrites_thought(parts):

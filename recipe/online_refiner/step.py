@@ -67,16 +67,6 @@ class StepState:
         """Return a mini-batch's part of what a step may have at most."""
         return -(-per_step // self.num_parts)
 
-    @property
-    def rows(self) -> list[int]:
-        """The rollouts' rows."""
-        return list(self.pairs)
-
-    @property
-    def used(self) -> list[int]:
-        """Rows whose refinement acts on the policy."""
-        return [row for row, pair in self.pairs.items() if pair.is_used]
-
     def rescued(self, constraint: Constraint) -> set[str]:
         """Return the dead groups, those of equal rewards, that the constraint keeps: they have a better refinement."""
         if not constraint.rescues or self.eta == 0:

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from recipe.online_refiner.pairs import FAILURES, Verdict
 from recipe.report.reading import Arm
-from recipe.runs.advice import MAX_TRUNCATED, advice
+from recipe.runs.advice import MAX_TRUNCATED, never
 
 ENDS = 0.2
 """Share of the steps that count as the first, and as the last ones."""
@@ -24,6 +24,19 @@ MAX_KL = 0.5
 """Nats per token; a policy further away often repeats itself."""
 
 
+LOST = {
+    Verdict.LEAK: (
+        "Leaks",
+        "of the refinements speak of the earlier answer or its score, which the policy is not shown.",
+        "refiner.template; refiner.reject_leaks=false, if the rule is wrong (filter by the verdict leak)",
+    ),
+    Verdict.THOUGHT: (
+        "Cut thoughts",
+        "of the refinements were cut within the refiner's thought and are lost.",
+        "refiner.thought_length",
+    ),
+}
+"""Verdicts of attempts that have a key of their own: title, what is said of their share, and the key."""
 LEVELS = ("act", "note", "good")
 """Of findings: something should change; look at it; fine."""
 
@@ -203,10 +216,9 @@ def _lost(arm: Arm) -> Iterator[Finding]:
         says = "of the refinements were cut by refiner.response_length and are lost."
         key = "refiner.response_length, or a refiner.template that asks for less"
         yield _share("Cut refinements", failed.pop(Verdict.TRUNCATED), MAX_TRUNCATED, says, key)
-        if leaked := failed.pop(Verdict.LEAK):
-            says = "of the refinements speak of the earlier answer or its score, which the policy is not shown."
-            key = "refiner.template; refiner.reject_leaks=false, if the rule is wrong (filter by the verdict leak)"
-            yield _share("Leaks", leaked, MAX_FAILED, says, key)
+        for verdict, (title, says, key) in LOST.items():
+            if share := failed.pop(verdict):
+                yield _share(title, share, MAX_FAILED, says, key)
         kinds = ", ".join(f"{name} {share:.0%}" for name, share in failed.items() if share)
         says = f"of the attempts failed otherwise ({kinds}): filter the refinements by these verdicts."
         others = _share("Failed attempts", sum(failed.values()), MAX_FAILED, says, "see their detail")
@@ -250,5 +262,5 @@ def _of_the_run(arm: Arm) -> Iterator[Finding]:
     config = OmegaConf.create(arm.runs[0].config if arm.runs else {})
     steps = [step for run in arm.runs for step in run.steps if "refiner/num_attempted" in step]
     if "refiner" in config and "constraint" in config and "algorithm" in config:
-        for line in advice(steps, config)[1:]:  # the first is of cut refinements
+        for line in never(steps, config):
             yield Finding(level="act", title="The run says", figure="", says=line)

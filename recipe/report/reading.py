@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 import yaml
 
-from recipe.online_refiner.pairs import Verdict, group_of
+from recipe.online_refiner.pairs import FAILURES, Verdict, group_of
 from recipe.runs.files import TOKENS, Records, objects_of
 
 MAX_BYTES = 12 << 20
@@ -43,7 +43,7 @@ class Contest:
         for group in groups.values():
             for record in group:
                 verdict = Verdict(record["verdict"])
-                is_refined = verdict.is_failure or verdict in (Verdict.ACCEPTED, Verdict.NOT_BETTER)
+                is_refined = verdict in (*FAILURES, Verdict.ACCEPTED, Verdict.NOT_BETTER)
                 if is_refined and len(group) > 1:
                     self.num_responses += 1
                     self.num_refined += verdict is Verdict.ACCEPTED
@@ -216,8 +216,5 @@ def _flat(run: Run) -> dict[str, str]:
         elif not name.endswith("seed"):
             yield name, str(value).replace(place, "RUN_DIR")
 
-    return {name: value for name, value in walk(run.config, "") if not _is_no_matter(name)}
-
-
-def _is_no_matter(name: str) -> bool:
-    return any(name == one or name.startswith(f"{one}.") for one in NO_MATTER)
+    values = walk(run.config, "")
+    return {key: value for key, value in values if not any(f"{key}.".startswith(f"{one}.") for one in NO_MATTER)}

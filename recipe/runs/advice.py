@@ -16,13 +16,13 @@ SKIPPED = {
 def advice(steps: Iterable[dict[str, Any]], config: DictConfig) -> list[str]:
     """Return lines on refinements that were cut, and on what never happened, from a run's metrics."""
     steps = list(steps)
-    refined = [step for step in steps if step["refiner/num_attempted"]]
+    return [*_lost([step for step in steps if step["refiner/num_attempted"]]), *never(steps, config)]
+
+
+def _lost(refined: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield what was lost of the refinements of some steps; the share that was cut always."""
     if not refined:
-        return [
-            f"nothing was refined: {skipped:g} responses {why}"
-            for name, why in SKIPPED.items()
-            if (skipped := sum(step.get(f"refiner/skipped/{name}") or 0.0 for step in steps))
-        ]
+        return
     share = sum(step["refiner/failed/truncated"] for step in refined) / sum(
         step["refiner/num_attempted"] for step in refined
     )
@@ -32,23 +32,30 @@ def advice(steps: Iterable[dict[str, Any]], config: DictConfig) -> list[str]:
             ". They are lost: raise it (it may exceed data.max_response_length), or choose a refiner.template that "
             "asks for less or says where an answer ends ({% set stop = ... %})"
         )
-    lines = [line]
+    yield line
     if cut := sum(step.get("refiner/failed/thought") or 0.0 for step in refined):
-        lines.append(f"refinements cut within the refiner's thought: {cut:g}; raise refiner.thought_length")
+        yield f"refinements cut within the refiner's thought: {cut:g}; raise refiner.thought_length"
     if leaks := sum(step.get("refiner/failed/leak") or 0.0 for step in refined):
-        lines.append(
+        yield (
             f"refinements that speak of the refiner's prompt or of the reward: {leaks:g}; they are lost: choose a "
             "refiner.template that asks for the answer alone"
         )
-    return [*lines, *_never(refined, config)]
 
 
-def _never(steps: Sequence[dict[str, Any]], config: DictConfig) -> Iterator[str]:
-    """Yield what a run was told to do with the highest rewards, or with equal ones, if there were none in any step."""
+def never(steps: Sequence[dict[str, Any]], config: DictConfig) -> Iterator[str]:
+    """Yield what did not happen in any step, though the run was told what to do with it.
+
+    It is a refinement, a response with the highest reward, or a group of equal rewards.
+    """
 
     def total(*names: str) -> float:
         return sum(step.get(name) or 0.0 for step in steps for name in names)
 
+    if not total("refiner/num_attempted"):
+        for name, why in SKIPPED.items():
+            if skipped := total(f"refiner/skipped/{name}"):
+                yield f"nothing was refined: {skipped:g} responses {why}"
+        return
     most, groups = config.refiner.skip_reward_at_least, config.algorithm.get("filter_groups")
     if most is not None and not total("refiner/skipped/max_reward", "refiner/num_own"):
         yield (

@@ -96,7 +96,7 @@ def refined(
         return 0.5
 
     settings = settings or {}
-    thoughts = read_thoughts(tokenizer, settings)
+    thoughts = read_thoughts(tokenizer, settings, engine.config.thoughts)
     ids = [*tokenizer.encode(response), *([tokenizer.eos_token_id] if is_whole else [])]
     messages = [{"role": "user", "content": "q"}]
     refiner = (TextRefiner if engine.config.placement == "external" else Refiner)(

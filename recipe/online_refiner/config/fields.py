@@ -5,18 +5,17 @@ What keys ask of verl's is in ``checks.py``.
 """
 
 import dataclasses
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 import fsspec
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field, field_validator
+from pydantic import field_validator
 from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.constraints import Constraint, read_constraint
+from recipe.online_refiner.constraints.base import PositiveNumber
 from refiner_worker.config import BLOCK, NotNegative, RefinerConfig, from_key, read_keys, read_refiner
-
-PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(slots=True, kw_only=True, config=BLOCK)
@@ -118,9 +117,6 @@ class RefinementConfig:
         return self.refiner.placement == "shared"
 
 
-Block = TypeVar("Block")
-
-
 def read_blocks(config: DictConfig) -> RefinementConfig:
     """Read this extension's blocks of a composed config.
 
@@ -130,16 +126,13 @@ def read_blocks(config: DictConfig) -> RefinementConfig:
     Raises:
         ValueError: If a key is unknown, missing or of a wrong type.
     """
-    blocks: dict[str, Any] = {name: _read(config, name, block) for name, block in BLOCKS.items()}
+    blocks: dict[str, Any] = {
+        name: read_keys(name, block, _values(config, name), f"the block {name}") for name, block in BLOCKS.items()
+    }
     blocks["refiner"] = read_refiner(_values(config, "refiner"))
     blocks["constraint"] = read_constraint(_values(config, "constraint"))
     has_reference = bool(config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss)
     return RefinementConfig(**blocks, has_reference_worker=has_reference)
-
-
-def _read(config: DictConfig, name: str, block_type: type[Block]) -> Block:
-    values = _values(config, name)
-    return read_keys(name, block_type, values, f"the block {name}")
 
 
 def _values(config: DictConfig, name: str) -> dict[str, Any]:

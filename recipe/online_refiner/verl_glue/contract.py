@@ -146,7 +146,6 @@ HOOKS = [
     Hook("verl.utils.tracking:Tracking.supported_backend", "recipe.preflight.names"),
     Hook("verl.workers.engine.base:EngineRegistry._engines", "recipe.preflight.names"),
     Hook("verl.workers.rollout.replica:RolloutReplicaRegistry._registry", "recipe.preflight.names"),
-    Hook("verl.experimental.reward_loop.reward_manager.registry:REWARD_MANAGER", "recipe.preflight.names"),
     # ---- rewards
     Hook(f"{REWARD_LOOP}:RewardLoopWorker", OF_PATCHES),
     Hook(f"{REWARD_LOOP}:RewardLoopWorker.compute_score_disrm", OF_PATCHES, ("data",)),

@@ -147,12 +147,13 @@ def write_refinements(batch: KVBatchMeta, turns: list[Turn], pairs: list[Pair], 
         constraint: Says which columns every row of a step has beside those of all modes.
     """
     refined = [turn.refinement.token_ids for turn in turns]
+    details = ["" if one.verdict.is_scored else one.text[:MAX_DETAIL] for one in (turn.refinement for turn in turns)]
     fields = {
         "refine_ids": jagged([torch.tensor(ids or [0]) for ids in refined]),
         "refine_mask": jagged([torch.tensor([1] * len(ids) or [0]) for ids in refined]),
         "refine_used": torch.tensor([int(turn.is_used) for turn in turns]),
         "refine_start": torch.tensor([turn.start for turn in turns]),
-        "refine_detail": NonTensorStack(*map(_detail, turns)),
+        "refine_detail": NonTensorStack(*details),
     }
     columns = [constraint.columns(turn) for turn in turns]
     for name in columns[0]:
@@ -163,10 +164,6 @@ def write_refinements(batch: KVBatchMeta, turns: list[Turn], pairs: list[Pair], 
         fields=TensorDict(fields, batch_size=len(batch)),
         tags=[with_pair(tag, pair) for tag, pair in zip(batch.tags, pairs, strict=True)],
     )
-
-
-def _detail(turn: Turn) -> str:
-    return "" if turn.refinement.verdict.is_scored else turn.refinement.text[:MAX_DETAIL]
 
 
 def write_nothing(batch: KVBatchMeta, pairs: list[Pair], constraint: Constraint) -> None:

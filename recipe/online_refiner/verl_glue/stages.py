@@ -211,7 +211,7 @@ class Stages:
         is_by_verl = self._blocks.has_reference_worker or self._blocks.measures_kl_by_actor
         if not (self._blocks.measures_kl or is_by_verl):
             return
-        name, rows = ("ref_log_prob", state.rows) if is_by_verl else ("kl_ref_log_prob", state.kl_rows)
+        name, rows = ("ref_log_prob", [*state.pairs]) if is_by_verl else ("kl_ref_log_prob", state.kl_rows)
         state.metrics["kl_ref/k3"] = float("nan")
         state.metrics["tokens/kl_ref"] = sum(batch.tags[row]["response_len"] for row in rows)
         if rows:
@@ -238,7 +238,3 @@ class Stages:
         if state.samples:
             paying = {batch.keys[row] for row in state.paying(self._blocks.constraint, self._place)}
             self._workers.record_tokens(state.step, queue.rows_of(batch, state.samples), seen, paying, state.eta)
-
-    def add_to_loss(self, batch: KVBatchMeta, state: StepState) -> None:
-        """Tell the actor's workers what the mode adds to the loss."""
-        batch.extra_info.update(self._blocks.constraint.loss_settings(state.eta))

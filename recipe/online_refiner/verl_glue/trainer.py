@@ -320,7 +320,7 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self.state.enter("_update_actor", batch.keys)
         self._begin("the policy learns")
-        self.stages.add_to_loss(batch, self.state)
+        batch.extra_info.update(self.blocks.constraint.loss_settings(self.state.eta))
         batch = super()._update_actor(batch, metrics=metrics)
         self.stages.record_tokens(batch, self.state, self.actor_rollout_wg)
         return batch

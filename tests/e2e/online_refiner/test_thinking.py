@@ -35,6 +35,8 @@ def test_a_refinement_begins_with_the_responses_thought(train_letters: Callable,
 
 
 OPENS, CLOSES = "Thought:", "```python"
+BEGUN = f"{OPENS} I read the input, then print what is asked for.\n"
+"""So a small model soon ends it."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def thinker(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     template = folder / "chat_template.jinja"
     begin = "<|im_start|>assistant\n"
     assert template.read_text().count(begin) == 1
-    template.write_text(template.read_text().replace(begin, f"{begin}{OPENS}"))
+    template.write_text(template.read_text().replace(begin, begin + BEGUN))
     return folder
 
 
@@ -71,12 +73,8 @@ def test_the_actor_learns_nothing_of_the_refiners_thought(
             *("console=log", f"run_dir={run_dir}", "trainer.total_training_steps=2", "trainer.save_freq=-1"),
             *("actor_rollout_ref.model.external_lib=seen_by_actor", f"constraint.mode={mode}"),
             *(f"refiner.thoughts=['{OPENS}','{CLOSES}']", f"refiner.rewrites={rewrites}", "refiner.template=apps"),
-            *(
-                "refiner.thought_length=64",
-                "refiner.response_length=192",
-                "data.max_response_length=96",
-                "measure.num_kl_rollouts=0",
-            ),
+            *("refiner.thought_length=64", "refiner.response_length=192", "data.max_response_length=128"),
+            *("measure.num_kl_rollouts=0", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"),
             # Whatever is scored acts, so that there are rows to look at.
             *("constraint.reward_gate=false", "actor_rollout_ref.rollout.max_model_len=640"),
         ],

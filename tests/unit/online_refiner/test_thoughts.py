@@ -163,6 +163,15 @@ def test_channels_end_at_a_token_that_no_text_shows(tokenizer: Any) -> None:
     assert engine.asked == [(None, 64), (None, 96 - found.num_kept_tokens)]
 
 
+def test_a_thought_may_end_where_a_program_begins(tokenizer: Any) -> None:
+    """So the fence that ends the program is the answer's first one."""
+    thinker = with_template(tokenizer, CHATML % ("", "Plan: "))
+    engine = Engine(thinker, "it got 0.25\n```python\nx = 2\n```\nx is 2", thoughts=["Plan:", "```python"])
+    found = refined(thinker, "mine\n```python\nx = 1\n```\n", engine, template="apps")
+    assert found.verdict is Verdict.ACCEPTED
+    assert thinker.decode(found.token_ids[:-1]) == "mine\n```python\nx = 2\n```\n"
+
+
 def test_the_refiner_sees_answers_alone_and_nothing_of_a_thought_is_charged_or_imitated(tokenizer: Any) -> None:
     thinker = with_template(tokenizer, CLOSED)
     engine = Engine(thinker, "<think>hm</think>\n\nbetter")

@@ -66,8 +66,8 @@ def test_refining_is_compared_with_answering_again(tmp_path: Path) -> None:
 
 
 def test_what_should_change_names_its_figure_and_its_key(tmp_path: Path) -> None:
-    worse = {"refiner/failed/truncated": 2, "refiner/failed/leak": 1, "refiner/exposed_s": 5}
-    worse |= {"reward/zero_std_groups": 0.75, "kl_ref/k3": 0.9}
+    worse = {"refiner/failed/truncated": 2, "refiner/failed/leak": 1, "refiner/failed/thought": 1}
+    worse |= {"reward/zero_std_groups": 0.75, "kl_ref/k3": 0.9, "refiner/exposed_s": 5}
     folder = make_run(tmp_path / "run", 1)
     with (folder / "metrics.jsonl").open("a") as lines:
         lines.write(json.dumps({"step": 1, **metrics(1), **worse}) + "\n")
@@ -76,12 +76,22 @@ def test_what_should_change_names_its_figure_and_its_key(tmp_path: Path) -> None
     for title, figure, key in (
         ("Cut refinements", "67%", "refiner.response_length"),
         ("Leaks", "33%", "refiner.reject_leaks"),
+        ("Cut thoughts", "33%", "refiner.thought_length"),
         ("Dead groups", "75%", "constraint.rescue_dead_groups=true"),
         ("KL", "0.9", "constraint.eta"),
         ("Cost of refining", "50%", "refiner.placement"),
     ):
         assert found[title].level != "good" and found[title].figure == figure and key in found[title].key
     assert not findings(Arm(name="empty", runs=[])), "nothing is said of what was not measured"
+
+
+def test_a_run_in_which_nothing_was_refined_says_why(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 2)
+    steps = [{"step": step, **metrics(step), "refiner/num_attempted": 0} for step in (1, 2)]
+    lines = [json.dumps(step | {"refiner/skipped/no_answer": 3}) + "\n" for step in steps]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    said = [one.says for one in findings(*read_runs([str(folder)])) if one.title == "The run says"]
+    assert len(said) == 1 and "6 responses end within their thought" in said[0]
 
 
 def test_an_arm_is_compared_with_one_without_a_refiner(tmp_path: Path) -> None:
