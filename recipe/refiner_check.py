@@ -89,7 +89,7 @@ class Found:
     def verdicts(self) -> list[str]:
         """Return of each way whether it improves more wrong answers than another answer does, in a line."""
         others, problems = np.array(self.others), np.array([int(one.group) for one in self.wrong])
-        solved, has_others = np.array(self.solved), ~np.isnan(others)
+        solved, has_others = np.array(self.solved, dtype=bool), ~np.isnan(others)
         lines = []
         for which, counts in {
             "": has_others,

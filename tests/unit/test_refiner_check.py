@@ -62,6 +62,7 @@ def test_too_few_answers_say_so() -> None:
 
 def test_one_answer_to_each_problem_is_compared_with_none() -> None:
     found = Found(["general"])
+    assert found.verdicts() == [], "no problem is done, or the first ones are all solved"
     found.add(group(0, 0.0), {"general": refinements([0.5])}, highest=1.0)
     found.add(group(1, 1.0), {"general": []}, highest=1.0)
     assert "nother answer" not in found.describe(1.0)
