@@ -151,13 +151,17 @@ class Constraint:
 
         Args:
             data: The columns CHARGE_COLUMNS of the rows that pay: (B, T) those of the response, (B, U) those of a',
-                padded with 0.
+                padded with 0, which is also the first place in a column of places.
             turn: (B, T) 1 on the policy's tokens of the turn.
         """
         return None
 
     def pays(self, pair: "Pair") -> bool:
-        """Return whether a row is charged."""
+        """Return whether a row is charged: asked where rows pay and, with CHARGE_COLUMNS, before :meth:`charged`.
+
+        A mode with CHARGE_COLUMNS overrides it: then the pair's ``divergence`` is still that of Eq. 6. It goes by the
+        verdict or by :meth:`numbers`.
+        """
         return pair.divergence != 0
 
     def place(self, estimator: str) -> Place | None:
@@ -234,8 +238,8 @@ class Constraint:
 class Weighted(Constraint):
     """A constraint with a weight eta, on the pairs that the reward gate lets through."""
 
-    TRIED: ClassVar[tuple[float, float]] = (0.01, 1.0)
-    """Smallest and largest eta in the paper and in the lab (``experiments/lab/arms.py``)."""
+    TRIED: ClassVar[tuple[float, float] | None] = None
+    """Smallest and largest eta in the paper and in the lab (``experiments/lab/arms.py``); None: none was tried."""
 
     eta: Number | None = None
     """Weight; 0 gives verl's numbers. With ``adaptive``: of the first step. Null: the mode's own."""

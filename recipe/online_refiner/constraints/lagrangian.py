@@ -20,6 +20,7 @@ class Lagrangian(Eq6Penalty, Imitation):
     """The gradient of -eta E[D]: a is charged for D of Eq. 6, and a' is imitated with the weights that it has in D."""
 
     DEFAULT_ETA: ClassVar[float] = 0.01
+    TRIED: ClassVar[tuple[float, float]] = (0.01, 1.0)
 
     mode: Literal["lagrangian"]
     credit: Literal["return_to_go", "in_reward"] | None = None

@@ -214,6 +214,7 @@ class Sft(Imitation):
     """The cross-entropy of accepted refinements in the loss: the policy is pulled to them."""
 
     DEFAULT_ETA: ClassVar[float] = 0.03  # docs/results.md
+    TRIED: ClassVar[tuple[float, float]] = (0.01, 1.0)
 
     mode: Literal["sft"]
     imitate_solved: bool = False

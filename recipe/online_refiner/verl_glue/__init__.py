@@ -1,1 +1,1 @@
-"""The only door to verl: what overrides, patches or reads its private names. ``contract.py`` lists every one."""
+"""The door to verl's trainer, workers and queue, whose private names it uses: ``contract.py`` lists them."""

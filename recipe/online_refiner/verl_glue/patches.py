@@ -1,4 +1,4 @@
-"""Every change that this recipe makes to verl, with its reason.
+"""Every change that this recipe makes to verl on all machines, with its reason.
 
 ``tests/unit/online_refiner/test_verl_patches.py`` fails when verl mends what is bridged here, or moves it.
 """
