@@ -3,8 +3,8 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -64,6 +64,8 @@ class RefinerClient:
     """Processes that hold a copy of this client and share MAX_REQUESTS_IN_FLIGHT."""
     caller: str = ""
     """The name of this one: its requests' ids begin with it."""
+    by_source: "dict[str, RefinerClient]" = field(default_factory=dict)
+    """What asks for each data source of ``refiner.by_source`` in place of this client."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
     _slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
 
@@ -71,6 +73,16 @@ class RefinerClient:
     def handles(self) -> list[ActorHandle]:
         """The servers that are actors of this run."""
         return list(self.servers.values())
+
+    @property
+    def addresses(self) -> set[str]:
+        """All servers, those of data sources too."""
+        return set(self.servers).union(*(one.servers for one in self.by_source.values()))
+
+    def shared(self, num_processes: int, caller: str = "") -> Self:
+        """Return the client for one of so many processes."""
+        by_source = {source: one.shared(num_processes, caller) for source, one in self.by_source.items()}
+        return replace(self, num_processes=num_processes, caller=caller, by_source=by_source)
 
     def slot(self) -> asyncio.Semaphore:
         """Return what to make a request in (``async with``): it waits while as many as are allowed are under way.
@@ -80,7 +92,8 @@ class RefinerClient:
         loop = asyncio.get_running_loop()
         if loop not in self._slots:
             num_slots = MAX_REQUESTS_IN_FLIGHT * max(1, len(self.servers)) // self.num_processes
-            self._slots = {loop: asyncio.Semaphore(max(1, num_slots))}
+            self._slots.clear()  # of an earlier loop; the clients of sources with the same servers share this dict
+            self._slots[loop] = asyncio.Semaphore(max(1, num_slots))
         return self._slots[loop]
 
     async def generate(

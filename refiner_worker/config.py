@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -81,6 +82,22 @@ def read_keys(name: str, block_type: type[Block], values: dict[str, Any], chosen
         raise ValueError(f"{name}.{key}={first['input']}: {said}{or_null}{meant}") from error
 
 
+BY_SOURCE = (
+    "template",
+    "context",
+    "response_length",
+    "thought_length",
+    "temperature",
+    "skip_reward_at_least",
+    "max_refinements_per_group",
+    "request_timeout_s",
+)
+"""Keys that may differ by data source."""
+OF_SERVERS = ("url", "served_model_name", "api_key_env", "extra_body")
+"""Keys of servers that a data source has for itself."""
+ALIKE = "{} if nothing differs"
+"""What ``refiner.by_source`` has for such a source, in words."""
+
 Mark = Annotated[str, Field(min_length=1)]
 
 
@@ -140,6 +157,42 @@ class RefinerConfig:
     """Refine at most this many responses to a prompt, the lowest rewards first. Null: all; 0: none."""
     request_timeout_s: Seconds = 600
     """Seconds from sending a request to its reward; later refinements fail."""
+    by_source: dict[str, dict[str, Any]] | None = None
+    """What differs by the row's ``data_source``: ``{gsm8k: {template: math}, apps: {}}``. It names every source. Null:
+    nothing differs (``docs/refiner.md``)."""
+
+    @property
+    def sources(self) -> "dict[str, RefinerConfig]":
+        """The settings of each data source that ``by_source`` names.
+
+        Raises:
+            ValueError: If one names a key that cannot differ, or a wrong value.
+        """
+        return {source: self._of(f"refiner.by_source.{source}", own) for source, own in (self.by_source or {}).items()}
+
+    @property
+    def own_servers(self) -> "dict[str, External]":
+        """Those of ``sources`` that have servers of their own."""
+        has = {source for source, own in (self.by_source or {}).items() if own.keys() & {*OF_SERVERS}}
+        return {source: one for source, one in self.sources.items() if source in has and isinstance(one, External)}
+
+    def _of(self, key: str, own: dict[str, Any]) -> "RefinerConfig":
+        known = (*BY_SOURCE, *OF_SERVERS)
+        for name in own:
+            if name == "model_path":
+                raise ValueError(f"{key}.model_path: a run hosts one model; serve another one and set {key}.url")
+            if name not in known:
+                said = f"{key}.{name}: this key cannot differ by source; those that can are: {', '.join(known)}"
+                raise ValueError(said + nearest(name, known))
+            if name in OF_SERVERS and "url" not in own and not isinstance(self, External):
+                raise ValueError(f"{key}.{name} is of a server by URL: set {key}.url as well")
+        if "url" not in own:
+            common = {one.name: getattr(self, one.name) for one in fields(self)}
+            return read_keys(key, type(self), {**common, **own, "by_source": None}, key)
+        common = {name: getattr(self, name) for name in (*BY_SOURCE, "thoughts", "rewrites", "reject_leaks")}
+        # How long the context of such a server is only it knows.
+        settings = {**common, **own, "placement": "external", "max_model_len": sys.maxsize}
+        return read_keys(key, External, settings, key)
 
     @property
     def longest_thought(self) -> int:
@@ -168,7 +221,24 @@ class RefinerConfig:
                 "a colocated reward model sleeps during the rollout, where a streaming refiner scores refinements; set "
                 "reward.reward_model.enable_resource_pool=true, or refiner.placement=colocated"
             )
+        for source, one in self.sources.items():
+            if said := self._wrong_with(one, config, blocks):
+                return f"refiner.by_source.{source}: {said}"
         return None
+
+    def _wrong_with(self, one: "RefinerConfig", config: DictConfig, blocks: Any) -> str | None:
+        """Return what is wrong with the settings of a data source, if anything is."""
+        if one.response_length > self.response_length:
+            return (
+                f"response_length={one.response_length} is more than refiner.response_length={self.response_length}, "
+                "for which memory is planned; raise that one"
+            )
+        if isinstance(one, External) and not isinstance(self, External) and blocks.constraint.asks_log_probs:
+            return "no server gives log-probs by URL; set constraint.target=rewrite"
+        try:
+            return one.refusal(config, blocks)
+        except ValueError as error:  # there is no such template
+            return str(error)
 
     def is_maximal(self, reward: float | None) -> bool:
         """Tell whether a reward cannot improve. verl keeps rewards in float32: 0.9 is less there than it is here."""
@@ -322,7 +392,7 @@ class External(RefinerConfig):
             return (
                 "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"
             )
-        if self.model_path != config.actor_rollout_ref.model.path:
+        if self.model_path not in (config.actor_rollout_ref.model.path, from_key("actor_rollout_ref.model.path")):
             return "refiner.model_path is not read: the server's model is refiner.served_model_name; leave it out"
         variables = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
         if self.api_key_env in variables or (key and key in map(str, variables.values())):
@@ -356,7 +426,9 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
     if placement not in PLACEMENTS:
         meant = nearest(placement, PLACEMENTS)
         raise ValueError(f"refiner.placement={placement}: set one of {', '.join(PLACEMENTS)}{meant}")
-    return read_keys("refiner", PLACEMENTS[placement], given, f"refiner.placement={placement}")
+    refiner = read_keys("refiner", PLACEMENTS[placement], given, f"refiner.placement={placement}")
+    _ = refiner.sources  # their mistakes are found now
+    return refiner
 
 
 def template_path(key: str, name: str, folder: Path) -> Path:

@@ -221,7 +221,7 @@ class ExternalRefiner(HostedRefiner):
 
         self._servers = {url: one for url, one in zip(urls, asyncio.run(ask()), strict=True) if one}
         if not self._servers:
-            logger.warning("no server of refiner.url answers: this step goes without refinements")
+            logger.warning("no server answers at %s: this step goes without their refinements", ", ".join(urls))
         return 0
 
     async def _ask(self, url: str) -> Served | None:

@@ -9,6 +9,7 @@ verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,9 @@ MOMENTS = {
 EXTRA = "reward/extra/"
 """Prefix of what a reward function says beside the reward: the mean of each number over the rollouts that have it. A
 name is left out if any of its values is no finite number."""
+OF_SOURCES = ("refiner/improvement_ratio/", "refiner/failed_ratio/")
+"""Prefixes of what is told of each data source with ``refiner.by_source``: the share of its rollouts with an accepted
+refinement, and with a failed attempt. Rows that were lost with a refine worker are of no source."""
 DISCARDED = "training/filter_groups/discarded_surplus_samples"
 """verl's count of groups beyond the batch that it has thrown away, where DAPO's filter takes out others."""
 
@@ -165,12 +169,15 @@ def of_step(parts: list[StepState]) -> dict[str, float]:
     """
     combined = {}
     extras = {name for part in parts for name in part.metrics if name.startswith(EXTRA)}
-    for name in (*MEANING, *OF_CONSTRAINTS, *extras):
+    of_sources = {name for part in parts for name in part.metrics if name.startswith(OF_SOURCES)}
+    for name in (*MEANING, *OF_CONSTRAINTS, *extras, *of_sources):
         having = [part for part in parts if name in part.metrics]
         values = [float(part.metrics[name]) for part in having]
         if name.startswith("timing_s/") or not values or (name in extras and len(values) < len(parts)):
             continue  # seconds are the step's already
         mean = Mean("") if name in extras else MEANS.get(name)
+        if name in of_sources:
+            mean = Mean("", partial(num_of_source, source=name.split("/", 2)[2]))
         if name in MAXIMA:
             combined[name] = max(values)
         elif mean is None:
@@ -285,7 +292,30 @@ def refine_metrics(state: StepState) -> dict[str, float]:
         "tokens/refine": sum(pair.num_generated_tokens for pair in pairs),
         "tokens/refine_kept": sum(pair.num_kept_tokens for pair in pairs),
         "tokens/refine_thought": sum(pair.num_thought_tokens for pair in pairs),
+        **source_metrics(state),
     }
+
+
+def source_metrics(state: StepState) -> dict[str, float]:
+    """Summarise the refinements of each data source, where refiners differ by it (:data:`OF_SOURCES`)."""
+    verdicts: dict[str, list[Verdict]] = defaultdict(list)
+    for pair in state.pairs.values():
+        if pair.source:
+            verdicts[pair.source].append(pair.verdict)
+    accepted, failed = OF_SOURCES
+    return {
+        name: value
+        for source, own in verdicts.items()
+        for name, value in (
+            (accepted + source, own.count(Verdict.ACCEPTED) / len(own)),
+            (failed + source, sum(one.is_failure for one in own) / len(own)),
+        )
+    }
+
+
+def num_of_source(state: StepState, source: str) -> float:
+    """Return how many rollouts are of a data source."""
+    return sum(pair.source == source for pair in state.pairs.values())
 
 
 def mean_of(values: Sequence[float]) -> float | None:

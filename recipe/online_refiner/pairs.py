@@ -246,6 +246,8 @@ class Pair(Request):
     reward: float
     """r(s0, a)."""
     verdict: Verdict = Verdict.NONE
+    source: str = ""
+    """The row's ``data_source`` where refiners differ by it (``refiner.by_source``); empty if nobody has refined it."""
     is_used: bool = False
     """Whether the refinement acts on the policy: it is better, or the run lets all scored ones through."""
     start: int = 0

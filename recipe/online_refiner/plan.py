@@ -15,10 +15,10 @@ from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.online_refiner.verl_glue import megatron
 from recipe.sizing import shapes
 from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
-from refiner_worker.config import External
+from refiner_worker.config import BY_SOURCE, External, RefinerConfig
 from refiner_worker.group import MODEL_SHAPE_KEYS, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
-from refiner_worker.thoughts import read_thoughts
+from refiner_worker.thoughts import Thoughts, read_thoughts
 
 WITHOUT_A_GROUP = ("grpo", "grpo_vectorized", "rloo", "opo", "gpg")
 """Estimators of verl that take a group of one without a word, and give its reward as the advantage."""
@@ -36,6 +36,8 @@ class Plan:
     """Tokens that the reference model can read."""
     prompt: RefinerPrompt
     """What the refiner reads; it knows how the models think."""
+    prompts: dict[str, RefinerPrompt]
+    """What it reads of each data source of ``refiner.by_source``."""
     in_place_tokens: int
     """Tokens of the longest prompt and response that are scored in place; 0: none are."""
     refiner_model: DictConfig
@@ -110,6 +112,8 @@ class Plan:
                 who = f"{blocks.refiner.served_model_name or 'the first model'} of {', '.join(blocks.refiner.urls)}"
             lines["refiner"] = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
         if blocks.refines:
+            own = [f"{f'- {source}':<14} {_differs(blocks.refiner, source)}" for source in self.prompts]
+            lines["refiner"] = "\n".join([lines["refiner"], *own])
             lines["thoughts"] = "none, by the chat template; if the model thinks, set refiner.thoughts"
         if self.prompt.thoughts and blocks.refines:
             opening, closing = self.prompt.thoughts.opening.strip(), self.prompt.thoughts.closing.strip()
@@ -126,6 +130,15 @@ class Plan:
             return text
         sizes = table(self.footprint(config, blocks))
         return f"{text}\n\n{sizes}" if sizes else text
+
+
+def _differs(refiner: RefinerConfig, source: str) -> str:
+    """Return what differs for a data source, and where its rows are refined."""
+    own = (refiner.by_source or {})[source]
+    said = [f"{name} {own[name]}" for name in BY_SOURCE if name in own] or ["nothing differs"]
+    if (one := refiner.own_servers.get(source)) is None:
+        return f"{', '.join(said)}; by the common refiner"
+    return f"{', '.join(said)}; by {one.served_model_name or 'the first model'} of {', '.join(one.urls)}"
 
 
 def notes(config: DictConfig, blocks: RefinementConfig) -> list[str]:
@@ -158,9 +171,12 @@ def _notes_on_training(config: DictConfig) -> list[str]:
 
 def _notes_on_refining(config: DictConfig, blocks: RefinementConfig) -> list[str]:
     refiner, n = blocks.refiner, config.actor_rollout_ref.rollout.n
-    maximal, most = refiner.skip_reward_at_least, refiner.max_refinements_per_group
-    said = [f"responses with a reward of {maximal:g} or more are not refined"] if maximal is not None else []
-    if maximal is None:
+    most = refiner.max_refinements_per_group
+    maximals = {one.skip_reward_at_least for one in refiner.sources.values()} or {refiner.skip_reward_at_least}
+    said = []
+    if len(maximals) == 1 and None not in maximals:
+        said.append(f"responses with a reward of {maximals.pop():g} or more are not refined")
+    if None in maximals:
         said.append("solved responses are refined too: set refiner.skip_reward_at_least to the highest reward")
     if most == 0:
         said.append("refiner.max_refinements_per_group=0: no response is refined, and nothing is constrained")
@@ -187,7 +203,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     is_known = refiner.placement != "external"
     max_positions = get_max_position_embeddings(refiner_config) if is_known else sys.maxsize
     lengths = config.data.max_prompt_length, config.data.max_response_length
-    settings, limits = config.data.apply_chat_template_kwargs, refiner.limits(config.data.max_response_length)
+    settings, far = config.data.apply_chat_template_kwargs, refiner.own_servers
     thoughts = read_thoughts(tokenizer, settings, refiner.thoughts)
     if refiner.thoughts is False and (found := read_thoughts(tokenizer, settings)) and found.is_open:
         raise ValueError(
@@ -204,17 +220,23 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
             "constraint.target=soft asks pi_0 what it would write behind the response's own thought, which it has not "
             "thought; set constraint.target=rewrite, or refiner.thoughts=false if the model does not think"
         )
-    prompt = RefinerPrompt(refiner.template_path(), tokenizer, settings, limits, thoughts)
-    needed = prompt.max_tokens(*lengths) + refiner.response_length + (refiner.longest_thought if thoughts else 0)
+    prompts = {source: _prompt(config, one, tokenizer, thoughts, source) for source, one in refiner.sources.items()}
+    prompt = _prompt(config, refiner, tokenizer, thoughts)
+    hosted = [(refiner, prompt), *((one, prompts[name]) for name, one in refiner.sources.items() if name not in far)]
+    needed = max(
+        read.max_tokens(*lengths) + one.response_length + (one.longest_thought if thoughts else 0)
+        for one, read in hosted
+    )
     in_place_tokens = blocks.constraint.scored_tokens(tokenizer, settings, *lengths, refiner.response_length)
     if not blocks.is_shared:  # there the actor reads them
         needed = max(needed, in_place_tokens + 1)
     max_model_len = refiner.max_model_len or min(needed, max_positions)
-    if thoughts and prompt.max_tokens(lengths[0], 0) + refiner.longest_thought >= max_model_len:
-        raise ValueError(
-            f"a prompt and a thought of {refiner.longest_thought} tokens fill the refiner's context, {max_model_len}; "
-            "set refiner.thought_length lower"
-        )
+    for one, read in hosted if thoughts else []:
+        if read.max_tokens(lengths[0], 0) + one.longest_thought >= max_model_len:
+            raise ValueError(
+                f"a prompt and a thought of {one.longest_thought} tokens fill the refiner's context, {max_model_len}; "
+                "set refiner.thought_length lower"
+            )
     rollout = rollout_config(config, refiner, max_model_len)
     num_gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
     refiner_gpus = refiner.nnodes * (refiner.n_gpus_per_node or 0) or num_gpus
@@ -223,6 +245,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         least_model_len=max(min(sum(lengths) + 1, max_positions), prompt.max_tokens(0, 0)),
         max_positions=max_positions,
         prompt=prompt,
+        prompts=prompts,
         in_place_tokens=in_place_tokens,
         refiner_model=model,
         refiner_rollout=rollout,
@@ -234,6 +257,16 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         refiner_shape=shapes.read(refiner_config.to_dict()),
         gpu_memory=_gpu_memory(config, blocks),
     )
+
+
+def _prompt(
+    config: DictConfig, one: RefinerConfig, tokenizer: Any, thoughts: Thoughts | None, source: str = ""
+) -> RefinerPrompt:
+    limits = one.limits(config.data.max_response_length)
+    try:
+        return RefinerPrompt(one.template_path(), tokenizer, config.data.apply_chat_template_kwargs, limits, thoughts)
+    except ValueError as error:
+        raise ValueError(f"refiner.by_source.{source}: {error}" if source else error) from error
 
 
 def _gpu_memory(config: DictConfig, blocks: RefinementConfig) -> float | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from omegaconf import ListConfig, OmegaConf
 
 from recipe.preflight.rules import Run, has_critic, rule
-from refiner_worker.config import External
+from refiner_worker.config import ALIKE, External, nearest
 
 _NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
 RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
@@ -86,11 +86,30 @@ def refiner_has_the_policys_tokens(run: Run) -> str | None:
 @rule("files")
 def external_servers_answer(run: Run) -> str | None:
     """Every external server answers a short chat: URL, model and key are right."""
-    if not run.blocks.hosts_refiner or not isinstance(run.blocks.refiner, External):
+    blocks = run.blocks
+    asked = {f"refiner.by_source.{source}: ": one for source, one in blocks.refiner.own_servers.items()}
+    asked = asked if blocks.refines else {}
+    if blocks.hosts_refiner and isinstance(blocks.refiner, External):
+        asked[""] = blocks.refiner
+    if not asked:
         return None
     from refiner_worker.external import fault  # here: it imports openai
 
-    return fault(run.blocks.refiner)
+    return next((key + said for key, one in asked.items() if (said := fault(one))), None)
+
+
+@rule("files")
+def every_data_source_has_a_refiner(run: Run) -> str | None:
+    """Each data source of ``data.train_files`` is in ``refiner.by_source``, where that is set."""
+    known = run.blocks.refiner.by_source
+    if not known or not run.blocks.refines:
+        return None
+    for file, part in run.files.data("train_files").items():
+        for source in part.unique("data_source") if "data_source" in part.column_names else []:
+            if source not in known:
+                said = f"data.train_files: the data source {source} of {Path(file).name} is not in refiner.by_source"
+                return f"{said}, which has {', '.join(known)}; add it ({ALIKE}){nearest(source, known)}"
+    return None
 
 
 @rule("files")

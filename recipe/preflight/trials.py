@@ -285,12 +285,12 @@ def _first_rows(run: Run, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if run.files.media:
         return
     dataset, parts, start = run.files.dataset(key), run.files.data(key), 0
-    places = {} if parts else {f"row {index}": index for index in range(min(NUM_FIRST, len(dataset)))}
+    places = [] if parts else [(f"row {index}", index) for index in range(min(NUM_FIRST, len(dataset)))]
     for file, part in parts.items():
         for index in _first_of(part, run.config.data.prompt_key):
-            places[f"row {index} of {Path(file).name}"] = start + index
+            places.append((f"row {index} of {Path(file).name}", start + index))
         start += part.num_rows
-    for where, index in places.items():
+    for where, index in places:
         try:
             row = dataset[index]
         except Exception as error:  # a user's class may raise anything
@@ -300,14 +300,17 @@ def _first_rows(run: Run, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def shown_prompt(run: Run) -> str:
     """Return what the refiner reads of the first row and a response, and where its answer is taken from."""
-    prompt, (where, row) = run.plan.prompt, next(_first_rows(run, "train_files"), ("", {}))
+    where, row = next(_first_rows(run, "train_files"), ("", {}))
     if not row:
         return ""
+    source = str(row.get("data_source"))
+    prompt = run.plan.prompts.get(source, run.plan.prompt)
+    is_external = run.blocks.refiner.placement == "external" or source in run.blocks.refiner.own_servers
     told = {name: f"({name})" for name in prompt.limits}
     shown = list(row["raw_prompt"]), "(the response)", 0.0
     is_rewritten = prompt.thoughts and run.blocks.refiner.rewrites == "response"
     thought = "(its reasoning)" if is_rewritten else None
-    if run.blocks.refiner.placement == "external":
+    if is_external:
         text = prompt.content(*shown, told=told, thought=thought)
     else:
         text = str(run.files.tokenizer.decode(prompt.encode(*shown, told=told, thought=thought)))
@@ -317,7 +320,7 @@ def shown_prompt(run: Run) -> str:
     if is_rewritten:
         begins += f" and {OPEN_TAG}, twice: its reasoning and then its answer; each"
         return f"{head}its part begins {begins} ends at {CLOSE_TAG}"
-    if prompt.uses_tags and (prompt.thoughts or run.blocks.refiner.placement == "external"):
+    if prompt.uses_tags and (prompt.thoughts or is_external):
         begins = f"behind {OPEN_TAG}" if not prompt.thoughts else f"{begins} and {OPEN_TAG}"
     ends = f"at {prompt.stop!r} or the end of its turn" if prompt.stop else "at the end of its turn"
     return f"{head}its answer begins {begins} and ends {ends}"

@@ -102,7 +102,7 @@ class Turns(HostedRefiner):
 
     def client(self) -> Any:
         """Return a client without a server."""
-        return SimpleNamespace(servers={"a": None, "b": None}, handles=[])
+        return SimpleNamespace(addresses={"a", "b"}, handles=[])
 
     def wake_up(self) -> int:
         """Say that one replica had to be started again."""

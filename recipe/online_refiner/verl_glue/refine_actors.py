@@ -12,9 +12,9 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 from uuid import uuid4
 
@@ -39,7 +39,7 @@ from recipe.online_refiner.refine import Refiner, TextRefiner
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import TOKENS, Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
-from refiner_worker.config import External
+from refiner_worker.config import ALIKE, External, RefinerConfig
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import read_thoughts
 from refiner_worker.turn_end import read_turn_end
@@ -68,21 +68,26 @@ class RefineWorker:
         self._is_reward_model_colocated = bool(model.enable and not model.enable_resource_pool)
         chat_settings = config.data.apply_chat_template_kwargs
         thoughts = read_thoughts(tokenizer, chat_settings, refiner.thoughts)
-        limits = refiner.limits(rollout.response_length)
         longest = max(refiner.response_length, rollout.response_length)
         policy = config.actor_rollout_ref.model
         folder = copy_to_local(policy.hf_config_path or policy.path, use_shm=policy.use_shm)  # where verl has put it
         self._score = RewardLoopScore(reward_workers)
-        self._refiner = functools.partial(
-            TextRefiner if isinstance(refiner, External) else Refiner,
-            config=refiner,
-            prompt=RefinerPrompt(refiner.template_path(), tokenizer, chat_settings, limits, thoughts),
-            turn_end=read_turn_end(folder, tokenizer, chat_settings),
-            score=self._score,
-            max_response_tokens=rollout.response_length,
-            companion=self._constraint.companion(tokenizer, chat_settings, longest),
-            thread=ThreadPoolExecutor(1, "tokenizer"),
-        )
+        alike: dict[str, Any] = {
+            "turn_end": read_turn_end(folder, tokenizer, chat_settings),
+            "score": self._score,
+            "max_response_tokens": rollout.response_length,
+            "companion": self._constraint.companion(tokenizer, chat_settings, longest),
+            "thread": ThreadPoolExecutor(1, "tokenizer"),
+        }
+
+        def make(one: RefinerConfig) -> Callable[..., Refiner]:
+            limits = one.limits(rollout.response_length)
+            prompt = RefinerPrompt(one.template_path(), tokenizer, chat_settings, limits, thoughts)
+            kind = TextRefiner if isinstance(one, External) else Refiner
+            return functools.partial(kind, config=one, prompt=prompt, **alike)
+
+        self._refiner = make(refiner)
+        self._sources = {source: make(one) for source, one in refiner.sources.items()}
         self._records = Records(config.records.path)
         self._tokens = Records(f"{config.records.path}/{TOKENS}")
 
@@ -100,17 +105,27 @@ class RefineWorker:
         started_at = time.time()
         await asyncio.to_thread(refuse, rows, is_reward_model_colocated=self._is_reward_model_colocated)
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
-        refiner = self._refiner(client=client, max_model_len=max_model_len)
         groups: dict[str, list[Rollout]] = defaultdict(list)
         for rollout in rollouts:
             groups[rollout.group].append(rollout)
-        answers = await asyncio.gather(*map(refiner.refine_group, groups.values()))
+        answers = await asyncio.gather(
+            *(self._refiner_of(group[0], client, max_model_len).refine_group(group) for group in groups.values())
+        )
         found = {
             rollout.key: refinement
             for group, refinements in zip(groups.values(), answers, strict=True)
             for rollout, refinement in zip(group, refinements, strict=True)
         }
         await asyncio.to_thread(self._write, rows, rollouts, [found[rollout.key] for rollout in rollouts], started_at)
+
+    def _refiner_of(self, rollout: Rollout, client: RefinerClient, max_model_len: int) -> Refiner:
+        """Return what refines a rollout: the common refiner, or that of its data source."""
+        if not self._sources:
+            return self._refiner(client=client, max_model_len=max_model_len)
+        if (source := rollout.request.get("data_source")) not in self._sources:
+            raise ValueError(f"refiner.by_source does not name the data source {source} of a row; add it ({ALIKE})")
+        own = client.by_source[source]
+        return self._sources[source](client=own, max_model_len=own.config.max_model_len or max_model_len)
 
     def _write(
         self, rows: KVBatchMeta, rollouts: list[Rollout], refinements: list[Refinement], started_at: float
@@ -135,6 +150,7 @@ class RefineWorker:
         return Pair(
             reward=rollout.reward,
             verdict=verdict,
+            source=rollout.request["data_source"] if self._sources else "",
             is_used=turn.is_used,
             start=rollout.start,
             refined_reward=refinement.reward or 0.0,
@@ -334,7 +350,7 @@ class RefineWorkers:
     def _parts(self, rows: KVBatchMeta, client: RefinerClient) -> tuple[list[KVBatchMeta], list[RefinerClient]]:
         """Return a part for each worker, whole groups together, and a client: its share of the requests in flight."""
         parts = queue.shards(rows, self._num_workers)
-        return parts, [replace(client, num_processes=len(parts), caller=uuid4().hex) for _ in parts]
+        return parts, [client.shared(len(parts), caller=uuid4().hex) for _ in parts]
 
     def _answers(self, calls: list[Any], clients: Sequence[RefinerClient] = ()) -> list[Any]:
         """Return the answer of each worker's call; None where it died: another one takes its place."""

@@ -7,7 +7,7 @@ finished refinements, and only those of the last groups cost a step time.
 
 import copy
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -113,5 +113,5 @@ class StreamingAgentLoopManager(AgentLoopManagerTQ):
     def set_refiner(self, client: RefinerClient, max_model_len: int) -> None:
         """Give every worker the replicas that are alive."""
         num_used = min(len(self.agent_loop_workers), self.config.data.train_batch_size)
-        shared = replace(client, num_processes=num_used)
+        shared = client.shared(num_used)
         ray.get([worker.set_refiner.remote(shared, max_model_len) for worker in self.agent_loop_workers])

@@ -290,7 +290,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         with marked_timer("refine", ours):
             state.metrics["refiner/num_restarts"] = state.num_restarts if self.blocks.streams else self._wake_refiner()
             client = self.group.client()
-            state.metrics["refiner/num_replicas"] = len(client.servers)
+            state.metrics["refiner/num_replicas"] = len(client.addresses)
             if self.blocks.refines:
                 with self._reward_model_awake():
                     self.stages.refine(batch, state, client, self.plan.max_model_len)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import pickle
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from refiner_worker import external
 from refiner_worker.config import TEMPLATES, External
 from refiner_worker.external import ExternalClient, ExternalRefiner, Served, fault
 from refiner_worker.prompts import RefinerPrompt
+from refiner_worker.sources import RefinerBySource
 from refiner_worker.thoughts import Thoughts
 from refiner_worker.turn_end import TurnEnd
 
@@ -351,6 +353,38 @@ def test_who_is_there_is_asked_before_every_step() -> None:
     assert models(there) == {urls[0]: MODEL}
     for one in (*servers[1:], again):
         one.end()
+
+
+def test_a_dead_server_of_a_data_source_costs_that_source(tokenizer: Any) -> None:
+    """Sources without servers of their own share the common ones: what is in flight, and who is gone."""
+    with serving(always(GOOD)) as common, serving(always(GOOD)) as far:
+        own = {"like": {}, "warm": {"temperature": 0.5}, "far": {"url": far.url}, "dead": {"url": closed_port()}}
+        settings = config(common.url, by_source=own)
+        both = RefinerBySource(ExternalRefiner(settings), settings)
+        both.wake_up()
+        client = pickle.loads(pickle.dumps(both.client().shared(64)))  # as it comes to a worker
+        assert client.addresses == {common.url, far.url}
+        found = {source: refined(one, tokenizer) for source, one in client.by_source.items()}
+    like, warm = client.by_source["like"], client.by_source["warm"]
+    assert like.servers is warm.servers is client.servers and like._num_in_flight is warm._num_in_flight
+    assert {source: {one.verdict for one in several} for source, several in found.items()} == {
+        **dict.fromkeys(("like", "warm", "far"), {Verdict.ACCEPTED}),
+        "dead": {Verdict.REQUEST},
+    }
+    assert Counter(body["temperature"] for body in common.bodies) == {0.0: FEW, 0.5: FEW}
+    assert (common.keys, far.keys) == ({f"Bearer {KEY}"}, {"Bearer none"}), "a key goes to the servers that it is of"
+    assert common.most_at_once <= 256 // 64
+
+
+def test_a_wrong_url_of_a_data_source_is_one_line_before_the_start(config: DictConfig) -> None:
+    with serving(always(GOOD)) as server:
+        config.refiner.by_source = {"mini_apps": {"template": "math", "url": server.url}}
+        run = checked(config)
+    found = error_of(config)
+    assert found.startswith("refiner.by_source.mini_apps: refiner.url: nobody answers at ")
+    assert found.endswith(" [external-servers-answer]")
+    plan = run.plan.describe(config, run.blocks, 4)
+    assert f"- mini_apps    template math; by the first model of {server.url}\n" in plan and "colocated" in plan
 
 
 FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {

@@ -63,6 +63,28 @@ def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: 
     assert error_of(config).startswith("refiner.thoughts")
 
 
+def checked_with(config: DictConfig, template: str, by_source: dict[str, Any] | None) -> Run:
+    config.refiner.template, config.refiner.by_source = template, by_source
+    return checked(config)
+
+
+def test_a_data_source_has_a_template_of_its_own_and_none_is_forgotten(config: DictConfig, tmp_path: Path) -> None:
+    config.refiner.by_source = {"mini_app": {"template": "dialogue"}}
+    found = error_of(config)
+    assert "the data source mini_apps of good.parquet is not in refiner.by_source, which has mini_app; add it" in found
+    assert found.endswith("; did you mean mini_app? [every-data-source-has-a-refiner]")
+    longest = checked_with(config, "apps_paper", None).plan.max_model_len
+    run = checked_with(config, "general", {"mini_apps": {"template": "dialogue"}, "later": {"template": "apps_paper"}})
+    assert run.plan.max_model_len == longest, "the longest prompt of all fits"
+    plan = run.plan.describe(config, run.blocks, 4)
+    assert "\n- mini_apps    template dialogue; by the common refiner\n- later        template apps_paper; by " in plan
+    assert trials.shown_prompt(run).endswith("ends at '</refined>' or the end of its turn")
+    template = tmp_path / "own.jinja"
+    template.write_text("{{ response }}")
+    config.refiner.by_source = {"mini_apps": {"context": ["sibling"], "template": str(template)}}
+    assert error_of(config).startswith("refiner.by_source.mini_apps: refiner.context has sibling, but ")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -605,6 +627,10 @@ def test_each_data_source_is_tried_wherever_it_begins(config: DictConfig, tmp_pa
             checked(config)
         else:
             assert "(data source mine)" in error_of(config) and error_of(config).endswith(f" [{rule}]")
+    (tmp_path / "other").mkdir()
+    rows.assign(data_source="openai/gsm8k").to_parquet(tmp_path / "other" / "rows.parquet")
+    config.data.train_files = [f"{tmp_path}/rows.parquet", f"{tmp_path}/other/rows.parquet"]
+    assert "(data source mine)" in error_of(config), "files may have the same name"
 
 
 TOOL = """

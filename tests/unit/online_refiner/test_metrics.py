@@ -73,6 +73,30 @@ def test_a_mean_over_nothing_is_that_of_the_other_parts() -> None:
     assert metrics.of_step(by_verl)["kl_ref/k3"] == pytest.approx(0.2), "verl's own worker counts no tokens of ours"
 
 
+def test_refinements_are_told_of_by_source() -> None:
+    """A source weighs by its rollouts in a mini-batch; rows that were lost with a worker are of none."""
+
+    def part_of(**verdicts: list[Verdict]) -> StepState:
+        pairs = [
+            Pair(reward=0.0, source=source.replace("__", "/"), verdict=verdict)
+            for source, several in verdicts.items()
+            for verdict in several
+        ]
+        state = StepState(pairs=dict(enumerate([*pairs, Pair(reward=0.0, verdict=Verdict.WORKER)])))
+        state.metrics = {**metrics.refine_metrics(state), "refiner/num_rollouts": len(state.pairs)}
+        return state
+
+    good, bad, solved = Verdict.ACCEPTED, Verdict.TIMEOUT, Verdict.MAX_REWARD
+    first = part_of(a__b=[good, bad, bad, solved], c=[good])
+    assert {name: value for name, value in first.metrics.items() if name.startswith(metrics.OF_SOURCES)} == {
+        **{"refiner/improvement_ratio/a/b": 0.25, "refiner/failed_ratio/a/b": 0.5},
+        **{"refiner/improvement_ratio/c": 1.0, "refiner/failed_ratio/c": 0.0},
+    }
+    step = metrics.of_step([first, part_of(a__b=[good, good])])
+    assert step["refiner/improvement_ratio/a/b"] == 3 / 6 and step["refiner/failed_ratio/a/b"] == 2 / 6
+    assert step["refiner/improvement_ratio/c"] == 1.0
+
+
 def test_drafts_by_hand() -> None:
     found = metrics.draft_metrics(4, 12, 4, 2, 0)  # four drafts of three tokens
     expected = {"refiner/num_drafts": 4, "refiner/drafted_tokens": 12, "refiner/spec_accept_rate": 0.5}

@@ -163,6 +163,7 @@ def test_what_a_worker_writes_of_its_rows(
     tags = [{"response_len": len(ids)} for ids in responses]
     batch = KVBatchMeta(keys=[one.key for one in rollouts], tags=tags, partition_id="train")
     worker = object.__new__(RefineWorker)
+    worker._sources = {}
     worker._constraint, worker._share_measured = read_constraint(values), 1.0
     worker._write(batch, rollouts, found, 1.0)
     fields, pairs = written["fields"], [*map(queue.pair_of, written["tags"])]

@@ -60,6 +60,9 @@ def test_a_row_whose_worker_died_is_a_plain_response() -> None:
     assert (column("refine_used")["a_1_0"], column("refine_mask")["a_1_0"]) == (0, [0])
 
 
+NAMES = ("verdict", "source")
+
+
 def test_the_driver_reads_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a step in which one row is not refined yet: neither texts nor their ids."""
     trainer, batch, read = Trainer("constraint.mode=penalty", "measure.num_kl_rollouts=4"), refined_rows(lost=1), {}
@@ -77,7 +80,7 @@ def test_the_driver_reads_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None
     assert not read.keys() & {"prompts", "responses", "input_ids", "refine_ids"}
     said = [json.loads(tag[TAG]) for tag in trainer.rows.tags]
     numbers = (int, float, bool, type(None), dict)
-    assert all(isinstance(value, numbers) for one in said for name, value in one.items() if name != "verdict")
+    assert all(isinstance(value, numbers) for one in said for name, value in one.items() if name not in NAMES)
 
 
 def test_a_pair_comes_to_the_driver_by_its_rows_tag() -> None:
