@@ -308,7 +308,7 @@ def source_metrics(state: StepState) -> dict[str, float]:
         for source, own in verdicts.items()
         for name, value in (
             (accepted + source, own.count(Verdict.ACCEPTED) / len(own)),
-            (failed + source, sum(one.is_failure for one in own) / len(own)),
+            (failed + source, sum(one in FAILURES for one in own) / len(own)),
         )
     }
 

@@ -3,6 +3,7 @@
 import functools
 import pickle
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from recipe.online_refiner.constraints.base import Constraint
 from recipe.online_refiner.main import command
 from recipe.online_refiner.verl_glue.megatron import layout
 from recipe.preflight.rules import RULES, Run, rule_id
+from refiner_worker.config import External
 
 
 def error_of(*overrides: str) -> str:
@@ -134,11 +136,38 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
         ("records.path=s4://bucket/run", "records.path=s4://bucket/run: "),
         ("records.path=https://host/run", "records.path=https://host/run: nothing can be written by HTTP"),
         ("refiner.max_refinements_per_group=x", "refiner.max_refinements_per_group=x: "),
+        ("+refiner.by_source.a.template=", "refiner.by_source.a.template=None: "),
+        (
+            "+refiner.by_source.a.url=http://h/v1 +refiner.by_source.a.urls=x",
+            "refiner.by_source.a.urls: this key cannot",
+        ),
+        ("+refiner.by_source.a.keep_prefix=true", "refiner.by_source.a.keep_prefix: this key cannot differ by source"),
+        ("+refiner.by_source.a.api_key_env=KEY", "refiner.by_source.a.api_key_env is of a server by URL: set "),
+        ("+refiner.by_source.a.model_path=other", "refiner.by_source.a.model_path: a run hosts one model; serve "),
     ],
 )
 def test_a_key_that_is_wrong(override: str, message: str) -> None:
     assert error_of(*override.split()).startswith(message)
     assert error_of(*override.split()).endswith(", or null") is ("per_group" in override)
+
+
+def test_what_a_data_source_is_refined_by() -> None:
+    """What it does not name is the common one; of another server it takes neither context nor key."""
+    common = ("refiner.temperature=0.5", "refiner.skip_reward_at_least=1.0", "refiner.max_model_len=900")
+    servers = ("refiner.placement=external", "refiner.url=http://a/v1", "refiner.api_key_env=KEY")
+    own = "refiner.by_source={like: {}, cold: {temperature: 0, skip_reward_at_least: null}, far: {url: http://b/v1}}"
+    for placement in ((), servers):
+        refiner = load(composed(*placement, *common, own)).refiner
+        like, cold, far = refiner.sources.values()
+        assert (like.temperature, like.skip_reward_at_least, like.max_model_len) == (0.5, 1.0, 900)
+        assert (cold.temperature, cold.skip_reward_at_least, cold.max_model_len) == (0.0, None, 900)
+        assert type(like) is type(cold) is type(refiner) and {**vars(like), "by_source": 0} == {
+            **vars(refiner),
+            "by_source": 0,
+        }
+        assert isinstance(far, External) and far.urls == ["http://b/v1"] and far.api_key_env is None
+        assert (far.temperature, far.skip_reward_at_least, far.max_model_len) == (0.5, 1.0, sys.maxsize)
+        assert {*refiner.own_servers} == {"far"}
 
 
 def test_a_config_without_the_blocks() -> None:
@@ -245,6 +274,12 @@ MISTAKES = {
         (DEDICATED, REWARD_MODEL),
         (("refiner.keep_prefix=true",), "refiner.temperature=0.5"),
         ((), "refiner.template=none"),
+        ((), "refiner.by_source={a: {template: none}}"),
+        ((), "refiner.by_source={a: {response_length: 513}}"),
+        (("refiner.keep_prefix=true",), "refiner.by_source={a: {temperature: 0.5}}"),
+        ((), "refiner.by_source={a: {url: host/v1}}"),
+        ((), "refiner.by_source={a: {url: https://host/v1, api_key_env: sk-key}}"),
+        ((SOFT,), "refiner.by_source={a: {url: https://host/v1}}"),
         (EXTERNAL, "refiner.model_path=other"),
         ((*EXTERNAL, "refiner.api_key_env=KEY"), "+ray_kwargs.ray_init.runtime_env.env_vars.KEY=sk-key"),
         (EXTERNAL, TRACKED),
