@@ -1,0 +1,1 @@
+"""What a small real model must read, and how it must be asked, for its refinements to beat its second samples."""
