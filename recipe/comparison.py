@@ -41,7 +41,7 @@ OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
 
 
 class Engine:
-    """A model that answers token ids by token ids, as ``RefinerClient`` does."""
+    """A model that answers token ids by token ids."""
 
     def __init__(self, model: str, max_model_len: int, seed: int, dtype: str | None = None) -> None:
         """Load the model; on a CPU in float32, if no other type is named."""
@@ -72,23 +72,46 @@ class Engine:
         stop: str | None,
         max_new_tokens: int,
         stop_ids: Sequence[int] = (),
+        num: int = 1,
         *,
-        temperature: float = 0.0,
-    ) -> list[int]:
-        """Return what the model writes."""
+        temperature: float,
+    ) -> list[list[int]]:
+        """Return so many texts that the model writes, by one request."""
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         sampling = SamplingParams(
-            max_tokens=max_new_tokens, temperature=temperature, stop=stop, stop_token_ids=list(stop_ids)
+            n=num,
+            max_tokens=max_new_tokens,
+            temperature=temperature,
+            stop=stop,
+            stop_token_ids=list(stop_ids),
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        ids: list[int] = []
+        written: list[list[int]] = []
         async for output in self._llm.generate({"prompt_token_ids": prompt_ids}, sampling, uuid.uuid4().hex):
-            ids = list(output.outputs[0].token_ids)
-        return ids
+            written = [list(one.token_ids) for one in output.outputs]
+        return written
 
     def close(self) -> None:
         """End the engine's process."""
         self._llm.shutdown()
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineClient:
+    """An engine, asked as ``RefinerClient`` is."""
+
+    engine: Engine
+    temperature: float
+
+    def slot(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return what to make a request in."""
+        return self.engine.slot()
+
+    async def generate(self, *request: Any) -> list[list[int]]:
+        """Return what the model writes."""
+        return await self.engine.generate(*request, temperature=self.temperature)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,7 +139,7 @@ class Bench:
                 if given:
                     ids = [*self.tokenizer.encode(given[sample], add_special_tokens=False), self.turn_end.of([])]
                 else:
-                    ids = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
+                    (ids,) = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
             request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
             rollout = Rollout(
                 key=f"{group}_{sample}_0",
@@ -150,7 +173,7 @@ class Bench:
 
         return Refiner(
             config=config,
-            client=self.engine,  # type: ignore[arg-type]
+            client=EngineClient(engine=self.engine, temperature=config.temperature),  # type: ignore[arg-type]
             prompt=RefinerPrompt(
                 config.template_path(),
                 copy.deepcopy(self.tokenizer),

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import importlib
 import json
+import math
 import random
 import sys
 import time
@@ -84,7 +85,25 @@ class Found:
             for kind in ("prompt", "generated"):
                 cells.append(f"{np.mean([getattr(one, f'num_{kind}_tokens') for one in refined]):.0f}")
             lines.append(f"| `{way}` | {' | '.join(cells)} |")
-        return "\n".join([*lines, "", *self.verdicts()])
+        return "\n".join([*lines, "", *self.yields(), *self.verdicts()])
+
+    def yields(self) -> list[str]:
+        """Return how often one of 1, 2, ... drawn refinements improves an answer, a line for each way that drew some.
+
+        Of n drawn ones, c better, one of k others is better with probability 1 - C(n - c, k) / C(n, k).
+        """
+        problems, lines = np.array([int(one.group) for one in self.wrong]), []
+        for way, refined in self.refined.items():
+            num = max(one.num_samples for one in refined)
+            shares = (
+                interval(
+                    np.array([1 - math.comb(num - one.num_better, k) / math.comb(num, k) for one in refined]), problems
+                )
+                for k in range(1, num + 1)
+            )
+            said = (f"{k}: {mean:.1%} ({low:.1%} to {high:.1%})" for k, (mean, low, high) in enumerate(shares, 1))
+            lines += [f"`{way}`, improved by the best of {', '.join(said)}"] * (num > 1)
+        return lines
 
     def verdicts(self) -> list[str]:
         """Return of each way whether it improves more wrong answers than another answer does, in a line."""

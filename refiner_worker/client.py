@@ -91,20 +91,22 @@ class RefinerClient:
         """
         loop = asyncio.get_running_loop()
         if loop not in self._slots:
-            num_slots = MAX_REQUESTS_IN_FLIGHT * max(1, len(self.servers)) // self.num_processes
+            num_slots = MAX_REQUESTS_IN_FLIGHT * max(1, len(self.servers)) // (self.num_processes * self.config.samples)
             self._slots.clear()  # of an earlier loop; the clients of sources with the same servers share this dict
             self._slots[loop] = asyncio.Semaphore(max(1, num_slots))
         return self._slots[loop]
 
     async def generate(
-        self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, stop_ids: Sequence[int] = ()
-    ) -> list[int]:
-        """Return the generated token ids, with what ended them: EOS, a token of ``stop_ids``, or the stop string.
+        self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, stop_ids: Sequence[int] = (), num: int = 1
+    ) -> list[list[int]]:
+        """Return the token ids of so many answers, which one request draws.
+
+        Each has what ended it: EOS, a token of ``stop_ids``, or the stop string.
 
         Raises:
             RefinerRequestError: If no replica could answer.
         """
-        params = {
+        params: dict[str, Any] = {
             "max_tokens": max_new_tokens,
             "temperature": self.config.temperature,
             "top_p": 1.0,
@@ -112,7 +114,12 @@ class RefinerClient:
             "stop_token_ids": list(stop_ids),
             "detokenize": stop is not None,  # nobody reads the text, unless vLLM looks for a stop in it
         }
-        return list((await self._request(prompt_ids, params)).token_ids)
+        if num == 1:
+            return [list((await self._request(prompt_ids, params)).token_ids)]
+        said = (await self._request(prompt_ids, {**params, "n": num})).extra_fields
+        if engines.SAMPLES not in said:
+            raise RefinerRequestError("the request was aborted")
+        return list(said[engines.SAMPLES])
 
     async def log_probs(self, prompt_ids: list[int], response_ids: list[int]) -> list[float]:
         """Return log pi_0(response_t | prompt, response_<t), shape (len(response_ids),), at temperature 1.

@@ -88,6 +88,7 @@ BY_SOURCE = (
     "response_length",
     "thought_length",
     "temperature",
+    "samples",
     "skip_reward_at_least",
     "max_refinements_per_group",
     "request_timeout_s",
@@ -151,6 +152,9 @@ class RefinerConfig:
     """Context length of the refiner in tokens. Null: as long as needed."""
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Sampling temperature of the refiner; 0 is greedy."""
+    samples: Positive = 1
+    """Refinements that one request draws. The one with the highest reward counts, of equal ones the nearest to the
+    response (fewest edits, in tokens). Above 1 it needs a temperature above 0."""
     skip_reward_at_least: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Do not refine responses with this reward or more. Set the maximal reward (APPS: 1.0)."""
     max_refinements_per_group: NotNegative | None = None
@@ -419,7 +423,8 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
     """Return the refiner's settings from the block ``refiner``; null stands for a default.
 
     Raises:
-        ValueError: If there is no such placement, a key is not one of the placement's, or a value is wrong.
+        ValueError: If there is no such placement, a key is not one of the placement's, a value is wrong, or all of
+            several refinements would be the same.
     """
     given = {key: value for key, value in values.items() if value is not None and value != {}}
     placement = given.get("placement", "colocated")
@@ -427,7 +432,11 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
         meant = nearest(placement, PLACEMENTS)
         raise ValueError(f"refiner.placement={placement}: set one of {', '.join(PLACEMENTS)}{meant}")
     refiner = read_keys("refiner", PLACEMENTS[placement], given, f"refiner.placement={placement}")
-    _ = refiner.sources  # their mistakes are found now
+    of_sources = {f"refiner.by_source.{source}": one for source, one in refiner.sources.items()}
+    for key, one in {"refiner": refiner, **of_sources}.items():
+        if one.samples > 1 and one.temperature == 0:
+            said = f"{key}.samples={one.samples}: at {key}.temperature=0 all are the same"
+            raise ValueError(f"{said}; set {key}.temperature=1")
     return refiner
 
 

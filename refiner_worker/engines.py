@@ -15,6 +15,8 @@ ABSENT = -1e4
 """Log-prob of a place in it that holds no token: its probability is 0, and 0 times it is 0."""
 ENGINE = "vllm"
 """The replicas' engine, by its name in verl's rollout block."""
+SAMPLES = "samples"
+"""Where a server's answer has the token ids of all that a request has drawn (``servers.py``)."""
 TOKENIZER_KEY = "engine_kwargs.vllm.tokenizer"
 """What names another tokenizer than the model's, in verl's rollout block."""
 

@@ -35,6 +35,7 @@ TRIAL_TOKENS = 16
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 8.0
 MAX_ANSWER_BYTES = 4 << 20
+Written = tuple[str, str, bool] | RefinerRequestError
 MAX_TOKENS = 1 << 31
 """More of them in a bill is a mistake."""
 MAX_WORDS = 300
@@ -90,8 +91,8 @@ class ExternalClient(RefinerClient):
 
     async def write(
         self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any
-    ) -> tuple[str, str, bool]:
-        """Ask for one refinement; a busy or lost server is asked again, after growing pauses or when it says.
+    ) -> list[Written]:
+        """Ask for ``refiner.samples`` refinements by one request; a busy or lost server is asked again, after pauses.
 
         Args:
             content: The user's message.
@@ -102,7 +103,8 @@ class ExternalClient(RefinerClient):
                 server tells them.
 
         Returns:
-            The thought that the server sends apart, what was written, and whether it came to its end, uncut.
+            So many: the thought that the server sends apart, what was written, and whether it came to its end, uncut;
+            or why there is none.
 
         Raises:
             RefinerRequestError: If no server answers, one refuses, or what it sends is no answer.
@@ -263,7 +265,10 @@ async def _fault(config: External, url: str) -> str | None:
             said = await asyncio.wait_for(
                 sent(server.chat.completions.with_streaming_response.create(**trial)), limit_s
             )
-            _, text, is_whole = read(said, SimpleNamespace(), config)
+            *_, last = read(said, SimpleNamespace(), config)
+            if isinstance(last, RefinerRequestError):
+                raise last
+            _, text, is_whole = last
             if is_whole and not text.strip():
                 return (
                     f"refiner.url: the answer of {url} has no text, though it is whole: a model that thinks may have "
@@ -297,18 +302,20 @@ def secret(api_key_env: str | None) -> str:
 
 def request(config: External, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:
     """Return the arguments of a chat; a null of ``refiner.extra_body`` takes a field out."""
+    if config.samples > 1:
+        more["n"] = config.samples
     body = {"max_tokens": max_new_tokens, "temperature": config.temperature, **more, **(config.extra_body or {})}
     extra = {name: value for name, value in body.items() if value is not None}
     return {"model": model, "messages": [{"role": "user", "content": content}], "extra_body": extra}
 
 
-def read(said: bytes, bill: Any, config: External) -> tuple[str, str, bool]:
-    """Return the thought and the text of a server's answer, and whether it came to its end.
+def read(said: bytes, bill: Any, config: External) -> list[Written]:
+    """Return thought and text of each of a server's answers, and whether it came to its end.
 
     A content of several parts is their texts. vLLM calls a thought ``reasoning_content``, later ``reasoning``.
 
     Raises:
-        RefinerRequestError: If it is no whole answer, or the key stands in it, which would be recorded with it.
+        RefinerRequestError: If none is whole, or the key stands there, which would be recorded with it.
     """
     key = secret(config.api_key_env)
     if key and key.encode() in said:
@@ -319,27 +326,42 @@ def read(said: bytes, bill: Any, config: External) -> tuple[str, str, bool]:
         answer = json.loads(said)
     except (ValueError, RecursionError):
         raise RefinerRequestError("what the server sent is no chat completion") from None
-    try:
-        message, reason = answer["choices"][0]["message"], answer["choices"][0]["finish_reason"]
-        content, thought = message["content"] or "", message.get("reasoning_content") or message.get("reasoning")
-    except (LookupError, TypeError, AttributeError):
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(choices, list) or not choices:
         fault = answer.get("error") if isinstance(answer, dict) else None  # of some servers beside status 200
         fault = fault.get("message", fault) if isinstance(fault, dict) else fault
         why = f": {without_key(str(fault), config)}" if fault else ""
-        raise RefinerRequestError(f"what the server sent is no chat completion{why}") from None
-    text = text_of(content)
-    if text is None:
-        raise RefinerRequestError("the content of the server's answer is neither a text nor a list of texts")
-    if key and key in text:  # it was written with escapes
-        raise RefinerRequestError("the server repeats the key in its answer")
-    reason = reason.lower() if isinstance(reason, str) else reason
-    if reason not in (*END_REASONS, "length"):
-        raise RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
+        raise RefinerRequestError(f"what the server sent is no chat completion{why}")
+    written = [_written(choice, key) for choice in choices[: config.samples]]
+    failures = [one for one in written if isinstance(one, RefinerRequestError)]
+    if len(failures) == len(written):
+        raise failures[0]
     usage = answer.get("usage")
     for name, counted in (("num_prompt_tokens", "prompt_tokens"), ("num_generated_tokens", "completion_tokens")):
         number = usage.get(counted) if isinstance(usage, dict) else None
         if isinstance(number, int) and 0 <= number < MAX_TOKENS:
             setattr(bill, name, number)
+    lacking = RefinerRequestError(
+        f"the server sent {len(written)} answers to n={config.samples}; if it does not know n, set refiner.samples=1"
+    )
+    return [*written, *[lacking] * (config.samples - len(written))]
+
+
+def _written(choice: Any, key: str) -> Written:
+    """Return what one choice of a server's answer holds, or why it is of no use."""
+    try:
+        message, reason = choice["message"], choice["finish_reason"]
+        content, thought = message["content"] or "", message.get("reasoning_content") or message.get("reasoning")
+    except (LookupError, TypeError, AttributeError):
+        return RefinerRequestError("what the server sent is no chat completion")
+    text = text_of(content)
+    if text is None:
+        return RefinerRequestError("the content of the server's answer is neither a text nor a list of texts")
+    if key and key in text:  # it was written with escapes
+        return RefinerRequestError("the server repeats the key in its answer")
+    reason = reason.lower() if isinstance(reason, str) else reason
+    if reason not in (*END_REASONS, "length"):
+        return RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
     return thought if isinstance(thought, str) else "", text, reason != "length"
 
 

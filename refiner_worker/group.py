@@ -204,13 +204,18 @@ class RefinerGroup(HostedRefiner):
     def _new_replica(self, rank: int) -> RolloutReplica:
         # A restarted replica needs a name of its own: Ray frees the dead one's only some time later.
         self._num_launches += 1
-        return get_rollout_replica_class(self._rollout.name)(
+        replica = get_rollout_replica_class(self._rollout.name)(
             replica_rank=rank,
             config=self._rollout,
             model_config=self._model,
             gpus_per_node=self._gpus_per_node,
             name_suffix=f"refiner{self._num_launches}",
         )
+        if any(one.samples > 1 for one in (self._refiner, *self._refiner.sources.values())):
+            from refiner_worker.servers import SamplingServer  # here: it needs vLLM, as the replica does
+
+            replica.server_class = ray.remote(SamplingServer)
+        return replica
 
     async def _launch(self, rank: int) -> None:
         await self._replicas[rank].init_colocated(self._slices[rank])

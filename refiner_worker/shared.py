@@ -8,15 +8,16 @@ from typing import Any
 
 import ray
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
-from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMReplica
 
 from refiner_worker.client import HostedRefiner, RefinerClient
 from refiner_worker.config import RefinerConfig
+from refiner_worker.servers import SamplingServer
 
 _asks_base_model: ContextVar[bool] = ContextVar("asks_base_model", default=False)
 
 
-class SharedServer(vLLMHttpServer):
+class SharedServer(SamplingServer):
     """verl's vLLM server, which can also be asked without the adapter.
 
     ``generate`` of verl attaches the adapter to every request once it is loaded, where ``lora_as_adapter`` is true. A

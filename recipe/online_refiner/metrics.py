@@ -60,6 +60,10 @@ MEANING: dict[str, str | Mean] = {
     "refiner/improvement_ratio": Mean(
         "accepted / rollouts of the step; groups that algorithm.filter_groups took out of it are not among them"
     ),
+    "refiner/improvement_ratio_at_1": Mean(
+        "refiner.samples above 1: what improvement_ratio would be with one refinement of each response: the share of "
+        "its samples that are better, mean over the same rollouts"
+    ),
     "refiner/num_own": "solved responses that are imitated themselves (constraint.imitate_solved)",
     "refiner/repeated_ratio": Mean(
         "share of attempted refinements that repeat the response, in its tokens or others of the "
@@ -131,9 +135,9 @@ MEANING: dict[str, str | Mean] = {
         "tokens/kl_ref",
     ),
     "tokens/rollout": "tokens of the responses, the output of tools included",
-    "tokens/refine_prompt": "prompt tokens sent to the refiner; those of an external one as its server counts them, or "
-    "if it does not tell in the policy's tokens",
-    "tokens/refine": "tokens that the refiner generated, counted in the same way",
+    "tokens/refine_prompt": "prompt tokens sent to the refiner, once for all samples of a request; those of an "
+    "external one as its server counts them, or if it does not tell in the policy's tokens",
+    "tokens/refine": "tokens that the refiner generated, of all samples (refiner.samples), counted in the same way",
     "tokens/refine_kept": "tokens of responses with which their refinements begin: thoughts, and what "
     "refiner.keep_prefix keeps",
     "tokens/refine_thought": "tokens of the refiner's own thoughts, a part of tokens/refine and of no refinement",
@@ -274,6 +278,9 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     num_attempted = sum(one not in (*SKIPPED, Verdict.OWN) for one in verdicts)
     means = {
         "refiner/improvement_ratio": mean_of([pair.is_accepted for pair in pairs]),
+        "refiner/improvement_ratio_at_1": mean_of([pair.num_better / pair.num_samples for pair in pairs])
+        if any(pair.num_samples > 1 for pair in pairs)
+        else None,
         "refiner/repeated_ratio": ratio(sum(pair.is_repeated for pair in pairs), num_attempted),
         "refiner/reward_gain": mean_of(gains),
         "refiner/edit_distance": mean_of(distances),

@@ -202,6 +202,11 @@ class Request:
     """Tokens of the refiner's own thought, which is no part of a'."""
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
+    """Of all that it drew; so are the thoughts."""
+    num_samples: int = 1
+    """Refinements that it drew (``refiner.samples``)."""
+    num_better: int = 0
+    """How many of them the reward gate lets through."""
     num_retries: int = 0
     """Repetitions of its request (``refiner.placement=external``)."""
     latency_s: float | None = None

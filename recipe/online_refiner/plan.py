@@ -123,7 +123,9 @@ class Plan:
                 f"most {blocks.refiner.longest_thought} tokens, is dropped (refiner.thoughts)"
             )
         if blocks.refines:
-            lines["a step"] += f", at most as many refinements of at most {blocks.refiner.response_length} tokens"
+            times = f"{blocks.refiner.samples} times " if blocks.refiner.samples > 1 else ""
+            longest = blocks.refiner.response_length
+            lines["a step"] += f", at most {times}as many refinements of at most {longest} tokens"
         rows = [*lines.items(), *(("note", note) for note in notes(config, blocks))]
         text = "\n".join(f"{name:<14} {text}" for name, text in rows)
         if trainer.device == "cpu" and self.gpu_memory is None:

@@ -12,12 +12,14 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
+
+from rapidfuzz.distance import Levenshtein
 
 from recipe.online_refiner.constraints.base import Companion
 from recipe.online_refiner.constraints.eq6 import accepts
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number, best_of
+from recipe.online_refiner.pairs import Refinement, Request, Rollout, Verdict, as_number, best_of
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.leaks import speaks_of_prompt
@@ -93,13 +95,15 @@ class Refiner:
         least = (self.config.thought_length or 1) if self.prompt.thoughts else 0
         if room < least or len(head) >= self._most_tokens(rollout):
             return Refinement(verdict=Verdict.TOO_LONG)
-        result = Refinement(verdict=Verdict.TIMEOUT, num_prompt_tokens=len(prompt_ids))
-        result.num_kept_tokens = len(head) or num_kept
-        with contextlib.suppress(TimeoutError):  # an attempt sets another verdict as the last thing that it does
+        bill = Request(num_prompt_tokens=len(prompt_ids), num_kept_tokens=len(head) or num_kept)
+        waiting = Refinement(verdict=Verdict.TIMEOUT, num_kept_tokens=bill.num_kept_tokens)
+        samples = [replace(waiting) for _ in range(self.config.samples)]
+        with contextlib.suppress(TimeoutError):  # each sets another verdict as the last thing that it does
             async with self.client.slot():
-                attempt = self._attempt(rollout, parts, told, prompt_ids, result)
+                attempt = self._attempt(rollout, parts, told, prompt_ids, bill, samples)
                 await asyncio.wait_for(attempt, self.config.request_timeout_s)
-        result.num_prompt_tokens += num_read
+        bill.num_prompt_tokens += num_read
+        result = await self.on_thread(best_sample, samples, rollout.turn_ids, bill)
         result.prompt_ids = prompt_ids[: len(prompt_ids) - num_kept]
         return result
 
@@ -118,17 +122,45 @@ class Refiner:
         return prompt_ids + turn[:num_kept], num_kept, len(prompt_ids) + len(turn)
 
     async def _attempt(
-        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], result: Refinement
+        self,
+        rollout: Rollout,
+        parts: Parts,
+        told: dict[str, str],
+        prompt_ids: list[int],
+        bill: Request,
+        samples: list[Refinement],
     ) -> None:
-        asked_at = time.monotonic()
+        """Draw all samples by one request, and see what becomes of each."""
+        asked_at, scores = time.monotonic(), dict[tuple[int, ...], asyncio.Future[float]]()
+
+        async def one(begun: Any, sample: Refinement) -> None:
+            try:
+                if isinstance(begun, RefinerRequestError):
+                    raise begun
+                *reasoning, generated = await self._finish(rollout, parts, prompt_ids, begun, sample)
+                head = await self.on_thread(self._head, rollout, parts, *reasoning)
+            except RefinerRequestError as error:
+                sample.verdict, sample.text = Verdict(error.failure), str(error)
+                return
+            bill.latency_s = time.monotonic() - asked_at
+            answer = await self.on_thread(self._parse, generated, rollout, parts, bill.num_kept_tokens, head)
+            await self._judge(rollout, told, answer, sample, scores)
+
         try:
-            *reasoning, generated = await self._generate(rollout, parts, told, prompt_ids, result)
-            head = await self.on_thread(self._head, rollout, parts, *reasoning)
+            begun = await self._begin_samples(rollout, parts, told, prompt_ids, bill)
         except RefinerRequestError as error:
-            result.verdict, result.text = Verdict(error.failure), str(error)
-            return
-        result.latency_s = time.monotonic() - asked_at
-        answer = await self.on_thread(self._parse, generated, rollout, parts, result.num_kept_tokens, head)
+            begun = [error] * len(samples)
+        await asyncio.gather(*map(one, begun, samples))
+
+    async def _judge(
+        self,
+        rollout: Rollout,
+        told: dict[str, str],
+        answer: Answer,
+        result: Refinement,
+        scores: dict[tuple[int, ...], "asyncio.Future[float]"],
+    ) -> None:
+        """Reward an answer, if it is of use; the same one is rewarded once (``scores``)."""
         result.text = answer.text
         if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
             result.verdict = Verdict(answer.failure or Verdict.TRUNCATED)
@@ -141,8 +173,11 @@ class Refiner:
         if self.config.reject_leaks and await self.on_thread(self._leaks, answer, rollout, told):
             result.verdict = Verdict.LEAK
             return
+        ids = tuple(answer.token_ids)
+        if ids not in scores:
+            scores[ids] = asyncio.ensure_future(self.score(rollout, rollout.earlier_ids + answer.token_ids))
         try:
-            said = await self.score(rollout, rollout.earlier_ids + answer.token_ids)
+            said = await scores[ids]
         except Exception as error:  # a user's reward function on model-written text: it may raise anything
             result.verdict, result.text = Verdict.REWARD, f"{type(error).__name__}: {error}"
             return
@@ -152,49 +187,65 @@ class Refiner:
         result.token_ids, result.reward = answer.token_ids, reward
         result.verdict = Verdict.ACCEPTED if accepts(reward, rollout.reward) else Verdict.NOT_BETTER
 
-    async def _generate(
-        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], result: Refinement
+    async def _begin_samples(
+        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], bill: Request
+    ) -> list[Any]:
+        """Return how each sample begins, by one request: its thought, of a refiner that thinks, or all of it.
+
+        A thought that is not closed may be an answer without one.
+        """
+        thoughts, num_left = self.prompt.thoughts, self._most_tokens(rollout) - bill.num_kept_tokens
+        stop, stop_ids, limit = self.prompt.stop, list[int](), num_left
+        if thoughts is not None:
+            stop, stop_ids, _ = await self.on_thread(thoughts.marks, self.prompt.tokenizer)
+            longest = self._longest_thought(prompt_ids, num_left)
+            limit = longest if thoughts.is_open else max(longest, num_left)
+        return list(await self.client.generate(prompt_ids, stop, limit, stop_ids, self.config.samples))
+
+    async def _finish(
+        self, rollout: Rollout, parts: Parts, prompt_ids: list[int], begun: Any, result: Refinement
     ) -> list[list[int]]:
-        """Return the answer, and before it the reasoning if that is written again.
+        """Return the answer of a sample, and before it the reasoning if that is written again.
 
         Each has the EOS token or stop string that ended it.
         """
         thoughts, stop = self.prompt.thoughts, self.prompt.stop
+        result.num_generated_tokens = len(begun)
+        if thoughts is None:
+            return [begun]
         num_left = self._most_tokens(rollout) - result.num_kept_tokens
         begin, written = list[int](), list[list[int]]()
-        if self._rewrites_thought(parts) or (thoughts is not None and self.prompt.uses_tags):
+        if self._rewrites_thought(parts) or self.prompt.uses_tags:
             begin = await self.on_thread(self.prompt.tag_ids)
-        if thoughts is not None:
-            ids, answer = await self._think(thoughts, prompt_ids, num_left, result)
-            if not ids and not self._rewrites_thought(parts):
-                return [answer]
-            prompt_ids = prompt_ids + ids
+        ids, answer = await self._thought(thoughts, begun, self._longest_thought(prompt_ids, num_left), result)
+        if not ids and not self._rewrites_thought(parts):
+            return [answer]
+        prompt_ids = prompt_ids + ids
         if self._rewrites_thought(parts):
             stop, prompt_ids = CLOSE_TAG, prompt_ids + begin
-            ids = await self.client.generate(prompt_ids, stop, num_left)
+            (ids,) = await self.client.generate(prompt_ids, stop, num_left)
             result.num_generated_tokens += len(ids)
             num_left -= len(ids)
             text = await self.on_thread(decode, self.prompt.tokenizer, ids)
             if num_left < 1 or CLOSE_TAG not in text:
                 raise RefinerRequestError(text, failure=Verdict.TRUNCATED)
             written, prompt_ids = [ids], prompt_ids + ids
-        answer = await self.client.generate(prompt_ids + begin, stop, num_left)
+        (answer,) = await self.client.generate(prompt_ids + begin, stop, num_left)
         result.num_generated_tokens += len(answer)
-        if thoughts is not None:  # another closing mark ends more of a thought
-            again = replace(thoughts, is_open=False, header="")
-            more, answer = await self.on_thread(again.behind, answer, self.prompt.tokenizer) or ([], answer)
-            result.num_thought_tokens += len(more)
+        # Another closing mark ends more of a thought.
+        again = replace(thoughts, is_open=False, header="")
+        more, answer = await self.on_thread(again.behind, answer, self.prompt.tokenizer) or ([], answer)
+        result.num_thought_tokens += len(more)
         return [*written, answer]
 
-    async def _think(
-        self, thoughts: Thoughts, prompt_ids: list[int], num_left: int, result: Refinement
+    def _longest_thought(self, prompt_ids: list[int], num_left: int) -> int:
+        return min(self.config.longest_thought, self.max_model_len - len(prompt_ids) - num_left)
+
+    async def _thought(
+        self, thoughts: Thoughts, ids: list[int], longest: int, result: Refinement
     ) -> tuple[list[int], list[int]]:
         """Return the refiner's thought with its closing mark, and what it has written behind it: all if it has none."""
-        stop, stop_ids, rest = await self.on_thread(thoughts.marks, self.prompt.tokenizer)
-        longest = min(self.config.longest_thought, self.max_model_len - len(prompt_ids) - num_left)
-        limit = longest if thoughts.is_open else max(longest, num_left)  # it may be an answer without a thought
-        ids = await self.client.generate(prompt_ids, stop, limit, stop_ids)
-        result.num_generated_tokens = len(ids)
+        _, stop_ids, rest = await self.on_thread(thoughts.marks, self.prompt.tokenizer)
         if stop_ids and ids[-1:] == stop_ids:
             ids = ids + rest
         found = await self.on_thread(thoughts.behind, ids, self.prompt.tokenizer)
@@ -318,18 +369,26 @@ class TextRefiner(Refiner):
 
     client: "ExternalClient"
 
-    async def _generate(
-        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], result: Refinement
-    ) -> list[list[int]]:
-        result.num_prompt_tokens = 0  # nothing is sent yet
+    async def _begin_samples(
+        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], bill: Request
+    ) -> list[Any]:
+        """Return what a server has written of each sample, or why it is of no use."""
+        bill.num_prompt_tokens = 0  # nothing is sent yet
         content = await self.on_thread(self._render, self.prompt.content, rollout, parts, told)
-        stop, limit = self.prompt.stop, self._most_tokens(rollout) - result.num_kept_tokens
-        thoughts, most = self.prompt.thoughts, limit
+        thoughts, most = self.prompt.thoughts, self._most_tokens(rollout) - bill.num_kept_tokens
         if thoughts is not None or self.config.thought_length:
             most += self.config.longest_thought
-        sent = stop if thoughts is None else None  # such a stop may stand in a thought
-        thought, text, is_whole = await self.client.write(content, sent, not self.prompt.uses_tags, most, result)
-        result.num_prompt_tokens = result.num_prompt_tokens or len(prompt_ids)
+        sent = self.prompt.stop if thoughts is None else None  # such a stop may stand in a thought
+        written = await self.client.write(content, sent, not self.prompt.uses_tags, most, bill)
+        bill.num_prompt_tokens = bill.num_prompt_tokens or len(prompt_ids)
+        return list(written)
+
+    async def _finish(
+        self, rollout: Rollout, parts: Parts, prompt_ids: list[int], begun: Any, result: Refinement
+    ) -> list[list[int]]:
+        thought, text, is_whole = begun
+        stop, thoughts = self.prompt.stop, self.prompt.thoughts
+        limit = self._most_tokens(rollout) - result.num_kept_tokens
         if not is_whole and thought and not text.strip():
             raise RefinerRequestError(thought, failure=Verdict.THOUGHT)
         opening, closing = (thoughts.opening, thoughts.closing) if thoughts else ("<think>", "</think>")
@@ -359,7 +418,7 @@ class TextRefiner(Refiner):
             if ids is None:
                 raise RefinerRequestError(text, failure=Verdict.ENCODING)
             written.append([*ids, end])
-        result.num_generated_tokens = result.num_generated_tokens or sum(map(len, written)) + len(own)
+        result.num_generated_tokens = sum(map(len, written)) + len(own)
         if not is_whole:
             written[-1].pop()
         return written
@@ -374,6 +433,28 @@ def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
     members = [n for n, one in enumerate(rollouts) if one.turn_ids and not config.is_maximal(one.reward)]
     members.sort(key=lambda index: (rollouts[index].reward, rollouts[index].session))
     return set(members[: config.max_refinements_per_group])
+
+
+def best_sample(samples: list[Refinement], response_ids: list[int], bill: Request) -> Refinement:
+    """Return the sample with the highest reward, of equal ones the nearest to the response; of failures the first.
+
+    Args:
+        samples: Of one response, in the order of their draws.
+        response_ids: a.
+        bill: What is known of their request; the server's count of what it generated goes before ours.
+
+    Returns:
+        The sample, with the numbers of the whole request.
+    """
+    scored = [one for one in samples if one.verdict.is_scored]
+    highest = max((one.reward or 0.0 for one in scored), default=0.0)
+    best = [one for one in scored if one.reward == highest] or samples[:1]
+    if len(best) > 1:
+        best.sort(key=lambda one: Levenshtein.distance(response_ids, one.token_ids))
+    bill.num_samples, bill.num_better = len(samples), sum(one.verdict is Verdict.ACCEPTED for one in samples)
+    bill.num_generated_tokens = bill.num_generated_tokens or sum(one.num_generated_tokens for one in samples)
+    bill.num_thought_tokens = sum(one.num_thought_tokens for one in samples)
+    return replace(best[0], **{one.name: getattr(bill, one.name) for one in fields(Request)})
 
 
 def num_kept_tokens(rollout: Rollout, log_probs: list[float], whole: list[int], limit: int, temperature: float) -> int:

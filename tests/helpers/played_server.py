@@ -34,6 +34,14 @@ def chat(text: Any, reason: str | None = "stop", **more: Any) -> Reply:
     return Reply(body=json.dumps({"choices": [choice], "usage": usage, **more}).encode())
 
 
+def several(*replies: Reply) -> Reply:
+    """Return the first answers of some replies as one with as many choices, which cost the prompt of one."""
+    bodies = [json.loads(one.body) for one in replies]
+    choices = [{**body["choices"][0], "index": index} for index, body in enumerate(bodies)]
+    usage = {"prompt_tokens": 11, "completion_tokens": 7 * len(replies)}
+    return Reply(body=json.dumps({"choices": choices, "usage": usage}).encode())
+
+
 def error(status: int, message: str = "", **headers: str) -> Reply:
     """Return a refusal as OpenAI's servers write it."""
     names = {name.replace("_", "-"): value for name, value in headers.items()}

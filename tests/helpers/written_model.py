@@ -48,8 +48,8 @@ class Engine:
         return [-1.0] * len(response_ids)
 
     async def generate(
-        self, prompt_ids: list[int], stop: str | None, limit: int, stop_ids: Sequence[int] = ()
-    ) -> list[int]:
+        self, prompt_ids: list[int], stop: str | None, limit: int, stop_ids: Sequence[int] = (), num: int = 1
+    ) -> list[list[int]]:
         """Write up to what ends it."""
         self.first = self.first or prompt_ids
         self.asked.append((stop, limit))
@@ -60,7 +60,7 @@ class Engine:
             ids.append(token)
             if token in (*stop_ids, self.tokenizer.eos_token_id) or (stop and stop in self.tokenizer.decode(ids)):
                 break
-        return ids
+        return [ids] * num
 
 
 class WrittenServer(Engine):
@@ -71,11 +71,11 @@ class WrittenServer(Engine):
         super().__init__(tokenizer, text, placement="external", url="http://host/v1", **keys)
         self.said = thought, text, is_whole
 
-    async def write(self, content: str, stop: str | None, *_: Any) -> tuple[str, str, bool]:
+    async def write(self, content: str, stop: str | None, *_: Any) -> list[tuple[str, str, bool]]:
         """Write up to the stop text."""
         thought, text, is_whole = self.said
         self.content = content
-        return thought, text[: text.find(stop) + len(stop)] if stop and stop in text else text, is_whole
+        return [(thought, text[: text.find(stop) + len(stop)] if stop and stop in text else text, is_whole)]
 
 
 def refined(

@@ -69,6 +69,20 @@ def test_one_answer_to_each_problem_is_compared_with_none() -> None:
     assert Found(["general"]).describe(0.5) == "nothing was refined: none of 0 answers has a reward below 0.5"
 
 
+def test_the_yield_of_several_refinements() -> None:
+    found = Found(["general"])
+    for problem, num_better in enumerate([0, 1, 2, 4] * 5):
+        (one,) = refinements([0.5 if num_better else 0.0])
+        one.num_samples, one.num_better = 4, num_better
+        found.add(group(problem, 0.0), {"general": [one]}, highest=1.0)
+    (line,) = found.yields()
+    # Of 4 draws 1 is better: 2 of them have it in 3 of 6 cases; 2 are better: 2 miss both in 1 of 6.
+    shares = [(0 + 1 / 4 + 2 / 4 + 1) / 4, (0 + 3 / 6 + 5 / 6 + 1) / 4, (0 + 3 / 4 + 1 + 1) / 4, 3 / 4]
+    words = [f"{k}: {share:.1%} (" for k, share in enumerate(shares, 1)]
+    assert line.startswith(f"`general`, improved by the best of {words[0]}") and all(word in line for word in words)
+    assert line in found.describe(1.0).splitlines()
+
+
 def test_problems_are_drawn_by_the_seed() -> None:
     assert choose(5, 0, seed=1) == choose(5, 5, seed=1) == choose(5, 9, seed=1) == [0, 1, 2, 3, 4]
     some = choose(1000, 10, seed=1)

@@ -51,6 +51,7 @@ OF_HOSTING = "recipe.online_refiner.verl_glue.hosting"
 OF_ROWS = "recipe.online_refiner.verl_glue.rows"
 OF_WATCH = "recipe.online_refiner.verl_glue.watch"
 OF_GROUP = "refiner_worker.group"
+OF_SERVERS = "refiner_worker.servers"
 
 TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
 SEPARATE = "verl.trainer.ppo.v1.trainer_separate_async"
@@ -203,7 +204,7 @@ HOOKS = [
     Hook(f"{REPLICA}:TokenOutput.extra_fields", "refiner_worker.client"),
     Hook(
         f"{VLLM_SERVER}:vLLMHttpServer.generate",
-        "refiner_worker.client",
+        OF_SERVERS,
         (
             "prompt_ids",
             "sampling_params",
@@ -215,6 +216,11 @@ HOOKS = [
             "priority",
             "kv_transfer_params",
         ),
+    ),
+    Hook(
+        "verl.workers.rollout.vllm_rollout.utils:extract_prompt_logprobs",
+        OF_SERVERS,
+        ("output", "num_prompt_logprobs", "result_dict"),
     ),
     Hook(f"{VLLM_SERVER}:vLLMHttpServer.lora_as_adapter", "refiner_worker.shared"),
     Hook(f"{VLLM_SERVER}:vLLMHttpServer.engine", "refiner_worker.engines"),

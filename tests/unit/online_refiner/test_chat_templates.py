@@ -181,12 +181,12 @@ class Random(Engine):
         super().__init__(tokenizer, "", thought_length=8, response_length=64)
         self.model = AutoModelForCausalLM.from_pretrained(folder)
 
-    async def generate(self, prompt_ids: list[int], stop: str | None, limit: int, stop_ids: Any = ()) -> list[int]:
+    async def generate(self, prompt_ids: list[int], stop: str | None, limit: int, *_: Any) -> list[list[int]]:
         """Write greedily."""
         self.read = self.tokenizer.decode(prompt_ids)
         ids = self.model.generate(torch.tensor([prompt_ids]), max_new_tokens=limit, do_sample=False)
         self.written: list[int] = ids[0, len(prompt_ids) :].tolist()
-        return self.written
+        return [self.written]
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -106,7 +106,7 @@ def test_a_key_of_another_mode_or_placement(settings: tuple[str, ...], mistake: 
     [
         *("constraint.eta=-1", "constraint.eta=much", "constraint.eta=inf", "constraint.delta=0"),
         "refiner.num_replicas=0",
-        *("refiner.response_length=0", "refiner.temperature=-1", "refiner.request_timeout_s=0"),
+        *("refiner.samples=0", "refiner.response_length=0", "refiner.temperature=-1", "refiner.request_timeout_s=0"),
         *("refiner.keep_prefix=maybe", "refiner.skip_reward_at_least=nan", "records.max_rollouts_per_step=-1"),
         *("measure.cross_entropy_all_every=-1", "sizing.gpu_memory_gib=0"),
     ],
@@ -133,6 +133,10 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
         ("refiner.placement=dedicated", "refiner.placement=dedicated: set refiner.n_gpus_per_node"),
         ("refiner.placement=external", "refiner.placement=external: set refiner.url"),
         ("refiner.context=[hints]", "refiner.context.0=hints: "),
+        (
+            "refiner.samples=4",
+            "refiner.samples=4: at refiner.temperature=0 all are the same; set refiner.temperature=1",
+        ),
         ("records.path=s4://bucket/run", "records.path=s4://bucket/run: "),
         ("records.path=https://host/run", "records.path=https://host/run: nothing can be written by HTTP"),
         ("refiner.max_refinements_per_group=x", "refiner.max_refinements_per_group=x: "),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from checked_run import checked, error_of
 from omegaconf import DictConfig
-from played_server import MODEL, Reply, Server, chat, error, serving
+from played_server import MODEL, Reply, Server, chat, error, serving, several
 from transformers import AutoTokenizer
 
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
@@ -252,6 +252,28 @@ def test_what_is_sent_and_what_it_costs(tokenizer: Any) -> None:
     assert (found.num_prompt_tokens, found.num_generated_tokens) == (11, 7)
 
 
+@pytest.mark.parametrize(
+    ("replies", "verdict", "num_better"),
+    [
+        ([chat("abcd", "length"), chat("ab"), chat("abc", "content_filter"), chat("<think>x</think>abcd")], None, 2),
+        ([chat("ab"), chat("abcd")], None, 2),  # a server that knows no n sends fewer
+        ([chat("ab", "content_filter"), chat("ab", "content_filter")], Verdict.REQUEST, 0),
+    ],
+)
+def test_several_refinements_by_one_request(
+    tokenizer: Any, replies: list[Reply], verdict: Verdict | None, num_better: int
+) -> None:
+    """What one of them is costs the others nothing; all are as good, so the nearest to `No 0.` counts."""
+    with serving(always(several(*replies))) as server:
+        many = config(server.url, samples=4, temperature=1.0)
+        (found,) = refined(ExternalClient(servers={server.url: SERVED}, config=many), tokenizer, 1)
+    assert [(body["n"], body["temperature"]) for body in server.bodies] == [(4, 1.0)]
+    assert (found.verdict, found.num_samples, found.num_better) == (verdict or Verdict.ACCEPTED, 4, num_better)
+    if verdict is None:
+        assert found.text in ("ab", "abcd") and found.num_prompt_tokens == 11
+        assert found.num_generated_tokens == 7 * len(replies)
+
+
 def test_a_template_with_tags_gets_what_stands_between_them(tokenizer: Any) -> None:
     """The server may end at the closing tag, of which it then says nothing; the opening one nobody wrote for it."""
     with serving(always(chat("Sure.\n<refined>\nabcd\n"))) as server:
@@ -404,6 +426,8 @@ FAULTS: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "all in its reasoning, null": (reasoned(None, "Yes."), {}, "refiner.url: the answer of "),
     "in the middle of a thought": (reasoned("", "They want", "length"), {}, ""),
     "an error beside status 200": (Reply(body=error(200, "overloaded").body), {}, "refiner.url: "),
+    "several": (several(GOOD, GOOD), {"samples": 2, "temperature": 1.0}, ""),
+    "fewer than asked for": (GOOD, {"samples": 2, "temperature": 1.0}, "refiner.url: "),
     "no key": (GOOD, {"api_key_env": KEY.replace("-", "_")}, "refiner.url: "),
 }
 

@@ -140,6 +140,13 @@ def test_refine_metrics_by_hand(state: StepState) -> None:
     assert metrics.refine_metrics(state) == values, "without the gate the ratio is the same"
 
 
+def test_what_one_refinement_each_would_have_brought(state: StepState) -> None:
+    for row, num_better in ((0, 3), (1, 0), (2, 0)):
+        state.pairs[row].num_samples, state.pairs[row].num_better = 4, num_better
+    values = metrics.refine_metrics(state)
+    assert values["refiner/improvement_ratio_at_1"] == 3 / 4 / 4 < values["refiner/improvement_ratio"] == 1 / 4
+
+
 def test_constraint_metrics_by_hand(state: StepState) -> None:
     state.pairs[0].nll, state.pairs[0].divergence, state.pairs[2].nll = 6.0, 5.0, 2.0
     common = {

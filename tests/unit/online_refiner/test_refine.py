@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import math
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -73,7 +74,9 @@ def tokenizer(tiny_llama: Path) -> Any:
 class Asked:
     """A refiner that keeps what it is asked, and answers with the tokens it is given."""
 
-    def __init__(self, answer: list[int] | Exception, config: RefinerConfig, log_probs: tuple[float, ...] = ()) -> None:
+    def __init__(
+        self, answer: list[int] | list[list[int]] | Exception, config: RefinerConfig, log_probs: tuple[float, ...] = ()
+    ) -> None:
         """Nothing is asked yet."""
         self.answer, self.config, self.scores = answer, config, log_probs
         self.prompts: list[list[int]] = []
@@ -88,13 +91,17 @@ class Asked:
         """Wait for nothing."""
         yield
 
-    async def generate(self, prompt_ids: list[int], stop: str | None, max_new_tokens: int) -> list[int]:
+    async def generate(
+        self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, stop_ids: Any = (), num: int = 1
+    ) -> list[list[int]]:
         """Answer."""
         self.prompts.append(prompt_ids)
         self.limits.append(max_new_tokens)
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        answers: Any = self.answer if num > 1 else [self.answer]
+        assert len(answers) == num
+        return answers
 
     async def log_probs(self, prompt_ids: list[int], response_ids: list[int]) -> list[float]:
         """Score."""
@@ -112,12 +119,13 @@ class Asked:
 def refined(
     tokenizer: Any, members: list[Rollout], client: Asked, *, reward: Any = 0.5, **changes: Any
 ) -> list[Refinement]:
-    """Refine a group; every answer gets the reward."""
+    """Refine a group; every answer gets the reward, or what a function says of its text."""
 
     async def score(rollout: Rollout, response_ids: list[int]) -> Any:
         if isinstance(reward, Exception):
             raise reward
-        return reward
+        said = reward(tokenizer.decode(response_ids, skip_special_tokens=True)) if callable(reward) else reward
+        return await said if inspect.isawaitable(said) else said
 
     end = tokenizer.eos_token_id
     constraint = changes.pop("constraint", read_constraint({"mode": "sft"}))
@@ -213,6 +221,47 @@ def test_another_answer_is_rewarded(tokenizer: Any) -> None:
     client = Asked([*tokenizer.encode("ab"), end], config())
     (found,) = refined(tokenizer, [rollout(0, -0.3, [*tokenizer.encode("abc"), end])], client)
     assert (found.verdict, found.reward, found.is_repeated) == (Verdict.ACCEPTED, 0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "best", "verdict", "num_better"),
+    [
+        (["aa", "abbb", "abb", "bbb"], "abbb", Verdict.ACCEPTED, 3),  # the only one with three b
+        (["xbby", "abbd", "bbcd", "a"], "abbd", Verdict.ACCEPTED, 3),  # of equal ones the nearest, drawn second
+        (["abcd", "b", "", "abcd"], "abcd", Verdict.NOT_BETTER, 0),  # the response itself, as near as can be
+        (["", "b", "", ""], "b", Verdict.NOT_BETTER, 0),
+        (["", "bbx", "", "bb"], "bbx", Verdict.ACCEPTED, 2),  # equally near: the first
+        (["", "", "", ""], "", Verdict.EMPTY, 0),
+    ],
+)
+def test_the_best_of_several_counts(
+    tokenizer: Any, drawn: list[str], best: str, verdict: Verdict, num_better: int
+) -> None:
+    """The reward is the number of b, and the response has one."""
+    end, asked = tokenizer.eos_token_id, list[str]()
+    written = [[*tokenizer.encode(text), end] for text in drawn]
+    client = Asked(written, config(samples=4, temperature=1.0, skip_reward_at_least=None))
+    own = [*tokenizer.encode("abcd"), end]
+    (found,) = refined(
+        tokenizer, [rollout(0, 1.0, own)], client, reward=lambda text: asked.append(text) or float(text.count("b"))
+    )
+    assert (found.verdict, found.text) == (verdict, best)
+    assert found.token_ids == ([*tokenizer.encode(best), end] if verdict.is_scored else [])
+    assert (found.num_samples, found.num_better) == (4, num_better)
+    assert sorted(asked) == sorted({text for text in drawn if text not in ("", "abcd")}), "each text once"
+    assert len(client.prompts) == 1 and found.num_prompt_tokens == len(client.prompts[0]), "one request"
+    assert found.num_generated_tokens == sum(map(len, written))
+
+
+def test_a_sample_that_is_late_costs_itself_only(tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    written = [[*tokenizer.encode(text), end] for text in ("late", "yes")]
+    client = Asked(written, config(samples=2, temperature=1.0, request_timeout_s=0.5))
+
+    (found,) = refined(
+        tokenizer, [rollout(0, 0.0)], client, reward=lambda text: asyncio.sleep(60) if text == "late" else 0.5
+    )
+    assert (found.verdict, found.text, found.num_samples, found.num_better) == (Verdict.ACCEPTED, "yes", 2, 1)
 
 
 @pytest.mark.parametrize(

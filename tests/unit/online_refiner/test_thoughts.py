@@ -188,6 +188,18 @@ def test_the_refiner_sees_answers_alone_and_nothing_of_a_thought_is_charged_or_i
             assert not any(columns["refine_weights"][:kept]) and any(columns["refine_weights"][kept:])
 
 
+def test_several_thoughts_are_drawn_by_one_request_and_each_is_answered(tokenizer: Any) -> None:
+    thinker = with_template(tokenizer, CLOSED)
+    engines = [Engine(thinker, "<think>hm</think>\n\nbetter", samples=num, temperature=1.0) for num in (1, 2)]
+    one, two = (refined(thinker, f"<think>{OWN}old", engine) for engine in engines)
+    assert two.verdict is Verdict.ACCEPTED and two.token_ids == one.token_ids
+    assert (two.num_samples, two.num_better, two.num_prompt_tokens) == (2, 2, one.num_prompt_tokens)
+    for name in ("num_generated_tokens", "num_thought_tokens"):
+        assert getattr(two, name) == 2 * getattr(one, name) > 0
+    thought, answer = engines[0].asked
+    assert engines[1].asked == [thought, answer, answer]
+
+
 def test_the_refiner_writes_thought_and_answer_again(tokenizer: Any) -> None:
     """``refiner.rewrites=response``: they are asked for apart and joined by the policy's own marks."""
     for template, begin in ((OPEN, ""), (CLOSED, "<think>")):

@@ -22,6 +22,7 @@ from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedEr
 from refiner_worker.config import Colocated, read_refiner
 from refiner_worker.engines import ABSENT, can_sleep
 from refiner_worker.group import MAX_DEATHS, RefinerGroup
+from refiner_worker.servers import extract
 
 
 class Call:
@@ -127,11 +128,29 @@ def test_an_answer_without_numbers_is_no_answer() -> None:
 @pytest.mark.parametrize("stop", ["</refined>", None])
 def test_a_request_says_how_to_write(stop: str | None) -> None:
     replica = Replica()
-    assert asyncio.run(client(replica, caller="w1").generate([5, 6], stop, 6)) == [7, 2]
+    assert asyncio.run(client(replica, caller="w1").generate([5, 6], stop, 6)) == [[7, 2]]
     (asked,) = replica.asked
     assert asked.pop("id").startswith("w1-")
     params = {"max_tokens": 6, "temperature": 0.25, "top_p": 1.0, "stop": stop, "stop_token_ids": []}
     assert asked == {"ids": [5, 6], "detokenize": stop is not None, **params}
+
+
+def test_several_answers_are_drawn_by_one_request() -> None:
+    replica = Replica()
+    outputs = [SimpleNamespace(token_ids=(7, 2)), SimpleNamespace(token_ids=(8, 2))]
+
+    def answer(**asked: Any) -> TokenOutput:
+        said, found = replica.answer(**asked), dict[str, Any]()
+        extract(SimpleNamespace(outputs=outputs), None, found)
+        return said.model_copy(update={"extra_fields": found})
+
+    replica.generate = Call(answer)
+    one = client(replica)
+    assert asyncio.run(one.generate([5, 6], None, 6, num=2)) == [[7, 2], [8, 2]]
+    assert [(asked["n"], asked["ids"]) for asked in replica.asked] == [(2, [5, 6])]
+    outputs.pop()
+    with pytest.raises(RefinerRequestError, match="aborted"):
+        asyncio.run(one.generate([5, 6], None, 6, num=2))
 
 
 def test_another_replica_answers_for_a_dead_one() -> None:
@@ -181,16 +200,22 @@ def test_a_replica_that_answered_is_free_again() -> None:
             for _ in range(9):  # time enough for an answer
                 await asyncio.sleep(0)
         done.set()
-        assert await asyncio.gather(*calls) == [[7, 2]] * 4
+        assert await asyncio.gather(*calls) == [[[7, 2]]] * 4
         assert [asked["ids"] for asked in free.asked] == [[1], [2], [3]]
 
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize(("num_replicas", "num_processes", "expected"), [(1, 1, 256), (2, 4, 128), (1, 300, 1)])
-def test_processes_share_what_a_replica_takes(num_replicas: int, num_processes: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("num_replicas", "num_processes", "samples", "expected"),
+    [(1, 1, 1, 256), (2, 4, 1, 128), (1, 300, 1, 1), (1, 4, 4, 16)],
+)
+def test_processes_share_what_a_replica_takes(
+    num_replicas: int, num_processes: int, samples: int, expected: int
+) -> None:
     async def count() -> int:
         one = client(*(Replica() for _ in range(num_replicas)), num_processes=num_processes)
+        one.config.samples = samples
         assert one.slot() is one.slot()
         return one.slot()._value
 
