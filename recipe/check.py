@@ -20,7 +20,6 @@ import os
 from pathlib import Path
 
 from recipe.cpu_platform import prepare_vllm
-from refiner_worker.config import read_refiner
 
 
 def main() -> None:
@@ -45,19 +44,18 @@ def main() -> None:
     parser.add_argument(
         "--reward", default="reward.verl_reward:compute_score", metavar="MODULE:NAME", help="called as by verl"
     )
-    parser.add_argument(
-        "--refiner", nargs="+", default=[], metavar="KEY=VALUE", help="more keys of the refiner's block"
-    )
+    parser.add_argument("--refiner", nargs="+", default=[], metavar="K=V", help="keys of the refiner's block")
     parser.add_argument("--output", type=Path, default=Path("check_refiner.jsonl"), metavar="FILE", help="JSON lines")
     arguments = parser.parse_args()
     log_level = os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")
     prepare_vllm()
     os.environ["VLLM_LOGGING_LEVEL"] = log_level
-    from recipe.refiner_check import compare, settings_of  # after it: this imports verl
+    from recipe.refiner_check import compare, config_of  # after it: this imports verl
 
     try:
         for way in arguments.ways:
-            read_refiner({"model_path": "", **settings_of(way, arguments)}).template_path()
+            if config_of(way, arguments).placement == "external":
+                raise ValueError("refiner.placement=external: check asks no servers; online-refiner refine does")
     except ValueError as error:
         parser.error(str(error))
     found, is_stopped = asyncio.run(compare(arguments))

@@ -8,6 +8,7 @@ import sys
 COMMANDS = {
     "train": ("recipe.online_refiner.main", "command", "train with a refiner; keys of the config follow"),
     "check": ("recipe.check", "main", "before a run: does refining an answer beat answering again?"),
+    "refine": ("recipe.offline.__main__", "main", "refine answers into files for SFT and preference training"),
     "prepare": (
         "recipe.data_preparation.__main__",
         "main",

@@ -4,24 +4,27 @@ The refiner is that of training (``recipe.online_refiner.refine``), on a vLLM en
 """
 
 import asyncio
-import contextlib
 import copy
 import inspect
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recipe import bootstrap
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import Refiner
-from refiner_worker.config import read_refiner
+from recipe.online_refiner.refine import Refiner, TextRefiner
+from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import read_thoughts
 from refiner_worker.turn_end import TurnEnd
+
+if TYPE_CHECKING:  # it imports openai
+    from refiner_worker.external import ExternalClient
 
 Reward = Callable[..., Any]
 """verl's reward function, async or not; its answer is a number, or ``score`` beside others."""
@@ -54,17 +57,10 @@ class Engine:
             AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype=dtype, enforce_eager=True, seed=seed)
         )
         self._slots = asyncio.Semaphore(MAX_WAITING)
-        self.on_done: Callable[[], object] = lambda: None
-        """Called after each request."""
 
-    @contextlib.asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Wait for a place."""
-        async with self._slots:
-            try:
-                yield
-            finally:
-                self.on_done()
+    def slot(self) -> asyncio.Semaphore:
+        """Return what to make a request in: it waits for a place."""
+        return self._slots
 
     async def generate(
         self,
@@ -105,7 +101,7 @@ class EngineClient:
     engine: Engine
     temperature: float
 
-    def slot(self) -> contextlib.AbstractAsyncContextManager[None]:
+    def slot(self) -> asyncio.Semaphore:
         """Return what to make a request in."""
         return self.engine.slot()
 
@@ -115,10 +111,25 @@ class EngineClient:
 
 
 @dataclass(slots=True, kw_only=True)
+class Answer:
+    """An answer that need not be asked for."""
+
+    ids: list[int]
+    reward: float | None = None
+    """None: nobody has rewarded it yet."""
+    feedback: str = ""
+
+
+Problem = tuple[int, list[Rollout], dict[str, list[Refinement]]]
+"""A row, the answers to it, and what became of those below the highest reward, by way."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Bench:
     """A model on a task."""
 
-    engine: Engine
+    engine: Engine | None
+    """None: all answers are given, and others refine."""
     tokenizer: Any
     turn_end: TurnEnd
     reward: Reward
@@ -126,54 +137,117 @@ class Bench:
     max_model_len: int
     failed: list[str] = field(default_factory=list)
     """Answers whose reward function raised: what."""
+    on_progress: Callable[[int, int], object] = lambda done, dropped: None
+    """Called with how many more answers and refinements are there, and how many are not needed."""
+    on_answer: Callable[[Rollout], object] = lambda rollout: None
+    """Called with each answer that has got its reward."""
 
-    async def answer(self, row: Mapping[str, Any], group: int, num_samples: int) -> list[Rollout]:
-        """Draw answers to a row of a data set in verl's schema, or take those that it has, and reward them."""
+    async def problems(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        chosen: Sequence[int],
+        refiners: Mapping[str, Refiner],
+        num_samples: int,
+        highest: float,
+        known: Callable[[int], Mapping[int, Answer]] = lambda index: {},
+    ) -> AsyncIterator[Problem]:
+        """Yield each of the chosen rows once its answers are refined in every way, the quickest first.
+
+        Args:
+            rows: A data set in verl's schema.
+            chosen: Numbers of its rows.
+            refiners: By way.
+            num_samples: Answers to each row, at most.
+            highest: Answers with this reward are not refined.
+            known: Answers to a row that are there, by their numbers.
+        """
+        places = asyncio.Semaphore(max(1, 2 * MAX_WAITING // num_samples))  # of problems: no engine is idle
+
+        async def one(index: int) -> Problem:
+            async with places:
+                group = await self.answer(rows[index], index, num_samples, known(index))
+                wrong = sum(one.reward < highest for one in group)
+                self.on_progress(0, (num_samples - wrong) * len(refiners))
+                refined = {}
+                for way, refiner in refiners.items():
+                    found = await refiner.refine_group(group)
+                    refined[way] = [new for new in found if new.verdict is not Verdict.MAX_REWARD]
+                    self.on_progress(wrong, 0)
+                return index, group, refined
+
+        tasks = [asyncio.create_task(one(index)) for index in chosen]
+        try:
+            for task in asyncio.as_completed(tasks):
+                yield await task
+        finally:
+            for pending in tasks:
+                pending.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def answer(
+        self, row: Mapping[str, Any], group: int, num_samples: int, known: Mapping[int, Answer] | None = None
+    ) -> list[Rollout]:
+        """Draw answers to a row of a data set in verl's schema, or take those that are there, and reward them."""
         messages = list(row["prompt"])
         chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
         given: list[str] = list(row.get(GIVEN) or [])[:num_samples]
 
         async def one(sample: int) -> Rollout | None:
-            async with self.engine.slot():
-                if given:
-                    ids = [*self.tokenizer.encode(given[sample], add_special_tokens=False), self.turn_end.of([])]
-                else:
-                    (ids,) = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
+            said = (known or {}).get(sample)
+            if said is None and given:
+                ids = self.tokenizer.encode(given[sample], add_special_tokens=False)
+                said = Answer(ids=[*ids, self.turn_end.of([])])
+            self.on_progress(0, said is not None)
+            if said is None:
+                said = Answer(ids=await self._write(prompt_ids))
+                self.on_progress(1, 0)
             request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
             rollout = Rollout(
                 key=f"{group}_{sample}_0",
                 messages=messages,
                 prompt_ids=prompt_ids,
-                response_ids=ids,
-                reward=0.0,
+                response_ids=said.ids,
+                reward=said.reward or 0.0,
+                feedback=said.feedback,
                 request=request,
             )
-            try:
-                said = await self._reward(rollout, ids)
-            except Exception as error:  # a user's; training leaves such a rollout out as well
-                self.failed.append(f"{type(error).__name__}: {error}")
-                return None
-            words = said.get("feedback")
-            rollout.reward, rollout.feedback = float(said["score"]), "" if words is None else str(words)
+            if said.reward is None:
+                try:
+                    found = await self._reward(rollout, said.ids)
+                    rollout.reward = float(found["score"])
+                except Exception as error:  # a user's; training leaves such a rollout out as well
+                    self.failed.append(f"{type(error).__name__}: {error}")
+                    return None
+                words = found.get("feedback")
+                rollout.feedback = "" if words is None else str(words)
+                self.on_answer(rollout)
             return rollout
 
-        return [one for one in await asyncio.gather(*map(one, range(len(given) or num_samples))) if one is not None]
+        samples = range(len(given) or num_samples)
+        self.on_progress(0, num_samples - len(samples))
+        return [one for one in await asyncio.gather(*map(one, samples)) if one is not None]
 
-    def refiner(self, settings: Mapping[str, Any]) -> Refiner:
-        """Return what refines with these keys of the block ``refiner``.
+    async def _write(self, prompt_ids: list[int]) -> list[int]:
+        assert self.engine is not None, "all answers are given"
+        async with self.engine.slot():
+            (ids,) = await self.engine.generate(prompt_ids, None, self.max_response_tokens, temperature=1.0)
+        return ids
+
+    def refiner(self, config: RefinerConfig, client: "ExternalClient | None" = None) -> Refiner:
+        """Return what refines with the bench's engine, or asks others.
 
         It works in a thread with a tokenizer of its own: two threads cannot use one (``Already borrowed``).
         """
-        config = read_refiner({"model_path": "", **settings})
         limits = config.limits(self.max_response_tokens)
 
         async def score(rollout: Rollout, ids: list[int]) -> float:
             return float((await self._reward(rollout, ids))["score"])
 
-        return Refiner(
+        assert client or self.engine, "somebody refines"
+        return (TextRefiner if client else Refiner)(
             config=config,
-            client=EngineClient(engine=self.engine, temperature=config.temperature),  # type: ignore[arg-type]
+            client=client or EngineClient(engine=self.engine, temperature=config.temperature),  # type: ignore[arg-type]
             prompt=RefinerPrompt(
                 config.template_path(),
                 copy.deepcopy(self.tokenizer),
@@ -183,7 +257,7 @@ class Bench:
             ),
             turn_end=self.turn_end,
             score=score,
-            max_model_len=self.max_model_len,
+            max_model_len=sys.maxsize if client else self.max_model_len,  # of a server's nobody knows
             max_response_tokens=self.max_response_tokens,
         )
 

@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from recipe.comparison import MAX_WAITING, OUTCOMES, Bench, Engine, interval
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.pairs import Refinement, Rollout
 from recipe.runs.console import in_words
+from refiner_worker.config import RefinerConfig, read_refiner
 
 SAY_EVERY = 8
 """Problems, after which the numbers so far are printed."""
@@ -164,10 +165,11 @@ class Countdown:
         """Leave it as it is."""
         self._bar.stop()
 
-    def done(self) -> None:
-        """Count an answer or a refinement."""
-        self._done += 1
-        self._bar.update(self._task, completed=self._done, description=self.time_left())
+    def advance(self, done: int, dropped: int = 0) -> None:
+        """Count answers and refinements: those that are there, and those that need not be, as of right answers."""
+        self._done += done
+        self._total -= dropped
+        self._bar.update(self._task, completed=self._done, total=self._total, description=self.time_left())
         if self._bar.disable and self._clock() > self._said + LINE_EVERY_S:
             self._said = self._clock()
             self.say(f"{self._done} of {self._total} answers and refinements, {self.time_left()}")
@@ -176,11 +178,6 @@ class Countdown:
         """Print a line, above the bar."""
         self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         self._output.flush()
-
-    def drop(self, number: int) -> None:
-        """Take back what need not be done: right answers are not refined."""
-        self._total -= number
-        self._bar.update(self._task, total=self._total)
 
     def time_left(self) -> str:
         """Return the time left in words, at the mean speed so far, which the first requests do not show."""
@@ -202,29 +199,12 @@ async def compare(arguments: argparse.Namespace) -> tuple[Found, bool]:
         flush=True,
     )
     bench, found, highest = make_bench(arguments), Found(arguments.ways), arguments.highest_reward
-    refiners = {way: bench.refiner(settings_of(way, arguments)) for way in arguments.ways}
-    num_ways = len(refiners)
-    total = len(chosen) * arguments.samples * (1 + num_ways)
-    places = asyncio.Semaphore(max(1, 2 * MAX_WAITING // arguments.samples))  # of problems: the engine is never idle
-
-    async def one(index: int) -> tuple[list[Rollout], dict[str, list[Refinement]]]:
-        async with places:
-            group = await bench.answer(rows[index], index, arguments.samples)
-            wrong = sum(one.reward < highest for one in group)
-            countdown.drop((arguments.samples - wrong) * num_ways)
-            refined = {}
-            for way, refiner in refiners.items():
-                refinements = await refiner.refine_group(group)
-                refined[way] = [new for new in refinements if new.verdict is not Verdict.MAX_REWARD]
-            return group, refined
-
-    tasks: list[asyncio.Task] = []
+    refiners = {way: bench.refiner(config_of(way, arguments)) for way in arguments.ways}
+    total = len(chosen) * arguments.samples * (1 + len(refiners))
     try:
         with Countdown(total, sys.stdout) as countdown, arguments.output.open("w") as file:
-            bench.engine.on_done = countdown.done
-            tasks += [asyncio.create_task(one(index)) for index in chosen]
-            for task in asyncio.as_completed(tasks):
-                group, refined = await task
+            bench.on_progress = countdown.advance
+            async for _, group, refined in bench.problems(rows, chosen, refiners, arguments.samples, highest):
                 write(file, bench, group, found.add(group, refined, highest), refined)
                 if found.num_problems % SAY_EVERY == 0:
                     for line in found.verdicts():
@@ -233,13 +213,16 @@ async def compare(arguments: argparse.Namespace) -> tuple[Found, bool]:
         print("stopped: the numbers are of the problems that were finished", flush=True)
         return found, True
     finally:
-        for pending in tasks:
-            pending.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        bench.engine.close()
-        if bench.failed:
-            print(f"{len(bench.failed)} answers have no reward and are left out, the first: {bench.failed[0]}")
+        end(bench)
     return found, False
+
+
+def end(bench: Bench) -> None:
+    """End the engine, and say which answers have no reward."""
+    if bench.engine is not None:
+        bench.engine.close()
+    if bench.failed:
+        print(f"{len(bench.failed)} answers have no reward and are left out, the first: {bench.failed[0]}")
 
 
 def choose(num_rows: int, num_problems: int, seed: int) -> list[int]:
@@ -249,8 +232,8 @@ def choose(num_rows: int, num_problems: int, seed: int) -> list[int]:
     return sorted(random.Random(seed).sample(range(num_rows), num_problems))
 
 
-def make_bench(arguments: argparse.Namespace) -> Bench:
-    """Load the model."""
+def make_bench(arguments: argparse.Namespace, *, has_engine: bool = True) -> Bench:
+    """Load the model, or only its tokenizer."""
     from transformers import AutoTokenizer
 
     from refiner_worker.turn_end import read_turn_end
@@ -258,7 +241,9 @@ def make_bench(arguments: argparse.Namespace) -> Bench:
     module, _, function = arguments.reward.partition(":")
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     return Bench(
-        engine=Engine(arguments.model, arguments.max_model_len, arguments.seed, arguments.dtype),
+        engine=Engine(arguments.model, arguments.max_model_len, arguments.seed, arguments.dtype)
+        if has_engine
+        else None,
         tokenizer=tokenizer,
         turn_end=read_turn_end(arguments.model, tokenizer),
         reward=getattr(importlib.import_module(module), function),
@@ -267,11 +252,26 @@ def make_bench(arguments: argparse.Namespace) -> Bench:
     )
 
 
+def config_of(way: str, arguments: argparse.Namespace) -> RefinerConfig:
+    """Return a way as the block ``refiner``.
+
+    Raises:
+        ValueError: If a key is wrong, there is no such template, or only a run's replicas do that.
+    """
+    config = read_refiner(settings_of(way, arguments))
+    config.template_path()
+    for key in ("keep_prefix", "draft"):
+        if getattr(config, key):
+            raise ValueError(f"refiner.{key}={getattr(config, key)}: only the replicas of a run do that; leave it out")
+    return config
+
+
 def settings_of(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return a way as keys of the block ``refiner``; its own keys hold before those of all ways."""
     template, *more = way.split("+")
     keys = [one for one in more if "=" in one]
     return {
+        "model_path": "",
         "template": template,
         "context": [one for one in more if "=" not in one],
         "skip_reward_at_least": arguments.highest_reward,

@@ -375,8 +375,8 @@ class External(RefinerConfig):
         """The servers that are asked."""
         return [self.url] if isinstance(self.url, str) else self.url
 
-    def refusal(self, config: DictConfig, blocks: Any) -> str | None:
-        """Return one line if a URL is none, the key would be in a log, or nobody could measure the KL."""
+    def fault_of_url(self) -> str | None:
+        """Return one line if a URL is none, or the key would be in a log."""
         if not self.urls:
             return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
         for url in self.urls:
@@ -387,7 +387,7 @@ class External(RefinerConfig):
                 )
             if not part.hostname:
                 return f"refiner.url={url} has no host; set it to such as http://host:8000/v1"
-        key = os.environ.get(self.api_key_env or "", "").strip()
+        key = self._key
         if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in self.urls):
             return (
                 "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
@@ -396,10 +396,20 @@ class External(RefinerConfig):
             return (
                 "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"
             )
+        return None
+
+    @property
+    def _key(self) -> str:
+        return os.environ.get(self.api_key_env or "", "").strip()
+
+    def refusal(self, config: DictConfig, blocks: Any) -> str | None:
+        """Return one line if a URL is none, the key would be in a log, or nobody could measure the KL."""
+        if line := self.fault_of_url():
+            return line
         if self.model_path not in (config.actor_rollout_ref.model.path, from_key("actor_rollout_ref.model.path")):
             return "refiner.model_path is not read: the server's model is refiner.served_model_name; leave it out"
         variables = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
-        if self.api_key_env in variables or (key and key in map(str, variables.values())):
+        if self.api_key_env in variables or (self._key and self._key in map(str, variables.values())):
             return "ray_kwargs.ray_init.runtime_env.env_vars has the key, and is logged: set it on every node instead"
         if blocks.measures_kl_by_actor and config.actor_rollout_ref.model.lora_rank <= 0:
             return (

@@ -76,7 +76,7 @@ def test_a_mistake_is_one_line(words: list[str], says: str) -> None:
 def test_a_command_without_its_packages_says_what_to_install(name: str) -> None:
     """``-S``: without site-packages. Scoring needs none, and others' help."""
     done = run(name, "--help", options=("-S",))
-    if name in ("score", "check", "evaluate"):
+    if name in ("score", "check", "refine", "evaluate"):
         assert done.returncode == 0 and "usage" in done.stdout
     else:
         assert done.returncode == 2

@@ -94,13 +94,13 @@ def test_the_time_left_is_said_in_lines_where_there_is_no_terminal() -> None:
     with Countdown(200, output, lambda: now[0]) as countdown:
         for _ in range(49):
             now[0] += 1
-            countdown.done()
+            countdown.advance(1)
         assert countdown.time_left() == "time left not known yet"
         for _ in range(51):
             now[0] += 1
-            countdown.done()
+            countdown.advance(1)
         assert countdown.time_left() == "about 2 min left"
-        countdown.drop(60)  # right answers, which are not refined
+        countdown.advance(0, 60)  # right answers, which are not refined
         assert countdown.time_left() == "about 40 s left"
     assert output.getvalue().splitlines() == [
         "21 of 200 answers and refinements, time left not known yet",
@@ -118,5 +118,5 @@ def test_a_terminal_gets_a_bar() -> None:
     output = Terminal()
     with Countdown(4, output, lambda: 0.0) as countdown:
         for _ in range(4):
-            countdown.done()
+            countdown.advance(1)
     assert "4/4" in output.getvalue()

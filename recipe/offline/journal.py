@@ -1,0 +1,97 @@
+"""What ``online-refiner refine`` has done so far: each answer and each finished problem, a line each, written at once.
+
+A kill costs what was under way. The same command takes the rest from here.
+"""
+
+import fcntl
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from recipe.comparison import Answer
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.runs.files import read_rows, to_lines
+
+OF_REFINEMENT = (
+    *("verdict", "text", "reward", "is_repeated"),
+    *("num_samples", "num_better", "num_prompt_tokens", "num_generated_tokens"),
+)
+"""What is kept of a refinement: what files and shares are made of."""
+
+
+class Journal:
+    """The lines of one output folder, of which one process at a time writes more.
+
+    Args:
+        folder: Made if it is absent.
+        settings: What makes the answers and refinements what they are: another run with the same goes on.
+
+    Raises:
+        ValueError: If it was begun with other settings, or somebody writes to it.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        """Read what is there; the end of a line that a kill has cut is taken away."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / "journal.jsonl").open("a+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(f"--output {folder}: another process writes there") from error
+        self._file.seek(0)
+        self._file.truncate(self._file.read().rfind(b"\n") + 1)
+        lines = read_rows(folder / "journal.jsonl")
+        begun = next(lines, None)
+        if begun is None:
+            self._write(settings)
+        else:
+            other = [name for name, value in settings.items() if begun.get(name) != json.loads(json.dumps(value))]
+            if other:
+                raise ValueError(f"--output {folder} was begun with another {', '.join(other)}; give another folder")
+        self.answers: dict[int, dict[int, Answer]] = defaultdict(dict)
+        """Rewarded answers by row and number."""
+        self.refined: dict[int, dict[int, Refinement]] = {}
+        """Of the finished rows: what became of the answers that were refined."""
+        for line in lines:
+            if "answer" in line:
+                self.answers[line["row"]][line["sample"]] = Answer(**line["answer"])
+            else:
+                found = {int(sample): Refinement(**one) for sample, one in line["refined"].items()}
+                for one in found.values():
+                    one.verdict = Verdict(one.verdict)
+                self.refined[line["row"]] = found
+
+    def add_answer(self, rollout: Rollout) -> None:
+        """Write an answer with its reward."""
+        row, (sample, _) = int(rollout.group), rollout.session
+        answer = {"ids": rollout.response_ids, "reward": rollout.reward, "feedback": rollout.feedback}
+        self.answers[row][sample] = Answer(**answer)  # type: ignore[arg-type]
+        self._write({"row": row, "sample": sample, "answer": answer})
+
+    def add_problem(self, row: int, wrong: list[Rollout], refined: list[Refinement]) -> None:
+        """Write that all answers to a row are there, and what became of those that were refined."""
+        self.refined[row] = {old.session[0]: new for old, new in zip(wrong, refined, strict=True)}
+        kept = {
+            sample: {name: getattr(one, name) for name in OF_REFINEMENT} for sample, one in self.refined[row].items()
+        }
+        self._write({"row": row, "refined": kept})
+
+    def group(self, row: int) -> list[Rollout]:
+        """Return the answers to a finished row, without its prompt."""
+        return [
+            Rollout(
+                key=f"{row}_{sample}_0",
+                messages=[],
+                prompt_ids=[],
+                response_ids=one.ids,
+                reward=one.reward or 0.0,
+                feedback=one.feedback,
+                request={},
+            )
+            for sample, one in sorted(self.answers[row].items())
+        ]
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(to_lines([line]))
+        self._file.flush()

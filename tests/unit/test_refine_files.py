@@ -1,0 +1,139 @@
+"""Refined answers as files: what a journal keeps over kills, which rows which file has, and what is refused."""
+
+import asyncio
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from recipe.comparison import Answer, Bench, Engine
+from recipe.offline.files import FORMATS, answers_of, write
+from recipe.offline.journal import Journal
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.refiner_check import config_of
+from refiner_worker.turn_end import TurnEnd
+
+SETTINGS = {"way": "general", "data": {"a.parquet": "0f"}, "refiner": ["samples=2"]}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_llama: Path) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_llama)
+
+
+def rollout(row: int, sample: int, text: str, reward: float, tokenizer: Any) -> Rollout:
+    ids = [*tokenizer.encode(text), tokenizer.eos_token_id]
+    return Rollout(
+        key=f"{row}_{sample}_0", messages=[], prompt_ids=[], response_ids=ids, reward=reward, feedback="f", request={}
+    )
+
+
+def fill(journal: Journal, tokenizer: Any) -> None:
+    """Write a row of a worse, a right and a better refined answer, and an answer of a row that is not finished."""
+    group = [
+        rollout(3, n, text, reward, tokenizer) for n, (text, reward) in enumerate([("a", 0.0), ("b", 1.0), ("c", 0.5)])
+    ]
+    for one in (*group, rollout(4, 0, "d", 0.25, tokenizer)):
+        journal.add_answer(one)
+    refined = [
+        Refinement(verdict=Verdict.NOT_BETTER, token_ids=[1], text="A", reward=0.0),
+        Refinement(verdict=Verdict.ACCEPTED, token_ids=[1], text="C\ud83d", reward=0.75, num_better=1),
+    ]
+    journal.add_problem(3, [group[0], group[2]], refined)
+
+
+@pytest.mark.parametrize("num_lost", [1, 20])
+def test_a_line_that_a_kill_has_cut_is_written_again(tokenizer: Any, tmp_path: Path, num_lost: int) -> None:
+    fill(Journal(tmp_path, SETTINGS), tokenizer)
+    file = tmp_path / "journal.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-num_lost])
+    again = Journal(tmp_path, SETTINGS)
+    assert again.refined == {} and sorted(again.answers[3]) == [0, 1, 2] and again.answers[4][0].reward == 0.25
+    wrong = [one for one in again.group(3) if one.reward < 1]
+    refined = [Refinement(verdict=Verdict.LEAK), Refinement(verdict=Verdict.ACCEPTED, text="C", reward=0.75)]
+    again.add_problem(3, wrong, refined)
+    del again
+    last = Journal(tmp_path, SETTINGS)
+    assert {n: one.verdict for n, one in last.refined[3].items()} == {0: Verdict.LEAK, 2: Verdict.ACCEPTED}
+    assert len(file.read_bytes().splitlines()) == len(whole.splitlines())
+
+
+def test_a_folder_has_one_run(tokenizer: Any, tmp_path: Path) -> None:
+    first = Journal(tmp_path, SETTINGS)
+    with pytest.raises(ValueError, match="another process writes there"):
+        Journal(tmp_path, SETTINGS)
+    del first
+    with pytest.raises(ValueError, match="begun with another way, refiner; give another folder"):
+        Journal(tmp_path, {**SETTINGS, "way": "math", "refiner": []})
+    Journal(tmp_path, SETTINGS)
+
+
+@pytest.mark.parametrize("as_lines", [True, False])
+def test_which_rows_and_columns_each_file_has(tokenizer: Any, tmp_path: Path, as_lines: bool) -> None:
+    fill(Journal(tmp_path, SETTINGS), tokenizer)
+    journal = Journal(tmp_path, SETTINGS)  # as a run that goes on reads it
+    asked = [{"role": "user", "content": "q"}]
+    rows = [{"prompt": asked, "data_source": "s"}] * 5
+    found = {
+        name: [row for one in answers_of(journal, rows, tokenizer) if (row := form(*one)) is not None]
+        for name, form in FORMATS.items()
+    }
+    told = [{"role": "assistant", "content": "C?"}]  # no half character
+    assert found["sft"] == [{"prompt": asked, "completion": told, "messages": asked + told}]
+    assert found["preference"] == [
+        {"prompt": asked, "chosen": told, "rejected": [{"role": "assistant", "content": "c"}]}
+    ]
+    assert [(row["sample"], row["response"], row["verdict"], row["refined"]) for row in found["all"]] == [
+        (0, "a", "not_better", "A"),
+        (1, "b", "max_reward", None),
+        (2, "c", "accepted", "C?"),
+    ]
+    for name, one in found.items():
+        path, number = write(tmp_path, name, one, as_lines=as_lines)
+        assert number == len(one) and path.suffix == (".jsonl" if as_lines else ".parquet")
+        if as_lines:
+            assert [json.loads(line) for line in path.read_text().splitlines()] == one
+
+
+def test_what_is_known_is_neither_asked_for_nor_rewarded_again(tokenizer: Any) -> None:
+    asked, rewarded, progress = list[list[int]](), list[str](), list[tuple[int, int]]()
+    end = tokenizer.eos_token_id
+
+    class Written(Engine):
+        def __init__(self) -> None:
+            self._slots = asyncio.Semaphore(9)
+
+        async def generate(self, prompt_ids: list[int], *request: Any, temperature: float) -> list[list[int]]:
+            asked.append(prompt_ids)
+            return [[*tokenizer.encode("drawn"), end]]
+
+    def reward(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> float:
+        rewarded.append(solution_str)
+        return 0.5
+
+    bench = Bench(
+        engine=Written(),
+        tokenizer=tokenizer,
+        turn_end=TurnEnd(stops=frozenset({end}), written=end),
+        reward=reward,
+        max_response_tokens=9,
+        max_model_len=99,
+        on_progress=lambda done, dropped: progress.append((done, dropped)),
+    )
+    row = {"prompt": [{"role": "user", "content": "q"}], "data_source": "s", "reward_model": {"ground_truth": ""}}
+    known = {1: Answer(ids=[*tokenizer.encode("known"), end], reward=0.25)}
+    drawn = asyncio.run(bench.answer(row, 0, 3, known))
+    assert [one.reward for one in drawn] == [0.5, 0.25, 0.5] and rewarded == ["drawn"] * 2 and len(asked) == 2
+    assert (sum(done for done, _ in progress), sum(dropped for _, dropped in progress)) == (2, 1)
+    given = asyncio.run(bench.answer({**row, "responses": ["one", "two"]}, 0, 3, known))
+    assert [tokenizer.decode(one.response_ids[:-1]) for one in given] == ["one", "known"] and len(asked) == 2
+
+
+@pytest.mark.parametrize("key", ["keep_prefix=true", "draft=ngram", "samples=4", "placement=external"])
+def test_what_has_no_part_without_a_run_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"refiner\.(placement=external: set refiner\.url|{key.partition('=')[0]})"):
+        config_of("general", Namespace(highest_reward=1.0, max_new_tokens=8, refiner=[key]))
