@@ -21,8 +21,17 @@ from typing import Any
 from recipe.cpu_platform import prepare_vllm
 
 SETTINGS = (
-    *("way", "model", "reward", "samples", "seed", "max_response_tokens", "max_new_tokens", "max_model_len"),
-    *("dtype", "highest_reward", "refiner"),
+    "way",
+    "model",
+    "reward",
+    "samples",
+    "seed",
+    "max_response_tokens",
+    "max_new_tokens",
+    "max_model_len",
+    "dtype",
+    "highest_reward",
+    "refiner",
 )
 """Options that make an answer or a refinement what it is."""
 

@@ -14,8 +14,14 @@ from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.runs.files import read_rows, to_lines
 
 OF_REFINEMENT = (
-    *("verdict", "text", "reward", "is_repeated"),
-    *("num_samples", "num_better", "num_prompt_tokens", "num_generated_tokens"),
+    "verdict",
+    "text",
+    "reward",
+    "is_repeated",
+    "num_samples",
+    "num_better",
+    "num_prompt_tokens",
+    "num_generated_tokens",
 )
 """What is kept of a refinement: what files and shares are made of."""
 
