@@ -1,13 +1,14 @@
-"""Each example's one command: its checks, and two steps of training."""
+"""Each example's one command: its checks, and two steps of training, or what it writes."""
 
 import subprocess
 from pathlib import Path
 
+import pandas
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = sorted({path.parent.name for path in (REPOSITORY / "examples").glob("*/run.sh")} - {"refine"})
-"""Those that train; the other one is in ``test_refine_files.py``."""
+"""Those that train."""
 OFTEN = "own_verifier"
 
 
@@ -37,3 +38,16 @@ def test_two_steps(example: str, tmp_path: Path) -> None:
     steps = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert len(steps) == 2
     assert example != "own_trainer" or all('"mine/num_rows"' in step for step in steps)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_refined_answers_are_written_by_a_real_engine(tmp_path: Path) -> None:
+    said = command("refine", "--output", str(tmp_path))
+    rows = pandas.read_parquet(tmp_path / "all.parquet")
+    better = rows[rows["verdict"] == "accepted"]
+    assert len(rows) == 48 and "all.parquet: 48 rows" in said
+    assert len(better) > 0 and (better["refined_reward"] > better["reward"]).all()
+    assert len(pandas.read_parquet(tmp_path / "sft.parquet")) == len(better)
+    again = command("refine", "--output", str(tmp_path), "--format", "all", "--jsonl")
+    assert "loading the model" not in again and len((tmp_path / "all.jsonl").read_text().splitlines()) == 48
