@@ -206,22 +206,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     max_positions = get_max_position_embeddings(refiner_config) if is_known else sys.maxsize
     lengths = config.data.max_prompt_length, config.data.max_response_length
     settings, far = config.data.apply_chat_template_kwargs, refiner.own_servers
-    thoughts = read_thoughts(tokenizer, settings, refiner.thoughts)
-    if refiner.thoughts is False and (found := read_thoughts(tokenizer, settings)) and found.is_open:
-        raise ValueError(
-            f"refiner.thoughts=false, but the chat template begins each reply with {found.opening}: no answer can be "
-            "told from the thought; leave refiner.thoughts out"
-        )
-    if thoughts and refiner.keep_prefix:
-        raise ValueError(
-            f"refiner.keep_prefix=true, but the model thinks between {thoughts.opening.strip()} and "
-            f"{thoughts.closing}: the response's thought is kept already; set refiner.keep_prefix=false"
-        )
-    if thoughts and getattr(blocks.constraint, "target", None) == "soft":
-        raise ValueError(
-            "constraint.target=soft asks pi_0 what it would write behind the response's own thought, which it has not "
-            "thought; set constraint.target=rewrite, or refiner.thoughts=false if the model does not think"
-        )
+    thoughts = _thoughts(config, blocks, tokenizer)
     prompts = {source: _prompt(config, one, tokenizer, thoughts, source) for source, one in refiner.sources.items()}
     prompt = _prompt(config, refiner, tokenizer, thoughts)
     hosted = [(refiner, prompt), *((one, prompts[name]) for name, one in refiner.sources.items() if name not in far)]
@@ -259,6 +244,28 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         refiner_shape=shapes.read(refiner_config.to_dict()),
         gpu_memory=_gpu_memory(config, blocks),
     )
+
+
+def _thoughts(config: DictConfig, blocks: RefinementConfig, tokenizer: Any) -> Thoughts | None:
+    """Return how the models think, unless the run asks for what goes with no thought or with none that is known."""
+    refiner, settings = blocks.refiner, config.data.apply_chat_template_kwargs
+    thoughts = read_thoughts(tokenizer, settings, refiner.thoughts)
+    if refiner.thoughts is False and (found := read_thoughts(tokenizer, settings)) and found.is_open:
+        raise ValueError(
+            f"refiner.thoughts=false, but the chat template begins each reply with {found.opening}: no answer can be "
+            "told from the thought; leave refiner.thoughts out"
+        )
+    if thoughts and refiner.keep_prefix:
+        raise ValueError(
+            f"refiner.keep_prefix=true, but the model thinks between {thoughts.opening.strip()} and "
+            f"{thoughts.closing}: the response's thought is kept already; set refiner.keep_prefix=false"
+        )
+    if thoughts and getattr(blocks.constraint, "target", None) == "soft":
+        raise ValueError(
+            "constraint.target=soft asks pi_0 what it would write behind the response's own thought, which it has not "
+            "thought; set constraint.target=rewrite, or refiner.thoughts=false if the model does not think"
+        )
+    return thoughts
 
 
 def _prompt(
