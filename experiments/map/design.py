@@ -76,13 +76,17 @@ class Block:
 
 
 BLOCKS = (
-    Block("weak", ("none", "kl_in_loss", "own_solved", "resample"), steps=LONG),
+    Block("weak", ("none", "kl_in_loss"), steps=LONG),
     Block("weak", ("sft",), ("r80",), LONG),
+    Block("weak", ("own_solved", "resample")),
     Block("weak", ("sft",), ("r05", "r20", "r40", "r60", "r95")),
-    Block("steep", ("none", "kl_in_loss", "own_solved", "resample")),
-    Block("steep", ("sft",), ("r20", "r80")),
+    Block("weak", ("sft_no_gate", "penalty_paper"), ("r80",)),
+    Block("steep", ("none", "kl_in_loss"), steps=LONG),
+    Block("steep", ("sft",), ("r80",), LONG),
+    Block("steep", ("own_solved", "resample")),
+    Block("steep", ("sft",), ("r20",)),
     Block("weak", ("oracle", "kl_in_reward", "double")),
-    Block("weak", ("lagrangian", "in_place", "penalty", "penalty_paper", "sft_no_gate"), ("r80",)),
+    Block("weak", ("lagrangian", "in_place", "penalty"), ("r80",)),
     Block("weak", ("sft", "sft_no_gate"), ("careless",)),
     Block("weak", ("sft",), ("early", "late")),
     Block("strong", ("none", "kl_in_loss", "own_solved", "resample")),

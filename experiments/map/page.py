@@ -31,7 +31,7 @@ CONTRASTS: dict[str, Contrast] = {
     "sft - sft without the gate": (("weak", "sft", "r80"), ("weak", "sft_no_gate", "r80"), SHORT),
     "the paper's penalty - none": (("weak", "penalty_paper", "r80"), ("weak", "none", ""), SHORT),
     "sft, strong refiner - static KL, long": (("weak", "sft", "r80"), ("weak", "kl_in_loss", ""), LONG),
-    "static KL - none, long": (("weak", "kl_in_loss", ""), ("weak", "none", ""), LONG),
+    "static KL - none, steep, long": (("steep", "kl_in_loss", ""), ("steep", "none", ""), LONG),
 }
 SLOPE = "slope of sft over the refiner's margin"
 """What PROTOCOL.md says is tested, with the slope: ten p-values, corrected together (Holm)."""

@@ -229,7 +229,7 @@ def test_the_page_is_computed_from_the_lines(tmp_path: Path) -> None:
     assert low < float(effect.split()[0]) < high
     assert float(p) < 0.01
     assert number == "12"
-    assert rows["static KL - none, long"] == ["-", "-", "0"]
+    assert rows["static KL - none, steep, long"] == ["-", "-", "0"]
     assert float(rows[page.SLOPE][0].split()[0]) == pytest.approx(0.2, abs=0.02), "0.03 of 0.15"
     assert (tmp_path / "map.png").stat().st_size > 5000
     first = (tmp_path / "map.png").read_bytes(), text
