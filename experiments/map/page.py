@@ -13,7 +13,7 @@ from scipy import stats
 
 from experiments.lab.statistics import holm
 from experiments.map.arms import ARMS
-from experiments.map.design import LONG, POINTS, RESULTS, SHORT, outcome, read
+from experiments.map.design import LONG, POINTS, RESULTS, SHORT, Point, outcome, read
 from experiments.map.tasks import REFINERS
 
 Run = tuple[int, str]
@@ -146,31 +146,39 @@ def margins(bases: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
     return {key: fmean(values) for key, values in found.items()}
 
 
+def gains(lines: list[dict[str, Any]], bases: list[dict[str, Any]], point: Point, other: str, steps: int) -> np.ndarray:
+    """Return the gain of ``sft`` over another arm at a point and horizon, by the refiner's margin.
+
+    Returns:
+        (refiners, 4): margin, gain, and the ends of its interval, of the refiners with three pairs of runs or more.
+    """
+    known, by_cell, rows = margins(bases), cells(lines, steps), []
+    for (name, arm, kind), outcomes in by_cell.items():
+        if (name, arm) == (point.name, "sft") and (point.strength, kind) in known:
+            differences = paired(outcomes, by_cell.get((point.name, other, ""), {}))
+            if len(differences) >= 3:
+                rows.append((known[point.strength, kind], differences.mean(), *interval(differences)))
+    return np.array(sorted(rows)).reshape(-1, 4)
+
+
 def draw(lines: list[dict[str, Any]], bases: list[dict[str, Any]], file: Path) -> None:
     """Draw the gain of ``sft`` over static KL, own solved answers and a second sample, against the refiner's margin."""
     figure = Figure(figsize=(10, 3), layout="constrained")
     axes = figure.subplots(1, len(POINTS), sharey=True)
-    known, by_cell = margins(bases), cells(lines, SHORT)
     for axis, point in zip(axes, POINTS.values(), strict=True):
         for place, other in enumerate(("kl_in_loss", "own_solved", "resample")):
-            marks = []
-            for (name, arm, kind), outcomes in by_cell.items():
-                if (name, arm) == (point.name, "sft") and (point.strength, kind) in known:
-                    differences = paired(outcomes, by_cell.get((point.name, other, ""), {}))
-                    if len(differences) >= 3:
-                        low, high = interval(differences)
-                        marks.append((known[point.strength, kind], differences.mean(), low, high))
-            if marks:
-                x, y, low, high = np.array(sorted(marks)).T
-                errors = np.array([y - low, high - y])
-                axis.errorbar(x + 0.004 * place, y, errors, marker="o", capsize=2, label=f"over {other}", linewidth=1)
+            for steps, marker in ((SHORT, "o"), (LONG, "D")):
+                x, y, low, high = gains(lines, bases, point, other, steps).T
+                if len(x):
+                    form = {"marker": marker, "color": f"C{place}", "capsize": 2, "linewidth": 1}
+                    axis.errorbar(x + 0.006 * place, y, [y - low, high - y], label=f"over {other}, {steps}", **form)
         axis.axhline(0, color="grey", linewidth=0.8)
         axis.axvline(0, color="grey", linewidth=0.8)
         axis.set_title(f"{point.name}: {point.strength} pi_0, rate {point.rate:g}", fontsize=9)
         axis.set_xlabel("refiner better less second sample better", fontsize=8)
-    axes[0].set_ylabel(f"gain of sft, {SHORT} steps", fontsize=8)
-    if axes[0].get_legend_handles_labels()[0]:
-        axes[0].legend(fontsize=7)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=6)
+    axes[0].set_ylabel("gain of sft after so many steps", fontsize=8)
     figure.savefig(file, dpi=100, metadata={"Software": None})
 
 
