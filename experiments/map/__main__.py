@@ -90,7 +90,9 @@ def main() -> None:
     design.WEIGHTS.write_text(json.dumps(design.choose(tuned), indent=1) + "\n")
     deviation, number = design.pairs_needed(tuned, EFFECT, ALPHA, POWER)
     print(design.WEIGHTS.read_text())
-    print(f"deviation over seeds {deviation:.4f}: {number} pairs show a difference of {EFFECT} with p below {ALPHA}")
+    print(
+        f"deviation of differences {deviation:.4f}: {number} pairs show a difference of {EFFECT} with p below {ALPHA}"
+    )
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean
 from typing import Any
+
+import numpy as np
 
 from experiments.map.arms import ARMS
 
@@ -16,7 +18,7 @@ WEIGHTS = RESULTS / "weights.json"
 """What tuning has chosen: by point, then by arm."""
 SHORT, LONG, EVERY = 150, 600, 25
 """Steps of a run, and between validations."""
-SEEDS = tuple(range(1, 25))
+SEEDS = tuple(range(1, 27))
 TUNING_SEEDS = (901, 902)
 NUM_BASES = 2
 """Run seeds take turns with this many base seeds."""
@@ -76,11 +78,12 @@ class Block:
 
 
 BLOCKS = (
+    Block("weak", ("none", "kl_in_loss", "own_solved", "resample")),
+    Block("weak", ("sft",), ("r80",)),
+    Block("weak", ("sft_no_gate", "penalty_paper"), ("r80",)),
+    Block("weak", ("sft",), ("r05", "r20", "r40", "r60", "r95")),
     Block("weak", ("none", "kl_in_loss"), steps=LONG),
     Block("weak", ("sft",), ("r80",), LONG),
-    Block("weak", ("own_solved", "resample")),
-    Block("weak", ("sft",), ("r05", "r20", "r40", "r60", "r95")),
-    Block("weak", ("sft_no_gate", "penalty_paper"), ("r80",)),
     Block("steep", ("none", "kl_in_loss"), steps=LONG),
     Block("steep", ("sft",), ("r80",), LONG),
     Block("steep", ("own_solved", "resample")),
@@ -154,16 +157,25 @@ def choose(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def pairs_needed(lines: list[dict[str, Any]], effect: float, alpha: float, power: float) -> tuple[float, int]:
-    """Return the deviation of an outcome over seeds, from tuning, and how many pairs of runs show an effect.
+    """Return the deviation of the difference of two runs of a seed, and how many such pairs show an effect.
 
-    The deviation is pooled over arms and weights. Pairs are taken as if a seed's runs had nothing in common.
+    The deviation is that of the tuning runs, without what an arm does at its weight and what a seed does to all arms.
     """
-    groups: dict[tuple[str, str, float], list[float]] = {}
-    for line in lines:
-        groups.setdefault((line["point"], line["arm"], line["weight"]), []).append(outcome(line))
-    deviation = math.sqrt(fmean(variance(group) for group in groups.values() if len(group) > 1))
+    squares, freedom = 0.0, 0
+    for point in POINTS:
+        arms: dict[tuple[str, float], list[float]] = {}
+        for line in sorted(lines, key=lambda line: line["seed"]):
+            if line["point"] == point:
+                arms.setdefault((line["arm"], line["weight"]), []).append(outcome(line))
+        if not (complete := [own for own in arms.values() if len(own) == len(TUNING_SEEDS)]):
+            continue
+        table = np.array(complete)
+        table = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+        squares += (table**2).sum()
+        freedom += (len(table) - 1) * (len(TUNING_SEEDS) - 1)
+    deviation = math.sqrt(2 * squares / freedom)
     sure = NormalDist().inv_cdf(1 - alpha / 2) + NormalDist().inv_cdf(power)
-    return deviation, math.ceil(2 * (sure * deviation / effect) ** 2)
+    return deviation, math.ceil((sure * deviation / effect) ** 2)
 
 
 def read_weights() -> dict[str, dict[str, float]]:

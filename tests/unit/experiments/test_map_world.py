@@ -184,11 +184,12 @@ def test_the_design_is_large_enough() -> None:
 
 
 def test_pairs_needed() -> None:
-    specs = [Spec("weak", "sft", "", seed, 150, weight) for weight in (0.1, 0.3) for seed in (1, 2)]
-    lines = [line(one, [0.0] * 4 + [0.5 + 0.02 * one.seed] * 2) for one in specs]
+    moved = {(0.1, 901): 0.0, (0.1, 902): 0.3, (0.3, 901): 0.04, (0.3, 902): 0.3}  # the seed's 0.3 is in no difference
+    specs = {Spec("weak", "sft", "", seed, 150, weight): more for (weight, seed), more in moved.items()}
+    lines = [line(spec, [0.0] * 4 + [0.5 + more] * 2) for spec, more in specs.items()]
     deviation, number = design.pairs_needed(lines, 0.03, 0.05, 0.8)
-    assert deviation == pytest.approx(0.02 / 2**0.5)
-    assert number == 4, "2 (2.8 * 0.01414 / 0.03)^2 = 3.5"
+    assert deviation == pytest.approx(0.04 / 2**0.5)  # of the differences 0.04 and 0
+    assert number == 7, "(2.8 * 0.0283 / 0.03)^2 = 6.98"
 
 
 def test_outcomes_are_the_last_fifth_of_a_horizon() -> None:
