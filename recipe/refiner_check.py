@@ -39,10 +39,9 @@ class Found:
     num_answers: int = 0
     wrong: list[Rollout] = field(default_factory=list)
     """Answers that are refined."""
-    others: list[float] = field(default_factory=list)
-    """Of each of them: the share of other answers to its problem with a higher reward."""
-    solved: list[bool] = field(default_factory=list)
-    """Of each of them: whether another answer to its problem has the highest reward."""
+    others: list[list[tuple[bool, bool]]] = field(default_factory=list)
+    """Of each of them: of every other answer to its problem, whether it has a higher reward, and whether another one of
+    the rest has the highest."""
     refined: dict[str, list[Refinement]] = field(default_factory=dict)
     """By way, in the order of ``wrong``."""
 
@@ -51,10 +50,10 @@ class Found:
         self.num_problems += 1
         self.num_answers += len(group)
         wrong = [one for one in group if one.reward < highest]
+        right = [one for one in group if one.reward >= highest]
         for one in wrong:
-            better = [other.reward > one.reward for other in group if other is not one]
-            self.others.append(float(np.mean(better)) if better else np.nan)
-            self.solved.append(len(wrong) < len(group))
+            others = [other for other in group if other is not one]
+            self.others.append([(other.reward > one.reward, right not in ([], [other])) for other in others])
         self.wrong += wrong
         for way in self.ways:
             self.refined.setdefault(way, []).extend(refined[way])
@@ -69,10 +68,10 @@ class Found:
             f"{len(self.wrong)} of {self.num_answers} answers to {self.num_problems} problems were refined, to "
             f"{len(set(problems))} problems"
         ]
-        others = np.array(self.others)
-        has_others = ~np.isnan(others)
+        has_others = np.array([bool(others) for others in self.others])
         if has_others.any():
-            lines.append(f"Another answer has a higher reward: {_share(others[has_others], problems[has_others])}")
+            better = np.array([np.mean([is_better for is_better, _ in others]) for others in self.others if others])
+            lines.append(f"Another answer has a higher reward: {_share(better, problems[has_others])}")
         lines += ["", f"| way | {' | '.join(OUTCOMES)} | tokens read | written |", "|---" * (len(OUTCOMES) + 3) + "|"]
         first: dict[str, np.ndarray] = {}
         for way, refined in self.refined.items():
@@ -107,25 +106,30 @@ class Found:
         return lines
 
     def verdicts(self) -> list[str]:
-        """Return of each way whether it improves more wrong answers than another answer does, in a line."""
-        others, problems = np.array(self.others), np.array([int(one.group) for one in self.wrong])
-        solved, has_others = np.array(self.solved, dtype=bool), ~np.isnan(others)
+        """Return of each way whether it improves more wrong answers than another answer does, in a line.
+
+        Then of problems that are not solved, and of others. Which they are, the compared answer does not tell: among
+        answers of which none is right, the other one is wrong by choice, and refining would win by that.
+        """
         lines = []
-        for which, counts in {
-            "": has_others,
-            " where no answer is right": has_others & ~solved,
-            " where one is right": has_others & solved,
+        for which, counted in {
+            "": (False, True),
+            " where no answer is right": (False,),
+            " where one is right": (True,),
         }.items():
-            if not counts.any() or (which and counts.sum() == has_others.sum()):
+            pairs = [(n, is_better) for n, own in enumerate(self.others) for is_better, so in own if so in counted]
+            if not pairs or (which and len(pairs) == sum(map(len, self.others))):
                 continue
+            refined, better = (np.array(column) for column in zip(*pairs, strict=True))
+            problems = np.array([int(self.wrong[n].group) for n in refined])
             for way in self.refined:
-                differences = (self._values(way, "improved") - others)[counts]
-                mean, low, high = interval(differences, problems[counts])
-                is_told = len(set(problems[counts])) >= FEWEST and not low <= 0 <= high
+                differences = self._values(way, "improved")[refined] - better
+                mean, low, high = interval(differences, problems)
+                is_told = len(set(problems)) >= FEWEST and not low <= 0 <= high
                 word = ("wins" if mean > 0 else "loses") if is_told else "is not told from it: take more --problems"
                 lines.append(
                     f"`{way}` against another answer{which}: {mean:+.1%} ({low:+.1%} to {high:+.1%}, "
-                    f"{counts.sum()} answers): it {word}"
+                    f"{len(set(refined))} answers): it {word}"
                 )
         return lines
 
@@ -297,6 +301,8 @@ def write(
                 "question": old.messages[-1]["content"],
                 "refined": new.text,
                 "verdict": new.verdict,
+                "num_samples": new.num_samples,
+                "num_better": new.num_better,
             }
             file.write(json.dumps(line) + "\n")
     file.flush()
