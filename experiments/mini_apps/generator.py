@@ -32,10 +32,11 @@ def generate(
     fewest = min(len(family.variants()) for family in families)
     if not 1 <= problems_per_family <= fewest:
         raise ValueError(f"problems_per_family is {problems_per_family}: set it to 1 to {fewest}")
-    return [problem for family in families for problem in _problems(family, seed, problems_per_family)]
+    return [problem for family in families for problem in problems_of(family, seed, problems_per_family)]
 
 
-def _problems(family: Family, seed: int, count: int) -> Iterator[dict[str, Any]]:
+def problems_of(family: Family, seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """Generate so many problems of a family."""
     # A generator per family (seeded by text: stable across processes), so that families do not disturb each other.
     rng = random.Random(f"{seed}:{family.name}")
     for index, parameters in enumerate(rng.sample(family.variants(), count)):

@@ -1,20 +1,30 @@
 """Draw the answers that every way refines: ``python -m experiments.refiners.draw --model DIR --output FILE``.
 
-Writes problems of ``experiments.mini_apps`` in verl's schema, with the model's answers in a column ``responses``, which
-``online-refiner check`` takes in place of answers of its own. ``results/refiners/answers.parquet`` are 78 of its 128
-problems, taken in a random order until 152 answers were wrong.
+Writes problems in verl's schema, with the model's answers in a column ``responses``, which ``online-refiner check``
+takes in place of answers of its own. Two files were made so:
+
+- ``results/refiners/answers.parquet``: 78 of the 128 problems of ``experiments.mini_apps``, taken in a random order
+  until 152 answers were wrong.
+- ``results/refiners/unsolved.parquet`` (``--steps 3 --samples 4 --further 4 --seed 1``): those problems of ``chains``
+  whose answers are all wrong. The rewards of further answers, which no choice has seen, are in a column ``further``.
 """
 
 import argparse
+import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from experiments.mini_apps.__main__ import row_of
 from experiments.mini_apps.generator import generate
+from experiments.refiners import chains
 from recipe.cpu_platform import prepare_vllm
+from reward.verl_reward import compute_score
+
+HIGHEST = 1.0
 
 
 def main() -> None:
@@ -23,7 +33,11 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--problems", type=int, default=128)
+    parser.add_argument("--steps", type=int, help="of problems of chains (default: problems of mini_apps)")
     parser.add_argument("--samples", type=int, default=5)
+    parser.add_argument(
+        "--further", type=int, default=0, help="keep unsolved problems, and reward so many more answers"
+    )
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", default="bfloat16")
@@ -34,14 +48,43 @@ def main() -> None:
 
     from recipe.refiner_check import choose
 
-    rows = [row_of(problem, index) for index, problem in enumerate(generate())]
-    rows = [rows[index] for index in choose(len(rows), arguments.problems, arguments.seed)]
+    if arguments.steps is None:
+        rows = [row_of(problem, index) for index, problem in enumerate(generate())]
+        rows = [rows[index] for index in choose(len(rows), arguments.problems, arguments.seed)]
+    else:
+        problems = chains.generate(arguments.problems, seed=arguments.seed, length=arguments.steps)
+        rows = [row_of(problem, index) for index, problem in enumerate(problems)]
     llm = LLM(arguments.model, dtype=arguments.dtype, max_model_len=2048, enforce_eager=True, seed=arguments.seed)
-    sampling = SamplingParams(n=arguments.samples, temperature=1.0, max_tokens=arguments.max_tokens)
-    outputs = llm.chat([row["prompt"] for row in rows], sampling)
-    for row, output in zip(rows, outputs, strict=True):
-        row["responses"] = [one.text for one in output.outputs]
+
+    def draw(rows: list[dict[str, Any]], number: int) -> list[list[str]]:
+        sampling = SamplingParams(
+            n=number,
+            temperature=1.0,
+            max_tokens=arguments.max_tokens,
+            stop=None if arguments.steps is None else "\n```\n",
+            include_stop_str_in_output=True,
+        )
+        return [[one.text for one in output.outputs] for output in llm.chat([row["prompt"] for row in rows], sampling)]
+
+    rows = [{**row, "responses": own} for row, own in zip(rows, draw(rows, arguments.samples), strict=True)]
+    if arguments.further:
+        num_all = len(rows)
+        rows = [row for row in rows if max(rewards(row, row["responses"])) < HIGHEST]
+        print(f"{len(rows)} of {num_all} problems are solved by none of {arguments.samples} answers", flush=True)
+        further = draw(rows, arguments.further)
+        rows = [{**row, "further": rewards(row, own)} for row, own in zip(rows, further, strict=True)]
     pq.write_table(pa.Table.from_pylist(rows), arguments.output, compression="zstd")
+
+
+def rewards(row: dict[str, Any], answers: list[str]) -> list[float]:
+    """Return the rewards of answers to a row."""
+
+    async def all_of_them() -> list[float]:
+        truth = row["reward_model"]["ground_truth"]
+        said = (compute_score(row["data_source"], text, truth, row["extra_info"]) for text in answers)
+        return [float(one["score"] or 0.0) for one in await asyncio.gather(*said)]
+
+    return asyncio.run(all_of_them())
 
 
 if __name__ == "__main__":

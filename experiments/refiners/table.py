@@ -1,29 +1,32 @@
-"""Which way of asking beats a second sample? ``python -m experiments.refiners.table`` prints the table of the docs.
+"""Which way of asking beats a second sample? ``python -m experiments.refiners.table`` prints the tables of the docs.
 
-A line of ``experiments/results/refiners/cells.csv`` is a wrong answer and its refinement in a way: the cell, the
-problem, the answer's number, its reward, the refinement's (empty: it failed, for the verdict), and the rewards of the
-other answers to the problem. ``--collect CELL=FILE ...`` writes such lines from the JSON lines of ``online-refiner
-check``.
+A line of ``cells.csv`` and ``unsolved.csv`` in ``experiments/results/refiners`` is a wrong answer and its refinement in
+a way: the cell, the problem, the answer's number, its reward, the refinement's (empty: it failed, for the verdict), how
+many were drawn and how many of them were better, and the rewards of other answers to the problem: in ``cells.csv`` the
+rest of the group, in ``unsolved.csv`` the four that no choice has seen. ``--collect CELL=WAY=FILE ...`` writes such
+lines from the JSON lines of ``online-refiner check``.
 """
 
 import argparse
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from recipe.comparison import interval
 
-CELLS = Path(__file__).parents[1] / "results" / "refiners" / "cells.csv"
+RESULTS = Path(__file__).parents[1] / "results" / "refiners"
+CELLS, UNSOLVED = RESULTS / "cells.csv", RESULTS / "unsolved.csv"
 HIGHEST = 1.0
-BEST = [("again", "apps+feedback"), ("again", "hidden+feedback"), ("apps+feedback", "hidden+feedback")]
-"""Ways that are taken together."""
-COLUMNS = ("cell", "problem", "sample", "reward", "refined", "verdict", "others")
+AGAIN = "again"
+"""The way that shows the task alone."""
+COLUMNS = ("cell", "problem", "sample", "reward", "refined", "verdict", "drawn", "better", "others")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -36,6 +39,8 @@ class Line:
     reward: float
     refined: float | None
     verdict: str
+    drawn: int = 1
+    better: int = 0
     others: tuple[float, ...]
 
     @classmethod
@@ -48,23 +53,30 @@ class Line:
             reward=float(row["reward"]),
             refined=float(row["refined"]) if row["refined"] else None,
             verdict=row["verdict"],
+            drawn=int(row["drawn"]),
+            better=int(row["better"]),
             others=tuple(map(float, row["others"].split())),
         )
 
-    @property
-    def is_improved(self) -> bool:
-        """Whether the refinement has a higher reward."""
-        return self.refined is not None and self.refined > self.reward
-
-    @property
-    def is_solved(self) -> bool:
-        """Whether another answer to the problem is right."""
-        return max(self.others) >= HIGHEST
+    def improved(self, num: int) -> float:
+        """Return how likely it is that one of so many refinements, of those drawn, has a higher reward."""
+        return 1 - math.comb(self.drawn - self.better, num) / math.comb(self.drawn, num)
 
     def resampled(self, num: int) -> float:
         """Return how likely it is that one of so many other answers, drawn without return, has a higher reward."""
         worse = sum(other <= self.reward for other in self.others)
         return 1 - math.comb(worse, num) / math.comb(len(self.others), num)
+
+    def pairs(self, *, is_solved: bool) -> Iterator[float]:
+        """Yield by how much refining is better than each other answer of the group.
+
+        Of those others without which the group is solved, or is not. An answer that is compared must not choose its
+        group: among answers of which none is right, the other one is wrong by choice.
+        """
+        for index, other in enumerate(self.others):
+            rest = self.others[:index] + self.others[index + 1 :]
+            if (max(rest, default=-math.inf) >= HIGHEST) is is_solved:
+                yield self.improved(1) - (other > self.reward)
 
 
 def lowest(lines: Sequence[Line]) -> list[Line]:
@@ -75,85 +87,111 @@ def lowest(lines: Sequence[Line]) -> list[Line]:
     return list(found.values())
 
 
-def share(values: Sequence[float], lines: Sequence[Line], form: str = ".1f") -> str:
+def share(values: Sequence[float], problems: Sequence[int], form: str = "+.1f") -> str:
     """Return a mean with its interval over problems, in percent."""
-    if not lines:
-        return ""
-    problems = np.array([line.problem for line in lines])
-    mean, low, high = (100 * one for one in interval(np.array(values, dtype=float), problems))
+    mean, low, high = (100 * one for one in interval(np.array(values, dtype=float), np.array(problems)))
     return f"{mean:{form}} ({low:{form}} to {high:{form}})".replace("-", "−")
 
 
 def difference(lines: Sequence[Line], num: int) -> str:
-    """Return by how many points refining improves more answers than so many other answers do."""
-    return share([line.is_improved - line.resampled(num) for line in lines], lines, "+.1f")
+    """Return by how many points so many refinements improve more answers than as many other answers do."""
+    return share([line.improved(num) - line.resampled(num) for line in lines], [line.problem for line in lines])
 
 
-def best(lines: Sequence[Line], cells: Sequence[str]) -> list[Line]:
-    """Return the answers that all of these cells have, with the refinement of the highest reward."""
-    found: dict[tuple[int, int], list[Line]] = {}
-    for line in lines:
-        if line.cell in cells:
-            found.setdefault((line.problem, line.sample), []).append(line)
-    whole = [own for own in found.values() if len(own) == len(cells)]
-    return [max(own, key=lambda line: -math.inf if line.refined is None else line.refined) for own in whole]
+def apart(lines: Sequence[Line], *, is_solved: bool) -> str:
+    """Return the difference of groups that are solved, or are not, whichever other answer is set aside."""
+    values = [(value, line.problem) for line in lines for value in line.pairs(is_solved=is_solved)]
+    return share([value for value, _ in values], [problem for _, problem in values])
 
 
-def row(name: str, own: Sequence[Line], num: int) -> str:
-    """Return a row: refinements, the best of so many, against the best of as many other answers."""
-    unsolved, solved = ([line for line in own if line.is_solved is so] for so in (False, True))
-    columns = [
-        name,
-        str(len(own)),
-        share([line.is_improved for line in own], own),
-        share([line.resampled(num) for line in own], own),
-        *(difference(some, num) for some in (own, unsolved, solved, lowest(own))),
-    ]
-    return f"| {' | '.join(columns)} |"
+def describe_groups(lines: Sequence[Line]) -> str:
+    """Return the table of whole groups, a row for each cell."""
+    rows = []
+    for cell, own in by_cell(lines).items():
+        improved = share([line.improved(1) for line in own], [line.problem for line in own], ".1f")
+        parts = difference(own, 1), *(apart(own, is_solved=so) for so in (False, True)), difference(lowest(own), 1)
+        rows.append((cell, str(len(own)), improved, *parts))
+    return table(("way", "answers", "improved", "difference", "nobody solved", "somebody did", "lowest"), rows)
 
 
-def describe(lines: Sequence[Line]) -> str:
-    """Return the table, a row for each cell, and for several cells of which the best counts."""
-    head = "way", "answers", "improved", "another answer", "difference", "nobody solved", "somebody did", "lowest"
-    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for cell in dict.fromkeys(line.cell for line in lines):
-        rows.append(row(cell, [line for line in lines if line.cell == cell], 1))
-    for cells in BEST:
-        rows.append(row(f"best of {' and '.join(cells)}", best(lines, cells), len(cells)))
-    return "\n".join(rows)
+def describe_unsolved(lines: Sequence[Line]) -> str:
+    """Return the table of unsolved groups: a row for each cell, and one for the best of several refinements."""
+    rows, cells = [], by_cell(lines)
+    again = {(line.problem, line.sample): line.improved(1) for line in cells.get(AGAIN, [])}
+    for cell, own in cells.items():
+        problems = [line.problem for line in own]
+        for num in sorted({1, min(line.drawn for line in own)}):
+            improved = share([line.improved(num) for line in own], problems, ".1f")
+            other = share([line.resampled(num) for line in own], problems, ".1f")
+            paired = [line.improved(num) - again[line.problem, line.sample] for line in own] if num == 1 else None
+            versus = share(paired, problems) if paired and cell != AGAIN else ""
+            name = f"{cell}, best of {num}" if num > 1 else cell
+            rows.append((name, str(len(own)), improved, other, difference(own, num), versus))
+    return table(("way", "answers", "improved", "other answers", "difference", f"less `{AGAIN}`"), rows)
 
 
-def collect(cell: str, path: Path, way: str | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a cell from the JSON lines of a check."""
+def by_cell(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """Return the lines of each cell."""
+    return {cell: [line for line in lines if line.cell == cell] for cell in dict.fromkeys(line.cell for line in lines)}
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def collect(
+    cell: str, path: Path, way: str | None = None, further: Mapping[int, Sequence[float]] | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows of a cell from the JSON lines of a check.
+
+    Args:
+        cell: Its name.
+        path: The lines.
+        way: Which of them; None: all.
+        further: By problem: rewards of answers that are compared in place of the group's.
+    """
     rows = []
     for said in map(json.loads, path.read_text().splitlines()):
         if way is not None and said["way"] != way:
             continue
         problem, sample, _ = said["key"].split("_")
-        others = " ".join(f"{other:.4g}" for other in said["others"])
+        others = said["others"] if further is None else further[int(problem)]
         refined = "" if said["refined_reward"] is None else f"{said['refined_reward']:.4g}"
-        values = cell, problem, sample, f"{said['reward']:.4g}", refined, said["verdict"], others
-        rows.append(dict(zip(COLUMNS, values, strict=True)))
+        row = cell, problem, sample, f"{said['reward']:.4g}", refined, said["verdict"], said["num_samples"]
+        rows.append(
+            dict(zip(COLUMNS, (*row, said["num_better"], " ".join(f"{one:.4g}" for one in others)), strict=True))
+        )
     return rows
 
 
+def read(path: Path) -> list[Line]:
+    """Return the lines of a file."""
+    with path.open(newline="") as file:
+        return [Line.read(row) for row in csv.DictReader(file)]
+
+
 def main() -> None:
-    """Print the table, or take in checks."""
+    """Print the tables, or take in checks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--collect", nargs="+", metavar="CELL=WAY=FILE", help="write the lines anew from these checks")
+    parser.add_argument("--unsolved", action="store_true", help="of unsolved groups")
     arguments = parser.parse_args()
     if arguments.collect:
+        further = None
+        if arguments.unsolved:
+            further = dict(enumerate(pq.read_table(UNSOLVED.with_suffix(".parquet"))["further"].to_pylist()))
         rows = []
         for one in arguments.collect:
             cell, way, file = one.rsplit("=", 2)
-            rows += collect(cell, Path(file), way)
-        CELLS.parent.mkdir(parents=True, exist_ok=True)
-        with CELLS.open("w", newline="") as file:
+            rows += collect(cell, Path(file), way, further)
+        with (UNSOLVED if arguments.unsolved else CELLS).open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-    with CELLS.open(newline="") as file:
-        print(describe([Line.read(row) for row in csv.DictReader(file)]))
+    print(describe_groups(read(CELLS)))
+    if UNSOLVED.exists():
+        print(f"\n{describe_unsolved(read(UNSOLVED))}")
 
 
 if __name__ == "__main__":
