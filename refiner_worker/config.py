@@ -159,6 +159,9 @@ class RefinerConfig:
     """Do not refine responses with this reward or more. Set the maximal reward (APPS: 1.0)."""
     max_refinements_per_group: NotNegative | None = None
     """Refine at most this many responses to a prompt, the lowest rewards first. Null: all; 0: none."""
+    budget: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """At most this share of all generated tokens goes into refining, over a run. Responses like those whose refinements
+    were accepted lately go first. Not while streaming. Null: no limit."""
     request_timeout_s: Seconds = 600
     """Seconds from sending a request to its reward; later refinements fail."""
     by_source: dict[str, dict[str, Any]] | None = None
@@ -224,6 +227,11 @@ class RefinerConfig:
             return (
                 "a colocated reward model sleeps during the rollout, where a streaming refiner scores refinements; set "
                 "reward.reward_model.enable_resource_pool=true, or refiner.placement=colocated"
+            )
+        if blocks.streams and self.budget is not None:
+            return (
+                "refiner.budget compares all responses of a step, and a streaming refiner does not wait for them: set "
+                "refiner.streaming=false (refiner.placement=shared always streams)"
             )
         for source, one in self.sources.items():
             if said := self._wrong_with(one, config, blocks):

@@ -71,6 +71,10 @@ MEANING: dict[str, str | Mean] = {
         "refiner/num_attempted",
     ),
     "refiner/reward_gain": Mean("r(a') - r(a), mean over accepted pairs", "refiner/num_accepted"),
+    "refiner/budget_kept": Mean(
+        "refiner.budget: share of the acceptances, of those that earlier steps let expect from all responses, that is "
+        "expected from the chosen ones"
+    ),
     "refiner/edit_distance": Mean(
         "token edit distance between a and a', mean over about 64 scored refinements",
         lambda state: sum(pair.edit_distance is not None for pair in state.pairs.values()),

@@ -23,6 +23,8 @@ class Verdict(StrEnum):
     """Skipped: the reward cannot improve."""
     NOT_CHOSEN = "not_chosen"
     """Skipped: others of the group go first (``refiner.max_refinements_per_group``)."""
+    OVER_BUDGET = "over_budget"
+    """Skipped: others of the step go first (``refiner.budget``)."""
     TOO_LONG = "too_long"
     """Skipped: prompt, response and refinement do not fit into the refiner's context."""
     NO_ANSWER = "no_answer"
@@ -72,6 +74,7 @@ class Verdict(StrEnum):
 SKIPPED = (
     Verdict.MAX_REWARD,
     Verdict.NOT_CHOSEN,
+    Verdict.OVER_BUDGET,
     Verdict.TOO_LONG,
     Verdict.NO_ANSWER,
     Verdict.NO_TURN,
@@ -153,6 +156,8 @@ class Rollout:
     """r(s0, a), of the whole session."""
     feedback: str = ""
     """What the reward says of it in words, if it does (``feedback``)."""
+    is_affordable: bool = True
+    """Whether the step may refine it (``refiner.budget``)."""
     request: dict[str, Any]
     """What verl's reward request for it has beside token ids: the data set's columns, turns, the loop's extras."""
 

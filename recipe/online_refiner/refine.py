@@ -84,7 +84,7 @@ class Refiner:
                 return Refinement(verdict=Verdict.OWN, token_ids=rollout.turn_ids, reward=rollout.reward)
             return Refinement(verdict=Verdict.MAX_REWARD)
         if not is_chosen:
-            return Refinement(verdict=Verdict.NOT_CHOSEN)
+            return Refinement(verdict=Verdict.NOT_CHOSEN if rollout.is_affordable else Verdict.OVER_BUDGET)
         parts = await self.on_thread(self._split, rollout, rollout.turn_ids)
         if parts.answer is None and not self._rewrites_thought(parts):
             return Refinement(verdict=Verdict.NO_ANSWER)
@@ -430,7 +430,9 @@ def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
     At most ``max_refinements_per_group``, lowest rewards first. The choice depends on rewards and sessions alone, not
     on who makes it or in which order responses came.
     """
-    members = [n for n, one in enumerate(rollouts) if one.turn_ids and not config.is_maximal(one.reward)]
+    members = [
+        n for n, one in enumerate(rollouts) if one.turn_ids and one.is_affordable and not config.is_maximal(one.reward)
+    ]
     members.sort(key=lambda index: (rollouts[index].reward, rollouts[index].session))
     return set(members[: config.max_refinements_per_group])
 

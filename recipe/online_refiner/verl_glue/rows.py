@@ -62,6 +62,10 @@ TAG = "refined_pair"
 parts of its tags whenever rows are chosen."""
 
 
+OVER_BUDGET = "refine_over_budget"
+"""The tag of a row that is not to be refined, where ``refiner.budget`` is set."""
+
+
 def real_rows(batch: KVBatchMeta) -> list[int]:
     """Return the positions of the rows that are rollouts, not padding."""
     return [index for index, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
@@ -340,6 +344,7 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
             start=last_turn(mask.tolist()),
             reward=rewards[row],
             feedback=_feedback(extras[row]),
+            is_affordable=not batch.tags[row].get(OVER_BUDGET, False),
             request=request_columns({name: of_rows[row] for name, of_rows in values.items()}, turns[row], extras[row]),
         )
         for row, (key, prompt, response, mask) in enumerate(

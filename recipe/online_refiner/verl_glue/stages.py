@@ -12,6 +12,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 
 from recipe.online_refiner import metrics as metric_names
+from recipe.online_refiner.budget import Budget, Rollouts
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.constraints.base import Place
 from recipe.online_refiner.constraints.eq6 import charges_of, since
@@ -25,6 +26,8 @@ from refiner_worker.client import RefinerClient
 
 ETA_FILE = "constraint.json"
 """The file of a checkpoint that has the state of an adaptive eta."""
+BUDGET_FILE = "refiner_budget.json"
+"""The file of a checkpoint that has what ``refiner.budget`` has learned."""
 
 
 class Stages:
@@ -33,6 +36,8 @@ class Stages:
     def __init__(self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers) -> None:
         self._config, self._blocks, self._workers = config, blocks, workers
         self._eta = make_eta(blocks.constraint)
+        share = blocks.refiner.budget if blocks.refines else None
+        self._budget = None if share is None else Budget(share=share)
         self.num_sessions: dict[str, int] = {}
         """Sessions of each prompt whose row in the data set says how many (verl's ``__rollout_n__``), by uid."""
         self._began_at = time.time()
@@ -40,10 +45,14 @@ class Stages:
     def load(self, checkpoint: Path) -> None:
         """Go on with the state of a checkpoint's folder; one without such a state starts again."""
         self._eta.load(checkpoint / ETA_FILE)
+        if self._budget is not None:
+            self._budget.load(checkpoint / BUDGET_FILE)
 
     def save(self, checkpoint: Path) -> None:
         """Write the state into a checkpoint's folder."""
         self._eta.save(checkpoint / ETA_FILE)
+        if self._budget is not None:
+            self._budget.save(checkpoint / BUDGET_FILE)
 
     def num_wanted(self, batch: KVBatchMeta, state: StepState) -> int:
         """Return how many rollouts a step, or a mini-batch of its own, is to have, from its rows; without padding."""
@@ -81,6 +90,8 @@ class Stages:
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
         if missing := [row for row in state.pairs if row not in known]:
             asked = queue.rows_of(batch, missing)
+            if self._budget is not None:
+                self._spend(self._budget, batch, state, asked)
             if not self._blocks.is_shared:  # its servers sleep by now, and a request would wait for them
                 self._workers.refine(asked, client, max_model_len)
                 queue.read_tags(asked)
@@ -92,6 +103,8 @@ class Stages:
                 batch.tags[row] = tag
         found = {row: queue.pair_of(batch.tags[row]) for row in state.pairs}
         state.pairs = {row: pair for row, pair in found.items() if pair is not None}
+        if self._budget is not None:
+            self._budget.observe(self._rollouts(batch, state), state.pairs)
         recent = [pair for pair in known.values() if pair.started_at >= self._began_at]  # a killed run's are not
         waited = metric_names.streaming_metrics(recent, state.started_at)
         state.metrics.update(waited | metric_names.refine_metrics(state))
@@ -103,6 +116,25 @@ class Stages:
             queue.write_samples(batch, state.samples)
         samples = {batch.keys[row] for row in state.samples}
         self._workers.record(state.step, state.part, queue.rows_of(batch, recorded), samples)
+
+    def _rollouts(self, batch: KVBatchMeta, state: StepState) -> Rollouts:
+        """Return what the budget reads of a step."""
+        pairs, refiner = state.pairs, self._blocks.refiner
+        return Rollouts(
+            rewards={row: pair.reward for row, pair in pairs.items()},
+            groups={row: group_of(batch.keys[row]) for row in pairs},
+            solved={row for row, pair in pairs.items() if refiner.is_maximal(pair.reward)},
+            num_tokens=sum(batch.tags[row]["response_len"] for row in pairs),
+        )
+
+    def _spend(self, budget: Budget, batch: KVBatchMeta, state: StepState, asked: KVBatchMeta) -> None:
+        """Mark the rows that the step cannot afford to refine (``refiner.budget``)."""
+        rollouts = self._rollouts(batch, state)
+        chosen = budget.choose(rollouts)
+        keys = {batch.keys[row] for row in chosen}
+        for key, tag in zip(asked.keys, asked.tags, strict=True):
+            tag[queue.OVER_BUDGET] = key not in keys
+        state.metrics["refiner/budget_kept"] = budget.kept(rollouts, chosen)
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
         """Get log pi_0 of at most ``measure.num_kl_rollouts`` responses, drawn by the step."""

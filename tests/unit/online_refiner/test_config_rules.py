@@ -397,6 +397,7 @@ def test_what_the_command_says_of_a_misspelt_argument(
         (REWARD_MODEL, "reward.reward_model.enable_resource_pool=true"),
         (REWARD_MODEL, "trainer.device=cpu"),
         (*DEDICATED, REWARD_MODEL, "refiner.streaming=false"),
+        (*DEDICATED, "refiner.budget=0.1", "refiner.streaming=false"),
         (*DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager", "refiner.streaming=false"),
         (NONE, f"{ACTOR}.router_replay.mode=R3"),
         (f"{ROLLOUT}.multi_turn.enable=true", f"{ROLLOUT}.agent.default_agent_loop=tool_agent"),

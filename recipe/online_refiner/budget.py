@@ -1,0 +1,126 @@
+"""Which responses are worth a refinement where only so many tokens may be spent on it (``refiner.budget``).
+
+The driver decides, after the rollout: it knows the rewards of all groups, and what became of earlier refinements.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from recipe.online_refiner.pairs import SKIPPED, Pair, Verdict
+
+FORGET = 0.9
+"""What a step leaves of the counts of earlier ones."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Kind:
+    """What is known of the refinements of responses of one kind."""
+
+    asked: float = 0.0
+    accepted: float = 0.0
+    tokens: float = 0.0
+
+    @property
+    def chance(self) -> float:
+        """Share of accepted refinements; one half where nothing is known."""
+        return (self.accepted + 1) / (self.asked + 2)
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollouts:
+    """The responses of a step: what is known before they are refined."""
+
+    rewards: Mapping[int, float]
+    """By row."""
+    groups: Mapping[int, str]
+    """The prompt that each answers."""
+    solved: Collection[int]
+    """Rows whose reward cannot improve."""
+    num_tokens: int
+    """Of all responses."""
+
+    def kinds(self) -> dict[int, str]:
+        """Return the kinds of the responses that can improve: reward to one decimal; group with a solved one or not."""
+        lucky = {self.groups[row] for row in self.solved}
+        return {
+            row: f"{reward:.1f}{', one solved' if self.groups[row] in lucky else ', none solved'}"
+            for row, reward in self.rewards.items()
+            if row not in self.solved
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """Chooses responses like those whose refinements were accepted lately, at the fewest tokens for an accepted one.
+
+    A kind of response that was not tried, or long ago, counts as accepted every second time: so it is tried again.
+
+    Example: with a share of 0.1, a step whose responses have 9,000 tokens has 1,000 for refinements. What it leaves or
+    spends too much the next one has more or less.
+    """
+
+    share: float
+    """Of all generated tokens."""
+    saved: float = 0.0
+    """Tokens that the steps so far have left; below 0 if their refinements were longer than expected."""
+    kinds: dict[str, Kind] = field(default_factory=dict)
+
+    def choose(self, rollouts: Rollouts) -> set[int]:
+        """Return the rows to refine; in one kind each group has its first before one has its second."""
+        names = rollouts.kinds()
+        usual = self._usual_cost(rollouts)
+        order, number = [], Counter[tuple[str, str]]()
+        for row, name in sorted(names.items(), key=lambda one: (rollouts.rewards[one[0]], one[0])):
+            kind = self.kinds.get(name, Kind())
+            cost = (kind.tokens + usual) / (kind.asked + 1)
+            number[rollouts.groups[row], name] += 1
+            order.append((-kind.chance / cost, number[rollouts.groups[row], name], rollouts.rewards[row], row, cost))
+        left, chosen = self.saved + self._allowance(rollouts), set()
+        for *_, row, cost in sorted(order):
+            if cost <= left:
+                left -= cost
+                chosen.add(row)
+        return chosen
+
+    def kept(self, rollouts: Rollouts, chosen: Collection[int]) -> float:
+        """Return which share of the acceptances is expected from the chosen rows, of those from all; 1 if of none."""
+        chances = {row: self.kinds.get(name, Kind()).chance for row, name in rollouts.kinds().items()}
+        return sum(chances[row] for row in chosen) / sum(chances.values()) if chances else 1.0
+
+    def observe(self, rollouts: Rollouts, pairs: Mapping[int, Pair]) -> None:
+        """Take note of what became of the refinements of a rollouts."""
+        for kind in self.kinds.values():
+            kind.asked, kind.accepted, kind.tokens = (FORGET * one for one in (kind.asked, kind.accepted, kind.tokens))
+        for row, name in rollouts.kinds().items():
+            pair = pairs[row]
+            if pair.verdict not in (*SKIPPED, Verdict.NONE):
+                kind = self.kinds.setdefault(name, Kind())
+                kind.asked += 1
+                kind.accepted += pair.is_accepted
+                kind.tokens += pair.num_generated_tokens
+        allowance = self._allowance(rollouts)
+        spent = sum(pair.num_generated_tokens for pair in pairs.values())
+        self.saved = min(allowance, self.saved + allowance - spent)  # what is not wanted is not kept for ever
+
+    def _allowance(self, rollouts: Rollouts) -> float:
+        return rollouts.num_tokens * self.share / (1 - self.share)
+
+    def _usual_cost(self, rollouts: Rollouts) -> float:
+        """Return the tokens of a refinement: so far, or of a response where nothing is known."""
+        asked, tokens = (sum(getattr(kind, name) for kind in self.kinds.values()) for name in ("asked", "tokens"))
+        return (tokens + rollouts.num_tokens / max(1, len(rollouts.rewards))) / (asked + 1)
+
+    def save(self, path: Path) -> None:
+        """Write what a resumed run needs."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    def load(self, path: Path) -> None:
+        """Read what :meth:`save` wrote; without it, or with another share, all begins again."""
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if known.get("share") == self.share:
+            self.saved = known["saved"]
+            self.kinds = {name: Kind(**kind) for name, kind in known["kinds"].items()}

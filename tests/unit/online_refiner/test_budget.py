@@ -1,0 +1,86 @@
+"""``refiner.budget``: which responses a step can afford to refine, and what is learned for the next one."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from recipe.online_refiner.budget import FORGET, Budget, Kind, Rollouts
+from recipe.online_refiner.pairs import Pair, Verdict
+
+
+def rollouts(rewards: Mapping[int, float], solved: Collection[int] = (), num_tokens: int = 1000) -> Rollouts:
+    """Return a step whose rows 0, 1; 2, 3 and so on answer one prompt each."""
+    groups = {row: f"prompt {row // 2}" for row in rewards}
+    return Rollouts(rewards=rewards, groups=groups, solved=solved, num_tokens=num_tokens)
+
+
+def refined(reward: float, verdict: Verdict, num_tokens: int) -> Pair:
+    return Pair(reward=reward, verdict=verdict, num_generated_tokens=num_tokens)
+
+
+def test_what_was_accepted_lately_goes_first_and_the_rest_is_left_out() -> None:
+    kinds = {
+        "-0.3, none solved": Kind(asked=10, accepted=9, tokens=1000),
+        "-0.6, none solved": Kind(asked=10, accepted=0, tokens=1000),
+        "-0.3, one solved": Kind(asked=10, accepted=5, tokens=1000),
+    }
+    step = rollouts({0: -0.6, 1: -0.3, 2: -0.3, 3: 1.0, 4: -0.3, 5: -0.6}, solved={3}, num_tokens=3000)
+    for share, expected in ((0.02, set()), (0.07, {1, 4}), (0.1, {1, 2, 4}), (0.5, {0, 1, 2, 4, 5})):
+        assert Budget(share=share, kinds=kinds).choose(step) == expected, share
+    assert Budget(share=0.1, kinds=kinds).kept(step, {1, 4}) == pytest.approx(
+        2 * (10 / 12) / (2 * 10 / 12 + 6 / 12 + 2 * 1 / 12)
+    )
+
+
+def test_a_kind_whose_refinements_are_short_goes_before_one_that_is_accepted_as_often() -> None:
+    kinds = {
+        "-0.3, none solved": Kind(asked=9, accepted=4, tokens=1800),
+        "-0.6, none solved": Kind(asked=9, accepted=4, tokens=90),
+    }
+    assert Budget(share=0.1, kinds=kinds).choose(rollouts({0: -0.3, 2: -0.6})) == {2}
+
+
+def test_groups_take_turns_and_a_new_kind_is_tried() -> None:
+    step = rollouts(dict.fromkeys(range(6), -1.0), num_tokens=600)  # a refinement is taken to be as long as a response
+    assert Budget(share=0.34).choose(step) == {0, 2, 4}
+    known = Budget(share=0.1, kinds={"-1.0, none solved": Kind(asked=100, accepted=10, tokens=10_000)})
+    assert known.choose(rollouts({0: -1.0, 2: -0.9}, num_tokens=1000)) == {2}, "nobody knows whether -0.9 pays"
+
+
+def test_tokens_that_were_spent_too_much_are_saved_and_some_that_were_not_are_kept() -> None:
+    budget, step = Budget(share=0.1), rollouts({0: -1.0, 2: -1.0}, num_tokens=900)
+    budget.observe(step, {0: refined(-1.0, Verdict.ACCEPTED, 250), 2: refined(-1.0, Verdict.OVER_BUDGET, 0)})
+    assert budget.saved == pytest.approx(-150)
+    assert budget.choose(step) == set(), "100 tokens, and 150 are owed"
+    budget.observe(step, {row: refined(-1.0, Verdict.OVER_BUDGET, 0) for row in (0, 2)})
+    assert budget.saved == pytest.approx(-50)
+    for _ in range(9):
+        budget.observe(step, {row: refined(-1.0, Verdict.OVER_BUDGET, 0) for row in (0, 2)})
+    assert budget.saved == pytest.approx(100), "a step's worth, however many were not used"
+    assert budget.kinds["-1.0, none solved"].asked == pytest.approx(FORGET**10)
+
+
+def test_over_a_run_no_more_is_spent() -> None:
+    budget, spent = Budget(share=0.2), 0.0
+    for number in range(200):
+        step = rollouts({row: -1.0 + row % 3 / 10 for row in range(8)}, num_tokens=800)
+        chosen = budget.choose(step)
+        cost = {row: 40 + (7 * number + 31 * row) % 200 for row in chosen}  # 140 on average, responses have 100
+        pairs = {row: refined(-1.0, Verdict.OVER_BUDGET, 0) for row in step.rewards}
+        budget.observe(step, pairs | {row: refined(-1.0, Verdict.ACCEPTED, cost[row]) for row in chosen})
+        spent += sum(cost.values())
+    assert 0.9 * 40_000 < spent < 40_000 + 240, "a fifth of all, but for the last one"
+
+
+def test_a_resumed_run_knows_what_it_knew(tmp_path: Path) -> None:
+    budget, step = Budget(share=0.1), rollouts({0: -1.0})
+    budget.observe(step, {0: refined(-1.0, Verdict.ACCEPTED, 30)})
+    budget.save(tmp_path / "step" / "budget.json")
+    again, other, new = Budget(share=0.1), Budget(share=0.3), Budget(share=0.1)
+    for one in (again, other):
+        one.load(tmp_path / "step" / "budget.json")
+    new.load(tmp_path / "none.json")
+    assert again == budget
+    assert other == Budget(share=0.3), "another share begins again"
+    assert new == Budget(share=0.1)
