@@ -17,7 +17,8 @@ LINES = {
     "Improvement ratio": ("share of responses that their refinement beats", ("refiner/improvement_ratio",)),
     "KL to the reference model": ("on the policy's responses, nats per token", ("kl_ref/k3",)),
     "Cross-entropy of refinements": (
-        "−log π_θ(a′) of accepted ones, nats per token; dotted: in the loss",
+        "−log π_θ(a′) of accepted ones, nats per token. Dotted: what mode sft adds to the loss, before η; it is "
+        "divided by the tokens of the batch (constraint.sft_normaliser)",
         ("constraint/cross_entropy_accepted", "actor/sft_cross_entropy"),
     ),
 }
@@ -81,7 +82,7 @@ def pictures(arms: list[Arm]) -> Iterator[Picture]:
             for metric, dash in zip(metrics, ("solid", "dot"), strict=False):
                 _add_line(figure, arm, metric, dash, COLOURS[index % len(COLOURS)])
         if figure.data:
-            caption += ": mean of the runs and their range" if any(len(arm.runs) > 1 for arm in arms) else ""
+            caption += ". Line: mean of the runs; band: their range" if any(len(arm.runs) > 1 for arm in arms) else ""
             yield _picture(title, caption, None, figure)
     for index, arm in enumerate(arms):
         yield from (picture for picture in _of_arm(index, arm) if picture.figure["data"])

@@ -1,14 +1,14 @@
 """What the numbers of an arm say, each with its figure and the key to change."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from recipe.online_refiner.pairs import FAILURES, Verdict
 from recipe.report.reading import Arm
-from recipe.runs.advice import MAX_TRUNCATED, never
 
 ENDS = 0.2
 """Share of the steps that count as the first, and as the last ones."""
@@ -16,6 +16,8 @@ FEW, FEW_RUNS = 20, 5
 """Fewer steps, or runs of an arm, say little."""
 MAX_DEAD = 0.5
 """Share of groups with equal rewards above which a run learns from the minority."""
+MAX_TRUNCATED = 0.2
+"""Share of refinements, or of responses, that may be cut."""
 MAX_FAILED = 0.05
 """Share of attempts that may fail for other reasons than their length."""
 MAX_COST = 0.3
@@ -28,15 +30,20 @@ LOST = {
     Verdict.LEAK: (
         "Leaks",
         "of the refinements speak of the earlier answer or its score, which the policy is not shown.",
-        "refiner.template; refiner.reject_leaks=false, if the rule is wrong (filter by the verdict leak)",
+        "another refiner.template; refiner.reject_leaks=false, if the rule is wrong (filter by the verdict leak)",
     ),
     Verdict.THOUGHT: (
         "Cut thoughts",
         "of the refinements were cut within the refiner's thought and are lost.",
-        "refiner.thought_length",
+        "a higher refiner.thought_length",
     ),
 }
 """Verdicts of attempts that have a key of their own: title, what is said of their share, and the key."""
+SKIPPED = {
+    "too_long": "did not fit into the refiner's context; lower refiner.thought_length or refiner.response_length",
+    "no_answer": "end within their thought; raise data.max_response_length, or set refiner.rewrites=response",
+}
+"""Why whole runs go without refinements, and what to do."""
 LEVELS = ("act", "note", "good")
 """Of findings: something should change; look at it; fine."""
 
@@ -52,6 +59,8 @@ class Finding:
     says: str
     key: str = ""
     """What to change, if anything."""
+    asks: str = "To change"
+    """What the key is for."""
 
 
 def first_and_last(values: list[float]) -> tuple[float, float] | None:
@@ -66,8 +75,7 @@ def summary(arm: Arm) -> dict[str, str]:
         "runs": f"{len(arm.runs)}",
         "steps": ", ".join(sorted({_steps(run.steps, run.num_steps) for run in arm.runs})),
     }
-    scored = [name for name in arm.names if name.startswith("val-core/")]
-    columns = {"reward": "reward/mean", "validation": scored[0] if scored else "", "KL": "kl_ref/k3"}
+    columns = {"reward": "reward/mean", "validation": arm.validation, "KL": "kl_ref/k3"}
     for title, metric in columns.items():
         ends = first_and_last(arm.numbers(metric))
         sign = "" if title == "KL" else "+"
@@ -100,6 +108,17 @@ def facts(arm: Arm) -> str:
     return ", ".join(text.format(value) for text, value in told.items())
 
 
+def last_signs(arm: Arm) -> list[str]:
+    """Return what the runs of an arm that have steps left did last, and since when; some may be dead."""
+    return [
+        f"{run.name} is not done. Since {datetime.fromtimestamp(run.stage['since'], UTC):%Y-%m-%d %H:%M} UTC: "
+        + (f"step {run.stage['step']}, " if run.stage["step"] else "")
+        + run.stage["stage"]
+        for run in arm.runs
+        if run.stage and run.num_steps and (not run.steps or run.steps[-1]["step"] < run.num_steps)
+    ]
+
+
 def table(arms: list[Arm]) -> list[tuple[str, list[str]]]:
     """Return the columns of the table of all arms that any of them has numbers for, each with its title."""
     rows = [summary(arm) for arm in arms]
@@ -119,9 +138,19 @@ def findings(arm: Arm, control: Arm | None = None) -> list[Finding]:
         arm: The arm.
         control: One without a refiner, if it is on the same page.
     """
-    first = [*_reward(arm, control), *_contest(arm)]
+    first = [*_against(arm, control), *_reward(arm, control), *_contest(arm)]
     others = [*_acceptance(arm), *_dead_groups(arm), *_lost(arm), *_cost(arm), *_kl(arm)]
     return [*first, *sorted(others, key=lambda one: LEVELS.index(one.level)), *_of_the_run(arm)]
+
+
+def advice(arm: Arm) -> list[str]:
+    """Return what became of the reward, and all that should change or be looked at, each as one line."""
+    found = [one for one in findings(arm, control_of([arm])) if one.level != "good" or one.title == "Reward"]
+    return [
+        f"{one.title}{'' if one.title.endswith('?') else ':'} {one.figure}{'. ' if one.figure else ''}{one.says}"
+        + (f" {one.asks}: {one.key}" if one.key else "")
+        for one in found
+    ]
 
 
 def control_of(arms: list[Arm]) -> Arm | None:
@@ -135,25 +164,30 @@ def _reward(arm: Arm, control: Arm | None) -> Iterator[Finding]:
     if not ends:
         return
     rises = ends[1] > ends[0]
+    level = "good" if rises else "act"
     says = (
         f"The policy's reward {'rose' if rises else 'did not rise'} from the first {ENDS:.0%} of the steps to the last."
     )
     if len(numbers) < FEW:
-        says += f" Only {len(numbers)} steps: this is noisy."
+        says, level = f"{says} With only {len(numbers)} steps this may be chance.", "note"
     key = ""
     if control is None:
         says += " Whether the refiner was the cause, only the same run without it can tell."
-        key = "constraint.mode=none, in a second run"
+        key = "constraint.mode=none in a second run; online-refiner report of both"
     figure = f"{ends[0]:+.3f} → {ends[1]:+.3f}"
-    yield Finding(level="good" if rises else "act", title="Reward", figure=figure, says=says, key=key)
-    without = first_and_last(control.numbers("reward/mean")) if control else None
-    if control and without and control is not arm:
-        helps = ends[1] > without[1]
-        says = f"The reward of the last {ENDS:.0%} of the steps, with the refiner and without ({control.name})."
-        level = "good" if helps else "act"
+    yield Finding(level=level, title="Reward", figure=figure, says=says, key=key, asks="To compare")
+
+
+def _against(arm: Arm, control: Arm | None) -> Iterator[Finding]:
+    metric = arm.validation or "reward/mean"
+    with_it, without = (first_and_last(one.numbers(metric)) if one else None for one in (arm, control))
+    if control and with_it and without and arm.refines:
+        of = "validation" if arm.validation else "training reward"
+        says = f"The {of} in the last {ENDS:.0%} of its steps, with the refiner and without ({control.name})."
+        level = "good" if with_it[1] > without[1] else "act"
         if min(len(arm.runs), len(control.runs)) < FEW_RUNS:
-            says, level = f"{says} So few runs may differ as much by chance.", "note"
-        figure = f"{ends[1]:+.3f} against {without[1]:+.3f}"
+            says, level = f"{says} So few runs may differ as much by chance: make {FEW_RUNS} of each.", "note"
+        figure = f"{with_it[1]:+.3f} against {without[1]:+.3f}"
         yield Finding(level=level, title="Does the refiner help?", figure=figure, says=says)
 
 
@@ -162,25 +196,20 @@ def _contest(arm: Arm) -> Iterator[Finding]:
     number = sum(one.num_responses for one in contests)
     if not number:
         return
-    refined, again = (
-        sum(one.num_refined for one in contests) / number,
-        sum(one.num_resampled for one in contests) / number,
-    )
+    refined = sum(one.num_refined for one in contests) / number
+    again = sum(one.num_resampled for one in contests) / number
     helps = refined > again
-    says = (
-        f"Of {number} refined responses, the refinement beats {refined:.0%}, another answer of the policy {again:.0%}. "
-        + (
-            "So the refiner knows more than a second try does."
-            if helps
-            else "So a second try of the policy is as good: refine otherwise, or spend the time on more responses."
-        )
-    )
+    says = f"Of {number} refined responses the refinement beats {refined:.0%}, another answer {again:.0%}. "
+    if helps:
+        says += "So the refiner knows more than a second try does."
+    else:
+        says += "So a second try is at least as good: refine otherwise, or spend the time on more responses."
     yield Finding(
         level="good" if helps else "act",
         title="Does refining beat answering again?",
         figure=f"{refined:.0%} against {again:.0%}",
         says=says,
-        key="" if helps else "refiner.template, refiner.model_path, or actor_rollout_ref.rollout.n",
+        key="" if helps else "another refiner.template or refiner.model_path, or a higher actor_rollout_ref.rollout.n",
     )
 
 
@@ -190,11 +219,11 @@ def _acceptance(arm: Arm) -> Iterator[Finding]:
     if not ends or not attempted:
         return
     share, repeated = accepted / attempted, arm.numbers("refiner/repeated_ratio")
-    level, key = ("note", "refiner.template, refiner.model_path") if share < 0.1 else ("good", "")
+    level, key = ("note", "another refiner.template or refiner.model_path") if share < 0.1 else ("good", "")
     says = f"{share:.0%} of the attempts were accepted; of all responses first {ends[0]:.0%}, at last {ends[1]:.0%}"
     says += "." if ends[1] <= ends[0] else ": it should fall as the policy learns."
     if repeated and sum(repeated) / len(repeated) > 0.5:
-        level, key = "act", "refiner.template; a reward function that returns feedback"
+        level, key = "act", "another refiner.template; a reward function that returns feedback"
         says += f" {sum(repeated) / len(repeated):.0%} repeat the response as it is."
     yield Finding(level=level, title="Accepted refinements", figure=f"{share:.0%}", says=says, key=key)
 
@@ -214,7 +243,7 @@ def _lost(arm: Arm) -> Iterator[Finding]:
     if attempted := arm.total("refiner/num_attempted"):
         failed = {one: arm.total(f"refiner/failed/{one}") / attempted for one in FAILURES}
         says = "of the refinements were cut by refiner.response_length and are lost."
-        key = "refiner.response_length, or a refiner.template that asks for less"
+        key = "a higher refiner.response_length, or a refiner.template that asks for less"
         yield _share("Cut refinements", failed.pop(Verdict.TRUNCATED), MAX_TRUNCATED, says, key)
         for verdict, (title, says, key) in LOST.items():
             if share := failed.pop(verdict):
@@ -227,7 +256,7 @@ def _lost(arm: Arm) -> Iterator[Finding]:
     if numbers := arm.numbers("response_length/clip_ratio"):
         says = "of the policy's responses reached data.max_response_length, so most of these have no end."
         share = sum(numbers) / len(numbers)
-        yield _share("Cut responses", share, MAX_TRUNCATED, says, "data.max_response_length", level="note")
+        yield _share("Cut responses", share, MAX_TRUNCATED, says, "a higher data.max_response_length", level="note")
 
 
 def _cost(arm: Arm) -> Iterator[Finding]:
@@ -235,7 +264,7 @@ def _cost(arm: Arm) -> Iterator[Finding]:
     if whole and arm.total("refiner/num_attempted"):
         share = arm.total("refiner/exposed_s", "timing_s/refine_log_prob") / whole
         says = "of a step's seconds are spent on refining, the longer update not counted."
-        key = "refiner.max_refinements_per_group, refiner.placement=dedicated"
+        key = "a lower refiner.max_refinements_per_group, or refiner.placement=dedicated"
         yield _share("Cost of refining", share, MAX_COST, says, key, level="note")
 
 
@@ -253,14 +282,43 @@ def _kl(arm: Arm) -> Iterator[Finding]:
         is_far = ends[1] > MAX_KL
         says = f"The policy is {ends[1]:.3g} nats per token from the reference model at the end"
         says += ", which is far: look whether its responses are still sound." if is_far else "."
-        key = "constraint.eta higher, or actor_rollout_ref.actor.optim.lr lower" if is_far else ""
+        key = "a higher constraint.eta, or a lower actor_rollout_ref.actor.optim.lr" if is_far else ""
         yield Finding(level="act" if is_far else "good", title="KL", figure=f"{ends[1]:.3g}", says=says, key=key)
 
 
 def _of_the_run(arm: Arm) -> Iterator[Finding]:
-    """Yield what the run itself prints at its end of what never happened (``recipe/runs/advice.py``)."""
     config = OmegaConf.create(arm.runs[0].config if arm.runs else {})
     steps = [step for run in arm.runs for step in run.steps if "refiner/num_attempted" in step]
-    if "refiner" in config and "constraint" in config and "algorithm" in config:
-        for line in never(steps, config):
-            yield Finding(level="act", title="The run says", figure="", says=line)
+    if all(block in config for block in ("refiner", "constraint", "algorithm")):
+        for line in _never(steps, config):
+            yield Finding(level="act", title="What never happened", figure="", says=line)
+
+
+def _never(steps: Sequence[dict[str, Any]], config: DictConfig) -> Iterator[str]:
+    """Yield what did not happen in any step, though the run was told what to do with it.
+
+    It is a refinement, a response with the highest reward, or a group of equal rewards.
+    """
+
+    def total(*names: str) -> float:
+        return sum(step.get(name) or 0.0 for step in steps for name in names)
+
+    if not total("refiner/num_attempted"):
+        for name, why in SKIPPED.items():
+            if skipped := total(f"refiner/skipped/{name}"):
+                yield f"nothing was refined: {skipped:g} responses {why}"
+        return
+    most, groups = config.refiner.skip_reward_at_least, config.algorithm.get("filter_groups")
+    if most is not None and not total("refiner/skipped/max_reward", "refiner/num_own"):
+        yield (
+            f"no response reached refiner.skip_reward_at_least={most}: nothing was solved, or the reward is shaped (by "
+            "length, for one) and stays below; set it to the least that a solved response gets"
+        )
+    waits = ["constraint.rescue_dead_groups=true"] if config.constraint.rescue_dead_groups else []
+    if groups and groups.enable and groups.metric == "reward":
+        waits.append("algorithm.filter_groups.metric=reward")
+    if waits and not total("reward/zero_std_groups", "training/filter_groups/evicted_samples"):
+        yield (
+            f"no group was ever dead (equal rewards), so that {' and '.join(waits)} did nothing: a shaped reward "
+            "differs within groups that all failed; take the shaping out of it, or filter by what says what is solved"
+        )

@@ -18,7 +18,7 @@ function draw(picture) {
   const card = make("div", byId("pictures"), { className: "plot-card" });
   if (picture.arm !== null) card.dataset.arm = picture.arm;
   make("h3", card, { text: picture.title });
-  make("p", card, { className: "small", text: picture.caption || "by step" });
+  make("p", card, { className: "small", text: picture.caption });
   picture.plot = make("div", card, { className: "plot" });
 }
 
@@ -49,7 +49,7 @@ function choose(arm) {
 
 data.pictures.forEach(draw);
 for (const select of document.querySelectorAll("select.arm")) select.addEventListener("change", () => choose(select.value));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => choose(document.querySelector("select.arm")?.value ?? "0"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => choose(document.querySelector("select.arm")?.value ?? data.first));
 
 // ---- refinements
 
@@ -88,7 +88,7 @@ function filter() {
       (!filters.elements.tokens.checked || row.tokens) &&
       (wanted === "" || words(row).includes(wanted)),
   );
-  if (value("order") === "gain") found.sort((a, b) => (b.gain ?? -Infinity) - (a.gain ?? -Infinity) || Boolean(b.tokens) - Boolean(a.tokens));
+  if (value("order") === "gain") found.sort((a, b) => (b.gain ?? -Infinity) - (a.gain ?? -Infinity) || Boolean(b.tokens) - Boolean(a.tokens) || a.diff.length - b.diff.length);
   byId("count").textContent = `${found.length} of ${data.rows.length}`;
   byId("list").replaceChildren();
   shown = 0;
@@ -102,6 +102,7 @@ function more() {
   for (const row of found.slice(shown, shown + AT_A_TIME)) {
     const button = make("button", make("li", byId("list")), { type: "button" });
     make("span", button, { text: `step ${row.step}  ${signed(row.reward)} → ${signed(row.refined)}` });
+    if (data.runs.length > 1) make("small", button, { text: data.runs[row.run] });
     make("small", button, { text: `${row.verdict}${row.tokens ? " · by token" : ""} · ${data.chats[row.chat].at(-1)?.[1] ?? ""}` });
     button.addEventListener("click", () => show(row, button));
   }
@@ -115,7 +116,7 @@ function show(row, button) {
   const detail = byId("detail");
   detail.replaceChildren();
   const gain = `reward ${signed(row.reward)} → ${signed(row.refined)}`;
-  make("h3", detail, { text: `Step ${row.step}: ${row.verdict}, ${gain}${row.source ? `, ${row.source}` : ""}` });
+  make("h3", detail, { text: `${data.runs.length > 1 ? `${data.runs[row.run]}, step` : "Step"} ${row.step}: ${row.verdict}, ${gain}${row.source ? `, ${row.source}` : ""}` });
   for (const [role, content] of data.chats[row.chat]) {
     make("p", detail, { className: "small", text: role });
     make("pre", detail, { className: "question", text: content });
@@ -176,6 +177,6 @@ filters.addEventListener("submit", (event) => event.preventDefault());
 byId("more").addEventListener("click", more);
 filter();
 setTimeout(() => {
-  choose("0"); // the text stands before the curves are drawn
+  choose(data.first); // the text stands before the curves are drawn
   document.documentElement.dataset.ready = "yes";
 });

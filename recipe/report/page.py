@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from plotly.offline import get_plotlyjs
 from rapidfuzz.distance import Indel
 
 from recipe.report.curves import pictures
-from recipe.report.findings import control_of, facts, findings, table
+from recipe.report.findings import control_of, facts, findings, last_signs, table
 from recipe.report.reading import Arm, Run
 
 HERE = Path(__file__).parent
@@ -36,7 +37,8 @@ def write_page(arms: list[Arm]) -> bytes:
         "pictures": [asdict(picture) for picture in pictures(arms)],
         "rows": rows,
         "chats": chats,
-        "runs": [run.name for _, run in runs],
+        "runs": [run_name(arms[index], run) for index, run in runs],
+        "first": next((str(index) for index, arm in enumerate(arms) if arm.refines), "0"),
     }
     scripts = [get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")]
     control = control_of(arms)
@@ -46,7 +48,13 @@ def write_page(arms: list[Arm]) -> bytes:
     )
     page = environment.get_template("page.html.jinja").render(
         arms=[
-            {"name": arm.name, "facts": facts(arm), "findings": findings(arm, control), "runs": arm.runs}
+            {
+                "name": arm.name,
+                "facts": facts(arm),
+                "last_signs": last_signs(arm),
+                "findings": findings(arm, control),
+                "runs": arm.runs,
+            }
             for arm in arms
         ],
         table=table(arms),
@@ -54,6 +62,7 @@ def write_page(arms: list[Arm]) -> bytes:
         policy=" ".join(_hash(script) for script in scripts),
         scripts=[Markup(script) for script in scripts],
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        written_at=datetime.now(UTC),
         num_shown=len(rows),
         num_records=num_records,
     )
@@ -64,6 +73,11 @@ def island(data: Any) -> str:
     """Return data as JSON in which no HTML begins or ends."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def run_name(arm: Arm, run: Run) -> str:
+    """Return what a run is called among all of the page."""
+    return arm.name if len(arm.runs) == 1 else f"{arm.name}: {run.name}"
 
 
 def _hash(script: str) -> str:

@@ -66,6 +66,8 @@ class Run:
     tokens: dict[Key, dict[str, Any]] = field(default_factory=dict)
     """The numbers by token of some of the records (``verl_glue/rows.py`` ``read_tokens``)."""
     contest: Contest = field(default_factory=Contest)
+    stage: dict[str, Any] | None = None
+    """What it did last (``recipe/runs/files.py`` ``write_stage``)."""
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ class Run:
     @property
     def num_steps(self) -> int | None:
         """How many steps it shall make; None: unknown."""
-        number = self.config.get("trainer", {}).get("total_training_steps")
+        number = self.config.get("trainer", {}).get("total_training_steps") or (self.stage or {}).get("num_steps")
         return None if number is None else int(number)
 
 
@@ -113,6 +115,11 @@ class Arm:
         """All metrics that any step has."""
         return sorted({name for run in self.runs for step in run.steps for name in step})
 
+    @property
+    def validation(self) -> str:
+        """The first of verl's main validation metrics; empty: none is there."""
+        return next((name for name in self.names if name.startswith("val-core/")), "")
+
 
 def read_runs(paths: Sequence[str]) -> list[Arm]:
     """Read runs and return them by arms, in their order.
@@ -135,17 +142,18 @@ def read_run(path: str, max_bytes: int = MAX_BYTES) -> Run:
     """
     system, folder = fsspec.core.url_to_fs(path)
     folder = folder.rstrip("/")
-    if not system.exists(f"{folder}/config.yaml") and not system.exists(f"{folder}/metrics.jsonl"):
+
+    def content(name: str) -> bytes:
+        return system.cat_file(f"{folder}/{name}") if system.exists(f"{folder}/{name}") else b""
+
+    config: dict[str, Any] = yaml.safe_load(content("config.yaml")) or {}
+    lines = content("metrics.jsonl").splitlines(keepends=True)
+    if not config and not lines:
         raise ValueError(f"{path}: no run is there, as it has no config.yaml: give the run_dir of a run")
-    config: dict[str, Any] = {}
-    if system.exists(f"{folder}/config.yaml"):
-        config = yaml.safe_load(system.cat_file(f"{folder}/config.yaml")) or {}
-    steps: dict[int, dict[str, Any]] = {}
-    if system.exists(f"{folder}/metrics.jsonl"):
-        lines = system.cat_file(f"{folder}/metrics.jsonl").splitlines(keepends=True)
-        rows = objects_of(line for line in lines if line.endswith(b"\n"))
-        steps = {row["step"]: row for row in rows if "step" in row}  # of a step that was done again, the last
+    rows = objects_of(line for line in lines if line.endswith(b"\n"))
+    steps = {row["step"]: row for row in rows if "step" in row}  # of a step that was done again, the last
     run = Run(path=folder, config=config, steps=[steps[step] for step in sorted(steps)])
+    run.stage = next(objects_of([content("stage.json")]), None)
     own = f"{path.rstrip('/')}/refinements"
     url = (config.get("records") or {}).get("path")
     place = own if url is None or system.isdir(f"{folder}/refinements") else str(url)  # one that was moved has its own

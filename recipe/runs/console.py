@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import psutil
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
-from recipe.runs.advice import advice
 from recipe.runs.files import RunDir, objects_of, read_rows, refinement_lines
 
 POLL_S = 0.5
@@ -64,6 +63,8 @@ def _progress(config: DictConfig) -> Iterator[None]:
             yield
         except BaseException:
             console.print(f"what it printed: {run_dir.path}/driver.log", markup=False, soft_wrap=True)
+            if _steps(run_dir):
+                console.print(f"its page: online-refiner report {run_dir.path}", markup=False, soft_wrap=True)
             raise
         finally:
             stop.set()
@@ -73,8 +74,20 @@ def _progress(config: DictConfig) -> Iterator[None]:
         print_summary(console, run_dir, config)
 
 
+@contextlib.contextmanager
+def _log(config: DictConfig) -> Iterator[None]:
+    """Leave all to verl, and say at the end what the numbers say."""
+    yield
+    from recipe.report.findings import advice
+    from recipe.report.reading import Arm, Run
+
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    run = Run(path=config.run_dir, config=settings, steps=_steps(RunDir(config.run_dir)))
+    print(*advice(Arm(name=config.run_dir, runs=[run])), sep="\n")
+
+
 CONSOLES: dict[str, Callable[[DictConfig], contextlib.AbstractContextManager[None]]] = {
-    "log": lambda config: contextlib.nullcontext(),
+    "log": _log,
     "progress": _progress,
 }
 
@@ -220,7 +233,7 @@ def _kl(value: float | None) -> str:
 
 
 def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None:
-    """Print two accepted refinements as diffs, the first and the last reward, where all is, and what to do next."""
+    """Print two accepted refinements as diffs, what the page says of the run, where all is, and what to do next."""
     steps = _steps(run_dir)
     if not steps:
         return
@@ -229,27 +242,20 @@ def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None
     for row in heapq.nsmallest(2, latest, key=_size_of_edit):  # of what is much changed, the reason is hard to see
         title = f"step {row['step']}: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"
         console.print(Panel(_diff(row), title=title, title_align="left"))
-    for line in [*_outcome(steps), *advice(steps, config), *_what_next(run_dir)]:
+    for line in _what_next(run_dir):
         console.print(line, markup=False, soft_wrap=True)  # paths stay whole
 
 
-def _outcome(steps: list[dict[str, Any]]) -> Iterator[str]:
-    first, last = steps[0], steps[-1]
-    if last is not first:
-        yield (
-            f"mean reward {first['reward/mean']:+.3f} in step {first['step']}, {last['reward/mean']:+.3f} in step "
-            f"{last['step']}: of {first['refiner/num_rollouts']:.0f} responses to other prompts each, so a noisy number"
-        )
-
-
 def _what_next(run_dir: RunDir) -> Iterator[str]:
-    yield f"run directory: {run_dir.path}"
     try:
+        from recipe.report.findings import advice
         from recipe.report.page import write_page
         from recipe.report.reading import read_runs
 
-        page = run_dir.path / "report.html"
-        page.write_bytes(write_page(read_runs([str(run_dir.path)])))
+        arms, page = read_runs([str(run_dir.path)]), run_dir.path / "report.html"
+        page.write_bytes(write_page(arms))
+        yield from advice(arms[0])
+        yield f"run directory: {run_dir.path}"
         yield f"its page, for a browser (curves, every refinement, what to change): {page}"
     except Exception as error:  # whatever it is, the run has ended well
         yield f"its page could not be written ({error}): online-refiner report {run_dir.path}"

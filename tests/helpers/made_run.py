@@ -44,7 +44,7 @@ def metrics(step: int, seed: float = 0.0) -> dict[str, float]:
         "refiner/exposed_s": 2.0,
         "constraint/cross_entropy_accepted": 1.0 / step,
         "kl_ref/k3": 0.01 * step,
-        "val-core/mini_apps/reward/mean@1": 0.1 * step,
+        "val-core/mini_apps/reward/mean@1": 0.1 * step + seed,
         "tokens/rollout": 100,
         "tokens/refine": 50,
         "timing_s/step": 10.0,

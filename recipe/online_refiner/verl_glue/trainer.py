@@ -44,8 +44,7 @@ from recipe.online_refiner.verl_glue.rows import objects
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.watch import Watch, parts_of, refuse_too_few
 from recipe.preflight.rules import Run, check
-from recipe.runs.advice import advice
-from recipe.runs.files import TOKENS, Records, RunDir, read_rows
+from recipe.runs.files import TOKENS, Records, RunDir
 from recipe.runs.samples import log_records
 from refiner_worker.client import HostedRefiner
 from refiner_worker.memory import most_used_gb
@@ -195,8 +194,6 @@ class OnlineRefinerTrainer(PPOTrainer):
         self._validate_if_missed()
         watch = Watch(parts_of(self, getattr(agent_loop_manager, "agent_loop_workers", [])))
         watch.run(partial(super().fit, agent_loop_manager))
-        if self.blocks.refines and self.run_dir.metrics.exists():
-            print(*advice(read_rows(self.run_dir.metrics), self.config), sep="\n")
 
     def _validate_if_missed(self) -> None:
         """Let verl validate before it goes on, if the run was killed between saving a step and its validation."""

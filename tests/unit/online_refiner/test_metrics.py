@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from composed_main import composed
+from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.trainer.ppo.v1.utils import MetricsAggregator
@@ -21,7 +22,8 @@ from recipe.online_refiner.pairs import Pair, Verdict, as_number
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue.rows import with_pair
 from recipe.online_refiner.verl_glue.stages import Stages
-from recipe.runs.advice import advice
+from recipe.report.findings import advice
+from recipe.report.reading import Arm, Run
 
 
 def part(num_rollouts: int, accepted: dict[int, int], **values: float) -> StepState:
@@ -290,14 +292,17 @@ def step(attempted: int, truncated: int, **others: float) -> dict[str, float]:
     return {**dict.fromkeys(names, 0.0), **ours, **others}
 
 
-PLAIN = composed()
+def told(steps: list[dict[str, float]], *overrides: str) -> list[str]:
+    """Return what a run of these metrics says at its end."""
+    config = OmegaConf.to_container(composed(*overrides))
+    numbered = [{"step": number, **one} for number, one in enumerate(steps, start=1)]
+    return advice(Arm(name="run", runs=[Run(path="run", config=config, steps=numbered)]))
 
 
 def test_truncated_refinements_are_told_of() -> None:
-    for truncated, is_much in ((2, False), (3, True)):
-        (line,) = advice([step(8, 0), step(0, 0), step(2, truncated)], PLAIN)
-        assert f"refiner.response_length: {truncated / 10:.0%}" in line and ("refiner.template" in line) is is_much
-    assert advice([], PLAIN) == advice([step(0, 0)], PLAIN) == []
+    assert told([step(8, 0), step(0, 0), step(2, 2)]) == told([]) == told([step(0, 0)]) == []
+    (line,) = told([step(8, 0), step(0, 0), step(2, 3)])
+    assert "Cut refinements: 30%" in line and "refiner.response_length" in line and "refiner.template" in line
 
 
 FILTER = "+algorithm.filter_groups={enable: true, metric: reward}"
@@ -306,7 +311,7 @@ MOST = "refiner.skip_reward_at_least=1.0"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "later", "told"),
+    ("overrides", "later", "keys"),
     [
         ([], {}, []),
         ([MOST], {}, [MOST]),
@@ -322,10 +327,10 @@ MOST = "refiner.skip_reward_at_least=1.0"
         ([FILTER, RESCUE, MOST], {}, [MOST, "filter_groups.metric=reward"]),
     ],
 )
-def test_a_shaped_reward_is_told_of(overrides: list[str], later: dict[str, float], told: list[str]) -> None:
+def test_a_shaped_reward_is_told_of(overrides: list[str], later: dict[str, float], keys: list[str]) -> None:
     """No reward reaches the maximum, and no group's rewards are ever equal: what waits for that never acts."""
-    lines = advice([step(8, 0), step(8, 0, **later)], composed(*overrides))[1:]
-    assert len(lines) == len(told) and all(key in line for key, line in zip(told, lines, strict=True))
+    lines = told([step(8, 0), step(8, 0, **later)], *overrides)
+    assert len(lines) == len(keys) and all(key in line for key, line in zip(keys, lines, strict=True))
 
 
 @pytest.mark.parametrize(("eta", "expected"), [(0.1, {"b"}), (0.0, set())])

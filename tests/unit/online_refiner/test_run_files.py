@@ -138,12 +138,7 @@ def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:
     output = io.StringIO()
     print_summary(Console(file=output, width=120), run_dir, composed(f"run_dir={tmp_path}"))
     text = output.getvalue()
-    assert (
-        "reward -0.30 -> +1.00" in text
-        and "- 3" in text
-        and "+ 4" in text
-        and "refinements cut by refiner.response_length: 25%" in text
-    )
+    assert "reward -0.30 -> +1.00" in text and "- 3" in text and "+ 4" in text and "Cut refinements: 25%" in text
     step = json.loads(run_dir.metrics.read_text())
     assert step_line(step, 8) == "step  1/8  reward -0.250  refined 4/8  accepted 0/8  7 s", "no KL is measured"
     assert step_line({**step, "kl_ref/k3": 0.0}, 8).endswith("  KL 0.0000  7 s")
@@ -160,7 +155,7 @@ def test_the_summary_ends_with_what_was_reached_and_what_is_next(tmp_path: Path)
     output = io.StringIO()
     print_summary(Console(file=output, width=40), run_dir, composed(f"run_dir={run_dir.path}"))
     lines = output.getvalue().splitlines()
-    assert any(line.startswith("mean reward -0.500 in step 1, +0.250 in step 3: of 16 responses") for line in lines)
+    assert any(line.startswith("Reward: -0.500 → +0.250. ") and "chance" in line for line in lines)
     assert f"run directory: {run_dir.path}" in lines, "whole, however narrow the terminal is"
     (page,) = [line for line in lines if "page, for a browser" in line]
     assert page.endswith(f": {run_dir.path}/report.html") and (run_dir.path / "report.html").exists()

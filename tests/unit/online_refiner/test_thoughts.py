@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 from written_model import Engine, WrittenServer, refined, with_template
 
@@ -13,7 +12,6 @@ from recipe.online_refiner.constraints import read_constraint
 from recipe.online_refiner.constraints.base import Turn
 from recipe.online_refiner.constraints.eq6 import NONE
 from recipe.online_refiner.pairs import Verdict
-from recipe.runs.advice import advice
 from refiner_worker.config import TEMPLATES
 from refiner_worker.leaks import speaks_of_prompt
 from refiner_worker.prompts import RefinerPrompt
@@ -321,13 +319,6 @@ def test_a_thought_without_a_length_takes_what_the_context_leaves(tokenizer: Any
     assert refined(thinker, f"<think>{OWN}old", engine).verdict is Verdict.ACCEPTED
     engine = Engine(thinker, "<think>hm</think>better", thought_length=1500, response_length=1500)
     assert refined(thinker, f"<think>{OWN}old", engine).verdict is Verdict.TOO_LONG
-
-
-def test_a_run_without_refinements_says_why() -> None:
-    config = OmegaConf.create({"refiner": {"skip_reward_at_least": None}})
-    step = {"refiner/num_attempted": 0, "refiner/skipped/no_answer": 3.0, "refiner/skipped/too_long": 0.0}
-    (line,) = advice([step, step], config)
-    assert "6 responses end within their thought" in line and "refiner.rewrites=response" in line
 
 
 @pytest.mark.parametrize(

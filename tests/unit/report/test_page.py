@@ -10,7 +10,7 @@ from made_run import half_a_line, make_run, record, tokens
 
 from recipe.report.page import write_page
 from recipe.report.reading import read_runs
-from recipe.runs.files import TOKENS, Records
+from recipe.runs.files import TOKENS, Records, RunDir
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (Debian's package of this name)")
 
@@ -142,6 +142,8 @@ def test_three_arms_with_two_seeds(show: Callable[..., Page], tmp_path: Path) ->
     assert texts(page, "#done tbody th") == [f"mode={mode}" for mode in modes]
     curves = page.run("document.querySelectorAll('.plot')[0].data.map((one) => [one.name ?? null, one.fill ?? null])")
     assert curves == [one for mode in modes for one in ([None, "toself"], [f"mode={mode}", None])]
+    assert texts(page, ".findings[data-arm='1'] h3")[0] == "Does the refiner help?", "first, an arm with a refiner"
+    assert texts(page, "#detail h3")[0].startswith("mode=none: none-1, step 3: accepted")
     cards = number_of(page, ".plot-card")
     page.run(
         "(() => { const one = document.querySelector('select.arm'); one.value = '2';"
@@ -158,7 +160,14 @@ def test_a_run_that_has_begun_and_one_that_goes_on(show: Callable[..., Page], tm
     folder = make_run(tmp_path / "goes_on", 2)
     half_a_line(folder / "metrics.jsonl")
     page = show(folder)
+    RunDir(folder).write_stage("the policy answers", 3, 8)
+    page = show(folder)
     assert "2 of 8" in texts(page, "#done td")
+    (sign,) = texts(page, "#done b")
+    assert sign.startswith("goes_on is not done. Since 2") and sign.endswith("step 3, the policy answers")
+    done = make_run(tmp_path / "done", 8)
+    RunDir(done).write_stage("saving", 8, 8)
+    assert texts(show(done), "#done b") == []
 
 
 def test_ten_thousand_refinements(show: Callable[..., Page], tmp_path: Path) -> None:

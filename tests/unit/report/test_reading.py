@@ -90,8 +90,9 @@ def test_a_run_in_which_nothing_was_refined_says_why(tmp_path: Path) -> None:
     steps = [{"step": step, **metrics(step), "refiner/num_attempted": 0} for step in (1, 2)]
     lines = [json.dumps(step | {"refiner/skipped/no_answer": 3}) + "\n" for step in steps]
     (folder / "metrics.jsonl").write_text("".join(lines))
-    said = [one.says for one in findings(*read_runs([str(folder)])) if one.title == "The run says"]
+    said = [one.says for one in findings(*read_runs([str(folder)])) if one.title == "What never happened"]
     assert len(said) == 1 and "6 responses end within their thought" in said[0]
+    assert "refiner.rewrites=response" in said[0]
 
 
 def test_an_arm_is_compared_with_one_without_a_refiner(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_an_arm_is_compared_with_one_without_a_refiner(tmp_path: Path) -> None:
     control = control_of(arms)
     assert control is arms[1]
     found = {one.title: one for one in findings(arms[0], control)}["Does the refiner help?"]
-    assert (found.level, found.figure) == ("note", "-0.140 against -0.160") and "by chance" in found.says
+    assert (found.level, found.figure) == ("note", "+0.360 against +0.340") and "The validation" in found.says
     assert "Does the refiner help?" not in {one.title for one in findings(control, control)}
 
 
