@@ -7,7 +7,7 @@
 `run` takes the jobs in the order of their worth, one after the other. It starts nothing that no longer fits into
 the seconds, and ends cleanly. Each job leaves a JSON file; called again, it goes on with what is missing. Start it
 detached (`setsid nohup ... &`), and ask for `news` by short calls. `--rehearse` runs the same list on the CPU platform
-with small sizes, and two bad jobs among them. `page` writes docs/gpu.md from the JSON files.
+with small sizes, and two bad jobs among them. `page` writes experiments/gpu.md from the JSON files.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def _is_over(output: Path) -> bool:
 
 
 def page(arguments: argparse.Namespace) -> int:
-    """Write docs/gpu.md."""
+    """Write experiments/gpu.md."""
     from experiments.gpu_quarter.page import write_page
 
     write_page(arguments.results)

@@ -1,4 +1,4 @@
-"""Writes docs/gpu.md from the JSON files of jobs."""
+"""Writes experiments/gpu.md from the JSON files of jobs."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from experiments.gpu_quarter.jobs import JOBS, OTHER_ROLLOUTS, ROUNDED, SAME, SI
 from experiments.gpu_quarter.runner import CUT, PASSED
 from experiments.lab.protocol import HELD_OUT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
+PAGE = Path(__file__).resolve().parents[1] / "gpu.md"
 EARLIER = "h100.json"
 """A quarter of an hour before there was this list."""
 Results = Mapping[str, dict[str, Any]]
@@ -116,7 +116,7 @@ def jobs(results: Results) -> list[str]:
         *table(["job", "what", "outcome", "on", "s", "first step after, s", "GPU GiB at peak"], rows),
         *(["", *faults] if faults else []),
         *(
-            ["", f"These [jobs](../experiments/gpu_quarter/jobs.py) were not run yet: {', '.join(missing)}."]
+            ["", f"These [jobs](gpu_quarter/jobs.py) were not run yet: {', '.join(missing)}."]
             if missing
             else []
         ),
