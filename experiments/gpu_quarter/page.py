@@ -115,11 +115,7 @@ def jobs(results: Results) -> list[str]:
         "",
         *table(["job", "what", "outcome", "on", "s", "first step after, s", "GPU GiB at peak"], rows),
         *(["", *faults] if faults else []),
-        *(
-            ["", f"These [jobs](gpu_quarter/jobs.py) were not run yet: {', '.join(missing)}."]
-            if missing
-            else []
-        ),
+        *(["", f"These [jobs](gpu_quarter/jobs.py) were not run yet: {', '.join(missing)}."] if missing else []),
     ]
 
 
