@@ -3,7 +3,6 @@
 import json
 import math
 import numbers
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -295,16 +294,6 @@ class Pair(Request):
 
 NUM_SAMPLES = 8
 """Of a step: half of them those that gained most, the rest attempts that were not accepted, as far as there are any."""
-
-
-def choose_records(pairs: dict[int, Pair], max_rows: int | None, seed: int) -> list[int]:
-    """Return the rows of a step that are recorded: all, or at most so many, accepted refinements first, then others."""
-    rows = sorted(pairs)
-    if max_rows is None or max_rows >= len(rows):
-        return rows
-    random.Random(seed).shuffle(rows)
-    rows.sort(key=lambda row: not pairs[row].is_accepted)
-    return sorted(rows[:max_rows])
 
 
 def choose_samples(pairs: dict[int, Pair]) -> list[int]:

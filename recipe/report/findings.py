@@ -192,7 +192,7 @@ def _against(arm: Arm, control: Arm | None) -> Iterator[Finding]:
 
 
 def _contest(arm: Arm) -> Iterator[Finding]:
-    contests = [run.contest for run in arm.runs if not (run.config.get("records") or {}).get("max_rollouts_per_step")]
+    contests = [run.contest for run in arm.runs]
     number = sum(one.num_responses for one in contests)
     if not number:
         return

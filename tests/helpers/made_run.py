@@ -22,7 +22,7 @@ def config(folder: Path, **changes: Any) -> dict[str, Any]:
         "data": {"seed": 1, "train_batch_size": 2},
         "refiner": {"template": "general", "skip_reward_at_least": None},
         "trainer": {"experiment_name": folder.name, "total_training_steps": 8},
-        "records": {"path": f"{folder}/refinements", "max_rollouts_per_step": None},
+        "records": {"path": f"{folder}/refinements"},
     }
     for name, value in changes.items():
         block, _, key = name.partition("__")

@@ -24,8 +24,6 @@ class RecordsConfig:
 
     path: str = from_key("run_dir") + "/refinements"
     """A folder that all nodes see, or a URL that fsspec knows (``s3://...``)."""
-    max_rollouts_per_step: NotNegative | None = None
-    """Responses recorded of a step, at most, accepted refinements first; loggers show samples of these. Null: all."""
 
     @field_validator("path")
     @classmethod

@@ -125,7 +125,7 @@ class Charges(NamedTuple):
     turn: "Tensor"
     """(B, T) 1 on the policy's tokens of the refined turn."""
     rewritten: "Tensor"
-    """(B, T) the same without those that the refiner's answer was begun with (in place: all of them)."""
+    """(B, T) the same without those that the refiner's answer was begun with."""
 
 
 def since(start: "Tensor", response_mask: "Tensor") -> "Tensor":

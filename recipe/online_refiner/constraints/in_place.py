@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from pydantic.dataclasses import dataclass
 
 from recipe.online_refiner.constraints import eq6
-from recipe.online_refiner.constraints.base import Column, Companion, Mean, Place, PositiveNumber, Turn, Weighted
+from recipe.online_refiner.constraints.base import Column, Companion, Mean, Place, Turn, Weighted
 from recipe.online_refiner.constraints.penalty import Penalising
 from recipe.online_refiner.constraints.sft import Imitating
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, best_of
@@ -22,9 +22,7 @@ if TYPE_CHECKING:  # they import torch
     from recipe.online_refiner.refine import Refiner
 
 
-def charge_in_place(
-    *, reference_log_probs: "Tensor", log_probs: "Tensor", turn: "Tensor", clip: float | None
-) -> "Tensor":
+def charge_in_place(*, reference_log_probs: "Tensor", log_probs: "Tensor", turn: "Tensor") -> "Tensor":
     """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turn, and 0 elsewhere.
 
     pi_0 has read the better answer in its prompt c. With the bare prompt as c, and one turn, it is what verl charges
@@ -34,13 +32,11 @@ def charge_in_place(
         reference_log_probs: (B, T) under pi_0 given c.
         log_probs: (B, T) under the policy before this step's updates.
         turn: (B, T) 1 on the policy's tokens of the scored turn.
-        clip: Largest charge of a token, in nats, either way; None: no limit.
 
     Returns:
         (B, T); of either sign. Minus the sum over t is an estimate of the KL from the policy to pi_0 given c.
     """
-    charged = (reference_log_probs - log_probs) * turn
-    return charged if clip is None else charged.clamp(-clip, clip)
+    return (reference_log_probs - log_probs) * turn
 
 
 @dataclass(kw_only=True, config=BLOCK)
@@ -77,12 +73,8 @@ class InPlace(Penalising, Weighted):
     """Which responses are constrained. ``true``: those with a better refinement. ``false``: all with a rewarded
     refinement, or all if nothing is refined. ``failed``: those below the maximal reward in a group with a solved
     sibling, which stands for a'."""
-    in_place_clip: PositiveNumber | None = None
-    """Largest charge of a token, in nats, either way. Null: no limit."""
     in_place_template: str = "answer"
     """What pi_0 reads before it scores the response: ``answer`` (question and better answer), or your Jinja2 file."""
-    credit: Literal["return_to_go"] | None = None
-    """Null: each token's own charge. ``return_to_go``: that of the tokens after it too."""
 
     # ---- the refine stage
 
@@ -133,12 +125,10 @@ class InPlace(Penalising, Weighted):
     def charged(self, data: Mapping[str, "Tensor"], turn: "Tensor") -> "Tensor":
         """Return what each token of some scored turns is charged, (B, T), from the columns CHARGE_COLUMNS."""
         reference, own = data["refine_in_place"], data["old_log_probs"]
-        return charge_in_place(reference_log_probs=reference, log_probs=own, turn=turn, clip=self.in_place_clip)
+        return charge_in_place(reference_log_probs=reference, log_probs=own, turn=turn)
 
     def pay(self, own: "Tensor", charges: eq6.Charges, eta: float, place: Place) -> "Tensor":
         """Return rewards or advantages, (B, T), with the penalty."""
-        if self.credit == "return_to_go" and place == "advantages":  # what a' was begun with is the policy's own here
-            return eq6.return_to_go(own, charges._replace(rewritten=charges.turn), eta)
         return eq6.each_token(own, charges, eta)
 
     def pair_metrics(self, pairs: Sequence[Pair]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.constraints.base import Place
 from recipe.online_refiner.constraints.eq6 import charges_of, since
 from recipe.online_refiner.constraints.eta import make_eta
-from recipe.online_refiner.pairs import Pair, Verdict, choose_records, choose_samples, group_of
+from recipe.online_refiner.pairs import Pair, Verdict, choose_samples, group_of
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.actor_worker import IN_PLACE_COLUMNS, SCORED_COLUMNS
@@ -109,13 +109,11 @@ class Stages:
         waited = metric_names.streaming_metrics(recent, state.started_at)
         state.metrics.update(waited | metric_names.refine_metrics(state))
         state.metrics.update(constraint.pair_metrics(list(state.pairs.values())))
-        most = self._blocks.records.max_rollouts_per_step
-        recorded = choose_records(state.pairs, most if most is None else state.share(most), seed=state.step)
-        state.samples = [] if state.part else choose_samples({row: state.pairs[row] for row in recorded})
+        state.samples = [] if state.part else choose_samples(state.pairs)
         if constraint.imitates:
             queue.write_samples(batch, state.samples)
         samples = {batch.keys[row] for row in state.samples}
-        self._workers.record(state.step, state.part, queue.rows_of(batch, recorded), samples)
+        self._workers.record(state.step, state.part, queue.rows_of(batch, sorted(state.pairs)), samples)
 
     def _rollouts(self, batch: KVBatchMeta, state: StepState) -> Rollouts:
         """Return what the budget reads of a step."""

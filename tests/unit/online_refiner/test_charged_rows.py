@@ -151,7 +151,6 @@ def test_in_place_the_last_turn_pays_for_its_own_tokens(is_shared: bool) -> None
     trainer, column = step(
         "constraint.mode=penalty",
         "constraint.target=in_place",
-        "constraint.in_place_clip=0.5",
         "actor_rollout_ref.rollout.temperature=1",
         *shared,
         refine_in_place=[[0.0] * len(ids) for ids in RESPONSES] if is_shared else REFERENCE,
@@ -163,7 +162,7 @@ def test_in_place_the_last_turn_pays_for_its_own_tokens(is_shared: bool) -> None
         theirs, ours = REFERENCE[row][start:], log_probs(prompt + ids[:start], ids[start:])
         if is_shared:
             theirs = log_probs(IN_PLACE_PROMPT, ids[start:], is_reference=True)
-        differences = [max(-0.5, min(0.5, there - here)) for there, here in zip(theirs, ours, strict=True)]
+        differences = [there - here for there, here in zip(theirs, ours, strict=True)]
         charges = [0.0] * start + [one * USED[row] for one in differences]
         costs.append(-sum(charges))
         per_token.append(costs[-1] / len(ids[start:]))

@@ -74,7 +74,6 @@ def test_dead_groups_are_rescued_by_a_weight() -> None:
 # What a mode or a placement does not have is refused with the keys that it has.
 MISPLACED = [
     ((), "constraint.credit=in_reward"),
-    ((), "constraint.in_place_clip=1"),
     ((), "constraint.in_place_template=answer"),
     (("constraint.credit=in_reward", "constraint.mode=penalty"), "constraint.mode=sft"),
     (("constraint.sft_normaliser=accepted",), "constraint.mode=penalty"),
@@ -107,7 +106,7 @@ def test_a_key_of_another_mode_or_placement(settings: tuple[str, ...], mistake: 
         *("constraint.eta=-1", "constraint.eta=much", "constraint.eta=inf", "constraint.delta=0"),
         "refiner.num_replicas=0",
         *("refiner.samples=0", "refiner.response_length=0", "refiner.temperature=-1", "refiner.request_timeout_s=0"),
-        *("refiner.keep_prefix=maybe", "refiner.skip_reward_at_least=nan", "records.max_rollouts_per_step=-1"),
+        *("refiner.keep_prefix=maybe", "refiner.skip_reward_at_least=nan"),
         *("measure.cross_entropy_all_every=-1", "sizing.gpu_memory_gib=0"),
     ],
 )

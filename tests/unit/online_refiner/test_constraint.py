@@ -36,7 +36,6 @@ CREDITS: dict[str, Constraint] = {
     "in_reward": read_constraint({"mode": "penalty", "credit": "in_reward"}),
     "whole": read_constraint({"mode": "lagrangian"}),
     "token": read_constraint({"mode": "penalty", "target": "in_place"}),
-    "in_place_to_go": read_constraint({"mode": "penalty", "target": "in_place", "credit": "return_to_go"}),
 }
 PLACES: list[tuple[str, Place]] = [(name, place) for name in CREDITS for place in ("rewards", "advantages")]
 PLACES.remove(("in_reward", "advantages"))
@@ -193,12 +192,10 @@ def test_only_the_policys_tokens_of_the_last_turn_answer() -> None:
     assert found == {
         ("rewards", "return_to_go"): [0, 0, 0, 0, -1, -2, 0],
         ("rewards", "token"): [0, 0, 0, 0, -1, -2, 0],
-        ("rewards", "in_place_to_go"): [0, 0, 0, 0, -1, -2, 0],
         ("advantages", "token"): [0, 0, 0, 0, -1, -2, 0],
         ("rewards", "whole"): [0, 0, 0, 0, 0, -3, 0],
         ("rewards", "in_reward"): [0, 0, 0, 0, 0, -3, 0],
         ("advantages", "return_to_go"): [0, 0, 0, 0, -3, -2, 0],
-        ("advantages", "in_place_to_go"): [0, 0, 0, -3, -3, -2, 0],
         ("advantages", "whole"): [0, 0, 0, -3, -3, -3, 0],
     }
 
@@ -307,16 +304,11 @@ def test_a_turn_is_charged_in_place_by_hand() -> None:
     reference, own = torch.tensor([[-1.0, -9.0, 5.0], [-1.0, 7.0, -0.5]]), torch.tensor([[-2.0, -0.5, 3.0]] * 2)
     own[1, 2] = -1.5
     values = {"reference_log_probs": reference, "log_probs": own, "turn": turn}
-    assert charge_in_place(**values, clip=None).tolist() == [[1.0, -8.5, 0.0], [0.0, 0.0, 1.0]]
-    charged = charge_in_place(**values, clip=2.0)
-    assert charged.tolist() == [[1.0, -2.0, 0.0], [0.0, 0.0, 1.0]]
+    charged = charge_in_place(**values)
+    assert charged.tolist() == [[1.0, -8.5, 0.0], [0.0, 0.0, 1.0]]
     charges = Charges(charged=charged, cost=-charged.sum(-1), turn=turn, rewritten=turn)
     advantages = torch.full((2, 3), 0.25)
-    assert paid("token", "advantages", advantages, charges, 0.5).tolist() == [[0.75, -0.75, 0.25], [0.25, 0.25, 0.75]]
-    assert paid("in_place_to_go", "advantages", advantages, charges, 0.5).tolist() == [
-        [-0.25, -0.75, 0.25],
-        [0.25, 0.25, 0.75],
-    ]
+    assert paid("token", "advantages", advantages, charges, 0.5).tolist() == [[0.75, -4.0, 0.25], [0.25, 0.25, 0.75]]
     assert torch.equal(paid("token", "advantages", advantages, charges, 0.0), advantages), "eta 0: bit for bit"
 
 
@@ -327,6 +319,6 @@ def test_with_the_bare_prompt_it_is_verls_kl_in_the_reward() -> None:
     mask = (torch.arange(6) < torch.tensor([[6], [3], [1], [5]])).long()
     columns = {"response_mask": mask, "token_level_scores": scores, "old_log_probs": own, "ref_log_prob": reference}
     data, _ = apply_kl_penalty(DataProto.from_dict(tensors=columns), core_algos.FixedKLController(0.3), "kl")
-    charged = charge_in_place(reference_log_probs=reference, log_probs=own, turn=mask, clip=None)
+    charged = charge_in_place(reference_log_probs=reference, log_probs=own, turn=mask)
     charges = Charges(charged=charged, cost=-charged.sum(-1), turn=mask, rewritten=mask)
     torch.testing.assert_close(paid("token", "rewards", scores, charges, 0.3), data.batch["token_level_rewards"])

@@ -10,7 +10,6 @@ from composed_main import composed
 from rich.console import Console
 
 from recipe.online_refiner import metrics
-from recipe.online_refiner.pairs import Pair, Verdict, choose_records
 from recipe.runs.console import NUM_COMPARED, print_summary, step_line
 from recipe.runs.files import Records, RunDir, read_rows, refinement_lines
 from recipe.runs.stop import last_words
@@ -54,16 +53,6 @@ def test_records_on_another_file_system(tmp_path: Path) -> None:
     records.write(2, "w0", [record("a_0_0")])
     records.forget_after(1)
     assert [json.loads(line)["step"] for line in refinement_lines(tmp_path, "memory://bucket/run/refinements")] == [1]
-
-
-def test_which_rollouts_are_recorded() -> None:
-    verdicts = [Verdict.NOT_BETTER if row % 5 else Verdict.ACCEPTED for row in range(20)]
-    pairs = {row: Pair(reward=0.0, verdict=verdict) for row, verdict in enumerate(verdicts)}
-    assert choose_records(pairs, None, seed=1) == choose_records(pairs, 20, seed=1) == list(range(20))
-    assert choose_records(pairs, 0, seed=1) == []
-    assert choose_records(pairs, 4, seed=1) == [0, 5, 10, 15]
-    some = choose_records(pairs, 7, seed=1)
-    assert len(some) == 7 and {0, 5, 10, 15} < set(some) and some != choose_records(pairs, 7, seed=2)
 
 
 def test_metrics_of_steps_to_be_done_again_are_put_aside(tmp_path: Path) -> None:
