@@ -17,9 +17,14 @@ written to --output as JSON lines, problem by problem; Ctrl-C prints the table o
 import argparse
 import asyncio
 import os
+import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 from recipe.cpu_platform import prepare_vllm
+
+Found = TypeVar("Found")
 
 
 def main() -> None:
@@ -31,9 +36,29 @@ def main() -> None:
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
     )
     parser.add_argument("ways", nargs="+", metavar="WAY", help="template, or TEMPLATE+CONTEXT, as general+feedback")
+    parser.add_argument("--problems", type=int, default=24, metavar="N", help="of the data; 0: all (default: 24)")
+    add_options(parser)
+    parser.add_argument("--output", type=Path, default=Path("check_refiner.jsonl"), metavar="FILE", help="JSON lines")
+    arguments = parser.parse_args()
+    load()
+    from recipe.refiner_check import compare, config_of  # after it: this imports verl
+
+    async def check() -> Any:
+        for way in arguments.ways:
+            if config_of(way, arguments).placement == "external":
+                raise ValueError("refiner.placement=external: check asks no servers; online-refiner refine does")
+        return await compare(arguments)
+
+    found, is_stopped = run(check())
+    print(f"\nevery refinement: {arguments.output}")
+    print(found.describe(arguments.highest_reward))
+    raise SystemExit(130 if is_stopped else not found.wrong)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what ``check`` and ``refine`` have in common."""
     parser.add_argument("--model", required=True, metavar="DIR", help="or hub id")
     parser.add_argument("--data", type=Path, required=True, nargs="+", metavar="FILE", help="parquet, verl's schema")
-    parser.add_argument("--problems", type=int, default=24, metavar="N", help="of the data; 0: all (default: 24)")
     parser.add_argument("--samples", type=int, default=4, metavar="N", help="answers to each problem (default: 4)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of problems and answers")
     parser.add_argument("--max-response-tokens", type=int, default=512, metavar="N", help="default: 512")
@@ -45,20 +70,23 @@ def main() -> None:
         "--reward", default="reward.verl_reward:compute_score", metavar="MODULE:NAME", help="called as by verl"
     )
     parser.add_argument("--refiner", nargs="+", default=[], metavar="K=V", help="keys of the refiner's block")
-    parser.add_argument("--output", type=Path, default=Path("check_refiner.jsonl"), metavar="FILE", help="JSON lines")
-    arguments = parser.parse_args()
+
+
+def load() -> None:
+    """Prepare vLLM, which says errors only if its user has not asked for more."""
     log_level = os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")
     prepare_vllm()
     os.environ["VLLM_LOGGING_LEVEL"] = log_level
-    from recipe.refiner_check import compare, config_of  # after it: this imports verl
+
+
+def run(work: Coroutine[Any, Any, Found]) -> Found:
+    """Return what the work returns; a mistake of the user's ends the process by one line."""
+    from refiner_worker.client import RunEndedError
 
     try:
-        for way in arguments.ways:
-            if config_of(way, arguments).placement == "external":
-                raise ValueError("refiner.placement=external: check asks no servers; online-refiner refine does")
-    except ValueError as error:
-        parser.error(str(error))
-    found, is_stopped = asyncio.run(compare(arguments))
-    print(f"\nevery refinement: {arguments.output}")
-    print(found.describe(arguments.highest_reward))
-    raise SystemExit(130 if is_stopped else not found.wrong)
+        return asyncio.run(work)
+    except (ValueError, OSError, RunEndedError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:  # before there was anything to stop
+        raise SystemExit(130) from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recipe import bootstrap
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number
 from recipe.online_refiner.refine import Refiner, TextRefiner
 from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import decode
@@ -136,7 +136,7 @@ class Bench:
     max_response_tokens: int
     max_model_len: int
     failed: list[str] = field(default_factory=list)
-    """Answers whose reward function raised: what."""
+    """Of answers that there are not, or that have no reward: why."""
     on_progress: Callable[[int, int], object] = lambda done, dropped: None
     """Called with how many more answers and refinements are there, and how many are not needed."""
     on_answer: Callable[[Rollout], object] = lambda rollout: None
@@ -191,14 +191,17 @@ class Bench:
         messages = list(row["prompt"])
         chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
-        given: list[str] = list(row.get(GIVEN) or [])[:num_samples]
+        given: list[str] | None = (row[GIVEN] or [])[:num_samples] if GIVEN in row else None
 
         async def one(sample: int) -> Rollout | None:
             said = (known or {}).get(sample)
-            if said is None and given:
+            if said is None and given is not None:
                 ids = self.tokenizer.encode(given[sample], add_special_tokens=False)
                 said = Answer(ids=[*ids, self.turn_end.of([])])
             self.on_progress(0, said is not None)
+            if said is None and len(prompt_ids) >= self.max_model_len:
+                self.failed.append(f"the prompt of row {group} has {len(prompt_ids)} tokens; raise --max-model-len")
+                return None
             if said is None:
                 said = Answer(ids=await self._write(prompt_ids))
                 self.on_progress(1, 0)
@@ -215,16 +218,20 @@ class Bench:
             if said.reward is None:
                 try:
                     found = await self._reward(rollout, said.ids)
-                    rollout.reward = float(found["score"])
+                    reward = as_number(found["score"])
                 except Exception as error:  # a user's; training leaves such a rollout out as well
                     self.failed.append(f"{type(error).__name__}: {error}")
                     return None
+                if reward is None:
+                    self.failed.append(f"the reward is no finite number: {found['score']!r:.100}")
+                    return None
+                rollout.reward = reward
                 words = found.get("feedback")
                 rollout.feedback = "" if words is None else str(words)
                 self.on_answer(rollout)
             return rollout
 
-        samples = range(len(given) or num_samples)
+        samples = range(num_samples if given is None else len(given))
         self.on_progress(0, num_samples - len(samples))
         return [one for one in await asyncio.gather(*map(one, samples)) if one is not None]
 
@@ -242,7 +249,7 @@ class Bench:
         limits = config.limits(self.max_response_tokens)
 
         async def score(rollout: Rollout, ids: list[int]) -> float:
-            return float((await self._reward(rollout, ids))["score"])
+            return (await self._reward(rollout, ids))["score"]
 
         assert client or self.engine, "somebody refines"
         return (TextRefiner if client else Refiner)(
@@ -271,7 +278,7 @@ class Bench:
         }
         is_async = inspect.iscoroutinefunction(self.reward)
         said = await (self.reward(**arguments) if is_async else asyncio.to_thread(self.reward, **arguments))
-        return said if isinstance(said, dict) else {"score": float(said)}
+        return said if isinstance(said, dict) else {"score": said}
 
 
 def interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float, float]:

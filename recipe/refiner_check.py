@@ -8,19 +8,23 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self, TextIO
+from pathlib import Path
+from typing import Any, NotRequired, Self, TextIO
 
 import numpy as np
 from omegaconf import OmegaConf
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from typing_extensions import TypedDict
+from yaml import YAMLError
 
-from recipe.comparison import MAX_WAITING, OUTCOMES, Bench, Engine, interval
+from recipe.comparison import MAX_WAITING, OUTCOMES, Bench, Engine, Reward, interval
 from recipe.online_refiner.pairs import Refinement, Rollout
 from recipe.runs.console import in_words
-from refiner_worker.config import RefinerConfig, read_refiner
+from refiner_worker.config import BY_SOURCE, OF_SERVERS, RefinerConfig, read_refiner
 
 SAY_EVERY = 8
 """Problems, after which the numbers so far are printed."""
@@ -28,6 +32,33 @@ FEWEST = 5
 """Problems, of which an interval says something: that of a single one has no width."""
 LINE_EVERY_S = 20.0
 """Where output is no terminal."""
+ACTING = {*BY_SOURCE, *OF_SERVERS, "placement", "thoughts", "rewrites", "reject_leaks"} - {"skip_reward_at_least"}
+"""Keys of the block ``refiner`` that act without a run. Others are a run's, or options of the command."""
+OPTIONS = {"skip_reward_at_least": "--highest-reward", "model_path": "--model", "max_model_len": "--max-model-len"}
+"""Options that stand for such keys."""
+
+
+class Message(TypedDict):
+    """One of a chat."""
+
+    role: str
+    content: str | None
+
+
+class Truth(TypedDict):
+    """What a reward function is told of a row's solution."""
+
+    ground_truth: Any
+
+
+class Row(TypedDict):
+    """What is read of a row: verl's schema, and the user's own answers (``GIVEN``)."""
+
+    prompt: list[Message]
+    data_source: str
+    reward_model: Truth
+    extra_info: NotRequired[dict[str, Any] | None]
+    responses: NotRequired[list[str] | None]
 
 
 @dataclass(slots=True)
@@ -192,9 +223,7 @@ class Countdown:
 
 async def compare(arguments: argparse.Namespace) -> tuple[Found, bool]:
     """Do it; return what was found, and whether Ctrl-C ended it."""
-    from datasets import load_dataset
-
-    rows = load_dataset("parquet", data_files=[str(file) for file in arguments.data], split="train")
+    rows = read_data(arguments.data)
     chosen = choose(len(rows), arguments.problems, arguments.seed)
     print(
         f"{len(chosen)} of {len(rows)} problems (--problems), {arguments.samples} answers to each (--samples), at most "
@@ -226,7 +255,37 @@ def end(bench: Bench) -> None:
     if bench.engine is not None:
         bench.engine.close()
     if bench.failed:
-        print(f"{len(bench.failed)} answers have no reward and are left out, the first: {bench.failed[0]}")
+        print(f"{len(bench.failed)} answers are left out, the first: {bench.failed[0]}")
+
+
+def read_data(files: Iterable[Path]) -> list[Row]:
+    """Return the rows of parquet files.
+
+    Raises:
+        ValueError: If a file is none, or a row is not as it should be.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows, form = list[Row](), TypeAdapter(Row)
+    for file in files:
+        try:
+            table = pq.read_table(file)
+        except pa.ArrowInvalid:
+            made = "`online-refiner prepare rows` makes one of CSV or JSON lines"
+            raise ValueError(f"--data {file} is no parquet file; {made}") from None
+        read = table.select([name for name in Row.__annotations__ if name in table.column_names]).to_pylist()
+        for number, row in enumerate(read):
+            try:
+                form.validate_python(row)
+            except ValidationError as error:
+                wrong = error.errors()[0]
+                where = ".".join(map(str, wrong["loc"]))
+                raise ValueError(f"--data {file}, row {number}, {where}: {wrong['msg']}; it is {row!r:.200}") from None
+        rows += read
+    if not rows:
+        raise ValueError("--data has no rows")
+    return rows
 
 
 def choose(num_rows: int, num_problems: int, seed: int) -> list[int]:
@@ -242,7 +301,7 @@ def make_bench(arguments: argparse.Namespace, *, has_engine: bool = True) -> Ben
 
     from refiner_worker.turn_end import read_turn_end
 
-    module, _, function = arguments.reward.partition(":")
+    reward = reward_of(arguments.reward)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     return Bench(
         engine=Engine(arguments.model, arguments.max_model_len, arguments.seed, arguments.dtype)
@@ -250,38 +309,71 @@ def make_bench(arguments: argparse.Namespace, *, has_engine: bool = True) -> Ben
         else None,
         tokenizer=tokenizer,
         turn_end=read_turn_end(arguments.model, tokenizer),
-        reward=getattr(importlib.import_module(module), function),
+        reward=reward,
         max_response_tokens=arguments.max_response_tokens,
         max_model_len=arguments.max_model_len,
     )
+
+
+def reward_of(name: str) -> Reward:
+    """Return a reward function.
+
+    Raises:
+        ValueError: If there is none of this name.
+    """
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"--reward {name}: {error}; give MODULE:NAME, of a MODULE.py in this folder") from error
 
 
 def config_of(way: str, arguments: argparse.Namespace) -> RefinerConfig:
     """Return a way as the block ``refiner``.
 
     Raises:
-        ValueError: If a key is wrong, there is no such template, or only a run's replicas do that.
+        ValueError: If a key is wrong, there is no such template, or the key acts in a run only.
     """
+    if arguments.samples < 1:
+        raise ValueError(f"--samples {arguments.samples}: give 1 or more")
     config = read_refiner(settings_of(way, arguments))
     config.template_path()
-    for key in ("keep_prefix", "draft"):
-        if getattr(config, key):
-            raise ValueError(f"refiner.{key}={getattr(config, key)}: only the replicas of a run do that; leave it out")
+    for key in keys_of(way, arguments):
+        if key not in ACTING:
+            instead = f"give {OPTIONS[key]}" if key in OPTIONS else "leave it out"
+            raise ValueError(f"refiner.{key} acts in a run only; {instead}")
+    if config.placement not in ("colocated", "external"):
+        raise ValueError(f"refiner.placement={config.placement} acts in a run only; leave it out, or set external")
     return config
 
 
 def settings_of(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return a way as keys of the block ``refiner``; its own keys hold before those of all ways."""
+    """Return a way as the block ``refiner``."""
     template, *more = way.split("+")
-    keys = [one for one in more if "=" in one]
     return {
         "model_path": "",
         "template": template,
         "context": [one for one in more if "=" not in one],
         "skip_reward_at_least": arguments.highest_reward,
         "response_length": arguments.max_new_tokens,
-        **{str(key): value for key, value in OmegaConf.from_dotlist([*arguments.refiner, *keys]).items()},
+        **keys_of(way, arguments),
     }
+
+
+def keys_of(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the keys that a user has set; a way's own hold before those of all ways.
+
+    Raises:
+        ValueError: If one has no value, or none that can be read.
+    """
+    given = [*arguments.refiner, *(one for one in way.split("+")[1:] if "=" in one)]
+    for one in given:
+        if "=" not in one:
+            raise ValueError(f"--refiner {one}: give KEY=VALUE")
+    try:
+        return {str(key): value for key, value in OmegaConf.from_dotlist(given).items()}
+    except YAMLError as error:
+        raise ValueError(f"--refiner {' '.join(given)}: {error}") from error
 
 
 def write(

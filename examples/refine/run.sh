@@ -5,5 +5,5 @@ cd "$(dirname "$0")/../.."
 bash scripts/setup.sh
 model=$(.venv/bin/python scripts/get_smollm2.py)
 exec .venv/bin/online-refiner refine apps --model "$model" --data recipe/quickstart/val.parquet \
-    --output runs/examples/refine --format sft preference all --license apache-2.0 \
+    --output runs/examples/refine --license apache-2.0 \
     --samples 2 --max-response-tokens 48 --max-new-tokens 96 --max-model-len 1024 "$@"

@@ -4,6 +4,7 @@ A kill costs what was under way. The same command takes the rest from here.
 """
 
 import fcntl
+import itertools
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -24,6 +25,8 @@ OF_REFINEMENT = (
     "num_generated_tokens",
 )
 """What is kept of a refinement: what files and shares are made of."""
+LOST = (Verdict.REQUEST, Verdict.TIMEOUT)
+"""What says nothing of the answer: its request was refused, or came to nothing."""
 
 
 class Journal:
@@ -31,7 +34,8 @@ class Journal:
 
     Args:
         folder: Made if it is absent.
-        settings: What makes the answers and refinements what they are: another run with the same goes on.
+        settings: What makes the answers and refinements what they are: another run with the same goes on. As long as
+            nothing is done, others may take their place.
 
     Raises:
         ValueError: If it was begun with other settings, or somebody writes to it.
@@ -48,8 +52,9 @@ class Journal:
         self._file.seek(0)
         self._file.truncate(self._file.read().rfind(b"\n") + 1)
         lines = read_rows(folder / "journal.jsonl")
-        begun = next(lines, None)
-        if begun is None:
+        begun, first = next(lines, {}), next(lines, None)
+        if first is None:
+            self._file.truncate(0)
             self._write(settings)
         else:
             other = [name for name, value in settings.items() if begun.get(name) != json.loads(json.dumps(value))]
@@ -59,7 +64,7 @@ class Journal:
         """Rewarded answers by row and number."""
         self.refined: dict[int, dict[int, Refinement]] = {}
         """Of the finished rows: what became of the answers that were refined."""
-        for line in lines:
+        for line in itertools.chain([first] if first else [], lines):
             if "answer" in line:
                 self.answers[line["row"]][line["sample"]] = Answer(**line["answer"])
             else:
@@ -67,6 +72,10 @@ class Journal:
                 for one in found.values():
                     one.verdict = Verdict(one.verdict)
                 self.refined[line["row"]] = found
+
+    def is_finished(self, row: int) -> bool:
+        """Tell whether nothing of a row need be asked for: of lost requests the next command asks again."""
+        return row in self.refined and not any(one.verdict in LOST for one in self.refined[row].values())
 
     def add_answer(self, rollout: Rollout) -> None:
         """Write an answer with its reward."""

@@ -2,41 +2,55 @@
 
 import argparse
 import asyncio
+import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from recipe.comparison import GIVEN, Bench
 from recipe.offline.files import FORMATS, answers_of, card, write
-from recipe.offline.journal import Journal
+from recipe.offline.journal import LOST, Journal
 from recipe.online_refiner.pairs import FAILURES
-from recipe.refiner_check import Countdown, Found, config_of, end, make_bench
+from recipe.refiner_check import Countdown, Found, config_of, end, make_bench, read_data
 from refiner_worker.client import RunEndedError
-from refiner_worker.config import External
+from refiner_worker.config import External, RefinerConfig
 
 if TYPE_CHECKING:  # it imports openai
     from refiner_worker.external import ExternalClient
 
 
-async def refine(arguments: argparse.Namespace, settings: dict[str, Any]) -> bool:
+SETTINGS = (
+    "way",
+    "model",
+    "reward",
+    "samples",
+    "seed",
+    "max_response_tokens",
+    "max_new_tokens",
+    "max_model_len",
+    "dtype",
+    "highest_reward",
+)
+"""Options that make an answer or a refinement what it is."""
+MAY_MOVE = ("url=", "api_key_env=", "request_timeout_s=")
+"""Keys of the refiner that do not."""
+
+
+async def refine(arguments: argparse.Namespace) -> bool:
     """Answer, refine and write; return whether Ctrl-C ended it.
 
     Raises:
         ValueError: If a setting is wrong, or the folder has another run's journal.
         RunEndedError: If no server answers any more.
     """
-    from datasets import load_dataset
-
-    rows = load_dataset("parquet", data_files=[str(file) for file in arguments.data], split="train")
-    if unknown := sorted({*arguments.format} - {*FORMATS}):
-        raise ValueError(f"--format {unknown[0]} is not known; give {', '.join(FORMATS)}")
     config = config_of(arguments.way, arguments)
+    rows, settings = read_data(arguments.data), settings_of_run(arguments, config)
     journal = Journal(arguments.output, settings)
-    left = [index for index in range(len(rows)) if index not in journal.refined]
+    left = [index for index in range(len(rows)) if not journal.is_finished(index)]
     client = None
     if isinstance(config, External) and left:
         client = await asyncio.to_thread(client_of, config)
-    asks = bool(left) and not (client and GIVEN in rows.column_names)
+    asks = bool(left) and not (client and all(GIVEN in rows[index] for index in left))
     said = "; loading the model ..." if asks else ""
     print(f"{len(left)} of {len(rows)} rows are left{said}", flush=True)
     bench = make_bench(arguments, has_engine=asks)
@@ -51,13 +65,31 @@ async def refine(arguments: argparse.Namespace, settings: dict[str, Any]) -> boo
                 found = refined[arguments.way]
                 if client is not None and not client.servers and any(one.verdict in FAILURES for one in found):
                     raise RunEndedError("no server of refiner.url answers any more; the same command goes on")
-                journal.add_problem(row, [one for one in group if one.reward < highest], found)
+                if group:  # else the reward function failed: mended, it may be asked again
+                    journal.add_problem(row, [one for one in group if one.reward < highest], found)
     except asyncio.CancelledError:
         is_stopped = True
     finally:
         end(bench)
     finish(arguments, settings, journal, rows, bench)
     return is_stopped
+
+
+def found_in(journal: Journal, way: str, highest: float) -> Found:
+    """Return what ``check`` would have found on the finished rows."""
+    found = Found([way])
+    for index in sorted(journal.refined):
+        found.add(journal.group(index), {way: list(journal.refined[index].values())}, highest)
+    return found
+
+
+def settings_of_run(arguments: argparse.Namespace, config: RefinerConfig) -> dict[str, Any]:
+    """Return what a run that goes on must have in common with its beginning."""
+    files = (config.template_path(), *arguments.data)
+    template, *data = (hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+    options = {name.replace("_", "-"): getattr(arguments, name) for name in SETTINGS}
+    refiner = [one for one in arguments.refiner if not one.startswith(MAY_MOVE)]
+    return {**options, "refiner": refiner, "template": template, "data": data}
 
 
 def client_of(config: External) -> "ExternalClient":
@@ -83,17 +115,15 @@ def finish(
     bench: Bench,
 ) -> None:
     """Write the files and their card from all that is finished, and print the shares that ``check`` prints."""
-    found = Found([arguments.way])
-    for index in sorted(journal.refined):
-        refined = {arguments.way: list(journal.refined[index].values())}
-        found.add(journal.group(index), refined, arguments.highest_reward)
     files = {}
-    for name in arguments.format:
-        made = (FORMATS[name](*one) for one in answers_of(journal, rows, bench.tokenizer))
+    for name, form in FORMATS.items():
+        made = (form(*one) for one in answers_of(journal, rows, bench.tokenizer))
         path, number = write(arguments.output, name, filter(None, made), as_lines=arguments.jsonl)
         files[path.name] = number
         print(f"{path}: {number} rows")
-    shares = found.describe(arguments.highest_reward)
-    text = card(settings, files, shares, arguments.license)
+    shares = found_in(journal, arguments.way, arguments.highest_reward).describe(arguments.highest_reward)
+    if num_lost := sum(one.verdict in LOST for refined in journal.refined.values() for one in refined.values()):
+        shares += f"\n{num_lost} refinements were lost with their requests; the same command asks again"
+    text = card({**settings, "refiner": arguments.refiner}, files, shares, arguments.license)
     (arguments.output / "card.md").write_text(text, encoding="utf-8")
     print(shares)

@@ -49,5 +49,5 @@ def test_refined_answers_are_written_by_a_real_engine(tmp_path: Path) -> None:
     assert len(rows) == 48 and "all.parquet: 48 rows" in said
     assert len(better) > 0 and (better["refined_reward"] > better["reward"]).all()
     assert len(pandas.read_parquet(tmp_path / "sft.parquet")) == len(better)
-    again = command("refine", "--output", str(tmp_path), "--format", "all", "--jsonl")
+    again = command("refine", "--output", str(tmp_path), "--jsonl")
     assert "loading the model" not in again and len((tmp_path / "all.jsonl").read_text().splitlines()) == 48

@@ -79,7 +79,7 @@ def test_twenty_kills_lose_and_double_no_row(
 
     script, journal = str(REPOSITORY / "tests" / "helpers" / "killed_often.py"), str(output / "journal.jsonl")
     with serving(slowly) as server:
-        arguments = command(tiny_llama, answered, output, *by_server(server.url), "--format", "all", "sft")
+        arguments = command(tiny_llama, answered, output, *by_server(server.url))
         job = start_marked([script, journal, str(NUM_KILLS), *arguments[2:]], cwd=tmp_path)
         assert job.wait(600) == 0, job.output()[-3000:]
     assert job.survivors() == [] and again == [], "what is finished is not asked again"
@@ -103,10 +103,7 @@ def written(start_marked: Callable, tiny_llama: Path, answered: Path, tmp_path_f
     folder = tmp_path_factory.mktemp("written")
     with serving(better) as server:
         for more in ([], ["--jsonl", "--license", "cc-by-4.0"]):
-            formats = ["--format", "sft", "preference", "all"]
-            job = start_marked(
-                command(tiny_llama, answered, folder / "out", *by_server(server.url), *formats, *more), cwd=folder
-            )
+            job = start_marked(command(tiny_llama, answered, folder / "out", *by_server(server.url), *more), cwd=folder)
             assert job.wait(120) == 0, job.output()[-3000:]
         assert server.num_asked == 1 + NUM_ROWS * NUM_ANSWERS
     return folder / "out"

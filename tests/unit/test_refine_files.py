@@ -2,21 +2,26 @@
 
 import asyncio
 import json
+import math
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
 from recipe.comparison import Answer, Bench, Engine
 from recipe.offline.files import FORMATS, answers_of, write
 from recipe.offline.journal import Journal
+from recipe.offline.run import found_in
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from recipe.refiner_check import config_of
+from recipe.refiner_check import Found, config_of, read_data, reward_of
 from refiner_worker.turn_end import TurnEnd
 
-SETTINGS = {"way": "general", "data": {"a.parquet": "0f"}, "refiner": ["samples=2"]}
+SETTINGS = {"way": "general", "data": ["0f", "1e"], "refiner": ["samples=2"]}
+ROW = {"prompt": [{"role": "user", "content": "q"}], "data_source": "s", "reward_model": {"ground_truth": ""}}
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +68,48 @@ def test_a_line_that_a_kill_has_cut_is_written_again(tokenizer: Any, tmp_path: P
 
 
 def test_a_folder_has_one_run(tokenizer: Any, tmp_path: Path) -> None:
-    first = Journal(tmp_path, SETTINGS)
+    first = Journal(tmp_path, {**SETTINGS, "way": "genral"})
     with pytest.raises(ValueError, match="another process writes there"):
         Journal(tmp_path, SETTINGS)
     del first
-    with pytest.raises(ValueError, match="begun with another way, refiner; give another folder"):
-        Journal(tmp_path, {**SETTINGS, "way": "math", "refiner": []})
-    Journal(tmp_path, SETTINGS)
+    fill(Journal(tmp_path, SETTINGS), tokenizer)  # nothing was done yet, so that a mistake may be mended
+    with pytest.raises(ValueError, match="begun with another way, data; give another folder"):
+        Journal(tmp_path, {**SETTINGS, "way": "math", "data": SETTINGS["data"][::-1]})
+    assert Journal(tmp_path, SETTINGS).is_finished(3)
+
+
+def test_lost_requests_are_asked_again(tokenizer: Any, tmp_path: Path) -> None:
+    fill(Journal(tmp_path, SETTINGS), tokenizer)
+    for verdicts in ([Verdict.REQUEST, Verdict.LEAK], [Verdict.NOT_BETTER, Verdict.LEAK]):
+        journal = Journal(tmp_path, SETTINGS)
+        wrong = [one for one in journal.group(3) if one.reward < 1]
+        journal.add_problem(3, wrong, [Refinement(verdict=one) for one in verdicts])
+        assert journal.is_finished(3) is (Verdict.REQUEST not in verdicts) and not journal.is_finished(4)
+        del journal
+
+
+def test_the_shares_are_those_of_check(tokenizer: Any, tmp_path: Path) -> None:
+    fill(Journal(tmp_path, SETTINGS), tokenizer)
+    journal, checked = Journal(tmp_path, SETTINGS), Found(["general"])
+    for row in (7, 5):  # check takes the quickest first
+        group = [rollout(row, n, "a", reward, tokenizer) for n, reward in enumerate([0.0, 1.0, 0.5])]
+        refined = [
+            Refinement(verdict=Verdict.ACCEPTED, text="b", reward=0.75, num_samples=2, num_better=1),
+            Refinement(verdict=Verdict.NOT_BETTER, text="a", reward=0.5, num_samples=2, is_repeated=True),
+        ]
+        for one in refined:
+            one.num_prompt_tokens, one.num_generated_tokens = 10 * row, row
+        checked.add(group, {"general": refined}, 1.0)
+        for one in group:
+            journal.add_answer(one)
+        journal.add_problem(row, [group[0], group[2]], refined)
+    del journal.refined[3]
+    said = checked.describe(1.0)
+    assert found_in(journal, "general", 1.0).describe(1.0) == said and "best of 1: 25.0%" in said
+    del journal
+    again = Journal(tmp_path, SETTINGS)
+    del again.refined[3]
+    assert found_in(again, "general", 1.0).describe(1.0) == said, "also as a run that goes on reads them"
 
 
 @pytest.mark.parametrize("as_lines", [True, False])
@@ -124,16 +164,74 @@ def test_what_is_known_is_neither_asked_for_nor_rewarded_again(tokenizer: Any) -
         max_model_len=99,
         on_progress=lambda done, dropped: progress.append((done, dropped)),
     )
-    row = {"prompt": [{"role": "user", "content": "q"}], "data_source": "s", "reward_model": {"ground_truth": ""}}
     known = {1: Answer(ids=[*tokenizer.encode("known"), end], reward=0.25)}
-    drawn = asyncio.run(bench.answer(row, 0, 3, known))
+    drawn = asyncio.run(bench.answer(ROW, 0, 3, known))
     assert [one.reward for one in drawn] == [0.5, 0.25, 0.5] and rewarded == ["drawn"] * 2 and len(asked) == 2
     assert (sum(done for done, _ in progress), sum(dropped for _, dropped in progress)) == (2, 1)
-    given = asyncio.run(bench.answer({**row, "responses": ["one", "two"]}, 0, 3, known))
+    given = asyncio.run(bench.answer({**ROW, "responses": ["one", "two"]}, 0, 3, known))
     assert [tokenizer.decode(one.response_ids[:-1]) for one in given] == ["one", "known"] and len(asked) == 2
+    for none in ([], None):
+        assert asyncio.run(bench.answer({**ROW, "responses": none}, 0, 3)) == [] and len(asked) == 2
+    bench.max_model_len = 2
+    assert asyncio.run(bench.answer(ROW, 7, 1)) == [] and "raise --max-model-len" in bench.failed[-1]
+    for said in (math.nan, {"score": -math.inf}, None, {"acc": 1}):
+        bench.reward = lambda said=said, **_: said
+        assert asyncio.run(bench.answer({**ROW, "responses": ["one"]}, 0, 1)) == []
+    assert len(bench.failed) == 5, "an answer without a reward is left out"
 
 
-@pytest.mark.parametrize("key", ["keep_prefix=true", "draft=ngram", "samples=4", "placement=external"])
-def test_what_has_no_part_without_a_run_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=rf"refiner\.(placement=external: set refiner\.url|{key.partition('=')[0]})"):
-        config_of("general", Namespace(highest_reward=1.0, max_new_tokens=8, refiner=[key]))
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"prompt": ...}, "row 0, prompt: Field required"),
+        ({"reward_model": {"style": "rule"}}, r"row 0, reward_model\.ground_truth: Field required"),
+        ({"data_source": None}, "row 0, data_source: Input should be a valid string"),
+        (
+            {"prompt": [{"role": "user", "content": [{"text": "q"}]}]},
+            r"prompt\.0\.content: Input should be a valid string",
+        ),
+        ({"responses": "one"}, "row 0, responses: Input should be a valid list"),
+        ({"responses": ["one", None]}, r"row 0, responses\.1: Input should be a valid string"),
+    ],
+)
+def test_data_that_nobody_could_answer_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    row = {name: value for name, value in {**ROW, **changes}.items() if value is not ...}
+    good, bad = tmp_path / "[1] a.parquet", tmp_path / "b*.parquet"
+    pq.write_table(pa.Table.from_pylist([ROW]), good)
+    assert read_data([good, good]) == [ROW, ROW]
+    pq.write_table(pa.Table.from_pylist([row]), bad)
+    with pytest.raises(ValueError, match=said):
+        read_data([good, bad])
+
+
+def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(ROW) + "\n")
+    with pytest.raises(ValueError, match="is no parquet file; `online-refiner prepare rows`"):
+        read_data([file])
+    pq.write_table(pa.Table.from_pylist([ROW])[:0], file)
+    with pytest.raises(ValueError, match="has no rows"):
+        read_data([file])
+    for name in ("json", "json:", "json:nothing", "no_such:it", ":x"):
+        with pytest.raises(ValueError, match=f"--reward {name}: .*give MODULE:NAME"):
+            reward_of(name)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("keep_prefix=true", r"refiner\.keep_prefix acts in a run only; leave it out"),
+        ("draft=ngram", r"refiner\.draft acts in a run only"),
+        ("by_source={s: {template: math}}", r"refiner\.by_source acts in a run only"),
+        ("extra_body={s:{a:b}}", "found unexpected"),
+        ("skip_reward_at_least=0.5", "give --highest-reward"),
+        ("model_path=m", "give --model"),
+        ("samples=4", r"at refiner\.temperature=0 all are the same"),
+        ("samples", "give KEY=VALUE"),
+        ("placement=external", r"set refiner\.url"),
+        ("placement=shared", r"refiner\.placement=shared acts in a run only"),
+    ],
+)
+def test_what_has_no_part_without_a_run_is_refused(key: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        config_of("general", Namespace(highest_reward=1.0, max_new_tokens=8, samples=4, refiner=[key]))
