@@ -1,5 +1,6 @@
 """The curves of a page: the paper's Figures 4, 5 and 7, and where a step's seconds, tokens and responses went."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -85,7 +86,8 @@ def pictures(arms: list[Arm]) -> Iterator[Picture]:
             caption += ". Line: mean of the runs; band: their range" if any(len(arm.runs) > 1 for arm in arms) else ""
             yield _picture(title, caption, None, figure)
     for index, arm in enumerate(arms):
-        yield from (picture for picture in _of_arm(index, arm) if picture.figure["data"])
+        found = (_by_source(index, arm), *_of_arm(index, arm))
+        yield from (picture for picture in found if picture.figure["data"])
 
 
 def _add_line(figure: go.Figure, arm: Arm, metric: str, dash: str, colour: str) -> None:
@@ -103,6 +105,24 @@ def _add_line(figure: go.Figure, arm: Arm, metric: str, dash: str, colour: str) 
     figure.add_scatter(
         x=steps, y=means, name=name, **group, line={"color": colour, "dash": dash}, showlegend=dash == "solid"
     )
+
+
+def _by_source(index: int, arm: Arm) -> Picture:
+    """Return the improvement ratio of each data source, where refiners differ by it."""
+    figure, prefix = go.Figure(), "refiner/improvement_ratio/"
+    metrics = sorted(name for name in arm.names if name.startswith(prefix))
+    for metric, colour in zip(metrics, itertools.cycle(COLOURS), strict=False):
+        values = arm.values(metric)
+        figure.add_scatter(
+            x=list(values),
+            y=[sum(of_step) / len(of_step) for of_step in values.values()],
+            name=escape(metric.removeprefix(prefix)),
+            mode="lines+markers" if len(values) < 30 else "lines",
+            line_color=colour,
+            showlegend=True,
+        )
+    caption = "share of a source's responses that their refinement beats (refiner.by_source)"
+    return _picture("Improvement ratio by data source", caption, index, figure)
 
 
 def _of_arm(index: int, arm: Arm) -> Iterator[Picture]:

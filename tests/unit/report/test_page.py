@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Page, browsing
-from made_run import half_a_line, make_run, record, tokens
+from made_run import half_a_line, make_run, metrics, record, tokens
 
 from recipe.report.page import write_page
 from recipe.report.reading import read_runs
@@ -78,6 +78,23 @@ def test_curves_findings_and_tokens_of_a_run_are_there(show: Callable[..., Page]
         "[...document.querySelectorAll('.heat .token')].map((one) => getComputedStyle(one).backgroundColor)"
     )
     assert len(set(colours)) == 5, "the likelier, the paler"
+
+
+def test_the_improvement_ratio_is_drawn_by_data_source(show: Callable[..., Page], tmp_path: Path) -> None:
+    title = "Improvement ratio by data source"
+    assert title not in texts(show(make_run(tmp_path / "plain")), ".plot-card h3")
+    folder = make_run(tmp_path / "run")
+    prefix, written = "refiner/improvement_ratio/", RunDir(folder)
+    for step, ratios in {4: {"sums": 0.5, "open/<b>apps</b>": 0.25}, 5: {"sums": 0.75}}.items():
+        written.write_metrics(step, {**metrics(step), **{prefix + source: one for source, one in ratios.items()}})
+    page = show(folder)
+    card = f"[...document.querySelectorAll('.plot-card')].find((one) => one.textContent.includes({title!r}))"
+    drawn = page.run(f"{card}.querySelector('.plot').data.map((one) => [one.name, one.x, one.y])")
+    assert drawn == [["open/&lt;b&gt;apps&lt;/b&gt;", [4], [0.25]], ["sums", [4, 5], [0.5, 0.75]]]
+    assert page.run(f"[...{card}.querySelectorAll('.legendtext')].map((one) => one.textContent)") == [
+        "open/<b>apps</b>",
+        "sums",
+    ]
 
 
 def test_a_run_of_the_quickstart(show: Callable[..., Page]) -> None:
