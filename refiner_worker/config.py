@@ -76,7 +76,7 @@ def read_keys(name: str, block_type: type[Block], values: dict[str, Any], chosen
         if first["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
             raise ValueError(f"{chosen}: set {name}.{key}") from error
         of = get_type_hints(block_type, include_extras=True)[str(first["loc"][0])]
-        or_null = ", or null" if type(None) in get_args(of) else ""
+        or_null = ", or null" if type(None) in get_args(of) and len(first["loc"]) == 1 else ""
         meant = nearest(first["input"], re.findall("'([^']*)'", first.get("ctx", {}).get("expected", "")))
         said = first["msg"].removeprefix("Value error, ")  # of a validator of ours
         raise ValueError(f"{name}.{key}={first['input']}: {said}{or_null}{meant}") from error
@@ -164,7 +164,7 @@ class RefinerConfig:
     were accepted lately go first. Not while streaming. Null: no limit."""
     request_timeout_s: Seconds = 600
     """Seconds from sending a request to its reward; later refinements fail."""
-    by_source: dict[str, dict[str, Any]] | None = None
+    by_source: dict[Annotated[str, Field(coerce_numbers_to_str=True)], dict[str, Any]] | None = None
     """What differs by the row's ``data_source``: ``{gsm8k: {template: math}, apps: {}}``. It names every source. Null:
     nothing differs (``docs/refiner.md``)."""
 

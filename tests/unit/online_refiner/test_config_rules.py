@@ -140,6 +140,7 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
         ("records.path=https://host/run", "records.path=https://host/run: nothing can be written by HTTP"),
         ("refiner.max_refinements_per_group=x", "refiner.max_refinements_per_group=x: "),
         ("+refiner.by_source.a.template=", "refiner.by_source.a.template=None: "),
+        ("+refiner.by_source.a=", "refiner.by_source.a=None: Input should be a valid dictionary"),
         (
             "+refiner.by_source.a.url=http://h/v1 +refiner.by_source.a.urls=x",
             "refiner.by_source.a.urls: this key cannot",
@@ -171,6 +172,13 @@ def test_what_a_data_source_is_refined_by() -> None:
         assert isinstance(far, External) and far.urls == ["http://b/v1"] and far.api_key_env is None
         assert (far.temperature, far.skip_reward_at_least, far.max_model_len) == (0.5, 1.0, sys.maxsize)
         assert {*refiner.own_servers} == {"far"}
+
+
+def test_data_sources_with_any_name() -> None:
+    overrides = ["actor_rollout_ref.model.path=model", r"refiner.by_source={open/a.b:{},math\:hard:{},2024:{}}"]
+    with initialize_config_dir(str(CONFIG), version_base=None):  # by Hydra's own grammar
+        loaded = load(compose("online_refiner", overrides=overrides))
+    assert [*loaded.refiner.sources] == ["open/a.b", "math:hard", "2024"]
 
 
 def test_a_config_without_the_blocks() -> None:

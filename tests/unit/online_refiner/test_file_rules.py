@@ -83,6 +83,11 @@ def test_a_data_source_has_a_template_of_its_own_and_none_is_forgotten(config: D
     template.write_text("{{ response }}")
     config.refiner.by_source = {"mini_apps": {"context": ["sibling"], "template": str(template)}}
     assert error_of(config).startswith("refiner.by_source.mini_apps: refiner.context has sibling, but ")
+    unnamed = pandas.read_parquet(config.data.train_files).drop(columns="data_source")
+    unnamed.to_parquet(tmp_path / "unnamed.parquet")
+    config.data.train_files = str(tmp_path / "unnamed.parquet")
+    config.refiner.by_source = {"mini_apps": {}}
+    assert "unnamed.parquet has no column data_source" in error_of(config)
 
 
 @pytest.mark.parametrize(
