@@ -5,8 +5,8 @@ takes in place of answers of its own. Two files were made so:
 
 - ``results/refiners/answers.parquet``: 78 of the 128 problems of ``experiments.mini_apps``, taken in a random order
   until 152 answers were wrong.
-- ``results/refiners/unsolved.parquet`` (``--steps 3 --samples 4 --further 4 --seed 1``): those problems of ``chains``
-  whose answers are all wrong. The rewards of further answers, which no choice has seen, are in a column ``further``.
+- ``results/refiners/unsolved.parquet`` (``--steps 3 --samples 4 --unsolved 38 --seed 1``): those problems of ``chains``
+  whose answers are all wrong. The rewards of as many further answers, which no choice has seen, are in ``further``.
 """
 
 import argparse
@@ -25,6 +25,8 @@ from recipe.cpu_platform import prepare_vllm
 from reward.verl_reward import compute_score
 
 HIGHEST = 1.0
+AT_ONCE = 16
+"""Problems, until enough are unsolved."""
 
 
 def main() -> None:
@@ -35,9 +37,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=128)
     parser.add_argument("--steps", type=int, help="of problems of chains (default: problems of mini_apps)")
     parser.add_argument("--samples", type=int, default=5)
-    parser.add_argument(
-        "--further", type=int, default=0, help="keep unsolved problems, and reward so many more answers"
-    )
+    parser.add_argument("--unsolved", type=int, help="keep at least so many unsolved problems, with further answers")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", default="bfloat16")
@@ -66,13 +66,19 @@ def main() -> None:
         )
         return [[one.text for one in output.outputs] for output in llm.chat([row["prompt"] for row in rows], sampling)]
 
-    rows = [{**row, "responses": own} for row, own in zip(rows, draw(rows, arguments.samples), strict=True)]
-    if arguments.further:
-        num_all = len(rows)
-        rows = [row for row in rows if max(rewards(row, row["responses"])) < HIGHEST]
-        print(f"{len(rows)} of {num_all} problems are solved by none of {arguments.samples} answers", flush=True)
-        further = draw(rows, arguments.further)
-        rows = [{**row, "further": rewards(row, own)} for row, own in zip(rows, further, strict=True)]
+    if not arguments.unsolved:
+        rows = [{**row, "responses": own} for row, own in zip(rows, draw(rows, arguments.samples), strict=True)]
+    else:
+        kept, num_drawn = list[dict[str, Any]](), 0
+        while num_drawn < len(rows) and len(kept) < arguments.unsolved:
+            some = rows[num_drawn : num_drawn + AT_ONCE]
+            num_drawn += len(some)
+            for row, own in zip(some, draw(some, arguments.samples), strict=True):
+                if max(rewards(row, own)) < HIGHEST:
+                    kept.append({**row, "responses": own})
+            print(f"{len(kept)} of {num_drawn} problems are solved by none of {arguments.samples} answers", flush=True)
+        further = draw(kept, arguments.samples)
+        rows = [{**row, "further": rewards(row, own)} for row, own in zip(kept, further, strict=True)]
     pq.write_table(pa.Table.from_pylist(rows), arguments.output, compression="zstd")
 
 
