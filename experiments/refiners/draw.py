@@ -1,10 +1,12 @@
 """Draw the answers that every way refines: ``python -m experiments.refiners.draw --model DIR --output FILE``.
 
 Writes problems in verl's schema, with the model's answers in a column ``responses``, which ``online-refiner check``
-takes in place of answers of its own. Two files were made so:
+takes in place of answers of its own. So was made:
 
 - ``results/refiners/answers.parquet``: 78 of the 128 problems of ``experiments.mini_apps``, taken in a random order
   until 152 answers were wrong.
+And so is made for ``PROTOCOL.md``, which was not run yet:
+
 - ``results/refiners/unsolved.parquet`` (``--steps 3 --samples 4 --unsolved 38 --seed 1``): those problems of ``chains``
   whose answers are all wrong. The rewards of as many further answers, which no choice has seen, are in ``further``.
 """
