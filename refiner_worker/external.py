@@ -115,42 +115,58 @@ class ExternalClient(RefinerClient):
             pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**bill.num_retries) * random.uniform(0.75, 1)
             served = self.servers[url]
             ends = {"stop": stop, **served.keep_stop} if served.keep_stop or not is_part else {}
-            body = request(self.config, served.model, content, max_new_tokens, **(ends if stop else {}))
-            server = connection(asyncio.get_running_loop(), url, self.config.api_key_env, self.config.request_timeout_s)
             try:
-                said = await self._post(server, url, body)
+                said = await self._post(
+                    url, request(self.config, served.model, content, max_new_tokens, **(ends if stop else {}))
+                )
             except asyncio.CancelledError:  # it took too long
                 if self._heard_at.get(url, 0.0) < started_at:
                     self.servers.pop(url, None)
                 raise
             except openai.APIStatusError as error:
-                why = words(error, self.config)
-                if error.status_code < 500:
-                    self._heard_at[url] = time.monotonic()
-                if error.status_code < 500 and error.status_code not in BUSY_STATUSES:
-                    self._doubted.add(url)
-                    raise RefinerRequestError(why) from None
-                pause_s = asked_pause_s(error.response.headers) or pause_s
+                self._refuse(url, error)
+                why, pause_s = words(error, self.config), asked_pause_s(error.response.headers) or pause_s
             except Exception as error:  # whatever the network brings: openai has names for a part of it only
                 why = words(error, self.config)
             else:
-                self._heard_at[url] = time.monotonic()
-                self._doubted.add(url)
-                written = read(said, bill, self.config)
-                self._doubted.discard(url)
-                self._served_at[url] = time.monotonic()
-                return written
+                return self._read(url, said, bill)
             self._doubted.add(url)
             if bill.num_retries >= MIN_RETRIES:
                 self._give_up(url, since=started_at)
             if url in self.servers and self.servers.keys() <= self._doubted:
-                if time.monotonic() + pause_s > started_at + self.config.request_timeout_s:
-                    served_at = max(started_at, self._served_at.get(url, 0.0))
-                    if time.monotonic() - served_at > self.config.request_timeout_s / 2:  # others need not wait as long
-                        self.servers.pop(url, None)
-                    raise RefinerRequestError(f"{why}; the next try would be too late")
-                await asyncio.sleep(pause_s)
+                await self._pause(url, pause_s, started_at, why)
             bill.num_retries += bool(self.servers)
+
+    def _refuse(self, url: str, error: openai.APIStatusError) -> None:
+        """Raise RefinerRequestError if the server would say the same again."""
+        if error.status_code >= 500:
+            return
+        self._heard_at[url] = time.monotonic()
+        if error.status_code not in BUSY_STATUSES:
+            self._doubted.add(url)
+            raise RefinerRequestError(words(error, self.config)) from None
+
+    def _read(self, url: str, said: bytes, bill: Any) -> list[Written]:
+        """Return what a server has written (:func:`read`); one whose answer is of no use is in doubt."""
+        self._heard_at[url] = time.monotonic()
+        self._doubted.add(url)
+        written = read(said, bill, self.config)
+        self._doubted.discard(url)
+        self._served_at[url] = time.monotonic()
+        return written
+
+    async def _pause(self, url: str, pause_s: float, started_at: float, why: str) -> None:
+        """Wait before the next try, where all servers are in doubt.
+
+        Raises:
+            RefinerRequestError: If it would be too late, with the reason of the last failure.
+        """
+        if time.monotonic() + pause_s > started_at + self.config.request_timeout_s:
+            served_at = max(started_at, self._served_at.get(url, 0.0))
+            if time.monotonic() - served_at > self.config.request_timeout_s / 2:  # others need not wait as long
+                self.servers.pop(url, None)
+            raise RefinerRequestError(f"{why}; the next try would be too late")
+        await asyncio.sleep(pause_s)
 
     def _choose(self) -> str:
         """Return the server with the fewest requests in flight, rather one whose last answer was of use."""
@@ -164,7 +180,8 @@ class ExternalClient(RefinerClient):
         if time.monotonic() - max(since, self._heard_at.get(url, since)) > patience_s:
             self.servers.pop(url, None)
 
-    async def _post(self, server: openai.AsyncOpenAI, url: str, body: dict[str, Any]) -> bytes:
+    async def _post(self, url: str, body: dict[str, Any]) -> bytes:
+        server = connection(asyncio.get_running_loop(), url, self.config.api_key_env, self.config.request_timeout_s)
         self._num_in_flight[url] = self._num_in_flight.get(url, 0) + 1
         try:
             return await sent(server.chat.completions.with_streaming_response.create(**body))

@@ -70,25 +70,22 @@ def parse_answer(
     if has_tags and not kept:
         ids = _without_open_tag(ids, tokenizer)
     own_before = edge(decode(tokenizer, ids))
-    kept_before = own_before if kept else os.path.commonprefix([edge(response)[::-1], own_before[::-1]])[::-1]
-    kept_before = kept_before if before is None else before
-    if not kept and (not kept_before or kept_before != own_before):
-        ids = _begin_with(kept_before, ids, tokenizer)
+    if before is None:
+        before = own_before if kept else _common_end(edge(response), own_before)
+    if not kept and (not before or before != own_before):
+        ids = _begin_with(before, ids, tokenizer)
     text = decode(tokenizer, ids)
     if stop and stop in text:
         text, ended = _cut(text, stop, behind + decode(tokenizer, list(kept)), response)
-    kept_after = os.path.commonprefix([edge(response[::-1])[::-1], edge(text[::-1])[::-1]])
+    after = os.path.commonprefix([_ending(response), _ending(text)])
     text = text.strip()
     is_in_thought = "<think>" in text and "</think>" not in text
     if not ended or is_in_thought or (has_tags and _holds_tag(text)):
         return Answer(token_ids=[], text=decode(tokenizer, [*kept, *ids]).strip(), failure="truncated")
     if not text and not kept:
         return Answer(token_ids=[], text="", failure="empty")
-    text = kept_before + text + kept_after if text else ""
-    own, own_text = _kept_prefix(ids, text, tokenizer) if text else ([], "")
-    rest = text[len(own_text) :]
-    tail = tokenizer.encode(rest, add_special_tokens=False) if rest else []
-    answer = [*kept, *own, *tail]
+    text = before + text + after if text else ""
+    answer = [*kept, *(_encoded(text, ids, tokenizer) if text else [])]
     return Answer(token_ids=[*answer, eos_token_id], text=decode(tokenizer, answer) if kept else text, failure=None)
 
 
@@ -138,6 +135,15 @@ def edge(text: str) -> str:
     return text[: len(text) - len(text.lstrip())]
 
 
+def _ending(text: str) -> str:
+    """Return the white space that a text ends with."""
+    return text[len(text.rstrip()) :]
+
+
+def _common_end(one: str, other: str) -> str:
+    return os.path.commonprefix([one[::-1], other[::-1]])[::-1]
+
+
 def decode(tokenizer: Any, ids: list[int]) -> str:
     """Return the text of token ids, special ones left out."""
     return tokenizer.decode(np.asarray(ids, dtype=np.int64), skip_special_tokens=True)  # a list is walked through twice
@@ -156,8 +162,13 @@ def conversation(
     return [{"role": "user", "content": decode(tokenizer, prompt_ids + earlier_ids)}]
 
 
-def _kept_prefix(ids: list[int], text: str, tokenizer: Any) -> tuple[list[int], str]:
-    """Return the longest prefix of ids whose text is a prefix of a text, and its text; what is cut is short mostly."""
+def _encoded(text: str, ids: list[int], tokenizer: Any) -> list[int]:
+    """Return the ids of a text: as many of these as give a prefix of it, the rest encoded; what is cut is short mostly.
+
+    No ids at all give the empty prefix.
+    """
     prefixes = (ids[:length] for length in range(len(ids), -1, -1))
     texts = ((prefix, decode(tokenizer, prefix)) for prefix in prefixes)
-    return next((prefix, found) for prefix, found in texts if text.startswith(found))
+    own, found = next((prefix, found) for prefix, found in texts if text.startswith(found))
+    rest = text[len(found) :]
+    return [*own, *tokenizer.encode(rest, add_special_tokens=False)] if rest else own

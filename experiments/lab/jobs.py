@@ -61,22 +61,18 @@ def run_all(
     def is_there(run_dir: Path) -> bool:
         return is_complete(run_dir, num_steps) and is_done(run_dir)
 
+    def is_over() -> bool:
+        return stops.is_set() or time.monotonic() >= deadline
+
     def one(name: str) -> bool:
         run_dir, started = folder / name, time.monotonic()
         if is_there(run_dir):
             return True
-        if started >= deadline or stops.is_set():
+        if is_over():
             return False
-        command = [*prefix, sys.executable, "-m", "recipe.online_refiner.main", PRESETS, *runs[name]]
-        quoted = str(run_dir).replace("'", r"\'")  # for Hydra
-        command += [
-            f"run_dir='{quoted}'",
-            f"trainer.experiment_name={name}",
-            f"trainer.total_training_steps={num_steps}",
-        ]
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         log = Path(f"{run_dir}.log")
-        is_cut = _run(command, log, environment, lambda: time.monotonic() >= deadline or stops.is_set())
+        is_cut = _run([*prefix, *_command(name, run_dir, num_steps, runs[name])], log, environment, is_over)
         done = is_there(run_dir) and not is_cut
         said = "done" if done else f"{'cut off' if is_cut else 'FAILED'}, see {log}"
         print(f"{name}: {said} ({(time.monotonic() - started) / 60:.1f} min)", flush=True)
@@ -92,6 +88,21 @@ def run_all(
         finally:
             stops.set()
     return all(job.result() for job in jobs)
+
+
+def _command(name: str, run_dir: Path, num_steps: int, overrides: Sequence[str]) -> list[str]:
+    """Return the command of a run."""
+    quoted = str(run_dir).replace("'", r"\'")  # for Hydra
+    return [
+        sys.executable,
+        "-m",
+        "recipe.online_refiner.main",
+        PRESETS,
+        *overrides,
+        f"run_dir='{quoted}'",
+        f"trainer.experiment_name={name}",
+        f"trainer.total_training_steps={num_steps}",
+    ]
 
 
 def _run(command: list[str], log: Path, environment: dict[str, str], is_over: Callable[[], bool]) -> bool:

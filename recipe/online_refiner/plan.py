@@ -96,7 +96,7 @@ class Plan:
         lines = {
             "policy": f"{actor.model.path}, {engine}, on {device}",
             "rollout": _describe_rollout(config, self.num_gpus),
-            "refiner": "none",
+            "refiner": self._describe_refiner(blocks),
             "constraint": blocks.constraint.describe(),
             "advantages": config.algorithm.adv_estimator,
             "data": f"{most}{num_train_rows} prompts, {data.train_batch_size} a step, {actor.rollout.n} responses each",
@@ -104,34 +104,42 @@ class Plan:
             "a step": f"{num_rollouts} responses of at most {data.max_response_length} tokens",
             "run directory": config.run_dir,
         }
-        if blocks.hosts_refiner:
-            placement = blocks.refiner.placement + (", streaming" if blocks.streams else "")
-            template = "+".join([blocks.refiner.template, *blocks.refiner.context])
-            who = f"{blocks.refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas"
-            if isinstance(blocks.refiner, External):
-                who = f"{blocks.refiner.served_model_name or 'the first model'} of {', '.join(blocks.refiner.urls)}"
-            lines["refiner"] = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
-        if blocks.refines:
-            own = [f"{f'- {source}':<14} {_differs(blocks.refiner, source)}" for source in self.prompts]
-            lines["refiner"] = "\n".join([lines["refiner"], *own])
-            lines["thoughts"] = "none, by the chat template; if the model thinks, set refiner.thoughts"
-        if self.prompt.thoughts and blocks.refines:
-            opening, closing = self.prompt.thoughts.opening.strip(), self.prompt.thoughts.closing.strip()
-            has = "has the response's own" if blocks.refiner.rewrites == "answer" else "has one that is written again"
-            lines["thoughts"] = (
-                f"between {opening} and {closing}: a refinement {has} (refiner.rewrites), and the refiner's, of at "
-                f"most {blocks.refiner.longest_thought} tokens, is dropped (refiner.thoughts)"
-            )
         if blocks.refines:
             times = f"{blocks.refiner.samples} times " if blocks.refiner.samples > 1 else ""
             longest = blocks.refiner.response_length
             lines["a step"] += f", at most {times}as many refinements of at most {longest} tokens"
+            lines["thoughts"] = self._describe_thoughts(blocks.refiner)
         rows = [*lines.items(), *(("note", note) for note in notes(config, blocks))]
         text = "\n".join(f"{name:<14} {text}" for name, text in rows)
         if trainer.device == "cpu" and self.gpu_memory is None:
             return text
         sizes = table(self.footprint(config, blocks))
         return f"{text}\n\n{sizes}" if sizes else text
+
+    def _describe_refiner(self, blocks: RefinementConfig) -> str:
+        """Return who refines, or only measures the KL; and in lines of their own what differs by data source."""
+        if not blocks.hosts_refiner:
+            return "none"
+        refiner = blocks.refiner
+        who = f"{refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas"
+        if isinstance(refiner, External):
+            who = f"{refiner.served_model_name or 'the first model'} of {', '.join(refiner.urls)}"
+        placement = refiner.placement + (", streaming" if blocks.streams else "")
+        template = "+".join([refiner.template, *refiner.context])
+        common = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
+        sources = self.prompts if blocks.refines else ()
+        return "\n".join([common, *(f"{f'- {source}':<14} {_differs(refiner, source)}" for source in sources)])
+
+    def _describe_thoughts(self, refiner: RefinerConfig) -> str:
+        """Return what becomes of the thoughts of response and refiner."""
+        if not self.prompt.thoughts:
+            return "none, by the chat template; if the model thinks, set refiner.thoughts"
+        opening, closing = self.prompt.thoughts.opening.strip(), self.prompt.thoughts.closing.strip()
+        has = "has the response's own" if refiner.rewrites == "answer" else "has one that is written again"
+        return (
+            f"between {opening} and {closing}: a refinement {has} (refiner.rewrites), and the refiner's, of at "
+            f"most {refiner.longest_thought} tokens, is dropped (refiner.thoughts)"
+        )
 
 
 def _differs(refiner: RefinerConfig, source: str) -> str:

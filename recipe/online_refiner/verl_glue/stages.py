@@ -89,28 +89,38 @@ class Stages:
             queue.write_nothing(queue.rows_of(batch, padding), [Pair(reward=0.0) for _ in padding], constraint)
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
         if missing := [row for row in state.pairs if row not in known]:
-            asked = queue.rows_of(batch, missing)
-            if self._budget is not None:
-                self._spend(self._budget, batch, state, asked)
-            if not self._blocks.is_shared:  # its servers sleep by now, and a request would wait for them
-                self._workers.refine(asked, client, max_model_len)
-                queue.read_tags(asked)
-            if lost := [n for n, tag in enumerate(asked.tags) if queue.pair_of(tag) is None]:
-                nothing = [replace(state.pairs[missing[n]], verdict=Verdict.WORKER) for n in lost]
-                queue.write_nothing(queue.rows_of(asked, lost), nothing, constraint)
-                queue.read_tags(asked)
-            for row, tag in zip(missing, asked.tags, strict=True):
-                batch.tags[row] = tag
+            self._refine_missing(batch, state, missing, client, max_model_len)
         found = {row: queue.pair_of(batch.tags[row]) for row in state.pairs}
         state.pairs = {row: pair for row, pair in found.items() if pair is not None}
         if self._budget is not None:
             self._budget.observe(self._rollouts(batch, state), state.pairs)
         recent = [pair for pair in known.values() if pair.started_at >= self._began_at]  # a killed run's are not
-        waited = metric_names.streaming_metrics(recent, state.started_at)
-        state.metrics.update(waited | metric_names.refine_metrics(state))
+        state.metrics.update(metric_names.streaming_metrics(recent, state.started_at))
+        state.metrics.update(metric_names.refine_metrics(state))
         state.metrics.update(constraint.pair_metrics(list(state.pairs.values())))
+        self._record(batch, state)
+
+    def _refine_missing(
+        self, batch: KVBatchMeta, state: StepState, rows: list[int], client: RefinerClient, max_model_len: int
+    ) -> None:
+        """Let refine workers refine rows; what they do not answer for, since they died, has no refinement."""
+        asked = queue.rows_of(batch, rows)
+        if self._budget is not None:
+            self._spend(self._budget, batch, state, asked)
+        if not self._blocks.is_shared:  # its servers sleep by now, and a request would wait for them
+            self._workers.refine(asked, client, max_model_len)
+            queue.read_tags(asked)
+        if lost := [n for n, tag in enumerate(asked.tags) if queue.pair_of(tag) is None]:
+            nothing = [replace(state.pairs[rows[n]], verdict=Verdict.WORKER) for n in lost]
+            queue.write_nothing(queue.rows_of(asked, lost), nothing, self._blocks.constraint)
+            queue.read_tags(asked)
+        for row, tag in zip(rows, asked.tags, strict=True):
+            batch.tags[row] = tag
+
+    def _record(self, batch: KVBatchMeta, state: StepState) -> None:
+        """Choose the step's samples, and let refine workers write all its responses to the run's files."""
         state.samples = [] if state.part else choose_samples(state.pairs)
-        if constraint.imitates:
+        if self._blocks.constraint.imitates:
             queue.write_samples(batch, state.samples)
         samples = {batch.keys[row] for row in state.samples}
         self._workers.record(state.step, state.part, queue.rows_of(batch, sorted(state.pairs)), samples)

