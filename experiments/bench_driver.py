@@ -84,11 +84,19 @@ def write_rows(tokenizer: Any, numbers: range, num_tokens: int) -> list[str]:
         keys.append(f"u{number // GROUP}_{number % GROUP}_0")
         rows.append(
             {
-                **{"prompts": prompt, "responses": response, "response_mask": torch.ones_like(response)},
-                **{"input_ids": torch.cat([prompt, response]), "rm_scores": rewards, "num_turns": 2},
-                **{"raw_prompt": [{"role": "user", "content": "Add two numbers. " * 16}], "uid": f"u{number // GROUP}"},
-                **{"data_source": "bench", "reward_model": {"ground_truth": "{}"}, "extra_fields": {}},
-                **{"metrics": {"compute_score": 0.1}, "multi_modal_inputs": {}},
+                "prompts": prompt,
+                "responses": response,
+                "response_mask": torch.ones_like(response),
+                "input_ids": torch.cat([prompt, response]),
+                "rm_scores": rewards,
+                "num_turns": 2,
+                "raw_prompt": [{"role": "user", "content": "Add two numbers. " * 16}],
+                "uid": f"u{number // GROUP}",
+                "data_source": "bench",
+                "reward_model": {"ground_truth": "{}"},
+                "extra_fields": {},
+                "metrics": {"compute_score": 0.1},
+                "multi_modal_inputs": {},
             }
         )
     lengths = {"prompt_len": NUM_PROMPT_TOKENS, "response_len": num_tokens, "seq_len": NUM_PROMPT_TOKENS + num_tokens}
@@ -179,9 +187,12 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(model)
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
-            *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={folder}"),
+            "platform=cpu",
+            f"actor_rollout_ref.model.path={model}",
+            f"run_dir={folder}",
             "constraint.mode=penalty",
-            *(f"data.max_response_length={arguments.tokens}", f"data.train_batch_size={arguments.responses // GROUP}"),
+            f"data.max_response_length={arguments.tokens}",
+            f"data.train_batch_size={arguments.responses // GROUP}",
             f"actor_rollout_ref.rollout.n={GROUP}",
         ]
         with initialize_config_module("recipe.online_refiner.config", version_base=None):

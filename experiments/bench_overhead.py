@@ -20,18 +20,27 @@ from recipe.runs.files import read_rows
 
 ALWAYS = (
     "constraint.mode=penalty",
-    *("actor_rollout_ref.actor.optim.lr=0", "trainer.save_freq=-1", "trainer.val_before_train=false"),
-    *("trainer.test_freq=-1", "measure.num_kl_rollouts=0", "trainer.resume_mode=disable", "trainer.logger=[console]"),
+    "actor_rollout_ref.actor.optim.lr=0",
+    "trainer.save_freq=-1",
+    "trainer.val_before_train=false",
+    "trainer.test_freq=-1",
+    "measure.num_kl_rollouts=0",
+    "trainer.resume_mode=disable",
+    "trainer.logger=[console]",
 )
 TASK = (
-    *("experiment=quickstart", "console=log"),
-    *("data.train_batch_size=2", "actor_rollout_ref.rollout.n=8", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
+    "experiment=quickstart",
+    "console=log",
+    "data.train_batch_size=2",
+    "actor_rollout_ref.rollout.n=8",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
 )
 SKIP = "refiner.skip_reward_at_least=1.0"
 CAP = "refiner.max_refinements_per_group=1"
 DRAFT = "refiner.draft=ngram"
 LORA = (
-    *("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=16"),
+    "actor_rollout_ref.model.lora_rank=8",
+    "actor_rollout_ref.model.lora_alpha=16",
     "actor_rollout_ref.rollout.max_model_len=640",  # the rollout's servers read the refiner's prompt
 )
 ARMS = {
@@ -95,8 +104,11 @@ def run_arm(name: str, folder: Path, num_steps: int, overrides: list[str]) -> li
 def summarise(steps: list[dict[str, float]]) -> Cost:
     """Return what the steps of an arm cost."""
     medians = {
-        **{"step_s": "timing_s/step", "rollout_s": "timing_s/gen", "exposed_s": "refiner/exposed_s"},
-        **{"hidden_s": "refiner/hidden_s", "draft_acceptance": "refiner/spec_accept_rate"},
+        "step_s": "timing_s/step",
+        "rollout_s": "timing_s/gen",
+        "exposed_s": "refiner/exposed_s",
+        "hidden_s": "refiner/hidden_s",
+        "draft_acceptance": "refiner/spec_accept_rate",
     }
     totals = {key: sum(step[key] for step in steps) for key in steps[0] if key.startswith(("refiner/num_", "tokens/"))}
     num_tokens, num_pairs = totals["tokens/refine_prompt"] + totals["tokens/refine"], totals["refiner/num_accepted"]

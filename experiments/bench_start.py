@@ -31,8 +31,12 @@ PHASES = {  # what the log says at the end of each phase; the job's own end is o
     "step 2 done": r"\bstep:2 - ",
 }
 JOB = (
-    *("experiment=quickstart", "console=log", "trainer.logger=[console]", "trainer.save_freq=-1"),
-    *("trainer.test_freq=-1", "trainer.resume_mode=disable"),
+    "experiment=quickstart",
+    "console=log",
+    "trainer.logger=[console]",
+    "trainer.save_freq=-1",
+    "trainer.test_freq=-1",
+    "trainer.resume_mode=disable",
 )
 MARK = "BENCH_START_RUN"
 PERIOD_S = 0.2

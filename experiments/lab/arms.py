@@ -8,9 +8,13 @@ ALGORITHMS: dict[str, Overrides] = {  # overrides: in the lab's first task 64 re
     "dapo": ("algorithm.adv_estimator=grpo",),
     "grpo": ("algorithm.adv_estimator=grpo", "algorithm.filter_groups.enable=false"),
     "ppo": (
-        *("algorithm.adv_estimator=gae", "algorithm.filter_groups.enable=false", "actor_rollout_ref.rollout.n=1"),
-        *("data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32"),
-        *("critic.ppo_mini_batch_size=32", "critic.optim.lr=1e-3"),
+        "algorithm.adv_estimator=gae",
+        "algorithm.filter_groups.enable=false",
+        "actor_rollout_ref.rollout.n=1",
+        "data.train_batch_size=64",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+        "critic.ppo_mini_batch_size=32",
+        "critic.optim.lr=1e-3",
     ),
 }
 NONE = ("constraint.mode=none",)
@@ -50,7 +54,9 @@ LIKE: dict[str, dict[str, Overrides]] = {
     "sft": {
         "sft_no_gate": ("constraint.reward_gate=false", "refiner.skip_reward_at_least=null"),
         "sft_rescue": (
-            *("constraint.rescue_dead_groups=true", "refiner.placement=dedicated", "refiner.n_gpus_per_node=1"),
+            "constraint.rescue_dead_groups=true",
+            "refiner.placement=dedicated",
+            "refiner.n_gpus_per_node=1",
             "ray_kwargs.ray_init.num_gpus=2",  # logical ones; refined before the filter looks
         ),
         "own_solved": ("constraint.imitate_solved=true", "refiner.max_refinements_per_group=0"),

@@ -31,8 +31,14 @@ from recipe.bootstrap import interval
 
 COLOUR = "#1d5fb8"
 STYLE: Any = {
-    **{"font.size": 9, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left"},
-    **{"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#8a8f98", "grid.color": "#e5e7eb"},
+    "font.size": 9,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8a8f98",
+    "grid.color": "#e5e7eb",
 }
 ROW = 0.24  # height of an arm's row in the figure, in inches
 FIRST, LAST = slice(5), slice(-5, None)
@@ -122,8 +128,11 @@ def _spread(rules: Protocol, trials: Trials, found: Mapping[str, Mapping[int, fl
 def of_base_model(rates: Mapping[str, float]) -> str:
     """Return the table of what a base model solves of the held-out problems, and of what it does to wrong answers."""
     columns = {
-        **{"solved": "right", "improved": "improves", "worsened": "worsens"},
-        **{"repeated": "repeats right ones", "canonical": "the same text twice"},
+        "solved": "right",
+        "improved": "improves",
+        "worsened": "worsens",
+        "repeated": "repeats right ones",
+        "canonical": "the same text twice",
     }
     values = [f"{100 * rates[name]:.0f} %" for name in columns]
     return _markdown([["base model", *columns.values()], ["held-out", *values]])

@@ -9,8 +9,14 @@ from typing import Any
 
 Steps = list[dict[str, float]]  # what each step of a run measured, by the metrics' names, and its number as `step`
 SIDE = (  # what is kept beside the held-out share
-    *("reward/mean", "response_length/mean", "actor/entropy_loss", "kl_ref/k3", "refiner/improvement_ratio"),
-    *("sandbox/outcome/compile_error", "refiner/num_rollouts", "timing_s/step"),
+    "reward/mean",
+    "response_length/mean",
+    "actor/entropy_loss",
+    "kl_ref/k3",
+    "refiner/improvement_ratio",
+    "sandbox/outcome/compile_error",
+    "refiner/num_rollouts",
+    "timing_s/step",
 )
 
 

@@ -52,7 +52,9 @@ def problems_of(family: Family, seed: int, count: int) -> Iterator[dict[str, Any
             "input_output": json.dumps({"inputs": inputs, "outputs": outputs, **of_name}),
             "starter_code": starter,
             "solutions": json.dumps([solution]),
-            **{"difficulty": family.level, "family": family.name, "split": family.split},
+            "difficulty": family.level,
+            "family": family.name,
+            "split": family.split,
         }
 
 

@@ -16,8 +16,13 @@ import pytest
 from recipe.smoke import letters
 
 STOCK_VERL = [
-    *("-m", "recipe.cpu_platform.launch", "-m", "verl.trainer.main_ppo"),
-    *("hydra.searchpath=[pkg://recipe.cpu_platform.config]", "+platform=cpu", "trainer.logger=[console,file]"),
+    "-m",
+    "recipe.cpu_platform.launch",
+    "-m",
+    "verl.trainer.main_ppo",
+    "hydra.searchpath=[pkg://recipe.cpu_platform.config]",
+    "+platform=cpu",
+    "trainer.logger=[console,file]",
 ]
 NUM_STEPS = 3
 
@@ -43,17 +48,26 @@ def letters_task(letter_prompts: Path) -> list[str]:
     """Return verl overrides of the task, except for model and optimizer: 4 prompts a step, 4 responses each."""
     return [
         "algorithm.adv_estimator=grpo",
-        *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}", "data.train_batch_size=4"),
-        *("data.max_prompt_length=64", "data.max_response_length=16", "data.dataloader_num_workers=0"),
-        *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"),
+        f"data.train_files={letter_prompts}",
+        f"data.val_files={letter_prompts}",
+        "data.train_batch_size=4",
+        "data.max_prompt_length=64",
+        "data.max_response_length=16",
+        "data.dataloader_num_workers=0",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
         "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra]",
-        *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"),
-        *("actor_rollout_ref.rollout.max_model_len=128", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"),
+        "actor_rollout_ref.rollout.n=4",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+        "actor_rollout_ref.rollout.max_model_len=128",
+        "actor_rollout_ref.rollout.max_num_batched_tokens=2048",
         # Jobs beside each other, of which one may be of a real model, share the machine's memory.
         f"+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={64 << 20}",
         f"reward.custom_reward_function.path={letters.__file__}",
-        *("trainer.project_name=e2e", "trainer.experiment_name=letters"),
-        *("trainer.val_before_train=False", "trainer.test_freq=-1"),
+        "trainer.project_name=e2e",
+        "trainer.experiment_name=letters",
+        "trainer.val_before_train=False",
+        "trainer.test_freq=-1",
     ]
 
 
@@ -61,9 +75,11 @@ def letters_task(letter_prompts: Path) -> list[str]:
 def letters_job(tiny_llama: Path, letters_task: list[str]) -> list[str]:
     """Return verl overrides of the task on FSDP."""
     return [
-        *(*letters_task, f"actor_rollout_ref.model.path={tiny_llama}"),
+        *letters_task,
+        f"actor_rollout_ref.model.path={tiny_llama}",
         # Rows come in another order in each run. Adam would turn that rounding noise into steps of the learning rate.
-        *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=2e-2"),
+        "actor_rollout_ref.actor.optim.optimizer=SGD",
+        "actor_rollout_ref.actor.optim.lr=2e-2",
         "actor_rollout_ref.actor.optim.override_optimizer_config={momentum:0.9}",
     ]
 
@@ -186,9 +202,12 @@ def stock_on(
         folder = tmp_path_factory.mktemp("stock")
         job = [
             *letters_job,
-            *(f"trainer.n_gpus_per_node={num_workers}", "trainer.save_freq=1"),
-            *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=3"),
-            *("skip.rollout_tq.enable=True", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
+            f"trainer.n_gpus_per_node={num_workers}",
+            "trainer.save_freq=1",
+            f"trainer.total_training_steps={NUM_STEPS}",
+            "trainer.total_epochs=3",
+            "skip.rollout_tq.enable=True",
+            f"skip.rollout_tq.dump_dir={folder}/rollouts",
             f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}",
         ]
         return Stock(folder=folder, steps=run_stock(folder, *job), job=job)

@@ -9,7 +9,14 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 MKDOCS = [
-    *("uv", "run", "--quiet", "--isolated", "--no-project", "--with-requirements", "requirements/docs.txt", "mkdocs"),
+    "uv",
+    "run",
+    "--quiet",
+    "--isolated",
+    "--no-project",
+    "--with-requirements",
+    "requirements/docs.txt",
+    "mkdocs",
 ]
 
 

@@ -92,11 +92,20 @@ def rows_of(model: Any, batch: Batch) -> list[dict[str, Any]]:
         num_weighted = num_pairs if batch.token_weights == "charged" else num_refined
         weights = [float(num_kept <= t < num_weighted) for t in range(num_refined)]
         columns = {
-            **{"prompts": prompt, "responses": response, "input_ids": prompt + response},
-            **{"position_ids": list(range(num_prompt + num_response)), "loss_mask": mask, "response_mask": mask},
-            **{"old_log_probs": old.tolist(), "advantages": advantages, "refine_weights": weights},
-            **{"refine_ids": refined, "refine_mask": [1] * num_refined},
-            **{"refine_used": used, "refine_start": start, "refine_counterparts": pairs},
+            "prompts": prompt,
+            "responses": response,
+            "input_ids": prompt + response,
+            "position_ids": list(range(num_prompt + num_response)),
+            "loss_mask": mask,
+            "response_mask": mask,
+            "old_log_probs": old.tolist(),
+            "advantages": advantages,
+            "refine_weights": weights,
+            "refine_ids": refined,
+            "refine_mask": [1] * num_refined,
+            "refine_used": used,
+            "refine_start": start,
+            "refine_counterparts": pairs,
             "refine_sample": index + 1,
         }
         if batch.is_soft:

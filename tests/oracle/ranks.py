@@ -19,7 +19,9 @@ from recipe.online_refiner.verl_glue.loss import jagged
 ACTOR = "actor_rollout_ref.actor"
 LARGE = 1e6  # Megatron's distributed optimizer is Adam, which without memory makes plain steps with such an epsilon
 PLAIN = (
-    *("platform=cpu", f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr={LEARNING_RATE}"),
+    "platform=cpu",
+    f"{ACTOR}.optim.optimizer=SGD",
+    f"{ACTOR}.optim.lr={LEARNING_RATE}",
     f"{ACTOR}.optim.override_optimizer_config={{momentum:0}}",
 )
 
@@ -27,7 +29,8 @@ PLAIN = (
 def _megatron(**sizes: int) -> tuple[str, ...]:
     adam = f"{{adam_beta1:0.0,adam_beta2:0.0,adam_eps:{LARGE}}}"
     return (
-        *("platform=cpu_megatron", f"{ACTOR}.optim.lr={LEARNING_RATE * LARGE}"),
+        "platform=cpu_megatron",
+        f"{ACTOR}.optim.lr={LEARNING_RATE * LARGE}",
         f"+{ACTOR}.optim.override_optimizer_config={adam}",
         *(f"{ACTOR}.megatron.{kind}_parallel_size={size}" for kind, size in sizes.items()),
     )
@@ -72,9 +75,13 @@ def run(layout: str, model: Path, batches: list[Batch]) -> list[dict[str, Any]]:
 
 def _config(model: Path, overrides: tuple[str, ...]) -> DictConfig:
     common = [
-        *(f"actor_rollout_ref.model.path={model}", "data.train_batch_size=8"),
-        *(f"{ACTOR}.optim.weight_decay=0", f"{ACTOR}.optim.clip_grad=1e9", f"{ACTOR}.optim.total_training_steps=1000"),
-        *(f"{ACTOR}.ppo_mini_batch_size=8", f"{ACTOR}.ppo_micro_batch_size_per_gpu=1"),
+        f"actor_rollout_ref.model.path={model}",
+        "data.train_batch_size=8",
+        f"{ACTOR}.optim.weight_decay=0",
+        f"{ACTOR}.optim.clip_grad=1e9",
+        f"{ACTOR}.optim.total_training_steps=1000",
+        f"{ACTOR}.ppo_mini_batch_size=8",
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=1",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=3",  # the last one is never full
     ]
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
@@ -139,9 +146,15 @@ def _share(batch: Batch, share: int, num_shares: int) -> Any:
     columns = {name: [torch.tensor(row[name]) for row in rows] for name in rows[0]}
     tensors = {name: jagged(column) if column[0].dim() else torch.stack(column) for name, column in columns.items()}
     settings = {
-        **{"calculate_entropy": False, "distillation_use_topk": False, "distillation_only": False, "temperature": 1.0},
-        **{"global_batch_size": num_rows, "mini_batch_size": num_rows, "epochs": batch.epochs, "seed": 1},
-        **{"dataloader_kwargs": {"shuffle": False}},
+        "calculate_entropy": False,
+        "distillation_use_topk": False,
+        "distillation_only": False,
+        "temperature": 1.0,
+        "global_batch_size": num_rows,
+        "mini_batch_size": num_rows,
+        "epochs": batch.epochs,
+        "seed": 1,
+        "dataloader_kwargs": {"shuffle": False},
     }
     if batch.token_weights:
         settings |= {"refine_eta": batch.eta, "refine_normaliser": batch.normaliser}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-FOLDERS = ("recipe", "refiner_worker", "reward", "scripts")
+FOLDERS = ("recipe", "refiner_worker", "reward", "scripts", "tests", "experiments")
 
 
 def packed(source: str) -> Iterator[int]:

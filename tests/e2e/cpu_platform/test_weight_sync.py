@@ -44,7 +44,8 @@ def test_updated_engine_computes_with_the_new_weights(
         [str(PROBE), str(make_model(tied))],
         environment={
             **ENVIRONMENT,
-            **{"VERL_RAY_JOB_ID": tmp_path.name, "VERL_REPLICA_RANK": "0"},
+            "VERL_RAY_JOB_ID": tmp_path.name,
+            "VERL_REPLICA_RANK": "0",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process, as an engine of a job without a GPU
         },
         cwd=tmp_path,

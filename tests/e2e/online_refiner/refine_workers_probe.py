@@ -114,9 +114,14 @@ def main() -> None:
     """Run three steps, one of two workers is killed in the second; then rows of unlike agent loops."""
     model, out = sys.argv[1:]
     overrides = [
-        *("platform=cpu", f"actor_rollout_ref.model.path={model}", f"run_dir={out}.run", "refiner.template=dialogue"),
-        *(f"data.train_batch_size={NUM_GROUPS}", f"actor_rollout_ref.rollout.n={GROUP_SIZE}"),
-        *("measure.num_kl_rollouts=3", "constraint.mode=penalty"),
+        "platform=cpu",
+        f"actor_rollout_ref.model.path={model}",
+        f"run_dir={out}.run",
+        "refiner.template=dialogue",
+        f"data.train_batch_size={NUM_GROUPS}",
+        f"actor_rollout_ref.rollout.n={GROUP_SIZE}",
+        "measure.num_kl_rollouts=3",
+        "constraint.mode=penalty",
     ]
     with initialize_config_module("recipe.online_refiner.config", version_base=None):
         config = compose("online_refiner", overrides=overrides)

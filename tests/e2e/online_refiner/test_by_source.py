@@ -52,7 +52,9 @@ def test_one_sources_server_dies_and_is_back(
         f"data.train_files={file}",
         "data.shuffle=False",  # each step has both sources
         f"refiner.by_source={{{','.join(by_source)}}}",
-        *("constraint.mode=penalty", "constraint.eta=0.1", "measure.num_kl_rollouts=4"),
+        "constraint.mode=penalty",
+        "constraint.eta=0.1",
+        "measure.num_kl_rollouts=4",
         "actor_rollout_ref.actor.optim.lr=5e-4",  # at the task's own rate nothing is left to refine
         f"trainer.save_freq={NUM_STEPS}",
     ]

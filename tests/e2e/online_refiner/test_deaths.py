@@ -24,11 +24,16 @@ TRAINERS = {
     "sync": ["ray_kwargs.ray_init.num_gpus=1"],
     "colocate_async": ["trainer.v1.trainer_mode=colocate_async", "ray_kwargs.ray_init.num_gpus=1"],
     "separate_async": [
-        *("trainer.v1.trainer_mode=separate_async", "trainer.v1.separate_async.parameter_sync_step=1"),
-        *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=1"),
-        *("actor_rollout_ref.rollout.checkpoint_engine.backend=sockets", "actor_rollout_ref.hybrid_engine=False"),
+        "trainer.v1.trainer_mode=separate_async",
+        "trainer.v1.separate_async.parameter_sync_step=1",
+        "actor_rollout_ref.rollout.nnodes=1",
+        "actor_rollout_ref.rollout.n_gpus_per_node=1",
+        "actor_rollout_ref.rollout.checkpoint_engine.backend=sockets",
+        "actor_rollout_ref.hybrid_engine=False",
         "actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True",
-        *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=3"),
+        "refiner.placement=dedicated",
+        "refiner.n_gpus_per_node=1",
+        "ray_kwargs.ray_init.num_gpus=3",
     ],
 }
 
@@ -69,9 +74,17 @@ def test_a_death_is_told_or_mended(
     run_dir = tmp_path / "run"
     job = start_marked(
         [
-            *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
-            *("refiner.template=dialogue", "constraint.mode=penalty", *TRAINERS[trainer]),
-            *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=1"),
+            "-m",
+            "recipe.online_refiner.main",
+            "platform=cpu",
+            f"run_dir={run_dir}",
+            *letters_job,
+            "refiner.template=dialogue",
+            "constraint.mode=penalty",
+            *TRAINERS[trainer],
+            f"trainer.total_training_steps={NUM_STEPS}",
+            "trainer.total_epochs=9",
+            "trainer.save_freq=1",
         ],
         cwd=tmp_path,
     )

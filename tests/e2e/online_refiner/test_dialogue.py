@@ -38,11 +38,19 @@ def test_a_reward_model_scores_responses_and_refinements(
     run_dir = tmp_path / "run"
     job = start_marked(
         [
-            *("-m", "recipe.online_refiner.main", "experiment=dialogue_ppo", "twin=cpu", f"run_dir={run_dir}"),
-            *(f"actor_rollout_ref.model.path={tiny_llama}", f"reward.reward_model.model_path={reward_model}"),
-            *(f"data.train_files={letter_prompts}", f"data.val_files={letter_prompts}"),
+            "-m",
+            "recipe.online_refiner.main",
+            "experiment=dialogue_ppo",
+            "twin=cpu",
+            f"run_dir={run_dir}",
+            f"actor_rollout_ref.model.path={tiny_llama}",
+            f"reward.reward_model.model_path={reward_model}",
+            f"data.train_files={letter_prompts}",
+            f"data.val_files={letter_prompts}",
             f"reward.reward_model.enable_resource_pool={on_its_own_pool}",
-            *("data.max_prompt_length=64", "data.max_response_length=16", "measure.cross_entropy_all_every=1"),
+            "data.max_prompt_length=64",
+            "data.max_response_length=16",
+            "measure.cross_entropy_all_every=1",
         ],
         cwd=tmp_path,
     )

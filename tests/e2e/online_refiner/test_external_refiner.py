@@ -45,8 +45,12 @@ def test_a_server_dies_and_is_back(train_letters: Callable, own_ray: dict[str, s
     trained = train_letters(
         tmp_path,
         NUM_STEPS,
-        *("refiner.placement=external", f"refiner.url={server.url}", "refiner.api_key_env=PLAYED_KEY"),
-        *("refiner.request_timeout_s=3", "constraint.mode=penalty", "constraint.eta=0.1"),
+        "refiner.placement=external",
+        f"refiner.url={server.url}",
+        "refiner.api_key_env=PLAYED_KEY",
+        "refiner.request_timeout_s=3",
+        "constraint.mode=penalty",
+        "constraint.eta=0.1",
         "actor_rollout_ref.actor.optim.lr=5e-4",  # at the task's own rate nothing is left to refine
         meanwhile=bring_back,
         environment={**own_ray, "PLAYED_KEY": KEY},
@@ -75,13 +79,19 @@ ROLLOUT = "actor_rollout_ref.rollout"
 TRAINERS: dict[str, list[str]] = {
     "sync": ["trainer.total_training_steps=2"],
     "separate_async": [
-        *("trainer.v1.trainer_mode=separate_async", "trainer.v1.separate_async.parameter_sync_step=2"),
-        *("actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.hybrid_engine=False"),
-        *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8"),
-        *(f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1"),
+        "trainer.v1.trainer_mode=separate_async",
+        "trainer.v1.separate_async.parameter_sync_step=2",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "actor_rollout_ref.hybrid_engine=False",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8",
+        f"{ROLLOUT}.nnodes=1",
+        f"{ROLLOUT}.n_gpus_per_node=1",
         f"{ROLLOUT}.checkpoint_engine.backend=sockets",
-        *("actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True", "ray_kwargs.ray_init.num_gpus=2"),
-        *("algorithm.rollout_correction.bypass_mode=false", "trainer.total_training_steps=1"),  # of two updates
+        "actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True",
+        "ray_kwargs.ray_init.num_gpus=2",
+        "algorithm.rollout_correction.bypass_mode=false",
+        "trainer.total_training_steps=1",  # of two updates
     ],
 }
 
@@ -102,10 +112,19 @@ def test_the_quickstart_with_a_server_of_vllms(
     run_dir = tmp_path / "run"
     job = start_marked(
         [
-            *("-m", "recipe.online_refiner.main", "experiment=quickstart", f"actor_rollout_ref.model.path={smollm2}"),
-            *("refiner.placement=external", f"refiner.url={serve_chats(smollm2, KEY)}", "refiner.api_key_env=OWN_KEY"),
-            *(f"run_dir={run_dir}", f"constraint.mode={mode}", "console=log", *TRAINERS[trainer]),
-            *("trainer.save_freq=-1", "measure.num_kl_rollouts=0"),
+            "-m",
+            "recipe.online_refiner.main",
+            "experiment=quickstart",
+            f"actor_rollout_ref.model.path={smollm2}",
+            "refiner.placement=external",
+            f"refiner.url={serve_chats(smollm2, KEY)}",
+            "refiner.api_key_env=OWN_KEY",
+            f"run_dir={run_dir}",
+            f"constraint.mode={mode}",
+            "console=log",
+            *TRAINERS[trainer],
+            "trainer.save_freq=-1",
+            "measure.num_kl_rollouts=0",
         ],
         cwd=tmp_path,
         environment={**own_ray, "OWN_KEY": KEY},

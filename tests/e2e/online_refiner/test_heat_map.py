@@ -13,7 +13,9 @@ from recipe.report.reading import read_run
 STEP = 2
 """Its rollouts and its update begin with what the step before it has saved."""
 OVERRIDES = [
-    *("refiner.template=dialogue", "trainer.save_freq=1", "measure.cross_entropy_all_every=0"),
+    "refiner.template=dialogue",
+    "trainer.save_freq=1",
+    "measure.cross_entropy_all_every=0",
     "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
 ]
 

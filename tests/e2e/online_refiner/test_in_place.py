@@ -7,8 +7,11 @@ import pytest
 
 DEDICATED = ["refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"]
 SHARED = [
-    *("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=64"),
-    *("actor_rollout_ref.rollout.max_model_len=640", "actor_rollout_ref.actor.optim.lr=0.3"),
+    "refiner.placement=shared",
+    "actor_rollout_ref.model.lora_rank=8",
+    "actor_rollout_ref.model.lora_alpha=64",
+    "actor_rollout_ref.rollout.max_model_len=640",
+    "actor_rollout_ref.actor.optim.lr=0.3",
 ]
 JOBS = {
     "streaming": ["constraint.target=in_place", *DEDICATED],

@@ -34,9 +34,13 @@ def test_gsm8k_data_trains(train_letters: Callable, gsm8k: Path, tmp_path: Path)
     trained = train_letters(
         tmp_path,
         NUM_STEPS,
-        *(f"data.train_files={gsm8k}", f"data.val_files={gsm8k}", "refiner.skip_reward_at_least=1.0"),
-        *("reward.custom_reward_function.path=pkg://reward.math", "refiner.template=math"),
-        *("data.max_prompt_length=128", "actor_rollout_ref.rollout.max_model_len=256"),
+        f"data.train_files={gsm8k}",
+        f"data.val_files={gsm8k}",
+        "refiner.skip_reward_at_least=1.0",
+        "reward.custom_reward_function.path=pkg://reward.math",
+        "refiner.template=math",
+        "data.max_prompt_length=128",
+        "actor_rollout_ref.rollout.max_model_len=256",
     )
     steps, records = trained.steps, trained.refinements
     assert all(0 < step["reward/mean"] < 1 for step in steps)

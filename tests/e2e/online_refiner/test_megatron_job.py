@@ -90,14 +90,14 @@ def test_penalty_on_two_ranks_killed_resumed_and_exported(
 
 def test_sft_on_two_ranks(command: Callable, start_marked: Callable, tmp_path: Path) -> None:
     arguments = command(
-        *(
-            "constraint.mode=sft",
-            "constraint.sft_normaliser=accepted",
-            "constraint.eta=0.5",
-            "measure.cross_entropy_all_every=1",
-            *TWO_RANKS,
-        ),
-        *("actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=3", f"run_dir={tmp_path}/run"),
+        "constraint.mode=sft",
+        "constraint.sft_normaliser=accepted",
+        "constraint.eta=0.5",
+        "measure.cross_entropy_all_every=1",
+        *TWO_RANKS,
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+        "trainer.total_training_steps=3",
+        f"run_dir={tmp_path}/run",
     )
     job = start_marked(arguments, cwd=tmp_path)
     assert job.wait(900) == 0, job.output()[-6000:]
@@ -112,9 +112,16 @@ def test_sft_on_two_ranks(command: Callable, start_marked: Callable, tmp_path: P
 def test_a_critic_on_two_pipeline_stages(command: Callable, start_marked: Callable, tmp_path: Path) -> None:
     stages = [f"{role}.megatron.pipeline_model_parallel_size=2" for role in ("actor_rollout_ref.actor", "critic")]
     arguments = command(
-        *("algorithm.adv_estimator=gae", "constraint.eta=0.05", "constraint.mode=lagrangian"),
-        *("trainer.n_gpus_per_node=2", *stages, "critic.ppo_micro_batch_size_per_gpu=4", "critic.optim.lr=1e-3"),
-        *("actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=3", f"run_dir={tmp_path}/run"),
+        "algorithm.adv_estimator=gae",
+        "constraint.eta=0.05",
+        "constraint.mode=lagrangian",
+        "trainer.n_gpus_per_node=2",
+        *stages,
+        "critic.ppo_micro_batch_size_per_gpu=4",
+        "critic.optim.lr=1e-3",
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+        "trainer.total_training_steps=3",
+        f"run_dir={tmp_path}/run",
     )
     job = start_marked(arguments, cwd=tmp_path)
     assert job.wait(900) == 0, job.output()[-6000:]
@@ -130,8 +137,13 @@ def test_other_targets_on_two_ranks(
 ) -> None:
     mode, target = settings
     arguments = command(
-        *(f"constraint.mode={mode}", f"constraint.target={target}", "constraint.eta=0.1", *TWO_RANKS),
-        *("actor_rollout_ref.actor.optim.lr=1e-3", "trainer.total_training_steps=3", f"run_dir={tmp_path}/run"),
+        f"constraint.mode={mode}",
+        f"constraint.target={target}",
+        "constraint.eta=0.1",
+        *TWO_RANKS,
+        "actor_rollout_ref.actor.optim.lr=1e-3",
+        "trainer.total_training_steps=3",
+        f"run_dir={tmp_path}/run",
     )
     job = start_marked(arguments, cwd=tmp_path)
     assert job.wait(900) == 0, job.output()[-6000:]

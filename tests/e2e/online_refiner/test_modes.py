@@ -28,19 +28,30 @@ NUM_BEFORE_DEATH = 2
 # Every step has the first one's rollouts, and the one replica of the refiner writes greedily: what it writes may only
 # change if it does.
 GAE_AND_GRPO = [
-    *("algorithm.adv_estimator=gae", f"algorithm.gamma={GAMMA}", f"algorithm.lam={LAMBDA}"),
-    *("critic.ppo_mini_batch_size=4", "critic.ppo_micro_batch_size_per_gpu=4", "critic.optim.lr=1e-3"),
-    *("refiner.temperature=0", "refiner.num_replicas=1", "actor_rollout_ref.actor.optim.lr=5e-3"),
-    *("skip.rollout_tq.enable=True", "skip.rollout_tq.action=repeat"),
+    "algorithm.adv_estimator=gae",
+    f"algorithm.gamma={GAMMA}",
+    f"algorithm.lam={LAMBDA}",
+    "critic.ppo_mini_batch_size=4",
+    "critic.ppo_micro_batch_size_per_gpu=4",
+    "critic.optim.lr=1e-3",
+    "refiner.temperature=0",
+    "refiner.num_replicas=1",
+    "actor_rollout_ref.actor.optim.lr=5e-3",
+    "skip.rollout_tq.enable=True",
+    "skip.rollout_tq.action=repeat",
     f"skip.rollout_tq.steps={list(range(1, NUM_STEPS['gae'] + NUM_STEPS['grpo'] + 1))}",
 ]
 # Groups of equal rewards are replaced, clip-higher; here with dynamic micro-batches and two epochs.
 DAPO = [
-    *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
-    *("algorithm.filter_groups.max_inflight_gen_batches=2", "actor_rollout_ref.actor.clip_ratio_high=0.28"),
-    *("actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=160"),
+    "algorithm.filter_groups.enable=true",
+    "algorithm.filter_groups.metric=reward",
+    "algorithm.filter_groups.max_inflight_gen_batches=2",
+    "actor_rollout_ref.actor.clip_ratio_high=0.28",
+    "actor_rollout_ref.actor.use_dynamic_bsz=true",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=160",
     # It learns the task in three steps otherwise.
-    *("actor_rollout_ref.actor.ppo_epochs=2", "actor_rollout_ref.actor.optim.lr=1e-3"),
+    "actor_rollout_ref.actor.ppo_epochs=2",
+    "actor_rollout_ref.actor.optim.lr=1e-3",
 ]
 
 
@@ -65,11 +76,20 @@ def train(start_marked: Callable, letters_job: list[str], tmp_path_factory: pyte
         num_steps, folder = sum(NUM_STEPS[cycle] for cycle in cycles.split(",")), tmp_path_factory.mktemp("modes")
         metrics = folder / "run" / "metrics.jsonl"
         settings = [
-            *("platform=cpu", f"run_dir={folder}/run", *letters_job, *overrides, f"constraint.eta={ETA}"),
-            *("measure.cross_entropy_all_every=2", "refiner.template=dialogue", "trainer.n_gpus_per_node=2"),
+            "platform=cpu",
+            f"run_dir={folder}/run",
+            *letters_job,
+            *overrides,
+            f"constraint.eta={ETA}",
+            "measure.cross_entropy_all_every=2",
+            "refiner.template=dialogue",
+            "trainer.n_gpus_per_node=2",
             "trainer.logger=[console,tensorboard]",
-            *(f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=99", "trainer.save_freq=-1"),
-            *("actor_rollout_ref.actor.fsdp_config.model_dtype=fp32", f"skip.rollout_tq.dump_dir={folder}/rollouts"),
+            f"trainer.total_training_steps={num_steps}",
+            "trainer.total_epochs=99",
+            "trainer.save_freq=-1",
+            "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
+            f"skip.rollout_tq.dump_dir={folder}/rollouts",
         ]
         job = start_marked(
             ["-m", "recipe.cpu_platform.launch", str(PROBE), str(folder), cycles, *settings],

@@ -54,11 +54,17 @@ def test_all_placements_give_the_same_refinements(
         rows = train_letters(
             folder,
             2,
-            *("actor_rollout_ref.rollout.top_k=1", "actor_rollout_ref.rollout.n=2", "refiner.temperature=0"),
+            "actor_rollout_ref.rollout.top_k=1",
+            "actor_rollout_ref.rollout.n=2",
+            "refiner.temperature=0",
             "refiner.template=math",  # tags are begun for replicas only
-            *("constraint.mode=penalty", "constraint.eta=0.1", "actor_rollout_ref.actor.optim.lr=0"),
-            *(f"actor_rollout_ref.model.path={babbler}", "actor_rollout_ref.rollout.max_model_len=640"),
-            *("data.shuffle=false", *overrides),
+            "constraint.mode=penalty",
+            "constraint.eta=0.1",
+            "actor_rollout_ref.actor.optim.lr=0",
+            f"actor_rollout_ref.model.path={babbler}",
+            "actor_rollout_ref.rollout.max_model_len=640",
+            "data.shuffle=false",
+            *overrides,
         ).refinements
         assert len({row["key"] for row in rows}) == len(rows), "each response is refined once"
         found[placement] = {str(row["prompt"]): tuple(row[name] for name in COMPARED) for row in rows}

@@ -19,7 +19,8 @@ from recipe.runs.files import read_rows
 SCRIPT = Path(__file__).parents[3] / "examples" / "cluster" / "ray_job.sh"
 ENVIRONMENT = {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    **{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "1f" * 32},
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "1f" * 32,
 }
 
 
@@ -40,12 +41,21 @@ def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
     cluster.wait_until(file.exists, 120)
     address, targets = file.read_text(), tmp_path / "prometheus" / "prometheus.yml"
     job = [
-        *("platform=cpu", f"run_dir={run_dir}", *letters_job, "refiner.template=dialogue", "refiner.draft=ngram"),
-        *("trainer.nnodes=2", "trainer.n_gpus_per_node=1"),
-        *("ray_kwargs.ray_init.num_gpus=null", "ray_kwargs.ray_init.num_cpus=null"),
-        *("trainer.save_freq=1", "trainer.total_epochs=99"),
-        *("actor_rollout_ref.rollout.disable_log_stats=false", "trainer.checkpoint_callback_class=upload.Upload"),
-        *("actor_rollout_ref.rollout.prometheus.enable=true", f"actor_rollout_ref.rollout.prometheus.file={targets}"),
+        "platform=cpu",
+        f"run_dir={run_dir}",
+        *letters_job,
+        "refiner.template=dialogue",
+        "refiner.draft=ngram",
+        "trainer.nnodes=2",
+        "trainer.n_gpus_per_node=1",
+        "ray_kwargs.ray_init.num_gpus=null",
+        "ray_kwargs.ray_init.num_cpus=null",
+        "trainer.save_freq=1",
+        "trainer.total_epochs=99",
+        "actor_rollout_ref.rollout.disable_log_stats=false",
+        "trainer.checkpoint_callback_class=upload.Upload",
+        "actor_rollout_ref.rollout.prometheus.enable=true",
+        f"actor_rollout_ref.rollout.prometheus.file={targets}",
     ]
 
     submitted = submit(address, [*job, "trainer.total_training_steps=99"], NO_WAIT="1")

@@ -85,8 +85,16 @@ def test_a_refinement_is_scored_by_verls_own_request(found: dict[str, Any]) -> N
     """The names are those that ``AgentLoopWorker._compute_score`` of verl sends."""
     request = found["request"]
     assert set(request) == {
-        *("data_source", "reward_model", "extra_info", "raw_prompt", "uid", "session_id"),
-        *("__num_turns__", "tool_extra_fields", "prompt_len", "response_len"),
+        "data_source",
+        "reward_model",
+        "extra_info",
+        "raw_prompt",
+        "uid",
+        "session_id",
+        "__num_turns__",
+        "tool_extra_fields",
+        "prompt_len",
+        "response_len",
     }
     assert request["__num_turns__"] == 2 and request["tool_extra_fields"] == {"from_loop": "x"}
     assert request["prompt_len"] == 2 and request["response_len"] == len(found["answer"])

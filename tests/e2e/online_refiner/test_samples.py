@@ -35,11 +35,18 @@ def train_babbler(train_letters: Callable, babbler: Path, tmp_path_factory: pyte
         return train_letters(
             tmp_path_factory.mktemp("job"),
             1,
-            *("actor_rollout_ref.rollout.top_k=1", "actor_rollout_ref.rollout.n=1", "refiner.temperature=1"),
-            *("refiner.template=dialogue", "constraint.mode=penalty", "actor_rollout_ref.actor.optim.lr=0"),
-            *(f"actor_rollout_ref.model.path={babbler}", "actor_rollout_ref.rollout.max_model_len=640"),
-            *("data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"),
-            *("measure.num_kl_rollouts=0", *overrides),
+            "actor_rollout_ref.rollout.top_k=1",
+            "actor_rollout_ref.rollout.n=1",
+            "refiner.temperature=1",
+            "refiner.template=dialogue",
+            "constraint.mode=penalty",
+            "actor_rollout_ref.actor.optim.lr=0",
+            f"actor_rollout_ref.model.path={babbler}",
+            "actor_rollout_ref.rollout.max_model_len=640",
+            "data.train_batch_size=16",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+            "measure.num_kl_rollouts=0",
+            *overrides,
         )
 
     return train
@@ -85,7 +92,9 @@ HOSTED = {
     "colocated, drafts": ["refiner.draft=ngram"],
     "dedicated, streaming, prefixes kept": [*DEDICATED, "refiner.keep_prefix=true"],
     "shared": [
-        *("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=8"),
+        "refiner.placement=shared",
+        "actor_rollout_ref.model.lora_rank=8",
+        "actor_rollout_ref.model.lora_alpha=8",
     ],
 }
 

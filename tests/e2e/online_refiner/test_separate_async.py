@@ -21,9 +21,12 @@ NUM_MINI_BATCHES = 2
 NUM_ROLLOUTS = 16
 """Of a step."""
 SEPARATE = [
-    *("trainer.v1.trainer_mode=separate_async", f"trainer.v1.separate_async.parameter_sync_step={NUM_MINI_BATCHES}"),
-    *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
-    *("actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=1"),
+    "trainer.v1.trainer_mode=separate_async",
+    f"trainer.v1.separate_async.parameter_sync_step={NUM_MINI_BATCHES}",
+    "data.train_batch_size=4",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "actor_rollout_ref.rollout.nnodes=1",
+    "actor_rollout_ref.rollout.n_gpus_per_node=1",
     "actor_rollout_ref.rollout.checkpoint_engine.backend=sockets",
     "actor_rollout_ref.actor.fsdp_config.reshard_after_forward=True",
 ]
@@ -36,9 +39,17 @@ IN_ORDER = [
 def ours(run_dir: Path, *overrides: str) -> list[str]:
     """Return the command of a run whose three pools have one worker each, the trainer's without a server."""
     return [
-        *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", "constraint.mode=penalty"),
-        *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=3"),
-        *("refiner.template=dialogue", "actor_rollout_ref.hybrid_engine=False", *overrides),
+        "-m",
+        "recipe.online_refiner.main",
+        "platform=cpu",
+        f"run_dir={run_dir}",
+        "constraint.mode=penalty",
+        "refiner.placement=dedicated",
+        "refiner.n_gpus_per_node=1",
+        "ray_kwargs.ray_init.num_gpus=3",
+        "refiner.template=dialogue",
+        "actor_rollout_ref.hybrid_engine=False",
+        *overrides,
     ]
 
 
@@ -55,9 +66,15 @@ def stock(run_stock: Callable, letters_job: list[str], tmp_path_factory: pytest.
     """
     folder = tmp_path_factory.mktemp("stock")
     job = [
-        *(*letters_job, *SEPARATE, *IN_ORDER, "trainer.save_freq=-1", "trainer.total_epochs=9"),
-        *(f"trainer.total_training_steps={NUM_STEPS}", "skip.rollout_tq.enable=True"),
-        *(f"skip.rollout_tq.dump_dir={folder}/rollouts", f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}"),
+        *letters_job,
+        *SEPARATE,
+        *IN_ORDER,
+        "trainer.save_freq=-1",
+        "trainer.total_epochs=9",
+        f"trainer.total_training_steps={NUM_STEPS}",
+        "skip.rollout_tq.enable=True",
+        f"skip.rollout_tq.dump_dir={folder}/rollouts",
+        f"skip.rollout_tq.steps={list(range(1, NUM_STEPS + 1))}",
     ]
     return run_stock(folder, *job, "ray_kwargs.ray_init.num_gpus=2"), job
 
@@ -96,9 +113,17 @@ def test_bypass_mode_scores_refinements_under_a_steps_first_weights(
 ) -> None:
     """There verl computes no log-probs and does not load these weights; D is that of a run in which it does."""
     job = [
-        *(*letters_job, *SEPARATE, *IN_ORDER, "trainer.save_freq=-1", "trainer.total_epochs=9", "constraint.eta=0"),
-        *("trainer.total_training_steps=2", "refiner.temperature=0", "skip.rollout_tq.enable=True"),
-        *(f"skip.rollout_tq.dump_dir={tmp_path}/rollouts", "skip.rollout_tq.steps=[1,2]"),
+        *letters_job,
+        *SEPARATE,
+        *IN_ORDER,
+        "trainer.save_freq=-1",
+        "trainer.total_epochs=9",
+        "constraint.eta=0",
+        "trainer.total_training_steps=2",
+        "refiner.temperature=0",
+        "skip.rollout_tq.enable=True",
+        f"skip.rollout_tq.dump_dir={tmp_path}/rollouts",
+        "skip.rollout_tq.steps=[1,2]",
         "actor_rollout_ref.rollout.calculate_log_probs=true",
     ]
     found = []
@@ -129,9 +154,14 @@ def trained(start_marked: Callable, letters_job: list[str], tmp_path_factory: py
     folder = tmp_path_factory.mktemp("trained")
     run_dir = folder / "run"
     job = [
-        *(*letters_job, *SEPARATE, "trainer.save_freq=1", "trainer.total_epochs=99", "constraint.eta=0.1"),
+        *letters_job,
+        *SEPARATE,
+        "trainer.save_freq=1",
+        "trainer.total_epochs=99",
+        "constraint.eta=0.1",
         # At the task's own rate nothing is left to refine after a few steps.
-        *("measure.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=5e-4"),
+        "measure.cross_entropy_all_every=1",
+        "actor_rollout_ref.actor.optim.lr=5e-4",
     ]
     first = start_marked(ours(run_dir, *job, "trainer.total_training_steps=99"), cwd=folder)
     first.wait_until((run_dir / "metrics.jsonl").exists, 900)

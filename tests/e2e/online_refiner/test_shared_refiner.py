@@ -26,9 +26,14 @@ def test_the_rollouts_servers_refine(train_letters: Callable, tiny_llama: Path, 
     trained = train_letters(
         tmp_path,
         NUM_STEPS,
-        *("refiner.placement=shared", "refiner.template=dialogue", "actor_rollout_ref.rollout.max_model_len=640"),
-        *("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=64"),
-        *("actor_rollout_ref.actor.optim.lr=0.3", "constraint.mode=penalty", "constraint.eta=0.1"),
+        "refiner.placement=shared",
+        "refiner.template=dialogue",
+        "actor_rollout_ref.rollout.max_model_len=640",
+        "actor_rollout_ref.model.lora_rank=8",
+        "actor_rollout_ref.model.lora_alpha=64",
+        "actor_rollout_ref.actor.optim.lr=0.3",
+        "constraint.mode=penalty",
+        "constraint.eta=0.1",
         meanwhile=count_engines,
     )
     steps = trained.steps

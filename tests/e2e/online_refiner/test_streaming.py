@@ -24,11 +24,18 @@ def test_a_dedicated_refiner_streams(train_letters: Callable, tmp_path: Path) ->
     trained = train_letters(
         tmp_path,
         4,
-        *("refiner.placement=dedicated", "refiner.n_gpus_per_node=1", "ray_kwargs.ray_init.num_gpus=2"),
-        *("refiner.template=dialogue", "refiner.max_refinements_per_group=3", "refiner.keep_prefix=true"),
-        *("constraint.mode=penalty", "constraint.eta=0.1"),
-        *("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=reward"),
-        *("measure.cross_entropy_all_every=1", "actor_rollout_ref.actor.optim.lr=1e-3"),
+        "refiner.placement=dedicated",
+        "refiner.n_gpus_per_node=1",
+        "ray_kwargs.ray_init.num_gpus=2",
+        "refiner.template=dialogue",
+        "refiner.max_refinements_per_group=3",
+        "refiner.keep_prefix=true",
+        "constraint.mode=penalty",
+        "constraint.eta=0.1",
+        "algorithm.filter_groups.enable=true",
+        "algorithm.filter_groups.metric=reward",
+        "measure.cross_entropy_all_every=1",
+        "actor_rollout_ref.actor.optim.lr=1e-3",
         meanwhile=kill,
     )
     steps, rows = trained.steps, trained.refinements

@@ -68,14 +68,23 @@ def trained(
 ) -> Trained:
     folder = tmp_path_factory.mktemp("tools")
     settings = [
-        *("platform=cpu", f"run_dir={folder}/run", *letters_job, f"actor_rollout_ref.model.path={tool_llama}"),
+        "platform=cpu",
+        f"run_dir={folder}/run",
+        *letters_job,
+        f"actor_rollout_ref.model.path={tool_llama}",
         "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
         f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE / 'calculator.py'}",
         f"actor_rollout_ref.rollout.multi_turn.max_assistant_turns={MAX_TURNS}",
-        *(f"data.max_response_length={MAX_RESPONSE}", "actor_rollout_ref.rollout.max_model_len=256"),
-        *("refiner.template=dialogue", f"constraint.eta={ETA}", "measure.cross_entropy_all_every=1"),
-        *(f"trainer.total_training_steps={NUM_STEPS}", "trainer.total_epochs=9", "trainer.save_freq=-1"),
-        *("actor_rollout_ref.actor.fsdp_config.model_dtype=fp32", "actor_rollout_ref.actor.optim.lr=1e-3"),
+        f"data.max_response_length={MAX_RESPONSE}",
+        "actor_rollout_ref.rollout.max_model_len=256",
+        "refiner.template=dialogue",
+        f"constraint.eta={ETA}",
+        "measure.cross_entropy_all_every=1",
+        f"trainer.total_training_steps={NUM_STEPS}",
+        "trainer.total_epochs=9",
+        "trainer.save_freq=-1",
+        "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
+        "actor_rollout_ref.actor.optim.lr=1e-3",
         *PLACEMENTS[request.param],
     ]
     job = start_marked(

@@ -33,7 +33,9 @@ class Worker:
             "pid": os.getpid(),
             "has_imported_vllm": "vllm" in sys.modules,
             "random": [
-                *(random.random(), float(numpy.random.random()), torch.rand(1).item()),
+                random.random(),
+                float(numpy.random.random()),
+                torch.rand(1).item(),
                 ray.WorkerID.from_random().hex(),  # of Ray's core, as the ids of calls are
             ],
             "alike": {

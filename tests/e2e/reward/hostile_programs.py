@@ -131,8 +131,20 @@ HOSTILE_PROGRAMS = [
     for name, (code, outcomes) in table.items()
 ]
 _BY_RIGHTS = {
-    *("fork_bomb", "stubborn_fork_bomb", "thread_bomb", "slow_leak", "fd_flood", "ignore_signals", "stop_self"),
-    *("close_all", "big_file", "many_files", "many_big_files", "unlinked_files", "sparse_file", "hunt"),
+    "fork_bomb",
+    "stubborn_fork_bomb",
+    "thread_bomb",
+    "slow_leak",
+    "fd_flood",
+    "ignore_signals",
+    "stop_self",
+    "close_all",
+    "big_file",
+    "many_files",
+    "many_big_files",
+    "unlinked_files",
+    "sparse_file",
+    "hunt",
     *(ESCAPES.keys() | KERNEL_WAYS.keys() - SAME_IN_EVERY_MODE),
 }
 WHERE_RIGHTS_MATTER = [program for program in HOSTILE_PROGRAMS if program.name in _BY_RIGHTS]

@@ -57,9 +57,16 @@ def test_steps_of_hostile_programs(start_marked: Callable, letters_job: list[str
     started_at = time.time()
     job = start_marked(
         [
-            *("-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={run_dir}", *letters_job),
-            *("constraint.mode=none", "measure.num_kl_rollouts=0", "trainer.save_freq=-1"),
-            *(f"trainer.total_training_steps={NUM_STEPS}", f"trainer.rollout_data_dir={rollouts}"),
+            "-m",
+            "recipe.online_refiner.main",
+            "platform=cpu",
+            f"run_dir={run_dir}",
+            *letters_job,
+            "constraint.mode=none",
+            "measure.num_kl_rollouts=0",
+            "trainer.save_freq=-1",
+            f"trainer.total_training_steps={NUM_STEPS}",
+            f"trainer.rollout_data_dir={rollouts}",
             f"reward.custom_reward_function.path={reward}",
         ],
         cwd=tmp_path,

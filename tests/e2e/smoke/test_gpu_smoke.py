@@ -25,7 +25,10 @@ def test_every_placement_is_right(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "PASS: 4 right, 0 wrong"
     summary = json.loads((tmp_path / "smoke.json").read_text())
     assert {name: len(steps) for name, steps in summary["steps"].items()} == {
-        **{"colocated": 3, "resumed, sft": 3, "dedicated": 3, "shared": 3}
+        "colocated": 3,
+        "resumed, sft": 3,
+        "dedicated": 3,
+        "shared": 3,
     }
     assert all(
         step[f"memory_gb/{moment}"] > 0.1 for step in summary["steps"]["dedicated"] for moment in ("rollout", "refine")

@@ -58,8 +58,12 @@ def test_apps_folders_with_every_fault(apps: Path, tmp_path: Path, capsys: pytes
     assert result.stdout.startswith("10 records: 2 train, 0 val; dropped: 1 broken JSON, 1 duplicate, ")
     card = (output / "card.md").read_text()
     reasons = {
-        **{"no tests": ["0002", "0003"], "broken JSON": ["0004"], "unequal lengths": ["0005"], "no question": ["0006"]},
-        **{"duplicate": ["0007"], "overlaps with a benchmark": ["0008"]},
+        "no tests": ["0002", "0003"],
+        "broken JSON": ["0004"],
+        "unequal lengths": ["0005"],
+        "no question": ["0006"],
+        "duplicate": ["0007"],
+        "overlaps with a benchmark": ["0008"],
         "malformed tests": ["0010"],
     }
     for reason, names in reasons.items():

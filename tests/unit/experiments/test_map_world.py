@@ -206,7 +206,9 @@ def test_the_page_is_computed_from_the_lines(tmp_path: Path) -> None:
     for seed in range(12):
         noise = 0.01 * rng.standard_normal()
         for arm, kind, level in (
-            *(("none", "", 0.5), ("kl_in_loss", "", 0.5), ("resample", "", 0.55)),
+            ("none", "", 0.5),
+            ("kl_in_loss", "", 0.5),
+            ("resample", "", 0.55),
             *(("sft", kind, 0.45 + 0.03 * place) for place, kind in enumerate(REFINERS[:6])),
         ):
             steps = design.LONG if arm == "none" else design.SHORT

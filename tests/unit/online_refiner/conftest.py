@@ -42,8 +42,11 @@ def write() -> Callable[[Path, list[Any]], Path]:
 def pickled(tiny_llama: Path) -> bytes:
     """Compose the main config (a second); tests get copies."""
     overrides = [
-        *("platform=cpu", f"actor_rollout_ref.model.path={tiny_llama}", "data.train_batch_size=2"),
-        *("data.max_prompt_length=64", "data.max_response_length=16"),
+        "platform=cpu",
+        f"actor_rollout_ref.model.path={tiny_llama}",
+        "data.train_batch_size=2",
+        "data.max_prompt_length=64",
+        "data.max_response_length=16",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
         "reward.custom_reward_function.path=pkg://reward.verl_reward",

@@ -103,11 +103,19 @@ def test_a_key_of_another_mode_or_placement(settings: tuple[str, ...], mistake: 
 @pytest.mark.parametrize(
     "override",
     [
-        *("constraint.eta=-1", "constraint.eta=much", "constraint.eta=inf", "constraint.delta=0"),
+        "constraint.eta=-1",
+        "constraint.eta=much",
+        "constraint.eta=inf",
+        "constraint.delta=0",
         "refiner.num_replicas=0",
-        *("refiner.samples=0", "refiner.response_length=0", "refiner.temperature=-1", "refiner.request_timeout_s=0"),
-        *("refiner.keep_prefix=maybe", "refiner.skip_reward_at_least=nan"),
-        *("measure.cross_entropy_all_every=-1", "sizing.gpu_memory_gib=0"),
+        "refiner.samples=0",
+        "refiner.response_length=0",
+        "refiner.temperature=-1",
+        "refiner.request_timeout_s=0",
+        "refiner.keep_prefix=maybe",
+        "refiner.skip_reward_at_least=nan",
+        "measure.cross_entropy_all_every=-1",
+        "sizing.gpu_memory_gib=0",
     ],
 )
 def test_a_value_that_a_key_does_not_take(override: str) -> None:
@@ -222,9 +230,14 @@ SAPO = f"{ACTOR}.policy_loss.loss_mode=sapo"
 SUM_NORM = f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm"
 LOG_PROB_SIZE = (f"{ROLLOUT}.log_prob_use_dynamic_bsz=true", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=1024")
 SEPARATE = (
-    *("trainer.v1.trainer_mode=separate_async", *DEDICATED, f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=2"),
-    *("data.train_batch_size=1024", f"{ACTOR}.ppo_mini_batch_size=256"),
-    *(f"{ROLLOUT}.checkpoint_engine.backend=nccl", f"{ACTOR}.fsdp_config.reshard_after_forward=true"),
+    "trainer.v1.trainer_mode=separate_async",
+    *DEDICATED,
+    f"{ROLLOUT}.nnodes=1",
+    f"{ROLLOUT}.n_gpus_per_node=2",
+    "data.train_batch_size=1024",
+    f"{ACTOR}.ppo_mini_batch_size=256",
+    f"{ROLLOUT}.checkpoint_engine.backend=nccl",
+    f"{ACTOR}.fsdp_config.reshard_after_forward=true",
 )
 MISTAKES = {
     "constraint-goes-with-the-rest": [

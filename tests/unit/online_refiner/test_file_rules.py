@@ -293,23 +293,28 @@ def test_a_mistake_ends_the_command_with_one_line(
         ({"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 3}, "micro-batches-are-filled"),
         (
             {
-                **{"refiner.placement": "dedicated", "refiner.n_gpus_per_node": 2},
-                **{"actor_rollout_ref.rollout.tensor_model_parallel_size": 2, "ray_kwargs.ray_init.num_gpus": 3},
+                "refiner.placement": "dedicated",
+                "refiner.n_gpus_per_node": 2,
+                "actor_rollout_ref.rollout.tensor_model_parallel_size": 2,
+                "ray_kwargs.ray_init.num_gpus": 3,
             },
             "replicas-fit",
         ),
         ({"reward.reward_manager.name": "nobody"}, "names-are-verls"),
         (
             {
-                **{"refiner.placement": "shared", "actor_rollout_ref.model.lora_rank": 8},
+                "refiner.placement": "shared",
+                "actor_rollout_ref.model.lora_rank": 8,
                 "actor_rollout_ref.rollout.max_model_len": 81,
             },
             "shared-servers-read-it-too",
         ),
         (
             {
-                **{"refiner.placement": "shared", "actor_rollout_ref.model.lora_rank": 8},
-                **{"constraint.mode": "penalty", "constraint.target": "in_place"},
+                "refiner.placement": "shared",
+                "actor_rollout_ref.model.lora_rank": 8,
+                "constraint.mode": "penalty",
+                "constraint.target": "in_place",
                 "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True,
                 "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": 187,
             },
@@ -328,8 +333,11 @@ def test_a_template_in_place_that_shows_refinements_alone_where_there_are_none(
 ) -> None:
     (tmp_path / "own.jinja").write_text("{{ question }} {{ refined }}")
     settings = {
-        **{"constraint.mode": "penalty", "constraint.target": "in_place", "constraint.reward_gate": "failed"},
-        **{"refiner.skip_reward_at_least": 1.0, "constraint.in_place_template": str(tmp_path / "own.jinja")},
+        "constraint.mode": "penalty",
+        "constraint.target": "in_place",
+        "constraint.reward_gate": "failed",
+        "refiner.skip_reward_at_least": 1.0,
+        "constraint.in_place_template": str(tmp_path / "own.jinja"),
         "actor_rollout_ref.rollout.n": 2,
     }
     for key, value in settings.items():

@@ -11,9 +11,16 @@ from composed_main import composed
 from omegaconf import DictConfig
 
 QWEN_7B = {
-    **{"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 28, "hidden_size": 3584},
-    **{"num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064},
-    **{"max_position_embeddings": 32768, "tie_word_embeddings": False},
+    "model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"],
+    "num_hidden_layers": 28,
+    "hidden_size": 3584,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
 }
 ROLLOUT, FSDP = "actor_rollout_ref.rollout", "actor_rollout_ref.actor.fsdp_config"
 GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
@@ -34,8 +41,12 @@ def run_of_7b(
 
     def compose(*overrides: str) -> DictConfig:
         return composed(
-            *(f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={data}"),
-            *("data.train_batch_size=4", "sizing.gpu_memory_gib=80", "data.max_response_length=2048"),
+            f"actor_rollout_ref.model.path={model}",
+            f"data.train_files={data}",
+            f"data.val_files={data}",
+            "data.train_batch_size=4",
+            "sizing.gpu_memory_gib=80",
+            "data.max_response_length=2048",
             "reward.custom_reward_function.path=pkg://reward.verl_reward",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
             *overrides,

@@ -91,8 +91,10 @@ def test_refinements_are_told_of_by_source() -> None:
     good, bad, solved = Verdict.ACCEPTED, Verdict.TIMEOUT, Verdict.MAX_REWARD
     first = part_of(a__b=[good, bad, bad, solved], c=[good])
     assert {name: value for name, value in first.metrics.items() if name.startswith(metrics.OF_SOURCES)} == {
-        **{"refiner/improvement_ratio/a/b": 0.25, "refiner/failed_ratio/a/b": 0.5},
-        **{"refiner/improvement_ratio/c": 1.0, "refiner/failed_ratio/c": 0.0},
+        "refiner/improvement_ratio/a/b": 0.25,
+        "refiner/failed_ratio/a/b": 0.5,
+        "refiner/improvement_ratio/c": 1.0,
+        "refiner/failed_ratio/c": 0.0,
     }
     step = metrics.of_step([first, part_of(a__b=[good, good])])
     assert step["refiner/improvement_ratio/a/b"] == 3 / 6 and step["refiner/failed_ratio/a/b"] == 2 / 6
@@ -131,11 +133,20 @@ def state() -> StepState:
 def test_refine_metrics_by_hand(state: StepState) -> None:
     values = metrics.refine_metrics(state)
     assert {name: value for name, value in values.items() if value} == {
-        **{"refiner/num_attempted": 3, "refiner/num_accepted": 1, "refiner/improvement_ratio": 0.25},
-        **{"refiner/repeated_ratio": pytest.approx(1 / 3), "refiner/reward_gain": pytest.approx(1.3)},
-        **{"refiner/edit_distance": 0.5, "refiner/skipped/max_reward": 1, "refiner/failed/truncated": 1},
-        **{"tokens/refine_prompt": 27, "tokens/refine": 23, "tokens/refine_kept": 2},
-        **{"refiner/latency_p50_s": 2.0, "refiner/latency_p95_s": pytest.approx(2.9), "refiner/num_retries": 3},
+        "refiner/num_attempted": 3,
+        "refiner/num_accepted": 1,
+        "refiner/improvement_ratio": 0.25,
+        "refiner/repeated_ratio": pytest.approx(1 / 3),
+        "refiner/reward_gain": pytest.approx(1.3),
+        "refiner/edit_distance": 0.5,
+        "refiner/skipped/max_reward": 1,
+        "refiner/failed/truncated": 1,
+        "tokens/refine_prompt": 27,
+        "tokens/refine": 23,
+        "tokens/refine_kept": 2,
+        "refiner/latency_p50_s": 2.0,
+        "refiner/latency_p95_s": pytest.approx(2.9),
+        "refiner/num_retries": 3,
     }
     assert set(values) <= set(metrics.MEANING)
     state.pairs[2].is_used = True
@@ -158,12 +169,15 @@ def test_constraint_metrics_by_hand(state: StepState) -> None:
     }
     assert metrics.constraint_metrics(state, is_due=True) == {
         **common,
-        **{"constraint/cross_entropy_all": pytest.approx(8 / 7), "tokens/refine_log_prob": 7},
+        "constraint/cross_entropy_all": pytest.approx(8 / 7),
+        "tokens/refine_log_prob": 7,
     }
     state.pairs[2].nll = None
     assert metrics.constraint_metrics(state, is_due=False) == {**common, "tokens/refine_log_prob": 3}
     assert metrics.constraint_metrics(StepState(), is_due=True) == {
-        **{"constraint/divergence": 0.0, "constraint/divergence_per_token": 0.0, "tokens/refine_log_prob": 0}
+        "constraint/divergence": 0.0,
+        "constraint/divergence_per_token": 0.0,
+        "tokens/refine_log_prob": 0,
     }
 
 

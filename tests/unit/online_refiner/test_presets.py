@@ -95,7 +95,10 @@ def test_with_eta_zero_a_dynamic_arm_is_its_arm_without_constraint(preset: str) 
     names = {key for key in dynamic if dynamic[key] != none[key]}
     assert dynamic.keys() == none.keys()
     assert {name for name in names if not name.endswith("experiment_name")} == {
-        *("constraint.mode", "run_dir", "records.path", "trainer.default_local_dir")
+        "constraint.mode",
+        "run_dir",
+        "records.path",
+        "trainer.default_local_dir",
     }
 
 
@@ -111,8 +114,13 @@ def test_the_papers_tables(preset: str, expected: tuple[float | None, ...]) -> N
     config = composed(f"experiment={preset}")
     actor = config.actor_rollout_ref.actor
     found = (
-        *(config.data.train_batch_size, actor.ppo_mini_batch_size, actor.ppo_epochs, config.trainer.total_epochs),
-        *(config.trainer.total_training_steps, config.constraint.eta, actor.optim.lr),
+        config.data.train_batch_size,
+        actor.ppo_mini_batch_size,
+        actor.ppo_epochs,
+        config.trainer.total_epochs,
+        config.trainer.total_training_steps,
+        config.constraint.eta,
+        actor.optim.lr,
         config.critic.optim.lr if config.algorithm.adv_estimator == "gae" else None,
     )
     assert found == expected
@@ -127,8 +135,16 @@ def test_the_papers_baselines_have_a_static_kl(preset: str, coefficient: float) 
     assert baseline[key] == coefficient
     names = {name.rpartition(".")[2] for name in arm if arm[name] != baseline[name]}
     assert names <= {
-        *("use_kl_loss", "kl_loss_coef", "use_kl_in_reward", "kl_coef", "log_prob_micro_batch_size_per_gpu", "mode"),
-        *("experiment_name", "run_dir", "path", "default_local_dir"),
+        "use_kl_loss",
+        "kl_loss_coef",
+        "use_kl_in_reward",
+        "kl_coef",
+        "log_prob_micro_batch_size_per_gpu",
+        "mode",
+        "experiment_name",
+        "run_dir",
+        "path",
+        "default_local_dir",
     }
 
 

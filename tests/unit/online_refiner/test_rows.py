@@ -155,8 +155,13 @@ def test_what_a_worker_writes_of_its_rows(
     ]
     rollouts = [
         Rollout(
-            **{"key": f"u_{n}_0", "messages": [], "prompt_ids": [1], "response_ids": ids, "request": {}},
-            **{"reward": 0.5, "start": 2 * (n == 0)},
+            key=f"u_{n}_0",
+            messages=[],
+            prompt_ids=[1],
+            response_ids=ids,
+            request={},
+            reward=0.5,
+            start=2 * (n == 0),
         )
         for n, ids in enumerate(responses)
     ]
@@ -187,7 +192,9 @@ def test_padding_is_written_without_a_refinement(written: dict[str, Any]) -> Non
     queue.write_nothing(batch, [Pair(reward=0.0)], read_constraint({"mode": "sft"}))
     fields = written["fields"]
     assert {name: lists(fields[name]) for name in ("refine_ids", "refine_mask", "refine_weights")} == {
-        **{"refine_ids": [[0]], "refine_mask": [[0]], "refine_weights": [[0.0]]}
+        "refine_ids": [[0]],
+        "refine_mask": [[0]],
+        "refine_weights": [[0.0]],
     }
     assert lists(fields["refine_counterparts"]) == [[N, N]]
     assert (fields["refine_used"].tolist(), fields["refine_start"].tolist()) == ([0], [0])
@@ -340,8 +347,13 @@ def test_models_with_several_positions_a_token_learn_from_text() -> None:
 def test_a_refined_session_is_scored_as_a_session() -> None:
     request = {"uid": "u", "__num_turns__": 4, "tool_extra_fields": {"tool_rewards": [0.5]}}
     rollout = Rollout(
-        **{"key": "u_0_0", "messages": [], "prompt_ids": [3, 4], "response_ids": ROWS["responses"][0]},
-        **{"start": 5, "reward": 0.0, "request": request},
+        key="u_0_0",
+        messages=[],
+        prompt_ids=[3, 4],
+        response_ids=ROWS["responses"][0],
+        start=5,
+        reward=0.0,
+        request=request,
     )
     assert rollout.turn_ids == [11, 12, EOS] and rollout.earlier_ids == CALL + TOOL
     data = reward_request(rollout, [*rollout.earlier_ids, 11, EOS])

@@ -9,8 +9,14 @@ import torch
 import worlds
 
 LOWEST_OF_TWO_WORLDS = {
-    **{"lagrangian": 1.0, "lagrangian_diff": 1.0, "lagrangian_return_to_go": 0.92729, "lagrangian_accepted": 0.966593},
-    **{"penalty": 0.854194, "sft": 0.190431, "in_place": 1.0, "soft": 1.0},
+    "lagrangian": 1.0,
+    "lagrangian_diff": 1.0,
+    "lagrangian_return_to_go": 0.92729,
+    "lagrangian_accepted": 0.966593,
+    "penalty": 0.854194,
+    "sft": 0.190431,
+    "in_place": 1.0,
+    "soft": 1.0,
 }
 
 
@@ -27,8 +33,12 @@ def gradient(world: worlds.World, *, eta: float = 0.0) -> torch.Tensor:
 def test_both_terms_have_one_normaliser(agg_mode: str) -> None:
     world = worlds.make_world(3)
     update = worlds.expected_update(
-        *(world, world.parameters, worlds.constraint("lagrangian")),
-        **{"eta": 0.7, "is_rewarded": False, "loss_agg_mode": agg_mode},
+        world,
+        world.parameters,
+        worlds.constraint("lagrangian"),
+        eta=0.7,
+        is_rewarded=False,
+        loss_agg_mode=agg_mode,
     )
     truth = 0.7 * gradient(world)
     tokens, rows = worlds.MASK.sum(), len(worlds.RESPONSES)

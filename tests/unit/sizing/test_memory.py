@@ -13,24 +13,48 @@ from recipe.sizing import shapes, state
 from recipe.sizing.moments import GIB, Footprint
 
 QWEN_7B = {
-    **{"model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584, "num_attention_heads": 28},
-    **{"num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False},
-    **{"max_position_embeddings": 32768, "sliding_window": 131072, "use_sliding_window": False},
+    "model_type": "qwen2",
+    "num_hidden_layers": 28,
+    "hidden_size": 3584,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 32768,
+    "sliding_window": 131072,
+    "use_sliding_window": False,
 }
 NUM_PARAMETERS = 7_615_616_512  # as its card says
 LLAMA_8B = {
-    **{"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32},
-    **{"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256},
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
 }
 QWEN_30B = {
-    **{"model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 32},
-    **{"num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768},
-    **{"num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936},
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "vocab_size": 151936,
 }
 SHAPE = shapes.read(QWEN_7B)
 ROWS = (
-    *("data.max_prompt_length=1024", "data.max_response_length=4096", "data.train_batch_size=64"),
-    *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2", "actor_rollout_ref.rollout.n=8"),
+    "data.max_prompt_length=1024",
+    "data.max_response_length=4096",
+    "data.train_batch_size=64",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+    "actor_rollout_ref.rollout.n=8",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )
 
@@ -137,7 +161,12 @@ def test_a_micro_batch() -> None:
 def test_moments_of_a_colocated_run() -> None:
     found = footprint_of()
     assert [one.name for one in found.moments] == [
-        *("training", "log-probs", "rollout awake", "refiner awake", "weight sync", "host memory")
+        "training",
+        "log-probs",
+        "rollout awake",
+        "refiner awake",
+        "weight sync",
+        "host memory",
     ]
     parts = sizes(found, "training")
     assert parts["logits"] == 2 * 152064 * 2 * 5120 and parts["gradients"] == 4 * NUM_PARAMETERS / 8

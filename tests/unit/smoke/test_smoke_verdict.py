@@ -14,10 +14,19 @@ def steps_of(case: Any, kl_at_start: float = 1e-5, **last: Any) -> list[dict[str
     """Return the metrics of a run in which all is well, except for the first KL and some numbers of its last step."""
     right = {
         **dict.fromkeys(MEANING, 0.0),
-        **{"actor/grad_norm": 0.5, "training/rollout_probs_diff_mean": 1e-6, "kl_ref/k3": 0.05, "timing_s/step": 2.0},
-        **{"refiner/num_accepted": 3.0, "refiner/drafted_tokens": 9.0, "refiner/num_replicas": 1.0},
-        **{"constraint/penalty": -0.01, "actor/sft_cross_entropy": 0.2},
-        **{"memory_gb/rollout": 45.0, "memory_gb/asleep": 5.0, "memory_gb/refine": 44.0, "memory_gb/refined": 5.5},
+        "actor/grad_norm": 0.5,
+        "training/rollout_probs_diff_mean": 1e-6,
+        "kl_ref/k3": 0.05,
+        "timing_s/step": 2.0,
+        "refiner/num_accepted": 3.0,
+        "refiner/drafted_tokens": 9.0,
+        "refiner/num_replicas": 1.0,
+        "constraint/penalty": -0.01,
+        "actor/sft_cross_entropy": 0.2,
+        "memory_gb/rollout": 45.0,
+        "memory_gb/asleep": 5.0,
+        "memory_gb/refine": 44.0,
+        "memory_gb/refined": 5.5,
     }
     steps = [{**right, "step": number} for number in case.steps]
     if not case.goes_on:
@@ -56,7 +65,8 @@ def test_each_fault_is_one_line(wrong: dict[str, Any], line: str) -> None:
     ("case", "name"),
     [
         *((COLOCATED, name) for name in ("actor/grad_norm", "refiner/num_accepted", "constraint/penalty")),
-        *((RESUMED, "actor/sft_cross_entropy"), (DEDICATED, "refiner/drafted_tokens")),
+        (RESUMED, "actor/sft_cross_entropy"),
+        (DEDICATED, "refiner/drafted_tokens"),
     ],
 )
 def test_what_has_to_happen_once_in_a_run(case: Any, name: str) -> None:
