@@ -131,7 +131,8 @@ class RefinerConfig:
     """Where pi_0 runs. ``colocated``: on the training GPUs. ``dedicated``: on its own GPUs. ``shared``: on the rollout
     servers; the policy is a LoRA on pi_0. ``external``: on servers that somebody else hosts (``url``)."""
     template: str = "general"
-    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, or your Jinja2 file."""
+    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, ``again`` (the task alone), or
+    your Jinja2 file."""
     context: list[Told] = Field(default=["feedback"])
     """What the refiner is also told, if the template shows it: ``feedback`` (the reward function's words), ``sibling``
     (the group's best response), ``solution``. A refiner that sees an answer copies it."""

@@ -47,7 +47,7 @@ are looked up in verl's own registries, after modules of yours (`actor_rollout_r
 | key of the run | meaning | default |
 |---|---|---|
 | `experiment` | a preset of [config/experiment](../recipe/online_refiner/config/experiment) | none |
-| `control` | `own_solved`: imitate the responses that the policy solved itself, refine nothing | none |
+| `control` | `own_solved`: the responses that the policy solved are imitated; `resample`: π₀ answers again | none |
 | `twin` | `cpu` or `cpu_megatron`: the small twin of a preset, on this machine | none |
 | `platform` | `gpu`, `cpu` or `cpu_megatron` | `gpu` |
 | `run_dir` | where a run writes: [running.md](running.md#what-a-run-writes) | `runs/PROJECT/EXPERIMENT` |

@@ -1,4 +1,4 @@
-"""Every number of docs/results.md, from the committed metrics and the protocol.
+"""Every number of experiments/results/lab.md, from the committed metrics and the protocol.
 
     python -m experiments.lab.findings [experiments/results/lab.yaml]
 

@@ -4,10 +4,12 @@
     python -m experiments.map tune [--workers N]       # weights, on seeds that are thrown away
     python -m experiments.map choose                   # write what tuning has chosen
     python -m experiments.map run [--workers N]        # the runs that count
+    python -m experiments.map explore [--workers N]    # runs that the results asked for: they decide nothing
     python -m experiments.map page                     # figure and tables from the committed lines
 
-Bases are kept in ``runs/map/bases``, lines in ``experiments/results/map``. ``tune`` and ``run`` do the next missing run
-until none is missing; both may be killed at any time. A worker has one thread and is as nice as it can be.
+Bases are kept in ``runs/map/bases``, lines in ``experiments/results/map``. ``tune``, ``run`` and ``explore`` do
+the next missing run until none is missing, and may be killed at any time. A worker has one thread and is as nice as it
+can be.
 """
 
 import argparse
@@ -35,7 +37,11 @@ def work(phase: str, minutes: float | None) -> None:
     quietly()
     from experiments.map import design, runner
 
-    specs = list(design.tuning() if phase == "tune" else design.counted(design.read_weights()))
+    specs = {
+        "tune": design.tuning(),
+        "run": design.counted(design.read_weights()),
+        "explore": design.explored(),
+    }[phase]
     print(f"{runner.work(specs, design.RESULTS / f'{phase}.jsonl', minutes)} runs done here")
 
 
@@ -61,11 +67,11 @@ def measure_bases() -> None:
 def main() -> None:
     """Do what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phase", choices=("bases", "tune", "choose", "run", "page"))
+    parser.add_argument("phase", choices=("bases", "tune", "choose", "run", "explore", "page"))
     parser.add_argument("--workers", type=int, default=1, help="processes; each takes a core")
     parser.add_argument("--minutes", type=float, help="after that no run begins")
     arguments = parser.parse_args()
-    if arguments.phase in ("tune", "run"):
+    if arguments.phase in ("tune", "run", "explore"):
         if arguments.workers == 1:
             work(arguments.phase, arguments.minutes)
             return

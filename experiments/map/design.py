@@ -121,6 +121,12 @@ def counted(weights: dict[str, dict[str, float]]) -> Iterator[Spec]:
                     yield Spec(block.point, arm, kind, seed, block.steps, known.get(arm, 0.0))
 
 
+def explored() -> Iterator[Spec]:
+    """Yield runs that the counted ones asked for: with the gate at the weight that was chosen without it."""
+    for seed in SEEDS:
+        yield Spec("weak", "sft", "r80", seed, SHORT, 1.0)
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a file; none if there is no file."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

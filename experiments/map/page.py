@@ -135,6 +135,23 @@ def cell_rows(lines: list[dict[str, Any]]) -> list[str]:
     return rows
 
 
+def explored_rows(lines: list[dict[str, Any]], explored: list[dict[str, Any]]) -> list[str]:
+    """Return a row for each arm that the runs seen afterwards are held against: outcome, and the paired difference."""
+    by_cell, rows = cells(lines, SHORT), []
+    for (point, arm, kind), own in cells(explored, SHORT).items():
+        weight = "/".join(f"{one:g}" for one in sorted({line["weight"] for line in explored}))
+        outcomes = said(np.array(list(own.values())))
+        for other in ((point, "sft", kind), (point, "resample", ""), (point, "sft_no_gate", kind)):
+            differences = paired(own, by_cell.get(other, {}))
+            if len(differences):
+                name = ", ".join(filter(None, other[1:]))
+                effect = said(differences, signed=True)
+                rows.append(
+                    f"| {point} | {arm}, {kind} | {weight} | {outcomes} | {name} | {effect} | {len(differences)} |"
+                )
+    return rows
+
+
 def margins(bases: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
     """Return how much more of pi_0's wrong answers a refiner betters than a second sample: by strength and kind."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -222,6 +239,14 @@ def write(folder: Path = RESULTS) -> None:
         f"| point | arm, refiner | weight | runs | {SHORT} steps | {LONG} steps | entropy | tokens | CPU s |",
         "|---|---|---|---|---|---|---|---|---|",
         *cell_rows(lines),
+        "",
+        "## Seen afterwards",
+        "",
+        "Runs that the results above asked for. They decide nothing.",
+        "",
+        f"| point | arm, refiner | weight | {SHORT} steps | less that of | difference | pairs |",
+        "|---|---|---|---|---|---|---|",
+        *explored_rows(lines, read(folder / "explore.jsonl")),
         "",
         "## Bases",
         "",

@@ -47,7 +47,7 @@ def test_arms_and_contrasts(tmp_path: Path) -> None:
     assert metrics.read(tmp_path / "none.csv") == {}
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "results.md"
+PAGE = Path(__file__).parents[3] / "experiments" / "results" / "lab.md"
 RESULTS = Path(__file__).parents[3] / "experiments" / "results"
 PROTOCOLS = sorted(path for path in RESULTS.glob("*.yaml") if findings.page(protocol.read(path), path))
 """Of experiments that have completed a phase."""

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,14 @@ def test_the_page_is_computed_from_the_lines(tmp_path: Path) -> None:
     first = (tmp_path / "map.png").read_bytes(), text
     page.write(tmp_path)
     assert first == ((tmp_path / "map.png").read_bytes(), (tmp_path / "README.md").read_text()), "by the lines alone"
+
+
+def test_the_committed_page_is_that_of_the_committed_runs(tmp_path: Path) -> None:
+    for file in design.RESULTS.glob("*.jsonl"):
+        shutil.copy(file, tmp_path)
+    page.write(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert text == (design.RESULTS / "README.md").read_text()
+    start = text.index("| contrast |")
+    table = text[start : text.index("\n\n", start)]
+    assert table in (design.RESULTS.parents[2] / "docs" / "results.md").read_text()

@@ -149,6 +149,17 @@ def test_the_papers_baselines_have_a_static_kl(preset: str, coefficient: float) 
 
 
 @pytest.mark.parametrize("preset", ["apps_dapo", "apps_ppo", "quickstart"])
+def test_a_second_sample_takes_the_place_of_a_refinement(preset: str) -> None:
+    config = composed(f"experiment={preset}", "control=resample")
+    loaded, alone, other = load(config), flat(composed(f"experiment={preset}")), flat(config)
+    assert isinstance(loaded.constraint, Sft) and loaded.constraint.first_eta == 0.03
+    assert loaded.refiner.temperature == other["actor_rollout_ref.rollout.temperature"] == 1.0
+    own = {*(f"constraint.{key}" for key in ("mode", "eta")), "run_dir", "records.path", "trainer.default_local_dir"}
+    own |= {f"refiner.{key}" for key in ("template", "context", "temperature")}
+    assert {key for key in alone if alone[key] != other[key]} <= own
+
+
+@pytest.mark.parametrize("preset", ["apps_dapo", "apps_ppo", "quickstart"])
 def test_a_control_changes_what_is_learned_and_where_it_is_written(preset: str) -> None:
     config = composed(f"experiment={preset}", "control=own_solved")
     loaded, alone, other = load(config), flat(composed(f"experiment={preset}")), flat(config)

@@ -9,7 +9,8 @@ import pytest
 from refiner_worker.config import TEMPLATES
 from refiner_worker.prompts import TOLD, RefinerPrompt, question_of
 
-TEMPLATES_OF_OURS = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
+TEMPLATES_OF_OURS = sorted({path.stem for path in TEMPLATES.glob("*.jinja")} - {"again"})
+"""Those that refine: the other one shows the task alone."""
 STOPS = {"apps": "\n```\n", "apps_paper": "\n```\n", "general": None}
 WHAT_IS_TOLD = {"feedback": "It fails.", "sibling": "It is 2!", "solution": "Two."}
 LIMITS = {"feedback": 20, "sibling": 30, "solution": 40}
@@ -32,6 +33,14 @@ def test_packaged_templates_show_question_response_and_reward(tokenizer: Any, na
     end = "<|im_start|>assistant\n" + ("<refined>\n" if tags else "")
     assert text.startswith("<|im_start|>user\n") and text.endswith(end)
     assert prompt.stop == ("</refined>" if tags else STOPS[name])
+
+
+def test_a_second_sample_is_asked_for_by_the_rollouts_own_prompt(tokenizer: Any) -> None:
+    messages = [{"role": "user", "content": "What is {1} + 1?"}]
+    prompt = RefinerPrompt(TEMPLATES / "again.jinja", tokenizer)
+    own = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert tokenizer.decode(prompt.encode(messages, "It is {2}.", -0.6)) == own
+    assert prompt.stop is None
 
 
 @pytest.mark.parametrize(
