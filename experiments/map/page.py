@@ -179,10 +179,14 @@ def gains(lines: list[dict[str, Any]], bases: list[dict[str, Any]], point: Point
 
 
 def draw(lines: list[dict[str, Any]], bases: list[dict[str, Any]], file: Path) -> None:
-    """Draw the gain of ``sft`` over static KL, own solved answers and a second sample, against the refiner's margin."""
-    figure = Figure(figsize=(10, 3), layout="constrained")
-    axes = figure.subplots(1, len(POINTS), sharey=True)
-    for axis, point in zip(axes, POINTS.values(), strict=True):
+    """Draw the gain of ``sft`` over static KL, own solved answers and a second sample, against the refiner's margin.
+
+    A panel for each point that has runs with a refiner.
+    """
+    points = [point for point in POINTS.values() if any(line["point"] == point.name and line["kind"] for line in lines)]
+    figure = Figure(figsize=(1 + 4 * len(points), 3.5), layout="constrained")
+    axes = figure.subplots(1, len(points), sharey=True, squeeze=False)[0]
+    for axis, point in zip(axes, points, strict=True):
         for place, other in enumerate(("kl_in_loss", "own_solved", "resample")):
             for steps, marker in ((SHORT, "o"), (LONG, "D")):
                 x, y, low, high = gains(lines, bases, point, other, steps).T
