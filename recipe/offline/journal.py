@@ -53,13 +53,12 @@ class Journal:
         self._file.truncate(self._file.read().rfind(b"\n") + 1)
         lines = read_rows(folder / "journal.jsonl")
         begun, first = next(lines, {}), next(lines, None)
-        if first is None:
+        other = [name for name, value in settings.items() if begun.get(name, ...) != json.loads(json.dumps(value))]
+        if other and first is not None:
+            raise ValueError(f"--output {folder} was begun with another {', '.join(other)}; give another folder")
+        if other:
             self._file.truncate(0)
             self._write(settings)
-        else:
-            other = [name for name, value in settings.items() if begun.get(name) != json.loads(json.dumps(value))]
-            if other:
-                raise ValueError(f"--output {folder} was begun with another {', '.join(other)}; give another folder")
         self.answers: dict[int, dict[int, Answer]] = defaultdict(dict)
         """Rewarded answers by row and number."""
         self.refined: dict[int, dict[int, Refinement]] = {}
