@@ -91,7 +91,7 @@ class Budget:
         return sum(chances[row] for row in chosen) / sum(chances.values()) if chances else 1.0
 
     def observe(self, rollouts: Rollouts, pairs: Mapping[int, Pair]) -> None:
-        """Take note of what became of the refinements of a rollouts."""
+        """Take note of what became of the refinements of a step."""
         for kind in self.kinds.values():
             kind.asked, kind.accepted, kind.tokens = (FORGET * one for one in (kind.asked, kind.accepted, kind.tokens))
         for row, name in rollouts.kinds().items():
