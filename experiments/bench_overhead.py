@@ -5,18 +5,23 @@
 Every arm is a run of the main job that differs in a few keys; overrides (a model, data, `platform=gpu`) hold for all.
 Without `experiment=` it is the quickstart's task in groups of 8, as in the paper; `scripts/get_smollm2.py` has prepared
 its model. The learning rate is 0, so that every step of every arm samples from the same policy. The first step
-of an arm, in which engines warm up, is left out. Writes `overhead.md` (a table) and `overhead.json`; arms whose run is
-already complete in the output folder are not run again.
+of an arm, in which engines warm up, is left out. Writes `overhead.md` (what the arms cost, and the same by stage) and
+`overhead.json`; arms whose run is already complete in the output folder are not run again.
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
 import sys
+import time
+from collections import defaultdict
 from pathlib import Path
 
-from recipe.runs.files import read_rows
+import psutil
+
+from recipe.runs.files import RunDir, read_rows
 
 ALWAYS = (
     "constraint.mode=penalty",
@@ -74,35 +79,76 @@ ARMS = {
 BASELINES = {"lora_none": "lora_none", "shared": "lora_none"}
 
 
+STAGES = {
+    "the policy answers": (("gen", "reward"), ("rollout",)),
+    "the refiner rewrites": (("refine", "wait_refiner"), ("refine_prompt", "refine")),
+    "log-probs": (("old_log_prob", "refine_log_prob", "kl_ref", "ref", "adv"), ("refine_log_prob", "kl_ref")),
+    "the policy learns": (("update_actor", "update_weights"), ("update_actor",)),
+}
+"""What a run says that it does (``stage.json``): its timers, and the counters of its tokens."""
+POLL_S = 0.05
 Cost = dict[str, float]
 """One arm: medians over its steps in seconds (``exposed_s``: what refining adds, as the run itself measures it);
 ``tokens_per_pair``: prompt and generated tokens of the refiner per accepted pair, over all steps, infinite if none was
-accepted; ``attempted``: share of the responses that were refined; ``draft_acceptance``, where there were drafts."""
+accepted; ``attempted``: share of the responses that were refined; ``draft_acceptance``, where there were drafts. For
+each stage ``STAGE, s``, ``STAGE, CPU s`` and ``STAGE, tokens``; ``rest``: the share of a step in no stage."""
 
 
-def run_arm(name: str, folder: Path, num_steps: int, overrides: list[str]) -> list[dict[str, float]]:
-    """Run an arm, unless it has been, and return its metrics by step, without the first.
+def cpu_by_stage(job: subprocess.Popen[bytes], run_dir: RunDir) -> list[dict[str, float]]:
+    """Wait for a job, and return the CPU seconds of all its processes in each stage of each step, the first step first.
+
+    A process that ends between two stages is counted up to the last change of stage.
+    """
+    used: dict[int, float] = {}
+    steps: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    before, changed_at = None, 0
+    while True:
+        is_done = job.poll() is not None
+        at = run_dir.stage.stat().st_mtime_ns if run_dir.stage.exists() else 0
+        if at != changed_at and (stage := run_dir.read_stage()):
+            earlier, changed_at = sum(used.values()), at
+            with contextlib.suppress(psutil.NoSuchProcess):
+                driver = psutil.Process(job.pid)
+                for process in (driver, *driver.children(recursive=True)):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        used[process.pid] = sum(process.cpu_times()[:2])
+            if before and before["step"]:
+                steps[before["step"]][before["stage"]] += sum(used.values()) - earlier
+            before = stage
+        if is_done:
+            return [dict(steps[step]) for step in sorted(steps)]
+        time.sleep(POLL_S)
+
+
+def run_arm(name: str, folder: Path, num_steps: int, overrides: list[str]) -> Cost:
+    """Run an arm, unless it has been, and return what its steps cost.
 
     Raises:
         RuntimeError: The run failed; names its log.
     """
-    metrics = folder / name / "metrics.jsonl"
-    if not metrics.exists() or len(list(read_rows(metrics))) < num_steps:
-        folder.mkdir(parents=True, exist_ok=True)
+    metrics, seconds = folder / name / "metrics.jsonl", folder / name / "cpu.json"
+    if not seconds.exists() or len(list(read_rows(metrics))) < num_steps:
+        run_dir = RunDir(folder / name)
         command = [sys.executable, "-m", "recipe.online_refiner.main", *overrides, *ALWAYS, *ARMS[name][1]]
         if name == "dedicated" and "platform=gpu" not in overrides:
             command.append("ray_kwargs.ray_init.num_gpus=2")  # logical ones
-        command += [f"trainer.total_training_steps={num_steps}", f"run_dir={folder / name}"]
-        metrics.unlink(missing_ok=True)
+        command += [f"trainer.total_training_steps={num_steps}", f"run_dir={run_dir.path}"]
+        for file in (metrics, run_dir.stage):
+            file.unlink(missing_ok=True)
         with (folder / f"{name}.log").open("w") as log:
-            returncode = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
-        if returncode:
+            job = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            seconds.write_text(json.dumps(cpu_by_stage(job, run_dir)))
+        if job.returncode:
             raise RuntimeError(f"{name}: the run failed, see {log.name}")
-    return list(read_rows(metrics))[1:]
+    return summarise(list(read_rows(metrics))[1:], json.loads(seconds.read_text())[1:])
 
 
-def summarise(steps: list[dict[str, float]]) -> Cost:
-    """Return what the steps of an arm cost."""
+def summarise(steps: list[dict[str, float]], cpu: list[dict[str, float]]) -> Cost:
+    """Return what the steps of an arm cost, by their metrics and their CPU seconds by stage."""
+
+    def median(rows: list[dict[str, float]], *names: str) -> float:
+        return statistics.median(sum(row.get(name, 0.0) for name in names) for row in rows)
+
     medians = {
         "step_s": "timing_s/step",
         "rollout_s": "timing_s/gen",
@@ -112,15 +158,18 @@ def summarise(steps: list[dict[str, float]]) -> Cost:
     }
     totals = {key: sum(step[key] for step in steps) for key in steps[0] if key.startswith(("refiner/num_", "tokens/"))}
     num_tokens, num_pairs = totals["tokens/refine_prompt"] + totals["tokens/refine"], totals["refiner/num_accepted"]
-    return {
-        **{
-            name: statistics.median(values)
-            for name, key in medians.items()
-            if (values := [step[key] for step in steps if key in step])
-        },
-        "tokens_per_pair": num_tokens / num_pairs if num_pairs else float("inf"),
-        "attempted": totals["refiner/num_attempted"] / totals["refiner/num_rollouts"],
-    }
+    cost = {name: median(steps, key) for name, key in medians.items() if key in steps[0]}
+    cost["tokens_per_pair"] = num_tokens / num_pairs if num_pairs else float("inf")
+    cost["attempted"] = totals["refiner/num_attempted"] / totals["refiner/num_rollouts"]
+    parts = [f"timing_s/{timer}" for timers, _ in STAGES.values() for timer in timers]
+    cost["rest"] = statistics.median(
+        1 - sum(step.get(part, 0.0) for part in parts) / step["timing_s/step"] for step in steps
+    )
+    for stage, (timers, counters) in STAGES.items():
+        cost[f"{stage}, s"] = median(steps, *(f"timing_s/{timer}" for timer in timers))
+        cost[f"{stage}, tokens"] = median(steps, *(f"tokens/{counter}" for counter in counters))
+        cost[f"{stage}, CPU s"] = median([step for step in cpu if stage in step] or [{}], stage)
+    return cost
 
 
 def table(costs: dict[str, Cost]) -> str:
@@ -141,6 +190,18 @@ def table(costs: dict[str, Cost]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def by_stage(costs: dict[str, Cost]) -> str:
+    """The same by stage as a Markdown table, and the share of a step's seconds that is in no stage."""
+    lines = [f"| arm: s / CPU s / tokens | {' | '.join(STAGES)} | rest |", "|---" * (len(STAGES) + 2) + "|"]
+    for name, cost in costs.items():
+        cells = [
+            f"{cost[f'{stage}, s']:.1f} / {cost[f'{stage}, CPU s']:.1f} / {cost[f'{stage}, tokens']:.0f}"
+            for stage in STAGES
+        ]
+        lines.append("| " + " | ".join([ARMS[name][0], *cells, f"{cost['rest']:.1%}"]) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Run the arms one after the other and write what they cost."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -155,15 +216,15 @@ def main() -> None:
     costs, num_failed = {}, 0
     for name in arguments.arms:
         try:
-            costs[name] = summarise(run_arm(name, arguments.output, arguments.steps, overrides))
+            costs[name] = run_arm(name, arguments.output, arguments.steps, overrides)
         except RuntimeError as error:
             print(error, flush=True)
             num_failed += 1
             continue
         print(table(costs).splitlines()[-1], flush=True)
         (arguments.output / "overhead.json").write_text(json.dumps(costs, indent=1))
-        (arguments.output / "overhead.md").write_text(table(costs))
-    print(table(costs))
+        (arguments.output / "overhead.md").write_text(f"{table(costs)}\n{by_stage(costs)}")
+    print(table(costs), by_stage(costs), sep="\n")
     sys.exit(1 if num_failed else 0)
 
 

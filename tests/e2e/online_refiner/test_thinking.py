@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from recipe.runs.files import read_rows, refinement_lines
 
@@ -98,26 +99,32 @@ def test_the_actor_learns_nothing_of_the_refiners_thought(
     assert job.survivors() == []
     steps = list(read_rows(run_dir / "metrics.jsonl"))
     assert len(steps) == 2 and all(step["tokens/refine_thought"] > 0 for step in steps)
-    refined = list(map(json.loads, refinement_lines(run_dir)))
     tokenizer, num_rows = AutoTokenizer.from_pretrained(thinker), 0
     for columns in map(torch.load, seen.iterdir()):
-        for n, mask in enumerate(columns["refine_mask"]):
-            if not mask.any():
-                continue
-            num_rows += 1
-            ids, response = columns["refine_ids"][n], columns["responses"][n]
-            text, own = tokenizer.decode(ids), tokenizer.decode(response)
-            before, mark, _ = own.rpartition(CLOSES)
-            num_kept = len(before + mark)
-            assert text.count(CLOSES) == (own.count(CLOSES) if rewrites == "answer" else 1), "no mark of the refiner's"
-            if rewrites == "answer":
-                assert text[:num_kept] == own[:num_kept]
-                ends = [len(tokenizer.decode(ids[: place + 1])) for place in range(len(ids))]
-                if mode == "sft":
-                    weights = columns["refine_weights"][n].tolist()
-                    assert not any(weight for end, weight in zip(ends, weights, strict=True) if end <= num_kept)
-                if "refine_charged" in columns:
-                    charged = columns["refine_charged"][n].tolist()
-                    ends = [len(tokenizer.decode(response[: place + 1])) for place in range(len(response))]
-                    assert not any(cost for end, cost in zip(ends, charged, strict=True) if end <= num_kept)
-    assert num_rows > 0 or rewrites == "response", [one["verdict"] for one in refined]
+        for row in range(len(columns["refine_mask"])):
+            if columns["refine_mask"][row].any():
+                num_rows += 1
+                own = {name: values[row] for name, values in columns.items()}
+                assert mode != "sft" or "refine_weights" in own
+                assert_no_thought_is_learned(tokenizer, own, rewrites)
+    verdicts = [json.loads(line)["verdict"] for line in refinement_lines(run_dir)]
+    assert num_rows > 0 or rewrites == "response", verdicts
+
+
+def assert_no_thought_is_learned(tokenizer: PreTrainedTokenizerBase, row: dict[str, Tensor], rewrites: str) -> None:
+    """Assert that what the actor learns from, of one refined row, has no thought of the refiner's."""
+
+    def charged_before(ids: Tensor, charges: Tensor, num_letters: int) -> bool:
+        ends = [len(tokenizer.decode(ids[: place + 1])) for place in range(len(ids))]
+        return any(charge for end, charge in zip(ends, charges.tolist(), strict=True) if end <= num_letters)
+
+    text, own = tokenizer.decode(row["refine_ids"]), tokenizer.decode(row["responses"])
+    assert text.count(CLOSES) == (own.count(CLOSES) if rewrites == "answer" else 1), "no mark of the refiner's"
+    if rewrites == "answer":
+        before, mark, _ = own.rpartition(CLOSES)
+        kept = len(before + mark)
+        assert text[:kept] == own[:kept]
+        if "refine_weights" in row:
+            assert not charged_before(row["refine_ids"], row["refine_weights"], kept)
+        if "refine_charged" in row:
+            assert not charged_before(row["responses"], row["refine_charged"], kept)

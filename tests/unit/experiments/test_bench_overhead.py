@@ -1,0 +1,58 @@
+"""What a step costs, by stage: the parts add up, and CPU seconds fall to the stage in which they were used."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.bench_overhead import by_stage, cpu_by_stage, summarise
+from recipe.runs.files import RunDir
+
+JOB = """
+import sys, time
+from recipe.runs.files import RunDir
+
+run_dir = RunDir(sys.argv[1])
+for step in (1, 2):
+    run_dir.write_stage("the policy answers", step)
+    time.sleep(1)
+    run_dir.write_stage("the policy learns", step)
+    until = time.process_time() + step
+    while time.process_time() < until:
+        pass
+run_dir.write_stage("saving", 2)
+time.sleep(1)
+"""
+
+
+def test_cpu_seconds_are_those_of_the_stage(tmp_path: Path) -> None:
+    job = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path)], cwd=Path(__file__).parents[3])
+    first, second = cpu_by_stage(job, RunDir(tmp_path))
+    assert job.returncode == 0
+    assert first["the policy learns"] == pytest.approx(1, abs=0.3)
+    assert second["the policy learns"] == pytest.approx(2, abs=0.3)
+    assert max(first["the policy answers"], second["the policy answers"]) < 0.3
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    step = {
+        "timing_s/step": 10.0,
+        "timing_s/gen": 2.0,
+        "timing_s/refine": 3.0,
+        "timing_s/refine_log_prob": 0.5,
+        "timing_s/kl_ref": 0.5,
+        "timing_s/update_actor": 2.9,
+        "timing_s/update_weights": 0.9,
+        "tokens/rollout": 100.0,
+        "tokens/refine_prompt": 70.0,
+        "tokens/refine": 30.0,
+        "refiner/num_rollouts": 8.0,
+        "refiner/num_attempted": 4.0,
+        "refiner/num_accepted": 2.0,
+    }
+    cost = summarise([step], [{"the policy answers": 3.0}, {"the policy answers": 5.0, "the policy learns": 6.0}])
+    assert by_stage({"sft": cost}).splitlines()[-1] == (
+        "| sft, the default; solved responses are skipped | 2.0 / 4.0 / 100 | 3.0 / 0.0 / 100 | 1.0 / 0.0 / 0 "
+        "| 3.8 / 6.0 / 0 | 2.0% |"
+    )
