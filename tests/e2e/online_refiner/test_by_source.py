@@ -1,4 +1,4 @@
-"""A refiner that differs by data source in a whole job: one source's server dies and is back, and a resume goes on."""
+"""A refiner that differs by data source in whole jobs: one source's server dies and is back, a resume, streaming."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas
 import pytest
-from played_server import Reply, Server, chat
+from played_server import Reply, Server, chat, serving
 
 NUM_OF_SOURCE = 8
 """Rollouts of each source in a step: two prompts, of four responses each."""
@@ -24,6 +24,48 @@ def two_sources(letter_prompts: Path, folder: Path) -> Path:
     rows["data_source"] = [list(SOURCES)[n % 2] for n in range(len(rows))]
     rows.to_parquet(folder / "two.parquet")
     return folder / "two.parquet"
+
+
+def written(by_source: dict[str, dict[str, Any]]) -> str:
+    """Return the override that says what differs by source."""
+    own = [f"{one}:{{{','.join(f'{key}:{value}' for key, value in of.items())}}}" for one, of in by_source.items()]
+    return f"refiner.by_source={{{','.join(own)}}}"
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_streaming_refiner_goes_by_the_data_source(
+    train_letters: Callable, letter_prompts: Path, tmp_path: Path
+) -> None:
+    """No engine but the policy's: the common refiner and that of a source are servers, told apart by their answers."""
+    answers = {"programs": "abcdz", "open/sums": "abcz"}
+    with serving(lambda *_: chat(answers["programs"])) as common, serving(lambda *_: chat(answers["open/sums"])) as own:
+        differs = SOURCES | {"open/sums": {**SOURCES["open/sums"], "url": f"'{own.url}'", "skip_reward_at_least": 0.9}}
+        trained = train_letters(
+            tmp_path,
+            2,
+            f"data.train_files={two_sources(letter_prompts, tmp_path)}",
+            "data.shuffle=False",
+            "refiner.placement=external",
+            f"refiner.url={common.url}",
+            written(differs),
+            "constraint.mode=penalty",
+            "measure.num_kl_rollouts=0",
+        )
+        asked = {"programs": common.bodies, "open/sums": own.bodies}
+    for step in trained.steps:
+        assert step["refiner/num_replicas"] == 2 and step["refiner/hidden_s"] > 0, "during the rollout"
+        ratios = [step[f"refiner/improvement_ratio/{source}"] for source in SOURCES]
+        assert sum(ratios) / 2 == pytest.approx(step["refiner/improvement_ratio"]) and min(ratios) > 0
+        assert all(step[f"refiner/failed_ratio/{source}"] == 0 for source in SOURCES)
+    for source, bodies in asked.items():
+        messages = [body["messages"][-1]["content"] for body in bodies]
+        messages = [message for message in messages if message != "Say yes."]  # which the checks before a start say
+        rows = [row for row in trained.refinements if row["data_source"] == source and row["refined"] is not None]
+        assert len(rows) == len(messages) > 0 and {row["refined"] for row in rows} == {answers[source]}
+        assert {"Here is the problem again:" in message for message in messages} == {source == "open/sums"}
+    skipped = {row["data_source"] for row in trained.refinements if row["verdict"] == "max_reward"}
+    assert skipped <= {"open/sums"}
 
 
 @pytest.mark.e2e
@@ -47,11 +89,10 @@ def test_one_sources_server_dies_and_is_back(
 
     server, file = Server(answer), two_sources(letter_prompts, tmp_path)
     own = SOURCES | {"open/sums": {**SOURCES["open/sums"], "url": f"'{server.url}'"}}
-    by_source = [f"{one}:{{{','.join(f'{key}:{value}' for key, value in of.items())}}}" for one, of in own.items()]
     overrides = [
         f"data.train_files={file}",
         "data.shuffle=False",  # each step has both sources
-        f"refiner.by_source={{{','.join(by_source)}}}",
+        written(own),
         "constraint.mode=penalty",
         "constraint.eta=0.1",
         "measure.num_kl_rollouts=4",
