@@ -1,11 +1,10 @@
 """What the numbers of an arm say, each with its figure and the key to change."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
 
 from recipe.online_refiner.pairs import FAILURES, Verdict
 from recipe.report.reading import Arm
@@ -39,11 +38,15 @@ LOST = {
     ),
 }
 """Verdicts of attempts that have a key of their own: title, what is said of their share, and the key."""
+CHOSEN = (Verdict.NOT_CHOSEN, Verdict.OVER_BUDGET)
+"""Verdicts of responses that are not refined because others of their group are, by their rewards."""
 SKIPPED = {
     "too_long": "did not fit into the refiner's context; lower refiner.thought_length or refiner.response_length",
     "no_answer": "end within their thought; raise data.max_response_length, or set refiner.rewrites=response",
 }
 """Why whole runs go without refinements, and what to do."""
+RESCUING = ("sft", "lagrangian")
+"""Modes that can learn from groups with equal rewards."""
 LEVELS = ("act", "note", "good")
 """Of findings: something should change; look at it; fine."""
 
@@ -89,11 +92,7 @@ def summary(arm: Arm) -> dict[str, str]:
 
 def facts(arm: Arm) -> str:
     """Return in one line what an arm's runs were told: models, data, mode, and how much a step is."""
-    config = OmegaConf.create(arm.runs[0].config)
-
-    def known(key: str) -> Any:
-        return OmegaConf.select(config, key)
-
+    known = arm.setting
     files = known("data.train_files")
     named = {
         "policy {}": known("actor_rollout_ref.model.path"),
@@ -198,19 +197,27 @@ def _contest(arm: Arm) -> Iterator[Finding]:
         return
     refined = sum(one.num_refined for one in contests) / number
     again = sum(one.num_resampled for one in contests) / number
-    helps = refined > again
-    says = f"Of {number} refined responses the refinement beats {refined:.0%}, another answer {again:.0%}. "
-    if helps:
-        says += "So the refiner knows more than a second try does."
-    else:
-        says += "So a second try is at least as good: refine otherwise, or spend the time on more responses."
-    yield Finding(
-        level="good" if helps else "act",
+    found = Finding(
+        level="good",
         title="Does refining beat answering again?",
         figure=f"{refined:.0%} against {again:.0%}",
-        says=says,
-        key="" if helps else "another refiner.template or refiner.model_path, or a higher actor_rollout_ref.rollout.n",
+        says=f"Of {number} refined responses the refinement beats {refined:.0%}, another answer {again:.0%}. ",
     )
+    chosen = arm.total(*(f"refiner/skipped/{one}" for one in CHOSEN))
+    if chosen or arm.setting("algorithm.filter_groups.enable"):
+        found.level = "note"
+        found.says += "But those were chosen by what their siblings got, so this is not fair: online-refiner check is."
+    elif refined > again:
+        found.says += "So the refiner knows more than a second try does."
+    else:
+        found.level, found.key = "act", f"{_better_refiner(arm)}, or a higher actor_rollout_ref.rollout.n"
+        found.says += "So a second try is at least as good: refine otherwise, or spend the time on more responses."
+    yield found
+
+
+def _better_refiner(arm: Arm) -> str:
+    models = {"external": " or model at refiner.url", "shared": ""}
+    return f"another refiner.template{models.get(arm.setting('refiner.placement'), ' or refiner.model_path')}"
 
 
 def _acceptance(arm: Arm) -> Iterator[Finding]:
@@ -219,7 +226,7 @@ def _acceptance(arm: Arm) -> Iterator[Finding]:
     if not ends or not attempted:
         return
     share, repeated = accepted / attempted, arm.numbers("refiner/repeated_ratio")
-    level, key = ("note", "another refiner.template or refiner.model_path") if share < 0.1 else ("good", "")
+    level, key = ("note", _better_refiner(arm)) if share < 0.1 else ("good", "")
     says = f"{share:.0%} of the attempts were accepted; of all responses first {ends[0]:.0%}, at last {ends[1]:.0%}"
     says += "." if ends[1] <= ends[0] else ": it should fall as the policy learns."
     if repeated and sum(repeated) / len(repeated) > 0.5:
@@ -229,20 +236,19 @@ def _acceptance(arm: Arm) -> Iterator[Finding]:
 
 
 def _dead_groups(arm: Arm) -> Iterator[Finding]:
-    if numbers := arm.numbers("reward/zero_std_groups"):
-        share = sum(numbers) / len(numbers)
+    numbers = arm.numbers("reward/zero_std_groups")
+    if numbers and arm.setting("actor_rollout_ref.rollout.n") != 1:
         says = "of the prompts got equal rewards for all their responses, which teach the policy nothing by themselves."
-        key = "constraint.rescue_dead_groups=true, or other problems in data.train_files"
-        found = _share("Dead groups", share, MAX_DEAD, says, key)
-        if found.level == "good" and share > MAX_DEAD / 2:
-            found.level = "note"
-        yield found
+        key = "other problems in data.train_files"
+        if arm.setting("constraint.mode") in RESCUING and not arm.setting("algorithm.filter_groups.enable"):
+            key = f"constraint.rescue_dead_groups=true, or {key}"
+        yield _share("Dead groups", sum(numbers) / len(numbers), MAX_DEAD, says, key)
 
 
 def _lost(arm: Arm) -> Iterator[Finding]:
     if attempted := arm.total("refiner/num_attempted"):
         failed = {one: arm.total(f"refiner/failed/{one}") / attempted for one in FAILURES}
-        says = "of the refinements were cut by refiner.response_length and are lost."
+        says = "of the refinements were cut by refiner.response_length, or have no clear end, and are lost."
         key = "a higher refiner.response_length, or a refiner.template that asks for less"
         yield _share("Cut refinements", failed.pop(Verdict.TRUNCATED), MAX_TRUNCATED, says, key)
         for verdict, (title, says, key) in LOST.items():
@@ -253,10 +259,14 @@ def _lost(arm: Arm) -> Iterator[Finding]:
         others = _share("Failed attempts", sum(failed.values()), MAX_FAILED, says, "see their detail")
         if others.level != "good":
             yield others
-    if numbers := arm.numbers("response_length/clip_ratio"):
+    # verl's ratio is of the responses as long as the step's longest one, whatever the limit is.
+    longest, ratios = arm.numbers("response_length/max"), arm.numbers("response_length/clip_ratio")
+    if ratios and len(longest) == len(ratios):
+        most = arm.setting("data.max_response_length") or math.inf
+        cut = [ratio for ratio, length in zip(ratios, longest, strict=True) if length >= most]
         says = "of the policy's responses reached data.max_response_length, so most of these have no end."
-        share = sum(numbers) / len(numbers)
-        yield _share("Cut responses", share, MAX_TRUNCATED, says, "a higher data.max_response_length", level="note")
+        key, share = "a higher data.max_response_length", sum(cut) / len(ratios)
+        yield _share("Cut responses", share, MAX_TRUNCATED, says, key, level="note")
 
 
 def _cost(arm: Arm) -> Iterator[Finding]:
@@ -264,7 +274,9 @@ def _cost(arm: Arm) -> Iterator[Finding]:
     if whole and arm.total("refiner/num_attempted"):
         share = arm.total("refiner/exposed_s", "timing_s/refine_log_prob") / whole
         says = "of a step's seconds are spent on refining, the longer update not counted."
-        key = "a lower refiner.max_refinements_per_group, or refiner.placement=dedicated"
+        key = "a lower refiner.max_refinements_per_group"
+        if arm.setting("refiner.placement") == "colocated":
+            key += " or refiner.budget, or refiner.placement=dedicated with refiner.n_gpus_per_node"
         yield _share("Cost of refining", share, MAX_COST, says, key, level="note")
 
 
@@ -282,42 +294,38 @@ def _kl(arm: Arm) -> Iterator[Finding]:
         is_far = ends[1] > MAX_KL
         says = f"The policy is {ends[1]:.3g} nats per token from the reference model at the end"
         says += ", which is far: look whether its responses are still sound." if is_far else "."
-        key = "a higher constraint.eta, or a lower actor_rollout_ref.actor.optim.lr" if is_far else ""
+        key = "a lower actor_rollout_ref.actor.optim.lr" if is_far else ""
+        if key and arm.refines:
+            key = f"a higher constraint.eta, or {key}"
         yield Finding(level="act" if is_far else "good", title="KL", figure=f"{ends[1]:.3g}", says=says, key=key)
 
 
 def _of_the_run(arm: Arm) -> Iterator[Finding]:
-    config = OmegaConf.create(arm.runs[0].config if arm.runs else {})
-    steps = [step for run in arm.runs for step in run.steps if "refiner/num_attempted" in step]
-    if all(block in config for block in ("refiner", "constraint", "algorithm")):
-        for line in _never(steps, config):
-            yield Finding(level="act", title="What never happened", figure="", says=line)
+    for line in _never(arm):
+        yield Finding(level="act", title="What never happened", figure="", says=line)
 
 
-def _never(steps: Sequence[dict[str, Any]], config: DictConfig) -> Iterator[str]:
+def _never(arm: Arm) -> Iterator[str]:
     """Yield what did not happen in any step, though the run was told what to do with it.
 
     It is a refinement, a response with the highest reward, or a group of equal rewards.
     """
-
-    def total(*names: str) -> float:
-        return sum(step.get(name) or 0.0 for step in steps for name in names)
-
-    if not total("refiner/num_attempted"):
+    if not arm.total("refiner/num_attempted"):
         for name, why in SKIPPED.items():
-            if skipped := total(f"refiner/skipped/{name}"):
+            if skipped := arm.total(f"refiner/skipped/{name}"):
                 yield f"nothing was refined: {skipped:g} responses {why}"
         return
-    most, groups = config.refiner.skip_reward_at_least, config.algorithm.get("filter_groups")
-    if most is not None and not total("refiner/skipped/max_reward", "refiner/num_own"):
+    most = arm.setting("refiner.skip_reward_at_least")
+    if most is not None and not arm.total("refiner/skipped/max_reward", "refiner/num_own"):
         yield (
             f"no response reached refiner.skip_reward_at_least={most}: nothing was solved, or the reward is shaped (by "
             "length, for one) and stays below; set it to the least that a solved response gets"
         )
-    waits = ["constraint.rescue_dead_groups=true"] if config.constraint.rescue_dead_groups else []
-    if groups and groups.enable and groups.metric == "reward":
+    waits = ["constraint.rescue_dead_groups=true"] if arm.setting("constraint.rescue_dead_groups") else []
+    filters = arm.setting("algorithm.filter_groups") or {}
+    if filters.get("enable") and filters.get("metric") == "reward":
         waits.append("algorithm.filter_groups.metric=reward")
-    if waits and not total("reward/zero_std_groups", "training/filter_groups/evicted_samples"):
+    if waits and not arm.total("reward/zero_std_groups", "training/filter_groups/evicted_samples"):
         yield (
             f"no group was ever dead (equal rewards), so that {' and '.join(waits)} did nothing: a shaped reward "
             "differs within groups that all failed; take the shaping out of it, or filter by what says what is solved"

@@ -93,6 +93,13 @@ class Arm:
         """Whether its runs have a refiner."""
         return any(run.config.get("constraint", {}).get("mode") != "none" for run in self.runs)
 
+    def setting(self, key: str) -> Any:
+        """Return a key's value in the first run; None if its config does not have it."""
+        value: Any = self.runs[0].config if self.runs else {}
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
     def values(self, metric: str) -> dict[int, list[float]]:
         """Return a metric's values by step, of all runs that have it there."""
         found: dict[int, list[float]] = defaultdict(list)

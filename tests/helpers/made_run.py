@@ -17,10 +17,11 @@ def config(folder: Path, **changes: Any) -> dict[str, Any]:
     """Return as much of a resolved config as the report reads; changes by dotted keys with ``__`` for the dot."""
     found: dict[str, Any] = {
         "run_dir": str(folder),
+        "actor_rollout_ref": {"rollout": {"n": 2}},
         "algorithm": {"adv_estimator": "grpo"},
         "constraint": {"mode": "sft", "rescue_dead_groups": False},
-        "data": {"seed": 1, "train_batch_size": 2},
-        "refiner": {"template": "general", "skip_reward_at_least": None},
+        "data": {"seed": 1, "train_batch_size": 2, "max_response_length": 48},
+        "refiner": {"template": "general", "placement": "colocated", "skip_reward_at_least": None},
         "trainer": {"experiment_name": folder.name, "total_training_steps": 8},
         "records": {"path": f"{folder}/refinements"},
     }

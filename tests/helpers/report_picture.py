@@ -1,4 +1,4 @@
-"""Draw the README's pictures: the pages on two committed runs of the quickstart, as Debian's chromium shows them.
+"""Draw the README's pictures: the page on a committed run of the quickstart, as Debian's chromium shows it.
 
     python tests/helpers/report_picture.py
 
@@ -20,17 +20,16 @@ def main() -> None:
     from recipe.report.page import write_page
     from recipe.report.reading import read_runs
 
-    runs = REPOSITORY / "tests" / "unit" / "report" / "runs"
+    run = REPOSITORY / "tests" / "unit" / "report" / "runs" / "quickstart"
     with tempfile.TemporaryDirectory() as folder, browsing() as page:
+        file = Path(folder) / "report.html"
+        file.write_bytes(write_page(read_runs([str(run)])))
         page.resize(1280, 3600)
-        for name, selector, height, picture in (
-            ("quickstart", "body", 1300, "report.png"),
-            ("begun", "#detail", 1100, "report_tokens.png"),
-        ):
-            file = Path(folder) / f"{name}.html"
-            file.write_bytes(write_page(read_runs([str(runs / name)])))
-            page.open(file)
-            page.draw(selector, REPOSITORY / "docs" / picture, height)
+        page.open(file)
+        page.draw("body", REPOSITORY / "docs" / "report.png", 1300)
+        page.click("[name=words]")
+        page.type("divisible_by_4")
+        page.draw("#detail", REPOSITORY / "docs" / "report_tokens.png", 1100)
 
 
 if __name__ == "__main__":

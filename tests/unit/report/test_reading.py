@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -63,6 +64,64 @@ def test_refining_is_compared_with_answering_again(tmp_path: Path) -> None:
     assert (contest.num_responses, contest.num_refined, contest.num_resampled) == (3, 2, 1.0)
     (found,) = [one for one in findings(arm) if "again" in one.title]
     assert (found.level, found.figure) == ("good", "67% against 33%")
+
+
+@pytest.mark.parametrize(
+    ("settings", "skipped"),
+    [({"algorithm__filter_groups": {"enable": True}}, "too_long"), ({}, "not_chosen"), ({}, "over_budget")],
+)
+def test_no_verdict_where_rewards_chose_what_was_refined(
+    tmp_path: Path, settings: dict[str, Any], skipped: str
+) -> None:
+    folder = make_run(tmp_path / "run", 1, **settings)
+    with (folder / "metrics.jsonl").open("a") as lines:
+        lines.write(json.dumps({"step": 1, **metrics(1), f"refiner/skipped/{skipped}": 1}) + "\n")
+    (found,) = [one for one in findings(*read_runs([str(folder)])) if "again" in one.title]
+    assert (found.level, found.key) == ("note", "") and "not fair" in found.says
+
+
+@pytest.mark.parametrize(("longest", "share"), [(48, "40%"), (47, "0%")])
+def test_only_responses_as_long_as_the_limit_are_cut(tmp_path: Path, longest: int, share: str) -> None:
+    folder = make_run(tmp_path / "run", 2)
+    lengths = [{"response_length/max": longest, "response_length/clip_ratio": ratio} for ratio in (0.5, 0.3)]
+    lines = [json.dumps({"step": step, **metrics(step), **own}) for step, own in enumerate(lengths, start=1)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    found = {one.title: one for one in findings(*read_runs([str(folder)]))}
+    assert found["Cut responses"].figure == share
+
+
+WORSE = {
+    "refiner/num_accepted": 0,
+    "reward/zero_std_groups": 0.75,
+    "kl_ref/k3": 0.9,
+    "refiner/exposed_s": 5,
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "others"),
+    [
+        ({"constraint__mode": "penalty"}, {"Dead groups": "other problems"}),
+        ({"algorithm__filter_groups": {"enable": True}}, {"Dead groups": "other problems"}),
+        ({"constraint__mode": "none"}, {"Dead groups": "other problems", "KL": "a lower actor"}),
+        ({"refiner__placement": "external"}, {"Accepted refinements": "another refiner.template or model at"}),
+        ({"refiner__placement": "shared"}, {"Cost of refining": "a lower refiner.max_refinements_per_group"}),
+    ],
+)
+def test_a_key_is_one_that_the_run_can_set(tmp_path: Path, settings: dict[str, Any], others: dict[str, str]) -> None:
+    def keys(folder: Path) -> dict[str, str]:
+        with (folder / "metrics.jsonl").open("a") as lines:
+            lines.write(json.dumps({"step": 1, **metrics(1), **WORSE}) + "\n")
+        return {one.title: one.key for one in findings(*read_runs([str(folder)]))}
+
+    usual, found = keys(make_run(tmp_path / "usual", 1)), keys(make_run(tmp_path / "run", 1, **settings))
+    for title, key in others.items():
+        assert found[title] != usual[title] and found[title].startswith(key)
+
+
+def test_groups_of_one_are_not_dead(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 1, actor_rollout_ref__rollout={"n": 1})
+    assert "Dead groups" not in {one.title for one in findings(*read_runs([str(folder)]))}
 
 
 def test_what_should_change_names_its_figure_and_its_key(tmp_path: Path) -> None:
