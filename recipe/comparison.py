@@ -16,8 +16,8 @@ import numpy as np
 
 from recipe import bootstrap
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number
-from recipe.online_refiner.refine import Refiner, TextRefiner
-from refiner_worker.config import RefinerConfig
+from recipe.online_refiner.refine import Refiner, TextRefiner, choose
+from refiner_worker.config import RefinerConfig, is_higher
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import read_thoughts
@@ -34,8 +34,8 @@ GIVEN = "responses"
 MAX_WAITING = 64
 """Requests under way at a time."""
 OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
-    "improved": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) > old.reward,
-    "worsened": lambda old, new: new.verdict.is_scored and (new.reward or 0.0) < old.reward,
+    "improved": lambda old, new: new.verdict.is_scored and is_higher(new.reward or 0.0, old.reward),
+    "worsened": lambda old, new: new.verdict.is_scored and is_higher(old.reward, new.reward or 0.0),
     "repeated": lambda old, new: new.is_repeated,
     "leaked": lambda old, new: new.verdict is Verdict.LEAK,
     "truncated": lambda old, new: new.verdict in (Verdict.TRUNCATED, Verdict.THOUGHT, Verdict.TOO_LONG),
@@ -118,10 +118,22 @@ class Answer:
     reward: float | None = None
     """None: nobody has rewarded it yet."""
     feedback: str = ""
+    is_refined: bool = False
+    """Whether it is known what became of it."""
 
 
 Problem = tuple[int, list[Rollout], dict[str, list[Refinement]]]
-"""A row, the answers to it, and what became of those below the highest reward, by way."""
+"""A row, the answers to it, and what became of each, by way."""
+
+
+def wrong(group: Sequence[Rollout], found: Sequence[Refinement]) -> list[tuple[Rollout, Refinement]]:
+    """Return the answers whose rewards can improve, with what became of them: the refiner has told which they are."""
+    return [(old, new) for old, new in zip(group, found, strict=True) if new.verdict is not Verdict.MAX_REWARD]
+
+
+def num_answers(row: Mapping[str, Any], most: int) -> int:
+    """Return how many answers to a row there are to be: at most so many of the user's own, if it may have any."""
+    return min(most, len(row[GIVEN] or [])) if GIVEN in row else most
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,7 +160,6 @@ class Bench:
         chosen: Sequence[int],
         refiners: Mapping[str, Refiner],
         num_samples: int,
-        highest: float,
         known: Callable[[int], Mapping[int, Answer]] = lambda index: {},
     ) -> AsyncIterator[Problem]:
         """Yield each of the chosen rows once its answers are refined in every way, the quickest first.
@@ -158,21 +169,19 @@ class Bench:
             chosen: Numbers of its rows.
             refiners: By way.
             num_samples: Answers to each row, at most.
-            highest: Answers with this reward are not refined.
-            known: Answers to a row that are there, by their numbers.
+            known: Answers to a row that are there, by their numbers. Of the refined ones nothing is asked.
         """
         places = asyncio.Semaphore(max(1, 2 * MAX_WAITING // num_samples))  # of problems: no engine is idle
 
         async def one(index: int) -> Problem:
             async with places:
                 group = await self.answer(rows[index], index, num_samples, known(index))
-                wrong = sum(one.reward < highest for one in group)
-                self.on_progress(0, (num_samples - wrong) * len(refiners))
                 refined = {}
                 for way, refiner in refiners.items():
-                    found = await refiner.refine_group(group)
-                    refined[way] = [new for new in found if new.verdict is not Verdict.MAX_REWARD]
-                    self.on_progress(wrong, 0)
+                    num_asked = len(choose(refiner.config, group))
+                    self.on_progress(0, num_samples - num_asked)
+                    refined[way] = await refiner.refine_group(group)
+                    self.on_progress(num_asked, 0)
                 return index, group, refined
 
         tasks = [asyncio.create_task(one(index)) for index in chosen]
@@ -191,7 +200,7 @@ class Bench:
         messages = list(row["prompt"])
         chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
-        given: list[str] | None = (row[GIVEN] or [])[:num_samples] if GIVEN in row else None
+        given: list[str] | None = row.get(GIVEN)
 
         async def one(sample: int) -> Rollout | None:
             said = (known or {}).get(sample)
@@ -213,6 +222,7 @@ class Bench:
                 response_ids=said.ids,
                 reward=said.reward or 0.0,
                 feedback=said.feedback,
+                is_wanted=not said.is_refined,
                 request=request,
             )
             if said.reward is None:
@@ -231,7 +241,7 @@ class Bench:
                 self.on_answer(rollout)
             return rollout
 
-        samples = range(num_samples if given is None else len(given))
+        samples = range(num_answers(row, num_samples))
         self.on_progress(0, num_samples - len(samples))
         return [one for one in await asyncio.gather(*map(one, samples)) if one is not None]
 

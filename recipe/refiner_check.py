@@ -21,10 +21,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from typing_extensions import TypedDict
 from yaml import YAMLError
 
-from recipe.comparison import MAX_WAITING, OUTCOMES, Bench, Engine, Reward, interval
+from recipe.comparison import MAX_WAITING, OUTCOMES, Bench, Engine, Reward, interval, wrong
 from recipe.online_refiner.pairs import Refinement, Rollout
 from recipe.runs.console import in_words
-from refiner_worker.config import BY_SOURCE, OF_SERVERS, RefinerConfig, read_refiner
+from refiner_worker.config import BY_SOURCE, OF_SERVERS, RefinerConfig, is_higher, read_refiner
 
 SAY_EVERY = 8
 """Problems, after which the numbers so far are printed."""
@@ -69,26 +69,26 @@ class Found:
     num_problems: int = 0
     num_answers: int = 0
     wrong: list[Rollout] = field(default_factory=list)
-    """Answers that are refined."""
+    """Answers whose rewards can improve."""
     others: list[list[tuple[bool, bool]]] = field(default_factory=list)
     """Of each of them: of every other answer to its problem, whether it has a higher reward, and whether another one of
     the rest has the highest."""
     refined: dict[str, list[Refinement]] = field(default_factory=dict)
     """By way, in the order of ``wrong``."""
 
-    def add(self, group: list[Rollout], refined: dict[str, list[Refinement]], highest: float) -> list[Rollout]:
-        """Take in the answers to a problem, and return those of them that were refined."""
+    def add(self, group: list[Rollout], refined: dict[str, list[Refinement]]) -> None:
+        """Take in the answers to a problem, and what became of each."""
         self.num_problems += 1
         self.num_answers += len(group)
-        wrong = [one for one in group if one.reward < highest]
-        right = [one for one in group if one.reward >= highest]
-        for one in wrong:
+        pairs = {way: wrong(group, refined[way]) for way in self.ways}
+        own = [old for old, _ in pairs[self.ways[0]]]  # as of every way
+        right = [one for one in group if one not in own]
+        for one in own:
             others = [other for other in group if other is not one]
-            self.others.append([(other.reward > one.reward, right not in ([], [other])) for other in others])
-        self.wrong += wrong
-        for way in self.ways:
-            self.refined.setdefault(way, []).extend(refined[way])
-        return wrong
+            self.others.append([(is_higher(other.reward, one.reward), right not in ([], [other])) for other in others])
+        self.wrong += own
+        for way, of_way in pairs.items():
+            self.refined.setdefault(way, []).extend(new for _, new in of_way)
 
     def describe(self, highest: float) -> str:
         """Return the table and what is above it."""
@@ -231,14 +231,15 @@ async def compare(arguments: argparse.Namespace) -> tuple[Found, bool]:
         "refinement (--max-new-tokens)\nloading the model ...",
         flush=True,
     )
-    bench, found, highest = make_bench(arguments), Found(arguments.ways), arguments.highest_reward
+    bench, found = make_bench(arguments), Found(arguments.ways)
     refiners = {way: bench.refiner(config_of(way, arguments)) for way in arguments.ways}
     total = len(chosen) * arguments.samples * (1 + len(refiners))
     try:
         with Countdown(total, sys.stdout) as countdown, arguments.output.open("w") as file:
             bench.on_progress = countdown.advance
-            async for _, group, refined in bench.problems(rows, chosen, refiners, arguments.samples, highest):
-                write(file, bench, group, found.add(group, refined, highest), refined)
+            async for _, group, refined in bench.problems(rows, chosen, refiners, arguments.samples):
+                found.add(group, refined)
+                write(file, bench, group, refined)
                 if found.num_problems % SAY_EVERY == 0:
                     for line in found.verdicts():
                         countdown.say(f"the quickest {found.num_problems} problems: {line}")
@@ -376,12 +377,10 @@ def keys_of(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--refiner {' '.join(given)}: {error}") from error
 
 
-def write(
-    file: TextIO, bench: Bench, group: list[Rollout], wrong: list[Rollout], refined: dict[str, list[Refinement]]
-) -> None:
+def write(file: TextIO, bench: Bench, group: list[Rollout], refined: dict[str, list[Refinement]]) -> None:
     """Write the wrong answers of a group and their refinements, a line each."""
-    for way, refinements in refined.items():
-        for old, new in zip(wrong, refinements, strict=True):
+    for way, found in refined.items():
+        for old, new in wrong(group, found):
             line = {
                 "way": way,
                 "key": old.key,

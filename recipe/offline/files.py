@@ -49,16 +49,15 @@ FORMATS: dict[str, Callable[[list[dict[str, str]], Row], Row | None]] = {
 
 
 def answers_of(journal: Journal, rows: Sequence[Mapping[str, Any]], tokenizer: Any) -> Iterator[tuple[list, Row]]:
-    """Yield prompt and answer, with its refinement, of all finished rows in order."""
+    """Yield prompt and answer, with its refinement, of all that is done, in order of the rows."""
     for row in sorted(journal.refined):
         prompt = [dict(message) for message in rows[row]["prompt"]]
-        for rollout in journal.group(row):
-            yield prompt, {"row": row, "data_source": rows[row]["data_source"], **_answer(rollout, journal, tokenizer)}
+        for rollout, new in zip(*journal.problem(row), strict=True):
+            yield prompt, {"row": row, "data_source": rows[row]["data_source"], **_answer(rollout, new, tokenizer)}
 
 
-def _answer(rollout: Rollout, journal: Journal, tokenizer: Any) -> Row:
+def _answer(rollout: Rollout, new: Refinement, tokenizer: Any) -> Row:
     sample, _ = rollout.session
-    new = journal.refined[int(rollout.group)].get(sample, Refinement(verdict=Verdict.MAX_REWARD))
     is_scored = new.verdict.is_scored
     texts = {
         "response": decode(tokenizer, rollout.response_ids),

@@ -1,4 +1,4 @@
-"""What ``online-refiner refine`` has done so far: each answer and each finished problem, a line each, written at once.
+"""What ``online-refiner refine`` has done so far: each answer and each refined problem, a line each, written at once.
 
 A kill costs what was under way. The same command takes the rest from here.
 """
@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,8 @@ class Journal:
             self._write(settings)
         self.answers: dict[int, dict[int, Answer]] = defaultdict(dict)
         """Rewarded answers by row and number."""
-        self.refined: dict[int, dict[int, Refinement]] = {}
-        """Of the finished rows: what became of the answers that were refined."""
+        self.refined: dict[int, dict[int, Refinement]] = defaultdict(dict)
+        """What became of them."""
         for line in itertools.chain([first] if first else [], lines):
             if "answer" in line:
                 self.answers[line["row"]][line["sample"]] = Answer(**line["answer"])
@@ -70,11 +71,16 @@ class Journal:
                 found = {int(sample): Refinement(**one) for sample, one in line["refined"].items()}
                 for one in found.values():
                     one.verdict = Verdict(one.verdict)
-                self.refined[line["row"]] = found
+                self.refined[line["row"]] |= found
 
-    def is_finished(self, row: int) -> bool:
-        """Tell whether nothing of a row need be asked for: of lost requests the next command asks again."""
-        return row in self.refined and not any(one.verdict in LOST for one in self.refined[row].values())
+    def known(self, row: int) -> dict[int, Answer]:
+        """Return the rewarded answers to a row by number; those of lost requests are to be refined again."""
+        done = {sample for sample, one in self.refined.get(row, {}).items() if one.verdict not in LOST}
+        return {sample: replace(one, is_refined=sample in done) for sample, one in self.answers[row].items()}
+
+    def is_finished(self, row: int, num_answers: int) -> bool:
+        """Tell whether nothing of a row need be asked for."""
+        return sum(one.is_refined for one in self.known(row).values()) == num_answers
 
     def add_answer(self, rollout: Rollout) -> None:
         """Write an answer with its reward."""
@@ -83,17 +89,19 @@ class Journal:
         self.answers[row][sample] = Answer(**answer)  # type: ignore[arg-type]
         self._write({"row": row, "sample": sample, "answer": answer})
 
-    def add_problem(self, row: int, wrong: list[Rollout], refined: list[Refinement]) -> None:
-        """Write that all answers to a row are there, and what became of those that were refined."""
-        self.refined[row] = {old.session[0]: new for old, new in zip(wrong, refined, strict=True)}
-        kept = {
-            sample: {name: getattr(one, name) for name in OF_REFINEMENT} for sample, one in self.refined[row].items()
-        }
-        self._write({"row": row, "refined": kept})
+    def add_problem(self, row: int, group: list[Rollout], found: list[Refinement]) -> None:
+        """Write what became of the answers to a row, but of those of which it was known."""
+        pairs = zip(group, found, strict=True)
+        new = {old.session[0]: one for old, one in pairs if one.verdict is not Verdict.OVER_BUDGET}
+        if new:
+            self.refined[row] |= new
+            kept = {sample: {name: getattr(one, name) for name in OF_REFINEMENT} for sample, one in new.items()}
+            self._write({"row": row, "refined": kept})
 
-    def group(self, row: int) -> list[Rollout]:
-        """Return the answers to a finished row, without its prompt."""
-        return [
+    def problem(self, row: int) -> tuple[list[Rollout], list[Refinement]]:
+        """Return the answers to a row of which it is known what became, without its prompt, and that."""
+        done = sorted(self.refined[row].items())
+        group = [
             Rollout(
                 key=f"{row}_{sample}_0",
                 messages=[],
@@ -103,8 +111,9 @@ class Journal:
                 feedback=one.feedback,
                 request={},
             )
-            for sample, one in sorted(self.answers[row].items())
+            for sample, one in ((sample, self.answers[row][sample]) for sample, _ in done)
         ]
+        return group, [one for _, one in done]
 
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(to_lines([line]))

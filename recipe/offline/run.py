@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from recipe.comparison import GIVEN, Bench
+from recipe.comparison import GIVEN, Bench, num_answers
 from recipe.offline.files import FORMATS, answers_of, card, write
 from recipe.offline.journal import LOST, Journal
 from recipe.online_refiner.pairs import FAILURES
@@ -46,7 +46,7 @@ async def refine(arguments: argparse.Namespace) -> bool:
     config = config_of(arguments.way, arguments)
     rows, settings = read_data(arguments.data), settings_of_run(arguments, config)
     journal = Journal(arguments.output, settings)
-    left = [index for index in range(len(rows)) if not journal.is_finished(index)]
+    left = [n for n, row in enumerate(rows) if not journal.is_finished(n, num_answers(row, arguments.samples))]
     client = None
     if isinstance(config, External) and left:
         client = await asyncio.to_thread(client_of, config)
@@ -55,18 +55,16 @@ async def refine(arguments: argparse.Namespace) -> bool:
     print(f"{len(left)} of {len(rows)} rows are left{said}", flush=True)
     bench = make_bench(arguments, has_engine=asks)
     bench.on_answer = journal.add_answer
-    is_stopped, highest = False, arguments.highest_reward
+    is_stopped = False
     try:
         with Countdown(2 * arguments.samples * len(left), sys.stdout) as countdown:
             bench.on_progress = countdown.advance
             refiners = {arguments.way: bench.refiner(config, client)} if left else {}
-            known = journal.answers.__getitem__
-            async for row, group, refined in bench.problems(rows, left, refiners, arguments.samples, highest, known):
+            async for row, group, refined in bench.problems(rows, left, refiners, arguments.samples, journal.known):
                 found = refined[arguments.way]
                 if client is not None and not client.servers and any(one.verdict in FAILURES for one in found):
                     raise RunEndedError("no server of refiner.url answers any more; the same command goes on")
-                if group:  # else the reward function failed: mended, it may be asked again
-                    journal.add_problem(row, [one for one in group if one.reward < highest], found)
+                journal.add_problem(row, group, found)
     except asyncio.CancelledError:
         is_stopped = True
     finally:
@@ -75,11 +73,12 @@ async def refine(arguments: argparse.Namespace) -> bool:
     return is_stopped
 
 
-def found_in(journal: Journal, way: str, highest: float) -> Found:
-    """Return what ``check`` would have found on the finished rows."""
+def found_in(journal: Journal, way: str) -> Found:
+    """Return what ``check`` would have found on what is done."""
     found = Found([way])
-    for index in sorted(journal.refined):
-        found.add(journal.group(index), {way: list(journal.refined[index].values())}, highest)
+    for row in sorted(journal.refined):
+        group, refined = journal.problem(row)
+        found.add(group, {way: refined})
     return found
 
 
@@ -121,7 +120,7 @@ def finish(
         path, number = write(arguments.output, name, filter(None, made), as_lines=arguments.jsonl)
         files[path.name] = number
         print(f"{path}: {number} rows")
-    shares = found_in(journal, arguments.way, arguments.highest_reward).describe(arguments.highest_reward)
+    shares = found_in(journal, arguments.way).describe(arguments.highest_reward)
     if num_lost := sum(one.verdict in LOST for refined in journal.refined.values() for one in refined.values()):
         shares += f"\n{num_lost} refinements were lost with their requests; the same command asks again"
     text = card({**settings, "refiner": arguments.refiner}, files, shares, arguments.license)

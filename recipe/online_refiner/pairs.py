@@ -23,7 +23,7 @@ class Verdict(StrEnum):
     NOT_CHOSEN = "not_chosen"
     """Skipped: others of the group go first (``refiner.max_refinements_per_group``)."""
     OVER_BUDGET = "over_budget"
-    """Skipped: others of the step go first (``refiner.budget``)."""
+    """Skipped: it is not wanted; others of the step go first (``refiner.budget``)."""
     TOO_LONG = "too_long"
     """Skipped: prompt, response and refinement do not fit into the refiner's context."""
     NO_ANSWER = "no_answer"
@@ -155,8 +155,8 @@ class Rollout:
     """r(s0, a), of the whole session."""
     feedback: str = ""
     """What the reward says of it in words, if it does (``feedback``)."""
-    is_affordable: bool = True
-    """Whether the step may refine it (``refiner.budget``)."""
+    is_wanted: bool = True
+    """Whether it may be refined: the step can afford it (``refiner.budget``), and nobody has done it before."""
     request: dict[str, Any]
     """What verl's reward request for it has beside token ids: the data set's columns, turns, the loop's extras."""
 

@@ -21,7 +21,7 @@ from recipe.online_refiner.constraints.base import Companion
 from recipe.online_refiner.constraints.eq6 import accepts
 from recipe.online_refiner.pairs import Refinement, Request, Rollout, Verdict, as_number, best_of
 from refiner_worker.client import RefinerClient, RefinerRequestError
-from refiner_worker.config import RefinerConfig
+from refiner_worker.config import RefinerConfig, is_higher
 from refiner_worker.leaks import speaks_of_prompt
 from refiner_worker.own_tokens import encode_like, starts
 from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG, Answer, conversation, decode, edge, parse_answer
@@ -84,7 +84,7 @@ class Refiner:
                 return Refinement(verdict=Verdict.OWN, token_ids=rollout.turn_ids, reward=rollout.reward)
             return Refinement(verdict=Verdict.MAX_REWARD)
         if not is_chosen:
-            return Refinement(verdict=Verdict.NOT_CHOSEN if rollout.is_affordable else Verdict.OVER_BUDGET)
+            return Refinement(verdict=Verdict.NOT_CHOSEN if rollout.is_wanted else Verdict.OVER_BUDGET)
         parts = await self.on_thread(self._split, rollout, rollout.turn_ids)
         if parts.answer is None and not self._rewrites_thought(parts):
             return Refinement(verdict=Verdict.NO_ANSWER)
@@ -278,7 +278,7 @@ class Refiner:
         told = {"feedback": rollout.feedback, "solution": rollout.solution}
         if "sibling" in wanted:
             best = best_of(rollout, rollouts)
-            told["sibling"] = self.answer_in(best, best.turn_ids) if best.reward > rollout.reward else ""
+            told["sibling"] = self.answer_in(best, best.turn_ids) if is_higher(best.reward, rollout.reward) else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
     def _render(self, form: Callable[..., Any], rollout: Rollout, parts: Parts, told: dict[str, str]) -> Any:
@@ -431,7 +431,7 @@ def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
     on who makes it or in which order responses came.
     """
     members = [
-        n for n, one in enumerate(rollouts) if one.turn_ids and one.is_affordable and not config.is_maximal(one.reward)
+        n for n, one in enumerate(rollouts) if one.turn_ids and one.is_wanted and not config.is_maximal(one.reward)
     ]
     members.sort(key=lambda index: (rollouts[index].reward, rollouts[index].session))
     return set(members[: config.max_refinements_per_group])
@@ -448,9 +448,9 @@ def best_sample(samples: list[Refinement], response_ids: list[int], bill: Reques
     Returns:
         The sample, with the numbers of the whole request.
     """
-    scored = [one for one in samples if one.verdict.is_scored]
-    highest = max((one.reward or 0.0 for one in scored), default=0.0)
-    best = [one for one in scored if one.reward == highest] or samples[:1]
+    rewards = [(one.reward or 0.0, one) for one in samples if one.verdict.is_scored]
+    highest = max((reward for reward, _ in rewards), default=0.0)
+    best = [one for reward, one in rewards if not is_higher(highest, reward)] or samples[:1]
     if len(best) > 1:
         best.sort(key=lambda one: Levenshtein.distance(response_ids, one.token_ids))
     bill.num_samples, bill.num_better = len(samples), sum(one.verdict is Verdict.ACCEPTED for one in samples)

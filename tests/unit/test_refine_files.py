@@ -1,6 +1,7 @@
 """Refined answers as files: what a journal keeps over kills, which rows which file has, and what is refused."""
 
 import asyncio
+import gc
 import json
 import math
 from argparse import Namespace
@@ -18,6 +19,7 @@ from recipe.offline.journal import Journal
 from recipe.offline.run import found_in
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.refiner_check import Found, config_of, read_data, reward_of
+from refiner_worker.client import RefinerRequestError
 from refiner_worker.turn_end import TurnEnd
 
 SETTINGS = {"way": "general", "data": ["0f", "1e"], "refiner": ["samples=2"]}
@@ -43,11 +45,12 @@ def fill(journal: Journal, tokenizer: Any) -> None:
     ]
     for one in (*group, rollout(4, 0, "d", 0.25, tokenizer)):
         journal.add_answer(one)
-    refined = [
+    found = [
         Refinement(verdict=Verdict.NOT_BETTER, token_ids=[1], text="A", reward=0.0),
+        Refinement(verdict=Verdict.MAX_REWARD),
         Refinement(verdict=Verdict.ACCEPTED, token_ids=[1], text="C\ud83d", reward=0.75, num_better=1),
     ]
-    journal.add_problem(3, [group[0], group[2]], refined)
+    journal.add_problem(3, group, found)
 
 
 @pytest.mark.parametrize("num_lost", [1, 20])
@@ -58,12 +61,12 @@ def test_a_line_that_a_kill_has_cut_is_written_again(tokenizer: Any, tmp_path: P
     file.write_bytes(whole[:-num_lost])
     again = Journal(tmp_path, SETTINGS)
     assert again.refined == {} and sorted(again.answers[3]) == [0, 1, 2] and again.answers[4][0].reward == 0.25
-    wrong = [one for one in again.group(3) if one.reward < 1]
-    refined = [Refinement(verdict=Verdict.LEAK), Refinement(verdict=Verdict.ACCEPTED, text="C", reward=0.75)]
-    again.add_problem(3, wrong, refined)
+    verdicts = [Verdict.LEAK, Verdict.MAX_REWARD, Verdict.ACCEPTED]
+    group = [rollout(3, n, "", 0.0, tokenizer) for n in range(3)]
+    again.add_problem(3, group, [Refinement(verdict=one) for one in verdicts])
     del again
-    last = Journal(tmp_path, SETTINGS)
-    assert {n: one.verdict for n, one in last.refined[3].items()} == {0: Verdict.LEAK, 2: Verdict.ACCEPTED}
+    _, found = Journal(tmp_path, SETTINGS).problem(3)
+    assert [one.verdict for one in found] == verdicts
     assert len(file.read_bytes().splitlines()) == len(whole.splitlines())
 
 
@@ -75,17 +78,68 @@ def test_a_folder_has_one_run(tokenizer: Any, tmp_path: Path) -> None:
     fill(Journal(tmp_path, SETTINGS), tokenizer)  # nothing was done yet, so that a mistake may be mended
     with pytest.raises(ValueError, match="begun with another way, data; give another folder"):
         Journal(tmp_path, {**SETTINGS, "way": "math", "data": SETTINGS["data"][::-1]})
-    assert Journal(tmp_path, SETTINGS).is_finished(3)
+    assert Journal(tmp_path, SETTINGS).is_finished(3, 3)
 
 
-def test_lost_requests_are_asked_again(tokenizer: Any, tmp_path: Path) -> None:
-    fill(Journal(tmp_path, SETTINGS), tokenizer)
-    for verdicts in ([Verdict.REQUEST, Verdict.LEAK], [Verdict.NOT_BETTER, Verdict.LEAK]):
+def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> None:
+    asked, lost, end = list[str](), {"ask b", "reward c"}, tokenizer.eos_token_id
+
+    class Written(Engine):
+        def __init__(self) -> None:
+            self._slots = asyncio.Semaphore(9)
+
+        async def generate(self, prompt_ids: list[int], *request: Any, temperature: float) -> list[list[int]]:
+            (own,) = (one for one in texts if one in tokenizer.decode(prompt_ids))
+            asked.append(own)
+            if f"ask {own[-1]}" in lost:
+                raise RefinerRequestError("the server is gone")
+            return [[*tokenizer.encode("drawn"), end]]
+
+    def reward(solution_str: str, **_: Any) -> float:
+        if f"reward {solution_str[-1]}" in lost:
+            raise KeyError(solution_str)
+        return {"ans-right": sum([0.1] * 10), "drawn": 0.5}.get(solution_str, 0.0)
+
+    texts = ["ans-right", "ans-a", "ans-b", "ans-c"]
+    row = {**ROW, "responses": texts}
+
+    def go_on() -> tuple[Journal, str]:
         journal = Journal(tmp_path, SETTINGS)
-        wrong = [one for one in journal.group(3) if one.reward < 1]
-        journal.add_problem(3, wrong, [Refinement(verdict=one) for one in verdicts])
-        assert journal.is_finished(3) is (Verdict.REQUEST not in verdicts) and not journal.is_finished(4)
-        del journal
+        bench = Bench(
+            engine=Written(),
+            tokenizer=tokenizer,
+            turn_end=TurnEnd(stops=frozenset({end}), written=end),
+            reward=reward,
+            max_response_tokens=9,
+            max_model_len=999,
+            on_answer=journal.add_answer,
+        )
+        way = Namespace(highest_reward=1.0, max_new_tokens=20, samples=4, refiner=[])
+
+        async def work() -> None:
+            refiners = {"general": bench.refiner(config_of("general", way))}
+            async for number, group, found in bench.problems([row], [0], refiners, 4, journal.known):
+                journal.add_problem(number, group, found["general"])
+
+        asked.clear()
+        asyncio.run(work())
+        return journal, found_in(journal, "general").describe(1.0).splitlines()[0]
+
+    journal, said = go_on()
+    assert sorted(asked) == ["ans-a", "ans-b"] and not journal.is_finished(0, 4), "c has no reward, b's request is lost"
+    assert said == "2 of 3 answers to 1 problems were refined, to 1 problems", (
+        "a hair below the highest reward is right"
+    )
+    lost.clear()
+    journal.add_answer(rollout(0, 3, "ans-c", 0.0, tokenizer))
+    assert found_in(journal, "general").describe(1.0).startswith(said), "of c it is not known what becomes of it"
+    assert len(list(answers_of(journal, [row], tokenizer))) == 3
+    del journal
+    gc.collect()  # the bench of the first command has it
+    journal, said = go_on()
+    assert sorted(asked) == ["ans-b", "ans-c"] and journal.is_finished(0, 4), "a is not refined again"
+    assert said.startswith("3 of 4 answers")
+    assert [one.verdict for one in journal.problem(0)[1]] == [Verdict.MAX_REWARD, *[Verdict.ACCEPTED] * 3]
 
 
 def test_the_shares_are_those_of_check(tokenizer: Any, tmp_path: Path) -> None:
@@ -93,23 +147,24 @@ def test_the_shares_are_those_of_check(tokenizer: Any, tmp_path: Path) -> None:
     journal, checked = Journal(tmp_path, SETTINGS), Found(["general"])
     for row in (7, 5):  # check takes the quickest first
         group = [rollout(row, n, "a", reward, tokenizer) for n, reward in enumerate([0.0, 1.0, 0.5])]
-        refined = [
+        found = [
             Refinement(verdict=Verdict.ACCEPTED, text="b", reward=0.75, num_samples=2, num_better=1),
+            Refinement(verdict=Verdict.MAX_REWARD),
             Refinement(verdict=Verdict.NOT_BETTER, text="a", reward=0.5, num_samples=2, is_repeated=True),
         ]
-        for one in refined:
+        for one in found:
             one.num_prompt_tokens, one.num_generated_tokens = 10 * row, row
-        checked.add(group, {"general": refined}, 1.0)
+        checked.add(group, {"general": found})
         for one in group:
             journal.add_answer(one)
-        journal.add_problem(row, [group[0], group[2]], refined)
+        journal.add_problem(row, group, found)
     del journal.refined[3]
     said = checked.describe(1.0)
-    assert found_in(journal, "general", 1.0).describe(1.0) == said and "best of 1: 25.0%" in said
+    assert found_in(journal, "general").describe(1.0) == said and "best of 1: 25.0%" in said
     del journal
     again = Journal(tmp_path, SETTINGS)
     del again.refined[3]
-    assert found_in(again, "general", 1.0).describe(1.0) == said, "also as a run that goes on reads them"
+    assert found_in(again, "general").describe(1.0) == said, "also as a run that goes on reads them"
 
 
 @pytest.mark.parametrize("as_lines", [True, False])

@@ -15,16 +15,22 @@ def group(problem: int, *rewards: float) -> list[Rollout]:
     ]
 
 
-def refinements(rewards: Iterable[float]) -> list[Refinement]:
+def refinements(rewards: Iterable[float | None]) -> list[Refinement]:
+    """Return a refinement for each reward; None: of a right answer."""
     verdicts = {True: Verdict.ACCEPTED, False: Verdict.NOT_BETTER}
-    return [Refinement(verdict=verdicts[reward > 0], token_ids=[4, 2], reward=reward) for reward in rewards]
+    return [
+        Refinement(verdict=Verdict.MAX_REWARD)
+        if reward is None
+        else Refinement(verdict=verdicts[reward > 0], token_ids=[4, 2], reward=reward)
+        for reward in rewards
+    ]
 
 
 def test_refining_is_compared_with_answering_again() -> None:
     found = Found(["always", "never"])
     for problem in range(20):
-        ways = {"always": refinements([0.5] * 2), "never": refinements([0.0] * 2)}
-        assert len(found.add(group(problem, 0.0, 0.0, 1.0), ways, highest=1.0)) == 2, "right answers are not refined"
+        ways = {"always": refinements([0.5, 0.5, None]), "never": refinements([0.0, 0.0, None])}
+        found.add(group(problem, 0.0, 0.0, 1.0), ways)
     lines = found.describe(1.0).splitlines()
     assert lines[0] == "40 of 60 answers to 20 problems were refined, to 20 problems"
     assert lines[1] == "Another answer has a higher reward: 50.0% (50.0% to 50.0%)"
@@ -37,9 +43,9 @@ def test_refining_is_compared_with_answering_again() -> None:
 def test_an_answer_that_is_compared_does_not_choose_its_group() -> None:
     found = Found(["general"])
     for problem in range(10):
-        found.add(group(problem, 0.0, 0.0, 0.0), {"general": refinements([0.5] * 3)}, highest=1.0)
+        found.add(group(problem, 0.0, 0.0, 0.0), {"general": refinements([0.5] * 3)})
     for problem in range(10, 20):
-        found.add(group(problem, 0.0, 0.0, 1.0), {"general": refinements([0.5] * 2)}, highest=1.0)
+        found.add(group(problem, 0.0, 0.0, 1.0), {"general": refinements([0.5, 0.5, None])})
     # Six pairs of each first problem, none solved; of each other one two with the right answer, set aside, and two with
     # the wrong one, where the group is solved.
     unsolved, solved = (6 * 1 + 2 * 0) / (6 + 2), 1
@@ -60,16 +66,16 @@ def test_a_way_has_keys_of_its_own() -> None:
 
 def test_too_few_answers_say_so() -> None:
     found = Found(["general"])
-    found.add(group(0, 0.0, 1.0), {"general": refinements([0.0])}, highest=1.0)
-    found.add(group(1, 0.0, 0.0), {"general": refinements([0.5, 0.5])}, highest=1.0)
+    found.add(group(0, 0.0, 1.0), {"general": refinements([0.0, None])})
+    found.add(group(1, 0.0, 0.0), {"general": refinements([0.5, 0.5])})
     assert found.describe(1.0).endswith("it is not told from it: take more --problems")
 
 
 def test_one_answer_to_each_problem_is_compared_with_none() -> None:
     found = Found(["general"])
     assert found.verdicts() == [], "no problem is done, or the first ones are all solved"
-    found.add(group(0, 0.0), {"general": refinements([0.5])}, highest=1.0)
-    found.add(group(1, 1.0), {"general": []}, highest=1.0)
+    found.add(group(0, 0.0), {"general": refinements([0.5])})
+    found.add(group(1, 1.0), {"general": refinements([None])})
     assert "nother answer" not in found.describe(1.0)
     assert Found(["general"]).describe(0.5) == "nothing was refined: none of 0 answers has a reward below 0.5"
 
@@ -79,7 +85,7 @@ def test_the_yield_of_several_refinements() -> None:
     for problem, num_better in enumerate([0, 1, 2, 4] * 5):
         (one,) = refinements([0.5 if num_better else 0.0])
         one.num_samples, one.num_better = 4, num_better
-        found.add(group(problem, 0.0), {"general": [one]}, highest=1.0)
+        found.add(group(problem, 0.0), {"general": [one]})
     (line,) = found.yields()
     # Of 4 draws 1 is better: 2 of them have it in 3 of 6 cases; 2 are better: 2 miss both in 1 of 6.
     shares = [(0 + 1 / 4 + 2 / 4 + 1) / 4, (0 + 3 / 6 + 5 / 6 + 1) / 4, (0 + 3 / 4 + 1 + 1) / 4, 3 / 4]

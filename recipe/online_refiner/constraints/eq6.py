@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rapidfuzz.distance import Levenshtein
 
+from refiner_worker.config import is_higher
+
 if TYPE_CHECKING:  # the config is read without torch; every function here gets tensors
     from torch import Tensor
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:  # the config is read without torch; every function here gets 
 
 def accepts(refined_reward: float, reward: float) -> bool:
     """Return whether r(s0, a') > r(s0, a): the condition of Eq. 6. Equal rewards are not accepted."""
-    return refined_reward > reward
+    return is_higher(refined_reward, reward)
 
 
 # ---- 2. alignment

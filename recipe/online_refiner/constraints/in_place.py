@@ -11,7 +11,7 @@ from recipe.online_refiner.constraints.base import Column, Companion, Mean, Plac
 from recipe.online_refiner.constraints.penalty import Penalising
 from recipe.online_refiner.constraints.sft import Imitating
 from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, best_of
-from refiner_worker.config import BLOCK, TEMPLATES, template_path
+from refiner_worker.config import BLOCK, TEMPLATES, is_higher, template_path
 from refiner_worker.parsing import conversation
 from refiner_worker.prompts import InPlacePrompt
 
@@ -226,12 +226,13 @@ class Teacher(Companion):
 
     def _encode(self, refiner: "Refiner", rollout: Rollout, sibling: Rollout, result: Refinement) -> list[int] | None:
         tokenizer, refined = refiner.prompt.tokenizer, result.text
+        is_better = is_higher(sibling.reward, rollout.reward)
         if refiner.prompt.thoughts:  # a' begins with one
             refined = refiner.answer_in(rollout, result.token_ids)
         shown = {
             # Without the gate a' may be the response itself, which must not stand there.
             "refined": refined if result.verdict.is_scored and not result.is_repeated else "",
-            "sibling": refiner.answer_in(sibling, sibling.turn_ids) if sibling.reward > rollout.reward else "",
+            "sibling": refiner.answer_in(sibling, sibling.turn_ids) if is_better else "",
             "solution": rollout.solution,
         }
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)

@@ -344,7 +344,7 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
             start=last_turn(mask.tolist()),
             reward=rewards[row],
             feedback=_feedback(extras[row]),
-            is_affordable=not batch.tags[row].get(OVER_BUDGET, False),
+            is_wanted=not batch.tags[row].get(OVER_BUDGET, False),
             request=request_columns({name: of_rows[row] for name, of_rows in values.items()}, turns[row], extras[row]),
         )
         for row, (key, prompt, response, mask) in enumerate(

@@ -180,7 +180,7 @@ def test_what_a_refiner_is_told_and_what_it_copies(tokenizer: Any) -> None:
         ({"own_reward": 1.0}, Verdict.MAX_REWARD),
         ({"start": 2}, Verdict.NO_TURN),
         ({"limit": 0}, Verdict.NOT_CHOSEN),
-        ({"is_affordable": False}, Verdict.OVER_BUDGET),
+        ({"is_wanted": False}, Verdict.OVER_BUDGET),
     ],
 )
 def test_what_becomes_of_a_rollout(tokenizer: Any, changes: dict[str, Any], expected: Verdict) -> None:
@@ -190,7 +190,7 @@ def test_what_becomes_of_a_rollout(tokenizer: Any, changes: dict[str, Any], expe
     wanted = changes.pop("answer", None)
     start = changes.pop("start", int("max_response_tokens" in changes))
     one = rollout(0, changes.pop("own_reward", -0.3), tokenizer.encode("n")[-1:] + [end], start=start)
-    one.is_affordable = changes.pop("is_affordable", True)
+    one.is_wanted = changes.pop("is_wanted", True)
     client = Asked(answer.get(wanted, wanted), config(max_refinements_per_group=changes.pop("limit", None)))
     (found,) = refined(tokenizer, [one], client, **changes)
     assert found.verdict is expected
