@@ -12,7 +12,7 @@
 set -euo pipefail
 # The last six are imported by verl and not asked for by its package.
 bash "$(dirname "$0")/with_packages.sh" verl==0.9.1 torch==2.13.0 transferqueue==0.1.11 \
-    cachetools==8.0.1 fastapi==0.136.3 msgspec==0.22.0 openai==3.54.0 pyzmq==27.3.0 uvicorn==0.54.0 <<'EOF'
+    cachetools==7.3.3 fastapi==0.136.3 msgspec==0.22.0 openai==3.54.0 pyzmq==27.3.0 uvicorn==0.54.0 <<'EOF'
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 WANTED = {
