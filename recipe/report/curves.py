@@ -11,8 +11,9 @@ import plotly.graph_objects as go
 from recipe.online_refiner.pairs import FAILURES, SKIPPED
 from recipe.report.reading import Arm
 
-COLOURS = ("#3b6fd4", "#d9772b", "#2a9d6f", "#b24bb0", "#8a6d3b", "#6b7280")
+COLOURS = ("#3b6fd4", "#d9772b", "#2a9d6f", "#b24bb0", "#8a6d3b", "#d4a62b", "#c2476b", "#52a7c4")
 """Of arms, and of what is stacked."""
+OTHER = {"other": "#9aa3b2"}
 LINES = {
     "Reward": ("of the task, mean over a step's responses", ("reward/mean",)),
     "Improvement ratio": ("share of responses that their refinement beats", ("refiner/improvement_ratio",)),
@@ -140,7 +141,7 @@ def _of_arm(index: int, arm: Arm) -> Iterator[Picture]:
     seconds = {label: parts for label, parts in seconds.items() if sum(parts) > SMALL * sum(whole)}
     sums = map(sum, zip(*seconds.values(), strict=True)) if seconds else [0.0] * len(whole)
     seconds["other"] = [max(0.0, all_of_it - parts) for all_of_it, parts in zip(whole, sums, strict=True)]
-    yield _stacked("Seconds of a step, by stage", "", index, steps, seconds, {})
+    yield _stacked("Seconds of a step, by stage", "", index, steps, seconds, OTHER)
     columns = {name: column(metric) for name, (metric, _) in KINDS.items() if metric}
     failed = zip(*(columns[f"failed: {one}"] for one in FAILURES), strict=True)
     attempts = zip(column("refiner/num_attempted"), columns["accepted"], failed, strict=True)
@@ -169,11 +170,10 @@ def _stacked(
     used = {name: values for name, values in columns.items() if any(values)}
     for index, (name, values) in enumerate(used.items()):
         colour = colours.get(name, COLOURS[index % len(COLOURS)])
-        opacity = 1.0 if index < len(COLOURS) or name in colours else 0.55
-        figure.add_bar(x=steps, y=values, name=name, marker={"color": colour, "opacity": opacity, "line_width": 0})
+        figure.add_bar(x=steps, y=values, name=name, marker={"color": colour, "line_width": 0})
     return _picture(title, caption, arm, figure)
 
 
 def _picture(title: str, caption: str, arm: int | None, figure: go.Figure) -> Picture:
-    figure.update_layout(template="none", hovermode="x unified")
+    figure.update_layout(template="none", hovermode="x unified", xaxis_title="step")
     return Picture(title=title, caption=caption, arm=arm, figure=figure.to_plotly_json())

@@ -1,5 +1,6 @@
 """What the numbers of an arm say, each with its figure and the key to change."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,6 +73,13 @@ def first_and_last(values: list[float]) -> tuple[float, float] | None:
     return (sum(values[:size]) / size, sum(values[-size:]) / size) if values else None
 
 
+def noise(values: list[float]) -> float:
+    """Return the standard error of the difference of both ends of a curve, from how much neighbouring steps differ."""
+    squares = [(after - before) ** 2 / 2 for before, after in itertools.pairwise(values)]
+    size = max(1, round(len(values) * ENDS))
+    return math.sqrt(2 * sum(squares) / len(squares) / size) if squares else math.inf
+
+
 def summary(arm: Arm) -> dict[str, str]:
     """Return what an arm did, as cells of a table."""
     cells = {
@@ -94,6 +102,8 @@ def facts(arm: Arm) -> str:
     """Return in one line what an arm's runs were told: models, data, mode, and how much a step is."""
     known = arm.setting
     files = known("data.train_files")
+    if not arm.runs[0].config:
+        return "its settings are not there (config.yaml)"
     named = {
         "policy {}": known("actor_rollout_ref.model.path"),
         "data {}": files if isinstance(files, str) else None,
@@ -102,6 +112,8 @@ def facts(arm: Arm) -> str:
         "refiner.template={}": known("refiner.template") if arm.refines else None,
         "{} prompts a step": known("data.train_batch_size"),
         "{} responses to each": known("actor_rollout_ref.rollout.n"),
+        "of at most {} tokens": known("data.max_response_length"),
+        "learning rate {}": known("actor_rollout_ref.actor.optim.lr"),
     }
     told = {text: str(value).rstrip("/").rpartition("/")[2] for text, value in named.items() if value is not None}
     return ", ".join(text.format(value) for text, value in told.items())
@@ -137,7 +149,7 @@ def findings(arm: Arm, control: Arm | None = None) -> list[Finding]:
         arm: The arm.
         control: One without a refiner, if it is on the same page.
     """
-    first = [*_against(arm, control), *_reward(arm, control), *_contest(arm)]
+    first = [*_against(arm, control), *_reward(arm), *_contest(arm)]
     others = [*_acceptance(arm), *_dead_groups(arm), *_lost(arm), *_cost(arm), *_kl(arm)]
     return [*first, *sorted(others, key=lambda one: LEVELS.index(one.level)), *_of_the_run(arm)]
 
@@ -157,37 +169,41 @@ def control_of(arms: list[Arm]) -> Arm | None:
     return next((arm for arm in arms if not arm.refines), None)
 
 
-def _reward(arm: Arm, control: Arm | None) -> Iterator[Finding]:
+def _against(arm: Arm, control: Arm | None) -> Iterator[Finding]:
+    metric = arm.validation or "reward/mean"
+    with_it, without = (first_and_last(one.numbers(metric)) if one else None for one in (arm, control))
+    found = Finding(level="note", title="Does the refiner help?", figure="cannot tell", says="")
+    if not arm.refines or with_it is None:
+        return
+    if control and without:
+        of, gain = "validation" if arm.validation else "training reward", with_it[1] - without[1]
+        found.figure = f"{gain:+.3f}"
+        found.says = (
+            f"The {of} ends at {with_it[1]:+.3f} with the refiner, and at {without[1]:+.3f} without ({control.name})."
+        )
+        if min(len(arm.runs), len(control.runs)) < FEW_RUNS:
+            number = f"{len(arm.runs)} and {len(control.runs)}"
+            found.says += f" With {number} runs this may be chance: make {FEW_RUNS} of each, with other seeds."
+        else:
+            found.level = "good" if gain > 0 else "act"
+    else:
+        found.says = "Only the same run without it can tell whether the refiner was the cause."
+        found.key, found.asks = "constraint.mode=none in a second run; online-refiner report of both", "To compare"
+    yield found
+
+
+def _reward(arm: Arm) -> Iterator[Finding]:
     numbers = arm.numbers("reward/mean")
     ends = first_and_last(numbers)
     if not ends:
         return
-    rises = ends[1] > ends[0]
-    level = "good" if rises else "act"
-    says = (
-        f"The policy's reward {'rose' if rises else 'did not rise'} from the first {ENDS:.0%} of the steps to the last."
-    )
-    if len(numbers) < FEW:
-        says, level = f"{says} With only {len(numbers)} steps this may be chance.", "note"
-    key = ""
-    if control is None:
-        says += " Whether the refiner was the cause, only the same run without it can tell."
-        key = "constraint.mode=none in a second run; online-refiner report of both"
-    figure = f"{ends[0]:+.3f} → {ends[1]:+.3f}"
-    yield Finding(level=level, title="Reward", figure=figure, says=says, key=key, asks="To compare")
-
-
-def _against(arm: Arm, control: Arm | None) -> Iterator[Finding]:
-    metric = arm.validation or "reward/mean"
-    with_it, without = (first_and_last(one.numbers(metric)) if one else None for one in (arm, control))
-    if control and with_it and without and arm.refines:
-        of = "validation" if arm.validation else "training reward"
-        says = f"The {of} in the last {ENDS:.0%} of its steps, with the refiner and without ({control.name})."
-        level = "good" if with_it[1] > without[1] else "act"
-        if min(len(arm.runs), len(control.runs)) < FEW_RUNS:
-            says, level = f"{says} So few runs may differ as much by chance: make {FEW_RUNS} of each.", "note"
-        figure = f"{with_it[1]:+.3f} against {without[1]:+.3f}"
-        yield Finding(level=level, title="Does the refiner help?", figure=figure, says=says)
+    change, chance = ends[1] - ends[0], 2 * noise(numbers)
+    says = f"The policy's mean reward {'rose' if change > 0 else 'did not rise'} by the last {ENDS:.0%} of the steps"
+    if len(numbers) < FEW or abs(change) < chance:
+        level, says = "note", f"{says}; in {len(numbers)} steps such a change may be chance."
+    else:
+        level, says = "good" if change > 0 else "act", f"{says}."
+    yield Finding(level=level, title="Reward", figure=f"{ends[0]:+.3f} → {ends[1]:+.3f}", says=says)
 
 
 def _contest(arm: Arm) -> Iterator[Finding]:
@@ -201,17 +217,18 @@ def _contest(arm: Arm) -> Iterator[Finding]:
         level="good",
         title="Does refining beat answering again?",
         figure=f"{refined:.0%} against {again:.0%}",
-        says=f"Of {number} refined responses the refinement beats {refined:.0%}, another answer {again:.0%}. ",
+        says=f"{number} responses were refined. Their refinement scored higher in {refined:.0%}, another response to "
+        f"the same prompt in {again:.0%}. ",
     )
     chosen = arm.total(*(f"refiner/skipped/{one}" for one in CHOSEN))
     if chosen or arm.setting("algorithm.filter_groups.enable"):
         found.level = "note"
         found.says += "But those were chosen by what their siblings got, so this is not fair: online-refiner check is."
     elif refined > again:
-        found.says += "So the refiner knows more than a second try does."
+        found.says += "So the refiner knows more than another try does."
     else:
         found.level, found.key = "act", f"{_better_refiner(arm)}, or a higher actor_rollout_ref.rollout.n"
-        found.says += "So a second try is at least as good: refine otherwise, or spend the time on more responses."
+        found.says += "So another try is at least as good: refine otherwise, or spend the time on more responses."
     yield found
 
 
@@ -227,12 +244,13 @@ def _acceptance(arm: Arm) -> Iterator[Finding]:
         return
     share, repeated = accepted / attempted, arm.numbers("refiner/repeated_ratio")
     level, key = ("note", _better_refiner(arm)) if share < 0.1 else ("good", "")
-    says = f"{share:.0%} of the attempts were accepted; of all responses first {ends[0]:.0%}, at last {ends[1]:.0%}"
-    says += "." if ends[1] <= ends[0] else ": it should fall as the policy learns."
+    says = f"of all responses had an accepted refinement; of the attempts {share:.0%}."
+    says += "" if ends[1] <= ends[0] else " It should fall as the policy learns."
     if repeated and sum(repeated) / len(repeated) > 0.5:
         level, key = "act", "another refiner.template; a reward function that returns feedback"
         says += f" {sum(repeated) / len(repeated):.0%} repeat the response as it is."
-    yield Finding(level=level, title="Accepted refinements", figure=f"{share:.0%}", says=says, key=key)
+    figure = f"{ends[0]:.0%} → {ends[1]:.0%}"
+    yield Finding(level=level, title="Accepted refinements", figure=figure, says=f"{figure} {says}", key=key)
 
 
 def _dead_groups(arm: Arm) -> Iterator[Finding]:
@@ -264,7 +282,7 @@ def _lost(arm: Arm) -> Iterator[Finding]:
     if ratios and len(longest) == len(ratios):
         most = arm.setting("data.max_response_length") or math.inf
         cut = [ratio for ratio, length in zip(ratios, longest, strict=True) if length >= most]
-        says = "of the policy's responses reached data.max_response_length, so most of these have no end."
+        says = f"of the policy's responses reached data.max_response_length={most}; such an answer often has no end."
         key, share = "a higher data.max_response_length", sum(cut) / len(ratios)
         yield _share("Cut responses", share, MAX_TRUNCATED, says, key, level="note")
 
@@ -283,7 +301,7 @@ def _cost(arm: Arm) -> Iterator[Finding]:
 def _share(title: str, share: float, limit: float, says: str, key: str, level: str = "act") -> Finding:
     """Return what a share says: fine up to a limit, and above it what to change."""
     is_bad = share > limit
-    text = f"{share:.0%} {says}"
+    text = f"{share:.0%} {says} Up to {limit:.0%} is fine."
     return Finding(
         level=level if is_bad else "good", title=title, figure=f"{share:.0%}", says=text, key=key if is_bad else ""
     )

@@ -25,6 +25,7 @@ function draw(picture) {
 function paint(picture) {
   const style = getComputedStyle(document.documentElement);
   const [text, line, card] = ["--soft", "--line", "--card"].map((name) => style.getPropertyValue(name).trim());
+  const steps = new Set(picture.figure.data.flatMap((one) => one.x));
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
   const layout = {
     ...picture.figure.layout,
@@ -33,9 +34,9 @@ function paint(picture) {
     plot_bgcolor: "rgba(0,0,0,0)",
     hoverlabel: { bgcolor: card, font: { color: text } },
     margin: { l: 44, r: 8, t: 8, b: 28 },
-    legend: { orientation: "h", y: -0.14, font: { size: 11 } },
-    xaxis: { ...axis, showgrid: false, tickformat: "d" },
-    yaxis: axis,
+    legend: { orientation: "h", y: -0.2, font: { size: 11 } },
+    xaxis: { ...axis, ...picture.figure.layout.xaxis, showgrid: false, tickformat: "d", ...(steps.size < 9 ? { dtick: 1 } : {}) },
+    yaxis: { ...axis, exponentformat: "none" },
   };
   const many = picture.figure.data.filter((one) => one.showlegend !== false).length > 1;
   Plotly.react(picture.plot, picture.figure.data, { ...layout, showlegend: many }, { displayModeBar: false, responsive: true });
@@ -57,6 +58,9 @@ const filters = byId("filters");
 const signed = (value) => (value === null ? "–" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2));
 let found = [];
 let shown = 0;
+const hasTokens = data.rows.some((row) => row.tokens);
+filters.querySelector("label.check").hidden = !hasTokens;
+for (const part of [filters, byId("browser")]) part.hidden = !data.rows.length;
 
 for (const row of data.rows) row.gain = row.refined === null ? null : row.refined - row.reward;
 
@@ -95,7 +99,7 @@ function filter() {
   more();
   const first = Math.max(0, found.slice(0, AT_A_TIME).findIndex((row) => row.tokens));
   if (found.length) show(found[first], byId("list").querySelectorAll("button")[first]);
-  else byId("detail").replaceChildren();
+  else byId("detail").replaceChildren(data.rows.length ? "None is like that: change the filters." : "");
 }
 
 function more() {
@@ -129,7 +133,7 @@ function show(row, button) {
     if (row[name]) make("pre", detail, { text: row[name] });
   }
   if (row.tokens) heat(row.tokens, detail);
-  else make("p", detail, { className: "small", text: "Numbers by token are recorded for up to eight responses of a step: see the filter." });
+  else if (hasTokens) make("p", detail, { className: "small", text: "Numbers by token are recorded for up to eight responses of a step: see the filter." });
 }
 
 // ---- Figure 6

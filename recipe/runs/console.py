@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import psutil
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -23,6 +23,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
 from recipe.runs.files import RunDir, objects_of, read_rows, refinement_lines
+
+if TYPE_CHECKING:
+    from recipe.report.reading import Arm
 
 POLL_S = 0.5
 LOG_WIDTH = 120
@@ -55,6 +58,9 @@ def _progress(config: DictConfig) -> Iterator[None]:
     with _alone_at_the_terminal(run_dir.path / "driver.log") as terminal:
         console = Console(file=terminal, highlight=False, width=None if terminal.isatty() else LOG_WIDTH)
         console.print(f"run directory: {run_dir.path}", markup=False, soft_wrap=True)
+        from recipe.report.findings import facts
+
+        console.print(facts(_arm_of(config)), markup=False, soft_wrap=True)
         view, stop = View(console, run_dir, config.trainer.total_training_steps), threading.Event()
         watcher = threading.Thread(target=_watch, args=(view, stop))
         watcher.start()
@@ -79,11 +85,16 @@ def _log(config: DictConfig) -> Iterator[None]:
     """Leave all to verl, and say at the end what the numbers say."""
     yield
     from recipe.report.findings import advice
+
+    print(*advice(_arm_of(config)), sep="\n")
+
+
+def _arm_of(config: DictConfig) -> "Arm":
     from recipe.report.reading import Arm, Run
 
     settings: Any = OmegaConf.to_container(config, resolve=True)
     run = Run(path=config.run_dir, config=settings, steps=_steps(RunDir(config.run_dir)))
-    print(*advice(Arm(name=config.run_dir, runs=[run])), sep="\n")
+    return Arm(name=config.run_dir, runs=[run])
 
 
 CONSOLES: dict[str, Callable[[DictConfig], contextlib.AbstractContextManager[None]]] = {
@@ -193,6 +204,8 @@ def _steps(run_dir: RunDir) -> list[dict[str, Any]]:
 def time_left(steps: list[dict[str, Any]], num_steps: int | None, passed_s: float = 0.0) -> str:
     """Return in words how long the steps to come take, if they take as long as the last ones; empty: not known.
 
+    The first step counts only while it is the only one.
+
     Args:
         steps: Metrics of those that are done.
         num_steps: Of the run.
@@ -200,7 +213,7 @@ def time_left(steps: list[dict[str, Any]], num_steps: int | None, passed_s: floa
     """
     if not steps or not num_steps or steps[-1]["step"] >= num_steps:
         return ""
-    recent = [step["timing_s/step"] for step in steps[-NUM_RECENT:]]
+    recent = [step["timing_s/step"] for step in steps[1:][-NUM_RECENT:] or steps]  # in the first one engines warm up
     seconds = sum(recent) / len(recent)
     return in_words(seconds * (num_steps - steps[-1]["step"]) - min(passed_s, seconds))
 
@@ -240,7 +253,7 @@ def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None
     rows = objects_of(refinement_lines(run_dir.path, config.records.path))
     latest = deque((row for row in rows if row["verdict"] == "accepted"), maxlen=NUM_COMPARED)
     for row in heapq.nsmallest(2, latest, key=_size_of_edit):  # of what is much changed, the reason is hard to see
-        title = f"step {row['step']}: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"
+        title = f"step {row['step']}, accepted: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"
         console.print(Panel(_diff(row), title=title, title_align="left"))
     for line in _what_next(run_dir):
         console.print(line, markup=False, soft_wrap=True)  # paths stay whole

@@ -121,4 +121,5 @@ def test_the_time_left_is_that_of_the_last_steps() -> None:
     assert time_left(steps, 17) == "about 60 s left"
     assert time_left(steps, 17, passed_s=4.0) == "about 56 s left"
     assert time_left(steps, 17, passed_s=400.0) == "about 50 s left", "a step that takes longer does not lower it"
+    assert time_left(steps[:2], 3) == "about 10 s left", "in the first step engines warm up"
     assert time_left(steps, 11) == time_left([], 11) == time_left(steps, None) == ""

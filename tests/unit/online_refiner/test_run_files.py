@@ -164,7 +164,9 @@ def test_the_summary_shows_the_smallest_edits_of_late_steps(tmp_path: Path) -> N
     run_dir.write_metrics(2, {**metrics.zeros(), "reward/mean": 0.0, "timing_s/step": 7.0})
     output = io.StringIO()
     print_summary(Console(file=output, width=120), run_dir, composed(f"run_dir={tmp_path}"))
-    assert output.getvalue().count("step 2: reward -0.30 -> +0.20") == 2 and "-> +0.50" not in output.getvalue()
+    assert (
+        output.getvalue().count("step 2, accepted: reward -0.30 -> +0.20") == 2 and "-> +0.50" not in output.getvalue()
+    )
 
 
 @pytest.mark.parametrize(

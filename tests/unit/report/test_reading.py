@@ -154,14 +154,44 @@ def test_a_run_in_which_nothing_was_refined_says_why(tmp_path: Path) -> None:
     assert "refiner.rewrites=response" in said[0]
 
 
-def test_an_arm_is_compared_with_one_without_a_refiner(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / mode, seed=2 + (mode == "sft"), constraint__mode=mode) for mode in ("sft", "none")]
-    arms = read_runs(list(map(str, folders)))
-    control = control_of(arms)
-    assert control is arms[1]
-    found = {one.title: one for one in findings(arms[0], control)}["Does the refiner help?"]
-    assert (found.level, found.figure) == ("note", "+0.360 against +0.340") and "The validation" in found.says
-    assert "Does the refiner help?" not in {one.title for one in findings(control, control)}
+@pytest.mark.parametrize(("num_runs", "level"), [(1, "note"), (5, "good")])
+def test_an_arm_is_compared_with_one_without_a_refiner(tmp_path: Path, num_runs: int, level: str) -> None:
+    folders = [
+        make_run(tmp_path / f"{mode}-{seed}", seed=seed + (mode == "sft"), constraint__mode=mode)
+        for mode in ("sft", "none")
+        for seed in range(2, 2 + num_runs)
+    ]
+    with_it, without = read_runs(list(map(str, folders)))
+    assert control_of([with_it, without]) is without
+    found = {one.title: one for one in findings(with_it, without)}["Does the refiner help?"]
+    assert (found.level, found.figure) == (level, "+0.020") and "The validation" in found.says
+    assert "Does the refiner help?" not in {one.title for one in findings(without, without)}
+
+
+def test_without_such_an_arm_nobody_can_tell(tmp_path: Path) -> None:
+    (arm,) = read_runs([str(make_run(tmp_path / "run"))])
+    found = findings(arm)[0]
+    assert (found.title, found.figure) == ("Does the refiner help?", "cannot tell")
+    assert "constraint.mode=none" in found.key
+
+
+@pytest.mark.parametrize(
+    ("rewards", "level"),
+    [
+        ([0.1 * step for step in range(8)], "note"),  # few steps
+        ([0.02 * step for step in range(40)], "good"),
+        ([-0.02 * step for step in range(40)], "act"),
+        ([0.5 + 0.2 * (step % 2) + 0.001 * step for step in range(40)], "note"),
+    ],
+)
+def test_a_change_of_the_reward_is_compared_with_the_steps_own(
+    tmp_path: Path, rewards: list[float], level: str
+) -> None:
+    folder = make_run(tmp_path / "run", 1)
+    lines = [json.dumps({"step": n, **metrics(n), "reward/mean": one}) + "\n" for n, one in enumerate(rewards, 1)]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    found = {one.title: one for one in findings(*read_runs([str(folder)]))}["Reward"]
+    assert found.level == level and ("chance" in found.says) == (level == "note")
 
 
 def test_a_diff_is_of_whole_words_and_has_both_texts() -> None:
