@@ -4,12 +4,15 @@ The driver decides, after the rollout: it knows the rewards of all groups, and w
 """
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from recipe.online_refiner.pairs import SKIPPED, Pair, Verdict
+from recipe.online_refiner.pairs import SKIPPED, Pair
+
+logger = logging.getLogger(__name__)
 
 FORGET = 0.9
 """What a step leaves of the counts of earlier ones."""
@@ -41,6 +44,8 @@ class Rollouts:
     """Rows whose reward cannot improve."""
     num_tokens: int
     """Of all responses."""
+    most: Mapping[str, int | None] = field(default_factory=dict)
+    """Refinements of a group, at most (``refiner.max_refinements_per_group``)."""
 
     def kinds(self) -> dict[int, str]:
         """Return the kinds of the responses that can improve: reward to one decimal; group with a solved one or not."""
@@ -56,7 +61,8 @@ class Rollouts:
 class Budget:
     """Chooses responses like those whose refinements were accepted lately, at the fewest tokens for an accepted one.
 
-    A kind of response that was not tried, or long ago, counts as accepted every second time: so it is tried again.
+    A kind of response that was not tried, or long ago, counts as accepted every second time: so it is tried again. In
+    the first step only one of each kind is: refinements may cost many times what a response does.
 
     Example: with a share of 0.1, a step whose responses have 9,000 tokens has 1,000 for refinements. What it leaves or
     spends too much the next one has more or less.
@@ -65,7 +71,8 @@ class Budget:
     share: float
     """Of all generated tokens."""
     saved: float = 0.0
-    """Tokens that the steps so far have left; below 0 if their refinements were longer than expected."""
+    """Tokens that the steps so far have left, a step's at most, or for a refinement that costs more; below 0 if they
+    were longer than expected."""
     kinds: dict[str, Kind] = field(default_factory=dict)
 
     def choose(self, rollouts: Rollouts) -> set[int]:
@@ -78,11 +85,16 @@ class Budget:
             cost = (kind.tokens + usual) / (kind.asked + 1)
             number[rollouts.groups[row], name] += 1
             order.append((-kind.chance / cost, number[rollouts.groups[row], name], rollouts.rewards[row], row, cost))
-        left, chosen = self.saved + self._allowance(rollouts), set()
+        left, chosen = self.saved + self._allowance(rollouts), set[int]()
+        taken, tried = Counter[str](), set[str]()
         for *_, row, cost in sorted(order):
-            if cost <= left:
+            group = rollouts.groups[row]
+            is_open = taken[group] != rollouts.most.get(group) and (bool(self.kinds) or names[row] not in tried)
+            if is_open and cost <= left:
                 left -= cost
                 chosen.add(row)
+                taken[group] += 1
+                tried.add(names[row])
         return chosen
 
     def kept(self, rollouts: Rollouts, chosen: Collection[int]) -> float:
@@ -91,19 +103,23 @@ class Budget:
         return sum(chances[row] for row in chosen) / sum(chances.values()) if chances else 1.0
 
     def observe(self, rollouts: Rollouts, pairs: Mapping[int, Pair]) -> None:
-        """Take note of what became of the refinements of a step."""
+        """Take note of what became of the chosen responses of a step, ``pairs``.
+
+        One that brought nothing counts as a failure at the usual cost: what a lost request took nobody knows, and a
+        response that cannot be refined must not look cheap.
+        """
+        names, usual, allowance = rollouts.kinds(), self._usual_cost(rollouts), self._allowance(rollouts)
         for kind in self.kinds.values():
             kind.asked, kind.accepted, kind.tokens = (FORGET * one for one in (kind.asked, kind.accepted, kind.tokens))
-        for row, name in rollouts.kinds().items():
-            pair = pairs[row]
-            if pair.verdict not in (*SKIPPED, Verdict.NONE):
-                kind = self.kinds.setdefault(name, Kind())
-                kind.asked += 1
-                kind.accepted += pair.is_accepted
-                kind.tokens += pair.num_generated_tokens
-        allowance = self._allowance(rollouts)
-        spent = sum(pair.num_generated_tokens for pair in pairs.values())
-        self.saved = min(allowance, self.saved + allowance - spent)  # what is not wanted is not kept for ever
+        self.saved += allowance
+        for row, pair in pairs.items():
+            cost, kind = pair.num_generated_tokens or usual, self.kinds.setdefault(names[row], Kind())
+            kind.asked += 1
+            kind.accepted += pair.is_accepted
+            kind.tokens += cost
+            if pair.verdict not in SKIPPED:
+                self.saved -= cost
+        self.saved = min(max(allowance, usual), self.saved)  # what is not wanted is not kept for ever
 
     def _allowance(self, rollouts: Rollouts) -> float:
         return rollouts.num_tokens * self.share / (1 - self.share)
@@ -111,7 +127,7 @@ class Budget:
     def _usual_cost(self, rollouts: Rollouts) -> float:
         """Return the tokens of a refinement: so far, or of a response where nothing is known."""
         asked, tokens = (sum(getattr(kind, name) for kind in self.kinds.values()) for name in ("asked", "tokens"))
-        return (tokens + rollouts.num_tokens / max(1, len(rollouts.rewards))) / (asked + 1)
+        return tokens / asked if asked else rollouts.num_tokens / max(1, len(rollouts.rewards))
 
     def save(self, path: Path) -> None:
         """Write what a resumed run needs."""
@@ -119,8 +135,10 @@ class Budget:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        """Read what :meth:`save` wrote; without it, or with another share, all begins again."""
+        """Read what :meth:`save` wrote; without it, or with another share, all begins again, and a line says so."""
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if known.get("share") == self.share:
-            self.saved = known["saved"]
-            self.kinds = {name: Kind(**kind) for name, kind in known["kinds"].items()}
+        if known.get("share") != self.share:
+            logger.warning("refiner.budget=%g learns anew: %s is of %s", self.share, path, known.get("share", "no run"))
+            return
+        self.saved = known["saved"]
+        self.kinds = {name: Kind(**kind) for name, kind in known["kinds"].items()}

@@ -224,9 +224,12 @@ def read_tags(batch: KVBatchMeta) -> None:
 def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
     """Read refined rows as records: a turn, what it answers, a', both rewards, and what became of the refinement."""
     texts, tensors = ("raw_prompt", "extra_fields", "refine_detail"), ("prompts", "responses", "refine_ids")
-    data = read(batch, *texts, "data_source", *tensors)
-    sources = objects(data["data_source"]) if "data_source" in data else [None] * len(batch)
-    columns = [sources, *(objects(data[name]) for name in texts), *(data[name].unbind() for name in tensors)]
+    data = read(batch, *texts, *tensors)
+    columns = [
+        read_sources(batch),
+        *(objects(data[name]) for name in texts),
+        *(data[name].unbind() for name in tensors),
+    ]
     rows = []
     for key, tag, source, chat, extra, detail, prompt, response, refined in zip(
         batch.keys, batch.tags, *columns, strict=True
@@ -238,7 +241,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
         rows.append(
             {
                 "key": key,
-                "data_source": None if source is None else str(source),
+                "data_source": source,
                 "prompt": conversation(tokenizer, list(chat), prompt.tolist(), earlier.tolist()),
                 "response": decode(tokenizer, turn),
                 "feedback": _feedback(extra)[:MAX_FEEDBACK],
@@ -363,6 +366,12 @@ def read_sequences(batch: KVBatchMeta) -> list[tuple[list[int], list[int]]]:
 def read_rewards(batch: KVBatchMeta) -> list[float]:
     """Read the reward of every row."""
     return [row.sum().item() for row in read(batch, "rm_scores")["rm_scores"].unbind()]
+
+
+def read_sources(batch: KVBatchMeta) -> list[str | None]:
+    """Read the data source of every row; None where the data set does not say."""
+    data = read(batch, "data_source")
+    return list(map(str, objects(data["data_source"]))) if "data_source" in data else [None] * len(batch)
 
 
 def read_numbers(batch: KVBatchMeta) -> list[dict[str, float | None]]:

@@ -87,13 +87,19 @@ class Stages:
         constraint = self._blocks.constraint
         if padding := sorted(set(range(len(batch))) - set(state.pairs)):
             queue.write_nothing(queue.rows_of(batch, padding), [Pair(reward=0.0) for _ in padding], constraint)
+        if self._budget is not None:
+            rollouts = self._rollouts(batch, state)
+            chosen = self._budget.choose(rollouts)
+            state.metrics["refiner/budget_kept"] = self._budget.kept(rollouts, chosen)
+            for row in state.pairs:
+                batch.tags[row][queue.OVER_BUDGET] = row not in chosen
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
         if missing := [row for row in state.pairs if row not in known]:
             self._refine_missing(batch, state, missing, client, max_model_len)
         found = {row: queue.pair_of(batch.tags[row]) for row in state.pairs}
         state.pairs = {row: pair for row, pair in found.items() if pair is not None}
         if self._budget is not None:
-            self._budget.observe(self._rollouts(batch, state), state.pairs)
+            self._budget.observe(rollouts, {row: state.pairs[row] for row in chosen})
         recent = [pair for pair in known.values() if pair.started_at >= self._began_at]  # a killed run's are not
         state.metrics.update(metric_names.streaming_metrics(recent, state.started_at))
         state.metrics.update(metric_names.refine_metrics(state))
@@ -105,8 +111,6 @@ class Stages:
     ) -> None:
         """Let refine workers refine rows; what they do not answer for, since they died, has no refinement."""
         asked = queue.rows_of(batch, rows)
-        if self._budget is not None:
-            self._spend(self._budget, batch, state, asked)
         if not self._blocks.is_shared:  # its servers sleep by now, and a request would wait for them
             self._workers.refine(asked, client, max_model_len)
             queue.read_tags(asked)
@@ -126,23 +130,19 @@ class Stages:
         self._workers.record(state.step, state.part, queue.rows_of(batch, sorted(state.pairs)), samples)
 
     def _rollouts(self, batch: KVBatchMeta, state: StepState) -> Rollouts:
-        """Return what the budget reads of a step."""
-        pairs, refiner = state.pairs, self._blocks.refiner
+        """Return what the budget reads of a step, by the refiner of each row's data source."""
+        pairs, groups = state.pairs, {row: group_of(batch.keys[row]) for row in state.pairs}
+        refiners = dict.fromkeys(pairs, self._blocks.refiner)
+        if sources := self._blocks.refiner.sources:
+            names = queue.read_sources(queue.rows_of(batch, pairs))
+            refiners = {row: sources.get(str(name), refiners[row]) for row, name in zip(pairs, names, strict=True)}
         return Rollouts(
             rewards={row: pair.reward for row, pair in pairs.items()},
-            groups={row: group_of(batch.keys[row]) for row in pairs},
-            solved={row for row, pair in pairs.items() if refiner.is_maximal(pair.reward)},
+            groups=groups,
+            solved={row for row, pair in pairs.items() if refiners[row].is_maximal(pair.reward)},
             num_tokens=sum(batch.tags[row]["response_len"] for row in pairs),
+            most={groups[row]: refiner.max_refinements_per_group for row, refiner in refiners.items()},
         )
-
-    def _spend(self, budget: Budget, batch: KVBatchMeta, state: StepState, asked: KVBatchMeta) -> None:
-        """Mark the rows that the step cannot afford to refine (``refiner.budget``)."""
-        rollouts = self._rollouts(batch, state)
-        chosen = budget.choose(rollouts)
-        keys = {batch.keys[row] for row in chosen}
-        for key, tag in zip(asked.keys, asked.tags, strict=True):
-            tag[queue.OVER_BUDGET] = key not in keys
-        state.metrics["refiner/budget_kept"] = budget.kept(rollouts, chosen)
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:
         """Get log pi_0 of at most ``measure.num_kl_rollouts`` responses, drawn by the step."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from recipe.online_refiner.budget import FORGET, Budget, Kind, Rollouts
-from recipe.online_refiner.pairs import Pair, Verdict
+from recipe.online_refiner.pairs import FAILURES, Pair, Verdict
 
 
 def rollouts(rewards: Mapping[int, float], solved: Collection[int] = (), num_tokens: int = 1000) -> Rollouts:
@@ -42,23 +42,27 @@ def test_a_kind_whose_refinements_are_short_goes_before_one_that_is_accepted_as_
 
 
 def test_groups_take_turns_and_a_new_kind_is_tried() -> None:
-    step = rollouts(dict.fromkeys(range(6), -1.0), num_tokens=600)  # a refinement is taken to be as long as a response
-    assert Budget(share=0.34).choose(step) == {0, 2, 4}
+    step = rollouts(dict.fromkeys(range(6), -1.0), num_tokens=600)
+    kinds = {"-1.0, none solved": Kind(asked=4, accepted=2, tokens=400)}
+    assert Budget(share=0.34, kinds=kinds).choose(step) == {0, 2, 4}
     known = Budget(share=0.1, kinds={"-1.0, none solved": Kind(asked=100, accepted=10, tokens=10_000)})
     assert known.choose(rollouts({0: -1.0, 2: -0.9}, num_tokens=1000)) == {2}, "nobody knows whether -0.9 pays"
 
 
 def test_tokens_that_were_spent_too_much_are_saved_and_some_that_were_not_are_kept() -> None:
     budget, step = Budget(share=0.1), rollouts({0: -1.0, 2: -1.0}, num_tokens=900)
-    budget.observe(step, {0: refined(-1.0, Verdict.ACCEPTED, 250), 2: refined(-1.0, Verdict.OVER_BUDGET, 0)})
+    budget.observe(step, {0: refined(-1.0, Verdict.ACCEPTED, 250)})
     assert budget.saved == pytest.approx(-150)
     assert budget.choose(step) == set(), "100 tokens, and 150 are owed"
-    budget.observe(step, {row: refined(-1.0, Verdict.OVER_BUDGET, 0) for row in (0, 2)})
+    budget.observe(step, {})
     assert budget.saved == pytest.approx(-50)
     for _ in range(9):
-        budget.observe(step, {row: refined(-1.0, Verdict.OVER_BUDGET, 0) for row in (0, 2)})
-    assert budget.saved == pytest.approx(100), "a step's worth, however many were not used"
-    assert budget.kinds["-1.0, none solved"].asked == pytest.approx(FORGET**10)
+        budget.observe(step, {})
+    assert budget.saved == pytest.approx(250), "a refinement's worth, however many were not used"
+    budget.observe(rollouts({0: -1.0}, num_tokens=9000), {})
+    budget.observe(rollouts({0: -1.0}, num_tokens=9000), {})
+    assert budget.saved == pytest.approx(1000), "or a step's"
+    assert budget.kinds["-1.0, none solved"].asked == pytest.approx(FORGET**12)
 
 
 def test_over_a_run_no_more_is_spent() -> None:
@@ -67,20 +71,74 @@ def test_over_a_run_no_more_is_spent() -> None:
         step = rollouts({row: -1.0 + row % 3 / 10 for row in range(8)}, num_tokens=800)
         chosen = budget.choose(step)
         cost = {row: 40 + (7 * number + 31 * row) % 200 for row in chosen}  # 140 on average, responses have 100
-        pairs = {row: refined(-1.0, Verdict.OVER_BUDGET, 0) for row in step.rewards}
-        budget.observe(step, pairs | {row: refined(-1.0, Verdict.ACCEPTED, cost[row]) for row in chosen})
+        budget.observe(step, {row: refined(-1.0, Verdict.ACCEPTED, cost[row]) for row in chosen})
         spent += sum(cost.values())
     assert 0.9 * 40_000 < spent < 40_000 + 240, "a fifth of all, but for the last one"
 
 
-def test_a_resumed_run_knows_what_it_knew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verdict", [Verdict.NO_ANSWER, Verdict.TOO_LONG, Verdict.TIMEOUT, Verdict.WORKER])
+def test_what_brings_no_tokens_is_neither_cheap_nor_takes_others_places(verdict: Verdict) -> None:
+    budget, step = Budget(share=0.2), rollouts({row: -row % 2 / 2 for row in range(64)}, num_tokens=64 * 100)
+    for _ in range(12):
+        chosen = budget.choose(step)
+        good = sorted(row for row in chosen if step.rewards[row] == 0.0)
+        before, pairs = budget.saved, dict.fromkeys(chosen - {*good}, refined(-0.5, verdict, 0))
+        pairs |= {
+            row: refined(0.0, Verdict.NOT_BETTER if n % 5 else Verdict.ACCEPTED, 100) for n, row in enumerate(good)
+        }
+        budget.observe(step, pairs)
+        is_asked = verdict in FAILURES
+        spent = 100 * (len(good) + is_asked * (len(chosen) - len(good)))
+        assert budget.saved == pytest.approx(min(1600, before + 1600 - spent)), "who was asked has cost something"
+    assert len(good) == len(chosen) >= 16, "all are of the kind of which a fifth is accepted"
+
+
+def test_a_group_has_no_more_than_its_limit_and_the_best_of_it_go_first() -> None:
+    kinds = {
+        "-0.6, none solved": Kind(asked=10, accepted=0, tokens=1000),
+        "-0.3, none solved": Kind(asked=10, accepted=9, tokens=1000),
+    }
+    step = rollouts({0: -0.6, 1: -0.3, 2: -0.3, 3: -0.6, 4: -0.6, 5: -0.3}, num_tokens=9000)
+    step.most = {"prompt 0": 1, "prompt 1": 0, "prompt 2": None}
+    budget = Budget(share=0.5, kinds=kinds)
+    chosen = budget.choose(step)
+    assert chosen == {1, 4, 5}
+    good, bad = 10 / 12, 1 / 12
+    assert budget.kept(step, chosen) == pytest.approx((2 * good + bad) / (3 * good + 3 * bad))
+
+
+def test_the_first_step_sees_what_a_refinement_costs() -> None:
+    budget, step, spent = Budget(share=0.2), rollouts(dict.fromkeys(range(64), 0.0), num_tokens=64 * 200), 0
+    for _ in range(12):
+        chosen = budget.choose(step)
+        assert chosen, "no step goes without"
+        budget.observe(step, dict.fromkeys(chosen, refined(0.0, Verdict.ACCEPTED, 8 * 200)))
+        spent += 8 * 200 * len(chosen)
+    assert 0.9 < spent / (12 * 3200) <= 1
+
+
+def test_a_refinement_that_costs_more_than_steps_leave_is_saved_for() -> None:
+    budget, step = Budget(share=0.02), rollouts(dict.fromkeys(range(16), 0.0), num_tokens=16 * 200)
+    chosen = list[set[int]]()
+    for _ in range(20):
+        chosen.append(budget.choose(step))
+        budget.observe(step, dict.fromkeys(chosen[-1], refined(0.0, Verdict.ACCEPTED, 300)))
+    assert 3 <= sum(map(len, chosen)) <= 20 * 65.4 / 300 + 1
+
+
+def test_a_resumed_run_knows_what_it_knew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     budget, step = Budget(share=0.1), rollouts({0: -1.0})
     budget.observe(step, {0: refined(-1.0, Verdict.ACCEPTED, 30)})
     budget.save(tmp_path / "step" / "budget.json")
     again, other, new = Budget(share=0.1), Budget(share=0.3), Budget(share=0.1)
-    for one in (again, other):
-        one.load(tmp_path / "step" / "budget.json")
+    again.load(tmp_path / "step" / "budget.json")
+    assert caplog.messages == []
+    other.load(tmp_path / "step" / "budget.json")
     new.load(tmp_path / "none.json")
+    assert [
+        one.startswith(f"refiner.budget={share} learns anew")
+        for one, share in zip(caplog.messages, (0.3, 0.1), strict=True)
+    ] == [True, True]
     assert again == budget
     assert other == Budget(share=0.3), "another share begins again"
     assert new == Budget(share=0.1)

@@ -250,7 +250,7 @@ MISTAKES = {
         ((PENALTY, *IN_PLACE), "constraint.in_place_template=none"),
         (FAILED, f"{ROLLOUT}.n=1"),
         *((FAILED, f"refiner.{key}") for key in ("skip_reward_at_least=null", "keep_prefix=true")),
-        (FAILED, "refiner.max_refinements_per_group=1"),
+        *((FAILED, f"refiner.{key}") for key in ("max_refinements_per_group=1", "budget=0.1")),
         *((added, SOFT) for added in (SHARED, (f"{MODEL}.use_fused_kernels=true",))),
         ((f"+{ACTOR}.fsdp_config.pad_to_length=true",), SOFT),
         (("algorithm.adv_estimator=gdpo",), PENALTY),

@@ -47,6 +47,11 @@ def test_a_reward_is_on_the_last_token_and_read_from_all() -> None:
     assert queue.read_rewards(batch) == [0.25 * len(ids) for ids in RESPONSES]
 
 
+def test_a_data_source_is_a_text_or_unknown() -> None:
+    assert queue.read_sources(refined_rows(data_source=["x", "x", "7", "7"])) == ["x", "x", "7", "7"]
+    assert queue.read_sources(refined_rows()) == [None] * 4
+
+
 def test_a_reward_worker_tells_numbers_alone() -> None:
     said = {"reward_extra_info": {"feedback": "a text", "solved": True, "share": 0.5}}
     batch = refined_rows(extra_fields=[said, {}, said, said])

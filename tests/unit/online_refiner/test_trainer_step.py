@@ -23,6 +23,7 @@ from played_step import (
     columns_of,
     refined_rows,
 )
+from transfer_queue import KVBatchMeta
 
 from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.verl_glue import rows
@@ -33,6 +34,19 @@ from recipe.online_refiner.verl_glue.rows import TAG
 def queue() -> Iterator[None]:
     with own_queue.serving():
         yield
+
+
+def test_a_data_source_has_its_own_maximum_and_limit_in_the_budget() -> None:
+    own = "{x: {skip_reward_at_least: 0.5}, y: {max_refinements_per_group: 1}}"
+    trainer = Trainer("constraint.mode=sft", "refiner.budget=0.9", f"refiner.by_source={own}")
+    left_out = set[str]()
+
+    def record(step: int, part: int, batch: KVBatchMeta, samples: set[str]) -> None:
+        left_out.update(key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag[rows.OVER_BUDGET])
+
+    trainer.workers.record = record  # type: ignore[assignment,method-assign]
+    trainer.take(refined_rows(data_source=["x", "x", "y", "y"]))
+    assert left_out == {"a_1_0", "b_0_0"}, "one is solved, and of two others the lower one goes first"
 
 
 def test_the_refiner_is_awake_once_a_step() -> None:
