@@ -49,6 +49,8 @@ class Verdict(StrEnum):
     """Failed: it speaks of what the policy never sees (``refiner_worker/leaks.py``)."""
     REWARD = "reward"
     """Failed: the reward function raised an error, or what it said is no finite number."""
+    FAULT = "fault"
+    """Failed: by an error with this row, which the log has; such as of a template."""
     WORKER = "worker"
     """Failed: lost with the process that refined it."""
 
@@ -88,6 +90,7 @@ FAILURES = (
     Verdict.ENCODING,
     Verdict.LEAK,
     Verdict.REWARD,
+    Verdict.FAULT,
     Verdict.WORKER,
 )
 

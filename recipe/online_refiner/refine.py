@@ -7,6 +7,7 @@ group is complete; it knows neither of them nor the TransferQueue.
 import asyncio
 import contextlib
 import itertools
+import logging
 import math
 import random
 import time
@@ -31,6 +32,8 @@ from refiner_worker.turn_end import TurnEnd
 
 if TYPE_CHECKING:  # it imports openai
     from refiner_worker.external import ExternalClient
+
+logger = logging.getLogger(__name__)
 
 Score = Callable[[Rollout, list[int]], Awaitable[float]]
 """Rewards a response in the place of the rollout's, given as token ids, exactly as that was rewarded."""
@@ -66,8 +69,15 @@ class Refiner:
             One for each rollout, in order.
         """
         chosen = choose(self.config, rollouts)
-        tasks = (self._refine(one, rollouts, n in chosen) for n, one in enumerate(rollouts))
-        return list(await asyncio.gather(*tasks))
+
+        async def refine(rollout: Rollout, is_chosen: bool) -> Refinement:
+            try:
+                return await self._refine(rollout, rollouts, is_chosen)
+            except Exception as error:  # a template or tokenizer may refuse a row's texts; a mistake of ours is logged
+                logger.exception("response %s is not refined", rollout.key)
+                return Refinement(verdict=Verdict.FAULT, text=f"{type(error).__name__}: {error}")
+
+        return list(await asyncio.gather(*(refine(one, n in chosen) for n, one in enumerate(rollouts))))
 
     async def _refine(self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool) -> Refinement:
         if not rollout.turn_ids:

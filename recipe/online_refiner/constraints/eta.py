@@ -1,10 +1,13 @@
 """The weight of the constraint, from step to step."""
 
 import json
+import logging
 import math
 from pathlib import Path
 
 from recipe.online_refiner.constraints.base import Constraint, Weighted
+
+logger = logging.getLogger(__name__)
 
 
 class Eta:
@@ -52,9 +55,11 @@ class AdaptiveEta(Eta):
         path.write_text(json.dumps({"eta": self.value}), encoding="utf-8")
 
     def load(self, path: Path) -> None:
-        """Read the multiplier; a checkpoint of a constant eta has none, and it starts again."""
+        """Read the multiplier; a checkpoint of a constant eta has none: it starts again, and a line says so."""
         if path.exists():
             self.value = json.loads(path.read_text(encoding="utf-8"))["eta"]
+        else:
+            logger.warning("eta starts again at %g: there is no %s", self.value, path)
 
 
 def make_eta(constraint: Constraint) -> Eta:

@@ -43,7 +43,9 @@ class Stages:
         self._began_at = time.time()
 
     def load(self, checkpoint: Path) -> None:
-        """Go on with the state of a checkpoint's folder; one without such a state starts again."""
+        """Go on with the state of a checkpoint's folder, which a new run has not; what it lacks starts again."""
+        if not checkpoint.is_dir():
+            return
         self._eta.load(checkpoint / ETA_FILE)
         if self._budget is not None:
             self._budget.load(checkpoint / BUDGET_FILE)

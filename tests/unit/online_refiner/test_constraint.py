@@ -281,10 +281,11 @@ def test_adaptive_eta_converges_to_the_bound(start: float) -> None:
     assert eta.value == pytest.approx((5 / 2 - 1) / 20, rel=0.02)
 
 
-def test_a_checkpoint_holds_the_multiplier_bit_for_bit(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_the_multiplier_bit_for_bit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first, second, file = eta_of(), eta_of(), tmp_path / "global_step_7" / "constraint.json"
     second.load(file)
     assert second.value == 0.1, "a checkpoint of another schedule has none"
+    assert caplog.messages == [f"eta starts again at 0.1: there is no {file}"]
     for divergence in (3.1, 0.7, 2.2, 1.9):
         first.observe(divergence)
     first.save(file)

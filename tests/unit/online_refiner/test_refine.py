@@ -199,6 +199,17 @@ def test_what_becomes_of_a_rollout(tokenizer: Any, changes: dict[str, Any], expe
     assert bool(client.prompts) is (expected not in SKIPPED)
 
 
+def test_an_error_with_a_row_costs_that_row_and_is_logged(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    end = tokenizer.eos_token_id
+    texts = ["half a character: \ud83d", "whole"]
+    members = [rollout(n, 0.0, messages=[{"role": "user", "content": text}]) for n, text in enumerate(texts)]
+    failed, other = refined(tokenizer, members, Asked([*tokenizer.encode("yes"), end], config()))
+    assert (failed.verdict, other.verdict) == (Verdict.FAULT, Verdict.ACCEPTED)
+    assert failed.text.startswith("TypeError: ")
+    (record,) = caplog.records
+    assert record.getMessage() == "response u_0_0 is not refined" and record.exc_info
+
+
 @pytest.mark.parametrize("kept", [0, 2])
 @pytest.mark.parametrize("is_retokenised", [False, True])
 @pytest.mark.parametrize("reward_gate", [True, False])

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +48,14 @@ def test_a_data_source_has_its_own_maximum_and_limit_in_the_budget() -> None:
     trainer.workers.record = record  # type: ignore[assignment,method-assign]
     trainer.take(refined_rows(data_source=["x", "x", "y", "y"]))
     assert left_out == {"a_1_0", "b_0_0"}, "one is solved, and of two others the lower one goes first"
+
+
+def test_a_checkpoint_that_lacks_what_was_learned_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stages = Trainer("constraint.mode=sft", "refiner.budget=0.5").stages
+    stages.load(tmp_path / "global_step_0")
+    assert caplog.messages == [], "a new run"
+    stages.load(tmp_path)
+    assert len(caplog.messages) == 1
 
 
 def test_the_refiner_is_awake_once_a_step() -> None:
