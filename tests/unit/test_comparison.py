@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from recipe.comparison import OUTCOMES, Bench, interval
+from recipe.comparison import OUTCOMES, Bench, interval, t_interval
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from refiner_worker.turn_end import read_turn_end
 
@@ -37,6 +37,18 @@ def test_answers_to_one_problem_count_as_one_draw() -> None:
     clustered = interval(np.repeat([1.0, 0.0], 50), np.repeat([0, 1, 2, 3], 25))
     assert clustered[0] == 0.5 and clustered[1:] == (0.0, 1.0), "four problems, two of them right each time"
     assert interval(values - values, np.arange(100)) == (0.0, 0.0, 0.0)
+
+
+def test_few_problems_say_little() -> None:
+    values = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    assert interval(values, np.arange(6))[1] > 0
+    mean, low, high = t_interval(values, np.arange(6))
+    width = 2.5706 * np.std(values, ddof=1) / 6**0.5  # Student's t with 5 degrees of freedom
+    assert mean == 0.5 and (low, high) == (pytest.approx(0.5 - width, abs=0.005), pytest.approx(0.5 + width, abs=0.005))
+    assert t_interval(np.repeat(values, 2), np.repeat(np.arange(6), 2)) == (0.5, low, high), "answers that are alike"
+    uneven = t_interval(np.array([1.0, 1.0, 0.0]), np.array([0, 0, 1]))  # sums less their share: 2 - 4/3 and 0 - 2/3
+    assert uneven[1] == pytest.approx(2 / 3 - 12.706 * 2**0.5 * (8 / 9) ** 0.5 / 3, rel=0.02)
+    assert t_interval(np.array([1.0]), np.zeros(1)) == (1.0, -np.inf, np.inf)
 
 
 def test_given_answers_are_rewarded_and_none_is_drawn(tiny_llama: Path) -> None:

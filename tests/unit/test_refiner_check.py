@@ -71,6 +71,13 @@ def test_too_few_answers_say_so() -> None:
     assert found.describe(1.0).endswith("it is not told from it: take more --problems")
 
 
+def test_three_of_six_problems_tell_nothing() -> None:
+    found = Found(["general"])
+    for problem in range(6):
+        found.add(group(problem, 0.0, 0.0), {"general": refinements([float(problem < 3)] * 2)})
+    assert found.describe(1.0).endswith("it is not told from it: take more --problems")
+
+
 def test_one_answer_to_each_problem_is_compared_with_none() -> None:
     found = Found(["general"])
     assert found.verdicts() == [], "no problem is done, or the first ones are all solved"
