@@ -18,6 +18,7 @@ import numpy as np
 from recipe import bootstrap
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number
 from recipe.online_refiner.refine import Refiner, TextRefiner, choose
+from refiner_worker.client import RunEndedError
 from refiner_worker.config import RefinerConfig, is_higher
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
@@ -73,9 +74,14 @@ class Engine:
         *,
         temperature: float,
     ) -> list[list[int]]:
-        """Return so many texts that the model writes, by one request."""
+        """Return so many texts that the model writes, by one request.
+
+        Raises:
+            RunEndedError: If the engine's process has died.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
 
         sampling = SamplingParams(
             n=num,
@@ -86,8 +92,11 @@ class Engine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         written: list[list[int]] = []
-        async for output in self._llm.generate({"prompt_token_ids": prompt_ids}, sampling, uuid.uuid4().hex):
-            written = [list(one.token_ids) for one in output.outputs]
+        try:
+            async for output in self._llm.generate({"prompt_token_ids": prompt_ids}, sampling, uuid.uuid4().hex):
+                written = [list(one.token_ids) for one in output.outputs]
+        except EngineDeadError as error:
+            raise RunEndedError(f"the model's engine has died: {error}") from error
         return written
 
     def close(self) -> None:
@@ -199,8 +208,13 @@ class Bench:
     ) -> list[Rollout]:
         """Draw answers to a row of a data set in verl's schema, or take those that are there, and reward them."""
         messages = list(row["prompt"])
-        chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
+        try:
+            chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
+        except Exception as error:  # such as of a template that knows no system prompt
+            self.failed += [f"row {group}: {type(error).__name__}: {error}"] * num_answers(row, num_samples)
+            self.on_progress(0, num_samples)
+            return []
         given: list[str] | None = row.get(GIVEN)
 
         async def one(sample: int) -> Rollout | None:

@@ -21,7 +21,7 @@ from rapidfuzz.distance import Levenshtein
 from recipe.online_refiner.constraints.base import Companion
 from recipe.online_refiner.constraints.eq6 import accepts
 from recipe.online_refiner.pairs import Refinement, Request, Rollout, Verdict, as_number, best_of
-from refiner_worker.client import RefinerClient, RefinerRequestError
+from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import RefinerConfig, is_higher
 from refiner_worker.leaks import speaks_of_prompt
 from refiner_worker.own_tokens import encode_like, starts
@@ -67,12 +67,17 @@ class Refiner:
 
         Returns:
             One for each rollout, in order.
+
+        Raises:
+            RunEndedError: If nobody is left to ask.
         """
         chosen = choose(self.config, rollouts)
 
         async def refine(rollout: Rollout, is_chosen: bool) -> Refinement:
             try:
                 return await self._refine(rollout, rollouts, is_chosen)
+            except RunEndedError:
+                raise
             except Exception as error:  # a template or tokenizer may refuse a row's texts; a mistake of ours is logged
                 logger.exception("response %s is not refined", rollout.key)
                 return Refinement(verdict=Verdict.FAULT, text=f"{type(error).__name__}: {error}")

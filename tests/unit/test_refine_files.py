@@ -229,10 +229,12 @@ def test_what_is_known_is_neither_asked_for_nor_rewarded_again(tokenizer: Any) -
         assert asyncio.run(bench.answer({**ROW, "responses": none}, 0, 3)) == [] and len(asked) == 2
     bench.max_model_len = 2
     assert asyncio.run(bench.answer(ROW, 7, 1)) == [] and "raise --max-model-len" in bench.failed[-1]
+    half = [{"role": "user", "content": "half a character: \ud83d"}]
+    assert asyncio.run(bench.answer({**ROW, "prompt": half}, 7, 2)) == [] and "row 7: TypeError" in bench.failed[-1]
     for said in (math.nan, {"score": -math.inf}, None, {"acc": 1}):
         bench.reward = lambda said=said, **_: said
         assert asyncio.run(bench.answer({**ROW, "responses": ["one"]}, 0, 1)) == []
-    assert len(bench.failed) == 5, "an answer without a reward is left out"
+    assert len(bench.failed) == 7, "an answer without a reward is left out"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from recipe.online_refiner.constraints import Constraint, read_constraint
 from recipe.online_refiner.pairs import SKIPPED, Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner, choose
 from recipe.online_refiner.verl_glue.refine_actors import RewardLoopScore, is_drawn
-from refiner_worker.client import RefinerClient, RefinerRequestError
+from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
 from refiner_worker.engines import Top
 from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
@@ -208,6 +208,8 @@ def test_an_error_with_a_row_costs_that_row_and_is_logged(tokenizer: Any, caplog
     assert failed.text.startswith("TypeError: ")
     (record,) = caplog.records
     assert record.getMessage() == "response u_0_0 is not refined" and record.exc_info
+    with pytest.raises(RunEndedError):
+        refined(tokenizer, members[1:], Asked(RunEndedError("the engine has died"), config()))
 
 
 @pytest.mark.parametrize("kept", [0, 2])
