@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 FORGET = 0.9
 """What a step leaves of the counts of earlier ones."""
+NUM_FIRST = 4
+"""Refinements of the first step, at most: they may cost many times what responses do."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,8 +63,8 @@ class Rollouts:
 class Budget:
     """Chooses responses like those whose refinements were accepted lately, at the fewest tokens for an accepted one.
 
-    A kind of response that was not tried, or long ago, counts as accepted every second time: so it is tried again. In
-    the first step only one of each kind is: refinements may cost many times what a response does.
+    A kind of response that was not tried, or long ago, counts as accepted every second time: so it is tried again. The
+    first step tries NUM_FIRST kinds, once each, to see what a refinement costs.
 
     Example: with a share of 0.1, a step whose responses have 9,000 tokens has 1,000 for refinements. What it leaves or
     spends too much the next one has more or less.
@@ -85,17 +87,15 @@ class Budget:
             cost = (kind.tokens + usual) / (kind.asked + 1)
             number[rollouts.groups[row], name] += 1
             order.append((-kind.chance / cost, number[rollouts.groups[row], name], rollouts.rewards[row], row, cost))
-        left, chosen = self.saved + self._allowance(rollouts), set[int]()
-        taken, tried = Counter[str](), set[str]()
+        left, chosen, taken = self.saved + self._allowance(rollouts), list[int](), Counter[str]()
         for *_, row, cost in sorted(order):
             group = rollouts.groups[row]
-            is_open = taken[group] != rollouts.most.get(group) and (bool(self.kinds) or names[row] not in tried)
-            if is_open and cost <= left:
+            if taken[group] != rollouts.most.get(group) and cost <= left:
                 left -= cost
-                chosen.add(row)
+                chosen.append(row)
                 taken[group] += 1
-                tried.add(names[row])
-        return chosen
+        first_of_kind = {names[row]: row for row in reversed(chosen)}
+        return set(chosen) if self.kinds else set([*first_of_kind.values()][-NUM_FIRST:])
 
     def kept(self, rollouts: Rollouts, chosen: Collection[int]) -> float:
         """Return which share of the acceptances is expected from the chosen rows, of those from all; 1 if of none."""

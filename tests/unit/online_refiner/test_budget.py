@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe.online_refiner.budget import FORGET, Budget, Kind, Rollouts
+from recipe.online_refiner.budget import FORGET, NUM_FIRST, Budget, Kind, Rollouts
 from recipe.online_refiner.pairs import FAILURES, Pair, Verdict
 
 
@@ -115,6 +115,8 @@ def test_the_first_step_sees_what_a_refinement_costs() -> None:
         budget.observe(step, dict.fromkeys(chosen, refined(0.0, Verdict.ACCEPTED, 8 * 200)))
         spent += 8 * 200 * len(chosen)
     assert 0.9 < spent / (12 * 3200) <= 1
+    shaped = rollouts({row: row / 32 for row in range(64)}, num_tokens=64 * 200)
+    assert len(Budget(share=0.2).choose(shaped)) == NUM_FIRST, "however many kinds there are"
 
 
 def test_a_refinement_that_costs_more_than_steps_leave_is_saved_for() -> None:
