@@ -99,6 +99,7 @@ BY_SOURCE = (
     "samples",
     "skip_reward_at_least",
     "max_refinements_per_group",
+    "only_unsolved",
     "request_timeout_s",
 )
 """Keys that may differ by data source."""
@@ -139,8 +140,8 @@ class RefinerConfig:
     """Where pi_0 runs. ``colocated``: on the training GPUs. ``dedicated``: on its own GPUs. ``shared``: on the rollout
     servers; the policy is a LoRA on pi_0. ``external``: on servers that somebody else hosts (``url``)."""
     template: str = "general"
-    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, ``again`` (the task alone), or
-    your Jinja2 file."""
+    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, ``hidden`` (programs: task and
+    feedback, not the response), ``again`` (the task alone), or your Jinja2 file."""
     context: list[Told] = Field(default=["feedback"])
     """What the refiner is also told, if the template shows it: ``feedback`` (the reward function's words), ``sibling``
     (the group's best response), ``solution``. A refiner that sees an answer copies it."""
@@ -168,6 +169,8 @@ class RefinerConfig:
     """Do not refine responses with this reward or more. Set the maximal reward (APPS: 1.0)."""
     max_refinements_per_group: NotNegative | None = None
     """Refine at most this many responses to a prompt, the lowest rewards first. Null: all; 0: none."""
+    only_unsolved: bool = False
+    """Refine only responses to a prompt that no response solves: none has ``skip_reward_at_least``."""
     budget: Annotated[float, Field(gt=0, lt=1)] | None = None
     """At most this share of all generated tokens goes into refining, over a run. Responses like those whose refinements
     were accepted lately go first. Not while streaming. Null: no limit."""
@@ -451,7 +454,7 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
 
     Raises:
         ValueError: If there is no such placement, a key is not one of the placement's, a value is wrong, or all of
-            several refinements would be the same.
+            several refinements would be the same, or nothing tells which prompts are solved.
     """
     given = {key: value for key, value in values.items() if value is not None and value != {}}
     placement = given.get("placement", "colocated")
@@ -464,6 +467,9 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
         if one.samples > 1 and one.temperature == 0:
             said = f"{key}.samples={one.samples}: at {key}.temperature=0 all are the same"
             raise ValueError(f"{said}; set {key}.temperature=1")
+        if one.only_unsolved and one.skip_reward_at_least is None:
+            said = f"{key}.only_unsolved=true: nothing tells which prompts are solved"
+            raise ValueError(f"{said}; set {key}.skip_reward_at_least to the highest reward")
     return refiner
 
 

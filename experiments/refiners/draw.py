@@ -5,10 +5,9 @@ takes in place of answers of its own. So was made:
 
 - ``results/refiners/answers.parquet``: 78 of the 128 problems of ``experiments.mini_apps``, taken in a random order
   until 152 answers were wrong.
-And so is made for ``PROTOCOL.md``, which was not run yet:
-
-- ``results/refiners/unsolved.parquet`` (``--steps 3 --samples 4 --unsolved 38 --seed 1``): those problems of ``chains``
-  whose answers are all wrong. The rewards of as many further answers, which no choice has seen, are in ``further``.
+- ``results/refiners/unsolved.parquet`` (``--steps 3 --samples 4 --unsolved 38 --seed 1``), for ``PROTOCOL.md``: those
+  45 of 64 problems of ``chains`` whose answers are all wrong. The rewards of as many further answers, which no choice
+  has seen, are in ``further``.
 """
 
 import argparse

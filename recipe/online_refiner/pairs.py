@@ -21,7 +21,8 @@ class Verdict(StrEnum):
     MAX_REWARD = "max_reward"
     """Skipped: the reward cannot improve."""
     NOT_CHOSEN = "not_chosen"
-    """Skipped: others of the group go first (``refiner.max_refinements_per_group``)."""
+    """Skipped: others of the group go first (``refiner.max_refinements_per_group``), or another one is right
+    (``refiner.only_unsolved``)."""
     OVER_BUDGET = "over_budget"
     """Skipped: it is not wanted; others of the step go first (``refiner.budget``)."""
     TOO_LONG = "too_long"

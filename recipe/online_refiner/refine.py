@@ -442,9 +442,11 @@ class TextRefiner(Refiner):
 def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
     """Return the positions of a group's rollouts to refine.
 
-    At most ``max_refinements_per_group``, lowest rewards first. The choice depends on rewards and sessions alone, not
-    on who makes it or in which order responses came.
+    At most ``max_refinements_per_group``, lowest rewards first; with ``only_unsolved`` none where one is maximal. The
+    choice depends on rewards and sessions alone, not on who makes it or in which order responses came.
     """
+    if config.only_unsolved and any(config.is_maximal(one.reward) for one in rollouts):
+        return set()
     members = [
         n for n, one in enumerate(rollouts) if one.turn_ids and one.is_wanted and not config.is_maximal(one.reward)
     ]

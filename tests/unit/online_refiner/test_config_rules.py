@@ -147,6 +147,7 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
         ("records.path=s4://bucket/run", "records.path=s4://bucket/run: "),
         ("records.path=https://host/run", "records.path=https://host/run: nothing can be written by HTTP"),
         ("refiner.max_refinements_per_group=x", "refiner.max_refinements_per_group=x: "),
+        ("refiner.only_unsolved=true", "refiner.only_unsolved=true: nothing tells which prompts are solved; set "),
         ("+refiner.by_source.a.template=", "refiner.by_source.a.template=None: "),
         ("+refiner.by_source.a=", "refiner.by_source.a=None: Input should be a valid dictionary"),
         (

@@ -52,6 +52,16 @@ def test_who_is_refined(limit: int | None, rewards: list[float], expected: set[i
     assert {members[::-1][n].session[0] for n in chosen} == expected
 
 
+def test_prompts_that_a_response_solves_are_left_out() -> None:
+    settings = config(only_unsolved=True, skip_reward_at_least=0.9, max_refinements_per_group=2)
+    solved, unsolved = ([rollout(n, reward) for n, reward in enumerate([0.5, -1.0, last])] for last in (0.9, 0.8))
+    assert (
+        choose(settings, solved) == choose(settings, [rollout(0, 0.5), rollout(1, float(np.float32(0.9)))]) == set()
+    )  # as verl keeps it
+    assert choose(settings, unsolved) == {0, 1}
+    assert choose(config(skip_reward_at_least=0.9), solved) == {0, 1}
+
+
 def test_a_session_without_a_last_turn_takes_no_place() -> None:
     members = [rollout(0, -1.0, start=1), rollout(1, -0.3)]
     assert choose(config(max_refinements_per_group=1), members) == {1}

@@ -9,8 +9,8 @@ import pytest
 from refiner_worker.config import TEMPLATES
 from refiner_worker.prompts import TOLD, RefinerPrompt, question_of
 
-TEMPLATES_OF_OURS = sorted({path.stem for path in TEMPLATES.glob("*.jinja")} - {"again"})
-"""Those that refine: the other one shows the task alone."""
+TEMPLATES_OF_OURS = sorted({path.stem for path in TEMPLATES.glob("*.jinja")} - {"again", "hidden"})
+"""Those that show the response."""
 STOPS = {"apps": "\n```\n", "apps_paper": "\n```\n", "general": None}
 WHAT_IS_TOLD = {"feedback": "It fails.", "sibling": "It is 2!", "solution": "Two."}
 LIMITS = {"feedback": 20, "sibling": 30, "solution": 40}
@@ -41,6 +41,15 @@ def test_a_second_sample_is_asked_for_by_the_rollouts_own_prompt(tokenizer: Any)
     own = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert tokenizer.decode(prompt.encode(messages, "It is {2}.", -0.6)) == own
     assert prompt.stop is None
+
+
+def test_a_hidden_response_is_refined_by_what_was_said_of_it(tokenizer: Any) -> None:
+    messages = [{"role": "user", "content": "What is {1} + 1?"}]
+    prompt = RefinerPrompt(TEMPLATES / "hidden.jinja", tokenizer, {}, {"feedback": 20, "sibling": 30})
+    text = prompt.content(messages, "It is {2}.", -0.6, told={"feedback": "It fails."})
+    assert text == "An answer to the task below was wrong. It fails.\n\nWhat is {1} + 1?"
+    assert prompt.content(messages, "It is {2}.", -0.6, told=WHAT_IS_TOLD).splitlines()[3] == "It is 2!"
+    assert prompt.stop == "\n```\n"
 
 
 @pytest.mark.parametrize(
