@@ -138,12 +138,14 @@ class Stages:
         if sources := self._blocks.refiner.sources:
             names = queue.read_sources(queue.rows_of(batch, pairs))
             refiners = {row: sources.get(str(name), refiners[row]) for row, name in zip(pairs, names, strict=True)}
+        solved = {row for row, pair in pairs.items() if refiners[row].is_maximal(pair.reward)}
+        most = {groups[row]: refiner.max_refinements_per_group for row, refiner in refiners.items()}
         return Rollouts(
             rewards={row: pair.reward for row, pair in pairs.items()},
             groups=groups,
-            solved={row for row, pair in pairs.items() if refiners[row].is_maximal(pair.reward)},
+            solved=solved,
             num_tokens=sum(batch.tags[row]["response_len"] for row in pairs),
-            most={groups[row]: refiner.max_refinements_per_group for row, refiner in refiners.items()},
+            most=most | {groups[row]: 0 for row in solved if refiners[row].only_unsolved},
         )
 
     def score_with_reference(self, batch: KVBatchMeta, state: StepState, client: RefinerClient) -> None:

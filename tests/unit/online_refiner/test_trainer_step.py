@@ -37,8 +37,15 @@ def queue() -> Iterator[None]:
         yield
 
 
-def test_a_data_source_has_its_own_maximum_and_limit_in_the_budget() -> None:
-    own = "{x: {skip_reward_at_least: 0.5}, y: {max_refinements_per_group: 1}}"
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ("{x: {skip_reward_at_least: 0.5}, y: {max_refinements_per_group: 1}}", {"a_1_0", "b_0_0"}),
+        ("{x: {skip_reward_at_least: 0.5, only_unsolved: true}, y: {}}", {"a_0_0", "a_1_0"}),
+    ],
+)
+def test_a_data_source_has_its_own_maximum_and_limit_in_the_budget(own: str, expected: set[str]) -> None:
+    """One row of x is solved; of two others the lower one goes first."""
     trainer = Trainer("constraint.mode=sft", "refiner.budget=0.9", f"refiner.by_source={own}")
     left_out = set[str]()
 
@@ -47,7 +54,7 @@ def test_a_data_source_has_its_own_maximum_and_limit_in_the_budget() -> None:
 
     trainer.workers.record = record  # type: ignore[assignment,method-assign]
     trainer.take(refined_rows(data_source=["x", "x", "y", "y"]))
-    assert left_out == {"a_1_0", "b_0_0"}, "one is solved, and of two others the lower one goes first"
+    assert left_out == expected
 
 
 def test_a_checkpoint_that_lacks_what_was_learned_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
