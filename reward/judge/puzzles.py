@@ -26,8 +26,17 @@ def grade_puzzle(ground_truth: str, response: str) -> tuple[str, float, str]:
     if puzzle["task"] == "countdown" and re.search("[A-Za-z]", found):  # to the scorer x - x is 0, and x / x is 1
         return "fail", 0.0, found
     points = float(_dataset(puzzle["task"], json.dumps(puzzle["config"])).score_answer(found, puzzle["entry"]))
-    points = min(max(points, 0.0), 1.0)
+    points = 0.0 if is_for_a_part(points, found, str(puzzle["entry"]["answer"])) else min(max(points, 0.0), 1.0)
     return "pass" if points == 1.0 else "fail", points, found
+
+
+def is_for_a_part(points: float, found: str, answer: str) -> bool:
+    """Whether the points are for the right answer within another word or number, as for 500 in 1500 or 3 in -3.
+
+    reasoning-gym's common scorer gives len(answer) / len(found) to whatever contains the answer.
+    """
+    is_for_length = 0 < points < 1 and answer in found and points == len(answer) / len(found)
+    return is_for_length and not re.search(rf"(?<![\w.-]){re.escape(answer)}(?![.,]?\w)", found)
 
 
 @functools.lru_cache

@@ -127,6 +127,27 @@ def shards_divide_the_gpus(run: Run) -> str | None:
     return None
 
 
+@rule("config")
+def keys_do_what_they_say(run: Run) -> str | None:
+    """No key of verl is silently without effect, or turned into another value."""
+    actor, rollout = run.config.actor_rollout_ref.actor, run.config.actor_rollout_ref.rollout
+    for key in ("trainer.project_name", "trainer.experiment_name"):
+        if not isinstance(name := OmegaConf.select(run.config, key), str):
+            return f"{key}={name!r} is no text, as Hydra reads numbers; quote it: {key}='\"NAME\"'"
+    limits = (actor.clip_ratio_low, actor.clip_ratio_high)
+    if None not in limits and actor.clip_ratio not in limits:
+        return (
+            f"{ACTOR}.clip_ratio={actor.clip_ratio} is not read beside clip_ratio_low={limits[0]} and "
+            f"clip_ratio_high={limits[1]}; set these"
+        )
+    if rollout.get("full_determinism") and rollout.n > 1:
+        return (
+            f"{ROLLOUT}.full_determinism=true gives all responses to a prompt one seed, so they are equal and teach "
+            f"nothing; set it to false, or {ROLLOUT}.n=1"
+        )
+    return None
+
+
 # ---- what refining asks
 
 

@@ -272,6 +272,11 @@ MISTAKES = {
         (EXTERNAL, SOFT),
         ((*EXTERNAL, "measure.num_kl_rollouts=0"), *IN_PLACE),
     ],
+    "keys-do-what-they-say": [
+        ((), "trainer.experiment_name=2026_11_28"),
+        ((), f"{ACTOR}.clip_ratio=0.4"),
+        ((f"{ROLLOUT}.n=2",), f"{ROLLOUT}.full_determinism=true"),
+    ],
     "numbers-are-possible": [
         *(((), f"data.{key}") for key in ("train_batch_size=0", "max_prompt_length=null", "train_max_samples=-2")),
         *(((), f"trainer.{key}=0") for key in ("nnodes", "n_gpus_per_node", "total_epochs", "total_training_steps")),
