@@ -6,8 +6,8 @@ takes in place of answers of its own. So was made:
 - ``results/refiners/answers.parquet``: 78 of the 128 problems of ``experiments.mini_apps``, taken in a random order
   until 152 answers were wrong.
 - ``results/refiners/unsolved.parquet`` (``--steps 3 --samples 4 --unsolved 38 --seed 1``), for ``PROTOCOL.md``: those
-  45 of 64 problems of ``chains`` whose answers are all wrong. The rewards of as many further answers, which no choice
-  has seen, are in ``further``.
+  45 of 64 problems of ``chains`` whose answers are all wrong. As many further answers, which no choice has seen, are in
+  ``further_responses``, and their rewards in ``further``.
 """
 
 import argparse
@@ -79,7 +79,8 @@ def main() -> None:
                     kept.append({**row, "responses": own})
             print(f"{len(kept)} of {num_drawn} problems are solved by none of {arguments.samples} answers", flush=True)
         further = draw(kept, arguments.samples)
-        rows = [{**row, "further": rewards(row, own)} for row, own in zip(kept, further, strict=True)]
+        pairs = zip(kept, further, strict=True)
+        rows = [{**row, "further": rewards(row, own), "further_responses": own} for row, own in pairs]
     pq.write_table(pa.Table.from_pylist(rows), arguments.output, compression="zstd")
 
 

@@ -126,8 +126,8 @@ def describe_unsolved(lines: Sequence[Line]) -> str:
             paired = [line.improved(num) - again[line.problem, line.sample] for line in own] if num == 1 else None
             versus = share(paired, problems) if paired and cell != AGAIN else ""
             name = f"{cell}, best of {num}" if num > 1 else cell
-            rows.append((name, str(len(own)), improved, other, difference(own, num), versus))
-    return table(("way", "answers", "improved", "other answers", "difference", f"less `{AGAIN}`"), rows)
+            rows.append((name, improved, other, difference(own, num), versus))
+    return table(("way", "improved", "other answers", "difference", f"less `{AGAIN}`"), rows)
 
 
 def by_cell(lines: Sequence[Line]) -> dict[str, list[Line]]:
@@ -183,7 +183,8 @@ def main() -> None:
             further = dict(enumerate(pq.read_table(UNSOLVED.with_suffix(".parquet"))["further"].to_pylist()))
         rows = []
         for one in arguments.collect:
-            cell, way, file = one.rsplit("=", 2)
+            cell, way_and_file = one.split("=", 1)
+            way, file = way_and_file.rsplit("=", 1)  # a way has keys: `hidden+temperature=1`
             rows += collect(cell, Path(file), way, further)
         with (UNSOLVED if arguments.unsolved else CELLS).open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
