@@ -110,6 +110,14 @@ def contrast_rows(lines: list[dict[str, Any]], bases: list[dict[str, Any]]) -> l
     return rows
 
 
+def distinct(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs that count: of a short and a long one of a seed, which are the same up to there, the long one."""
+    ordered = sorted(lines, key=lambda line: line["steps"])
+    return list(
+        {(*(line[name] for name in ("point", "arm", "kind", "seed", "base")),): line for line in ordered}.values()
+    )
+
+
 def cell_rows(lines: list[dict[str, Any]]) -> list[str]:
     """Return a row for each cell: outcomes by horizon, entropy, tokens and CPU seconds a step."""
     rows, order = [], list(ARMS)
@@ -131,7 +139,9 @@ def cell_rows(lines: list[dict[str, Any]]) -> list[str]:
         }
         name = f"{arm}, {kind}" if kind else arm
         numbers = f"{each['entropy']:.2f} | {each['tokens']:.0f} | {each['cpu_s']:.2f}"
-        rows.append(f"| {point} | {name} | {weights} | {len(own[cell])} | {' | '.join(outcomes)} | {numbers} |")
+        num_long = len(by_steps[LONG].get(cell, ()))
+        runs = f"{len(own[cell])}{f', {num_long} long' if num_long else ''}"
+        rows.append(f"| {point} | {name} | {weights} | {runs} | {' | '.join(outcomes)} | {numbers} |")
     return rows
 
 
@@ -215,7 +225,7 @@ def base_rows(bases: list[dict[str, Any]]) -> list[str]:
 
 def write(folder: Path = RESULTS) -> None:
     """Write README.md and map.png beside the lines."""
-    lines, bases = read(folder / "run.jsonl"), read(folder / "bases.jsonl")
+    lines, bases = distinct(read(folder / "run.jsonl")), read(folder / "bases.jsonl")
     draw(lines, bases, folder / "map.png")
     text = [
         "# The map, so far",
@@ -238,7 +248,7 @@ def write(folder: Path = RESULTS) -> None:
         "",
         "## Cells",
         "",
-        "Share of held-out questions solved at each horizon; entropy at the end; tokens and CPU seconds are of a step.",
+        "Share of held-out questions solved at each horizon; entropy at the end; tokens and CPU seconds of a step.",
         "",
         f"| point | arm, refiner | weight | runs | {SHORT} steps | {LONG} steps | entropy | tokens | CPU s |",
         "|---|---|---|---|---|---|---|---|---|",

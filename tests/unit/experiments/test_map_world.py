@@ -217,11 +217,12 @@ def test_the_page_is_computed_from_the_lines(tmp_path: Path) -> None:
             lines.append(line(Spec("weak", arm, kind, seed, steps, 0.1), [value] * (steps // design.EVERY)))
     base = {"strength": "weak", "seed": 1, "base": "f00d", "solved": 0.1, "better/second": 0.4}
     base |= {f"better/{kind}": 0.1 + 0.15 * place for place, kind in enumerate(REFINERS[:6])}
-    (tmp_path / "run.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    begun = [one | {"steps": design.SHORT, "solved": one["solved"][:6]} for one in lines if one["arm"] == "none"]
+    (tmp_path / "run.jsonl").write_text("\n".join(map(json.dumps, begun + lines + begun)))
     (tmp_path / "bases.jsonl").write_text(json.dumps(base))
     page.write(tmp_path)
     text = (tmp_path / "README.md").read_text()
-    assert f"Runs that count: {len(lines)}." in text
+    assert f"Runs that count: {len(lines)}." in text and "| weak | none | 0.1 | 12, 12 long |" in text
     rows = {
         cells[0]: cells[1:]
         for cells in ([cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines())
