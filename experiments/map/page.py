@@ -8,12 +8,13 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
 from experiments.lab.statistics import holm
 from experiments.map.arms import ARMS
-from experiments.map.design import LONG, POINTS, RESULTS, SHORT, Point, outcome, read
+from experiments.map.design import EVERY, LONG, POINTS, RESULTS, SHORT, Point, outcome, read
 from experiments.map.tasks import REFINERS
 
 Run = tuple[int, str]
@@ -32,6 +33,13 @@ CONTRASTS: dict[str, Contrast] = {
     "the paper's penalty - none": (("weak", "penalty_paper", "r80"), ("weak", "none", ""), SHORT),
     "sft, strong refiner - static KL, long": (("weak", "sft", "r80"), ("weak", "kl_in_loss", ""), LONG),
     "static KL - none, steep, long": (("steep", "kl_in_loss", ""), ("steep", "none", ""), LONG),
+}
+CURVES: dict[str, Cell] = {
+    "no constraint": ("weak", "none", ""),
+    "static KL": ("weak", "kl_in_loss", ""),
+    "sft, strong refiner": ("weak", "sft", "r80"),
+    "second sample": ("weak", "resample", ""),
+    "twice the questions": ("weak", "double", ""),
 }
 SLOPE = "slope of sft over the refiner's margin"
 """What PROTOCOL.md says is tested, with the slope: ten p-values, corrected together (Holm)."""
@@ -188,14 +196,34 @@ def gains(lines: list[dict[str, Any]], bases: list[dict[str, Any]], point: Point
     return np.array(sorted(rows)).reshape(-1, 4)
 
 
-def draw(lines: list[dict[str, Any]], bases: list[dict[str, Any]], file: Path) -> None:
-    """Draw the gain of ``sft`` over static KL, own solved answers and a second sample, against the refiner's margin.
+def draw_curves(lines: list[dict[str, Any]], axis: Axes) -> None:
+    """Draw what some arms solve, step by step: means over seeds, with their 95 % intervals by Student's t."""
+    for name, cell in CURVES.items():
+        runs = [line["solved"] for line in lines if (line["point"], line["arm"], line["kind"]) == cell]
+        columns = [
+            np.array([run[place] for run in runs if len(run) > place])
+            for place in range(max(map(len, runs), default=0))
+        ]
+        columns = [column for column in columns if len(column) > 1]
+        steps = EVERY * np.arange(1, 1 + len(columns))
+        means = np.array([column.mean() for column in columns])
+        around = np.array([stats.sem(column) * stats.t.ppf(0.975, len(column) - 1) for column in columns])
+        axis.plot(steps, means, label=name, linewidth=1.2)
+        axis.fill_between(steps, means - around, means + around, alpha=0.15)
+    axis.set_title("share of held-out questions solved", fontsize=9)
+    axis.set_xlabel("step", fontsize=8)
+    axis.legend(fontsize=6)
 
-    A panel for each point that has runs with a refiner.
+
+def draw(lines: list[dict[str, Any]], bases: list[dict[str, Any]], file: Path) -> None:
+    """Draw what some arms solve, step by step, and the gain of ``sft`` over others, against the refiner's margin.
+
+    The gain is over static KL, own solved answers and a second sample. Each point with runs of a refiner has a panel.
     """
     points = [point for point in POINTS.values() if any(line["point"] == point.name and line["kind"] for line in lines)]
-    figure = Figure(figsize=(1 + 4 * len(points), 3.5), layout="constrained")
-    axes = figure.subplots(1, len(points), sharey=True, squeeze=False)[0]
+    figure = Figure(figsize=(5 + 4 * len(points), 3.5), layout="constrained")
+    first, *axes = figure.subplots(1, 1 + len(points), squeeze=False)[0]
+    draw_curves(lines, first)
     for axis, point in zip(axes, points, strict=True):
         for place, other in enumerate(("kl_in_loss", "own_solved", "resample")):
             for steps, marker in ((SHORT, "o"), (LONG, "D")):
