@@ -147,7 +147,7 @@ MEANING: dict[str, str | Mean] = {
     "tokens/refine_thought": "tokens of the refiner's own thoughts, a part of tokens/refine and of no refinement",
     "tokens/refine_log_prob": "tokens of refinements that the actor scored",
     "tokens/kl_ref": "tokens that the reference model scored for kl_ref",
-    "tokens/update_actor": "prompt and response tokens of the actor update",
+    "tokens/update_actor": "prompt and response tokens of the actor update, without the rows of refinements",
     "timing_s/refine": "seconds of the refine stage: wake, generate, score, sleep",
     "timing_s/wait_refiner": "streaming: seconds for which the trainer waited for refinements alone: from the last "
     "reward of the rollout, or from when it began to wait for the batch, to the last refinement; a part of "

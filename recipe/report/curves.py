@@ -57,7 +57,7 @@ TOKENS = {
     "responses": "tokens/rollout",
     "refiner reads": "tokens/refine_prompt",
     "refiner writes": "tokens/refine",
-    "policy learns from": "tokens/update_actor",
+    "policy learns from, without refinements": "tokens/update_actor",
 }
 
 
