@@ -378,7 +378,7 @@ def micro_batches_are_filled(run: Run) -> str | None:
     for key, block in blocks.items():
         size = 1 if block.use_dynamic_bsz else block.ppo_micro_batch_size_per_gpu or 1
         if strategy == "megatron":
-            num_ranks, multiple = megatron.layout(config)["data"], megatron.rows_multiple(block.megatron, size)
+            num_ranks, multiple = megatron.layout(config)["data"], size * megatron.micro_batch_group(block.megatron)
         else:
             num_ranks, multiple = max(1, run.plan.num_gpus // _num_shares(blocks[ACTOR])), size
         num_rows, rest = divmod(block.ppo_mini_batch_size * n, num_ranks)

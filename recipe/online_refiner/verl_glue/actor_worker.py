@@ -12,6 +12,7 @@ from verl.workers.utils.padding import response_from_nested
 
 from recipe.online_refiner.constraints.eq6 import NONE, charge
 from recipe.online_refiner.verl_glue.loss import (
+    MicroBatches,
     Seen,
     contexts,
     jagged,
@@ -20,7 +21,7 @@ from recipe.online_refiner.verl_glue.loss import (
     settings_of,
     with_refined_rows,
 )
-from recipe.online_refiner.verl_glue.megatron import rows_multiple
+from recipe.online_refiner.verl_glue.megatron import micro_batch_group
 
 SCORED_COLUMNS = [
     "prompts",
@@ -92,17 +93,31 @@ def eq6_columns(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Te
     }
 
 
-def filled(data: TensorDict, multiple: int) -> TensorDict:
-    """Return rows of an engine's input, the shortest of them again as often as their number needs to be a multiple.
+def even_micro_batches(num_rows: int, *, size: int, group: int = 1) -> tuple[int, int]:
+    """Return into how many micro-batches some rows fall, and the rows of each: as few as can be, and alike.
 
-    verl's engines refuse a number that does not fill the last micro-batch (``prepare_micro_batches``). Every
-    data-parallel rank has as many rows, so each makes as many micro-batches.
+    A mini-batch that is one row too long has two halves then, and not a whole micro-batch of padding.
+
+    Args:
+        num_rows: Of a data-parallel rank; every rank has as many.
+        size: The most rows of a micro-batch.
+        group: The number of micro-batches is a multiple of it (:func:`micro_batch_group`).
     """
-    num_missing = -len(data) % multiple
-    if not num_missing:
-        return data
-    shortest = int(data["input_ids"].offsets().diff().argmin())
-    return tu.index_select_tensor_dict(data, [*range(len(data)), *[shortest] * num_missing])
+    count = -(-num_rows // (size * group)) * group
+    return count, -(-num_rows // count)
+
+
+def filled(data: TensorDict, micro_batches: MicroBatches) -> TensorDict:
+    """Return rows of an engine's input, the shortest of them again as often as they need to fill their micro-batches.
+
+    verl's engines refuse a number that does not fill the last micro-batch (``prepare_micro_batches``).
+    """
+    count, size = micro_batches(len(data))
+    if num_missing := count * size - len(data):
+        shortest = int(data["input_ids"].offsets().diff().argmin())
+        data = tu.index_select_tensor_dict(data, [*range(len(data)), *[shortest] * num_missing])
+    tu.assign_non_tensor(data, micro_batch_size_per_gpu=size)
+    return data
 
 
 class MiniBatchWorker(TrainingWorker):
@@ -111,22 +126,23 @@ class MiniBatchWorker(TrainingWorker):
     def train_batch(self, data: TensorDict) -> TensorDict | None:
         """Make one optimizer step on a mini-batch."""
         if tu.get_non_tensor_data(data, "refine_eta", None) is not None:
-            size = self.engine_config.micro_batch_size_per_gpu
-            data = with_refined_rows(
-                data, dp_group=self.engine.get_data_parallel_group(), multiple=self._multiple(size)
-            )
+            micro_batches = self._micro_batches(self.engine_config.micro_batch_size_per_gpu)
+            group = self.engine.get_data_parallel_group()
+            data = with_refined_rows(data, dp_group=group, micro_batches=micro_batches)
         return super().train_batch(data)
 
     def infer_batch(self, data: TensorDict) -> TensorDict | None:
         """Compute what verl's does, of any number of rows."""
-        output = super().infer_batch(filled(data, self._multiple(self.engine_config.infer_micro_batch_size_per_gpu)))
+        micro_batches = self._micro_batches(self.engine_config.infer_micro_batch_size_per_gpu)
+        output = super().infer_batch(filled(data, micro_batches))
         if output is None or len(output) == len(data):
             return output
         return tu.index_select_tensor_dict(output, list(range(len(data))))
 
-    def _multiple(self, micro_batch_size: int) -> int:
+    def _micro_batches(self, size: int) -> MicroBatches:
+        """Return how rows are divided, at most so many in a micro-batch; dynamic ones have as many as fit."""
         engine = self.engine_config
-        return rows_multiple(engine, None if engine.use_dynamic_bsz else micro_batch_size)
+        return partial(even_micro_batches, size=1 if engine.use_dynamic_bsz else size, group=micro_batch_group(engine))
 
 
 class ActorWorker(DetachActorWorker):

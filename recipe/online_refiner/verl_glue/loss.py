@@ -22,6 +22,7 @@ finalises gradients once per pass.
 """
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,8 @@ Loss = tuple[Tensor, dict[str, Any]]
 
 Seen = tuple[Tensor, Tensor, Tensor]
 """Of a micro-batch of B rows: jagged ``refine_sample`` (B, 1) and ``refine_loss_mask``, and log-probs, right-padded."""
+MicroBatches = Callable[[int], tuple[int, int]]
+"""From a number of rows: how many micro-batches, and the rows of each."""
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
 FORWARD_KL = SimpleNamespace(
@@ -228,13 +231,13 @@ def teacher_rows(data: TensorDict, used: list[bool], sequences: list[Tensor]) ->
     return found
 
 
-def with_refined_rows(data: TensorDict, *, dp_group: Any, multiple: int) -> TensorDict:
+def with_refined_rows(data: TensorDict, *, dp_group: Any, micro_batches: MicroBatches) -> TensorDict:
     """Let the accepted refinements of a mini-batch ride along, the same number of rows on every data-parallel rank.
 
     Args:
         data: This rank's share of a mini-batch, as in :func:`append_refined_rows`.
         dp_group: Data-parallel process group.
-        multiple: The number of rows is a multiple of it (:func:`rows_multiple`).
+        micro_batches: Into which micro-batches a number of rows falls.
 
     Returns:
         The longer mini-batch with the setting ``refine_num_tokens``; ``data`` itself if no rank has one.
@@ -247,9 +250,9 @@ def with_refined_rows(data: TensorDict, *, dp_group: Any, multiple: int) -> Tens
     torch.distributed.all_reduce(num_tokens, op=torch.distributed.ReduceOp.SUM, group=dp_group)
     if not num_tokens:
         return data
-    num_all = -(-(len(data) + int(num_rows)) // multiple) * multiple
-    longer = append_refined_rows(data, num_all - len(data))
-    tu.assign_non_tensor(longer, refine_num_tokens=int(num_tokens))
+    count, size = micro_batches(len(data) + int(num_rows))
+    longer = append_refined_rows(data, count * size - len(data))
+    tu.assign_non_tensor(longer, refine_num_tokens=int(num_tokens), micro_batch_size_per_gpu=size)
     if "teacher_ids" in longer:
         tu.assign_non_tensor(longer, distillation_use_topk=True)
     return longer

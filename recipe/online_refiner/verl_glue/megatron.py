@@ -9,20 +9,18 @@ from omegaconf import DictConfig, OmegaConf
 from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 
 
-def rows_multiple(engine: Mapping[str, Any], micro_batch_size: int | None) -> int:
-    """Return what the number of a data-parallel rank's rows has to be a multiple of.
+def micro_batch_group(engine: Mapping[str, Any]) -> int:
+    """Return what the number of a data-parallel rank's micro-batches has to be a multiple of.
 
     Megatron's interleaved pipeline stages take micro-batches in groups, of as many as there are stages by default.
 
     Args:
         engine: verl's block of engine settings.
-        micro_batch_size: None where micro-batches have as many rows as fit (dynamic).
     """
-    size = micro_batch_size or 1
     if (engine.get("virtual_pipeline_model_parallel_size") or 1) == 1:
-        return size
+        return 1
     own = engine["override_transformer_config"].get("microbatch_group_size_per_vp_stage")
-    return size * (own or engine["pipeline_model_parallel_size"])
+    return int(own or engine["pipeline_model_parallel_size"])
 
 
 def layout(config: DictConfig) -> dict[str, int]:

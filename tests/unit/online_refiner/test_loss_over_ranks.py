@@ -155,8 +155,8 @@ def train(rank: int, folder: Path, runs: list[dict[str, Any]]) -> None:
 FIXED = {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 4}
 RUNS: list[tuple[str, str | None, dict[str, Any], int]] = [
     ("one rank has all", "accepted", {}, 6),
-    ("one rank has all", "batch", FIXED, 8),
-    ("both have some", "accepted", FIXED, 8),
+    ("one rank has all", "batch", FIXED, 6),
+    ("both have some", "accepted", FIXED, 6),
     ("both have some", "batch", {}, 5),
     ("both have some", None, {}, 3),
     ("none has any", "accepted", FIXED, 3),

@@ -1,6 +1,7 @@
 """What travels of a pair between processes: tags, columns, and the sequences that the actor reads."""
 
 import json
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -22,6 +23,7 @@ from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.actor_worker import (
     MiniBatchWorker,
     eq6_columns,
+    even_micro_batches,
     filled,
     in_place_sequences,
     refined_sequences,
@@ -252,48 +254,54 @@ def test_any_number_of_rows_fills_the_micro_batches_of_every_rank(num_ranks: int
         share, rest = divmod(len(chosen), num_ranks)
         assert rest == 0 and len(chosen) < num_wanted + num_ranks
         lengths = [tag["seq_len"] for tag in chosen.tags]
-        data = filled(sequences_of(lengths[:share]), size)
-        tu.assign_non_tensor(data, micro_batch_size_per_gpu=size)
+        data = filled(sequences_of(lengths[:share]), partial(even_micro_batches, size=size))
         micro_batches, _ = prepare_micro_batches(data)
         assert len(micro_batches) == -(-share // size), "as many as are needed, and the same on every rank"
+        assert len({*map(len, micro_batches)}) == 1 and len(micro_batches[0]) <= size, "alike, and none too long"
+        assert len(data) - share < len(micro_batches), "no micro-batch has two rows of padding"
 
 
 def test_rows_that_fill_a_micro_batch_repeat_the_shortest() -> None:
     data = sequences_of([3, 2, 4])
-    assert filled(data, 3) is filled(data, 1) is data
-    longer = filled(data, 5)
-    assert lists(longer["input_ids"]) == [[0, 1, 2], [0, 1], [0, 1, 2, 3], [0, 1], [0, 1]]
-    assert queue.objects(longer["names"]) == ["row 0", "row 1", "row 2", "row 1", "row 1"]
+    for size in (1, 3, 5):
+        assert filled(data, partial(even_micro_batches, size=size)) is data
+    longer = filled(data, partial(even_micro_batches, size=2))
+    assert lists(longer["input_ids"]) == [[0, 1, 2], [0, 1], [0, 1, 2, 3], [0, 1]]
+    assert queue.objects(longer["names"]) == ["row 0", "row 1", "row 2", "row 1"]
     assert tu.get(longer, "temperature") == 0.5
 
 
+PIPELINE = {"virtual_pipeline_model_parallel_size": 2, "pipeline_model_parallel_size": 3}
+
+
 @pytest.mark.parametrize(
-    ("settings", "size"),
+    ("settings", "sizes"),
     [
-        ({}, 4),
-        ({"use_dynamic_bsz": True}, 1),
-        ({"virtual_pipeline_model_parallel_size": 2, "pipeline_model_parallel_size": 3}, 12),
-        ({"virtual_pipeline_model_parallel_size": 2, "pipeline_model_parallel_size": 3, "use_dynamic_bsz": True}, 3),
+        ({}, {1: (1, 1), 4: (1, 4), 5: (2, 3), 13: (4, 4)}),
+        ({"use_dynamic_bsz": True}, {1: (1, 1), 4: (4, 1), 5: (5, 1)}),
+        (PIPELINE, {1: (3, 1), 4: (3, 2), 5: (3, 2), 13: (6, 3)}),
+        ({**PIPELINE, "use_dynamic_bsz": True}, {1: (3, 1), 4: (6, 1)}),
     ],
 )
-@pytest.mark.parametrize("num_rows", [1, 4, 5])
 def test_an_engine_never_sees_half_a_micro_batch(
-    settings: dict[str, Any], size: int, num_rows: int, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], sizes: dict[int, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it computes of the rows that fill one up is dropped."""
     seen = []
 
     def infer(self: TrainingWorker, data: TensorDict) -> TensorDict:
-        seen.append(len(data))
+        seen.append((len(data), tu.get(data, "micro_batch_size_per_gpu")))
         return tu.get_tensordict({"log_probs": data["input_ids"]}, {"metrics": {"x": 1}})
 
     monkeypatch.setattr(TrainingWorker, "infer_batch", infer)
     worker = object.__new__(MiniBatchWorker)
     values = {"use_dynamic_bsz": False, "infer_micro_batch_size_per_gpu": 4, "override_transformer_config": {}}
     worker.engine_config = OmegaConf.create({**values, **settings})
-    output = worker.infer_batch(sequences_of([*range(2, 2 + num_rows)]))
-    assert output is not None and lists(output["log_probs"]) == [[*range(length)] for length in range(2, 2 + num_rows)]
-    assert seen == [-(-num_rows // size) * size] and tu.get(output, "metrics") == {"x": 1}
+    for num_rows, (count, size) in sizes.items():
+        lengths = range(2, 2 + num_rows)
+        output = worker.infer_batch(sequences_of([*lengths]))
+        assert output is not None and lists(output["log_probs"]) == [[*range(length)] for length in lengths]
+        assert seen.pop() == (count * size, size) and tu.get(output, "metrics") == {"x": 1}
 
 
 def test_the_actor_scores_the_last_turn_behind_another_prompt() -> None:
