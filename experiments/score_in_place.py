@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.online_refiner.constraints.eq6 import NONE, diff
-from recipe.runs.files import refinement_lines
+from recipe.runs.files import Records
 from refiner_worker.config import TEMPLATES, template_path
 from refiner_worker.prompts import InPlacePrompt
 
@@ -65,7 +65,7 @@ def main() -> None:
     arguments = parser.parse_args()
     config = OmegaConf.load(arguments.run_dir / "config.yaml")
     folder = arguments.model or config.refiner.model_path
-    records = map(json.loads, refinement_lines(arguments.run_dir))
+    records = map(json.loads, Records(f"{arguments.run_dir}/refinements").lines())
     pairs = [row for row in records if row["verdict"] == "accepted"][: arguments.max_pairs]
     if not pairs:
         raise SystemExit(f"{arguments.run_dir} has no accepted refinement: nothing can be said")

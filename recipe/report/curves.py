@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+import pandas
 import plotly.graph_objects as go
 
 from recipe.online_refiner.pairs import FAILURES, SKIPPED
@@ -45,14 +45,16 @@ STAGES = {
 """verl's timers, and ours, of the parts of a step."""
 SMALL = 0.02
 """Share of all seconds below which a stage is a part of the others."""
+NOT_BETTER = "refiner/not_better"
+"""No metric of a run: what is left of the attempts."""
 KINDS = {
     "accepted": ("refiner/num_accepted", "#2a9d6f"),
     "imitates itself": ("refiner/num_own", "#8fd0b5"),
-    "not better": ("", "#9aa3b2"),
+    "not better": (NOT_BETTER, "#9aa3b2"),
     **{f"failed: {one}": (f"refiner/failed/{one}", "#d0463b") for one in FAILURES},
     **{f"not refined: {one}": (f"refiner/skipped/{one}", "#c9d6f2") for one in SKIPPED},
 }
-"""What became of responses: metric and colour; what is not better is what is left of the attempts."""
+"""What became of responses: metric and colour."""
 TOKENS = {
     "responses": "tokens/rollout",
     "refiner reads": "tokens/refine_prompt",
@@ -61,119 +63,82 @@ TOKENS = {
 }
 
 
-@dataclass(slots=True, kw_only=True)
-class Picture:
-    """One picture of a page."""
-
-    title: str
-    caption: str
-    arm: int | None
-    """Whose; None: all arms'."""
-    figure: dict[str, Any]
-    """Of plotly: data and layout."""
-
-
-def pictures(arms: list[Arm]) -> Iterator[Picture]:
-    """Yield all pictures that there are numbers for."""
-    scored = sorted({name for arm in arms for name in arm.names if name.startswith("val-core/")})
-    checked = scored or sorted({name for arm in arms for name in arm.names if name.startswith("val-")})[:1]
-    titles = {f"Validation: {name.partition('/')[2]}": ("on held-out data", (name,)) for name in checked[:4]}
+def pictures(arms: list[Arm]) -> Iterator[dict[str, Any]]:
+    """Yield all pictures that there are numbers for: title, caption, which arm's (None: all), and plotly's figure."""
+    scored = sorted({name for arm in arms for name in arm.table if name.startswith("val-core/")})
+    titles = {f"Validation: {name.removeprefix('val-core/')}": ("on held-out data", (name,)) for name in scored[:4]}
     for title, (caption, metrics) in {**LINES, **titles}.items():
         figure = go.Figure()
-        for index, arm in enumerate(arms):
-            for metric, dash in zip(metrics, ("solid", "dot"), strict=False):
-                _add_line(figure, arm, metric, dash, COLOURS[index % len(COLOURS)])
-        if figure.data:
-            caption += ". Line: mean of the runs; band: their range" if any(len(arm.runs) > 1 for arm in arms) else ""
-            yield _picture(title, caption, None, figure)
+        for (index, arm), (number, metric) in itertools.product(enumerate(arms), enumerate(metrics)):
+            _add_line(figure, arm, metric, arm.name, COLOURS[index % len(COLOURS)], is_second=number > 0)
+        caption += ". Line: mean of the runs; band: their range" if any(len(arm.runs) > 1 for arm in arms) else ""
+        yield from _picture(title, caption, None, figure)
     for index, arm in enumerate(arms):
-        found = (_by_source(index, arm), *_of_arm(index, arm))
-        yield from (picture for picture in found if picture.figure["data"])
+        figure, prefix = go.Figure(), "refiner/improvement_ratio/"
+        sources = sorted(name for name in arm.table if name.startswith(prefix))
+        for metric, colour in zip(sources, itertools.cycle(COLOURS), strict=False):
+            _add_line(figure, arm, metric, metric.removeprefix(prefix), colour)
+        caption = "share of a source's responses that their refinement beats (refiner.by_source)"
+        yield from _picture("Improvement ratio by data source", caption, index, figure)
+        yield from _of_steps(index, arm)
+        figure = go.Figure()
+        for (label, metric), colour in zip(TOKENS.items(), COLOURS, strict=False):
+            _add_line(figure, arm, metric, label, colour)
+        yield from _picture("Tokens of a step", "", index, figure)
 
 
-def _add_line(figure: go.Figure, arm: Arm, metric: str, dash: str, colour: str) -> None:
-    values = arm.values(metric)
-    if not values:
+def _add_line(figure: go.Figure, arm: Arm, metric: str, name: str, colour: str, *, is_second: bool = False) -> None:
+    """Draw a metric's mean over the runs of an arm, in a band that is their range."""
+    curve = arm.curve(metric)
+    if curve.empty:
         return
-    steps = list(values)
-    means = [sum(of_step) / len(of_step) for of_step in values.values()]
-    name, group = escape(arm.name), {"legendgroup": escape(arm.name), "mode": "lines"}
+    steps, low, high = curve.index.tolist(), curve["min"].tolist(), curve["max"].tolist()
+    name = escape(name)
     if len(arm.runs) > 1:
-        low, high = [min(one) for one in values.values()], [max(one) for one in values.values()]
-        edges = {"x": steps + steps[::-1], "y": high + low[::-1], "fill": "toself", "hoverinfo": "skip"}
-        figure.add_scatter(**edges, **group, fillcolor=colour, opacity=0.18, line_width=0, showlegend=False)
-    group["mode"] = "lines+markers" if len(steps) < 30 else "lines"
-    figure.add_scatter(
-        x=steps, y=means, name=name, **group, line={"color": colour, "dash": dash}, showlegend=dash == "solid"
-    )
-
-
-def _by_source(index: int, arm: Arm) -> Picture:
-    """Return the improvement ratio of each data source, where refiners differ by it."""
-    figure, prefix = go.Figure(), "refiner/improvement_ratio/"
-    metrics = sorted(name for name in arm.names if name.startswith(prefix))
-    for metric, colour in zip(metrics, itertools.cycle(COLOURS), strict=False):
-        values = arm.values(metric)
+        edges = {"x": steps + steps[::-1], "y": high + low[::-1], "mode": "lines", "line_width": 0, "fill": "toself"}
         figure.add_scatter(
-            x=list(values),
-            y=[sum(of_step) / len(of_step) for of_step in values.values()],
-            name=escape(metric.removeprefix(prefix)),
-            mode="lines+markers" if len(values) < 30 else "lines",
-            line_color=colour,
-            showlegend=True,
+            **edges, fillcolor=colour, opacity=0.18, hoverinfo="skip", legendgroup=name, showlegend=False
         )
-    caption = "share of a source's responses that their refinement beats (refiner.by_source)"
-    return _picture("Improvement ratio by data source", caption, index, figure)
-
-
-def _of_arm(index: int, arm: Arm) -> Iterator[Picture]:
-    """Yield what is stacked over the steps of one arm."""
-    steps = list(arm.values("timing_s/step"))
-    if not steps:
-        return
-    mean = {name: {step: sum(one) / len(one) for step, one in arm.values(name).items()} for name in arm.names}
-
-    def column(name: str) -> list[float]:
-        return [mean.get(name, {}).get(step, 0.0) for step in steps]
-
-    whole = column("timing_s/step")
-    seconds = {label: column(f"timing_s/{stage}") for stage, label in STAGES.items()}
-    seconds = {label: parts for label, parts in seconds.items() if sum(parts) > SMALL * sum(whole)}
-    sums = map(sum, zip(*seconds.values(), strict=True)) if seconds else [0.0] * len(whole)
-    seconds["other"] = [max(0.0, all_of_it - parts) for all_of_it, parts in zip(whole, sums, strict=True)]
-    yield _stacked("Seconds of a step, by stage", "", index, steps, seconds, OTHER)
-    columns = {name: column(metric) for name, (metric, _) in KINDS.items() if metric}
-    failed = zip(*(columns[f"failed: {one}"] for one in FAILURES), strict=True)
-    attempts = zip(column("refiner/num_attempted"), columns["accepted"], failed, strict=True)
-    columns["not better"] = [tried - won - sum(lost) for tried, won, lost in attempts]
-    kinds = {name: columns[name] for name in KINDS}
-    colours = {name: colour for name, (_, colour) in KINDS.items()}
-    yield _stacked(
-        "What became of the responses",
-        "responses of a step, by the verdict on their refinement",
-        index,
-        steps,
-        kinds,
-        colours,
+    figure.add_scatter(
+        x=steps,
+        y=curve["mean"].tolist(),
+        name=name,
+        mode="lines+markers" if len(steps) < 30 else "lines",
+        line={"color": colour, "dash": "dot" if is_second else "solid"},
+        legendgroup=name,
+        showlegend=not is_second,
     )
-    figure = go.Figure()
-    for (label, metric), colour in zip(TOKENS.items(), COLOURS, strict=False):
-        if any(column(metric)):
-            figure.add_scatter(x=steps, y=column(metric), name=label, mode="lines", line_color=colour)
-    yield _picture("Tokens of a step", "", index, figure)
+
+
+def _of_steps(index: int, arm: Arm) -> Iterator[dict[str, Any]]:
+    """Yield what is stacked over the steps of one arm: seconds by stage, and responses by verdict."""
+    stages = {f"timing_s/{stage}": label for stage, label in STAGES.items()}
+    columns = ["step", "timing_s/step", *stages, "refiner/num_attempted", *(metric for metric, _ in KINDS.values())]
+    steps = arm.table.reindex(columns=columns).groupby("step").mean().dropna(subset="timing_s/step").fillna(0.0)
+    whole, seconds = steps["timing_s/step"], steps[list(stages)].rename(columns=stages)
+    seconds = seconds.loc[:, seconds.sum() > SMALL * whole.sum()]
+    seconds["other"] = (whole - seconds.sum(axis=1)).clip(lower=0.0)
+    yield from _stacked("Seconds of a step, by stage", "", index, seconds, OTHER)
+    scored = steps["refiner/num_attempted"] - steps[[f"refiner/failed/{one}" for one in FAILURES]].sum(axis=1)
+    steps[NOT_BETTER] = scored - steps["refiner/num_accepted"]
+    kinds = pandas.DataFrame({name: steps[metric] for name, (metric, _) in KINDS.items()})
+    colours = {name: colour for name, (_, colour) in KINDS.items()}
+    caption = "responses of a step, by the verdict on their refinement"
+    yield from _stacked("What became of the responses", caption, index, kinds, colours)
 
 
 def _stacked(
-    title: str, caption: str, arm: int, steps: list[int], columns: dict[str, list[float]], colours: dict[str, str]
-) -> Picture:
-    figure = go.Figure(layout={"barmode": "stack", "bargap": 0.1 if len(steps) < 100 else 0})
-    used = {name: values for name, values in columns.items() if any(values)}
-    for index, (name, values) in enumerate(used.items()):
-        colour = colours.get(name, COLOURS[index % len(COLOURS)])
-        figure.add_bar(x=steps, y=values, name=name, marker={"color": colour, "line_width": 0})
-    return _picture(title, caption, arm, figure)
+    title: str, caption: str, arm: int, table: pandas.DataFrame, colours: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Yield a picture of a table's columns as bars on each other, without those that are empty."""
+    figure = go.Figure(layout={"barmode": "stack", "bargap": 0.1 if len(table) < 100 else 0})
+    for index, (name, values) in enumerate(table.loc[:, table.any()].items()):
+        marker = {"color": colours.get(str(name), COLOURS[index % len(COLOURS)]), "line_width": 0}
+        figure.add_bar(x=table.index.tolist(), y=values.tolist(), name=name, marker=marker)
+    yield from _picture(title, caption, arm, figure)
 
 
-def _picture(title: str, caption: str, arm: int | None, figure: go.Figure) -> Picture:
-    figure.update_layout(template="none", hovermode="x unified", xaxis_title="step")
-    return Picture(title=title, caption=caption, arm=arm, figure=figure.to_plotly_json())
+def _picture(title: str, caption: str, arm: int | None, figure: go.Figure) -> Iterator[dict[str, Any]]:
+    if figure.data:
+        figure.update_layout(template="none", hovermode="x unified", xaxis_title="step")
+        yield {"title": title, "caption": caption, "arm": arm, "figure": figure.to_plotly_json()}

@@ -5,7 +5,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from statistics import fmean, variance
+
+import pandas
 
 from recipe.online_refiner.pairs import FAILURES, Verdict
 from recipe.report.reading import Arm
@@ -19,26 +21,53 @@ MAX_DEAD = 0.5
 MAX_TRUNCATED = 0.2
 """Share of refinements, or of responses, that may be cut."""
 MAX_FAILED = 0.05
-"""Share of attempts that may fail for other reasons than their length."""
+"""Share of attempts that may fail by one other reason."""
 MAX_COST = 0.3
 """Share of a step's seconds that refining may take unnoticed."""
 MAX_KL = 0.5
 """Nats per token; a policy further away often repeats itself."""
-
-
-LOST = {
+COLUMNS = {
+    "reward": ("reward/mean", "+.3f"),
+    "validation": ("", "+.3f"),  # Arm.validation
+    "KL": ("kl_ref/k3", ".3f"),
+    "accepted": ("refiner/improvement_ratio", ".0%"),
+}
+"""Of the table of all arms, those with both ends of a curve: metric and format."""
+FACTS = {
+    "policy {}": "actor_rollout_ref.model.path",
+    "data {}": "data.train_files",
+    "constraint.mode={}": "constraint.mode",
+    "constraint.eta={}": "constraint.eta",
+    "refiner.template={}": "refiner.template",
+    "{} prompts a step": "data.train_batch_size",
+    "{} responses to each": "actor_rollout_ref.rollout.n",
+    "of at most {} tokens": "data.max_response_length",
+    "learning rate {}": "actor_rollout_ref.actor.optim.lr",
+}
+"""What a run was told, in words, and the key that has it."""
+FAILED = {
+    Verdict.TRUNCATED: (
+        "Cut refinements",
+        MAX_TRUNCATED,
+        "of the refinements were cut by refiner.response_length, or have no clear end, and are lost.",
+        "a higher refiner.response_length, or a refiner.template that asks for less",
+    ),
     Verdict.LEAK: (
         "Leaks",
+        MAX_FAILED,
         "of the refinements speak of the earlier answer or its score, which the policy is not shown.",
         "another refiner.template; refiner.reject_leaks=false, if the rule is wrong (filter by the verdict leak)",
     ),
     Verdict.THOUGHT: (
         "Cut thoughts",
+        MAX_FAILED,
         "of the refinements were cut within the refiner's thought and are lost.",
         "a higher refiner.thought_length",
     ),
 }
-"""Verdicts of attempts that have a key of their own: title, what is said of their share, and the key."""
+"""Verdicts of attempts that have a key of their own: title, limit, what is said of their share, and the key."""
+RESCUING = ("sft", "lagrangian")
+"""Modes that can learn from groups with equal rewards."""
 CHOSEN = (Verdict.NOT_CHOSEN, Verdict.OVER_BUDGET)
 """Verdicts of responses that are not refined because others of their group are, by their rewards."""
 SKIPPED = {
@@ -46,8 +75,6 @@ SKIPPED = {
     "no_answer": "end within their thought; raise data.max_response_length, or set refiner.rewrites=response",
 }
 """Why whole runs go without refinements, and what to do."""
-RESCUING = ("sft", "lagrangian")
-"""Modes that can learn from groups with equal rewards."""
 LEVELS = ("act", "note", "good")
 """Of findings: something should change; look at it; fine."""
 
@@ -80,43 +107,27 @@ def noise(values: list[float]) -> float:
     return math.sqrt(2 * sum(squares) / len(squares) / size) if squares else math.inf
 
 
-def summary(arm: Arm) -> dict[str, str]:
-    """Return what an arm did, as cells of a table."""
-    cells = {
-        "runs": f"{len(arm.runs)}",
-        "steps": ", ".join(sorted({_steps(run.steps, run.num_steps) for run in arm.runs})),
-    }
-    columns = {"reward": "reward/mean", "validation": arm.validation, "KL": "kl_ref/k3"}
-    for title, metric in columns.items():
-        ends = first_and_last(arm.numbers(metric))
-        sign = "" if title == "KL" else "+"
-        cells[title] = f"{ends[0]:{sign}.3f} → {ends[1]:{sign}.3f}" if ends else "–"
-    ends = first_and_last(arm.numbers("refiner/improvement_ratio"))
-    cells["accepted"] = f"{ends[0]:.0%} → {ends[1]:.0%}" if ends else "–"
-    seconds = arm.numbers("timing_s/step")
-    cells["seconds a step"] = f"{sum(seconds) / len(seconds):.3g}" if seconds else "–"
-    return cells
+def table(arms: list[Arm]) -> pandas.DataFrame:
+    """Return what each arm did as a row of texts, in the columns that any of them has."""
+    rows = []
+    for arm in arms:
+        row = {"runs": f"{len(arm.runs)}"}
+        row["steps"] = ", ".join(sorted({f"{run.num_done} of {run.num_steps or '?'}" for run in arm.runs}))
+        for title, (metric, form) in COLUMNS.items():
+            ends = first_and_last(arm.numbers(metric or arm.validation))
+            row[title] = f"{ends[0]:{form}} → {ends[1]:{form}}" if ends else ""
+        seconds = arm.numbers("timing_s/step")
+        row["seconds a step"] = f"{sum(seconds) / len(seconds):.3g}" if seconds else ""
+        rows.append(row)
+    cells = pandas.DataFrame(rows, index=[arm.name for arm in arms])
+    return cells.loc[:, (cells != "").any()]
 
 
 def facts(arm: Arm) -> str:
     """Return in one line what an arm's runs were told: models, data, mode, and how much a step is."""
-    known = arm.setting
-    files = known("data.train_files")
-    if not arm.runs[0].config:
-        return "its settings are not there (config.yaml)"
-    named = {
-        "policy {}": known("actor_rollout_ref.model.path"),
-        "data {}": files if isinstance(files, str) else None,
-        "constraint.mode={}": known("constraint.mode"),
-        "constraint.eta={}": known("constraint.eta"),
-        "refiner.template={}": known("refiner.template") if arm.refines else None,
-        "{} prompts a step": known("data.train_batch_size"),
-        "{} responses to each": known("actor_rollout_ref.rollout.n"),
-        "of at most {} tokens": known("data.max_response_length"),
-        "learning rate {}": known("actor_rollout_ref.actor.optim.lr"),
-    }
-    told = {text: str(value).rstrip("/").rpartition("/")[2] for text, value in named.items() if value is not None}
-    return ", ".join(text.format(value) for text, value in told.items())
+    told = {text: arm.setting(key) for text, key in FACTS.items() if arm.refines or key != "refiner.template"}
+    names = {text: str(value).rstrip("/").rpartition("/")[2] for text, value in told.items() if value is not None}
+    return ", ".join(text.format(name) for text, name in names.items()) or "its settings are not there (config.yaml)"
 
 
 def last_signs(arm: Arm) -> list[str]:
@@ -126,20 +137,8 @@ def last_signs(arm: Arm) -> list[str]:
         + (f"step {run.stage['step']}, " if run.stage["step"] else "")
         + run.stage["stage"]
         for run in arm.runs
-        if run.stage and run.num_steps and (not run.steps or run.steps[-1]["step"] < run.num_steps)
+        if run.stage and run.num_steps and run.num_done < run.num_steps
     ]
-
-
-def table(arms: list[Arm]) -> list[tuple[str, list[str]]]:
-    """Return the columns of the table of all arms that any of them has numbers for, each with its title."""
-    rows = [summary(arm) for arm in arms]
-    columns = [(title, [row[title] for row in rows]) for title in rows[0]]
-    return [(title, cells) for title, cells in columns if set(cells) != {"–"}]
-
-
-def _steps(steps: list[dict[str, Any]], most: int | None) -> str:
-    done = steps[-1]["step"] if steps else 0
-    return f"{done}" if most is None else f"{done} of {most}"
 
 
 def findings(arm: Arm, control: Arm | None = None) -> list[Finding]:
@@ -150,13 +149,14 @@ def findings(arm: Arm, control: Arm | None = None) -> list[Finding]:
         control: One without a refiner, if it is on the same page.
     """
     first = [*_against(arm, control), *_reward(arm), *_contest(arm)]
-    others = [*_acceptance(arm), *_dead_groups(arm), *_lost(arm), *_cost(arm), *_kl(arm)]
-    return [*first, *sorted(others, key=lambda one: LEVELS.index(one.level)), *_of_the_run(arm)]
+    others = [*_acceptance(arm), *_dead_groups(arm), *_cut_responses(arm), *_failed(arm), *_cost(arm), *_kl(arm)]
+    never = [Finding(level="act", title="What never happened", figure="", says=one) for one in _never(arm)]
+    return [*first, *sorted(others, key=lambda one: LEVELS.index(one.level)), *never]
 
 
 def advice(arm: Arm) -> list[str]:
     """Return what became of the reward, and all that should change or be looked at, each as one line."""
-    found = [one for one in findings(arm, control_of([arm])) if one.level != "good" or one.title == "Reward"]
+    found = [one for one in findings(arm) if one.level != "good" or one.title == "Reward"]
     return [
         f"{one.title}{'' if one.title.endswith('?') else ':'} {one.figure}{'. ' if one.figure else ''}{one.says}"
         + (f" {one.asks}: {one.key}" if one.key else "")
@@ -171,65 +171,70 @@ def control_of(arms: list[Arm]) -> Arm | None:
 
 def _against(arm: Arm, control: Arm | None) -> Iterator[Finding]:
     metric = arm.validation or "reward/mean"
-    with_it, without = (first_and_last(one.numbers(metric)) if one else None for one in (arm, control))
-    found = Finding(level="note", title="Does the refiner help?", figure="cannot tell", says="")
-    if not arm.refines or with_it is None:
+    title, with_it = "Does the refiner help?", _last_of_runs(arm, metric)
+    without = _last_of_runs(control, metric) if control else []
+    if not arm.refines or not with_it:
         return
-    if control and without:
-        of, gain = "validation" if arm.validation else "training reward", with_it[1] - without[1]
-        found.figure = f"{gain:+.3f}"
-        found.says = (
-            f"The {of} ends at {with_it[1]:+.3f} with the refiner, and at {without[1]:+.3f} without ({control.name})."
-        )
-        if min(len(arm.runs), len(control.runs)) < FEW_RUNS:
-            number = f"{len(arm.runs)} and {len(control.runs)}"
-            found.says += f" With {number} runs this may be chance: make {FEW_RUNS} of each, with other seeds."
-        else:
-            found.level = "good" if gain > 0 else "act"
+    if control is None or not without:
+        says = "Only the same run without it can tell whether the refiner was the cause."
+        key = "constraint.mode=none in a second run; online-refiner report of both"
+        yield Finding(level="note", title=title, figure="cannot tell", says=says, key=key, asks="To compare")
+        return
+    of, ends = "validation" if arm.validation else "training reward", (fmean(with_it), fmean(without))
+    says = f"The {of} ends at {ends[0]:+.3f} with the refiner, and at {ends[1]:+.3f} without ({control.name})."
+    gain, level = ends[0] - ends[1], "note"
+    if min(len(with_it), len(without)) < FEW_RUNS:
+        number = f"{len(with_it)} and {len(without)}"
+        says += f" With {number} runs this may be chance: make {FEW_RUNS} of each, with other seeds."
+    elif abs(gain) < 2 * math.sqrt(sum(variance(one) / len(one) for one in (with_it, without))):
+        says += " Runs that differ in their seed only differ as much: this may be chance."
     else:
-        found.says = "Only the same run without it can tell whether the refiner was the cause."
-        found.key, found.asks = "constraint.mode=none in a second run; online-refiner report of both", "To compare"
-    yield found
+        level = "good" if gain > 0 else "act"
+    yield Finding(level=level, title=title, figure=f"{gain:+.3f}", says=says)
+
+
+def _last_of_runs(arm: Arm, metric: str) -> list[float]:
+    """Return a metric's mean over the last steps of each run that has it."""
+    ends = [first_and_last(Arm(name=run.name, runs=[run]).numbers(metric)) for run in arm.runs]
+    return [both[1] for both in ends if both]
 
 
 def _reward(arm: Arm) -> Iterator[Finding]:
     numbers = arm.numbers("reward/mean")
-    ends = first_and_last(numbers)
-    if not ends:
-        return
-    change, chance = ends[1] - ends[0], 2 * noise(numbers)
-    says = f"The policy's mean reward {'rose' if change > 0 else 'did not rise'} by the last {ENDS:.0%} of the steps"
-    if len(numbers) < FEW or abs(change) < chance:
-        level, says = "note", f"{says}; in {len(numbers)} steps such a change may be chance."
-    else:
-        level, says = "good" if change > 0 else "act", f"{says}."
-    yield Finding(level=level, title="Reward", figure=f"{ends[0]:+.3f} → {ends[1]:+.3f}", says=says)
+    if ends := first_and_last(numbers):
+        change, level = ends[1] - ends[0], "note"
+        says = (
+            f"The policy's mean reward {'rose' if change > 0 else 'did not rise'} by the last {ENDS:.0%} of the steps"
+        )
+        if len(numbers) < FEW or abs(change) < 2 * noise(numbers):
+            says += f"; in {len(numbers)} steps such a change may be chance"
+        else:
+            level = "good" if change > 0 else "act"
+        yield Finding(level=level, title="Reward", figure=f"{ends[0]:+.3f} → {ends[1]:+.3f}", says=f"{says}.")
 
 
 def _contest(arm: Arm) -> Iterator[Finding]:
-    contests = [run.contest for run in arm.runs]
-    number = sum(one.num_responses for one in contests)
-    if not number:
+    contest = [one for run in arm.runs for one in run.contest]
+    if not contest:
         return
-    refined = sum(one.num_refined for one in contests) / number
-    again = sum(one.num_resampled for one in contests) / number
-    found = Finding(
-        level="good",
-        title="Does refining beat answering again?",
-        figure=f"{refined:.0%} against {again:.0%}",
-        says=f"{number} responses were refined. Their refinement scored higher in {refined:.0%}, another response to "
-        f"the same prompt in {again:.0%}. ",
-    )
-    chosen = arm.total(*(f"refiner/skipped/{one}" for one in CHOSEN))
-    if chosen or arm.setting("algorithm.filter_groups.enable"):
-        found.level = "note"
-        found.says += "But those were chosen by what their siblings got, so this is not fair: online-refiner check is."
+    refined, again = (fmean(shares) for shares in zip(*contest, strict=True))
+    title, figure = "Does refining beat answering again?", f"{refined:.0%} against {again:.0%}"
+    says = f"{len(contest)} responses were refined. Their refinement scored higher in {refined:.0%}, another response "
+    says += f"to the same prompt in {again:.0%}. "
+    level, key = "good", ""
+    if arm.total(*(f"refiner/skipped/{one}" for one in CHOSEN)) or _filters(arm):
+        level = "note"
+        says += "But those were chosen by what their siblings got, so this is not fair: online-refiner check is."
     elif refined > again:
-        found.says += "So the refiner knows more than another try does."
+        says += "So the refiner knows more than another try does."
     else:
-        found.level, found.key = "act", f"{_better_refiner(arm)}, or a higher actor_rollout_ref.rollout.n"
-        found.says += "So another try is at least as good: refine otherwise, or spend the time on more responses."
-    yield found
+        level, key = "act", f"{_better_refiner(arm)}, or a higher actor_rollout_ref.rollout.n"
+        says += "So another try is at least as good: refine otherwise, or spend the time on more responses."
+    yield Finding(level=level, title=title, figure=figure, says=says, key=key)
+
+
+def _filters(arm: Arm) -> bool:
+    return bool(arm.setting("algorithm.filter_groups.enable"))
 
 
 def _better_refiner(arm: Arm) -> str:
@@ -239,52 +244,55 @@ def _better_refiner(arm: Arm) -> str:
 
 def _acceptance(arm: Arm) -> Iterator[Finding]:
     ends = first_and_last(arm.numbers("refiner/improvement_ratio"))
-    attempted, accepted = arm.total("refiner/num_attempted"), arm.total("refiner/num_accepted")
+    attempted, repeated = arm.total("refiner/num_attempted"), arm.numbers("refiner/repeated_ratio")
     if not ends or not attempted:
         return
-    share, repeated = accepted / attempted, arm.numbers("refiner/repeated_ratio")
-    level, key = ("note", _better_refiner(arm)) if share < 0.1 else ("good", "")
-    says = f"of all responses had an accepted refinement; of the attempts {share:.0%}."
+    share, figure = arm.total("refiner/num_accepted") / attempted, f"{ends[0]:.0%} → {ends[1]:.0%}"
+    says = f"{figure} of all responses had an accepted refinement; of the attempts {share:.0%}."
     says += "" if ends[1] <= ends[0] else " It should fall as the policy learns."
-    if repeated and sum(repeated) / len(repeated) > 0.5:
+    level, key = ("note", _better_refiner(arm)) if share < 0.1 else ("good", "")
+    if repeated and fmean(repeated) > 0.5:
         level, key = "act", "another refiner.template; a reward function that returns feedback"
-        says += f" {sum(repeated) / len(repeated):.0%} repeat the response as it is."
-    figure = f"{ends[0]:.0%} → {ends[1]:.0%}"
-    yield Finding(level=level, title="Accepted refinements", figure=figure, says=f"{figure} {says}", key=key)
+        says += f" {fmean(repeated):.0%} repeat the response as it is."
+    yield Finding(level=level, title="Accepted refinements", figure=figure, says=says, key=key)
+
+
+def _share(title: str, share: float, limit: float, says: str, key: str, level: str = "act") -> Finding:
+    """Return what a share says: fine up to a limit, and above it what to change."""
+    says = f"{share:.0%} {says} Up to {limit:.0%} is fine."
+    if share <= limit:
+        level, key = "good", ""
+    return Finding(level=level, title=title, figure=f"{share:.0%}", says=says, key=key)
 
 
 def _dead_groups(arm: Arm) -> Iterator[Finding]:
     numbers = arm.numbers("reward/zero_std_groups")
     if numbers and arm.setting("actor_rollout_ref.rollout.n") != 1:
         says = "of the prompts got equal rewards for all their responses, which teach the policy nothing by themselves."
-        key = "other problems in data.train_files"
-        if arm.setting("constraint.mode") in RESCUING and not arm.setting("algorithm.filter_groups.enable"):
+        key, rescues = "other problems in data.train_files", arm.setting("constraint.rescue_dead_groups")
+        if arm.setting("constraint.mode") in RESCUING and not rescues and not _filters(arm):
             key = f"constraint.rescue_dead_groups=true, or {key}"
-        yield _share("Dead groups", sum(numbers) / len(numbers), MAX_DEAD, says, key)
+        yield _share("Dead groups", fmean(numbers), MAX_DEAD, says, key)
 
 
-def _lost(arm: Arm) -> Iterator[Finding]:
-    if attempted := arm.total("refiner/num_attempted"):
-        failed = {one: arm.total(f"refiner/failed/{one}") / attempted for one in FAILURES}
-        says = "of the refinements were cut by refiner.response_length, or have no clear end, and are lost."
-        key = "a higher refiner.response_length, or a refiner.template that asks for less"
-        yield _share("Cut refinements", failed.pop(Verdict.TRUNCATED), MAX_TRUNCATED, says, key)
-        for verdict, (title, says, key) in LOST.items():
-            if share := failed.pop(verdict):
-                yield _share(title, share, MAX_FAILED, says, key)
-        kinds = ", ".join(f"{name} {share:.0%}" for name, share in failed.items() if share)
-        says = f"of the attempts failed otherwise ({kinds}): filter the refinements by these verdicts."
-        others = _share("Failed attempts", sum(failed.values()), MAX_FAILED, says, "see their detail")
-        if others.level != "good":
-            yield others
-    # verl's ratio is of the responses as long as the step's longest one, whatever the limit is.
-    longest, ratios = arm.numbers("response_length/max"), arm.numbers("response_length/clip_ratio")
-    if ratios and len(longest) == len(ratios):
-        most = arm.setting("data.max_response_length") or math.inf
-        cut = [ratio for ratio, length in zip(ratios, longest, strict=True) if length >= most]
+def _cut_responses(arm: Arm) -> Iterator[Finding]:
+    most, ratio = arm.setting("data.max_response_length"), "response_length/clip_ratio"
+    steps = arm.table.reindex(columns=[ratio, "response_length/max"]).dropna()
+    if most and len(steps):
+        # verl's ratio is of the responses as long as the step's longest one, whatever the limit is.
+        share = steps[ratio].where(steps["response_length/max"] >= most, 0.0).mean()
         says = f"of the policy's responses reached data.max_response_length={most}; such an answer often has no end."
-        key, share = "a higher data.max_response_length", sum(cut) / len(ratios)
-        yield _share("Cut responses", share, MAX_TRUNCATED, says, key, level="note")
+        yield _share("Cut responses", share, MAX_TRUNCATED, says, "a higher data.max_response_length", level="note")
+
+
+def _failed(arm: Arm) -> Iterator[Finding]:
+    attempted = arm.total("refiner/num_attempted")
+    for verdict in FAILURES:
+        failed = arm.total(f"refiner/failed/{verdict}")
+        if attempted and failed:
+            says = "of the attempts failed so: filter the refinements by this verdict."
+            title, limit, says, key = FAILED.get(verdict, (f"Failed: {verdict}", MAX_FAILED, says, "see their detail"))
+            yield _share(title, failed / attempted, limit, says, key)
 
 
 def _cost(arm: Arm) -> Iterator[Finding]:
@@ -298,29 +306,15 @@ def _cost(arm: Arm) -> Iterator[Finding]:
         yield _share("Cost of refining", share, MAX_COST, says, key, level="note")
 
 
-def _share(title: str, share: float, limit: float, says: str, key: str, level: str = "act") -> Finding:
-    """Return what a share says: fine up to a limit, and above it what to change."""
-    is_bad = share > limit
-    text = f"{share:.0%} {says} Up to {limit:.0%} is fine."
-    return Finding(
-        level=level if is_bad else "good", title=title, figure=f"{share:.0%}", says=text, key=key if is_bad else ""
-    )
-
-
 def _kl(arm: Arm) -> Iterator[Finding]:
     if ends := first_and_last(arm.numbers("kl_ref/k3")):
-        is_far = ends[1] > MAX_KL
+        level, key = "good", ""
         says = f"The policy is {ends[1]:.3g} nats per token from the reference model at the end"
-        says += ", which is far: look whether its responses are still sound." if is_far else "."
-        key = "a lower actor_rollout_ref.actor.optim.lr" if is_far else ""
-        if key and arm.refines:
-            key = f"a higher constraint.eta, or {key}"
-        yield Finding(level="act" if is_far else "good", title="KL", figure=f"{ends[1]:.3g}", says=says, key=key)
-
-
-def _of_the_run(arm: Arm) -> Iterator[Finding]:
-    for line in _never(arm):
-        yield Finding(level="act", title="What never happened", figure="", says=line)
+        if ends[1] > MAX_KL:
+            says += ", which is far: look whether its responses are still sound"
+            eta = "a higher constraint.eta, or " if arm.refines else ""
+            level, key = "act", f"{eta}a lower actor_rollout_ref.actor.optim.lr"
+        yield Finding(level=level, title="KL", figure=f"{ends[1]:.3g}", says=f"{says}.", key=key)
 
 
 def _never(arm: Arm) -> Iterator[str]:
@@ -329,9 +323,8 @@ def _never(arm: Arm) -> Iterator[str]:
     It is a refinement, a response with the highest reward, or a group of equal rewards.
     """
     if not arm.total("refiner/num_attempted"):
-        for name, why in SKIPPED.items():
-            if skipped := arm.total(f"refiner/skipped/{name}"):
-                yield f"nothing was refined: {skipped:g} responses {why}"
+        skipped = {why: arm.total(f"refiner/skipped/{name}") for name, why in SKIPPED.items()}
+        yield from (f"nothing was refined: {number:g} responses {why}" for why, number in skipped.items() if number)
         return
     most = arm.setting("refiner.skip_reward_at_least")
     if most is not None and not arm.total("refiner/skipped/max_reward", "refiner/num_own"):
@@ -339,12 +332,14 @@ def _never(arm: Arm) -> Iterator[str]:
             f"no response reached refiner.skip_reward_at_least={most}: nothing was solved, or the reward is shaped (by "
             "length, for one) and stays below; set it to the least that a solved response gets"
         )
-    waits = ["constraint.rescue_dead_groups=true"] if arm.setting("constraint.rescue_dead_groups") else []
-    filters = arm.setting("algorithm.filter_groups") or {}
-    if filters.get("enable") and filters.get("metric") == "reward":
-        waits.append("algorithm.filter_groups.metric=reward")
-    if waits and not arm.total("reward/zero_std_groups", "training/filter_groups/evicted_samples"):
+    by_reward = _filters(arm) and arm.setting("algorithm.filter_groups.metric") == "reward"
+    waiting = {
+        "constraint.rescue_dead_groups=true": arm.setting("constraint.rescue_dead_groups"),
+        "algorithm.filter_groups.metric=reward": by_reward,
+    }
+    keys = " and ".join(key for key, is_set in waiting.items() if is_set)
+    if keys and not arm.total("reward/zero_std_groups", "training/filter_groups/evicted_samples"):
         yield (
-            f"no group was ever dead (equal rewards), so that {' and '.join(waits)} did nothing: a shaped reward "
-            "differs within groups that all failed; take the shaping out of it, or filter by what says what is solved"
+            f"no group was ever dead (equal rewards), so that {keys} did nothing: a shaped reward differs within "
+            "groups that all failed; take the shaping out of it, or filter by what says what is solved"
         )

@@ -62,7 +62,7 @@ const hasTokens = data.rows.some((row) => row.tokens);
 filters.querySelector("label.check").hidden = !hasTokens;
 for (const part of [filters, byId("browser")]) part.hidden = !data.rows.length;
 
-for (const row of data.rows) row.gain = row.refined === null ? null : row.refined - row.reward;
+for (const row of data.rows) row.gain = row.refined_reward === null ? null : row.refined_reward - row.reward;
 
 function words(row) {
   row.words ??= [...data.chats[row.chat].map((one) => one[1]), ...row.diff.map((one) => one[1])].join(" ").toLowerCase();
@@ -75,7 +75,7 @@ function offer(name, values, label = (value) => value) {
 }
 
 offer("verdict", [...new Set(data.rows.map((row) => row.verdict))].sort());
-offer("source", [...new Set(data.rows.map((row) => row.source))].sort());
+offer("source", [...new Set(data.rows.map((row) => row.data_source))].filter(Boolean).sort());
 offer("run", data.runs.map((_, index) => index), (index) => data.runs[index]);
 
 function filter() {
@@ -87,7 +87,7 @@ function filter() {
       (value("first") === "" || row.step >= Number(value("first"))) &&
       (value("last") === "" || row.step <= Number(value("last"))) &&
       (value("verdict") === "" || row.verdict === value("verdict")) &&
-      (value("source") === "" || row.source === value("source")) &&
+      (value("source") === "" || row.data_source === value("source")) &&
       (value("gain") === "" || (row.gain !== null && row.gain >= Number(value("gain")))) &&
       (!filters.elements.tokens.checked || row.tokens) &&
       (wanted === "" || words(row).includes(wanted)),
@@ -105,7 +105,7 @@ function filter() {
 function more() {
   for (const row of found.slice(shown, shown + AT_A_TIME)) {
     const button = make("button", make("li", byId("list")), { type: "button" });
-    make("span", button, { text: `step ${row.step}  ${signed(row.reward)} → ${signed(row.refined)}` });
+    make("span", button, { text: `step ${row.step}  ${signed(row.reward)} → ${signed(row.refined_reward)}` });
     if (data.runs.length > 1) make("small", button, { text: data.runs[row.run] });
     make("small", button, { text: `${row.verdict}${row.tokens ? " · by token" : ""} · ${data.chats[row.chat].at(-1)?.[1] ?? ""}` });
     button.addEventListener("click", () => show(row, button));
@@ -119,13 +119,13 @@ function show(row, button) {
   button.classList.add("chosen");
   const detail = byId("detail");
   detail.replaceChildren();
-  const gain = `reward ${signed(row.reward)} → ${signed(row.refined)}`;
-  make("h3", detail, { text: `${data.runs.length > 1 ? `${data.runs[row.run]}, step` : "Step"} ${row.step}: ${row.verdict}, ${gain}${row.source ? `, ${row.source}` : ""}` });
+  const gain = `reward ${signed(row.reward)} → ${signed(row.refined_reward)}`;
+  make("h3", detail, { text: `${data.runs.length > 1 ? `${data.runs[row.run]}, step` : "Step"} ${row.step}: ${row.verdict}, ${gain}${row.data_source ? `, ${row.data_source}` : ""}` });
   for (const [role, content] of data.chats[row.chat]) {
     make("p", detail, { className: "small", text: role });
     make("pre", detail, { className: "question", text: content });
   }
-  make("p", detail, { className: "small", text: row.refined === null ? "response" : "response and refinement: red was taken out, green was added" });
+  make("p", detail, { className: "small", text: row.refined_reward === null ? "response" : "response and refinement: red was taken out, green was added" });
   const both = make("pre", detail, { id: "diff" });
   for (const [kind, text] of row.diff) make({ "-1": "del", 0: "span", 1: "ins" }[kind], both, { text });
   for (const name of ["feedback", "detail"]) {

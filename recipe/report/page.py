@@ -9,8 +9,8 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,46 +25,41 @@ from recipe.report.reading import Arm, Run
 
 HERE = Path(__file__).parent
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+SHOWN = ("step", "verdict", "reward", "refined_reward", "data_source", "feedback", "detail")
+"""Of a record, as it is."""
 KEPT, TAKEN, ADDED = 0, -1, 1
 """What a part of a diff is."""
 
 
 def write_page(arms: list[Arm]) -> bytes:
     """Return the page on some arms."""
-    runs = [(index, run) for index, arm in enumerate(arms) for run in arm.runs]
-    rows, chats = _rows(runs)
+    names = [(run, arm.name if len(arm.runs) == 1 else f"{arm.name}: {run.name}") for arm in arms for run in arm.runs]
+    rows, chats = _rows([run for run, _ in names])
     data = {
-        "pictures": [asdict(picture) for picture in pictures(arms)],
+        "pictures": list(pictures(arms)),
         "rows": rows,
         "chats": chats,
-        "runs": [run_name(arms[index], run) for index, run in runs],
+        "runs": [name for _, name in names],
         "first": next((str(index) for index, arm in enumerate(arms) if arm.refines), "0"),
     }
     scripts = [get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")]
-    control = control_of(arms)
-    num_records = sum(run.num_records for _, run in runs)
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     page = environment.get_template("page.html.jinja").render(
-        arms=[
-            {
-                "name": arm.name,
-                "facts": facts(arm),
-                "last_signs": last_signs(arm),
-                "findings": findings(arm, control),
-                "runs": arm.runs,
-            }
-            for arm in arms
-        ],
-        table=table(arms),
+        arms=arms,
+        facts=facts,
+        last_signs=last_signs,
+        findings=partial(findings, control=control_of(arms)),
+        table=Markup(table(arms).to_html(border=0)),
         data=Markup(island(data)),
-        policy=" ".join(_hash(script) for script in scripts),
+        policy=" ".join(f"'sha256-{one}'" for one in hashes),
         scripts=[Markup(script) for script in scripts],
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         written_at=datetime.now(UTC),
         num_shown=len(rows),
-        num_records=num_records,
+        num_records=sum(run.num_records for run, _ in names),
     )
     return page.encode("utf-8", errors="backslashreplace")  # in JSON a lone surrogate is escaped in the same way
 
@@ -75,38 +70,17 @@ def island(data: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def run_name(arm: Arm, run: Run) -> str:
-    """Return what a run is called among all of the page."""
-    return arm.name if len(arm.runs) == 1 else f"{arm.name}: {run.name}"
-
-
-def _hash(script: str) -> str:
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def _rows(runs: list[tuple[int, Run]]) -> tuple[list[dict[str, Any]], list[Any]]:
+def _rows(runs: list[Run]) -> tuple[list[dict[str, Any]], list[Any]]:
     """Return the records in the form that the page's script reads, and the chats that they name by number."""
     rows: list[dict[str, Any]] = []
     chats: dict[str, int] = {}
-    for number, (_, run) in enumerate(runs):
+    for number, run in enumerate(runs):
         for record in run.records:
-            chat = [[str(one.get("role", "")), str(one.get("content", ""))] for one in record["prompt"]]
-            rows.append(
-                {
-                    "run": number,
-                    "step": record["step"],
-                    "verdict": record["verdict"],
-                    "reward": record["reward"],
-                    "refined": record["refined_reward"],
-                    "source": record.get("data_source") or "",
-                    "chat": chats.setdefault(json.dumps(chat), len(chats)),
-                    "diff": diff(record["response"], record["refined"]),
-                    "feedback": record["feedback"],
-                    "detail": record["detail"],
-                    "tokens": run.tokens.get((record["step"], record["key"])),
-                }
-            )
+            chat = json.dumps([[str(one.get("role", "")), str(one.get("content", ""))] for one in record["prompt"]])
+            shown = {name: record[name] for name in SHOWN}
+            shown["diff"] = diff(record["response"], record["refined"])
+            shown["tokens"] = run.tokens.get((record["step"], record["key"]))
+            rows.append({"run": number, "chat": chats.setdefault(chat, len(chats)), **shown})
     return rows, [json.loads(chat) for chat in chats]
 
 

@@ -2,11 +2,14 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import fsspec
+import pandas
 import yaml
 
 from recipe.online_refiner.pairs import FAILURES, Verdict, group_of
@@ -14,40 +17,11 @@ from recipe.runs.files import TOKENS, Records, objects_of
 
 MAX_BYTES = 12 << 20
 """Of the refinements on a page, as the runs' records have them; then of numbers by token, a quarter of it."""
-NO_MATTER = {"run_dir", "console", "dry_run", "preload", "ray_kwargs"}
-NO_MATTER |= {f"trainer.{name}" for name in ("experiment_name", "project_name", "logger", "default_local_dir")}
-"""Keys that do not make another run, beside seeds."""
+NO_MATTER = ["run_dir", "console", "dry_run", "preload", "ray_kwargs"]
+NO_MATTER += [f"trainer.{name}" for name in ("experiment_name", "project_name", "logger", "default_local_dir")]
+"""Keys and blocks that do not make another run, beside seeds."""
 Key = tuple[int, str]
 """A step and the key of a row in it."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Contest:
-    """How often a better answer came from the refiner, and how often from another answer of the policy.
-
-    Over all responses that were refined and have siblings: other responses to the same prompt in the same step. Each
-    sibling is what a second sample could have been.
-    """
-
-    num_responses: int = 0
-    num_refined: int = 0
-    """Of them, those that the refinement beats."""
-    num_resampled: float = 0.0
-    """Of them, those that a sibling drawn at random beats, on average."""
-
-    def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Count the responses of one part; it has the groups' records whole."""
-        groups: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-        for record in records:
-            groups[record["step"], group_of(record["key"])].append(record)
-        for group in groups.values():
-            for record in group:
-                verdict = Verdict(record["verdict"])
-                is_refined = verdict in (*FAILURES, Verdict.ACCEPTED, Verdict.NOT_BETTER)
-                if is_refined and len(group) > 1:
-                    self.num_responses += 1
-                    self.num_refined += verdict is Verdict.ACCEPTED
-                    self.num_resampled += sum(one["reward"] > record["reward"] for one in group) / (len(group) - 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +30,7 @@ class Run:
 
     path: str
     config: dict[str, Any]
-    """Resolved; empty if the folder has none."""
+    """Resolved, by dotted keys; empty if the folder has none."""
     steps: list[dict[str, Any]]
     """Metrics, in order of the steps."""
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -65,7 +39,8 @@ class Run:
     """How many the run has."""
     tokens: dict[Key, dict[str, Any]] = field(default_factory=dict)
     """The numbers by token of some of the records (``verl_glue/rows.py`` ``read_tokens``)."""
-    contest: Contest = field(default_factory=Contest)
+    contest: list[tuple[bool, float]] = field(default_factory=list)
+    """Of all records (:func:`contest`)."""
     stage: dict[str, Any] | None = None
     """What it did last (``recipe/runs/files.py`` ``write_stage``)."""
 
@@ -75,13 +50,18 @@ class Run:
         return self.path.rstrip("/").rpartition("/")[2]
 
     @property
+    def num_done(self) -> int:
+        """The last step that is finished; 0: none."""
+        return int(self.steps[-1]["step"]) if self.steps else 0
+
+    @property
     def num_steps(self) -> int | None:
         """How many steps it shall make; None: unknown."""
-        number = self.config.get("trainer", {}).get("total_training_steps") or (self.stage or {}).get("num_steps")
+        number = self.config.get("trainer.total_training_steps") or (self.stage or {}).get("num_steps")
         return None if number is None else int(number)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Arm:
     """Runs that differ in their seed only."""
 
@@ -91,41 +71,35 @@ class Arm:
     @property
     def refines(self) -> bool:
         """Whether its runs have a refiner."""
-        return any(run.config.get("constraint", {}).get("mode") != "none" for run in self.runs)
+        return any(run.config.get("constraint.mode") != "none" for run in self.runs)
 
     def setting(self, key: str) -> Any:
         """Return a key's value in the first run; None if its config does not have it."""
-        value: Any = self.runs[0].config if self.runs else {}
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        return value
+        return self.runs[0].config.get(key) if self.runs else None
 
-    def values(self, metric: str) -> dict[int, list[float]]:
-        """Return a metric's values by step, of all runs that have it there."""
-        found: dict[int, list[float]] = defaultdict(list)
-        for run in self.runs:
-            for step in run.steps:
-                if isinstance(step.get(metric), int | float):
-                    found[step["step"]].append(float(step[metric]))
-        return dict(sorted(found.items()))
+    @cached_property
+    def table(self) -> pandas.DataFrame:
+        """The metrics of all runs, a row for each step of each; NaN: not measured."""
+        return pandas.DataFrame([step for run in self.runs for step in run.steps], dtype=float)
+
+    def curve(self, metric: str) -> pandas.DataFrame:
+        """Return a metric's mean, min and max over the runs, by step, of the steps that have it."""
+        by_step = self.table.reindex(columns=["step", metric]).groupby("step")[metric]
+        return by_step.agg(["mean", "min", "max"]).dropna()
 
     def numbers(self, metric: str) -> list[float]:
         """Return a metric's mean over the runs, step by step."""
-        return [sum(values) / len(values) for values in self.values(metric).values()]
+        return self.curve(metric)["mean"].tolist()
 
     def total(self, *metrics: str) -> float:
         """Return the sum over steps, runs and metrics."""
-        return sum(sum(values) for metric in metrics for values in self.values(metric).values())
-
-    @property
-    def names(self) -> list[str]:
-        """All metrics that any step has."""
-        return sorted({name for run in self.runs for step in run.steps for name in step})
+        return float(self.table.reindex(columns=list(metrics)).sum().sum())
 
     @property
     def validation(self) -> str:
-        """The first of verl's main validation metrics; empty: none is there."""
-        return next((name for name in self.names if name.startswith("val-core/")), "")
+        """The first of verl's main validation metrics that is a mean, not the best of several responses; or empty."""
+        names = (name for name in sorted(self.table) if name.startswith("val-core/") and "/mean@" in name)
+        return next(names, "")
 
 
 def read_runs(paths: Sequence[str]) -> list[Arm]:
@@ -153,7 +127,7 @@ def read_run(path: str, max_bytes: int = MAX_BYTES) -> Run:
     def content(name: str) -> bytes:
         return system.cat_file(f"{folder}/{name}") if system.exists(f"{folder}/{name}") else b""
 
-    config: dict[str, Any] = yaml.safe_load(content("config.yaml")) or {}
+    config = flat(yaml.safe_load(content("config.yaml")) or {})
     lines = content("metrics.jsonl").splitlines(keepends=True)
     if not config and not lines:
         raise ValueError(f"{path}: no run is there, as it has no config.yaml: give the run_dir of a run")
@@ -161,75 +135,88 @@ def read_run(path: str, max_bytes: int = MAX_BYTES) -> Run:
     steps = {row["step"]: row for row in rows if "step" in row}  # of a step that was done again, the last
     run = Run(path=folder, config=config, steps=[steps[step] for step in sorted(steps)])
     run.stage = next(objects_of([content("stage.json")]), None)
-    own = f"{path.rstrip('/')}/refinements"
-    url = (config.get("records") or {}).get("path")
-    place = own if url is None or system.isdir(f"{folder}/refinements") else str(url)  # one that was moved has its own
-    tokens = Records(f"{place}/{TOKENS}")
-    numbers = _newest(tokens, tokens.parts()[::-1], max_bytes // 4, set())
-    run.tokens = {(row["step"], row["key"]): row for part in numbers for row in part[1]}
-    records = Records(place)
-    for found, kept in _newest(records, records.parts()[::-1], max_bytes, set(run.tokens)):
+    place = config.get("records.path")
+    if place is None or system.isdir(f"{folder}/refinements"):  # one that was moved has its own
+        place = f"{path.rstrip('/')}/refinements"
+    for _, kept in _newest(Records(f"{place}/{TOKENS}"), max_bytes // 4, set()):
+        run.tokens.update({(row["step"], row["key"]): row for row in kept})
+    for found, kept in _newest(Records(place), max_bytes, run.tokens):
         run.num_records += len(found)
-        run.contest.add(found)
+        run.contest += contest(found)
         run.records += kept
     return run
 
 
+def flat(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config by dotted keys."""
+    return pandas.json_normalize(config).to_dict("records")[0]
+
+
 def _newest(
-    records: Records, parts: list[str], max_bytes: int, wanted: set[Key]
+    records: Records, max_bytes: int, wanted: Container[Key]
 ) -> Iterator[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
     """Yield all records of each part, and those that are kept: of old steps some, if they are more than the room.
 
     The newest parts may take half of the room as they are; each older one has an equal share of what is left, which
     the wanted records fill first.
     """
-    draw, room = random.Random(0), float(max_bytes)
-    for index, part in enumerate(parts):
+    draw, room, parts = random.Random(0), float(max_bytes), records.parts()
+    for index, part in enumerate(reversed(parts)):
         rows = [(row, len(line)) for line in records.lines_of(part) for row in objects_of([line])]
         share = room if room > max_bytes / 2 else room / (len(parts) - index)
-        kept, used = rows, sum(size for _, size in rows)
-        if used > share:
+        found = [row for row, _ in rows]
+        if sum(size for _, size in rows) > share:
             draw.shuffle(rows)
             rows.sort(key=lambda one: (one[0]["step"], one[0]["key"]) not in wanted)
-            kept, used = [], 0
-            for row, size in rows:
-                if used + size <= share:
-                    kept.append((row, size))
-                    used += size
-        room -= used
-        yield [row for row, _ in rows], [row for row, _ in kept]
+        filled = accumulate(size for _, size in rows)
+        rows = [row for row, until in zip(rows, filled, strict=True) if until <= share]
+        room -= sum(size for _, size in rows)
+        yield found, [row for row, _ in rows]
+
+
+def contest(records: Iterable[dict[str, Any]]) -> Iterator[tuple[bool, float]]:
+    """Yield of each refined response whether its refinement beats it, and the share of its siblings that do.
+
+    Siblings are the other responses to the same prompt in the same step; a response without any is left out. Each is
+    what a second sample could have been.
+
+    Args:
+        records: Of whole groups.
+    """
+    groups: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        if record["reward"] is not None:
+            groups[record["step"], group_of(record["key"])].append(record)
+    for group in groups.values():
+        for one in group:
+            if len(group) > 1 and one["verdict"] in (*FAILURES, Verdict.ACCEPTED, Verdict.NOT_BETTER):
+                better = sum(other["reward"] > one["reward"] for other in group)
+                yield one["verdict"] == Verdict.ACCEPTED, better / (len(group) - 1)
 
 
 def arms_of(runs: Sequence[Run]) -> list[Arm]:
     """Group runs that differ in their seed only; an arm is named by the keys in which the arms differ."""
-    keys = [_flat(run) for run in runs]
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for index, flat in enumerate(keys):
-        groups[tuple(sorted(flat.items())) or index].append(index)  # without a config: a run alone
-    firsts = [keys[members[0]] for members in groups.values()]
-    names = {name for flat in firsts for name in flat}
-    differing = sorted(name for name in names if len({flat.get(name) for flat in firsts}) > 1)
+    groups: dict[Any, list[Run]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        groups[tuple(sorted(_settings(run).items())) or index].append(run)  # without a config: a run alone
+    firsts = [_settings(members[0]) for members in groups.values()]
+    names = sorted({name for settings in firsts for name in settings})
+    differing = [name for name in names if len({settings.get(name) for settings in firsts}) > 1]
     arms: list[Arm] = []
-    for members, flat in zip(groups.values(), firsts, strict=True):
-        given = [f"{name.rpartition('.')[2]}={flat.get(name)}" for name in differing]
-        label = ", ".join(given) if 0 < len(given) <= 3 else runs[members[0]].name
-        taken = {arm.name for arm in arms}
-        arms.append(
-            Arm(name=label if label not in taken else f"{label} ({len(arms) + 1})", runs=[runs[i] for i in members])
-        )
+    for members, settings in zip(groups.values(), firsts, strict=True):
+        given = [f"{name.rpartition('.')[2]}={settings.get(name)}" for name in differing]
+        name = ", ".join(given) if 0 < len(given) <= 3 else members[0].name
+        is_taken = name in {arm.name for arm in arms}
+        arms.append(Arm(name=f"{name} ({len(arms) + 1})" if is_taken else name, runs=members))
     return arms
 
 
-def _flat(run: Run) -> dict[str, str]:
-    """Return a run's config as one value for each dotted key, without seeds, names and its own folder."""
+def _settings(run: Run) -> dict[str, str]:
+    """Return what makes a run another one: its config without seeds, names and its own folder."""
     place = str(run.config.get("run_dir"))
-
-    def walk(value: Any, name: str) -> Iterator[tuple[str, str]]:
-        if isinstance(value, dict) and value:
-            for key, below in value.items():
-                yield from walk(below, f"{name}.{key}" if name else str(key))
-        elif not name.endswith("seed"):
-            yield name, str(value).replace(place, "RUN_DIR")
-
-    values = walk(run.config, "")
-    return {key: value for key, value in values if not any(f"{key}.".startswith(f"{one}.") for one in NO_MATTER)}
+    without = tuple(f"{name}." for name in NO_MATTER)
+    return {
+        key: str(value).replace(place, "RUN_DIR")
+        for key, value in run.config.items()
+        if not key.endswith("seed") and not f"{key}.".startswith(without)
+    }

@@ -6,11 +6,11 @@ The progress view only reads the run directory, so it cannot disturb the run.
 import contextlib
 import difflib
 import heapq
+import itertools
 import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -22,7 +22,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
-from recipe.runs.files import RunDir, objects_of, read_rows, refinement_lines
+from recipe.runs.files import RunDir
 
 if TYPE_CHECKING:
     from recipe.report.reading import Arm
@@ -34,6 +34,10 @@ NUM_COMPARED = 200
 """Accepted refinements, the last ones, of which the two with the smallest edits are shown."""
 NUM_RECENT = 10
 """Steps whose mean time says how long the others take."""
+SIGNS = {"-": "red", "+": "green"}
+"""Of lines that a refinement takes out or adds."""
+CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+"""Characters that a terminal would obey."""
 
 
 def part(name: str) -> str:
@@ -57,27 +61,31 @@ def _progress(config: DictConfig) -> Iterator[None]:
         config.ray_kwargs.ray_init.update(log_to_driver=False, logging_level=30)
     with _alone_at_the_terminal(run_dir.path / "driver.log") as terminal:
         console = Console(file=terminal, highlight=False, width=None if terminal.isatty() else LOG_WIDTH)
-        console.print(f"run directory: {run_dir.path}", markup=False, soft_wrap=True)
+        _say(console, f"run directory: {run_dir.path}")
         from recipe.report.findings import facts
 
-        console.print(facts(_arm_of(config)), markup=False, soft_wrap=True)
+        _say(console, facts(_arm_of(config)))
         view, stop = View(console, run_dir, config.trainer.total_training_steps), threading.Event()
         watcher = threading.Thread(target=_watch, args=(view, stop))
         watcher.start()
-        before = _steps(run_dir)
+        before = run_dir.read_steps()
         try:
             yield
         except BaseException:
-            console.print(f"what it printed: {run_dir.path}/driver.log", markup=False, soft_wrap=True)
-            if _steps(run_dir):
-                console.print(f"its page: online-refiner report {run_dir.path}", markup=False, soft_wrap=True)
+            _say(console, f"what it printed: {run_dir.path}/driver.log")
+            if run_dir.read_steps():
+                _say(console, f"its page: online-refiner report {run_dir.path}")
             raise
         finally:
             stop.set()
             watcher.join()
-        if before and _steps(run_dir) == before:
-            console.print("no step was left to do: set a higher trainer.total_training_steps, or another run_dir")
-        print_summary(console, run_dir, config)
+        if before and run_dir.read_steps() == before:
+            _say(console, "no step was left to do: set a higher trainer.total_training_steps, or another run_dir")
+        print_summary(console, run_dir)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, soft_wrap=True)  # paths stay whole
 
 
 @contextlib.contextmanager
@@ -90,10 +98,10 @@ def _log(config: DictConfig) -> Iterator[None]:
 
 
 def _arm_of(config: DictConfig) -> "Arm":
-    from recipe.report.reading import Arm, Run
+    from recipe.report.reading import Arm, Run, flat
 
     settings: Any = OmegaConf.to_container(config, resolve=True)
-    run = Run(path=config.run_dir, config=settings, steps=_steps(RunDir(config.run_dir)))
+    run = Run(path=config.run_dir, config=flat(settings), steps=RunDir(config.run_dir).read_steps())
     return Arm(name=config.run_dir, runs=[run])
 
 
@@ -111,7 +119,7 @@ def _alone_at_the_terminal(log: Path) -> Iterator[TextIO]:
     """
     streams = (sys.stdout, sys.stderr)
     old = [os.dup(number) for number in (1, 2)]
-    with log.open("ab") as file, open(os.dup(1), "w", encoding="utf-8") as terminal:
+    with log.open("ab") as file, open(os.dup(1), "w", encoding="utf-8", errors="backslashreplace") as terminal:
         for number, stream in enumerate(streams, start=1):
             stream.flush()
             os.dup2(file.fileno(), number)
@@ -132,15 +140,14 @@ class View:
         self._console, self._run_dir = console, run_dir
         self._num_steps = num_steps
         self._stage: dict[str, Any] = {"stage": "starting Ray", "step": 0, "since": time.time()}
-        self._steps = _steps(run_dir)
+        self._steps = run_dir.read_steps()
         self._shown = [step["step"] for step in self._steps]
         self._changed_at = 0.0  # metrics.jsonl
-        texts = [TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[left]")]
         self.bar = Progress(
             SpinnerColumn(),
-            texts[0],
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            texts[1],
+            TextColumn("{task.fields[left]}", markup=False),
             console=console,
             disable=not console.file.isatty(),
             transient=True,
@@ -148,30 +155,29 @@ class View:
             redirect_stderr=False,
         )
         self._task = self.bar.add_task("starting Ray", total=None, left="")
-        self._say(part("starting Ray"))
+        _say(console, part("starting Ray"))
 
     def look(self) -> None:
         """Show what is new in the run directory."""
         stage = self._run_dir.read_stage() or self._stage
         if stage["stage"] != self._stage["stage"] and not stage["step"]:
-            self._say(part(stage["stage"]))
+            _say(self._console, part(stage["stage"]))
         self._stage, self._num_steps = stage, stage.get("num_steps") or self._num_steps
-        self._show_steps()
+        metrics = self._run_dir.metrics
+        changed_at = metrics.stat().st_mtime if metrics.exists() else 0.0
+        if changed_at != self._changed_at:
+            self._changed_at, self._steps = changed_at, self._run_dir.read_steps()
+            self._show_steps()
         self._update_bar()
 
     def _show_steps(self) -> None:
-        metrics = self._run_dir.metrics
-        changed_at = metrics.stat().st_mtime if metrics.exists() else 0.0
-        if changed_at == self._changed_at:
-            return
-        self._changed_at, self._steps = changed_at, _steps(self._run_dir)
         numbers = [step["step"] for step in self._steps]
         if len(numbers) < len(self._shown):  # a resumed run does the others again
             self._shown = numbers
         for number, step in enumerate(self._steps):
             if step["step"] not in self._shown:
-                left = time_left(self._steps[: number + 1], self._num_steps)
-                self._say(step_line(step, self._num_steps) + (f"  {left}" if left and self.bar.disable else ""))
+                left = time_left(self._steps[: number + 1], self._num_steps) if self.bar.disable else ""
+                _say(self._console, f"{step_line(step, self._num_steps)}  {left}".rstrip())
                 self._shown.append(step["step"])
 
     def _update_bar(self) -> None:
@@ -185,9 +191,6 @@ class View:
             left=time_left(self._steps, self._num_steps, time.time() - self._changed_at) if step else "",
         )
 
-    def _say(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
-
 
 def _watch(view: View, stop: threading.Event) -> None:
     with view.bar:
@@ -195,10 +198,6 @@ def _watch(view: View, stop: threading.Event) -> None:
         while running:
             running = not stop.wait(POLL_S)
             view.look()
-
-
-def _steps(run_dir: RunDir) -> list[dict[str, Any]]:
-    return list(read_rows(run_dir.metrics)) if run_dir.metrics.exists() else []
 
 
 def time_left(steps: list[dict[str, Any]], num_steps: int | None, passed_s: float = 0.0) -> str:
@@ -228,65 +227,58 @@ def in_words(seconds: float) -> str:
 def step_line(step: dict[str, Any], num_steps: int | None) -> str:
     """Return one step's metrics as one line."""
     num_rollouts = step["refiner/num_rollouts"]
-    entropy = step.get("constraint/cross_entropy_accepted")
     parts = [
         f"step {step['step']:>2}/{num_steps or '?'}",
-        f"reward {step['reward/mean']:+.3f}",
+        _shown("reward", step["reward/mean"], "+.3f"),
         f"refined {step['refiner/num_attempted']:.0f}/{num_rollouts:.0f}",
         f"accepted {step['refiner/num_accepted']:.0f}/{num_rollouts:.0f}",
-        *([] if entropy is None else [f"cross-entropy {entropy:.2f}"]),  # mode sft measures it in some steps only
-        *([_kl(step["kl_ref/k3"])] if "kl_ref/k3" in step else []),
-        f"{step['timing_s/step']:.0f} s",
     ]
-    return "  ".join(parts)
+    if "constraint/cross_entropy_accepted" in step:  # mode sft measures it in some steps only
+        parts.append(_shown("cross-entropy", step["constraint/cross_entropy_accepted"], ".2f"))
+    if "kl_ref/k3" in step:
+        parts.append(_shown("KL", step["kl_ref/k3"], ".4f"))
+    return "  ".join([*parts, f"{step['timing_s/step']:.0f} s"])
 
 
-def _kl(value: float | None) -> str:
-    return "KL unknown" if value is None else f"KL {value:.4f}"  # None: no replica of the reference model answered
+def _shown(name: str, value: float | None, form: str) -> str:
+    return f"{name} unknown" if value is None else f"{name} {value:{form}}"  # None: no finite number
 
 
-def print_summary(console: Console, run_dir: RunDir, config: DictConfig) -> None:
-    """Print two accepted refinements as diffs, what the page says of the run, where all is, and what to do next."""
-    steps = _steps(run_dir)
-    if not steps:
-        return
-    rows = objects_of(refinement_lines(run_dir.path, config.records.path))
-    latest = deque((row for row in rows if row["verdict"] == "accepted"), maxlen=NUM_COMPARED)
-    for row in heapq.nsmallest(2, latest, key=_size_of_edit):  # of what is much changed, the reason is hard to see
-        title = f"step {row['step']}, accepted: reward {row['reward']:+.2f} -> {row['refined_reward']:+.2f}"
-        console.print(Panel(_diff(row), title=title, title_align="left"))
-    for line in _what_next(run_dir):
-        console.print(line, markup=False, soft_wrap=True)  # paths stay whole
+def print_summary(console: Console, run_dir: RunDir) -> None:
+    """Write the page; print two accepted refinements as diffs, what the page says, where all is, and what is next."""
+    from recipe.report.findings import advice
+    from recipe.report.page import write_page
+    from recipe.report.reading import read_runs
 
-
-def _what_next(run_dir: RunDir) -> Iterator[str]:
     try:
-        from recipe.report.findings import advice
-        from recipe.report.page import write_page
-        from recipe.report.reading import read_runs
-
-        arms, page = read_runs([str(run_dir.path)]), run_dir.path / "report.html"
-        page.write_bytes(write_page(arms))
-        yield from advice(arms[0])
-        yield f"run directory: {run_dir.path}"
-        yield f"its page, for a browser (curves, every refinement, what to change): {page}"
+        (arm,), page = read_runs([str(run_dir.path)]), run_dir.path / "report.html"
+        accepted = (record for record in arm.runs[0].records if record["verdict"] == "accepted")
+        edits = [(record, _edit(record)) for record in itertools.islice(accepted, NUM_COMPARED)]
+        for record, edit in heapq.nsmallest(2, edits, key=_size):  # of what is much changed, the reason is hard to see
+            title = f"step {record['step']}, accepted: "
+            title += f"reward {record['reward']:+.2f} -> {record['refined_reward']:+.2f}"
+            question = record["prompt"][-1]["content"].strip().translate(CONTROL)
+            lines = ((f"{line}\n", SIGNS.get(line[0], "")) for line in edit)
+            console.print(Panel(Text.assemble((f"{question}\n\n", "dim"), *lines), title=title, title_align="left"))
+        page.write_bytes(write_page([arm]))
+        for line in advice(arm):
+            _say(console, line)
+        _say(console, f"run directory: {run_dir.path}")
+        _say(console, f"its page, for a browser (curves, every refinement, what to change): {page}")
     except Exception as error:  # whatever it is, the run has ended well
-        yield f"its page could not be written ({error}): online-refiner report {run_dir.path}"
-    yield "next: online-refiner check, on your own model and data; then online-refiner train on them (README.md)"
+        _say(console, f"its page could not be written ({error}): online-refiner report {run_dir.path}")
+    _say(
+        console, "next: online-refiner check, on your own model and data; then online-refiner train on them (README.md)"
+    )
 
 
-def _size_of_edit(row: dict[str, Any]) -> int:
+def _edit(record: dict[str, Any]) -> list[str]:
+    """Return the lines of a response and of its refinement, each after a sign: what is kept, taken out or added."""
+    old, new = (record[name].strip().translate(CONTROL).splitlines() for name in ("response", "refined"))
+    lines = itertools.islice(difflib.unified_diff(old, new, n=len(old), lineterm=""), 3, None)  # after three of header
+    return [f"{line[0]} {line[1:]}" for line in lines]
+
+
+def _size(edit: tuple[dict[str, Any], list[str]]) -> int:
     """Return the number of characters in lines that a refinement takes out or adds."""
-    old, new = row["response"].strip().splitlines(), row["refined"].strip().splitlines()
-    edits = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    changed = [[*old[a:b], *new[c:d]] for kind, a, b, c, d in edits if kind != "equal"]
-    return sum(len(line) for lines in changed for line in lines)
-
-
-def _diff(row: dict[str, Any]) -> Text:
-    text = Text(row["prompt"][-1]["content"].strip() + "\n\n", style="dim")
-    styles = {"-": "red", "+": "green"}
-    for line in difflib.ndiff(row["response"].strip().splitlines(), row["refined"].strip().splitlines()):
-        if not line.startswith("?"):
-            text.append(line + "\n", style=styles.get(line[0], ""))
-    return text
+    return sum(len(line) for line in edit[1] if line[0] in SIGNS)

@@ -48,7 +48,7 @@ class Records:
         if not self._system.isdir(self.path):
             return []
         paths = [path for path in self._system.ls(self.path, detail=False) if path.endswith(SUFFIX)]
-        return sorted(paths, key=lambda path: (_step(path), path))
+        return sorted(paths, key=lambda path: (_step_of_part(path), path))
 
     def lines(self) -> Iterator[bytes]:
         """Yield the finished lines of all parts; of a part that is being written, what there is of it."""
@@ -62,7 +62,7 @@ class Records:
 
     def forget_after(self, step: int) -> None:
         """Move the parts of later steps, which a resumed run does again, to ``undone/<number>/``."""
-        later = [path for path in self.parts() if _step(path) > step]
+        later = [path for path in self.parts() if _step_of_part(path) > step]
         if later:
             undone = f"{self.path}/{UNDONE}"
             number = len(self._system.ls(undone)) if self._system.isdir(undone) else 0
@@ -78,7 +78,7 @@ def to_lines(rows: Iterable[dict[str, Any]]) -> bytes:
     return text.encode("utf-8", errors="backslashreplace")
 
 
-def _step(path: str) -> int:
+def _step_of_part(path: str) -> int:
     return int(path.rpartition("/")[2].partition(".")[0])
 
 
@@ -90,7 +90,6 @@ class RunDir:
         self.path = Path(path).expanduser().absolute()
         self.path.mkdir(parents=True, exist_ok=True)
         self.metrics, self.stage = self.path / "metrics.jsonl", self.path / "stage.json"
-        self._last_step, self._last_offset = -1, 0  # of metrics.jsonl
 
     def write_config(self, config: DictConfig) -> None:
         """Write the config with its interpolations resolved."""
@@ -105,21 +104,20 @@ class RunDir:
         """Return what the run does; None if it has not said it yet."""
         return _object(self.stage.read_bytes()) if self.stage.exists() else None
 
+    def read_steps(self) -> list[dict[str, Any]]:
+        """Return the metrics of the steps that are written."""
+        return list(read_rows(self.metrics)) if self.metrics.exists() else []
+
     def write_metrics(self, step: int, metrics: dict[str, Any]) -> None:
-        """Write one step's metrics over what was written of it before; numbers that JSON does not have become null."""
-        if step != self._last_step:
-            self._last_step = step
-            self._last_offset = self.metrics.stat().st_size if self.metrics.exists() else 0
-            before = None
-        else:
-            before = self.metrics.read_bytes()[: self._last_offset]
+        """Write one step's metrics, over what was written of it before; what is no finite number becomes null."""
         numbers = {name: _number(value) for name, value in sorted(metrics.items()) if name != "step"}
-        line = to_lines([{"step": step, **{name: one for name, one in numbers.items() if one is not ...}}])
-        if before is None:
+        line = to_lines([{"step": step, **numbers}])
+        lines = list(finished_lines(self.metrics)) if self.metrics.exists() else []
+        if lines and _step_of(lines[-1]) == step:
+            _replace(self.metrics, b"".join([*lines[:-1], line]))  # what is there stays until the new one is whole
+        else:
             with self.metrics.open("ab") as file:
                 file.write(line)
-        else:  # what is there stays until the new one is whole
-            _replace(self.metrics, before + line)
 
     def forget_after(self, step: int) -> dict[str, Any]:
         """Move the metrics of later steps, which a resumed run does again, to ``metrics.undone.jsonl``.
@@ -131,34 +129,22 @@ class RunDir:
         """
         if not self.metrics.exists():
             return {}
-        lines = [((_object(line) or {}).get("step", math.inf) <= step, line) for line in finished_lines(self.metrics)]
-        if not all(is_kept for is_kept, _ in lines):
-            with self.metrics.with_suffix(".undone.jsonl").open("ab") as undone:
-                undone.writelines(line for is_kept, line in lines if not is_kept)
-        kept = [line for is_kept, line in lines if is_kept]
+        kept: list[bytes] = []
+        undone: list[bytes] = []
+        for line in finished_lines(self.metrics):
+            (kept if _step_of(line) <= step else undone).append(line)
+        if undone:
+            with self.metrics.with_suffix(".undone.jsonl").open("ab") as file:
+                file.writelines(undone)
         _replace(self.metrics, b"".join(kept))
-        if not kept or (last := json.loads(kept[-1]))["step"] != step:
-            return {}
-        self._last_step, self._last_offset = step, sum(map(len, kept[:-1]))
-        return last
+        last = json.loads(kept[-1]) if kept else {}
+        return last if last.get("step") == step else {}
 
 
 def _replace(path: Path, content: bytes) -> None:
     new = path.with_suffix(".new")
     new.write_bytes(content)
     new.replace(path)
-
-
-def refinement_lines(run_dir: Path, records_path: str | None = None) -> Iterator[bytes]:
-    """Yield the finished lines on a run's rollouts, in order of steps.
-
-    Args:
-        run_dir: A run directory.
-        records_path: The run's ``records.path``; of a run that was moved, its own folder counts.
-    """
-    own = run_dir / "refinements"
-    if own.exists() or records_path is not None:
-        yield from Records(str(own) if own.exists() else str(records_path)).lines()
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -174,10 +160,15 @@ def objects_of(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def _object(line: bytes) -> dict[str, Any] | None:
     """Return the object of a JSON line; None if it is none."""
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=lambda name: None)  # NaN, as the reward of a function that is wrong
     except ValueError:  # also what is no UTF-8
         return None
     return row if isinstance(row, dict) else None
+
+
+def _step_of(line: bytes) -> float:
+    """Return the step of a line of metrics; infinity if it is none."""
+    return (_object(line) or {}).get("step", math.inf)
 
 
 def finished_lines(path: Path) -> Iterator[bytes]:
@@ -188,12 +179,9 @@ def finished_lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _number(value: Any) -> Any:
-    """Return a metric as a JSON number; ``...`` for what is none."""
+def _number(value: Any) -> float | None:
     try:
         number = float(value)
-    except OverflowError:  # an integer
+    except (TypeError, ValueError, OverflowError):  # the last one of an integer
         return None
-    except (TypeError, ValueError):
-        return ...
     return number if math.isfinite(number) else None

@@ -102,7 +102,7 @@ def train_letters(start_marked: Callable, letters_job: list[str]) -> Callable[..
         folder: Path, num_steps: int, *overrides: str, meanwhile: Callable = lambda job: None, **options: Any
     ) -> Trained:
         from recipe.online_refiner.metrics import COUNTS
-        from recipe.runs.files import read_rows, refinement_lines
+        from recipe.runs.files import Records, read_rows
 
         command = ["-m", "recipe.online_refiner.main", "platform=cpu", f"run_dir={folder}/run", *letters_job]
         command += [f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=99", "trainer.save_freq=-1"]
@@ -113,7 +113,7 @@ def train_letters(start_marked: Callable, letters_job: list[str]) -> Callable[..
         steps = list(read_rows(folder / "run" / "metrics.jsonl"))
         assert [step["step"] for step in steps] == list(range(1, num_steps + 1))
         assert all(name in step for step in steps for name in COUNTS)
-        refinements = list(map(json.loads, refinement_lines(folder / "run")))
+        refinements = list(map(json.loads, Records(f"{folder}/run/refinements").lines()))
         return Trained(output=job.output(), steps=steps, refinements=refinements)
 
     return train

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from recipe.online_refiner.metrics import COUNTS
-from recipe.runs.files import read_rows, refinement_lines
+from recipe.runs.files import Records, read_rows
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_reward_model_scores_responses_and_refinements(
     tokenizer = AutoTokenizer.from_pretrained(reward_model)
     model = AutoModelForSequenceClassification.from_pretrained(reward_model, dtype=torch.float32)
     scored = 0
-    for line in refinement_lines(run_dir):
+    for line in Records(f"{run_dir}/refinements").lines():
         row = json.loads(line)
         for text, reward in ((row["response"], row["reward"]), (row["refined"], row["refined_reward"])):
             if reward is None:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.online_refiner.metrics import COUNTS
-from recipe.runs.files import refinement_lines
+from recipe.runs.files import Records
 
 REPOSITORY = Path(__file__).parents[3]
 STEPS = [1, 2, 3]  # of stock verl's job
@@ -169,7 +169,7 @@ def test_a_killed_run_goes_on_behind_its_checkpoint_and_its_records_are_complete
     steps, refines = rows(resumed.run_dir / "metrics.jsonl"), resumed.arm != "no refiner"
     assert set(COUNTS) <= set(steps[0])
     assert any(step["refiner/num_accepted"] for step in steps) is refines
-    assert {json.loads(line)["step"] for line in refinement_lines(resumed.run_dir)} == (
+    assert {json.loads(line)["step"] for line in Records(f"{resumed.run_dir}/refinements").lines()} == (
         set(STEPS) if refines else set()
     )
 

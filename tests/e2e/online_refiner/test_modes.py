@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM
 
 from recipe.online_refiner.metrics import COUNTS, MEANING
-from recipe.runs.files import read_rows, refinement_lines
+from recipe.runs.files import Records, read_rows
 
 PROBE = Path(__file__).with_name("mode_cycle_probe.py")
 NUM_STEPS = {"gae": 8, "grpo": 4, "dapo": 5}
@@ -113,7 +113,7 @@ def train(start_marked: Callable, letters_job: list[str], tmp_path_factory: pyte
             events=folder / "tensorboard",
             metrics=list(read_rows(metrics)),
             records=[torch.load(folder / f"{step}.pt", weights_only=False) for step in steps],
-            refinements=list(map(json.loads, refinement_lines(folder / "run"))),
+            refinements=list(map(json.loads, Records(f"{folder}/run/refinements").lines())),
         )
 
     return run

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from recipe.online_refiner.metrics import COUNTS
-from recipe.runs.files import refinement_lines
+from recipe.runs.files import Records
 
 pytestmark = [pytest.mark.timeout(2400)]
 NUM_STEPS = 3
@@ -199,7 +199,7 @@ def test_both_modes_train_through_the_death_of_refiner_and_run(trained: Trained)
     assert not any("actor/sft_cross_entropy" in step for step in penalty)
     assert sum(step.get("actor/sft_cross_entropy", 0) > 0 for step in sft) >= 4
     assert not any("constraint/penalty" in step for step in sft)
-    lines = [json.loads(line) for line in refinement_lines(trained.run_dir)]
+    lines = [json.loads(line) for line in Records(f"{trained.run_dir}/refinements").lines()]
     assert len({line["key"] for line in lines}) == len(lines) == NUM_ROLLOUTS * len(steps)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from recipe.runs.files import read_rows, refinement_lines
+from recipe.runs.files import Records, read_rows
 
 THINKS = ["refiner.thoughts=[a,b]", "refiner.template=dialogue", "actor_rollout_ref.rollout.max_model_len=640"]
 
@@ -107,7 +107,7 @@ def test_the_actor_learns_nothing_of_the_refiners_thought(
                 own = {name: values[row] for name, values in columns.items()}
                 assert mode != "sft" or "refine_weights" in own
                 assert_no_thought_is_learned(tokenizer, own, rewrites)
-    verdicts = [json.loads(line)["verdict"] for line in refinement_lines(run_dir)]
+    verdicts = [json.loads(line)["verdict"] for line in Records(f"{run_dir}/refinements").lines()]
     assert num_rows > 0 or rewrites == "response", verdicts
 
 

@@ -17,7 +17,7 @@ from plain_advantages import ETA, groups_of, penalty
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from recipe.runs.files import read_rows, refinement_lines
+from recipe.runs.files import Records, read_rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 HERE = Path(__file__).parent
@@ -97,7 +97,7 @@ def trained(
     return Trained(
         metrics=list(read_rows(folder / "run" / "metrics.jsonl")),
         steps=[torch.load(folder / f"{step}.pt", weights_only=False) for step in range(1, NUM_STEPS + 1)],
-        refinements=list(map(json.loads, refinement_lines(folder / "run"))),
+        refinements=list(map(json.loads, Records(f"{folder}/run/refinements").lines())),
     )
 
 

@@ -22,7 +22,8 @@ NOISY_RUN = """
 import json, logging, os, sys, warnings
 from composed_main import composed
 from recipe.runs import console
-from recipe.runs.files import RunDir
+from made_run import record
+from recipe.runs.files import Records, RunDir
 logging.basicConfig()  # its handler keeps today's sys.stderr
 run_dir = RunDir(sys.argv[1])
 with console.CONSOLES["progress"](composed(f"run_dir={sys.argv[1]}", "trainer.total_training_steps=2")):
@@ -33,6 +34,7 @@ with console.CONSOLES["progress"](composed(f"run_dir={sys.argv[1]}", "trainer.to
     for step in (1, 2):
         run_dir.write_stage("the policy answers", step, 2)
         run_dir.write_metrics(step, json.loads(sys.argv[2]))
+    Records(f"{sys.argv[1]}/refinements").write(2, "w0", [record("a_0_0", response="half: \\ud83d")])
     if "fails" in sys.argv:
         raise ValueError("what went wrong")
 print("after it")
@@ -114,6 +116,7 @@ def test_nothing_else_writes_where_the_run_is_shown(tmp_path: Path, is_terminal:
     assert shown.count("starting Ray") >= 1 and "step  1/2" in shown and "step  2/2" in shown
     assert ("ValueError: what went wrong" in shown and "driver.log" in shown) if fails else "after it" in shown
     assert ("next: online-refiner check" in shown) != fails
+    assert ("- half: \\ud83d" in shown) != fails and "could not be written" not in shown
 
 
 def test_the_time_left_is_that_of_the_last_steps() -> None:

@@ -23,7 +23,7 @@ from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue.rows import with_pair
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.report.findings import advice
-from recipe.report.reading import Arm, Run
+from recipe.report.reading import Arm, Run, flat
 
 
 def part(num_rollouts: int, accepted: dict[int, int], **values: float) -> StepState:
@@ -308,7 +308,7 @@ def step(attempted: int, truncated: int, **others: float) -> dict[str, float]:
 
 def told(steps: list[dict[str, float]], *overrides: str) -> list[str]:
     """Return what a run of these metrics says at its end."""
-    config = OmegaConf.to_container(composed(*overrides))
+    config = flat(OmegaConf.to_container(composed(*overrides)))
     numbered = [{"step": number, **one} for number, one in enumerate(steps, start=1)]
     return advice(Arm(name="run", runs=[Run(path="run", config=config, steps=numbered)]))
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from recipe.online_refiner import metrics
 from recipe.runs.console import NUM_COMPARED, print_summary, step_line
-from recipe.runs.files import Records, RunDir, read_rows, refinement_lines
+from recipe.runs.files import Records, RunDir, read_rows
 from recipe.runs.stop import last_words
 
 
@@ -22,6 +22,7 @@ def record(key: str, verdict: str = "accepted") -> dict[str, Any]:
         "refined": "4",
         "detail": "",
         "feedback": "",
+        "data_source": None,
     }
     return {"key": key, "verdict": verdict, "reward": -0.3, "refined_reward": 1.0, **texts}
 
@@ -34,7 +35,7 @@ def test_parts_are_kept_by_step_and_those_of_steps_to_be_done_again_are_put_asid
         for writer in ("w0", "w1"):
             records.write(step, writer, [record(f"{writer}_0_0"), record(f"{writer}_1_0")])
     records.write(12, "w0", [])
-    rows = [json.loads(line) for line in refinement_lines(tmp_path / "run")]
+    rows = [json.loads(line) for line in records.lines()]
     assert [row["step"] for row in rows] == [2] * 4 + [10] * 4 + [11] * 4
     assert [row["key"] for row in rows[:4]] == ["w0_0_0", "w0_1_0", "w1_0_0", "w1_1_0"]
     assert rows[0]["prompt"][0]["content"] == "Add \ud800."
@@ -52,7 +53,7 @@ def test_records_on_another_file_system(tmp_path: Path) -> None:
     records.write(1, "w0", [record("a_0_0")])
     records.write(2, "w0", [record("a_0_0")])
     records.forget_after(1)
-    assert [json.loads(line)["step"] for line in refinement_lines(tmp_path, "memory://bucket/run/refinements")] == [1]
+    assert [json.loads(line)["step"] for line in records.lines()] == [1]
 
 
 def test_metrics_of_steps_to_be_done_again_are_put_aside(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_metrics_of_steps_to_be_done_again_are_put_aside(tmp_path: Path) -> None
         file.write('{"step": 4, "cut off')
     for _ in range(2):
         run_dir.forget_after(2)
-        kept = {"loss": 0.5, "nan": None, "huge": None}
+        kept = {"loss": 0.5, "nan": None, "huge": None, "text": None}
         assert list(read_rows(run_dir.metrics)) == [{"step": step, **kept} for step in (1, 2)]
         assert [row["step"] for row in read_rows(tmp_path / "metrics.undone.jsonl")] == [3]
     run_dir.forget_after(0)
@@ -125,14 +126,27 @@ def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:
     run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0, **refined})
     Records(str(tmp_path / "refinements")).write(1, "w0", [record("a_0_0"), record("a_1_0", "not_better")])
     output = io.StringIO()
-    print_summary(Console(file=output, width=120), run_dir, composed(f"run_dir={tmp_path}"))
+    print_summary(Console(file=output, width=120), run_dir)
     text = output.getvalue()
     assert "reward -0.30 -> +1.00" in text and "- 3" in text and "+ 4" in text and "Cut refinements: 25%" in text
     step = json.loads(run_dir.metrics.read_text())
     assert step_line(step, 8) == "step  1/8  reward -0.250  refined 4/8  accepted 0/8  7 s", "no KL is measured"
     assert step_line({**step, "kl_ref/k3": 0.0}, 8).endswith("  KL 0.0000  7 s")
-    step |= {"constraint/cross_entropy_accepted": 0.5, "kl_ref/k3": None}
+    step |= {"constraint/cross_entropy_accepted": 0.5, "kl_ref/k3": None, "reward/mean": None}
     assert step_line(step, 8).endswith("accepted 0/8  cross-entropy 0.50  KL unknown  7 s")
+    assert "  reward unknown  " in step_line(step, 8), "a reward function that returns NaN"
+
+
+def test_a_summary_shows_no_text_that_a_terminal_obeys(tmp_path: Path) -> None:
+    texts = {"response": "\x1b]0;title\x07 3 \x9b2J", "refined": "\x1b[2J4", "detail": "\x1b[2J"}
+    Records(str(tmp_path / "refinements")).write(1, "w0", [{**record("a_0_0"), **texts}])
+    run_dir, output = RunDir(tmp_path), tmp_path / "output"
+    run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": 0.5, "timing_s/step": 7.0})
+    with output.open("w", errors="backslashreplace") as file:
+        print_summary(Console(file=file, width=80), run_dir)
+    text = output.read_text()
+    assert "- \ufffd]0;title\ufffd 3 \ufffd2J" in text and "+ \ufffd[2J4" in text and "Add \\ud800." in text
+    assert not {"\x1b", "\x07", "\x9b"} & set(text)
 
 
 def test_the_summary_ends_with_what_was_reached_and_what_is_next(tmp_path: Path) -> None:
@@ -142,7 +156,7 @@ def test_the_summary_ends_with_what_was_reached_and_what_is_next(tmp_path: Path)
         run_dir.write_metrics(step, {**metrics.zeros(), **numbers})
     Records(str(run_dir.path / "refinements")).write(3, "w0", [record("a_0_0")])
     output = io.StringIO()
-    print_summary(Console(file=output, width=40), run_dir, composed(f"run_dir={run_dir.path}"))
+    print_summary(Console(file=output, width=40), run_dir)
     lines = output.getvalue().splitlines()
     assert any(line.startswith("Reward: -0.500 → +0.250. ") and "chance" in line for line in lines)
     assert f"run directory: {run_dir.path}" in lines, "whole, however narrow the terminal is"
@@ -163,7 +177,7 @@ def test_the_summary_shows_the_smallest_edits_of_late_steps(tmp_path: Path) -> N
     parts.write(2, "w0", [edited(size) for size in (5, 2, 3, 4) for _ in range(NUM_COMPARED // 4)])
     run_dir.write_metrics(2, {**metrics.zeros(), "reward/mean": 0.0, "timing_s/step": 7.0})
     output = io.StringIO()
-    print_summary(Console(file=output, width=120), run_dir, composed(f"run_dir={tmp_path}"))
+    print_summary(Console(file=output, width=120), run_dir)
     assert (
         output.getvalue().count("step 2, accepted: reward -0.30 -> +0.20") == 2 and "-> +0.50" not in output.getvalue()
     )

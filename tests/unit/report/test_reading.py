@@ -1,6 +1,7 @@
 """What a page knows of runs: which are one arm, what of a half-written or resumed run counts, what is sampled."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from made_run import config, half_a_line, make_run, metrics, record, tokens
 
 from recipe.report.__main__ import main
 from recipe.report.findings import control_of, findings
-from recipe.report.page import diff, island
+from recipe.report.page import diff, island, write_page
 from recipe.report.reading import Arm, read_run, read_runs
 from recipe.runs.files import TOKENS, Records
 
@@ -24,7 +25,7 @@ def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path: Path) -> None
     arms = read_runs(list(map(str, folders)))
     assert [arm.name for arm in arms] == ["mode=none", "mode=sft", "mode=penalty"]
     assert [[run.name for run in arm.runs] for arm in arms][1] == ["sft-1", "sft-2"]
-    assert arms[1].values("reward/mean")[2] == pytest.approx([-0.28, -0.26])
+    assert arms[1].curve("reward/mean").loc[2].tolist() == pytest.approx([-0.27, -0.28, -0.26])
 
 
 def test_of_a_step_that_was_done_again_the_last_counts_and_half_a_line_does_not(tmp_path: Path) -> None:
@@ -59,9 +60,8 @@ def test_of_many_refinements_the_newest_are_kept_and_of_old_steps_some(tmp_path:
 
 def test_refining_is_compared_with_answering_again(tmp_path: Path) -> None:
     (arm,) = read_runs([str(make_run(tmp_path / "run", 1))])
-    contest = arm.runs[0].contest
     # a: accepted and truncated, no sibling is better; b: accepted, its sibling is better; the other is solved.
-    assert (contest.num_responses, contest.num_refined, contest.num_resampled) == (3, 2, 1.0)
+    assert sorted(arm.runs[0].contest) == [(False, 0.0), (True, 0.0), (True, 1.0)]
     (found,) = [one for one in findings(arm) if "again" in one.title]
     assert (found.level, found.figure) == ("good", "67% against 33%")
 
@@ -90,6 +90,32 @@ def test_only_responses_as_long_as_the_limit_are_cut(tmp_path: Path, longest: in
     assert found["Cut responses"].figure == share
 
 
+def test_a_response_is_cut_by_the_limit_of_its_own_run(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / str(seed), 1, seed=seed) for seed in (1, 2)]
+    for folder, longest in zip(folders, (48, 40), strict=True):
+        lengths = {"response_length/max": longest, "response_length/clip_ratio": 0.5}
+        (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, **metrics(1), **lengths}) + "\n")
+    found = {one.title: one for one in findings(*read_runs(list(map(str, folders))))}
+    assert found["Cut responses"].figure == "25%", "half of those of one run"
+
+
+def test_validation_is_a_mean_and_not_the_best_of_several_responses(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 0)
+    several = {"val-core/sums/acc/best@4/mean": 0.75, "val-core/sums/acc/mean@4": 0.25}
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, **several}) + "\n")
+    (arm,) = read_runs([str(folder)])
+    assert arm.validation == "val-core/sums/acc/mean@4"
+
+
+def test_a_reward_that_is_no_number_is_shown_as_none(tmp_path: Path) -> None:
+    records = [record("a_0_0", reward=math.nan), record("a_1_0"), record("a_2_0", reward=0.5)]
+    folder = make_run(tmp_path / "run", 1, records=records)
+    assert "NaN" in (folder / "refinements" / "000001.w0.jsonl").read_text()
+    arms = read_runs([str(folder)])
+    assert [one["reward"] for one in arms[0].runs[0].records] == [None, 0.0, 0.5]
+    assert arms[0].runs[0].contest == [(True, 1.0), (True, 0.0)] and b'"reward":null' in write_page(arms)
+
+
 WORSE = {
     "refiner/num_accepted": 0,
     "reward/zero_std_groups": 0.75,
@@ -104,6 +130,7 @@ WORSE = {
         ({"constraint__mode": "penalty"}, {"Dead groups": "other problems"}),
         ({"algorithm__filter_groups": {"enable": True}}, {"Dead groups": "other problems"}),
         ({"constraint__mode": "none"}, {"Dead groups": "other problems", "KL": "a lower actor"}),
+        ({"constraint__rescue_dead_groups": True}, {"Dead groups": "other problems"}),
         ({"refiner__placement": "external"}, {"Accepted refinements": "another refiner.template or model at"}),
         ({"refiner__placement": "shared"}, {"Cost of refining": "a lower refiner.max_refinements_per_group"}),
     ],
@@ -154,17 +181,21 @@ def test_a_run_in_which_nothing_was_refined_says_why(tmp_path: Path) -> None:
     assert "refiner.rewrites=response" in said[0]
 
 
-@pytest.mark.parametrize(("num_runs", "level"), [(1, "note"), (5, "good")])
-def test_an_arm_is_compared_with_one_without_a_refiner(tmp_path: Path, num_runs: int, level: str) -> None:
+@pytest.mark.parametrize(
+    ("num_runs", "ahead", "level"),
+    [(1, 10, "note"), (5, 10, "good"), (5, 1, "note")],  # of few runs; clear; as much as seeds differ
+)
+def test_an_arm_is_compared_with_one_without_a_refiner(tmp_path: Path, num_runs: int, ahead: int, level: str) -> None:
     folders = [
-        make_run(tmp_path / f"{mode}-{seed}", seed=seed + (mode == "sft"), constraint__mode=mode)
+        make_run(tmp_path / f"{mode}-{seed}", seed=seed + ahead * (mode == "sft"), constraint__mode=mode)
         for mode in ("sft", "none")
         for seed in range(2, 2 + num_runs)
     ]
     with_it, without = read_runs(list(map(str, folders)))
     assert control_of([with_it, without]) is without
     found = {one.title: one for one in findings(with_it, without)}["Does the refiner help?"]
-    assert (found.level, found.figure) == (level, "+0.020") and "The validation" in found.says
+    assert (found.level, found.figure) == (level, f"+{0.02 * ahead:.3f}") and "The validation" in found.says
+    assert ("chance" in found.says) == (level == "note")
     assert "Does the refiner help?" not in {one.title for one in findings(without, without)}
 
 
