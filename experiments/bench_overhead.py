@@ -1,17 +1,22 @@
 """What refining costs: the same training without it, in the paper's way, and with each saving, one by one.
 
-    python -m experiments.bench_overhead [--steps 6] [--arms none paper ...] [--output runs/overhead] [OVERRIDE...]
+    python -m experiments.bench_overhead [--steps 6] [--arms none paper ...] [--output runs/overhead] [--trl PYTHON]
+        [OVERRIDE...]
 
 Every arm is a run of the main job that differs in a few keys; overrides (a model, data, `platform=gpu`) hold for all.
 Without `experiment=` it is the quickstart's task in groups of 8, as in the paper; `scripts/get_smollm2.py` has prepared
-its model. The learning rate is 0, so that every step of every arm samples from the same policy. The first step
-of an arm, in which engines warm up, is left out. Writes `overhead.md` (what the arms cost, and the same by stage) and
-`overhead.json`; arms whose run is already complete in the output folder are not run again.
+its model. The learning rate is 0, so that every step of every arm samples from the same policy. The first
+steps of an arm, in which engines warm up, are left out. Writes `overhead.md` (what the arms cost, and the same by
+stage) and `overhead.json`; arms whose run is already complete in the output folder are not run again.
+
+With `--trl`, the Python of an environment that has trl 1.16.0, the arms of `trl_steps.py` are run too: the quickstart's
+model, prompts, answers and reward in TRL's trainers.
 """
 
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -43,6 +48,8 @@ TASK = (
 SKIP = "refiner.skip_reward_at_least=1.0"
 CAP = "refiner.max_refinements_per_group=1"
 DRAFT = "refiner.draft=ngram"
+MODEL = "verl-online-refiner/SmolLM2-135M-Instruct"
+"""Where `scripts/get_smollm2.py` puts it in the user's cache."""
 LORA = (
     "actor_rollout_ref.model.lora_rank=8",
     "actor_rollout_ref.model.lora_alpha=16",
@@ -55,6 +62,7 @@ ARMS = {
         ("constraint.mode=none", "actor_rollout_ref.actor.use_kl_loss=true"),
     ),
     "sft": ("sft, the default; solved responses are skipped", (SKIP, "constraint.mode=sft")),
+    "budget": ("the same with refiner.budget=0.1", (SKIP, "constraint.mode=sft", "refiner.budget=0.1")),
     "soft": ("the same with constraint.target=soft", (SKIP, "constraint.mode=sft", "constraint.target=soft")),
     "paper": ("penalty, all responses, after the rollout", ("refiner.skip_reward_at_least=null",)),
     "skip": ("+ solved responses are skipped", (SKIP,)),
@@ -76,6 +84,11 @@ ARMS = {
     ),
 }
 """Name: what it is, and its overrides. Each saving (+) comes on top of the one above."""
+TRL_ARMS = {
+    "trl": "TRL's GRPOTrainer",
+    "trl_kl": "TRL's GRPOTrainer, beta=0.001",
+    "trl_sdpo": "TRL's SDPOTrainer, distillation_weight=0.5, the initial model as teacher",
+}
 BASELINES = {"lora_none": "lora_none", "shared": "lora_none"}
 
 
@@ -86,61 +99,100 @@ STAGES = {
     "the policy learns": (("update_actor", "update_weights"), ("update_actor",)),
 }
 """What a run says that it does (``stage.json``): its timers, and the counters of its tokens."""
-POLL_S = 0.05
+POLL_S, MEMORY_POLL_S = 0.05, 2.0
 Cost = dict[str, float]
 """One arm: medians over its steps in seconds (``exposed_s``: what refining adds, as the run itself measures it);
 ``tokens_per_pair``: prompt and generated tokens of the refiner per accepted pair, over all steps, infinite if none was
-accepted; ``attempted``: share of the responses that were refined; ``draft_acceptance``, where there were drafts. For
-each stage ``STAGE, s``, ``STAGE, CPU s`` and ``STAGE, tokens``; ``rest``: the share of a step in no stage."""
+accepted; ``attempted``: share of the responses that were refined; ``kept``: share of the acceptances that a budget was
+expected to keep; ``draft_acceptance``, where there were drafts; ``memory_gb``: the most of all processes together,
+shared pages by share. For each stage ``STAGE, s``, ``STAGE, CPU s`` and ``STAGE, tokens``; ``rest``: the share of a
+step in no stage. TRL's arms have seconds and memory only."""
 
 
-def cpu_by_stage(job: subprocess.Popen[bytes], run_dir: RunDir) -> list[dict[str, float]]:
-    """Wait for a job, and return the CPU seconds of all its processes in each stage of each step, the first step first.
+def watch(job: subprocess.Popen[bytes], run_dir: RunDir) -> tuple[list[dict[str, float]], float]:
+    """Wait for a job, and return what all its processes used.
 
     A process that ends between two stages is counted up to the last change of stage.
+
+    Returns:
+        CPU seconds in each stage of each step, the first step first; and GB of memory at the most.
     """
     used: dict[int, float] = {}
     steps: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    before, changed_at = None, 0
+    before, changed_at, most, looked_at = None, 0, 0, 0.0
+    driver = psutil.Process(job.pid)
     while True:
         is_done = job.poll() is not None
         at = run_dir.stage.stat().st_mtime_ns if run_dir.stage.exists() else 0
         if at != changed_at and (stage := run_dir.read_stage()):
             earlier, changed_at = sum(used.values()), at
-            with contextlib.suppress(psutil.NoSuchProcess):
-                driver = psutil.Process(job.pid)
-                for process in (driver, *driver.children(recursive=True)):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        used[process.pid] = sum(process.cpu_times()[:2])
+            for process in family(driver):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    used[process.pid] = sum(process.cpu_times()[:2])
             if before and before["step"]:
                 steps[before["step"]][before["stage"]] += sum(used.values()) - earlier
             before = stage
         if is_done:
-            return [dict(steps[step]) for step in sorted(steps)]
+            return [dict(steps[step]) for step in sorted(steps)], most / 1e9
+        if time.monotonic() - looked_at > MEMORY_POLL_S:
+            looked_at, now = time.monotonic(), 0
+            for process in family(driver):
+                with contextlib.suppress(psutil.Error):
+                    now += process.memory_full_info().pss
+            most = max(most, now)
         time.sleep(POLL_S)
 
 
-def run_arm(name: str, folder: Path, num_steps: int, overrides: list[str]) -> Cost:
+def family(driver: psutil.Process) -> list[psutil.Process]:
+    """Return a process and all that it started; none if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [driver, *driver.children(recursive=True)]
+    return []
+
+
+def command_of(name: str, num_steps: int, run_dir: RunDir, overrides: list[str], trl: Path | None) -> list[str]:
+    """Return the command of an arm, which writes ``metrics.jsonl`` into the folder."""
+    if name in TRL_ARMS:
+        model = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / MODEL
+        program = str(Path(__file__).with_name("trl_steps.py"))
+        return [
+            str(trl),
+            program,
+            name,
+            str(model),
+            "recipe/quickstart/train.parquet",
+            str(num_steps),
+            str(run_dir.path),
+        ]
+    command = [sys.executable, "-m", "recipe.online_refiner.main", *overrides, *ALWAYS, *ARMS[name][1]]
+    if name == "dedicated" and "platform=gpu" not in overrides:
+        command.append("ray_kwargs.ray_init.num_gpus=2")  # logical ones
+    return [*command, f"trainer.total_training_steps={num_steps}", f"run_dir={run_dir.path}"]
+
+
+def run_arm(name: str, folder: Path, num_steps: int, warm_up: int, overrides: list[str], trl: Path | None) -> Cost:
     """Run an arm, unless it has been, and return what its steps cost.
 
     Raises:
         RuntimeError: The run failed; names its log.
     """
-    metrics, seconds = folder / name / "metrics.jsonl", folder / name / "cpu.json"
-    if not seconds.exists() or len(list(read_rows(metrics))) < num_steps:
-        run_dir = RunDir(folder / name)
-        command = [sys.executable, "-m", "recipe.online_refiner.main", *overrides, *ALWAYS, *ARMS[name][1]]
-        if name == "dedicated" and "platform=gpu" not in overrides:
-            command.append("ray_kwargs.ray_init.num_gpus=2")  # logical ones
-        command += [f"trainer.total_training_steps={num_steps}", f"run_dir={run_dir.path}"]
+    run_dir = RunDir(folder / name)
+    metrics, watched = folder / name / "metrics.jsonl", folder / name / "watched.json"
+    if not watched.exists() or len(list(read_rows(metrics))) < num_steps:
         for file in (metrics, run_dir.stage):
             file.unlink(missing_ok=True)
+        run_dir.path.mkdir(parents=True, exist_ok=True)
+        command, environment = command_of(name, num_steps, run_dir, overrides, trl), {**os.environ, "PYTHONPATH": "."}
         with (folder / f"{name}.log").open("w") as log:
-            job = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-            seconds.write_text(json.dumps(cpu_by_stage(job, run_dir)))
+            job = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            watched.write_text(json.dumps(watch(job, run_dir)))
         if job.returncode:
             raise RuntimeError(f"{name}: the run failed, see {log.name}")
-    return summarise(list(read_rows(metrics))[1:], json.loads(seconds.read_text())[1:])
+    cpu, memory_gb = json.loads(watched.read_text())
+    steps = list(read_rows(metrics))[warm_up:]
+    if name in TRL_ARMS:
+        return {"step_s": statistics.median(step["timing_s/step"] for step in steps), "memory_gb": memory_gb}
+    return {**summarise(steps, cpu[warm_up:]), "memory_gb": memory_gb}
 
 
 def summarise(steps: list[dict[str, float]], cpu: list[dict[str, float]]) -> Cost:
@@ -155,6 +207,7 @@ def summarise(steps: list[dict[str, float]], cpu: list[dict[str, float]]) -> Cos
         "exposed_s": "refiner/exposed_s",
         "hidden_s": "refiner/hidden_s",
         "draft_acceptance": "refiner/spec_accept_rate",
+        "kept": "refiner/budget_kept",
     }
     totals = {key: sum(step[key] for step in steps) for key in steps[0] if key.startswith(("refiner/num_", "tokens/"))}
     num_tokens, num_pairs = totals["tokens/refine_prompt"] + totals["tokens/refine"], totals["refiner/num_accepted"]
@@ -173,20 +226,19 @@ def summarise(steps: list[dict[str, float]], cpu: list[dict[str, float]]) -> Cos
 
 
 def table(costs: dict[str, Cost]) -> str:
-    """The costs as a Markdown table: seconds, and ratios to the arms without a refiner and in the paper's way."""
-    columns = ["arm", "step, s", "to none", "rollout, s", "exposed, s", "to paper", "hidden, s"]
-    columns += ["refined", "tokens a pair", "drafts taken"]
+    """The costs as a Markdown table; a cell is empty where an arm has no such number."""
+    columns = ["arm", "step, s", "to none", "to static KL", "rollout, s", "exposed, s", "hidden, s", "refined"]
+    columns += ["tokens a pair", "drafts taken", "kept", "memory, GB"]
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for name, cost in costs.items():
-        base = costs.get(BASELINES.get(name, "none"))
-        paper = costs.get("paper")
-        to_none = f"{cost['step_s'] / base['step_s']:.2f}" if base else ""
-        to_paper = f"{cost['exposed_s'] / paper['exposed_s']:.2f}" if paper and cost["exposed_s"] else ""
-        pair = "" if cost["tokens_per_pair"] in (0.0, float("inf")) else f"{cost['tokens_per_pair']:.0f}"
-        row = [ARMS[name][0], f"{cost['step_s']:.1f}", to_none, f"{cost['rollout_s']:.1f}", f"{cost['exposed_s']:.2f}"]
-        row += [to_paper, f"{cost['hidden_s']:.1f}", f"{cost['attempted']:.0%}", pair]
-        row.append(f"{cost['draft_acceptance']:.0%}" if "draft_acceptance" in cost else "")
-        lines.append("| " + " | ".join(row) + " |")
+        bases = [costs.get(BASELINES.get(name, "none")), costs.get("static_kl")]
+        ratios = [f"{cost['step_s'] / base['step_s']:.2f}" if base else "" for base in bases]
+        formats = {"rollout_s": ".1f", "exposed_s": ".2f", "hidden_s": ".1f", "attempted": ".0%"}
+        formats |= {"tokens_per_pair": ".0f", "draft_acceptance": ".0%", "kept": ".0%", "memory_gb": ".1f"}
+        known = {key: value for key, value in cost.items() if key != "tokens_per_pair" or 0 < value < float("inf")}
+        cells = [f"{known[key]:{style}}" if key in known else "" for key, style in formats.items()]
+        title = TRL_ARMS[name] if name in TRL_ARMS else ARMS[name][0]
+        lines.append("| " + " | ".join([title, f"{cost['step_s']:.1f}", *ratios, *cells]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -194,6 +246,8 @@ def by_stage(costs: dict[str, Cost]) -> str:
     """The same by stage as a Markdown table, and the share of a step's seconds that is in no stage."""
     lines = [f"| arm: s / CPU s / tokens | {' | '.join(STAGES)} | rest |", "|---" * (len(STAGES) + 2) + "|"]
     for name, cost in costs.items():
+        if name in TRL_ARMS:
+            continue
         cells = [
             f"{cost[f'{stage}, s']:.1f} / {cost[f'{stage}, CPU s']:.1f} / {cost[f'{stage}, tokens']:.0f}"
             for stage in STAGES
@@ -205,18 +259,22 @@ def by_stage(costs: dict[str, Cost]) -> str:
 def main() -> None:
     """Run the arms one after the other and write what they cost."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=6, help="of each arm; the first is left out")
-    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--steps", type=int, default=6, help="of each arm")
+    parser.add_argument("--warm-up", type=int, default=1, help="steps of each arm that are left out")
+    parser.add_argument("--arms", nargs="+", choices=[*ARMS, *TRL_ARMS], default=list(ARMS))
+    parser.add_argument("--trl", type=Path, metavar="PYTHON", help="of an environment with trl 1.16.0, for its arms")
     parser.add_argument("--output", type=Path, default=Path("runs/overhead"))
     arguments, overrides = parser.parse_known_args()
-    if arguments.steps < 2:
-        parser.error("--steps: at least 2, as the first is left out")
+    if arguments.steps <= arguments.warm_up:
+        parser.error("--steps: more than --warm-up, as those are left out")
+    if arguments.trl is None and (asked := [name for name in arguments.arms if name in TRL_ARMS]):
+        parser.error(f"--trl: name the Python of an environment with trl 1.16.0, for {' and '.join(asked)}")
     if not any(override.startswith("experiment=") for override in overrides):
         overrides = [*TASK, *overrides]
     costs, num_failed = {}, 0
     for name in arguments.arms:
         try:
-            costs[name] = run_arm(name, arguments.output, arguments.steps, overrides)
+            costs[name] = run_arm(name, arguments.output, arguments.steps, arguments.warm_up, overrides, arguments.trl)
         except RuntimeError as error:
             print(error, flush=True)
             num_failed += 1

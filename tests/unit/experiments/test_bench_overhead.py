@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench_overhead import by_stage, cpu_by_stage, summarise
+from experiments.bench_overhead import by_stage, summarise, table, watch
 from recipe.runs.files import RunDir
 
 JOB = """
@@ -28,10 +28,11 @@ time.sleep(1)
 
 def test_cpu_seconds_are_those_of_the_stage(tmp_path: Path) -> None:
     job = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path)], cwd=Path(__file__).parents[3])
-    first, second = cpu_by_stage(job, RunDir(tmp_path))
+    (first, second), memory_gb = watch(job, RunDir(tmp_path))
     assert job.returncode == 0
     assert first["the policy learns"] == pytest.approx(1, abs=0.3)
     assert second["the policy learns"] == pytest.approx(2, abs=0.3)
+    assert 0.005 < memory_gb < 2
     assert max(first["the policy answers"], second["the policy answers"]) < 0.3
 
 
@@ -56,3 +57,8 @@ def test_the_parts_of_a_step_add_up() -> None:
         "| sft, the default; solved responses are skipped | 2.0 / 4.0 / 100 | 3.0 / 0.0 / 100 | 1.0 / 0.0 / 0 "
         "| 3.8 / 6.0 / 0 | 2.0% |"
     )
+    lines = table({"none": {**cost, "step_s": 5.0}, "sft": {**cost, "memory_gb": 4.0}, "trl": {"step_s": 20.0}})
+    assert lines.splitlines()[3:] == [
+        "| sft, the default; solved responses are skipped | 10.0 | 2.00 |  | 2.0 |  |  | 50% | 50 |  |  | 4.0 |",
+        "| TRL's GRPOTrainer | 20.0 | 4.00 |  |  |  |  |  |  |  |  |  |",
+    ]
