@@ -28,6 +28,7 @@ import psutil
 
 from recipe.runs.files import RunDir, read_rows
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 ALWAYS = (
     "constraint.mode=penalty",
     "actor_rollout_ref.actor.optim.lr=0",
@@ -182,7 +183,10 @@ def run_arm(name: str, folder: Path, num_steps: int, warm_up: int, overrides: li
         for file in (metrics, run_dir.stage):
             file.unlink(missing_ok=True)
         run_dir.path.mkdir(parents=True, exist_ok=True)
-        command, environment = command_of(name, num_steps, run_dir, overrides, trl), {**os.environ, "PYTHONPATH": "."}
+        command, environment = (
+            command_of(name, num_steps, run_dir, overrides, trl),
+            {**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )
         with (folder / f"{name}.log").open("w") as log:
             job = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
             watched.write_text(json.dumps(watch(job, run_dir)))
