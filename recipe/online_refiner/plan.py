@@ -11,8 +11,8 @@ from verl.workers.config import HFModelConfig
 from verl.workers.rollout.utils import get_max_position_embeddings
 
 from recipe.online_refiner.config.fields import RefinementConfig
-from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.online_refiner.verl_glue import megatron
+from recipe.preflight.rules import has_critic
 from recipe.sizing import shapes
 from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
 from refiner_worker.config import BY_SOURCE, External, RefinerConfig
@@ -76,7 +76,7 @@ class Plan:
             scored_tokens=blocks.refiner.response_length if blocks.refines else 0,
             learned_tokens=blocks.refiner.response_length if blocks.constraint.imitates else 0,
             learns_distributions=blocks.constraint.imitates and blocks.constraint.asks_log_probs,
-            has_critic=config.algorithm.adv_estimator in CRITIC_ESTIMATORS,
+            has_critic=has_critic(config),
             has_reference=blocks.has_reference_worker,
         )
         return footprint(config, known)

@@ -166,6 +166,8 @@ def advantages_can_be_computed(run: Run) -> str | None:
     name = algorithm.adv_estimator
     if algorithm.get("use_pf_ppo") and name != "gae":
         return f"algorithm.use_pf_ppo=true does nothing with algorithm.adv_estimator={name}: set gae, or false"
+    if name == "gae" and not has_critic(run.config):
+        return "algorithm.adv_estimator=gae takes the values of a critic: leave critic.enable out, or set it to true"
     is_own = getattr(core_algos.ADV_ESTIMATOR_REGISTRY[name], "__module__", "") != core_algos.__name__
     if is_own:  # what it reads is not known here
         return None

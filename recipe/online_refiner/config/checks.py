@@ -10,9 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from recipe.online_refiner.config.fields import RefinementConfig, read_blocks
-from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
 from recipe.online_refiner.verl_glue import megatron
-from recipe.preflight.rules import MANAGER_KEY, Run, check, rule
+from recipe.preflight.rules import MANAGER_KEY, Run, check, has_critic, rule
 from recipe.preflight.spelling import unknown
 from recipe.sizing.refusals import refusal
 from refiner_worker.config import what_lacks
@@ -38,19 +37,7 @@ def load(config: DictConfig) -> RefinementConfig:
     return blocks
 
 
-@rule("config")
-def refiner_goes_with_the_rest(run: Run) -> str | None:
-    """The refiner goes with rollout, trainer and model (``refiner_worker/config.py``, a class a placement)."""
-    return run.blocks.refiner.refusal(run.config, run.blocks)
-
-
-@rule("config")
-def constraint_goes_with_the_rest(run: Run) -> str | None:
-    """The constraint goes with estimator, loss, refiner and placement (``constraints``, a class a mode)."""
-    return run.blocks.constraint.refusal(run.config, run.blocks)
-
-
-# ---- numbers of verl's
+# ---- numbers of verl's, with which other rules count
 
 
 NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
@@ -90,7 +77,11 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
     "a number above 0": (lambda value: value > 0, [f"{ACTOR}.clip_ratio", f"{ROLLOUT}.temperature"]),
     "a number above 0 and at most 1": (
         lambda value: 0 < value <= 1,
-        [f"{ROLLOUT}.top_p", f"{ROLLOUT}.gpu_memory_utilization"],
+        [
+            f"{ROLLOUT}.top_p",
+            f"{ROLLOUT}.gpu_memory_utilization",
+            "reward.reward_model.rollout.gpu_memory_utilization",
+        ],
     ),
     "a number from 0 to 1": (lambda value: 0 <= value <= 1, ["algorithm.gamma", "algorithm.lam"]),
 }
@@ -101,7 +92,7 @@ temperature of 0 divides log-probs by it."""
 @rule("config")
 def numbers_are_possible(run: Run) -> str | None:
     """Sizes, rates, lengths and shares are numbers that verl and its engines can work with."""
-    alike = {ACTOR: "critic"} if run.config.algorithm.adv_estimator in CRITIC_ESTIMATORS else {}
+    alike = {ACTOR: "critic"} if has_critic(run.config) else {}
     if run.blocks.hosts_refiner:
         alike[ROLLOUT] = "refiner.rollout"
     for wanted, (holds, keys) in NUMBERS.items():
@@ -114,6 +105,24 @@ def numbers_are_possible(run: Run) -> str | None:
             if not may_be_null and not (is_number and holds(value)):
                 return f"{key}={'null' if value is None else value}: set {wanted}"
     return None
+
+
+# ---- what refiner and constraint ask
+
+
+@rule("config")
+def refiner_goes_with_the_rest(run: Run) -> str | None:
+    """The refiner goes with rollout, trainer and model (``refiner_worker/config.py``, a class a placement)."""
+    return run.blocks.refiner.refusal(run.config, run.blocks)
+
+
+@rule("config")
+def constraint_goes_with_the_rest(run: Run) -> str | None:
+    """The constraint goes with estimator, loss, refiner and placement (``constraints``, a class a mode)."""
+    return run.blocks.constraint.refusal(run.config, run.blocks)
+
+
+# ---- keys of verl's
 
 
 @rule("config")
@@ -367,17 +376,13 @@ def replicas_fit(run: Run) -> str | None:
 @rule("sizes")
 def micro_batches_are_filled(run: Run) -> str | None:
     """A rank's rows of a mini-batch are whole micro-batches, as verl's ``prepare_micro_batches`` asserts."""
-    config, n, strategy = (
-        run.config,
-        run.config.actor_rollout_ref.rollout.n,
-        run.config.actor_rollout_ref.actor.strategy,
-    )
+    config, n = run.config, run.config.actor_rollout_ref.rollout.n
     blocks = {ACTOR: config.actor_rollout_ref.actor}
-    if config.algorithm.adv_estimator in CRITIC_ESTIMATORS:
+    if has_critic(config):
         blocks["critic"] = config.critic
     for key, block in blocks.items():
         size = 1 if block.use_dynamic_bsz else block.ppo_micro_batch_size_per_gpu or 1
-        if strategy == "megatron":
+        if blocks[ACTOR].strategy == "megatron":
             num_ranks, multiple = megatron.layout(config)["data"], size * megatron.micro_batch_group(block.megatron)
         else:
             num_ranks, multiple = max(1, run.plan.num_gpus // _num_shares(blocks[ACTOR])), size

@@ -283,8 +283,11 @@ MISTAKES = {
         *(((), f"{ACTOR}.{key}") for key in ("ppo_mini_batch_size=0", "clip_ratio=0", "optim.lr=-1.0")),
         *(((), f"{ROLLOUT}.{key}") for key in ("n=0", "n=two", "n=1.5", "temperature=0", "top_p=1.5")),
         *(((), f"{block}.gpu_memory_utilization=1.1") for block in (ROLLOUT, "+refiner.rollout")),
+        *(((), f"{block}.gpu_memory_utilization=null") for block in (ROLLOUT, "reward.reward_model.rollout")),
+        (SHARED, f"{MODEL}.lora_rank=eight"),
         ((), "algorithm.gamma=1.1"),
         (("critic.ppo_mini_batch_size=0",), "algorithm.adv_estimator=gae"),
+        (("critic.ppo_mini_batch_size=0",), "critic.enable=true"),
     ],
     "shards-divide-the-gpus": [
         ((f"{ACTOR}.fsdp_config.fsdp_size=4",), f"{ACTOR}.fsdp_config.fsdp_size=3"),

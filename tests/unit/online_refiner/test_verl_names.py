@@ -77,6 +77,7 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         ({ESTIMATOR: "remax"}, "advantages-can-be-computed", "reward_baselines"),
         ({ESTIMATOR: "grpo_vectorized", BY_STD: False}, "advantages-can-be-computed", "verl does not give it to"),
         ({ESTIMATOR: "rloo", "algorithm.use_pf_ppo": True}, "advantages-can-be-computed", "does nothing with"),
+        ({ESTIMATOR: "gae", "critic.enable": False}, "advantages-can-be-computed", "critic.enable"),
         ({"trainer.val_before_train": "no"}, "switches-are-true-or-false", "trainer.val_before_train=no: set true"),
         ({"refiner.rollout": {"enforce_eager": "off"}}, "switches-are-true-or-false", "refiner.rollout.enforce_eager"),
         (
