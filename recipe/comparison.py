@@ -11,6 +11,8 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,22 +104,6 @@ class Engine:
     def close(self) -> None:
         """End the engine's process."""
         self._llm.shutdown()
-
-
-@dataclass(slots=True, kw_only=True)
-class EngineClient:
-    """An engine, asked as ``RefinerClient`` is."""
-
-    engine: Engine
-    temperature: float
-
-    def slot(self) -> asyncio.Semaphore:
-        """Return what to make a request in."""
-        return self.engine.slot()
-
-    async def generate(self, *request: Any) -> list[list[int]]:
-        """Return what the model writes."""
-        return await self.engine.generate(*request, temperature=self.temperature)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -276,10 +262,14 @@ class Bench:
         async def score(rollout: Rollout, ids: list[int]) -> float:
             return (await self._reward(rollout, ids))["score"]
 
-        assert client or self.engine, "somebody refines"
+        asked: Any = client  # else the engine, as a RefinerClient is asked
+        if client is None:
+            assert self.engine is not None, "somebody refines"
+            generate = partial(self.engine.generate, temperature=config.temperature)
+            asked = SimpleNamespace(slot=self.engine.slot, generate=generate)
         return (TextRefiner if client else Refiner)(
             config=config,
-            client=client or EngineClient(engine=self.engine, temperature=config.temperature),  # type: ignore[arg-type]
+            client=asked,
             prompt=RefinerPrompt(
                 config.template_path(),
                 copy.deepcopy(self.tokenizer),

@@ -407,7 +407,7 @@ class External(RefinerConfig):
                 )
             if not part.hostname:
                 return f"refiner.url={url} has no host; set it to such as http://host:8000/v1"
-        key = self._key
+        key = secret(self.api_key_env)
         if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in self.urls):
             return (
                 "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
@@ -418,10 +418,6 @@ class External(RefinerConfig):
             )
         return None
 
-    @property
-    def _key(self) -> str:
-        return os.environ.get(self.api_key_env or "", "").strip()
-
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
         """Return one line if a URL is none, the key would be in a log, or nobody could measure the KL."""
         if line := self.fault_of_url():
@@ -429,7 +425,8 @@ class External(RefinerConfig):
         if self.model_path not in (config.actor_rollout_ref.model.path, from_key("actor_rollout_ref.model.path")):
             return "refiner.model_path is not read: the server's model is refiner.served_model_name; leave it out"
         variables = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
-        if self.api_key_env in variables or (self._key and self._key in map(str, variables.values())):
+        key = secret(self.api_key_env)
+        if self.api_key_env in variables or (key and key in map(str, variables.values())):
             return "ray_kwargs.ray_init.runtime_env.env_vars has the key, and is logged: set it on every node instead"
         if blocks.measures_kl_by_actor and config.actor_rollout_ref.model.lora_rank <= 0:
             return (
@@ -471,6 +468,11 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
             said = f"{key}.only_unsolved=true: nothing tells which prompts are solved"
             raise ValueError(f"{said}; set {key}.skip_reward_at_least to the highest reward")
     return refiner
+
+
+def secret(api_key_env: str | None) -> str:
+    """Return the key that an environment variable has; empty if there is none."""
+    return os.environ.get(api_key_env or "", "").strip()
 
 
 def template_path(key: str, name: str, folder: Path) -> Path:

@@ -9,7 +9,6 @@ import asyncio
 import functools
 import json
 import logging
-import os
 import random
 import time
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ import openai
 from ray.actor import ActorHandle
 
 from refiner_worker.client import HostedRefiner, RefinerClient, RefinerRequestError, RunEndedError
-from refiner_worker.config import External
+from refiner_worker.config import External, secret
 
 logger = logging.getLogger(__name__)
 
@@ -310,11 +309,6 @@ async def _fault(config: External, url: str) -> str | None:
 def is_down(error: openai.APIStatusError) -> bool:
     """Whether a status says that nothing answers there now; 501 is of a server that has no list of models."""
     return error.status_code >= 500 and error.status_code != 501
-
-
-def secret(api_key_env: str | None) -> str:
-    """Return the key; empty if there is none."""
-    return os.environ.get(api_key_env or "", "").strip()
 
 
 def request(config: External, model: str, content: str, max_new_tokens: int, **more: Any) -> dict[str, Any]:

@@ -59,14 +59,6 @@ class Chat:
         return self.tokenizer.encode(text, add_special_tokens=False, **settings)
 
 
-def question_of(messages: list[dict[str, Any]]) -> str:
-    """Return what the user said last in a chat; where no message is a user's, the last that is not the assistant's."""
-    asked = [message for message in messages if message["role"] == "user"] or [
-        message for message in messages if message["role"] != "assistant"
-    ]
-    return asked[-1]["content"] if asked else ""
-
-
 def whole(messages: list[dict[str, Any]]) -> str:
     """Return all of a chat that a response answers, s0: one message as it is, several with their roles, a line each."""
     if len(messages) == 1:

@@ -101,15 +101,6 @@ def folders_can_be_written(run: Run) -> str | None:
 
 
 @rule("machine")
-def reward_model_has_nodes(run: Run) -> str | None:
-    """A reward model with its own GPUs has nodes."""
-    model = run.config.reward.reward_model
-    if not (model.enable and model.enable_resource_pool) or model.nnodes >= 1:
-        return None
-    return f"reward.reward_model.nnodes={model.nnodes}: set at least 1 for GPUs of its own"
-
-
-@rule("machine")
 def machine_has_the_workers(run: Run) -> str | None:
     """The machine has a GPU (or core) for each worker of a node."""
     num_workers, num_there = run.config.trainer.n_gpus_per_node, run.files.num_devices

@@ -28,7 +28,6 @@ from recipe.preflight.files import one_line, wrong_with_extra_info
 from recipe.preflight.rules import MANAGER_KEY, Run, has_critic, rule
 from recipe.preflight.spelling import unknown
 from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
-from refiner_worker.prompts import question_of
 
 NUM_FIRST = 4
 """Rows of each file that are read as the run will read them, beside the first of each sequence of roles."""
@@ -111,7 +110,7 @@ def prompts_are_short_enough(run: Run) -> str | None:
             continue
         for index in range(len(dataset)):
             with contextlib.suppress(Exception):  # what verl cannot read it filters away
-                found += _num_tokens(run, key, dataset[index]) <= data.max_prompt_length
+                found += len(_prompt_ids(run, key, list(dataset[index]["raw_prompt"]))) <= data.max_prompt_length
             if found >= enough:
                 break
         else:
@@ -339,17 +338,13 @@ def _wrong_with(prompt: Any, *, is_text: bool) -> str | None:
         content = message["content"]
         if not isinstance(content, str) and (is_text or not isinstance(content, list)):
             return f"the content of message {number} is {type(content).__name__}; give text"
-    if is_text and not question_of(messages).strip():
+    if is_text and not any(message["content"].strip() for message in messages if message["role"] != "assistant"):
         return f"no message asks the refiner anything; give the question as a user's message, {_AS_PREPARED}"
     return None
 
 
-def _num_tokens(run: Run, key: str, row: dict[str, Any]) -> int:
-    """Return how long a row's prompt is, as ``RLHFDataset`` counts it (except the schemas of ``tool_config_path``)."""
-    return len(_prompt_ids(run, key, list(row["raw_prompt"])))
-
-
 def _prompt_ids(run: Run, key: str, messages: list[dict[str, Any]]) -> list[int]:
+    """Return a prompt as ``RLHFDataset`` counts its tokens (except the schemas of ``tool_config_path``)."""
     tools = getattr(run.files.dataset(key), "tool_schemas", None)
     settings = {"tools": tools, **run.config.data.apply_chat_template_kwargs, "tokenize": True}
     ids: list[int] = normalize_token_ids(

@@ -290,18 +290,11 @@ class RefineWorkers:
 
     def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> None:
         """Let some rows be refined; those of a worker that dies stay as they are."""
-        parts, clients = self._parts(rows, client)
-        called = zip(self.start(), parts, clients, strict=False)
-        self._answers([worker.refine.remote(part, own, max_model_len) for worker, part, own in called], clients)
+        self._ask("refine", rows, client, max_model_len)
 
     def score_with_reference(self, rows: KVBatchMeta, client: RefinerClient) -> set[str]:
         """Let log pi_0 of some responses be written and return the keys of those that are known."""
-        parts, clients = self._parts(rows, client)
-        calls = [
-            worker.score_with_reference.remote(part, own)
-            for worker, part, own in zip(self.start(), parts, clients, strict=False)
-        ]
-        return {key for keys in self._answers(calls, clients) for key in keys or []}
+        return {key for keys in self._ask("score_with_reference", rows, client) for key in keys or []}
 
     def reward(self, rows: KVBatchMeta, attempts: int = 2) -> None:
         """Let the rewards of all rows be written; a part whose worker dies is tried so many times."""
@@ -347,10 +340,17 @@ class RefineWorkers:
                 logger.error("records of rollouts could not be written and are lost: %s", _last_line(error))
         return found["samples"], found["tokens"]
 
-    def _parts(self, rows: KVBatchMeta, client: RefinerClient) -> tuple[list[KVBatchMeta], list[RefinerClient]]:
-        """Return a part for each worker, whole groups together, and a client: its share of the requests in flight."""
+    def _ask(self, method: str, rows: KVBatchMeta, client: RefinerClient, *more: Any) -> list[Any]:
+        """Return what a method of each worker answers for its part of the rows, whole groups together.
+
+        Each has a client with its share of the requests in flight.
+        """
         parts = queue.shards(rows, self._num_workers)
-        return parts, [client.shared(len(parts), caller=uuid4().hex) for _ in parts]
+        clients = [client.shared(len(parts), caller=uuid4().hex) for _ in parts]
+        called = zip(self.start(), parts, clients, strict=False)
+        return self._answers(
+            [getattr(worker, method).remote(part, own, *more) for worker, part, own in called], clients
+        )
 
     def _answers(self, calls: list[Any], clients: Sequence[RefinerClient] = ()) -> list[Any]:
         """Return the answer of each worker's call; None where it died: another one takes its place."""

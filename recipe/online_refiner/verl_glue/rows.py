@@ -113,24 +113,24 @@ def read_padded(batch: KVBatchMeta, *names: str) -> TensorDict:
     return read(batch, *names).to_padded_tensor(0)
 
 
+def write(batch: KVBatchMeta, fields: dict[str, Any], tags: list[dict[str, Any]] | None = None) -> KVBatchMeta:
+    """Write fields of all rows, and return what the queue says of them; the batch is not told."""
+    data = TensorDict(fields, batch_size=len(batch))
+    return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data, tags=tags)
+
+
 def write_fields(batch: KVBatchMeta, **fields: torch.Tensor) -> None:
     """Write fields of every row and tell the batch of them, so that verl's workers read them too."""
-    written = tq.kv_batch_put(
-        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch))
-    )
-    batch.fields = written.fields
+    batch.fields = write(batch, fields).fields
 
 
 def write_column(batch: KVBatchMeta, name: str, values: torch.Tensor) -> None:
     """Write a right-padded column over the response tokens, (B, longest response), as a jagged field.
 
-    The batch is not told of it: some rows of a step may be written so.
+    Some rows of a step may be written so.
     """
     lengths = [tag["response_len"] for tag in batch.tags]
-    rows = jagged([row[:length] for row, length in zip(values, lengths, strict=True)])
-    tq.kv_batch_put(
-        keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict({name: rows}, batch_size=len(batch))
-    )
+    write(batch, {name: jagged([row[:length] for row, length in zip(values, lengths, strict=True)])})
 
 
 def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
@@ -162,12 +162,7 @@ def write_refinements(batch: KVBatchMeta, turns: list[Turn], pairs: list[Pair], 
     columns = [constraint.columns(turn) for turn in turns]
     for name in columns[0]:
         fields[name] = jagged([torch.as_tensor(of_row[name]) for of_row in columns])
-    tq.kv_batch_put(
-        keys=batch.keys,
-        partition_id=batch.partition_id,
-        fields=TensorDict(fields, batch_size=len(batch)),
-        tags=[with_pair(tag, pair) for tag, pair in zip(batch.tags, pairs, strict=True)],
-    )
+    write(batch, fields, [with_pair(tag, pair) for tag, pair in zip(batch.tags, pairs, strict=True)])
 
 
 def write_nothing(batch: KVBatchMeta, pairs: list[Pair], constraint: Constraint) -> None:
@@ -189,11 +184,7 @@ def write_samples(batch: KVBatchMeta, samples: list[int]) -> None:
     """Number the samples among all rows of a step, by their positions."""
     numbers = torch.zeros(len(batch), dtype=torch.int64)
     numbers[samples] = torch.arange(1, len(samples) + 1)
-    tq.kv_batch_put(
-        keys=batch.keys,
-        partition_id=batch.partition_id,
-        fields=TensorDict({"refine_sample": numbers}, batch_size=len(batch)),
-    )
+    write(batch, {"refine_sample": numbers})
 
 
 def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:

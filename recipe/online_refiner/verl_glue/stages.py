@@ -16,7 +16,7 @@ from recipe.online_refiner.budget import Budget, Rollouts
 from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.constraints.base import Place
 from recipe.online_refiner.constraints.eq6 import charges_of, since
-from recipe.online_refiner.constraints.eta import make_eta
+from recipe.online_refiner.constraints.eta import Eta
 from recipe.online_refiner.pairs import Pair, Verdict, choose_samples, group_of
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue import rows as queue
@@ -35,7 +35,7 @@ class Stages:
 
     def __init__(self, config: DictConfig, blocks: RefinementConfig, workers: RefineWorkers) -> None:
         self._config, self._blocks, self._workers = config, blocks, workers
-        self._eta = make_eta(blocks.constraint)
+        self._eta = Eta(blocks.constraint)
         share = blocks.refiner.budget if blocks.refines else None
         self._budget = None if share is None else Budget(share=share)
         self.num_sessions: dict[str, int] = {}

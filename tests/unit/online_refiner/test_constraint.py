@@ -28,7 +28,7 @@ from recipe.online_refiner.constraints.eq6 import (
     since,
     times_charged,
 )
-from recipe.online_refiner.constraints.eta import Eta, make_eta
+from recipe.online_refiner.constraints.eta import Eta
 from recipe.online_refiner.constraints.in_place import charge_in_place
 
 CREDITS: dict[str, Constraint] = {
@@ -242,9 +242,7 @@ def test_what_holds_for_every_credit(data: st.DataObject, alignment: str, eta: f
 
 
 def eta_of(**values: object) -> Eta:
-    return make_eta(
-        read_constraint({"mode": "penalty", "eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, **values})
-    )
+    return Eta(read_constraint({"mode": "penalty", "eta": 0.1, "eta_schedule": "adaptive", "delta": 2.0, **values}))
 
 
 def test_a_constant_eta_follows_nothing() -> None:

@@ -257,7 +257,6 @@ def test_a_mistake_ends_the_command_with_one_line(
             "models-are-there",
         ),
         ({"actor_rollout_ref.model.custom_chat_template": "/models/x.jinja"}, "prompts-are-chats"),
-        ({"reward.reward_model": {"enable": True, "enable_resource_pool": True}}, "reward-model-has-nodes"),
         ({"trainer.n_gpus_per_node": 1000}, "machine-has-the-workers"),
         ({"refiner.max_model_len": 80}, "refiner-reads-prompt-and-response"),
         ({"refiner.max_model_len": 100_000}, "refiner-reads-prompt-and-response"),

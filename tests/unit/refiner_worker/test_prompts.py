@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from refiner_worker.config import TEMPLATES
-from refiner_worker.prompts import TOLD, RefinerPrompt, question_of
+from refiner_worker.prompts import TOLD, RefinerPrompt
 
 TEMPLATES_OF_OURS = sorted({path.stem for path in TEMPLATES.glob("*.jinja")} - {"again", "hidden"})
 """Those that show the response."""
@@ -50,21 +50,6 @@ def test_a_hidden_response_is_refined_by_what_was_said_of_it(tokenizer: Any) -> 
     assert text == "An answer to the task below was wrong. It fails.\n\nWhat is {1} + 1?"
     assert prompt.content(messages, "It is {2}.", -0.6, told=WHAT_IS_TOLD).splitlines()[3] == "It is 2!"
     assert prompt.stop == "\n```\n"
-
-
-@pytest.mark.parametrize(
-    ("roles", "asked"),
-    [
-        (["system"], "0"),
-        (["system", "human"], "1"),
-        (["system", "human", "assistant", "human", "assistant"], "3"),
-        (["system", "user", "assistant", "tool"], "1"),
-        (["assistant"], ""),
-    ],
-)
-def test_the_question_is_the_users_or_nobody_is_called_so(roles: list[str], asked: str) -> None:
-    messages = [{"role": role, "content": f"{number}"} for number, role in enumerate(roles)]
-    assert question_of(messages) == asked
 
 
 @pytest.mark.parametrize("name", TEMPLATES_OF_OURS)
