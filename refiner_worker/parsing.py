@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from refiner_worker.thoughts import cut
+
 FENCE = "```"
 OPEN_TAG = "<refined>"
 CLOSE_TAG = "</refined>"
@@ -106,11 +108,8 @@ def _without_open_tag(ids: list[int], tokenizer: Any) -> list[int]:
     text = decode(tokenizer, ids)
     if not text.lstrip().startswith(OPEN_TAG):
         return ids
-    behind = text.index(OPEN_TAG) + len(OPEN_TAG)
-    heads = ((length, decode(tokenizer, ids[:length])) for length in range(len(ids) + 1))
-    ends = (one for one in heads if len(one[1]) >= behind and not one[1].endswith("\ufffd"))  # of characters
-    length, head = next(ends, (len(ids), text))
-    return [*tokenizer.encode(head[behind:], add_special_tokens=False), *ids[length:]]
+    _, _, behind = cut(ids, text.index(OPEN_TAG) + len(OPEN_TAG), tokenizer)
+    return behind
 
 
 def _holds_tag(text: str) -> bool:

@@ -47,8 +47,8 @@ class Chat:
         ids = self._ids(text, split_special_tokens=True) if text else []
         if len(ids) <= limit:
             return text
-        half = (limit - len(self._ids(GAP))) // 2
-        return self.tokenizer.decode(ids[:half]) + GAP + self.tokenizer.decode(ids[-half:])
+        half = max(0, limit - len(self._ids(GAP))) // 2
+        return self.tokenizer.decode(ids[:half]) + GAP + self.tokenizer.decode(ids[len(ids) - half :])
 
     def _text(self, content: str) -> str:
         return self.tokenizer.apply_chat_template(

@@ -107,7 +107,7 @@ def every_data_source_has_a_refiner(run: Run) -> str | None:
     for file, part in run.files.data("train_files").items():
         if "data_source" not in part.column_names:
             return f"data.train_files: {Path(file).name} has no column data_source, by which refiner.by_source goes"
-        for source in part.unique("data_source"):
+        for source in map(str, part.unique("data_source")):
             if source not in known:
                 said = f"data.train_files: the data source {source} of {Path(file).name} is not in refiner.by_source"
                 return f"{said}, which has {', '.join(known)}; add it ({ALIKE}){nearest(source, known)}"

@@ -122,7 +122,7 @@ class RefineWorker:
         """Return what refines a rollout: the common refiner, or that of its data source."""
         if not self._sources:
             return self._refiner(client=client, max_model_len=max_model_len)
-        if (source := rollout.request.get("data_source")) not in self._sources:
+        if (source := str(rollout.request.get("data_source"))) not in self._sources:
             raise ValueError(f"refiner.by_source does not name the data source {source} of a row; add it ({ALIKE})")
         own = client.by_source[source]
         return self._sources[source](client=own, max_model_len=own.config.max_model_len or max_model_len)
@@ -150,7 +150,7 @@ class RefineWorker:
         return Pair(
             reward=rollout.reward,
             verdict=verdict,
-            source=rollout.request["data_source"] if self._sources else "",
+            source=str(rollout.request["data_source"]) if self._sources else "",
             is_used=turn.is_used,
             start=rollout.start,
             refined_reward=refinement.reward or 0.0,

@@ -145,7 +145,8 @@ def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[i
     ids = torch.tensor([prompt_of(refiner, rollout)])
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.response_length)
-    return refiner._parse(output[0, ids.shape[1] :].tolist(), rollout, []).token_ids
+    parts = refiner._split(rollout, rollout.turn_ids)
+    return refiner._parse(output[0, ids.shape[1] :].tolist(), rollout, parts, 0, []).token_ids
 
 
 async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> list[Refinement]:

@@ -75,7 +75,12 @@ def test_a_data_source_has_a_template_of_its_own_and_none_is_forgotten(config: D
     template.write_text("{{ response }}")
     config.refiner.by_source = {"mini_apps": {"context": ["sibling"], "template": str(template)}}
     assert error_of(config).startswith("refiner.by_source.mini_apps: refiner.context has sibling, but ")
-    unnamed = pandas.read_parquet(config.data.train_files).drop(columns="data_source")
+    numbered = pandas.read_parquet(config.data.train_files).assign(data_source=7)
+    numbered.to_parquet(tmp_path / "numbered.parquet")
+    config.data.train_files = str(tmp_path / "numbered.parquet")
+    assert error_of(config).endswith("[every-data-source-has-a-refiner]")
+    assert "7" in checked_with(config, "general", {"7": {}}).plan.prompts
+    unnamed = numbered.drop(columns="data_source")
     unnamed.to_parquet(tmp_path / "unnamed.parquet")
     config.data.train_files = str(tmp_path / "unnamed.parquet")
     config.refiner.by_source = {"mini_apps": {}}

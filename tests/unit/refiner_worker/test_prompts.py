@@ -119,6 +119,8 @@ def test_a_long_text_is_shown_by_its_ends(tokenizer: Any, tmp_path: Path) -> Non
         text = tokenizer.decode(prompt.encode([], "", 0.0, told={"feedback": text}))
         assert text.startswith("<|im_start|>user\nbegin") and "the end<|im_end|>" in text and " ... " in text
         assert len(text) < 100
+    least = RefinerPrompt(path, tokenizer, {}, {"feedback": 6})  # its letters are tokens: the gap fills it
+    assert "user\n ... <|im_end|>" in tokenizer.decode(least.encode([], "", 0.0, told={"feedback": "x" * 50}))
 
 
 @pytest.mark.parametrize("name", ["solution", "sibling"])
