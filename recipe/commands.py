@@ -7,8 +7,8 @@ import sys
 
 COMMANDS = {
     "train": ("recipe.online_refiner.main", "command", "train with a refiner; keys of the config follow"),
-    "check": ("recipe.check", "main", "before a run: does refining an answer beat answering again?"),
-    "refine": ("recipe.offline.__main__", "main", "refine answers into files for SFT and preference training"),
+    "check": ("recipe.offline.__main__", "check", "before a run: does refining an answer beat answering again?"),
+    "refine": ("recipe.offline.__main__", "refine", "refine answers into files for SFT and preference training"),
     "prepare": (
         "recipe.data_preparation.__main__",
         "main",
@@ -30,7 +30,7 @@ online-refiner COMMAND --help says more."""
 
 FOREIGN = {"datasets", "fsspec", "hydra", "jinja2", "math_verify", "numpy", "omegaconf", "pandas", "plotly", "psutil"}
 FOREIGN |= {"pydantic", "rapidfuzz", "ray", "rich", "setproctitle", "tensordict", "torch", "transfer_queue"}
-FOREIGN |= {"transformers", "verl", "vllm", "yaml"}
+FOREIGN |= {"tqdm", "transformers", "verl", "vllm", "yaml"}
 """Packages that come with verl, vLLM or this package. A module that a user names may be missing for other reasons."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from recipe import bootstrap
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number
-from recipe.online_refiner.refine import Refiner, TextRefiner, choose
+from recipe.online_refiner.refine import Refiner, TextRefiner
 from refiner_worker.client import RunEndedError
 from refiner_worker.config import RefinerConfig, is_higher
 from refiner_worker.parsing import decode
@@ -106,18 +106,6 @@ class Engine:
         self._llm.shutdown()
 
 
-@dataclass(slots=True, kw_only=True)
-class Answer:
-    """An answer that need not be asked for."""
-
-    ids: list[int]
-    reward: float | None = None
-    """None: nobody has rewarded it yet."""
-    feedback: str = ""
-    is_refined: bool = False
-    """Whether it is known what became of it."""
-
-
 Problem = tuple[int, list[Rollout], dict[str, list[Refinement]]]
 """A row, the answers to it, and what became of each, by way."""
 
@@ -145,8 +133,8 @@ class Bench:
     max_model_len: int
     failed: list[str] = field(default_factory=list)
     """Of answers that there are not, or that have no reward: why."""
-    on_progress: Callable[[int, int], object] = lambda done, dropped: None
-    """Called with how many more answers and refinements are there, and how many are not needed."""
+    on_progress: Callable[[int], object] = lambda num: None
+    """Called with how many more answers or refinements are done; those count that are not needed or have failed."""
     on_answer: Callable[[Rollout], object] = lambda rollout: None
     """Called with each answer that has got its reward."""
 
@@ -156,7 +144,7 @@ class Bench:
         chosen: Sequence[int],
         refiners: Mapping[str, Refiner],
         num_samples: int,
-        known: Callable[[int], Mapping[int, Answer]] = lambda index: {},
+        known: Callable[[int], Mapping[int, Mapping[str, Any]]] = lambda row: {},
     ) -> AsyncIterator[Problem]:
         """Yield each of the chosen rows once its answers are refined in every way, the quickest first.
 
@@ -165,7 +153,7 @@ class Bench:
             chosen: Numbers of its rows.
             refiners: By way.
             num_samples: Answers to each row, at most.
-            known: Answers to a row that are there, by their numbers. Of the refined ones nothing is asked.
+            known: Rewarded answers to a row by their numbers, as fields of their rollouts.
         """
         places = asyncio.Semaphore(max(1, 2 * MAX_WAITING // num_samples))  # of problems: no engine is idle
 
@@ -174,10 +162,8 @@ class Bench:
                 group = await self.answer(rows[index], index, num_samples, known(index))
                 refined = {}
                 for way, refiner in refiners.items():
-                    num_asked = len(choose(refiner.config, group))
-                    self.on_progress(0, num_samples - num_asked)
                     refined[way] = await refiner.refine_group(group)
-                    self.on_progress(num_asked, 0)
+                    self.on_progress(num_answers(rows[index], num_samples))
                 return index, group, refined
 
         tasks = [asyncio.create_task(one(index)) for index in chosen]
@@ -190,61 +176,53 @@ class Bench:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def answer(
-        self, row: Mapping[str, Any], group: int, num_samples: int, known: Mapping[int, Answer] | None = None
+        self, row: Mapping[str, Any], group: int, num_samples: int, known: Mapping[int, Mapping[str, Any]]
     ) -> list[Rollout]:
         """Draw answers to a row of a data set in verl's schema, or take those that are there, and reward them."""
-        messages = list(row["prompt"])
+        messages, given = list(row["prompt"]), row.get(GIVEN)
+        samples = range(num_answers(row, num_samples))
         try:
             chat = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
             prompt_ids = self.tokenizer.encode(chat, add_special_tokens=False)
         except Exception as error:  # such as of a template that knows no system prompt
-            self.failed += [f"row {group}: {type(error).__name__}: {error}"] * num_answers(row, num_samples)
-            self.on_progress(0, num_samples)
+            self.failed += [f"row {group}: {type(error).__name__}: {error}"] * len(samples)
+            self.on_progress(len(samples))
             return []
-        given: list[str] | None = row.get(GIVEN)
+        request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
+        common: dict[str, Any] = {"messages": messages, "prompt_ids": prompt_ids, "request": request}
 
         async def one(sample: int) -> Rollout | None:
-            said = (known or {}).get(sample)
-            if said is None and given is not None:
-                ids = self.tokenizer.encode(given[sample], add_special_tokens=False)
-                said = Answer(ids=[*ids, self.turn_end.of([])])
-            self.on_progress(0, said is not None)
-            if said is None and len(prompt_ids) >= self.max_model_len:
-                self.failed.append(f"the prompt of row {group} has {len(prompt_ids)} tokens; raise --max-model-len")
-                return None
-            if said is None:
-                said = Answer(ids=await self._write(prompt_ids))
-                self.on_progress(1, 0)
-            request = {"extra_info": {}, **{name: row[name] for name in COLUMNS if row.get(name) is not None}}
-            rollout = Rollout(
-                key=f"{group}_{sample}_0",
-                messages=messages,
-                prompt_ids=prompt_ids,
-                response_ids=said.ids,
-                reward=said.reward or 0.0,
-                feedback=said.feedback,
-                is_wanted=not said.is_refined,
-                request=request,
-            )
-            if said.reward is None:
-                try:
-                    found = await self._reward(rollout, said.ids)
-                    reward = as_number(found["score"])
-                except Exception as error:  # a user's; training leaves such a rollout out as well
-                    self.failed.append(f"{type(error).__name__}: {error}")
-                    return None
+            key = f"{group}_{sample}_0"
+            if sample in known:
+                return Rollout(key=key, **common, **known[sample])
+            try:
+                if given is not None:
+                    ids = [*self.tokenizer.encode(given[sample], add_special_tokens=False), self.turn_end.of([])]
+                elif len(prompt_ids) < self.max_model_len:
+                    ids = await self._write(prompt_ids)
+                else:
+                    raise ValueError(f"the prompt of row {group} has {len(prompt_ids)} tokens; raise --max-model-len")
+                rollout = Rollout(key=key, **common, response_ids=ids, reward=0.0)
+                said = await self._reward(rollout, ids)
+                reward = as_number(said["score"])
                 if reward is None:
-                    self.failed.append(f"the reward is no finite number: {found['score']!r:.100}")
-                    return None
-                rollout.reward = reward
-                words = found.get("feedback")
-                rollout.feedback = "" if words is None else str(words)
-                self.on_answer(rollout)
+                    raise ValueError(f"the reward is no finite number: {said['score']!r:.100}")
+            except RunEndedError:
+                raise
+            except Exception as error:  # of a user's reward function; training leaves such a rollout out as well
+                self.failed.append(f"{type(error).__name__}: {error}")
+                return None
+            words = said.get("feedback")
+            rollout.reward, rollout.feedback = reward, "" if words is None else str(words)
+            self.on_answer(rollout)
             return rollout
 
-        samples = range(num_answers(row, num_samples))
-        self.on_progress(0, num_samples - len(samples))
-        return [one for one in await asyncio.gather(*map(one, samples)) if one is not None]
+        async def counted(sample: int) -> Rollout | None:
+            rollout = await one(sample)
+            self.on_progress(1)
+            return rollout
+
+        return [one for one in await asyncio.gather(*map(counted, samples)) if one is not None]
 
     async def _write(self, prompt_ids: list[int]) -> list[int]:
         assert self.engine is not None, "all answers are given"

@@ -47,7 +47,7 @@ def main() -> None:
     prepare_vllm()
     from vllm import LLM, SamplingParams
 
-    from recipe.refiner_check import choose
+    from recipe.offline.run import choose
 
     if arguments.steps is None:
         rows = [row_of(problem, index) for index, problem in enumerate(generate())]

@@ -4,7 +4,7 @@ A line of ``cells.csv`` and ``unsolved.csv`` in ``experiments/results/refiners``
 a way: the cell, the problem, the answer's number, its reward, the refinement's (empty: it failed, for the verdict), how
 many were drawn and how many of them were better, and the rewards of other answers to the problem: in ``cells.csv`` the
 rest of the group, in ``unsolved.csv`` the four that no choice has seen. ``--collect CELL=WAY=FILE ...`` writes such
-lines from the JSON lines of ``online-refiner check``.
+lines from ``all.jsonl`` of ``online-refiner check``.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from recipe.comparison import interval
+from recipe.online_refiner.pairs import Verdict
 
 RESULTS = Path(__file__).parents[1] / "results" / "refiners"
 CELLS, UNSOLVED = RESULTS / "cells.csv", RESULTS / "unsolved.csv"
@@ -151,14 +152,16 @@ def collect(
         way: Which of them; None: all.
         further: By problem: rewards of answers that are compared in place of the group's.
     """
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [said for said in lines if way in (None, said["way"])]
     rows = []
-    for said in map(json.loads, path.read_text().splitlines()):
-        if way is not None and said["way"] != way:
+    for said in lines:
+        if said["verdict"] == Verdict.MAX_REWARD:
             continue
-        problem, sample, _ = said["key"].split("_")
-        others = said["others"] if further is None else further[int(problem)]
+        group = [one for one in lines if (one["way"], one["row"]) == (said["way"], said["row"])]
+        others = [one["reward"] for one in group if one is not said] if further is None else further[said["row"]]
         refined = "" if said["refined_reward"] is None else f"{said['refined_reward']:.4g}"
-        row = cell, problem, sample, f"{said['reward']:.4g}", refined, said["verdict"], said["num_samples"]
+        row = cell, said["row"], said["sample"], f"{said['reward']:.4g}", refined, said["verdict"], said["num_samples"]
         rows.append(
             dict(zip(COLUMNS, (*row, said["num_better"], " ".join(f"{one:.4g}" for one in others)), strict=True))
         )

@@ -1,45 +1,88 @@
-"""The command ``online-refiner refine``: answers of a data set refined, as files that others train on.
+"""The commands ``online-refiner check`` and ``online-refiner refine``: answers of a data set, refined without a run.
 
+    online-refiner check general math --model DIR --data FILE.parquet --reward my_reward:compute_score
     online-refiner refine general --model DIR --data FILE.parquet --reward my_reward:compute_score --output DIR
 
 The model answers each row (verl's schema) at temperature 1, or a column `responses` has the answers, a list of texts.
-Those below --highest-reward are refined as by ``online-refiner check``, which prints the same numbers for a sample.
-With `--refiner placement=external url=http://host:8000/v1` a server refines; with `responses` too, no model is loaded,
-and --model only names the tokenizer.
+Answers below --highest-reward are refined, greedily, as in training. A way is a template (a name, or a file of your
+own) with what `refiner.context` has and with other keys of the refiner's block, joined by `+`:
+`general+feedback+reject_leaks=false`. With `general+temperature=1+samples=4` it draws four refinements, of which the
+best counts. With `--refiner url=http://host:8000/v1` a server refines; with `responses` too, no model is loaded, and
+--model only names the tokenizer.
 
---output gets the files sft, preference and all (``files.py``), a card, and a journal: after a kill the same command
-goes on.
+Both print how often another answer to the same problem has a higher reward: a refiner that improves fewer only costs.
+Then a Markdown table: shares with 95 % intervals, the differences to the first way, and tokens. Last, how often the
+best of 1, 2, ... refinements improves an answer, and each way against that other answer: of all wrong answers, of those
+to problems that no answer solves, and of the others.
+
+--output gets the files sft, preference and all (``files.py``), a card, and a journal. ``refine`` goes on after a kill
+by the same command; ``check`` takes a sample of the rows, and begins anew.
 """
 
 import argparse
+import asyncio
+import os
 import sys
 from pathlib import Path
 
-from recipe.check import add_options, load, run
+from recipe.cpu_platform import prepare_vllm
 
 
-def main() -> None:
-    """Refine, and write."""
+def check() -> None:
+    """Tell, before a run, which way of refining pays."""
+    parser = parser_of("check", "Before a run: can a model refine its own answers, and with which template?")
+    parser.set_defaults(goes_on=False, problems=24, output=Path("check_refiner"), jsonl=True)
+    run(parser.parse_args())
+
+
+def refine() -> None:
+    """Refine a data set."""
+    parser = parser_of("refine", "Refine a data set's answers into files for SFT and preference training.")
+    parser.set_defaults(goes_on=True)
+    run(parser.parse_args())
+
+
+def parser_of(command: str, description: str) -> argparse.ArgumentParser:
+    """Return what both commands read."""
     parser = argparse.ArgumentParser(
-        prog="online-refiner refine",
-        usage="%(prog)s WAY --model DIR --data FILE --output DIR [options]",
-        description="Refine a data set's answers into files for SFT and preference training.",
+        prog=f"online-refiner {command}",
+        usage="%(prog)s WAY... --model DIR --data FILE... [options]",
+        description=description,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
     )
-    parser.add_argument("way", metavar="WAY", help="template or TEMPLATE+CONTEXT, as for check")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the same again: it goes on")
-    parser.add_argument("--jsonl", action="store_true", help="JSON lines, not parquet")
-    parser.add_argument("--license", metavar="NAME", help="of the data, for the card")
-    add_options(parser)
-    arguments = parser.parse_args()
-    load()
-    from recipe.offline.run import refine  # after it: this imports verl
+    add = parser.add_argument
+    add("ways", nargs="+", metavar="WAY", help="template, or TEMPLATE+CONTEXT, as general+feedback")
+    add("--model", required=True, metavar="DIR", help="or hub id")
+    add("--data", type=Path, required=True, nargs="+", metavar="FILE", help="parquet, verl's schema")
+    add("--output", type=Path, default=Path("refined"), metavar="DIR", help="default: %(default)s")
+    add("--problems", type=int, default=0, metavar="N", help="rows of the data; 0: all (default: %(default)s)")
+    add("--samples", type=int, default=4, metavar="N", help="answers to each problem (default: 4)")
+    add("--seed", type=int, default=0, metavar="N", help="of problems and answers")
+    add("--max-response-tokens", type=int, default=512, metavar="N", help="default: 512")
+    add("--max-new-tokens", type=int, default=512, metavar="N", help="of a refinement (default: 512)")
+    add("--max-model-len", type=int, default=2048, metavar="N", help="default: 2048")
+    add("--dtype", metavar="TYPE", help="of weights (default: float32 on CPUs)")
+    add("--highest-reward", type=float, default=1.0, metavar="X", help="not refined (default: 1)")
+    add("--reward", default="reward.verl_reward:compute_score", metavar="MODULE:NAME", help="called as by verl")
+    add("--refiner", nargs="+", default=[], metavar="K=V", help="keys of the refiner's block")
+    add("--jsonl", action="store_true", help="JSON lines, not parquet (check: always)")
+    add("--license", metavar="NAME", help="of the data, for the card")
+    return parser
 
-    is_stopped = run(refine(arguments))
-    if is_stopped:
-        print("stopped: the same command goes on", file=sys.stderr)
+
+def run(arguments: argparse.Namespace) -> None:
+    """Do it; a mistake of the user's ends the process by one line."""
+    log_level = os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")  # vLLM says errors only if nobody has asked for more
+    prepare_vllm()
+    os.environ["VLLM_LOGGING_LEVEL"] = log_level
+    from recipe.offline.run import work  # after it: this imports verl
+    from refiner_worker.client import RunEndedError
+
+    try:
+        is_stopped = asyncio.run(work(arguments))
+    except (ValueError, OSError, RunEndedError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:  # before there was anything to stop
+        is_stopped = True
     raise SystemExit(130 if is_stopped else 0)
-
-
-if __name__ == "__main__":
-    main()

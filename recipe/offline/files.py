@@ -5,94 +5,78 @@
 higher reward only. ``all``: every answer, with its refinement, both rewards and the verdict.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recipe.offline.journal import Journal
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
+from recipe.online_refiner.pairs import Verdict
 from recipe.runs.files import to_lines
 from refiner_worker.parsing import decode
 
 Row = dict[str, Any]
 
 
-def said(text: str) -> list[dict[str, str]]:
+def all_answers(journal: Journal, rows: Sequence[Mapping[str, Any]], tokenizer: Any) -> Iterator[Row]:
+    """Yield each answer with its refinement, one for each way, of all that is done, in order of the rows."""
+    for row in sorted(journal.refined):
+        group, refined = journal.problem(row)
+        for way, found in refined.items():
+            for old, new in zip(group, found, strict=True):
+                yield {
+                    "prompt": [dict(message) for message in rows[row]["prompt"]],
+                    "row": row,
+                    "data_source": rows[row]["data_source"],
+                    "sample": old.session[0],
+                    "way": way,
+                    "response": _whole(decode(tokenizer, old.response_ids)),
+                    "refined": _whole(new.text) or None,
+                    "feedback": _whole(old.feedback),
+                    "reward": old.reward,
+                    "refined_reward": new.reward,
+                    "verdict": str(new.verdict),
+                    "num_samples": new.num_samples,
+                    "num_better": new.num_better,
+                }
+
+
+def _whole(text: str) -> str:
+    """Return a text without half characters, which parquet does not hold."""
+    return text.encode(errors="replace").decode()
+
+
+def formats(answers: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each file."""
+    sft, preference = list[Row](), list[Row]()
+    for one in answers:
+        if one["verdict"] == Verdict.ACCEPTED:
+            prompt, chosen, rejected = one["prompt"], _said(one["refined"]), _said(one["response"])
+            sft.append({"prompt": prompt, "completion": chosen, "messages": prompt + chosen})
+            preference.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
+    return {"sft": sft, "preference": preference, "all": list(answers)}
+
+
+def _said(text: str) -> list[dict[str, str]]:
     """Return a reply as a chat's last message."""
     return [{"role": "assistant", "content": text}]
 
 
-def sft(prompt: list[dict[str, str]], answer: Row) -> Row | None:
-    """Return the question with a better refinement as its answer."""
-    if answer["verdict"] != Verdict.ACCEPTED:
-        return None
-    return {"prompt": prompt, "completion": said(answer["refined"]), "messages": prompt + said(answer["refined"])}
-
-
-def preference(prompt: list[dict[str, str]], answer: Row) -> Row | None:
-    """Return a better refinement, which is preferred to the answer."""
-    if answer["verdict"] != Verdict.ACCEPTED:
-        return None
-    return {"prompt": prompt, "chosen": said(answer["refined"]), "rejected": said(answer["response"])}
-
-
-def everything(prompt: list[dict[str, str]], answer: Row) -> Row:
-    """Return all that is known."""
-    return {"prompt": prompt, **answer}
-
-
-FORMATS: dict[str, Callable[[list[dict[str, str]], Row], Row | None]] = {
-    "sft": sft,
-    "preference": preference,
-    "all": everything,
-}
-
-
-def answers_of(journal: Journal, rows: Sequence[Mapping[str, Any]], tokenizer: Any) -> Iterator[tuple[list, Row]]:
-    """Yield prompt and answer, with its refinement, of all that is done, in order of the rows."""
-    for row in sorted(journal.refined):
-        prompt = [dict(message) for message in rows[row]["prompt"]]
-        for rollout, new in zip(*journal.problem(row), strict=True):
-            yield prompt, {"row": row, "data_source": rows[row]["data_source"], **_answer(rollout, new, tokenizer)}
-
-
-def _answer(rollout: Rollout, new: Refinement, tokenizer: Any) -> Row:
-    sample, _ = rollout.session
-    is_scored = new.verdict.is_scored
-    texts = {
-        "response": decode(tokenizer, rollout.response_ids),
-        "refined": new.text if is_scored else None,
-        "feedback": rollout.feedback,
-    }
-    return {
-        "sample": sample,
-        # No half characters: parquet does not hold them.
-        **{name: text and text.encode(errors="replace").decode() for name, text in texts.items()},
-        "reward": rollout.reward,
-        "refined_reward": new.reward if is_scored else None,
-        "verdict": str(new.verdict),
-    }
-
-
-def write(folder: Path, name: str, rows: Iterable[Row], *, as_lines: bool) -> tuple[Path, int]:
-    """Write a file, over one of the same name once it is whole, and return its path and the number of its rows."""
+def write(path: Path, rows: list[Row]) -> None:
+    """Write JSON lines or parquet, over a file of the same name once all is written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kept, path = list(rows), folder / f"{name}.{'jsonl' if as_lines else 'parquet'}"
     new = path.with_suffix(".new")
-    if as_lines:
-        new.write_bytes(to_lines(kept))
+    if path.suffix == ".jsonl":
+        new.write_bytes(to_lines(rows))
     else:
-        pq.write_table(pa.Table.from_pylist(kept), new)
+        pq.write_table(pa.Table.from_pylist(rows), new)
     new.replace(path)
-    return path, len(kept)
 
 
-def card(settings: Mapping[str, Any], files: Mapping[str, int], shares: str, licence: str | None) -> str:
+def card(settings: Mapping[str, Any], files: Iterable[str], shares: str, licence: str | None) -> str:
     """Return what a reader of the files has to know, as Markdown with the front matter of a hub's data card."""
-    told = "not told (`--license`): the source's holds" if licence is None else licence
-    lines = [*(["---", f"license: {licence}", "---"] if licence else []), "# Refined answers", ""]
-    lines += [f"- `{name}`: {number} rows" for name, number in files.items()]
-    lines += [f"- licence: {told}", *(f"- {name}: {value}" for name, value in settings.items())]
-    return "\n".join([*lines, "", shares, ""])
+    lines = [f"---\nlicense: {licence}\n---"] if licence else []
+    lines += ["# Refined answers", "", *(f"- {file}" for file in files)]
+    lines += [f"- licence: {licence or 'not told (`--license`): that of the source holds'}"]
+    return "\n".join([*lines, *(f"- {name}: {value}" for name, value in settings.items()), "", shares, ""])

@@ -1,94 +1,197 @@
-"""The work of ``online-refiner refine``: the bench of ``online-refiner check`` on all rows, with a journal."""
+"""The work of ``online-refiner check`` and ``refine``: answers of a data set are drawn, refined and written."""
 
 import argparse
 import asyncio
 import hashlib
+import importlib
+import random
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired
 
-from recipe.comparison import GIVEN, Bench, num_answers
-from recipe.offline.files import FORMATS, answers_of, card, write
+from omegaconf import OmegaConf
+from pydantic import TypeAdapter, ValidationError
+from tqdm import tqdm
+from typing_extensions import TypedDict
+from yaml import YAMLError
+
+from recipe.comparison import GIVEN, Bench, Engine, Reward, num_answers
+from recipe.offline.files import all_answers, card, formats, write
 from recipe.offline.journal import LOST, Journal
+from recipe.offline.shares import Found
 from recipe.online_refiner.pairs import FAILURES
-from recipe.refiner_check import Countdown, Found, config_of, end, make_bench, read_data
 from refiner_worker.client import RunEndedError
-from refiner_worker.config import External, RefinerConfig
+from refiner_worker.config import BY_SOURCE, OF_SERVERS, External, RefinerConfig, read_refiner
 
 if TYPE_CHECKING:  # it imports openai
     from refiner_worker.external import ExternalClient
 
-
-SETTINGS = (
-    "way",
-    "model",
-    "reward",
-    "samples",
-    "seed",
-    "max_response_tokens",
-    "max_new_tokens",
-    "max_model_len",
-    "dtype",
-    "highest_reward",
-)
-"""Options that make an answer or a refinement what it is."""
+ACTING = (*BY_SOURCE, *OF_SERVERS, "thoughts", "rewrites", "reject_leaks")
+"""Keys of the block ``refiner`` that act without a run."""
+OTHERS = ("data", "output", "problems", "jsonl", "license", "goes_on", "refiner")
+"""Options that do not make an answer or a refinement what it is, or not as they stand."""
 MAY_MOVE = ("url=", "api_key_env=", "request_timeout_s=")
 """Keys of the refiner that do not."""
+LINE_EVERY_S = 20.0
+"""Where output is no terminal."""
 
 
-async def refine(arguments: argparse.Namespace) -> bool:
+class Message(TypedDict):
+    """One of a chat."""
+
+    role: str
+    content: str | None
+
+
+class Truth(TypedDict):
+    """What a reward function is told of a row's solution."""
+
+    ground_truth: Any
+
+
+class Row(TypedDict):
+    """What is read of a row: verl's schema, and the user's own answers (``GIVEN``)."""
+
+    prompt: list[Message]
+    data_source: str
+    reward_model: Truth
+    extra_info: NotRequired[dict[str, Any] | None]
+    responses: NotRequired[list[str] | None]
+
+
+async def work(arguments: argparse.Namespace) -> bool:
     """Answer, refine and write; return whether Ctrl-C ended it.
 
     Raises:
         ValueError: If a setting is wrong, or the folder has another run's journal.
-        RunEndedError: If no server answers any more.
+        RunEndedError: If no server answers any more, or the engine is dead.
     """
-    config = config_of(arguments.way, arguments)
-    rows, settings = read_data(arguments.data), settings_of_run(arguments, config)
-    journal = Journal(arguments.output, settings)
-    left = [n for n, row in enumerate(rows) if not journal.is_finished(n, num_answers(row, arguments.samples))]
-    client = None
-    if isinstance(config, External) and left:
-        client = await asyncio.to_thread(client_of, config)
-    asks = bool(left) and not (client and all(GIVEN in rows[index] for index in left))
-    said = "; loading the model ..." if asks else ""
-    print(f"{len(left)} of {len(rows)} rows are left{said}", flush=True)
-    bench = make_bench(arguments, has_engine=asks)
+    configs = {way: config_of(way, arguments) for way in arguments.ways}
+    rows, settings = read_data(arguments.data), settings_of(arguments, configs.values())
+    name = "journal.jsonl" if arguments.goes_on else "check.jsonl"
+    journal = Journal(arguments.output / name, settings, goes_on=arguments.goes_on)
+    numbers = {
+        n: num_answers(rows[n], arguments.samples) for n in choose(len(rows), arguments.problems, arguments.seed)
+    }
+    left = [n for n, number in numbers.items() if not journal.is_finished(n, number)]
+    clients = {
+        way: await asyncio.to_thread(client_of, config)
+        for way, config in configs.items()
+        if isinstance(config, External) and left
+    }
+    needs_engine = bool(left) and not (len(clients) == len(configs) and all(GIVEN in rows[n] for n in left))
+    print(
+        f"{len(left)} of {len(rows)} rows are left (--problems), {arguments.samples} answers to each (--samples), at "
+        f"most {arguments.max_response_tokens} tokens an answer (--max-response-tokens) and {arguments.max_new_tokens} "
+        f"a refinement (--max-new-tokens){'; loading the model ...' if needs_engine else ''}",
+        flush=True,
+    )
+    bench, is_stopped = make_bench(arguments, has_engine=needs_engine), False
     bench.on_answer = journal.add_answer
-    is_stopped = False
     try:
-        with Countdown(2 * arguments.samples * len(left), sys.stdout) as countdown:
-            bench.on_progress = countdown.advance
-            refiners = {arguments.way: bench.refiner(config, client)} if left else {}
+        with tqdm(
+            total=(1 + len(configs)) * sum(numbers[n] for n in left),
+            unit=" answers and refinements",
+            smoothing=0,
+            mininterval=0.1 if sys.stderr.isatty() else LINE_EVERY_S,
+        ) as bar:
+            bench.on_progress = bar.update
+            refiners = {way: bench.refiner(config, clients.get(way)) for way, config in configs.items() if left}
             async for row, group, refined in bench.problems(rows, left, refiners, arguments.samples, journal.known):
-                found = refined[arguments.way]
-                if client is not None and not client.servers and any(one.verdict in FAILURES for one in found):
-                    raise RunEndedError("no server of refiner.url answers any more; the same command goes on")
-                journal.add_problem(row, group, found)
+                for way, client in clients.items():
+                    if not client.servers and any(one.verdict in FAILURES for one in refined[way]):
+                        raise RunEndedError("no server of refiner.url answers any more; the same command goes on")
+                journal.add_problem(row, group, refined)
     except asyncio.CancelledError:
         is_stopped = True
     finally:
-        end(bench)
-    finish(arguments, settings, journal, rows, bench)
+        if bench.engine is not None:
+            bench.engine.close()
+    if is_stopped:
+        also = "; the same command goes on" if arguments.goes_on else ""
+        print(f"stopped: files and numbers are of the rows that were finished{also}", file=sys.stderr)
+    if bench.failed:
+        print(f"{len(bench.failed)} answers are left out, the first: {bench.failed[0]}")
+    finish(arguments, settings, journal, rows, bench.tokenizer)
     return is_stopped
 
 
-def found_in(journal: Journal, way: str) -> Found:
-    """Return what ``check`` would have found on what is done."""
-    found = Found([way])
-    for row in sorted(journal.refined):
-        group, refined = journal.problem(row)
-        found.add(group, {way: refined})
-    return found
+def choose(num_rows: int, num_problems: int, seed: int) -> list[int]:
+    """Return the rows of the problems, in order; 0 problems: all rows."""
+    return sorted(random.Random(seed).sample(range(num_rows), min(num_problems or num_rows, num_rows)))
 
 
-def settings_of_run(arguments: argparse.Namespace, config: RefinerConfig) -> dict[str, Any]:
+def read_data(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return the rows of parquet files.
+
+    Raises:
+        ValueError: If a file is none, or a row is not as it should be.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows, form = list[dict[str, Any]](), TypeAdapter(list[Row])
+    for file in files:
+        try:
+            read = pq.read_table(file).to_pylist()
+            form.validate_python(read)
+        except pa.ArrowInvalid:
+            made = "`online-refiner prepare rows` makes one of CSV or JSON lines"
+            raise ValueError(f"--data {file} is no parquet file; {made}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            number, *where = first["loc"]
+            said = f"{'.'.join(map(str, where))}: {first['msg']}; it is {read[int(number)]!r:.200}"
+            raise ValueError(f"--data {file}, row {number}, {said}") from None
+        rows += read
+    if not rows:
+        raise ValueError("--data has no rows")
+    return rows
+
+
+def config_of(way: str, arguments: argparse.Namespace) -> RefinerConfig:
+    """Return a way as the block ``refiner``; its own keys hold before those of all ways.
+
+    Raises:
+        ValueError: If a key is wrong, there is no such template, or the key acts in a run only.
+    """
+    if arguments.samples < 1:
+        raise ValueError(f"--samples {arguments.samples}: give 1 or more")
+    template, *more = way.split("+")
+    given = [*arguments.refiner, *(one for one in more if "=" in one)]
+    try:
+        keys = {str(key): value for key, value in OmegaConf.from_dotlist(given).items()}
+    except YAMLError as error:
+        raise ValueError(f"--refiner {' '.join(given)}: {error}") from error
+    for one in given:
+        if "=" not in one:
+            raise ValueError(f"--refiner {one}: give KEY=VALUE")
+    if others := sorted(keys.keys() - set(ACTING)):
+        raise ValueError(f"refiner.{others[0]} acts in a run only; those that act here are: {', '.join(ACTING)}")
+    config = read_refiner(
+        {
+            "model_path": "",
+            "placement": "external" if "url" in keys else "colocated",
+            "template": template,
+            "context": [one for one in more if "=" not in one],
+            "skip_reward_at_least": arguments.highest_reward,
+            "response_length": arguments.max_new_tokens,
+            **keys,
+        }
+    )
+    config.template_path()
+    return config
+
+
+def settings_of(arguments: argparse.Namespace, configs: Iterable[RefinerConfig]) -> dict[str, Any]:
     """Return what a run that goes on must have in common with its beginning."""
-    files = (config.template_path(), *arguments.data)
-    template, *data = (hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
-    options = {name.replace("_", "-"): getattr(arguments, name) for name in SETTINGS}
-    refiner = [one for one in arguments.refiner if not one.startswith(MAY_MOVE)]
-    return {**options, "refiner": refiner, "template": template, "data": data}
+    hashes = {
+        name: [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+        for name, files in {"template": [one.template_path() for one in configs], "data": arguments.data}.items()
+    }
+    options = {name.replace("_", "-"): value for name, value in vars(arguments).items() if name not in OTHERS}
+    return {**options, "refiner": [one for one in arguments.refiner if not one.startswith(MAY_MOVE)], **hashes}
 
 
 def client_of(config: External) -> "ExternalClient":
@@ -106,23 +209,64 @@ def client_of(config: External) -> "ExternalClient":
     return server.client()
 
 
+def make_bench(arguments: argparse.Namespace, *, has_engine: bool) -> Bench:
+    """Load the model, or only its tokenizer."""
+    from transformers import AutoTokenizer
+
+    from refiner_worker.turn_end import read_turn_end
+
+    reward = reward_of(arguments.reward)
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    limits = arguments.max_model_len, arguments.seed, arguments.dtype
+    return Bench(
+        engine=Engine(arguments.model, *limits) if has_engine else None,
+        tokenizer=tokenizer,
+        turn_end=read_turn_end(arguments.model, tokenizer),
+        reward=reward,
+        max_response_tokens=arguments.max_response_tokens,
+        max_model_len=arguments.max_model_len,
+    )
+
+
+def reward_of(name: str) -> Reward:
+    """Return a reward function.
+
+    Raises:
+        ValueError: If there is none of this name.
+    """
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"--reward {name}: {error}; give MODULE:NAME, of a MODULE.py in this folder") from error
+
+
 def finish(
     arguments: argparse.Namespace,
     settings: Mapping[str, Any],
     journal: Journal,
     rows: Sequence[Mapping[str, Any]],
-    bench: Bench,
+    tokenizer: Any,
 ) -> None:
-    """Write the files and their card from all that is finished, and print the shares that ``check`` prints."""
-    files = {}
-    for name, form in FORMATS.items():
-        made = (form(*one) for one in answers_of(journal, rows, bench.tokenizer))
-        path, number = write(arguments.output, name, filter(None, made), as_lines=arguments.jsonl)
-        files[path.name] = number
-        print(f"{path}: {number} rows")
-    shares = found_in(journal, arguments.way).describe(arguments.highest_reward)
-    if num_lost := sum(one.verdict in LOST for refined in journal.refined.values() for one in refined.values()):
+    """Write the files and their card from all that is finished, and print the shares."""
+    files = []
+    for name, made in formats([*all_answers(journal, rows, tokenizer)]).items():
+        path = arguments.output / f"{name}.{'jsonl' if arguments.jsonl else 'parquet'}"
+        write(path, made)
+        files.append(f"`{path.name}`: {len(made)} rows")
+        print(f"{path}: {len(made)} rows")
+    shares = found_in(journal).describe()
+    lost = [one for of_row in journal.refined.values() for ways in of_row.values() for one in ways.values()]
+    if num_lost := sum(one.verdict in LOST for one in lost):
         shares += f"\n{num_lost} refinements were lost with their requests; the same command asks again"
     text = card({**settings, "refiner": arguments.refiner}, files, shares, arguments.license)
     (arguments.output / "card.md").write_text(text, encoding="utf-8")
-    print(shares)
+    print(f"\n{shares}")
+
+
+def found_in(journal: Journal) -> Found:
+    """Return the shares of what is done, row by row."""
+    found = Found()
+    for row in sorted(journal.refined):
+        found.add(*journal.problem(row))
+    return found

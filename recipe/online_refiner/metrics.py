@@ -309,19 +309,13 @@ def refine_metrics(state: StepState) -> dict[str, float]:
 
 def source_metrics(state: StepState) -> dict[str, float]:
     """Summarise the refinements of each data source, where refiners differ by it (:data:`OF_SOURCES`)."""
-    verdicts: dict[str, list[Verdict]] = defaultdict(list)
-    for pair in state.pairs.values():
-        if pair.source:
-            verdicts[pair.source].append(pair.verdict)
     accepted, failed = OF_SOURCES
-    return {
-        name: value
-        for source, own in verdicts.items()
-        for name, value in (
-            (accepted + source, own.count(Verdict.ACCEPTED) / len(own)),
-            (failed + source, sum(one in FAILURES for one in own) / len(own)),
-        )
-    }
+    found = {}
+    for source in {pair.source for pair in state.pairs.values()} - {""}:
+        verdicts = [pair.verdict for pair in state.pairs.values() if pair.source == source]
+        found[accepted + source] = verdicts.count(Verdict.ACCEPTED) / len(verdicts)
+        found[failed + source] = sum(one in FAILURES for one in verdicts) / len(verdicts)
+    return found
 
 
 def num_of_source(state: StepState, source: str) -> float:

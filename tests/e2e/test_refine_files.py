@@ -55,7 +55,7 @@ def command(model: Path, data: Path, output: Path, *more: str) -> list[str]:
 
 
 def by_server(url: str) -> list[str]:
-    return ["--refiner", "placement=external", f"url={url}"]
+    return ["--refiner", f"url={url}"]
 
 
 def lines(output: Path) -> list[dict[str, Any]]:

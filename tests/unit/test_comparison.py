@@ -69,6 +69,6 @@ def test_given_answers_are_rewarded_and_none_is_drawn(tiny_llama: Path) -> None:
         max_model_len=64,
     )
     row = {"data_source": "", "prompt": [{"role": "user", "content": "Say b."}], "reward_model": {"ground_truth": "b"}}
-    group = asyncio.run(bench.answer({**row, "responses": ["a", "b", "b"]}, 7, 2))
+    group = asyncio.run(bench.answer({**row, "responses": ["a", "b", "b"]}, 7, 2, {}))
     assert [(one.key, one.reward, one.feedback) for one in group] == [("7_0_0", 0.0, "not a"), ("7_1_0", 1.0, "not b")]
     assert [one.response_ids[-1] for one in group] == [bench.turn_end.written] * 2, "a given answer is whole"

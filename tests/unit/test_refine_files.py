@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from recipe.comparison import Answer, Bench, Engine
-from recipe.offline.files import FORMATS, answers_of, write
+from recipe.comparison import Bench, Engine
+from recipe.offline.files import all_answers, formats, write
 from recipe.offline.journal import Journal
-from recipe.offline.run import found_in
+from recipe.offline.run import config_of, found_in, read_data, reward_of
+from recipe.offline.shares import Found
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from recipe.refiner_check import Found, config_of, read_data, reward_of
 from refiner_worker.client import RefinerRequestError
 from refiner_worker.turn_end import TurnEnd
 
-SETTINGS = {"way": "general", "data": ["0f", "1e"], "refiner": ["samples=2"]}
+SETTINGS = {"ways": ["general"], "data": ["0f", "1e"], "refiner": ["samples=2"]}
 ROW = {"prompt": [{"role": "user", "content": "q"}], "data_source": "s", "reward_model": {"ground_truth": ""}}
 
 
@@ -50,35 +50,37 @@ def fill(journal: Journal, tokenizer: Any) -> None:
         Refinement(verdict=Verdict.MAX_REWARD),
         Refinement(verdict=Verdict.ACCEPTED, token_ids=[1], text="C\ud83d", reward=0.75, num_better=1),
     ]
-    journal.add_problem(3, group, found)
+    journal.add_problem(3, group, {"general": found})
 
 
 @pytest.mark.parametrize("num_lost", [1, 20])
 def test_a_line_that_a_kill_has_cut_is_written_again(tokenizer: Any, tmp_path: Path, num_lost: int) -> None:
-    fill(Journal(tmp_path, SETTINGS), tokenizer)
+    fill(Journal(tmp_path / "journal.jsonl", SETTINGS), tokenizer)
     file = tmp_path / "journal.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole[:-num_lost])
-    again = Journal(tmp_path, SETTINGS)
-    assert again.refined == {} and sorted(again.answers[3]) == [0, 1, 2] and again.answers[4][0].reward == 0.25
+    again = Journal(tmp_path / "journal.jsonl", SETTINGS)
+    assert again.refined == {} and sorted(again.answers[3]) == [0, 1, 2] and again.answers[4][0]["reward"] == 0.25
     verdicts = [Verdict.LEAK, Verdict.MAX_REWARD, Verdict.ACCEPTED]
     group = [rollout(3, n, "", 0.0, tokenizer) for n in range(3)]
-    again.add_problem(3, group, [Refinement(verdict=one) for one in verdicts])
+    again.add_problem(3, group, {"general": [Refinement(verdict=one) for one in verdicts]})
     del again
-    _, found = Journal(tmp_path, SETTINGS).problem(3)
-    assert [one.verdict for one in found] == verdicts
+    _, found = Journal(tmp_path / "journal.jsonl", SETTINGS).problem(3)
+    assert [one.verdict for one in found["general"]] == verdicts
     assert len(file.read_bytes().splitlines()) == len(whole.splitlines())
 
 
 def test_a_folder_has_one_run(tokenizer: Any, tmp_path: Path) -> None:
-    first = Journal(tmp_path, {**SETTINGS, "way": "genral"})
+    first = Journal(tmp_path / "journal.jsonl", {**SETTINGS, "ways": ["genral"]})
     with pytest.raises(ValueError, match="another process writes there"):
-        Journal(tmp_path, SETTINGS)
+        Journal(tmp_path / "journal.jsonl", SETTINGS)
     del first
-    fill(Journal(tmp_path, SETTINGS), tokenizer)  # nothing was done yet, so that a mistake may be mended
-    with pytest.raises(ValueError, match="begun with another way, data; give another folder"):
-        Journal(tmp_path, {**SETTINGS, "way": "math", "data": SETTINGS["data"][::-1]})
-    assert Journal(tmp_path, SETTINGS).is_finished(3, 3)
+    fill(
+        Journal(tmp_path / "journal.jsonl", SETTINGS), tokenizer
+    )  # nothing was done yet, so that a mistake may be mended
+    with pytest.raises(ValueError, match="begun with other settings: ways, data; give another folder"):
+        Journal(tmp_path / "journal.jsonl", {**SETTINGS, "ways": ["math"], "data": SETTINGS["data"][::-1]})
+    assert Journal(tmp_path / "journal.jsonl", SETTINGS).is_finished(3, 3)
 
 
 def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> Non
         def __init__(self) -> None:
             self._slots = asyncio.Semaphore(9)
 
-        async def generate(self, prompt_ids: list[int], *request: Any, temperature: float) -> list[list[int]]:
+        async def generate(self, prompt_ids: list[int], *request: Any, **sampling: Any) -> list[list[int]]:
             (own,) = (one for one in texts if one in tokenizer.decode(prompt_ids))
             asked.append(own)
             if f"ask {own[-1]}" in lost:
@@ -104,7 +106,7 @@ def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> Non
     row = {**ROW, "responses": texts}
 
     def go_on() -> tuple[Journal, str]:
-        journal = Journal(tmp_path, SETTINGS)
+        journal = Journal(tmp_path / "journal.jsonl", SETTINGS)
         bench = Bench(
             engine=Written(),
             tokenizer=tokenizer,
@@ -118,12 +120,12 @@ def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> Non
 
         async def work() -> None:
             refiners = {"general": bench.refiner(config_of("general", way))}
-            async for number, group, found in bench.problems([row], [0], refiners, 4, journal.known):
-                journal.add_problem(number, group, found["general"])
+            async for number, group, refined in bench.problems([row], [0], refiners, 4, journal.known):
+                journal.add_problem(number, group, refined)
 
         asked.clear()
         asyncio.run(work())
-        return journal, found_in(journal, "general").describe(1.0).splitlines()[0]
+        return journal, found_in(journal).describe().splitlines()[0]
 
     journal, said = go_on()
     assert sorted(asked) == ["ans-a", "ans-b"] and not journal.is_finished(0, 4), "c has no reward, b's request is lost"
@@ -132,19 +134,19 @@ def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> Non
     )
     lost.clear()
     journal.add_answer(rollout(0, 3, "ans-c", 0.0, tokenizer))
-    assert found_in(journal, "general").describe(1.0).startswith(said), "of c it is not known what becomes of it"
-    assert len(list(answers_of(journal, [row], tokenizer))) == 3
+    assert found_in(journal).describe().startswith(said), "of c it is not known what becomes of it"
+    assert len(list(all_answers(journal, [row], tokenizer))) == 3
     del journal
     gc.collect()  # the bench of the first command has it
     journal, said = go_on()
     assert sorted(asked) == ["ans-b", "ans-c"] and journal.is_finished(0, 4), "a is not refined again"
     assert said.startswith("3 of 4 answers")
-    assert [one.verdict for one in journal.problem(0)[1]] == [Verdict.MAX_REWARD, *[Verdict.ACCEPTED] * 3]
+    assert [one.verdict for one in journal.problem(0)[1]["general"]] == [Verdict.MAX_REWARD, *[Verdict.ACCEPTED] * 3]
 
 
 def test_the_shares_are_those_of_check(tokenizer: Any, tmp_path: Path) -> None:
-    fill(Journal(tmp_path, SETTINGS), tokenizer)
-    journal, checked = Journal(tmp_path, SETTINGS), Found(["general"])
+    fill(Journal(tmp_path / "journal.jsonl", SETTINGS), tokenizer)
+    journal, checked = Journal(tmp_path / "journal.jsonl", SETTINGS), Found()
     for row in (7, 5):  # check takes the quickest first
         group = [rollout(row, n, "a", reward, tokenizer) for n, reward in enumerate([0.0, 1.0, 0.5])]
         found = [
@@ -157,26 +159,22 @@ def test_the_shares_are_those_of_check(tokenizer: Any, tmp_path: Path) -> None:
         checked.add(group, {"general": found})
         for one in group:
             journal.add_answer(one)
-        journal.add_problem(row, group, found)
+        journal.add_problem(row, group, {"general": found})
     del journal.refined[3]
-    said = checked.describe(1.0)
-    assert found_in(journal, "general").describe(1.0) == said and "best of 1: 25.0%" in said
+    said = checked.describe()
+    assert found_in(journal).describe() == said and "best of 1: 25.0%" in said
     del journal
-    again = Journal(tmp_path, SETTINGS)
+    again = Journal(tmp_path / "journal.jsonl", SETTINGS)
     del again.refined[3]
-    assert found_in(again, "general").describe(1.0) == said, "also as a run that goes on reads them"
+    assert found_in(again).describe() == said, "also as a run that goes on reads them"
 
 
-@pytest.mark.parametrize("as_lines", [True, False])
-def test_which_rows_and_columns_each_file_has(tokenizer: Any, tmp_path: Path, as_lines: bool) -> None:
-    fill(Journal(tmp_path, SETTINGS), tokenizer)
-    journal = Journal(tmp_path, SETTINGS)  # as a run that goes on reads it
+def test_which_rows_and_columns_each_file_has(tokenizer: Any, tmp_path: Path) -> None:
+    fill(Journal(tmp_path / "journal.jsonl", SETTINGS), tokenizer)
+    journal = Journal(tmp_path / "journal.jsonl", SETTINGS)  # as a run that goes on reads it
     asked = [{"role": "user", "content": "q"}]
     rows = [{"prompt": asked, "data_source": "s"}] * 5
-    found = {
-        name: [row for one in answers_of(journal, rows, tokenizer) if (row := form(*one)) is not None]
-        for name, form in FORMATS.items()
-    }
+    found = formats([*all_answers(journal, rows, tokenizer)])
     told = [{"role": "assistant", "content": "C?"}]  # no half character
     assert found["sft"] == [{"prompt": asked, "completion": told, "messages": asked + told}]
     assert found["preference"] == [
@@ -188,21 +186,21 @@ def test_which_rows_and_columns_each_file_has(tokenizer: Any, tmp_path: Path, as
         (2, "c", "accepted", "C?"),
     ]
     for name, one in found.items():
-        path, number = write(tmp_path, name, one, as_lines=as_lines)
-        assert number == len(one) and path.suffix == (".jsonl" if as_lines else ".parquet")
-        if as_lines:
-            assert [json.loads(line) for line in path.read_text().splitlines()] == one
+        lines, table = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.parquet"
+        write(lines, one)
+        write(table, one)
+        assert [json.loads(line) for line in lines.read_text().splitlines()] == pq.read_table(table).to_pylist() == one
 
 
 def test_what_is_known_is_neither_asked_for_nor_rewarded_again(tokenizer: Any) -> None:
-    asked, rewarded, progress = list[list[int]](), list[str](), list[tuple[int, int]]()
+    asked, rewarded, progress = list[list[int]](), list[str](), list[int]()
     end = tokenizer.eos_token_id
 
     class Written(Engine):
         def __init__(self) -> None:
             self._slots = asyncio.Semaphore(9)
 
-        async def generate(self, prompt_ids: list[int], *request: Any, temperature: float) -> list[list[int]]:
+        async def generate(self, prompt_ids: list[int], *request: Any, **sampling: Any) -> list[list[int]]:
             asked.append(prompt_ids)
             return [[*tokenizer.encode("drawn"), end]]
 
@@ -217,23 +215,23 @@ def test_what_is_known_is_neither_asked_for_nor_rewarded_again(tokenizer: Any) -
         reward=reward,
         max_response_tokens=9,
         max_model_len=99,
-        on_progress=lambda done, dropped: progress.append((done, dropped)),
+        on_progress=progress.append,
     )
-    known = {1: Answer(ids=[*tokenizer.encode("known"), end], reward=0.25)}
+    known = {1: {"response_ids": [*tokenizer.encode("known"), end], "reward": 0.25}}
     drawn = asyncio.run(bench.answer(ROW, 0, 3, known))
     assert [one.reward for one in drawn] == [0.5, 0.25, 0.5] and rewarded == ["drawn"] * 2 and len(asked) == 2
-    assert (sum(done for done, _ in progress), sum(dropped for _, dropped in progress)) == (2, 1)
+    assert sum(progress) == 3
     given = asyncio.run(bench.answer({**ROW, "responses": ["one", "two"]}, 0, 3, known))
     assert [tokenizer.decode(one.response_ids[:-1]) for one in given] == ["one", "known"] and len(asked) == 2
     for none in ([], None):
-        assert asyncio.run(bench.answer({**ROW, "responses": none}, 0, 3)) == [] and len(asked) == 2
+        assert asyncio.run(bench.answer({**ROW, "responses": none}, 0, 3, {})) == [] and len(asked) == 2
     bench.max_model_len = 2
-    assert asyncio.run(bench.answer(ROW, 7, 1)) == [] and "raise --max-model-len" in bench.failed[-1]
+    assert asyncio.run(bench.answer(ROW, 7, 1, {})) == [] and "raise --max-model-len" in bench.failed[-1]
     half = [{"role": "user", "content": "half a character: \ud83d"}]
-    assert asyncio.run(bench.answer({**ROW, "prompt": half}, 7, 2)) == [] and "row 7: TypeError" in bench.failed[-1]
+    assert asyncio.run(bench.answer({**ROW, "prompt": half}, 7, 2, {})) == [] and "row 7: TypeError" in bench.failed[-1]
     for said in (math.nan, {"score": -math.inf}, None, {"acc": 1}):
         bench.reward = lambda said=said, **_: said
-        assert asyncio.run(bench.answer({**ROW, "responses": ["one"]}, 0, 1)) == []
+        assert asyncio.run(bench.answer({**ROW, "responses": ["one"]}, 0, 1, {})) == []
     assert len(bench.failed) == 7, "an answer without a reward is left out"
 
 
@@ -277,16 +275,15 @@ def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("keep_prefix=true", r"refiner\.keep_prefix acts in a run only; leave it out"),
+        ("keep_prefix=true", r"refiner\.keep_prefix acts in a run only; those that act here are: template, "),
         ("draft=ngram", r"refiner\.draft acts in a run only"),
         ("by_source={s: {template: math}}", r"refiner\.by_source acts in a run only"),
         ("extra_body={s:{a:b}}", "found unexpected"),
-        ("skip_reward_at_least=0.5", "give --highest-reward"),
-        ("model_path=m", "give --model"),
+        ("model_path=m", r"refiner\.model_path acts in a run only"),
         ("samples=4", r"at refiner\.temperature=0 all are the same"),
         ("samples", "give KEY=VALUE"),
-        ("placement=external", r"set refiner\.url"),
-        ("placement=shared", r"refiner\.placement=shared acts in a run only"),
+        ("api_key_env=KEY", r"refiner\.api_key_env is not a key of refiner\.placement=colocated"),
+        ("placement=shared", r"refiner\.placement acts in a run only"),
     ],
 )
 def test_what_has_no_part_without_a_run_is_refused(key: str, said: str) -> None:

@@ -48,13 +48,21 @@ def test_the_lowest_answer_of_a_problem_counts_once() -> None:
 
 
 def test_a_check_is_taken_in_way_by_way(tmp_path: Path) -> None:
-    said = {"key": "12_3_0", "reward": -0.6, "refined_reward": None, "verdict": "truncated", "others": [1.0, -1.0]}
-    said |= {"num_samples": 4, "num_better": 0}
-    file = tmp_path / "check.jsonl"
-    file.write_text("".join(json.dumps({"way": way, **said}) + "\n" for way in ("apps", "general")))
+    said = {
+        "row": 12,
+        "reward": -0.6,
+        "refined_reward": None,
+        "verdict": "truncated",
+        "num_samples": 4,
+        "num_better": 0,
+    }
+    others = [{**said, "sample": n, "reward": reward, "verdict": "max_reward"} for n, reward in enumerate([1.0, 1.5])]
+    file = tmp_path / "all.jsonl"
+    lines = [{"way": way, **one} for way in ("apps", "general") for one in (*others, {"sample": 3, **said})]
+    file.write_text("".join(json.dumps(one) + "\n" for one in lines))
     (row,) = collect("first", file, "apps")
     whole = {"cell": "first", "problem": 12, "sample": 3, "reward": -0.6, "refined": None, "verdict": "truncated"}
-    assert Line.read({key: str(value) for key, value in row.items()}) == Line(**whole, drawn=4, others=(1.0, -1.0))
+    assert Line.read({key: str(value) for key, value in row.items()}) == Line(**whole, drawn=4, others=(1.0, 1.5))
     (row,) = collect("first", file, "apps", {12: [0.5, 0.0]})
     assert row["others"] == "0.5 0", "the answers that no choice has seen"
 

@@ -1,11 +1,11 @@
-"""The check before a run: what it says, how far it says that it is, and which problems it takes."""
+"""The check before a run: what it says, and which problems it takes."""
 
-import io
 from argparse import Namespace
 from collections.abc import Iterable
 
+from recipe.offline.run import choose, config_of
+from recipe.offline.shares import Found
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
-from recipe.refiner_check import Countdown, Found, choose, settings_of
 
 
 def group(problem: int, *rewards: float) -> list[Rollout]:
@@ -27,11 +27,11 @@ def refinements(rewards: Iterable[float | None]) -> list[Refinement]:
 
 
 def test_refining_is_compared_with_answering_again() -> None:
-    found = Found(["always", "never"])
+    found = Found()
     for problem in range(20):
         ways = {"always": refinements([0.5, 0.5, None]), "never": refinements([0.0, 0.0, None])}
         found.add(group(problem, 0.0, 0.0, 1.0), ways)
-    lines = found.describe(1.0).splitlines()
+    lines = found.describe().splitlines()
     assert lines[0] == "40 of 60 answers to 20 problems were refined, to 20 problems"
     assert lines[1] == "Another answer has a higher reward: 50.0% (50.0% to 50.0%)"
     assert lines[5].startswith("| `always` | 100.0% (100.0% to 100.0%) |")
@@ -41,7 +41,7 @@ def test_refining_is_compared_with_answering_again() -> None:
 
 
 def test_an_answer_that_is_compared_does_not_choose_its_group() -> None:
-    found = Found(["general"])
+    found = Found()
     for problem in range(10):
         found.add(group(problem, 0.0, 0.0, 0.0), {"general": refinements([0.5] * 3)})
     for problem in range(10, 20):
@@ -58,37 +58,39 @@ def test_an_answer_that_is_compared_does_not_choose_its_group() -> None:
 
 
 def test_a_way_has_keys_of_its_own() -> None:
-    arguments = Namespace(highest_reward=1.0, max_new_tokens=8, refiner=["temperature=1", "reject_leaks=false"])
-    settings = settings_of("apps+feedback+sibling+temperature=0.5", arguments)
-    assert (settings["template"], settings["context"]) == ("apps", ["feedback", "sibling"])
-    assert (settings["temperature"], settings["reject_leaks"]) == (0.5, False)
+    keys = ["temperature=1", "reject_leaks=false"]
+    arguments = Namespace(highest_reward=1.0, max_new_tokens=8, samples=4, refiner=keys)
+    config = config_of("apps+feedback+sibling+temperature=0.5", arguments)
+    assert (config.template, config.context) == ("apps", ["feedback", "sibling"])
+    assert (config.temperature, config.reject_leaks) == (0.5, False)
+    assert (config.skip_reward_at_least, config.response_length) == (1.0, 8)
 
 
 def test_too_few_answers_say_so() -> None:
-    found = Found(["general"])
+    found = Found()
     found.add(group(0, 0.0, 1.0), {"general": refinements([0.0, None])})
     found.add(group(1, 0.0, 0.0), {"general": refinements([0.5, 0.5])})
-    assert found.describe(1.0).endswith("it is not told from it: take more --problems")
+    assert found.describe().endswith("it is not told from it: take more --problems")
 
 
 def test_three_of_six_problems_tell_nothing() -> None:
-    found = Found(["general"])
+    found = Found()
     for problem in range(6):
         found.add(group(problem, 0.0, 0.0), {"general": refinements([float(problem < 3)] * 2)})
-    assert found.describe(1.0).endswith("it is not told from it: take more --problems")
+    assert found.describe().endswith("it is not told from it: take more --problems")
 
 
 def test_one_answer_to_each_problem_is_compared_with_none() -> None:
-    found = Found(["general"])
+    found = Found()
     assert found.verdicts() == [], "no problem is done, or the first ones are all solved"
     found.add(group(0, 0.0), {"general": refinements([0.5])})
     found.add(group(1, 1.0), {"general": refinements([None])})
-    assert "nother answer" not in found.describe(1.0)
-    assert Found(["general"]).describe(0.5) == "nothing was refined: none of 0 answers has a reward below 0.5"
+    assert "nother answer" not in found.describe()
+    assert Found().describe() == "nothing was refined: none of 0 answers has less than the highest reward"
 
 
 def test_the_yield_of_several_refinements() -> None:
-    found = Found(["general"])
+    found = Found()
     for problem, num_better in enumerate([0, 1, 2, 4] * 5):
         (one,) = refinements([0.5 if num_better else 0.0])
         one.num_samples, one.num_better = 4, num_better
@@ -98,43 +100,10 @@ def test_the_yield_of_several_refinements() -> None:
     shares = [(0 + 1 / 4 + 2 / 4 + 1) / 4, (0 + 3 / 6 + 5 / 6 + 1) / 4, (0 + 3 / 4 + 1 + 1) / 4, 3 / 4]
     words = [f"{k}: {share:.1%} (" for k, share in enumerate(shares, 1)]
     assert line.startswith(f"`general`, improved by the best of {words[0]}") and all(word in line for word in words)
-    assert line in found.describe(1.0).splitlines()
+    assert line in found.describe().splitlines()
 
 
 def test_problems_are_drawn_by_the_seed() -> None:
     assert choose(5, 0, seed=1) == choose(5, 5, seed=1) == choose(5, 9, seed=1) == [0, 1, 2, 3, 4]
     some = choose(1000, 10, seed=1)
     assert some == sorted(set(some)) == choose(1000, 10, seed=1) != choose(1000, 10, seed=2) and len(some) == 10
-
-
-def test_the_time_left_is_said_in_lines_where_there_is_no_terminal() -> None:
-    now, output = [0.0], io.StringIO()
-    with Countdown(200, output, lambda: now[0]) as countdown:
-        for _ in range(49):
-            now[0] += 1
-            countdown.advance(1)
-        assert countdown.time_left() == "time left not known yet"
-        for _ in range(51):
-            now[0] += 1
-            countdown.advance(1)
-        assert countdown.time_left() == "about 2 min left"
-        countdown.advance(0, 60)  # right answers, which are not refined
-        assert countdown.time_left() == "about 40 s left"
-    assert output.getvalue().splitlines() == [
-        "21 of 200 answers and refinements, time left not known yet",
-        "42 of 200 answers and refinements, time left not known yet",
-        "63 of 200 answers and refinements, about 2 min left",
-        "84 of 200 answers and refinements, about 2 min left",
-    ]
-
-
-def test_a_terminal_gets_a_bar() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    output = Terminal()
-    with Countdown(4, output, lambda: 0.0) as countdown:
-        for _ in range(4):
-            countdown.advance(1)
-    assert "4/4" in output.getvalue()

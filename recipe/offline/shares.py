@@ -1,0 +1,124 @@
+"""Shares: does refining an answer beat answering again?"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from recipe.comparison import OUTCOMES, interval, t_interval, wrong
+from recipe.online_refiner.pairs import Refinement, Rollout
+from refiner_worker.config import is_higher
+
+FEWEST = 5
+"""Problems, of which an interval says something: that of a single one has no width."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What has been seen."""
+
+    num_problems: int = 0
+    num_answers: int = 0
+    wrong: list[Rollout] = field(default_factory=list)
+    """Answers whose rewards can improve."""
+    others: list[list[tuple[bool, bool]]] = field(default_factory=list)
+    """Of each of them: of every other answer to its problem, whether it has a higher reward, and whether another one of
+    the rest has the highest."""
+    refined: dict[str, list[Refinement]] = field(default_factory=dict)
+    """By way, in the order of ``wrong``."""
+
+    def add(self, group: list[Rollout], refined: dict[str, list[Refinement]]) -> None:
+        """Take in the answers to a problem, and what became of each, by way."""
+        self.num_problems += 1
+        self.num_answers += len(group)
+        own = list[Rollout]()
+        for way, found in refined.items():
+            pairs = wrong(group, found)
+            own = [old for old, _ in pairs]  # as of every way
+            self.refined.setdefault(way, []).extend(new for _, new in pairs)
+        right = [one for one in group if one not in own]
+        for one in own:
+            others = [other for other in group if other is not one]
+            self.others.append([(is_higher(other.reward, one.reward), right not in ([], [other])) for other in others])
+        self.wrong += own
+
+    def describe(self) -> str:
+        """Return the table and what is above and below it."""
+        if not self.wrong:
+            return f"nothing was refined: none of {self.num_answers} answers has less than the highest reward"
+        problems = self._problems(range(len(self.wrong)))
+        lines = [
+            f"{len(self.wrong)} of {self.num_answers} answers to {self.num_problems} problems were refined, to "
+            f"{len(set(problems))} problems"
+        ]
+        if compared := [n for n, others in enumerate(self.others) if others]:
+            better = np.array([np.mean([is_better for is_better, _ in self.others[n]]) for n in compared])
+            lines.append(f"Another answer has a higher reward: {_share(better, problems[compared])}")
+        lines += ["", f"| way | {' | '.join(OUTCOMES)} | tokens read | written |", "|---" * (len(OUTCOMES) + 3) + "|"]
+        first: dict[str, np.ndarray] = {}
+        for way, refined in self.refined.items():
+            cells = []
+            for name in OUTCOMES:
+                values = self._values(way, name)
+                cells.append(_share(values, problems))
+                if name in first:
+                    cells[-1] += ", {:+.1%} ({:+.1%} to {:+.1%})".format(*interval(values - first[name], problems))
+                first.setdefault(name, values)
+            for kind in ("prompt", "generated"):
+                cells.append(f"{np.mean([getattr(one, f'num_{kind}_tokens') for one in refined]):.0f}")
+            lines.append(f"| `{way}` | {' | '.join(cells)} |")
+        return "\n".join([*lines, "", *self.yields(), *self.verdicts()])
+
+    def yields(self) -> list[str]:
+        """Return how often one of 1, 2, ... drawn refinements improves an answer, a line for each way that drew some.
+
+        Of n drawn ones, c better, one of k others is better with probability 1 - C(n - c, k) / C(n, k).
+        """
+        lines = []
+        for way, refined in self.refined.items():
+            num, said = max(one.num_samples for one in refined), []
+            for k in range(1, num + 1):
+                shares = [1 - math.comb(num - one.num_better, k) / math.comb(num, k) for one in refined]
+                said.append(f"{k}: {_share(np.array(shares), self._problems(range(len(self.wrong))))}")
+            lines += [f"`{way}`, improved by the best of {', '.join(said)}"] * (num > 1)
+        return lines
+
+    def verdicts(self) -> list[str]:
+        """Return of each way whether it improves more wrong answers than another answer does, in a line.
+
+        Then of problems that are not solved, and of others. Which they are, the compared answer does not tell: among
+        answers of which none is right, the other one is wrong by choice, and refining would win by that.
+        """
+        pairs = [(n, *other) for n, others in enumerate(self.others) for other in others]
+        answers, better, is_solved = np.array(pairs, dtype=int).reshape(-1, 3).T
+        lines = []
+        for which, chosen in {
+            "": is_solved >= 0,
+            " where no answer is right": is_solved == 0,
+            " where one is right": is_solved == 1,
+        }.items():
+            if not chosen.any() or (which and chosen.all()):
+                continue
+            problems = self._problems(answers[chosen])
+            for way in self.refined:
+                differences = self._values(way, "improved")[answers[chosen]] - better[chosen]
+                mean, low, high = t_interval(differences, problems)
+                is_told = len(set(problems)) >= FEWEST and not low <= 0 <= high
+                word = ("wins" if mean > 0 else "loses") if is_told else "is not told from it: take more --problems"
+                lines.append(
+                    f"`{way}` against another answer{which}: {mean:+.1%} ({low:+.1%} to {high:+.1%}, "
+                    f"{len(set(answers[chosen]))} answers): it {word}"
+                )
+        return lines
+
+    def _problems(self, answers: Iterable[int]) -> np.ndarray:
+        return np.array([int(self.wrong[n].group) for n in answers])
+
+    def _values(self, way: str, outcome: str) -> np.ndarray:
+        pairs = zip(self.wrong, self.refined[way], strict=True)
+        return np.array([float(OUTCOMES[outcome](*pair)) for pair in pairs])
+
+
+def _share(values: np.ndarray, problems: np.ndarray) -> str:
+    return "{:.1%} ({:.1%} to {:.1%})".format(*interval(values, problems))
