@@ -15,7 +15,7 @@ from recipe.report.reading import Arm
 ENDS = 0.2
 """Share of the steps that count as the first, and as the last ones."""
 FEW, FEW_RUNS = 20, 5
-"""Fewer steps, or runs of an arm, say little."""
+"""Fewer steps or prompts, or runs of an arm, say little."""
 MAX_DEAD = 0.5
 """Share of groups with equal rewards above which a run learns from the minority."""
 MAX_TRUNCATED = 0.2
@@ -125,9 +125,13 @@ def table(arms: list[Arm]) -> pandas.DataFrame:
 
 def facts(arm: Arm) -> str:
     """Return in one line what an arm's runs were told: models, data, mode, and how much a step is."""
-    told = {text: arm.setting(key) for text, key in FACTS.items() if arm.refines or key != "refiner.template"}
-    names = {text: str(value).rstrip("/").rpartition("/")[2] for text, value in told.items() if value is not None}
-    return ", ".join(text.format(name) for text, name in names.items()) or "its settings are not there (config.yaml)"
+    told = []
+    for text, key in FACTS.items():
+        value = arm.setting(key)
+        if value is not None and (arm.refines or key != "refiner.template"):
+            values = value if isinstance(value, list) else [value]
+            told.append(text.format(" ".join(str(one).rstrip("/").rpartition("/")[2] for one in values)))
+    return ", ".join(told) or "its settings are not there (config.yaml)"
 
 
 def last_signs(arm: Arm) -> list[str]:
@@ -214,22 +218,31 @@ def _reward(arm: Arm) -> Iterator[Finding]:
 
 
 def _contest(arm: Arm) -> Iterator[Finding]:
-    contest = [one for run in arm.runs for one in run.contest]
-    if not contest:
+    rows = [(run.path + prompt, *won) for run in arm.runs for prompt, *won in run.contest]
+    if not rows:
         return
-    refined, again = (fmean(shares) for shares in zip(*contest, strict=True))
-    title, figure = "Does refining beat answering again?", f"{refined:.0%} against {again:.0%}"
-    says = f"{len(contest)} responses were refined. Their refinement scored higher in {refined:.0%}, another response "
-    says += f"to the same prompt in {again:.0%}. "
-    level, key = "good", ""
+    contest = pandas.DataFrame(rows, columns=["prompt", "refined", "again"]).set_index("prompt").astype(float)
+    refined, again = contest.mean()
+    gains = (
+        (contest["refined"] - refined - contest["again"] + again).groupby("prompt").sum()
+    )  # answers to one are alike
+    error = math.sqrt((gains**2).sum() * len(gains) / max(1, len(gains) - 1)) / len(rows)
+    says = (
+        f"{len(rows)} responses to {len(gains)} prompts were refined. Their refinement scored higher in {refined:.0%}, "
+    )
+    says += f"another response to the same prompt in {again:.0%}. "
+    level, key = "note", ""
     if arm.total(*(f"refiner/skipped/{one}" for one in CHOSEN)) or _filters(arm):
-        level = "note"
         says += "But those were chosen by what their siblings got, so this is not fair: online-refiner check is."
+    elif len(gains) < FEW or abs(refined - again) < 2 * error:
+        says += "Such a difference may be chance."
     elif refined > again:
+        level = "good"
         says += "So the refiner knows more than another try does."
     else:
         level, key = "act", f"{_better_refiner(arm)}, or a higher actor_rollout_ref.rollout.n"
-        says += "So another try is at least as good: refine otherwise, or spend the time on more responses."
+        says += "So another try is better: refine otherwise, or spend the time on more responses."
+    title, figure = "Does refining beat answering again?", f"{refined:.0%} against {again:.0%}"
     yield Finding(level=level, title=title, figure=figure, says=says, key=key)
 
 

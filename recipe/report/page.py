@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from rapidfuzz.distance import Indel
@@ -53,7 +54,7 @@ def write_page(arms: list[Arm]) -> bytes:
         last_signs=last_signs,
         findings=partial(findings, control=control_of(arms)),
         table=Markup(table(arms).to_html(border=0)),
-        data=Markup(island(data)),
+        data=htmlsafe_json_dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")),
         policy=" ".join(f"'sha256-{one}'" for one in hashes),
         scripts=[Markup(script) for script in scripts],
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
@@ -62,12 +63,6 @@ def write_page(arms: list[Arm]) -> bytes:
         num_records=sum(run.num_records for run, _ in names),
     )
     return page.encode("utf-8", errors="backslashreplace")  # in JSON a lone surrogate is escaped in the same way
-
-
-def island(data: Any) -> str:
-    """Return data as JSON in which no HTML begins or ends."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _rows(runs: list[Run]) -> tuple[list[dict[str, Any]], list[Any]]:

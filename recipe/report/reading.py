@@ -39,7 +39,7 @@ class Run:
     """How many the run has."""
     tokens: dict[Key, dict[str, Any]] = field(default_factory=dict)
     """The numbers by token of some of the records (``verl_glue/rows.py`` ``read_tokens``)."""
-    contest: list[tuple[bool, float]] = field(default_factory=list)
+    contest: list[tuple[str, bool, float]] = field(default_factory=list)
     """Of all records (:func:`contest`)."""
     stage: dict[str, Any] | None = None
     """What it did last (``recipe/runs/files.py`` ``write_stage``)."""
@@ -174,8 +174,8 @@ def _newest(
         yield found, [row for row, _ in rows]
 
 
-def contest(records: Iterable[dict[str, Any]]) -> Iterator[tuple[bool, float]]:
-    """Yield of each refined response whether its refinement beats it, and the share of its siblings that do.
+def contest(records: Iterable[dict[str, Any]]) -> Iterator[tuple[str, bool, float]]:
+    """Yield of each refined response its prompt, whether the refinement beats it, and the share of siblings that do.
 
     Siblings are the other responses to the same prompt in the same step; a response without any is left out. Each is
     what a second sample could have been.
@@ -183,15 +183,15 @@ def contest(records: Iterable[dict[str, Any]]) -> Iterator[tuple[bool, float]]:
     Args:
         records: Of whole groups.
     """
-    groups: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for record in records:
         if record["reward"] is not None:
-            groups[record["step"], group_of(record["key"])].append(record)
-    for group in groups.values():
+            groups[f"{record['step']} {group_of(record['key'])}"].append(record)
+    for prompt, group in groups.items():
         for one in group:
             if len(group) > 1 and one["verdict"] in (*FAILURES, Verdict.ACCEPTED, Verdict.NOT_BETTER):
                 better = sum(other["reward"] > one["reward"] for other in group)
-                yield one["verdict"] == Verdict.ACCEPTED, better / (len(group) - 1)
+                yield prompt, one["verdict"] == Verdict.ACCEPTED, better / (len(group) - 1)
 
 
 def arms_of(runs: Sequence[Run]) -> list[Arm]:

@@ -117,19 +117,22 @@ def _alone_at_the_terminal(log: Path) -> Iterator[TextIO]:
 
     Handlers of loggers, and Ray's own code, hold what ``sys.stderr`` was when they were made.
     """
-    streams = (sys.stdout, sys.stderr)
-    old = [os.dup(number) for number in (1, 2)]
-    with log.open("ab") as file, open(os.dup(1), "w", encoding="utf-8", errors="backslashreplace") as terminal:
-        for number, stream in enumerate(streams, start=1):
+
+    def lead(*files: TextIO) -> None:
+        for number, (stream, file) in enumerate(zip((sys.stdout, sys.stderr), files, strict=True), start=1):
             stream.flush()
             os.dup2(file.fileno(), number)
+
+    with (
+        log.open("a") as file,
+        open(os.dup(1), "w", encoding="utf-8", errors="backslashreplace") as terminal,
+        open(os.dup(2), "w") as errors,
+    ):
+        lead(file, file)
         try:
             yield terminal
         finally:
-            for number, stream in enumerate(streams, start=1):
-                stream.flush()
-                os.dup2(old[number - 1], number)
-                os.close(old[number - 1])
+            lead(terminal, errors)
 
 
 class View:

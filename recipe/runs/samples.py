@@ -1,7 +1,8 @@
 """A few refinements of a step, and the numbers of their tokens, stand beside verl's numbers in its trackers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
+from textwrap import indent
 from typing import Any
 
 import pandas
@@ -14,7 +15,6 @@ COLUMNS = {
 """Of the two tables."""
 MAX_TOKENS = 2000
 """Rows of a step's table of tokens: a tracker keeps all steps, and the run's own files have the rest."""
-Sample = tuple[str, str, str, float, float | None, str, str]
 
 
 def log_records(
@@ -28,30 +28,29 @@ def log_records(
         samples: Records of the samples; none: nothing is written.
         tokens: Records of their tokens (``rows.py`` ``read_tokens``), likewise.
     """
-    rows_of_tokens = list(islice((row for record in tokens for row in tokens_of(record)), MAX_TOKENS))
-    for name, rows in ((SAMPLES, list(map(sample_of, samples))), (TOKENS, rows_of_tokens)):
-        if rows:
-            _log_table(backends, step, name, rows)
+    rows_of_tokens = islice((row for record in tokens for row in tokens_of(record)), MAX_TOKENS)
+    for name, rows in ((SAMPLES, map(sample_of, samples)), (TOKENS, rows_of_tokens)):
+        table = pandas.DataFrame(rows, columns=COLUMNS[name], dtype=object)
+        if not table.empty:
+            _log_table(backends, step, name, table)
 
 
-def _log_table(backends: dict[str, Any], step: int, name: str, rows: Sequence[tuple]) -> None:
-    columns = COLUMNS[name]
+def _log_table(backends: dict[str, Any], step: int, name: str, table: pandas.DataFrame) -> None:
     if "wandb" in backends:
         wandb = backends["wandb"]
-        wandb.log({name: wandb.Table(columns=list(columns), data=list(map(list, rows)))}, step=step)
+        wandb.log({name: wandb.Table(dataframe=table)}, step=step)
     if "trackio" in backends:
         trackio = backends["trackio"].trackio
-        trackio.log({name: trackio.Table(dataframe=pandas.DataFrame(rows, columns=columns, dtype=object))}, step=step)
+        trackio.log({name: trackio.Table(dataframe=table)}, step=step)
     if "mlflow" in backends:
         import mlflow  # verl's adapter has no handle of it
 
-        mlflow.log_table(pandas.DataFrame(rows, columns=columns, dtype=object), f"{name}/{step:06d}.json")
+        mlflow.log_table(table, f"{name}/{step:06d}.json")
     if "tensorboard" in backends:
-        text = "\n\n---\n\n".join(map(_markdown, rows)) if name == SAMPLES else _indented(rows, columns)
-        backends["tensorboard"].writer.add_text(name, text, step)
+        backends["tensorboard"].writer.add_text(name, MARKDOWN[name](table), step)
 
 
-def sample_of(record: dict[str, Any]) -> Sample:
+def sample_of(record: dict[str, Any]) -> tuple:
     """Return a record as a row of the table."""
     question = str(record["prompt"][-1]["content"]) if record["prompt"] else ""
     refined = record["detail"] if record["refined"] is None else record["refined"]
@@ -73,17 +72,15 @@ def _printable(text: str) -> str:
     return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
 
-def _markdown(sample: Sample) -> str:
-    """Return a sample as Markdown; its texts are indented: whatever they hold is shown as it is."""
-    question, response, refined, reward, refined_reward, verdict, _ = sample
-    gain = f"reward {reward:.3f}" + ("" if refined_reward is None else f" → {refined_reward:.3f}") + f", {verdict}"
-    blocks = (("question", question), ("response", response), ("refined", refined))
-    parts = [f"**{name}**\n\n" + "\n".join(f"    {line}" for line in text.splitlines()) for name, text in blocks]
-    return "\n\n".join([gain, *parts])
+def _samples_as_markdown(table: pandas.DataFrame) -> str:
+    cells = (cell for row in table.to_dict("records") for cell in row.items())
+    return "\n\n".join(f"**{name}**\n\n{indent(str(value), INDENT)}" for name, value in cells)
 
 
-def _indented(rows: Sequence[tuple], columns: Sequence[str]) -> str:
-    """Return tokens as Markdown that shows them as they are, each in a line of its own."""
-    cells = pandas.DataFrame(rows, columns=columns, dtype=object)
-    cells["token"] = cells["token"].map(repr)
-    return "\n".join(f"    {line}" for line in cells.to_string(index=False).splitlines())
+def _tokens_as_markdown(table: pandas.DataFrame) -> str:
+    return indent(table.assign(token=table["token"].map(repr)).to_string(index=False), INDENT)
+
+
+MARKDOWN = {SAMPLES: _samples_as_markdown, TOKENS: _tokens_as_markdown}
+INDENT = "    "
+"""Of texts, which Markdown then shows as they are, whatever they hold."""

@@ -53,7 +53,7 @@ def test_samples_reach_verls_tracking(tmp_path: Path, monkeypatch: pytest.Monkey
     (event,) = board.Tensors(f"{SAMPLES}/text_summary")
     text = event.tensor_proto.string_val[0].decode()
     assert event.step == 3
-    assert "reward -1.000 → 0.500, accepted" in text and "    better 0" in text and "    response 0\n    ```" in text
+    assert "**refined reward**\n\n    0.5\n" in text and "    better 0" in text and "    response 0\n    ```" in text
 
     (table,) = (tmp_path / "wandb").glob("offline-run-*/files/media/table/refiner/samples_*.table.json")
     content = json.loads(table.read_text())

@@ -10,8 +10,8 @@ import pytest
 from made_run import config, half_a_line, make_run, metrics, record, tokens
 
 from recipe.report.__main__ import main
-from recipe.report.findings import control_of, findings
-from recipe.report.page import diff, island, write_page
+from recipe.report.findings import control_of, facts, findings
+from recipe.report.page import diff, write_page
 from recipe.report.reading import Arm, read_run, read_runs
 from recipe.runs.files import TOKENS, Records
 
@@ -61,9 +61,21 @@ def test_of_many_refinements_the_newest_are_kept_and_of_old_steps_some(tmp_path:
 def test_refining_is_compared_with_answering_again(tmp_path: Path) -> None:
     (arm,) = read_runs([str(make_run(tmp_path / "run", 1))])
     # a: accepted and truncated, no sibling is better; b: accepted, its sibling is better; the other is solved.
-    assert sorted(arm.runs[0].contest) == [(False, 0.0), (True, 0.0), (True, 1.0)]
+    contest = sorted(arm.runs[0].contest)
+    assert contest == [("1 a", False, 0.0), ("1 a", True, 0.0), ("1 b", True, 1.0)]
     (found,) = [one for one in findings(arm) if "again" in one.title]
-    assert (found.level, found.figure) == ("good", "67% against 33%")
+    assert (found.level, found.figure) == ("note", "67% against 33%") and "chance" in found.says
+
+
+@pytest.mark.parametrize(
+    ("refined", "level"),
+    [([True] * 30, "good"), ([False] * 30, "act"), ([True, False] * 15, "note")],  # the last one: chance
+)
+def test_whether_refining_wins_is_told_where_prompts_agree(tmp_path: Path, refined: list[bool], level: str) -> None:
+    (arm,) = read_runs([str(make_run(tmp_path / "run", 1))])
+    arm.runs[0].contest = [(f"1 {prompt}", wins, 0.5) for prompt, wins in enumerate(refined)]
+    (found,) = [one for one in findings(arm) if "again" in one.title]
+    assert found.level == level and ("chance" in found.says) == (level == "note")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +125,7 @@ def test_a_reward_that_is_no_number_is_shown_as_none(tmp_path: Path) -> None:
     assert "NaN" in (folder / "refinements" / "000001.w0.jsonl").read_text()
     arms = read_runs([str(folder)])
     assert [one["reward"] for one in arms[0].runs[0].records] == [None, 0.0, 0.5]
-    assert arms[0].runs[0].contest == [(True, 1.0), (True, 0.0)] and b'"reward":null' in write_page(arms)
+    assert arms[0].runs[0].contest == [("1 a", True, 1.0), ("1 a", True, 0.0)] and b'"reward":null' in write_page(arms)
 
 
 WORSE = {
@@ -144,6 +156,12 @@ def test_a_key_is_one_that_the_run_can_set(tmp_path: Path, settings: dict[str, A
     usual, found = keys(make_run(tmp_path / "usual", 1)), keys(make_run(tmp_path / "run", 1, **settings))
     for title, key in others.items():
         assert found[title] != usual[title] and found[title].startswith(key)
+
+
+def test_several_data_files_are_named(tmp_path: Path) -> None:
+    (arm,) = read_runs([str(make_run(tmp_path / "run", 1))])
+    arm.runs[0].config["data.train_files"] = ["data/a.parquet", "data/b.parquet"]
+    assert "data a.parquet b.parquet" in facts(arm)
 
 
 def test_groups_of_one_are_not_dead(tmp_path: Path) -> None:
@@ -232,11 +250,6 @@ def test_a_diff_is_of_whole_words_and_has_both_texts() -> None:
     parts = diff(old, new)
     assert "".join(text for kind, text in parts if kind <= 0) == old
     assert "".join(text for kind, text in parts if kind >= 0) == new
-
-
-def test_data_hold_nothing_that_html_reads() -> None:
-    data = ["</script><script>", "<!--", "\u2028", "\ud83d"]
-    assert "<" not in island(data) and json.loads(island(data)) == data
 
 
 def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
