@@ -108,7 +108,8 @@ def read_runs(paths: Sequence[str]) -> list[Arm]:
     Raises:
         ValueError: If a path is no run's.
     """
-    return arms_of([read_run(path, MAX_BYTES // len(paths)) for path in dict.fromkeys(paths)])
+    different = dict.fromkeys(path.rstrip("/") for path in paths)
+    return arms_of([read_run(path, MAX_BYTES // len(different)) for path in different])
 
 
 def read_run(path: str, max_bytes: int = MAX_BYTES) -> Run:

@@ -144,7 +144,7 @@ class View:
         self._num_steps = num_steps
         self._stage: dict[str, Any] = {"stage": "starting Ray", "step": 0, "since": time.time()}
         self._steps = run_dir.read_steps()
-        self._shown = [step["step"] for step in self._steps]
+        self._num_shown = len(self._steps)
         self._changed_at = 0.0  # metrics.jsonl
         self.bar = Progress(
             SpinnerColumn(),
@@ -174,14 +174,11 @@ class View:
         self._update_bar()
 
     def _show_steps(self) -> None:
-        numbers = [step["step"] for step in self._steps]
-        if len(numbers) < len(self._shown):  # a resumed run does the others again
-            self._shown = numbers
-        for number, step in enumerate(self._steps):
-            if step["step"] not in self._shown:
-                left = time_left(self._steps[: number + 1], self._num_steps) if self.bar.disable else ""
-                _say(self._console, f"{step_line(step, self._num_steps)}  {left}".rstrip())
-                self._shown.append(step["step"])
+        first = min(self._num_shown, len(self._steps))  # a resumed run does the others again
+        for number, step in enumerate(self._steps[first:], start=first + 1):
+            left = time_left(self._steps[:number], self._num_steps) if self.bar.disable else ""
+            _say(self._console, f"{step_line(step, self._num_steps)}  {left}".rstrip())
+        self._num_shown = len(self._steps)
 
     def _update_bar(self) -> None:
         step, waited = self._stage["step"], time.time() - self._stage["since"]
@@ -190,7 +187,7 @@ class View:
             self._task,
             description=f"{what}, {waited:.0f} s",
             total=self._num_steps if step else None,
-            completed=self._shown[-1] if self._shown and step else 0,
+            completed=self._steps[-1]["step"] if self._steps and step else 0,
             left=time_left(self._steps, self._num_steps, time.time() - self._changed_at) if step else "",
         )
 

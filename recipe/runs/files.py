@@ -92,8 +92,8 @@ class RunDir:
         self.metrics, self.stage = self.path / "metrics.jsonl", self.path / "stage.json"
 
     def write_config(self, config: DictConfig) -> None:
-        """Write the config with its interpolations resolved."""
-        (self.path / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+        """Write the config with its interpolations resolved; who reads it meanwhile gets a whole one."""
+        _replace(self.path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
 
     def write_stage(self, name: str, step: int = 0, num_steps: int | None = None) -> None:
         """Write what the run does from now on; step 0: it starts."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from composed_main import composed
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from recipe.online_refiner import metrics
@@ -109,6 +110,16 @@ def test_a_step_is_written_again_in_its_place(tmp_path: Path) -> None:
     resumed.write_metrics(2, {"loss": 0.5})
     assert [(row["step"], row["loss"]) for row in read_rows(run_dir.metrics)] == [(1, 0.25), (2, 0.5)]
     assert RunDir(tmp_path).forget_after(3) == RunDir(tmp_path / "new").forget_after(0) == {}
+
+
+def test_who_reads_the_config_gets_a_whole_one(tmp_path: Path) -> None:
+    run_dir, config = RunDir(tmp_path), composed(f"run_dir={tmp_path}")
+    run_dir.write_config(config)
+    with (tmp_path / "config.yaml").open() as file:
+        first = file.read(100)
+        run_dir.write_config(composed(f"run_dir={tmp_path}", "constraint.mode=none"))
+        whole = first + file.read()
+    assert whole == OmegaConf.to_yaml(config, resolve=True) != (tmp_path / "config.yaml").read_text()
 
 
 def test_a_step_that_cannot_be_written_again_keeps_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,6 +169,7 @@ def test_three_arms_with_two_seeds(show: Callable[..., Page], tmp_path: Path) ->
 def test_a_run_that_has_begun_and_one_that_goes_on(show: Callable[..., Page], tmp_path: Path) -> None:
     page = show(make_run(tmp_path / "begun", 0))
     assert texts(page, "#said p") == ["No step is finished yet."]
+    assert texts(page, "#sampled")[0].startswith("No response is recorded: none is refined yet")
     folder = make_run(tmp_path / "goes_on", 2)
     half_a_line(folder / "metrics.jsonl")
     page = show(folder)

@@ -24,6 +24,7 @@ def test_runs_that_differ_in_their_seed_only_are_one_arm(tmp_path: Path) -> None
     ]
     arms = read_runs(list(map(str, folders)))
     assert [arm.name for arm in arms] == ["mode=none", "mode=sft", "mode=penalty"]
+    assert len(read_runs([f"{folders[0]}", f"{folders[0]}/"])[0].runs) == 1
     assert [[run.name for run in arm.runs] for arm in arms][1] == ["sft-1", "sft-2"]
     assert arms[1].curve("reward/mean").loc[2].tolist() == pytest.approx([-0.27, -0.28, -0.26])
 
