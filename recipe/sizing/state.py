@@ -6,7 +6,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from recipe.sizing.shapes import Shape
 
-NUM_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+NUM_BYTES = {"fp32": 4, "float32": 4, "32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "16": 2}
+"""Of a number, by what verl calls its type (``PrecisionType`` of ``verl/utils/torch_dtypes.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +61,14 @@ def fsdp(shape: Shape, role: DictConfig, settings: DictConfig, *, key: str, lora
         key: The name of that block.
         lora_rank: Of its adapters; 0: none.
         num_gpus: Training GPUs.
+
+    Raises:
+        ValueError: If verl has no such type of numbers.
     """
-    size, num_shards = NUM_BYTES[settings.model_dtype or "fp32"], num_gpus
+    dtype, num_shards = str(settings.model_dtype or "fp32"), num_gpus
+    if dtype not in NUM_BYTES:
+        raise ValueError(f"{key}.model_dtype={dtype}: set one of {', '.join(NUM_BYTES)}")
+    size = NUM_BYTES[dtype]
     if 0 < settings.fsdp_size < num_gpus:
         num_shards = settings.fsdp_size
     trained = _adapters(shape, lora_rank) if lora_rank else shape.num_parameters

@@ -53,6 +53,7 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
             f"{ACTOR}.ppo_mini_batch_size",
             f"{ACTOR}.ppo_max_token_len_per_gpu",
             f"{ROLLOUT}.n",
+            f"{ROLLOUT}.response_length",
             f"{ROLLOUT}.tensor_model_parallel_size",
             f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
         ],
@@ -68,11 +69,24 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
     ),
     "a whole number of at least -1": (
         lambda value: value >= -1 and value == int(value),
-        ["trainer.save_freq", "trainer.test_freq", "data.train_max_samples", "data.val_max_samples"],
+        [
+            "trainer.save_freq",
+            "trainer.test_freq",
+            "data.train_max_samples",
+            "data.val_max_samples",
+            f"{ACTOR}.fsdp_config.fsdp_size",
+            "actor_rollout_ref.ref.fsdp_config.fsdp_size",
+        ],
     ),
     "a number of at least 0": (
         lambda value: value >= 0,
-        [f"{ACTOR}.optim.lr", f"{ACTOR}.kl_loss_coef", "algorithm.kl_ctrl.kl_coef", f"{MODEL}.lora_rank"],
+        [
+            f"{ACTOR}.optim.lr",
+            f"{ACTOR}.kl_loss_coef",
+            "algorithm.kl_ctrl.kl_coef",
+            f"{MODEL}.lora_rank",
+            f"{MODEL}.lora.rank",
+        ],
     ),
     "a number above 0": (lambda value: value > 0, [f"{ACTOR}.clip_ratio", f"{ROLLOUT}.temperature"]),
     "a number above 0 and at most 1": (

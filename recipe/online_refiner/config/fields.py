@@ -127,7 +127,11 @@ def read_blocks(config: DictConfig) -> RefinementConfig:
     blocks: dict[str, Any] = {
         name: read_keys(name, block, _values(config, name), f"the block {name}") for name, block in BLOCKS.items()
     }
-    blocks["refiner"] = read_refiner(_values(config, "refiner"))
+    refiner = _values(config, "refiner")
+    for field in dataclasses.fields(RefinerConfig):
+        if refiner.get(field.name) is None and str(field.default).startswith("${"):  # null stands for that key's value
+            refiner[field.name] = OmegaConf.select(config, str(field.default)[2:-1])
+    blocks["refiner"] = read_refiner(refiner)
     blocks["constraint"] = read_constraint(_values(config, "constraint"))
     has_reference = bool(config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss)
     return RefinementConfig(**blocks, has_reference_worker=has_reference)

@@ -39,6 +39,8 @@ def test_defaults() -> None:
     assert loaded.refiner.response_length == 512  # data.max_response_length
     assert (loaded.constraint.mode, loaded.constraint.sft_normaliser) == ("sft", "batch")
     assert loaded.num_kl_rollouts == 64
+    by_null = load(composed("refiner.response_length=null", "refiner.model_path=null")).refiner
+    assert by_null == loaded.refiner
 
 
 MODES = [
@@ -285,6 +287,8 @@ MISTAKES = {
         *(((), f"{block}.gpu_memory_utilization=1.1") for block in (ROLLOUT, "+refiner.rollout")),
         *(((), f"{block}.gpu_memory_utilization=null") for block in (ROLLOUT, "reward.reward_model.rollout")),
         (SHARED, f"{MODEL}.lora_rank=eight"),
+        *(((), f"actor_rollout_ref.{name}.fsdp_config.fsdp_size=all") for name in ("actor", "ref")),
+        *(((), key) for key in (f"{ROLLOUT}.response_length=long", f"{MODEL}.lora.rank=eight")),
         ((), "algorithm.gamma=1.1"),
         (("critic.ppo_mini_batch_size=0",), "algorithm.adv_estimator=gae"),
         (("critic.ppo_mini_batch_size=0",), "critic.enable=true"),

@@ -102,6 +102,7 @@ def test_what_cannot_fit(
         ("data.max_response_length=32768", "policy-reads-prompt-and-response"),
         (f"{ROLLOUT}.max_model_len=65536", "policy-reads-prompt-and-response"),
         (f"{ROLLOUT}.max_model_len=256", "policy-reads-prompt-and-response"),
+        ("actor_rollout_ref.actor.fsdp_config.model_dtype=half", "memory-is-there"),
     ],
 )
 def test_what_the_model_is_not_made_for(run_of_7b: Callable[..., DictConfig], mistake: str, rule: str) -> None:

@@ -98,6 +98,8 @@ def test_fsdp_in_float32_on_eight_gpus() -> None:
     actor.fsdp_config.update(fsdp_size=4, optimizer_offload=True, model_dtype="bf16")
     found = state.fsdp(SHAPE, actor, actor.fsdp_config, key="k", lora_rank=0, num_gpus=8)
     assert found.parameters == 2 * NUM_PARAMETERS / 4 == found.resting and found.on_host == 2 * found.parameters
+    actor.fsdp_config.model_dtype = 16  # verl takes bits too
+    assert state.fsdp(SHAPE, actor, actor.fsdp_config, key="k", lora_rank=0, num_gpus=8) == found
     adapters = state.fsdp(SHAPE, actor, actor.fsdp_config, key="k", lora_rank=16, num_gpus=8)
     # q, o: 3584 + 3584; k, v: 3584 + 512; gate, up, down: 3584 + 18944
     num_trained = 16 * 28 * (2 * 7168 + 2 * 4096 + 3 * 22528)
