@@ -223,14 +223,13 @@ def _contest(arm: Arm) -> Iterator[Finding]:
         return
     contest = pandas.DataFrame(rows, columns=["prompt", "refined", "again"]).set_index("prompt").astype(float)
     refined, again = contest.mean()
-    gains = (
-        (contest["refined"] - refined - contest["again"] + again).groupby("prompt").sum()
-    )  # answers to one are alike
+    centred = contest["refined"] - contest["again"] - (refined - again)
+    gains = centred.groupby("prompt").sum()  # answers to one prompt are alike
     error = math.sqrt((gains**2).sum() * len(gains) / max(1, len(gains) - 1)) / len(rows)
     says = (
         f"{len(rows)} responses to {len(gains)} prompts were refined. Their refinement scored higher in {refined:.0%}, "
+        f"another response to the same prompt in {again:.0%}. "
     )
-    says += f"another response to the same prompt in {again:.0%}. "
     level, key = "note", ""
     if arm.total(*(f"refiner/skipped/{one}" for one in CHOSEN)) or _filters(arm):
         says += "But those were chosen by what their siblings got, so this is not fair: online-refiner check is."
