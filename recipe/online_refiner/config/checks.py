@@ -52,8 +52,12 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
             "trainer.n_gpus_per_node",
             f"{ACTOR}.ppo_mini_batch_size",
             f"{ACTOR}.ppo_max_token_len_per_gpu",
+            f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
+            "actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size",
             f"{ROLLOUT}.n",
+            f"{ROLLOUT}.val_kwargs.n",
             f"{ROLLOUT}.response_length",
+            f"{ROLLOUT}.max_num_batched_tokens",
             f"{ROLLOUT}.tensor_model_parallel_size",
             f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
         ],
@@ -87,6 +91,10 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
             f"{MODEL}.lora_rank",
             f"{MODEL}.lora.rank",
         ],
+    ),
+    "a number of at least 0, or null": (
+        lambda value: value >= 0,
+        [f"ray_kwargs.ray_init.{name}" for name in ("num_cpus", "num_gpus")],
     ),
     "a number above 0": (lambda value: value > 0, [f"{ACTOR}.clip_ratio", f"{ROLLOUT}.temperature"]),
     "a number above 0 and at most 1": (

@@ -288,7 +288,16 @@ MISTAKES = {
         *(((), f"{block}.gpu_memory_utilization=null") for block in (ROLLOUT, "reward.reward_model.rollout")),
         (SHARED, f"{MODEL}.lora_rank=eight"),
         *(((), f"actor_rollout_ref.{name}.fsdp_config.fsdp_size=all") for name in ("actor", "ref")),
+        ((), f"actor_rollout_ref.ref.fsdp_config.{ULYSSES}=two"),
         *(((), key) for key in (f"{ROLLOUT}.response_length=long", f"{MODEL}.lora.rank=eight")),
+        *(
+            ((), key)
+            for key in (
+                f"{ROLLOUT}.val_kwargs.n=null",
+                f"{ROLLOUT}.max_num_batched_tokens=null",
+                "+ray_kwargs.ray_init.num_gpus=all",
+            )
+        ),
         ((), "algorithm.gamma=1.1"),
         (("critic.ppo_mini_batch_size=0",), "algorithm.adv_estimator=gae"),
         (("critic.ppo_mini_batch_size=0",), "critic.enable=true"),
