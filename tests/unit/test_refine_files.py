@@ -81,6 +81,11 @@ def test_a_folder_has_one_run(tokenizer: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="begun with other settings: ways, data; give another folder"):
         Journal(tmp_path / "journal.jsonl", {**SETTINGS, "ways": ["math"], "data": SETTINGS["data"][::-1]})
     assert Journal(tmp_path / "journal.jsonl", SETTINGS).is_finished(3, 3)
+    anew = Journal(tmp_path / "journal.jsonl", {**SETTINGS, "ways": ["math"]}, goes_on=False)  # as check does
+    assert not anew.answers and not anew.refined
+    anew.add_answer(rollout(0, 0, "a", 0.0, tokenizer))
+    first, second = map(json.loads, (tmp_path / "journal.jsonl").read_text().splitlines())
+    assert first["ways"] == ["math"] and second["answer"]["reward"] == 0.0
 
 
 def test_only_what_is_lost_is_asked_again(tokenizer: Any, tmp_path: Path) -> None:
