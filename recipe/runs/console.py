@@ -253,8 +253,8 @@ def print_summary(console: Console, run_dir: RunDir) -> None:
     try:
         (arm,), page = read_runs([str(run_dir.path)]), run_dir.path / "report.html"
         accepted = (record for record in arm.runs[0].records if record["verdict"] == "accepted")
-        edits = [(record, _edit(record)) for record in itertools.islice(accepted, NUM_COMPARED)]
-        for record, edit in heapq.nsmallest(2, edits, key=_size):  # of what is much changed, the reason is hard to see
+        edits = {_edit(record): record for record in itertools.islice(accepted, NUM_COMPARED)}  # of equal ones the last
+        for edit, record in heapq.nsmallest(2, edits.items(), key=_rank):
             title = f"step {record['step']}, accepted: "
             title += f"reward {record['reward']:+.2f} -> {record['refined_reward']:+.2f}"
             question = record["prompt"][-1]["content"].strip().translate(CONTROL)
@@ -272,13 +272,17 @@ def print_summary(console: Console, run_dir: RunDir) -> None:
     )
 
 
-def _edit(record: dict[str, Any]) -> list[str]:
+def _edit(record: dict[str, Any]) -> tuple[str, ...]:
     """Return the lines of a response and of its refinement, each after a sign: what is kept, taken out or added."""
     old, new = (record[name].strip().translate(CONTROL).splitlines() for name in ("response", "refined"))
     lines = itertools.islice(difflib.unified_diff(old, new, n=len(old), lineterm=""), 3, None)  # after three of header
-    return [f"{line[0]} {line[1:]}" for line in lines]
+    return tuple(f"{line[0]} {line[1:]}" for line in lines)
 
 
-def _size(edit: tuple[dict[str, Any], list[str]]) -> int:
-    """Return the number of characters in lines that a refinement takes out or adds."""
-    return sum(len(line) for line in edit[1] if line[0] in SIGNS)
+def _rank(shown: tuple[tuple[str, ...], dict[str, Any]]) -> tuple[float, int]:
+    """Return what is small for what a reader learns most from: a high reward, and few characters taken out or added.
+
+    Where much is changed, the reason is hard to see.
+    """
+    edit, record = shown
+    return -record["refined_reward"], sum(len(line) for line in edit if line[0] in SIGNS)

@@ -135,10 +135,14 @@ def test_the_summary_shows_advice_and_a_diff(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     refined = {"refiner/num_rollouts": 8, "refiner/num_attempted": 4, "refiner/failed/truncated": 1}
     run_dir.write_metrics(1, {**metrics.zeros(), "reward/mean": -0.25, "timing_s/step": 7.0, **refined})
-    Records(str(tmp_path / "refinements")).write(1, "w0", [record("a_0_0"), record("a_1_0", "not_better")])
+    partly = [{**record(f"b_{n}_0"), "refined": f"Just {n}.", "refined_reward": 0.5} for n in range(2)]
+    records = [*partly, record("a_0_0"), record("a_0_1"), record("a_1_0", "not_better")]
+    Records(str(tmp_path / "refinements")).write(1, "w0", records)
     output = io.StringIO()
     print_summary(Console(file=output, width=120), run_dir)
     text = output.getvalue()
+    assert text.count("accepted: ") == 2 and text.count("+ 4") == 1, "equal ones once"
+    assert text.index("-> +1.00") < text.index("-> +0.50"), "the highest reward first"
     assert "reward -0.30 -> +1.00" in text and "- 3" in text and "+ 4" in text and "Cut refinements: 25%" in text
     step = json.loads(run_dir.metrics.read_text())
     assert step_line(step, 8) == "step  1/8  reward -0.250  refined 4/8  accepted 0/8  7 s", "no KL is measured"
@@ -181,7 +185,7 @@ def test_the_summary_shows_the_smallest_edits_of_late_steps(tmp_path: Path) -> N
 
     def edited(size: int) -> dict[str, Any]:
         texts = {"response": "\n".join(program), "refined": "\n".join([f"edit {size}"] * size + program[size:])}
-        return {**record(f"{size}_0_0"), **texts, "refined_reward": size / 10}
+        return {**record(f"{size}_0_0"), **texts, "refined_reward": 0.2}
 
     parts = Records(str(tmp_path / "refinements"))
     parts.write(1, "w0", [edited(1)])
@@ -189,9 +193,9 @@ def test_the_summary_shows_the_smallest_edits_of_late_steps(tmp_path: Path) -> N
     run_dir.write_metrics(2, {**metrics.zeros(), "reward/mean": 0.0, "timing_s/step": 7.0})
     output = io.StringIO()
     print_summary(Console(file=output, width=120), run_dir)
-    assert (
-        output.getvalue().count("step 2, accepted: reward -0.30 -> +0.20") == 2 and "-> +0.50" not in output.getvalue()
-    )
+    text = output.getvalue()
+    assert text.count("step 2, accepted: reward -0.30 -> +0.20") == 2
+    assert [text.count(f"+ edit {size}") for size in range(1, 6)] == [0, 2, 3, 0, 0]
 
 
 @pytest.mark.parametrize(
