@@ -1,13 +1,16 @@
-"""Several refinements of each response by one request, in whole jobs: the best of them is the best of single runs."""
+"""Several refinements of each response by one request, in whole jobs: the best of them is the best of single draws."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import torch
 from rapidfuzz.distance import Levenshtein
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from recipe.runs.files import read_rows
 
 K, SEED = 4, 7
 
@@ -54,36 +57,52 @@ def train_babbler(train_letters: Callable, babbler: Path, tmp_path_factory: pyte
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_the_best_of_four_is_the_best_of_four_single_runs(
-    train_babbler: Callable, serve_chats: Callable, babbler: Path
+def test_the_best_of_four_is_the_best_of_four_single_draws(
+    train_babbler: Callable, start_marked: Callable, serve_chats: Callable, babbler: Path, tmp_path: Path
 ) -> None:
-    """A server of vLLM's draws sample n of a request with seed s as the only one of a request with seed s + n."""
-    by_url = ["refiner.placement=external", f"refiner.url={serve_chats(babbler, '')}"]
-    many = train_babbler(*by_url, f"refiner.samples={K}", f"refiner.extra_body={{seed: {SEED}}}")
-    single = [train_babbler(*by_url, f"refiner.extra_body={{seed: {SEED + n}}}") for n in range(K)]
-    (step,), steps = many.steps, [one.steps[0] for one in single]
-    ratios = [one["refiner/improvement_ratio"] for one in steps]
-    assert "refiner/improvement_ratio_at_1" not in steps[0]
-    assert step["refiner/improvement_ratio_at_1"] == pytest.approx(sum(ratios) / K)
-    assert step["refiner/improvement_ratio"] > step["refiner/improvement_ratio_at_1"] > 0
-    assert step["tokens/refine_prompt"] == steps[0]["tokens/refine_prompt"] > 0, "once for all samples"
-    assert step["tokens/refine"] == sum(one["tokens/refine"] for one in steps)
+    """A server of vLLM's draws sample n of a request with seed s as the only one of a request with seed s + n.
 
-    encode = AutoTokenizer.from_pretrained(babbler).encode
-    drawn = {str(row["prompt"]): [] for row in many.refinements}
-    for one in single:
-        for row in one.refinements:
-            drawn[str(row["prompt"])].append(row)
-    num_ties = 0
-    for row in many.refinements:
-        own = drawn[str(row["prompt"])]
-        assert [one["response"] for one in own] == [row["response"]] * K
-        highest = max((one["refined_reward"] for one in own if one["refined"] is not None), default=None)
-        best = [one for one in own if one["refined_reward"] == highest] if highest is not None else own[:1]
-        best.sort(key=lambda one: Levenshtein.distance(encode(one["response"]), encode(one["refined"] or "")))
-        num_ties += len({one["refined"] for one in best}) > 1
-        names = ("refined", "refined_reward", "verdict")
-        assert [row[name] for name in names] == [best[0][name] for name in names]
+    A job draws four by one request; then ``online-refiner refine`` draws each of them for the job's responses.
+    """
+    url = serve_chats(babbler, "")
+    by_url = ["refiner.placement=external", f"refiner.url={url}", f"refiner.extra_body={{seed: {SEED}}}"]
+    many = train_babbler(*by_url, f"refiner.samples={K}")
+    rows = [{"data_source": "letters", "reward_model": {"ground_truth": ""}} for _ in many.refinements]
+    for row, one in zip(rows, many.refinements, strict=True):
+        row |= {"prompt": one["prompt"], "responses": [one["response"]]}
+    pandas.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
+    ways = [f"dialogue+feedback+temperature=1+extra_body={{seed: {SEED + n}}}" for n in range(K)]
+    options = ["--model", str(babbler), "--data", str(tmp_path / "rows.parquet"), "--refiner", f"url={url}"]
+    options += [
+        "--reward",
+        "recipe.smoke.letters:compute_score",
+        "--max-response-tokens",
+        "16",
+        "--max-new-tokens",
+        "16",
+    ]
+    job = start_marked(["-m", "recipe.commands", "refine", *ways, *options], cwd=tmp_path)
+    assert job.wait(600) == 0, job.output()[-3000:]
+    journal = read_rows(tmp_path / "refined" / "journal.jsonl")
+    single = {line["row"]: [line["refined"]["0"][way] for way in ways] for line in journal if "refined" in line}
+
+    (step,), drawn = many.steps, [one for own in single.values() for one in own]
+    ratio = sum(one["verdict"] == "accepted" for one in drawn) / len(drawn)
+    assert step["refiner/improvement_ratio_at_1"] == pytest.approx(ratio)
+    assert step["refiner/improvement_ratio"] > step["refiner/improvement_ratio_at_1"] > 0
+    prompt_tokens = [{one["num_prompt_tokens"] for one in own} for own in single.values()]
+    assert step["tokens/refine_prompt"] == sum(num for (num,) in prompt_tokens) > 0, "once for all samples"
+    assert step["tokens/refine"] == sum(one["num_generated_tokens"] for one in drawn)
+
+    encode, num_ties = AutoTokenizer.from_pretrained(babbler).encode, 0
+    for number, row in enumerate(many.refinements):
+        own = single[number]
+        scored = [one for one in own if one["reward"] is not None]
+        best = [one for one in scored if one["reward"] == max(other["reward"] for other in scored)] or own[:1]
+        best.sort(key=lambda one: Levenshtein.distance(encode(row["response"]), encode(one["text"])))
+        num_ties += len({one["text"] for one in best}) > 1
+        assert (row["refined"] or "", row["verdict"]) == (best[0]["text"] if scored else "", best[0]["verdict"])
+        assert row["refined_reward"] == pytest.approx(best[0]["reward"])  # verl's are float32
     assert num_ties, "the nearest was told from others"
 
 
