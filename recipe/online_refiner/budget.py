@@ -113,7 +113,9 @@ class Budget:
             kind.asked, kind.accepted, kind.tokens = (FORGET * one for one in (kind.asked, kind.accepted, kind.tokens))
         self.saved += allowance
         for row, pair in pairs.items():
-            cost, kind = pair.num_generated_tokens or usual, self.kinds.setdefault(names[row], Kind())
+            cost, kind = float(pair.num_generated_tokens), self.kinds.setdefault(names[row], Kind())
+            if not cost and not pair.verdict.is_scored:  # what is scored without any was drawn for another response
+                cost = usual
             kind.asked += 1
             kind.accepted += pair.is_accepted
             kind.tokens += cost

@@ -11,12 +11,14 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rapidfuzz.distance import Levenshtein
+from ray import cloudpickle
 
 from recipe.online_refiner.constraints.base import Companion
 from recipe.online_refiner.constraints.eq6 import accepts
@@ -40,6 +42,42 @@ Score = Callable[[Rollout, list[int]], Awaitable[float]]
 
 MAX_CHARACTERS = 32
 """Longest text of a token: an answer of more than that for each token is not even encoded."""
+BY_SESSION = ("__num_turns__", "tool_extra_fields")
+"""What may differ in the reward requests of a group, beside numbers of sessions and token ids."""
+
+
+class AskedOnce:
+    """What a group has asked of pi_0 and of the reward: who would ask the same waits for that answer."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, asyncio.Future[Any]] = {}
+
+    async def once(self, question: Hashable, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
+        """Return the answer, and whether this call is the first to ask; others wait on if it gives up."""
+        is_first = question not in self._answers
+        if is_first:
+            self._answers[question] = asyncio.ensure_future(ask())
+        return await asyncio.shield(self._answers[question]), is_first
+
+    def end(self) -> None:
+        """Give up what nobody waits for any more."""
+        for answer in self._answers.values():
+            answer.cancel()
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """A response that is being refined."""
+
+    rollout: Rollout
+    parts: Parts
+    """Of its last turn."""
+    told: dict[str, str]
+    """The texts of ``refiner.context``, by name."""
+    prompt_ids: list[int]
+    bill: Request
+    asked: AskedOnce
+    """By its group."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,29 +109,34 @@ class Refiner:
         Raises:
             RunEndedError: If nobody is left to ask.
         """
-        chosen = choose(self.config, rollouts)
+        chosen, asked = choose(self.config, rollouts), AskedOnce()
 
         async def refine(rollout: Rollout, is_chosen: bool) -> Refinement:
             try:
-                return await self._refine(rollout, rollouts, is_chosen)
+                return await self._refine(rollout, rollouts, is_chosen, asked)
             except RunEndedError:
                 raise
             except Exception as error:  # a template or tokenizer may refuse a row's texts; a mistake of ours is logged
                 logger.exception("response %s is not refined", rollout.key)
                 return Refinement(verdict=Verdict.FAULT, text=f"{type(error).__name__}: {error}")
 
-        return list(await asyncio.gather(*(refine(one, n in chosen) for n, one in enumerate(rollouts))))
+        try:
+            return list(await asyncio.gather(*(refine(one, n in chosen) for n, one in enumerate(rollouts))))
+        finally:
+            asked.end()
 
-    async def _refine(self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool) -> Refinement:
+    async def _refine(self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool, asked: AskedOnce) -> Refinement:
         if not rollout.turn_ids:
             return Refinement(verdict=Verdict.NO_TURN)
         result = Refinement(verdict=Verdict.NOT_ASKED)
         if self.companion.needs_refinement:
-            result = await self._rewrite(rollout, rollouts, is_chosen)
+            result = await self._rewrite(rollout, rollouts, is_chosen, asked)
         await self.companion.complete(self, rollout, rollouts, result)
         return result
 
-    async def _rewrite(self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool) -> Refinement:
+    async def _rewrite(
+        self, rollout: Rollout, rollouts: list[Rollout], is_chosen: bool, asked: AskedOnce
+    ) -> Refinement:
         if self.config.is_maximal(rollout.reward):
             if self.companion.imitates_solved and self.turn_end.is_whole(rollout.turn_ids):
                 return Refinement(verdict=Verdict.OWN, token_ids=rollout.turn_ids, reward=rollout.reward)
@@ -115,8 +158,10 @@ class Refiner:
         samples = [replace(waiting) for _ in range(self.config.samples)]
         with contextlib.suppress(TimeoutError):  # each sets another verdict as the last thing that it does
             async with self.client.slot():
-                attempt = self._attempt(rollout, parts, told, prompt_ids, bill, samples)
-                await asyncio.wait_for(attempt, self.config.request_timeout_s)
+                attempt = Attempt(
+                    rollout=rollout, parts=parts, told=told, prompt_ids=prompt_ids, bill=bill, asked=asked
+                )
+                await asyncio.wait_for(self._attempt(attempt, samples), self.config.request_timeout_s)
         bill.num_prompt_tokens += num_read
         result = await self.on_thread(best_sample, samples, rollout.turn_ids, bill)
         result.prompt_ids = prompt_ids[: len(prompt_ids) - num_kept]
@@ -136,46 +181,32 @@ class Refiner:
         num_kept = num_kept_tokens(rollout, log_probs or [], whole, self._most_tokens(rollout), self.config.temperature)
         return prompt_ids + turn[:num_kept], num_kept, len(prompt_ids) + len(turn)
 
-    async def _attempt(
-        self,
-        rollout: Rollout,
-        parts: Parts,
-        told: dict[str, str],
-        prompt_ids: list[int],
-        bill: Request,
-        samples: list[Refinement],
-    ) -> None:
+    async def _attempt(self, attempt: Attempt, samples: list[Refinement]) -> None:
         """Draw all samples by one request, and see what becomes of each."""
-        asked_at, scores = time.monotonic(), dict[tuple[int, ...], asyncio.Future[float]]()
+        asked_at = time.monotonic()
 
         async def one(begun: Any, sample: Refinement) -> None:
             try:
                 if isinstance(begun, RefinerRequestError):
                     raise begun
-                *reasoning, generated = await self._finish(rollout, parts, prompt_ids, begun, sample)
-                head = await self.on_thread(self._head, rollout, parts, *reasoning)
+                *reasoning, generated = await self._finish(attempt, begun, sample)
+                head = await self.on_thread(self._head, attempt.rollout, attempt.parts, *reasoning)
             except RefinerRequestError as error:
                 sample.verdict, sample.text = Verdict(error.failure), str(error)
                 return
-            bill.latency_s = time.monotonic() - asked_at
-            answer = await self.on_thread(self._parse, generated, rollout, parts, bill.num_kept_tokens, head)
-            await self._judge(rollout, told, answer, sample, scores)
+            attempt.bill.latency_s = time.monotonic() - asked_at
+            answer = await self.on_thread(self._parse, attempt, generated, head)
+            await self._judge(attempt, answer, sample)
 
         try:
-            begun = await self._begin_samples(rollout, parts, told, prompt_ids, bill)
+            begun = await self._begin_samples(attempt)
         except RefinerRequestError as error:
             begun = [error] * len(samples)
         await asyncio.gather(*map(one, begun, samples))
 
-    async def _judge(
-        self,
-        rollout: Rollout,
-        told: dict[str, str],
-        answer: Answer,
-        result: Refinement,
-        scores: dict[tuple[int, ...], "asyncio.Future[float]"],
-    ) -> None:
-        """Reward an answer, if it is of use; the same one is rewarded once (``scores``)."""
+    async def _judge(self, attempt: Attempt, answer: Answer, result: Refinement) -> None:
+        """Reward an answer, if it is of use; the same one to the same request is rewarded once."""
+        rollout = attempt.rollout
         result.text = answer.text
         if answer.failure or len(answer.token_ids) > self._most_tokens(rollout):  # its end may be one token more
             result.verdict = Verdict(answer.failure or Verdict.TRUNCATED)
@@ -185,14 +216,13 @@ class Refiner:
             result.token_ids, result.reward, result.is_repeated = answer.token_ids, rollout.reward, True
             result.verdict = Verdict.NOT_BETTER
             return
-        if self.config.reject_leaks and await self.on_thread(self._leaks, answer, rollout, told):
+        if self.config.reject_leaks and await self.on_thread(self._leaks, answer, rollout, attempt.told):
             result.verdict = Verdict.LEAK
             return
-        ids = tuple(answer.token_ids)
-        if ids not in scores:
-            scores[ids] = asyncio.ensure_future(self.score(rollout, rollout.earlier_ids + answer.token_ids))
+        ids = rollout.earlier_ids + answer.token_ids
         try:
-            said = await scores[ids]
+            own = cloudpickle.dumps([rollout.request.get(name) for name in BY_SESSION])
+            said, _ = await attempt.asked.once((*ids, own), partial(self.score, rollout, ids))
         except Exception as error:  # a user's reward function on model-written text: it may raise anything
             result.verdict, result.text = Verdict.REWARD, f"{type(error).__name__}: {error}"
             return
@@ -202,33 +232,58 @@ class Refiner:
         result.token_ids, result.reward = answer.token_ids, reward
         result.verdict = Verdict.ACCEPTED if accepts(reward, rollout.reward) else Verdict.NOT_BETTER
 
-    async def _begin_samples(
-        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], bill: Request
-    ) -> list[Any]:
+    async def _begin_samples(self, attempt: Attempt) -> list[Any]:
         """Return how each sample begins, by one request: its thought, of a refiner that thinks, or all of it.
 
         A thought that is not closed may be an answer without one.
         """
-        thoughts, num_left = self.prompt.thoughts, self._most_tokens(rollout) - bill.num_kept_tokens
+        thoughts, num_left = self.prompt.thoughts, self._num_left(attempt)
         stop, stop_ids, limit = self.prompt.stop, list[int](), num_left
         if thoughts is not None:
             stop, stop_ids, _ = await self.on_thread(thoughts.marks, self.prompt.tokenizer)
-            longest = self._longest_thought(prompt_ids, num_left)
+            longest = self._longest_thought(attempt.prompt_ids, num_left)
             limit = longest if thoughts.is_open else max(longest, num_left)
-        return list(await self.client.generate(prompt_ids, stop, limit, stop_ids, self.config.samples))
+        prompt_ids = attempt.prompt_ids
+        return await self._generate(attempt, prompt_ids, stop, limit, stop_ids, num=self.config.samples)
 
-    async def _finish(
-        self, rollout: Rollout, parts: Parts, prompt_ids: list[int], begun: Any, result: Refinement
+    async def _generate(
+        self,
+        attempt: Attempt,
+        prompt_ids: list[int],
+        stop: str | None,
+        limit: int,
+        stop_ids: Sequence[int] = (),
+        num: int = 1,
     ) -> list[list[int]]:
+        """Return so many answers, and count them."""
+        ask = partial(self.client.generate, prompt_ids, stop, limit, stop_ids, num)
+        answers, is_first = await self._once(attempt, (*prompt_ids, stop, limit, *stop_ids), ask)
+        bill = attempt.bill
+        if is_first:
+            bill.num_generated_tokens += sum(map(len, answers))
+        elif bill.num_generated_tokens == 0:  # the prompt was read for another response
+            bill.num_prompt_tokens = 0
+        return list(answers)
+
+    async def _once(self, attempt: Attempt, question: Hashable, ask: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
+        """Return an answer of pi_0, and whether it was drawn for this response: greedily it is the same for all."""
+        if self.config.temperature > 0:
+            return await ask(), True
+        return await attempt.asked.once(question, ask)
+
+    def _num_left(self, attempt: Attempt) -> int:
+        """Return how long an answer may be, behind the tokens with which it is begun."""
+        return self._most_tokens(attempt.rollout) - attempt.bill.num_kept_tokens
+
+    async def _finish(self, attempt: Attempt, begun: Any, result: Refinement) -> list[list[int]]:
         """Return the answer of a sample, and before it the reasoning if that is written again.
 
         Each has the EOS token or stop string that ended it.
         """
         thoughts, stop = self.prompt.thoughts, self.prompt.stop
-        result.num_generated_tokens = len(begun)
         if thoughts is None:
             return [begun]
-        num_left = self._most_tokens(rollout) - result.num_kept_tokens
+        prompt_ids, parts, num_left = attempt.prompt_ids, attempt.parts, self._num_left(attempt)
         begin, written = list[int](), list[list[int]]()
         if self._rewrites_thought(parts) or self.prompt.uses_tags:
             begin = await self.on_thread(self.prompt.tag_ids)
@@ -238,15 +293,13 @@ class Refiner:
         prompt_ids = prompt_ids + ids
         if self._rewrites_thought(parts):
             stop, prompt_ids = CLOSE_TAG, prompt_ids + begin
-            (ids,) = await self.client.generate(prompt_ids, stop, num_left)
-            result.num_generated_tokens += len(ids)
+            (ids,) = await self._generate(attempt, prompt_ids, stop, num_left)
             num_left -= len(ids)
             text = await self.on_thread(decode, self.prompt.tokenizer, ids)
             if num_left < 1 or CLOSE_TAG not in text:
                 raise RefinerRequestError(text, failure=Verdict.TRUNCATED)
             written, prompt_ids = [ids], prompt_ids + ids
-        (answer,) = await self.client.generate(prompt_ids + begin, stop, num_left)
-        result.num_generated_tokens += len(answer)
+        (answer,) = await self._generate(attempt, prompt_ids + begin, stop, num_left)
         # Another closing mark ends more of a thought.
         again = replace(thoughts, is_open=False, header="")
         more, answer = await self.on_thread(again.behind, answer, self.prompt.tokenizer) or ([], answer)
@@ -320,8 +373,9 @@ class Refiner:
         )
         return [*opening, *answer.token_ids[:-1], *closing]
 
-    def _parse(self, generated: list[int], rollout: Rollout, parts: Parts, num_kept: int, head: list[int]) -> Answer:
-        """Return a', which begins with the head, or without one with so many ids of the turn."""
+    def _parse(self, attempt: Attempt, generated: list[int], head: list[int]) -> Answer:
+        """Return a', which begins with the head, or without one with the ids of the turn that are kept."""
+        rollout, parts, num_kept = attempt.rollout, attempt.parts, attempt.bill.num_kept_tokens
         tokenizer, response = self.prompt.tokenizer, parts.answer or ""
         if not head and not parts.rest:
             return self._parsed(generated, rollout, response, kept=rollout.turn_ids[:num_kept], stop=self.prompt.stop)
@@ -384,26 +438,31 @@ class TextRefiner(Refiner):
 
     client: "ExternalClient"
 
-    async def _begin_samples(
-        self, rollout: Rollout, parts: Parts, told: dict[str, str], prompt_ids: list[int], bill: Request
-    ) -> list[Any]:
+    async def _begin_samples(self, attempt: Attempt) -> list[Any]:
         """Return what a server has written of each sample, or why it is of no use."""
+        bill = attempt.bill
         bill.num_prompt_tokens = 0  # nothing is sent yet
-        content = await self.on_thread(self._render, self.prompt.content, rollout, parts, told)
-        thoughts, most = self.prompt.thoughts, self._most_tokens(rollout) - bill.num_kept_tokens
+        content = await self.on_thread(self._render, self.prompt.content, attempt.rollout, attempt.parts, attempt.told)
+        thoughts, most = self.prompt.thoughts, self._num_left(attempt)
         if thoughts is not None or self.config.thought_length:
             most += self.config.longest_thought
         sent = self.prompt.stop if thoughts is None else None  # such a stop may stand in a thought
-        written = await self.client.write(content, sent, not self.prompt.uses_tags, most, bill)
-        bill.num_prompt_tokens = bill.num_prompt_tokens or len(prompt_ids)
+        ask = partial(self.client.write, content, sent, not self.prompt.uses_tags, most, bill)
+        written, is_first = await self._once(attempt, (content, most), ask)
+        if is_first:
+            bill.num_prompt_tokens = bill.num_prompt_tokens or len(attempt.prompt_ids)
+            bill.num_generated_tokens = bill.num_generated_tokens or await self.on_thread(self._num_tokens, written)
         return list(written)
 
-    async def _finish(
-        self, rollout: Rollout, parts: Parts, prompt_ids: list[int], begun: Any, result: Refinement
-    ) -> list[list[int]]:
+    def _num_tokens(self, written: list[Any]) -> int:
+        """Return how many tokens of the policy a server's answers have."""
+        texts = [thought + text for thought, text, _ in (one for one in written if isinstance(one, tuple))]
+        return sum(map(len, map(self.prompt.tokenizer.encode, texts)))
+
+    async def _finish(self, attempt: Attempt, begun: Any, result: Refinement) -> list[list[int]]:
         thought, text, is_whole = begun
+        rollout, parts, limit = attempt.rollout, attempt.parts, self._num_left(attempt)
         stop, thoughts = self.prompt.stop, self.prompt.thoughts
-        limit = self._most_tokens(rollout) - result.num_kept_tokens
         if not is_whole and thought and not text.strip():
             raise RefinerRequestError(thought, failure=Verdict.THOUGHT)
         opening, closing = (thoughts.opening, thoughts.closing) if thoughts else ("<think>", "</think>")
@@ -433,7 +492,6 @@ class TextRefiner(Refiner):
             if ids is None:
                 raise RefinerRequestError(text, failure=Verdict.ENCODING)
             written.append([*ids, end])
-        result.num_generated_tokens = sum(map(len, written)) + len(own)
         if not is_whole:
             written[-1].pop()
         return written
@@ -460,7 +518,7 @@ def best_sample(samples: list[Refinement], response_ids: list[int], bill: Reques
     Args:
         samples: Of one response, in the order of their draws.
         response_ids: a.
-        bill: What is known of their request; the server's count of what it generated goes before ours.
+        bill: What is known of their request.
 
     Returns:
         The sample, with the numbers of the whole request.
@@ -471,8 +529,8 @@ def best_sample(samples: list[Refinement], response_ids: list[int], bill: Reques
     if len(best) > 1:
         best.sort(key=lambda one: Levenshtein.distance(response_ids, one.token_ids))
     bill.num_samples, bill.num_better = len(samples), sum(one.verdict is Verdict.ACCEPTED for one in samples)
-    bill.num_generated_tokens = bill.num_generated_tokens or sum(one.num_generated_tokens for one in samples)
-    bill.num_thought_tokens = sum(one.num_thought_tokens for one in samples)
+    if bill.num_generated_tokens:  # by this request
+        bill.num_thought_tokens = sum(one.num_thought_tokens for one in samples)
     return replace(best[0], **{one.name: getattr(bill, one.name) for one in fields(Request)})
 
 

@@ -46,7 +46,7 @@ Loss = tuple[Tensor, dict[str, Any]]
 """What verl's losses return: the loss and its metrics."""
 
 Seen = tuple[Tensor, Tensor, Tensor]
-"""Of a micro-batch of B rows: jagged ``refine_sample`` (B, 1) and ``refine_loss_mask``, and log-probs, right-padded."""
+"""Of a micro-batch of B rows: jagged ``refine_sample`` and ``refine_loss_mask``, and log-probs, right-padded."""
 MicroBatches = Callable[[int], tuple[int, int]]
 """From a number of rows: how many micro-batches, and the rows of each."""
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
@@ -139,8 +139,9 @@ def sample_log_probs(seen: list[Seen]) -> dict[int, list[float]]:
     found: dict[int, list[float]] = {}
     for samples, masks, log_probs in seen:
         for sample, mask, row in zip(samples.unbind(), masks.unbind(), log_probs, strict=True):
-            if (number := int(sample)) and number not in found:
-                found[number] = row[: len(mask)].tolist()
+            for number in sample.tolist():
+                if number and number not in found:
+                    found[number] = row[: len(mask)].tolist()
     return found
 
 
@@ -160,17 +161,39 @@ def contexts(data: TensorDict) -> list[Tensor]:
     return [torch.cat([prompt, response[:start]]) for prompt, response, start in rows]
 
 
+def joined(data: TensorDict) -> TensorDict:
+    """Return a mini-batch in which the first of equal accepted refinements stands for all of them.
+
+    It has the sum of their weights, in which a row's loss is linear, and all their samples. With
+    ``constraint.target=soft`` nothing is joined: pi_0's distributions depend on what it has read.
+    """
+    if "refine_top_ids" in data:
+        return data
+    used, weights = data["refine_used"].tolist(), list(data["refine_weights"].unbind())
+    samples = list(data.get("refine_sample", torch.zeros_like(data["refine_used"])).reshape(-1, 1))
+    rows: dict[tuple[int, ...], int] = {}
+    for row, (context, ids) in enumerate(zip(contexts(data), data["refine_ids"].unbind(), strict=True)):
+        if used[row] and (first := rows.setdefault((len(context), *context.tolist(), *ids.tolist()), row)) != row:
+            used[row] = 0
+            weights[first] = weights[first] + weights[row]
+            samples[first] = torch.cat([samples[first], samples[row]])
+    data = data.copy()
+    data["refine_used"] = torch.tensor(used, device=data["refine_used"].device)
+    data["refine_weights"], data["refine_sample"] = jagged(weights), jagged(samples)
+    return data
+
+
 def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     """Append the accepted refinements of a mini-batch as rows, and empty rows up to a number.
 
     Args:
         data: A mini-batch of B rows: what verl's loss reads, and ``refine_ids``, ``refine_weights`` (both jagged),
-            ``refine_used``, ``refine_start`` and maybe ``refine_sample`` (B,).
+            ``refine_used``, ``refine_start`` and maybe ``refine_sample`` (B,), or of several a row, jagged.
         num_rows: How many rows to append, at least as many as are accepted.
 
     Returns:
         B + num_rows rows with the fields that engines and loss read, ``refine_loss_mask`` and ``refine_weights``
-        (jagged, response length), ``refine_sample`` (jagged, 1), and the same settings. Rows beyond the accepted ones
+        (jagged, response length), ``refine_sample`` (jagged), and the same settings. Rows beyond the accepted ones
         have two tokens and masks of 0.
     """
     used = data["refine_used"].bool().tolist()
@@ -182,11 +205,11 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
     rows["refine_sample"] = [torch.zeros_like(token)] * len(data)
     samples = data.get("refine_sample", torch.zeros_like(data["refine_used"]))  # nobody asks for some
     refined = [
-        (context, ids, torch.ones_like(ids), weights, sample)
+        (context, ids, torch.ones_like(ids), weights, sample.reshape(-1))
         for context, ids, weights, sample, keep in zip(
             contexts(data),
             *(data[name].unbind() for name in ("refine_ids", "refine_weights")),
-            samples.reshape(-1, 1),
+            samples.unbind(),
             used,
             strict=True,
         )
@@ -242,10 +265,10 @@ def with_refined_rows(data: TensorDict, *, dp_group: Any, micro_batches: MicroBa
     Returns:
         The longer mini-batch with the setting ``refine_num_tokens``; ``data`` itself if no rank has one.
     """
-    used = data["refine_used"].bool().cpu()
-    lengths = data["refine_ids"].offsets().diff().cpu()
-    num_rows = torch.tensor(int(used.sum()), device=get_device_id())
+    lengths, used = data["refine_ids"].offsets().diff(), data["refine_used"].bool()
     num_tokens = torch.tensor(int(lengths[used].sum()), device=get_device_id())
+    data = joined(data)
+    num_rows = torch.tensor(int(data["refine_used"].sum()), device=get_device_id())
     torch.distributed.all_reduce(num_rows, op=torch.distributed.ReduceOp.MAX, group=dp_group)
     torch.distributed.all_reduce(num_tokens, op=torch.distributed.ReduceOp.SUM, group=dp_group)
     if not num_tokens:

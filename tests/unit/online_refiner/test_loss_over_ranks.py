@@ -24,17 +24,32 @@ from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
 from recipe.online_refiner.verl_glue.loss import jagged
 
 ETA, EOS, NUM_RANKS, BATCH_TOKENS = 0.5, 2, 2, 40
-ROWS = [([3, 4], [11, 12, EOS], 0), ([5], [13, 41, 14, EOS], 2), ([6, 7], [15, EOS], 0)]
+ROWS = [
+    ([3, 4], [11, 12, EOS], 0),
+    ([5], [13, 41, 14, EOS], 2),
+    ([6, 7], [15, EOS], 0),
+    ([3, 4], [16, EOS], 0),
+]
 """Of each rank: prompt, response, and where the refined turn begins."""
 REFINED = {
-    0: [([21, 22, EOS], [0.0, 1.0, 1.0]), ([23, EOS], [1.0, 1.0]), ([24, 25, 26, 27, EOS], [1.0, 2.0, 0.5, 1.0, 1.0])],
-    1: [([28, EOS], [1.0, 1.0]), ([29, 30, 31, EOS], [1.0, 1.0, 1.0, 0.25]), ([32, EOS], [3.0, 1.0])],
+    0: [
+        ([21, 22, EOS], [0.0, 1.0, 1.0]),
+        ([23, EOS], [1.0, 1.0]),
+        ([24, 25, 26, 27, EOS], [1.0, 2.0, 0.5, 1.0, 1.0]),
+        ([21, 22, EOS], [1.0, 0.5, 1.0]),  # as the first one
+    ],
+    1: [
+        ([28, EOS], [1.0, 1.0]),
+        ([29, 30, 31, EOS], [1.0, 1.0, 1.0, 0.25]),
+        ([32, EOS], [3.0, 1.0]),
+        ([21, 22, EOS], [1.0, 1.0, 1.0]),
+    ],
 }
 """Of each rank: a' and the weights of its tokens."""
 CASES = {
-    "one rank has all": ([1, 1, 1], [0, 0, 0]),
-    "both have some": ([0, 0, 1], [1, 1, 0]),
-    "none has any": ([0, 0, 0], [0, 0, 0]),
+    "one rank has all": ([1, 1, 1, 1], [0, 0, 0, 0]),
+    "both have some": ([0, 0, 1, 1], [1, 1, 0, 1]),
+    "none has any": ([0, 0, 0, 0], [0, 0, 0, 0]),
 }
 """Which rows are used, of both ranks."""
 
@@ -154,14 +169,14 @@ def train(rank: int, folder: Path, runs: list[dict[str, Any]]) -> None:
 
 FIXED = {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": 4}
 RUNS: list[tuple[str, str | None, dict[str, Any], int]] = [
-    ("one rank has all", "accepted", {}, 6),
-    ("one rank has all", "batch", FIXED, 6),
-    ("both have some", "accepted", FIXED, 6),
-    ("both have some", "batch", {}, 5),
-    ("both have some", None, {}, 3),
-    ("none has any", "accepted", FIXED, 3),
+    ("one rank has all", "accepted", {}, 7),
+    ("one rank has all", "batch", FIXED, 8),
+    ("both have some", "accepted", FIXED, 8),
+    ("both have some", "batch", {}, 7),
+    ("both have some", None, {}, 4),
+    ("none has any", "accepted", FIXED, 4),
 ]
-"""Case, normaliser (None: the mode adds nothing), settings of the engine, and rows of each rank."""
+"""Case, normaliser (None: the mode adds nothing), settings of the engine, and rows of each rank: equal ones are one."""
 
 
 @pytest.fixture(scope="module")

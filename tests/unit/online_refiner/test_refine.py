@@ -17,7 +17,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.constraints import Constraint, read_constraint
 from recipe.online_refiner.pairs import SKIPPED, Refinement, Rollout, Verdict
-from recipe.online_refiner.refine import Refiner, choose
+from recipe.online_refiner.refine import AskedOnce, Refiner, choose
 from recipe.online_refiner.verl_glue.refine_actors import RewardLoopScore, is_drawn
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
@@ -276,6 +276,39 @@ def test_the_best_of_several_counts(
     assert sorted(asked) == sorted({text for text in drawn if text not in ("", "abcd")}), "each text once"
     assert len(client.prompts) == 1 and found.num_prompt_tokens == len(client.prompts[0]), "one request"
     assert found.num_generated_tokens == sum(map(len, written))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_a_group_would_ask_again_is_asked_once(tokenizer: Any, temperature: float) -> None:
+    """Greedily pi_0 answers one prompt in one way; draws differ. The reward of one text is that of all."""
+    end, rewarded = tokenizer.eos_token_id, list[str]()
+    client = Asked([*tokenizer.encode("ab"), end], config(temperature=temperature, skip_reward_at_least=None))
+    members = [rollout(n, 0.0, [*tokenizer.encode(text), end]) for n, text in enumerate(["cc", "d", "cc"])]
+    found = refined(tokenizer, members, client, reward=lambda text: rewarded.append(text) or 0.5)
+    assert [(one.verdict, one.text, one.reward) for one in found] == [(Verdict.ACCEPTED, "ab", 0.5)] * 3
+    asked = [members[0], members[1]] if temperature == 0 else members
+    assert len(client.prompts) == len(asked) and rewarded == ["ab"]
+    assert sum(one.num_prompt_tokens for one in found) == sum(map(len, client.prompts))
+    assert sum(one.num_generated_tokens for one in found) == 3 * len(asked)
+
+
+def test_who_gives_up_waiting_leaves_the_answer_to_others() -> None:
+    async def run() -> tuple[int, bool]:
+        asked, calls = AskedOnce(), list[int]()
+
+        async def ask() -> int:
+            calls.append(1)
+            await asyncio.sleep(0.05)
+            return 7
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asked.once("q", ask), 0.01)
+        answer = await asked.once("q", ask)
+        assert calls == [1]
+        asked.end()
+        return answer
+
+    assert asyncio.run(run()) == (7, False)
 
 
 def test_a_sample_that_is_late_costs_itself_only(tokenizer: Any) -> None:
