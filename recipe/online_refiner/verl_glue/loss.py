@@ -275,6 +275,8 @@ def with_refined_rows(data: TensorDict, *, dp_group: Any, micro_batches: MicroBa
         return data
     count, size = micro_batches(len(data) + int(num_rows))
     longer = append_refined_rows(data, count * size - len(data))
+    # Where rows are padded to the longest of their micro-batch, those of about equal length are together.
+    longer = tu.index_select_tensor_dict(longer, longer["input_ids"].offsets().diff().argsort(stable=True).tolist())
     tu.assign_non_tensor(longer, refine_num_tokens=int(num_tokens), micro_batch_size_per_gpu=size)
     if "teacher_ids" in longer:
         tu.assign_non_tensor(longer, distillation_use_topk=True)
