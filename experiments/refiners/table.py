@@ -1,10 +1,10 @@
-"""Which way of asking beats a second sample? ``python -m experiments.refiners.table`` prints the tables of the docs.
+"""Which way of asking beats a second sample? ``python -m experiments.refiners.table`` prints the tables of its page.
 
-A line of ``cells.csv`` and ``unsolved.csv`` in ``experiments/results/refiners`` is a wrong answer and its refinement in
-a way: the cell, the problem, the answer's number, its reward, the refinement's (empty: it failed, for the verdict), how
-many were drawn and how many of them were better, and the rewards of other answers to the problem: in ``cells.csv`` the
-rest of the group, in ``unsolved.csv`` the four that no choice has seen. ``--collect CELL=WAY=FILE ...`` writes such
-lines from ``all.jsonl`` of ``online-refiner check``.
+The page and the lines lie in ``experiments/results/refiners``. A line of ``cells.csv`` and ``unsolved.csv`` is a wrong
+answer and its refinement in a way: the cell, the problem, the answer's number, its reward, the refinement's (empty: it
+failed, for the verdict), how many were drawn and how many of them were better, and the rewards of other answers to the
+problem: in ``cells.csv`` the rest of the group, in ``unsolved.csv`` the four that no choice has seen. ``--collect
+CELL=WAY=FILE ...`` writes such lines from ``all.jsonl`` of ``online-refiner check``.
 """
 
 import argparse
