@@ -140,11 +140,10 @@ class RefinerConfig:
     """Where pi_0 runs. ``colocated``: on the training GPUs. ``dedicated``: on its own GPUs. ``shared``: on the rollout
     servers; the policy is a LoRA on pi_0. ``external``: on servers that somebody else hosts (``url``)."""
     template: str = "general"
-    """Prompt template: ``general``, ``apps``, ``apps_paper``, ``math``, ``dialogue``, ``hidden`` (programs: task and
-    feedback, not the response), ``again`` (the task alone), or your Jinja2 file."""
+    """Prompt template: a packaged one, by its name, or your Jinja2 file (``docs/refiner.md``)."""
     context: list[Told] = Field(default=["feedback"])
     """What the refiner is also told, if the template shows it: ``feedback`` (the reward function's words), ``sibling``
-    (the group's best response), ``solution``. A refiner that sees an answer copies it."""
+    (the group's best response), ``solution``."""
     response_length: Positive = from_key("data.max_response_length")
     """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
     thoughts: Literal[False] | Marks | None = None

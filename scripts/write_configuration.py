@@ -39,10 +39,7 @@ HEAD = """\
 # Every key of this extension
 
 All other keys are verl's own. Before Ray starts a run checks its config, models and data. An error is one line: it says
-what to set, and ends with the id of its rule ([checks.py](../recipe/online_refiner/config/checks.py),
-[preflight](../recipe/preflight)). A key or a name that does not exist is shown with the nearest one that does. Names
-are looked up in verl's own registries, after modules of yours (`actor_rollout_ref.model.external_lib`) are imported.
-`python scripts/write_configuration.py` writes this page.
+what to set, and ends with the id of its rule. `python scripts/write_configuration.py` writes this page.
 
 | key of the run | meaning | default |
 |---|---|---|
@@ -55,8 +52,6 @@ are looked up in verl's own registries, after modules of yours (`actor_rollout_r
 | `dry_run` | check, print who runs where, exit; `reward`: also call your reward function on a made-up answer | false |
 
 ## `refiner`
-
-A placement has the keys that name it, and those of all.
 """
 
 
