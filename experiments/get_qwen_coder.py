@@ -17,7 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scripts.get_smollm2 import default_folder, dequantise
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))  # verl's wheel has a package of that name
+from get_smollm2 import default_folder, dequantise  # noqa: E402
 
 NAME = "Qwen2.5-Coder-0.5B-Instruct"
 PARTS = [

@@ -81,3 +81,11 @@ def test_the_committed_page_has_the_tables_that_its_command_prints() -> None:
     tables = subprocess.check_output(command, cwd=REPOSITORY, text=True).strip().split("\n\n")
     page = (RESULTS / "README.md").read_text()
     assert all(len(one.splitlines()) >= 4 and one in page for one in tables)
+
+
+@pytest.mark.parametrize(
+    "module", ["experiments.get_qwen_coder", "experiments.refiners.draw", "experiments.refiners.table"]
+)
+def test_commands_of_the_page_can_be_called(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
