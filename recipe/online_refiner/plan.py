@@ -14,7 +14,7 @@ from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.verl_glue import megatron
 from recipe.preflight.rules import has_critic
 from recipe.sizing import shapes
-from recipe.sizing.moments import GIB, Footprint, Known, footprint, table
+from recipe.sizing.moments import GIB, Footprint, table
 from refiner_worker.config import BY_SOURCE, External, RefinerConfig
 from refiner_worker.group import MODEL_SHAPE_KEYS, model_config, replica_size, rollout_config
 from refiner_worker.prompts import RefinerPrompt
@@ -59,27 +59,7 @@ class Plan:
 
     def footprint(self, config: DictConfig, blocks: RefinementConfig) -> Footprint:
         """Return the run's memory by moment of a step."""
-        scorers = {
-            "measure.num_kl_rollouts": blocks.measures_kl,
-            "refiner.keep_prefix": blocks.refiner.keep_prefix,
-            "constraint.target": blocks.constraint.asks_log_probs,
-        }
-        known = Known(
-            gpu=self.gpu_memory,
-            num_gpus=self.num_gpus,
-            policy=self.policy_shape,
-            refiner=self.refiner_shape if blocks.hosts_refiner and blocks.refiner.has_replicas else None,
-            refiner_rollout=self.refiner_rollout,
-            refiner_model_len=self.max_model_len,
-            is_dedicated=blocks.refiner.is_dedicated,
-            scored_by=next((key for key, is_set in scorers.items() if is_set), ""),
-            scored_tokens=blocks.refiner.response_length if blocks.refines else 0,
-            learned_tokens=blocks.refiner.response_length if blocks.constraint.imitates else 0,
-            learns_distributions=blocks.constraint.imitates and blocks.constraint.asks_log_probs,
-            has_critic=has_critic(config),
-            has_reference=blocks.has_reference_worker,
-        )
-        return footprint(config, known)
+        return Footprint(config, blocks, self, has_critic=has_critic(config))
 
     def describe(self, config: DictConfig, blocks: RefinementConfig, num_train_rows: int) -> str:
         """Return the plan as text: who runs where, sizes, steps, and what a step generates at most."""

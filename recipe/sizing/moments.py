@@ -1,8 +1,9 @@
 """Memory of one run by moment of a step: who is awake, who waits, on which GPU. Pure numbers of config and shapes."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -70,72 +71,6 @@ class Server:
     where: str = "training GPU"
 
 
-@dataclass(slots=True, kw_only=True)
-class Footprint:
-    """All moments of a run, and its engines."""
-
-    moments: list[Moment] = field(default_factory=list)
-    servers: list[Server] = field(default_factory=list)
-    gpu: float | None
-    """Bytes of a GPU; None: not known, and nothing is said of what fits."""
-
-    def limit(self, moment: Moment) -> float | None:
-        """Return what there is for a moment; nobody says how much memory a node has."""
-        return None if moment.where == "host" else self.gpu
-
-    def server(self, name: str) -> Server | None:
-        """Return the rollout's or the refiner's."""
-        return next((one for one in self.servers if one.name == name), None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What is known of a run beside verl's own config."""
-
-    gpu: float | None
-    """Bytes of a GPU; None: not known."""
-    num_gpus: int
-    """Training GPUs."""
-    policy: Shape | None
-    """None: its config does not say how large it is."""
-    refiner: Shape | None = None
-    """None: no engine of its own, or as above."""
-    refiner_rollout: DictConfig | None = None
-    """verl's rollout block of the refiner's engine."""
-    refiner_model_len: int = 0
-    is_dedicated: bool = False
-    """Whether the refiner has GPUs of its own."""
-    scored_by: str = ""
-    """The key because of which the refiner computes log-probs of prompts; empty: it does not."""
-    scored_tokens: int = 0
-    """Of a refinement at its longest, where the actor computes its log-probs; else 0."""
-    learned_tokens: int = 0
-    """The same where the actor learns from it."""
-    learns_distributions: bool = False
-    """Whether it learns pi_0's distribution at each token (``constraint.target=soft``)."""
-    has_critic: bool = False
-    has_reference: bool = False
-    """Whether verl keeps the reference model's weights for its own log-probs."""
-
-
-def footprint(config: DictConfig, known: Known) -> Footprint:
-    """Return a run's memory by moment; of a model whose config does not say how large it is, nothing."""
-    found = Footprint(gpu=known.gpu)
-    if known.policy is None:
-        return found
-    rollout = config.actor_rollout_ref.rollout
-    is_separate = config.trainer.v1.trainer_mode == "separate_async" and not config.actor_rollout_ref.hybrid_engine
-    where = "rollout GPU" if is_separate else "training GPU"
-    longest = rollout.max_model_len or known.policy.max_positions
-    found.servers.append(_server("rollout", "actor_rollout_ref.rollout", known.policy, rollout, longest, where))
-    if known.refiner is not None and known.refiner_rollout is not None:
-        where = "refiner GPU" if known.is_dedicated else "training GPU"
-        own = known.refiner, known.refiner_rollout, known.refiner_model_len
-        found.servers.append(_server("refiner", "refiner.rollout", *own, where))
-    _Moments(config, known, known.policy, found).add()
-    return found
-
-
 def _server(name: str, key: str, shape: Shape, rollout: DictConfig, max_model_len: int, where: str) -> Server:
     """Return an engine's part: weights are cut by tensor and pipeline parallelism, experts by theirs as well."""
     tensor, pipeline = rollout.tensor_model_parallel_size, rollout.pipeline_model_parallel_size
@@ -156,77 +91,115 @@ def _server(name: str, key: str, shape: Shape, rollout: DictConfig, max_model_le
     )
 
 
-@dataclass(slots=True)
-class _Moments:
-    config: DictConfig
-    known: Known
-    policy: Shape
-    found: Footprint
-    states: dict[str, state.State] = field(default_factory=dict)
+class Footprint:
+    """All moments of a run, and its engines; of a model whose config does not say how large it is, nothing.
 
-    def add(self) -> None:
-        """Add every moment of the run."""
-        self._read_states()
-        for role in self.states:
+    Args:
+        config: The whole config.
+        blocks: This extension's part of it (``RefinementConfig``).
+        plan: Shapes of the models, sizes of the refiner and the memory of a GPU (``Plan``).
+        has_critic: Whether a critic is trained.
+    """
+
+    def __init__(self, config: DictConfig, blocks: Any, plan: Any, *, has_critic: bool) -> None:
+        self._config, self._blocks, self._plan = config, blocks, plan
+        self.gpu: float | None = plan.gpu_memory
+        """Bytes of a GPU; None: not known, and nothing is said of what fits."""
+        self.moments: list[Moment] = []
+        self.servers: list[Server] = []
+        self._states: dict[str, state.State] = {}
+        if plan.policy_shape is not None:
+            self._policy: Shape = plan.policy_shape
+            self._add_servers()
+            self._read_states(has_critic)
+            self._add_moments()
+
+    def limit(self, moment: Moment) -> float | None:
+        """Return what there is for a moment; nobody says how much memory a node has."""
+        return None if moment.where == "host" else self.gpu
+
+    def server(self, name: str) -> Server | None:
+        """Return the rollout's or the refiner's."""
+        return next((one for one in self.servers if one.name == name), None)
+
+    def _add_servers(self) -> None:
+        config, plan, refiner = self._config, self._plan, self._blocks.refiner
+        rollout = config.actor_rollout_ref.rollout
+        is_separate = config.trainer.v1.trainer_mode == "separate_async" and not config.actor_rollout_ref.hybrid_engine
+        where = "rollout GPU" if is_separate else "training GPU"
+        longest = rollout.max_model_len or self._policy.max_positions
+        self.servers.append(_server("rollout", "actor_rollout_ref.rollout", self._policy, rollout, longest, where))
+        if plan.refiner_shape is not None and self._blocks.hosts_refiner and refiner.has_replicas:
+            where = "refiner GPU" if refiner.is_dedicated else "training GPU"
+            own = plan.refiner_shape, plan.refiner_rollout, plan.max_model_len
+            self.servers.append(_server("refiner", "refiner.rollout", *own, where))
+
+    def _read_states(self, has_critic: bool) -> None:
+        config, actor = self._config, self._config.actor_rollout_ref
+        roles = {"actor": (actor.actor, "actor_rollout_ref.actor", actor.model, "fsdp_config")}
+        if has_critic and config.critic.model.path == actor.model.path:
+            roles["critic"] = (config.critic, "critic", config.critic.model, "fsdp")
+        for name, (role, key, model, block) in roles.items():
+            rank = max(model.get("lora_rank", 0), OmegaConf.select(model, "lora.rank", default=0))
+            common = {"lora_rank": rank, "num_gpus": self._plan.num_gpus}
+            if role.strategy == "megatron":
+                self._states[name] = state.megatron(self._policy, role, key=f"{key}.megatron", **common)
+            elif role.strategy in ("fsdp", "fsdp2"):
+                settings = role[block]
+                self._states[name] = state.fsdp(self._policy, role, settings, key=f"{key}.{block}", **common)
+
+    def _add_moments(self) -> None:
+        for role in self._states:
             self._add("training" if role == "actor" else "training the critic", self._computing(role, learns=True))
-        if "actor" in self.states:
+        if "actor" in self._states:
             self._add("log-probs", self._computing("actor", learns=False))
-        for server in self.found.servers:
+        scorers = {
+            "measure.num_kl_rollouts": self._blocks.measures_kl,
+            "refiner.keep_prefix": self._blocks.refiner.keep_prefix,
+            "constraint.target": self._blocks.constraint.asks_log_probs,
+        }
+        scored_by = [key for key, is_set in scorers.items() if is_set]
+        for server in self.servers:
             parts = [*(self._resting() if server.where == "training GPU" else []), self._awake(server)]
-            refiner, rollout = self.known.refiner, self.known.refiner_rollout
-            if server.name == "refiner" and self.known.scored_by and refiner and rollout:
-                num_logits = refiner.vocab * rollout.max_num_batched_tokens
-                parts.append(_guess("log pi_0", 6 * num_logits, self.known.scored_by))
+            if server.name == "refiner" and scored_by:
+                num_logits = self._plan.refiner_shape.vocab * self._plan.refiner_rollout.max_num_batched_tokens
+                parts.append(_guess("log pi_0", 6 * num_logits, scored_by[0]))
             self._add(f"{server.name} awake", parts, server.where, awake=server.name)
         self._add_sync()
         self._add_host()
 
-    def _read_states(self) -> None:
-        config, actor = self.config, self.config.actor_rollout_ref
-        roles = {"actor": (actor.actor, "actor_rollout_ref.actor", actor.model, "fsdp_config")}
-        if self.known.has_critic and config.critic.model.path == actor.model.path:
-            roles["critic"] = (config.critic, "critic", config.critic.model, "fsdp")
-        for name, (role, key, model, block) in roles.items():
-            rank = max(model.get("lora_rank", 0), OmegaConf.select(model, "lora.rank", default=0))
-            common = {"lora_rank": rank, "num_gpus": self.known.num_gpus}
-            if role.strategy == "megatron":
-                self.states[name] = state.megatron(self.policy, role, key=f"{key}.megatron", **common)
-            elif role.strategy in ("fsdp", "fsdp2"):
-                settings = role[block]
-                self.states[name] = state.fsdp(self.policy, role, settings, key=f"{key}.{block}", **common)
-
     def _add(self, name: str, parts: list[Part], where: str = "training GPU", awake: str | None = None) -> None:
         """Add a moment, with what other engines of that GPU take meanwhile."""
-        others = [one for one in self.found.servers if one.where == where and one.name != awake]
+        others = [one for one in self.servers if one.where == where and one.name != awake]
         for one in others:
             asleep = _guess(f"{one.name} asleep", ASLEEP, f"{one.key}.free_cache_engine")
             parts.append(asleep if one.sleeps else self._awake(one))
         if where != "host":
             parts.append(_guess("CUDA", ASLEEP, "trainer.nnodes"))
-        is_known = self.policy.is_known
+        is_known = self._policy.is_known
         parts = [replace(part, is_sure=part.is_sure and is_known) for part in parts if part.size]
-        self.found.moments.append(Moment(name=name, where=where, parts=parts))
+        self.moments.append(Moment(name=name, where=where, parts=parts))
 
     def _awake(self, one: Server) -> Part:
-        if self.found.gpu is None:
+        if self.gpu is None:
             return Part(f"{one.name}'s weights", one.weights, f"{one.key}.tensor_model_parallel_size")
-        return Part(f"{one.name}'s engine", one.share * self.found.gpu, f"{one.key}.gpu_memory_utilization")
+        return Part(f"{one.name}'s engine", one.share * self.gpu, f"{one.key}.gpu_memory_utilization")
 
     def _resting(self, but: str | None = None) -> list[Part]:
         """Return what those who train leave on a GPU while they do not compute."""
         return [
             Part(f"{name}'s state", one.resting, f"{one.key}.param_offload and .optimizer_offload")
-            for name, one in self.states.items()
+            for name, one in self._states.items()
             if name != but
         ]
 
     def _computing(self, role: str, *, learns: bool) -> list[Part]:
         """Return the parts of a pass of the actor or the critic, with what the other one leaves on the GPU."""
-        own, shape, actor = self.states[role], self.policy, self.config.actor_rollout_ref
+        own, shape, actor = self._states[role], self._policy, self._config.actor_rollout_ref
         block, prefix, model = actor.actor, "actor_rollout_ref.actor", actor.model
         names = ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")
         if role == "critic":
-            block, prefix, model = self.config.critic, "critic", self.config.critic.model
+            block, prefix, model = self._config.critic, "critic", self._config.critic.model
         elif not learns:
             block, prefix = actor.rollout, "actor_rollout_ref.rollout"
             names = ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu")
@@ -251,24 +224,28 @@ class _Moments:
         return parts
 
     def _logits(self, tokens: float, learns: bool) -> float:
-        actor = self.config.actor_rollout_ref.actor
+        actor = self._config.actor_rollout_ref.actor
         with_entropy = not learns or actor.calculate_entropy or actor.entropy_coeff != 0
         chunk = actor.entropy_from_logits_chunk_size if actor.entropy_from_logits_with_chunking else math.inf
-        is_scaled = self.config.actor_rollout_ref.rollout.temperature != 1
+        is_scaled = self._config.actor_rollout_ref.rollout.temperature != 1
         chunk = chunk if with_entropy else 0
         # verl's top-k loss keeps log-probs of the whole vocabulary, and their gradient.
-        soft = 8.0 * self.policy.vocab * tokens if learns and self.known.learns_distributions else 0.0
-        return state.logits(self.policy, tokens, is_scaled=is_scaled, entropy_chunk=chunk) + soft
+        constraint = self._blocks.constraint
+        is_soft = learns and constraint.imitates and constraint.asks_log_probs
+        soft = 8.0 * self._policy.vocab * tokens if is_soft else 0.0
+        return state.logits(self._policy, tokens, is_scaled=is_scaled, entropy_chunk=chunk) + soft
 
     def _longest(self, learns: bool) -> int:
         """Return the tokens of the longest row; those of refinements are learned from in some modes only."""
-        data, refined = self.config.data, self.known.learned_tokens if learns else self.known.scored_tokens
+        data, blocks = self._config.data, self._blocks
+        is_read = blocks.constraint.imitates if learns else blocks.refines
+        refined = blocks.refiner.response_length if is_read else 0
         return int(data.max_prompt_length + max(data.max_response_length, refined))
 
     def _add_sync(self) -> None:
         """Add the sync of weights: a bucket, the largest tensor put together, and the rollout's weights, no cache."""
-        rollout, one, shape = self.config.actor_rollout_ref.rollout, self.found.servers[0], self.policy
-        if "actor" not in self.states or not one.sleeps:
+        rollout, one, shape = self._config.actor_rollout_ref.rollout, self.servers[0], self._policy
+        if "actor" not in self._states or not one.sleeps:
             return
         key = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
         bucket = rollout.checkpoint_engine.update_weights_bucket_megabytes * float(1 << 20)
@@ -278,19 +255,19 @@ class _Moments:
         self._add("weight sync", parts, awake="rollout")
 
     def _add_host(self) -> None:
-        config, per_node = self.config, self.config.trainer.n_gpus_per_node
-        parts = [Part(f"{name}'s state", one.on_host * per_node, one.key_of_host) for name, one in self.states.items()]
-        if self.known.has_reference:  # verl keeps it on the host between its passes
-            shared = 4.0 * self.policy.num_parameters / self.known.num_gpus * per_node
+        config, per_node = self._config, self._config.trainer.n_gpus_per_node
+        parts = [Part(f"{name}'s state", one.on_host * per_node, one.key_of_host) for name, one in self._states.items()]
+        if self._blocks.has_reference_worker:  # verl keeps it on the host between its passes
+            shared = 4.0 * self._policy.num_parameters / self._plan.num_gpus * per_node
             parts.append(_guess("reference", shared, "actor_rollout_ref.actor.use_kl_loss"))
-        refiner = self.found.server("refiner")
+        refiner = self.server("refiner")
         if refiner is not None and refiner.sleeps:
             weights = refiner.weights * per_node
             parts.append(Part("refiner asleep", weights, "refiner.placement", refiner.is_sure))
             parts.append(_guess("its pinned buffers", ROUNDED * weights, "refiner.placement"))
         num_rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
         rows = num_rows * self._longest(learns=False) * ROW_BYTES / config.trainer.nnodes
-        processes = PROCESS * per_node * (1 + len(self.found.servers))
+        processes = PROCESS * per_node * (1 + len(self.servers))
         parts += [
             _guess("rows", rows, "data.train_batch_size"),
             _guess("processes", processes, "trainer.n_gpus_per_node"),

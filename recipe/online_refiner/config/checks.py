@@ -13,7 +13,7 @@ from recipe.online_refiner.config.fields import RefinementConfig, read_blocks
 from recipe.online_refiner.verl_glue import megatron
 from recipe.preflight.rules import MANAGER_KEY, Run, check, has_critic, rule
 from recipe.preflight.spelling import unknown
-from recipe.sizing.refusals import refusal
+from recipe.sizing.refusals import refusals
 from refiner_worker.config import what_lacks
 
 ACTOR = "actor_rollout_ref.actor"
@@ -426,4 +426,4 @@ def micro_batches_are_filled(run: Run) -> str | None:
 @rule("sizes")
 def memory_is_there(run: Run) -> str | None:
     """What is surely in memory at any moment of a step fits (``recipe/sizing/refusals.py``)."""
-    return refusal(run.plan.footprint(run.config, run.blocks))
+    return next(refusals(run.plan.footprint(run.config, run.blocks)), None)
