@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import heapq
 import itertools
+import math
 import os
 import sys
 import threading
@@ -19,7 +20,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from recipe.runs.files import RunDir
@@ -32,8 +33,6 @@ LOG_WIDTH = 120
 """Columns where the output is no terminal."""
 NUM_COMPARED = 200
 """Accepted refinements, the last ones, of which the two with the smallest edits are shown."""
-NUM_RECENT = 10
-"""Steps whose mean time says how long the others take."""
 SIGNS = {"-": "red", "+": "green"}
 """Of lines that a refinement takes out or adds."""
 CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
@@ -150,14 +149,15 @@ class View:
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
+            TimeRemainingColumn(),
             console=console,
+            speed_estimate_period=math.inf,  # a step may take minutes
             disable=not console.file.isatty(),
             transient=True,
             redirect_stdout=False,  # what is printed has its file
             redirect_stderr=False,
         )
-        self._task = self.bar.add_task("starting Ray", total=None, left="")
+        self._task = self.bar.add_task("starting Ray", total=None)
         _say(console, part("starting Ray"))
 
     def look(self) -> None:
@@ -175,9 +175,8 @@ class View:
 
     def _show_steps(self) -> None:
         first = min(self._num_shown, len(self._steps))  # a resumed run does the others again
-        for number, step in enumerate(self._steps[first:], start=first + 1):
-            left = time_left(self._steps[:number], self._num_steps) if self.bar.disable else ""
-            _say(self._console, f"{step_line(step, self._num_steps)}  {left}".rstrip())
+        for step in self._steps[first:]:
+            _say(self._console, step_line(step, self._num_steps))
         self._num_shown = len(self._steps)
 
     def _update_bar(self) -> None:
@@ -188,7 +187,6 @@ class View:
             description=f"{what}, {waited:.0f} s",
             total=self._num_steps if step else None,
             completed=self._steps[-1]["step"] if self._steps and step else 0,
-            left=time_left(self._steps, self._num_steps, time.time() - self._changed_at) if step else "",
         )
 
 
@@ -198,30 +196,6 @@ def _watch(view: View, stop: threading.Event) -> None:
         while running:
             running = not stop.wait(POLL_S)
             view.look()
-
-
-def time_left(steps: list[dict[str, Any]], num_steps: int | None, passed_s: float = 0.0) -> str:
-    """Return in words how long the steps to come take, if they take as long as the last ones; empty: not known.
-
-    The first step counts only while it is the only one.
-
-    Args:
-        steps: Metrics of those that are done.
-        num_steps: Of the run.
-        passed_s: Seconds since the last one.
-    """
-    if not steps or not num_steps or steps[-1]["step"] >= num_steps:
-        return ""
-    recent = [step["timing_s/step"] for step in steps[1:][-NUM_RECENT:] or steps]  # in the first one engines warm up
-    seconds = sum(recent) / len(recent)
-    return in_words(seconds * (num_steps - steps[-1]["step"]) - min(passed_s, seconds))
-
-
-def in_words(seconds: float) -> str:
-    """Return a time that is left in words."""
-    if seconds > 2 * 3600:
-        return f"about {seconds / 3600:.1f} h left"
-    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"
 
 
 def step_line(step: dict[str, Any], num_steps: int | None) -> str:
