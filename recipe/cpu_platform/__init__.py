@@ -81,13 +81,17 @@ def check_environment() -> None:
 
 
 def prepare_vllm() -> bool:
-    """Set what vLLM reads when it is imported; returns whether there is no GPU."""
+    """Set what vLLM reads when it is imported, unless the user has; returns whether there is no GPU.
+
+    Raises:
+        ValueError: If what the user has set keeps the CPU platform away.
+    """
     import torch
 
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else asking begins CUDA, and vLLM's forks cannot
     if torch.cuda.is_available():
         return False
-    os.environ.update(ENVIRONMENT)
+    os.environ.update({**ENVIRONMENT, **os.environ})
     drop_expected()
     import recipe.cpu_platform.activate  # noqa: F401  # its settings of vLLM on a CPU
 
