@@ -7,17 +7,13 @@ import sys
 
 COMMANDS = {
     "train": ("recipe.online_refiner.main", "command", "train with a refiner; keys of the config follow"),
-    "check": ("recipe.offline.__main__", "check", "before a run: does refining an answer beat answering again?"),
-    "refine": ("recipe.offline.__main__", "refine", "refine answers into files for SFT and preference training"),
-    "prepare": (
-        "recipe.data_preparation.__main__",
-        "main",
-        "write data for training, from your table or public ones",
-    ),
+    "check": ("recipe.offline.command", "check", "before a run: does refining an answer beat answering again?"),
+    "refine": ("recipe.offline.command", "refine", "refine answers into files for SFT and preference training"),
+    "prepare": ("recipe.data_preparation.command", "main", "write data for training, from your table or public ones"),
     "score": ("reward.score", "main", "score answers by the reward of training"),
-    "report": ("recipe.report.__main__", "main", "one page on a run or several: curves, refinements, advice"),
-    "evaluate": ("recipe.evaluation.__main__", "main", "HumanEval, HumanEval+, MBPP and MBPP+ of a model"),
-    "smoke": ("recipe.smoke.__main__", "main", "has this machine all that a run needs? Trains a tiny model"),
+    "report": ("recipe.report.command", "main", "one page on a run or several: curves, refinements, advice"),
+    "evaluate": ("recipe.evaluation.command", "main", "HumanEval, HumanEval+, MBPP and MBPP+ of a model"),
+    "smoke": ("recipe.smoke.command", "main", "has this machine all that a run needs? Trains a tiny model"),
 }
 """Module, function, and a line for --help."""
 USAGE = """usage: online-refiner COMMAND [ARGUMENT...]

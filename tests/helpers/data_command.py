@@ -4,7 +4,7 @@ import contextlib
 import io
 from subprocess import CompletedProcess
 
-from recipe.data_preparation.__main__ import main
+from recipe.data_preparation.command import main
 
 
 def prepared(*arguments: str) -> CompletedProcess[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recipe.evaluation.__main__ import DATA
+from recipe.evaluation.command import DATA
 
 
 def problem(task_id: str, name: str, body: str) -> dict[str, Any]:
@@ -34,7 +34,16 @@ def test_a_model_on_both_benchmarks(tiny_llama: Path, tmp_path: Path, start_mark
         file = tmp_path / f"{dataset}.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         environment[variable] = str(file)
-    command = ["-m", "recipe.evaluation", "--model", str(tiny_llama), "--output", "out", "--force-base-prompt"]
+    command = [
+        "-m",
+        "recipe.commands",
+        "evaluate",
+        "--model",
+        str(tiny_llama),
+        "--output",
+        "out",
+        "--force-base-prompt",
+    ]
     job = start_marked(command, cwd=tmp_path, environment=environment)
     assert job.wait(600) == 0, job.output()[-6000:]
     assert job.survivors() == []

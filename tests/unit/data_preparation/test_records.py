@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
 
-from recipe.data_preparation.__main__ import _questions
+from recipe.data_preparation.command import _questions
 from recipe.data_preparation.fields import Dropped
 from recipe.data_preparation.math_rows import gsm8k_row, math_row
 from recipe.data_preparation.rows import Screen, apps_row, dialogue_row, own_row, solutions_of

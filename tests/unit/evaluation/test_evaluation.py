@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe.evaluation import __main__ as evaluation
+from recipe.evaluation import command as evaluation
 
 
 def test_rates_are_means_over_problems_and_plus_needs_both_kinds_of_tests() -> None:
@@ -18,6 +18,19 @@ def test_rates_are_means_over_problems_and_plus_needs_both_kinds_of_tests() -> N
     }
     rates = evaluation.pass_at_1("mbpp", answers)
     assert rates == {"mbpp": pytest.approx((0.5 + 1) / 3), "mbpp+": pytest.approx((0.25 + 1) / 3)}
+    for one in (one for of_problem in answers.values() for one in of_problem):
+        one["plus_status"] = None
+    rates = evaluation.pass_at_1("mbpp", answers)
+    assert rates == {"mbpp": pytest.approx((0.5 + 1) / 3)}, "with --base-only nothing is known of the others"
+
+
+def test_results_of_another_model_are_not_taken_for_this_ones(tmp_path: Path) -> None:
+    for model in ("one", "other"):
+        (tmp_path / f"{model}_eval_results.json").write_text('{"eval": {"Mbpp/2": []}}')
+        if model == "one":
+            assert evaluation.results_in(tmp_path) == {"Mbpp/2": []}
+    with pytest.raises(ValueError, match="of 2 models or settings: give another --output"):
+        evaluation.results_in(tmp_path)
 
 
 def test_without_evalplus_it_says_what_to_install(
@@ -31,7 +44,7 @@ def test_without_evalplus_it_says_what_to_install(
 @pytest.mark.parametrize("dataset", evaluation.DATA)
 def test_without_data_it_says_which_variable_names_a_file(dataset: str, tmp_path: Path) -> None:
     pytest.importorskip("evalplus")
-    command = [sys.executable, "-m", "recipe.evaluation", "--model", "m", "--dataset", dataset]
+    command = [sys.executable, "-m", "recipe.commands", "evaluate", "--model", "m", "--dataset", dataset]
     variable = evaluation.DATA[dataset]
     environment = {**os.environ, variable: str(tmp_path / "none.jsonl")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from made_run import config, half_a_line, make_run, metrics, record, tokens
 
-from recipe.report.__main__ import main
+from recipe.report.command import main
 from recipe.report.findings import control_of, facts, findings
 from recipe.report.page import diff, write_page
 from recipe.report.reading import Arm, read_run, read_runs

@@ -9,13 +9,13 @@ import argparse
 import importlib
 import itertools
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 DATA = {"humaneval": "HUMANEVAL_OVERRIDE_PATH", "mbpp": "MBPP_OVERRIDE_PATH"}
 """evalplus' names of its data sets, and the variable that names a local file of each."""
@@ -55,28 +55,43 @@ def main(argv: Sequence[str] | None = None) -> int:
         command += [*itertools.chain(*defaults.items()), "--root", str(folder), *options]
         if subprocess.run(command).returncode:
             return _refuse(f"evalplus could not evaluate {dataset}: see its lines above")
-        (results,) = (folder / dataset).glob("*_eval_results.json")
-        rates |= pass_at_1(dataset, json.loads(results.read_text())["eval"])
+        try:
+            rates |= pass_at_1(dataset, results_in(folder / dataset))
+        except ValueError as error:
+            return _refuse(str(error))
     (folder / "pass_at_1.json").write_text(json.dumps(rates, indent=1) + "\n")
     print(*(f"{name:10} {rate:6.1%}" for name, rate in rates.items()), f"written to {folder}", sep="\n")
     return 0
 
 
-def pass_at_1(dataset: str, answers: dict[str, list[dict[str, str]]]) -> dict[str, float]:
-    """Return the mean over problems of the share of answers that pass the base tests, and all tests (`+`).
+def results_in(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return what evalplus has written, by problem.
+
+    Raises:
+        ValueError: If it is not of one model and setting.
+    """
+    files = [*folder.glob("*_eval_results.json")]
+    if len(files) != 1:
+        raise ValueError(f"{folder} has results of {len(files)} models or settings: give another --output")
+    results: dict[str, list[dict[str, Any]]] = json.loads(files[0].read_text())["eval"]
+    return results
+
+
+def pass_at_1(dataset: str, answers: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
+    """Return the mean over problems of the share of answers that pass the base tests, and all tests (`+`) if they ran.
 
     Args:
         dataset: Its name.
         answers: evalplus' results, by problem.
     """
-    tests = {dataset: ("base_status",), f"{dataset}+": ("base_status", "plus_status")}
-    return {
-        name: statistics.fmean(
-            statistics.fmean(all(one[status] == "pass" for status in statuses) for one in of_problem)
-            for of_problem in answers.values()
-        )
-        for name, statuses in tests.items()
-    }
+    import pandas  # here: --help need not wait for it
+
+    rows = [(name, one["base_status"], one["plus_status"]) for name, of_one in answers.items() for one in of_one]
+    table = pandas.DataFrame(rows, columns=["problem", "base", "plus"])
+    passed = {dataset: table["base"] == "pass"}
+    if table["plus"].notna().all():
+        passed[f"{dataset}+"] = passed[dataset] & (table["plus"] == "pass")
+    return {name: float(right.groupby(table["problem"]).mean().mean()) for name, right in passed.items()}
 
 
 def _wrong_with_data(dataset: str) -> str | None:
@@ -96,7 +111,3 @@ def _wrong_with_data(dataset: str) -> str | None:
 def _refuse(line: str) -> int:
     print(f"error: {' '.join(line.split())}", file=sys.stderr)
     return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -35,7 +35,3 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     print(f"{output}: {len(page) / 1e6:.1f} MB; open it in a browser")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -191,6 +191,3 @@ READ: dict[str, tuple[str, str, Build, dict[str, Lines]]] = {
     "math": ("mathematical problems with an answer in a box, as in MATH", MATH, math_row, _ANSWERS),
 }
 """What has no options of its own: a line for --help, and of its Conversion all but the records."""
-
-if __name__ == "__main__":
-    sys.exit(main())

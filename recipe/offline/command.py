@@ -72,13 +72,13 @@ def parser_of(command: str, description: str) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Do it; a mistake of the user's ends the process by one line."""
-    log_level = os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")  # vLLM says errors only if nobody has asked for more
-    prepare_vllm()
-    os.environ["VLLM_LOGGING_LEVEL"] = log_level
-    from recipe.offline.run import work  # after it: this imports verl
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # errors only, if nobody has asked for more
     from refiner_worker.client import RunEndedError
 
     try:
+        prepare_vllm()
+        from recipe.offline.run import work  # after it: this imports verl
+
         is_stopped = asyncio.run(work(arguments))
     except (ValueError, OSError, RunEndedError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

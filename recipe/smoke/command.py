@@ -82,7 +82,3 @@ def _gpus() -> list[str]:
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     except (FileNotFoundError, subprocess.CalledProcessError):
         return []
-
-
-if __name__ == "__main__":
-    main()
