@@ -62,7 +62,7 @@ const hasTokens = data.rows.some((row) => row.tokens);
 filters.querySelector("label.check").hidden = !hasTokens;
 for (const part of [filters, byId("browser")]) part.hidden = !data.rows.length;
 
-for (const row of data.rows) row.gain = row.refined_reward === null ? null : row.refined_reward - row.reward;
+for (const row of data.rows) row.gain = row.refined_reward === null || row.reward === null ? null : row.refined_reward - row.reward;
 
 function words(row) {
   row.words ??= [...data.chats[row.chat].map((one) => one[1]), ...row.diff.map((one) => one[1])].join(" ").toLowerCase();

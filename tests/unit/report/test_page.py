@@ -115,7 +115,8 @@ def test_a_run_of_the_quickstart(show: Callable[..., Page]) -> None:
 def test_filters_work_when_they_are_used(show: Callable[..., Page], tmp_path: Path) -> None:
     special = record("c_0_0", prompt=[{"role": "user", "content": "Sing."}], data_source="songs", refined_reward=0.25)
     folder = make_run(tmp_path / "run")
-    Records(f"{folder}/refinements").write(2, "w1", [special])
+    lost = record("d_0_0", reward=None, refined_reward=3.0)  # whose reward was no number: nobody knows the gain
+    Records(f"{folder}/refinements").write(2, "w1", [special, lost])
     page = show(folder)
 
     def choose(name: str, value: str) -> None:
@@ -124,25 +125,25 @@ def test_filters_work_when_they_are_used(show: Callable[..., Page], tmp_path: Pa
             "one.dispatchEvent(new Event('input', {bubbles: true})); })()"
         )
 
-    assert texts(page, "#count") == ["13 of 13"]
+    assert texts(page, "#count") == ["14 of 14"]
     choose("verdict", "truncated")
-    assert texts(page, "#count") == ["3 of 13"] and "The answ" in texts(page, "#detail pre")
+    assert texts(page, "#count") == ["3 of 14"] and "The answ" in texts(page, "#detail pre")
     choose("verdict", "")
     page.click("[name=tokens]")
-    assert texts(page, "#count") == ["3 of 13"]
+    assert texts(page, "#count") == ["3 of 14"]
     page.click("[name=tokens]")
     page.click("[name=words]")
     page.type("sing")
-    assert texts(page, "#count") == ["1 of 13"] and texts(page, ".question") == ["Sing."]
+    assert texts(page, "#count") == ["1 of 14"] and texts(page, ".question") == ["Sing."]
     choose("words", "")
     choose("source", "songs")
-    assert texts(page, "#count") == ["1 of 13"]
+    assert texts(page, "#count") == ["1 of 14"]
     choose("source", "")
     choose("first", "2")
     choose("last", "2")
-    assert texts(page, "#count") == ["5 of 13"]
+    assert texts(page, "#count") == ["6 of 14"]
     choose("gain", "2")
-    assert texts(page, "#count") == ["1 of 13"] and "−1.00 → +1.00" in texts(page, "#detail h3")[0]
+    assert texts(page, "#count") == ["1 of 14"] and "−1.00 → +1.00" in texts(page, "#detail h3")[0]
     choose("gain", "")
     page.click("#list li:last-child button")
     assert number_of(page, "#list .chosen") == 1 and "Step 2: " in texts(page, "#detail h3")[0]
