@@ -75,7 +75,7 @@ def messages_in(value: Any, reason: str) -> list[dict[str, str]]:
     """Return chat messages up to the last one of the user: a text is one, unless it is JSON of messages.
 
     Raises:
-        Dropped: For this reason: there is no such message, or one that is no text.
+        Dropped: For this reason: there is no such message, an empty one, or one that is no text.
     """
     if isinstance(value, str) and _CHAT.match(value):
         try:
@@ -95,10 +95,13 @@ def messages_in(value: Any, reason: str) -> list[dict[str, str]]:
         contents.append(next((message[key] for key in ("content", "value") if key in message), None))
     while speakers and speakers[-1] != "user":
         speakers.pop()
-    return [
+    messages = [
         {"role": role, "content": _text_of(content, reason)}
         for role, content in zip(speakers, contents, strict=False)  # what stands after the user's last is left out
     ]
+    if not messages or not messages[-1]["content"].strip():
+        raise Dropped(reason, "it ends with no words of the user")
+    return messages
 
 
 def _text_of(content: Any, reason: str) -> str:

@@ -117,19 +117,10 @@ def own_row(record: Record, index: int, name: str) -> Row:
         raise wanted(record, "no question", *QUESTION, "instruction", "messages")
     if answer is None and {str(column).casefold() for column in record} & set(ANSWER):
         raise Dropped("no answer")
-    messages = messages_in(value, "no question")
-    if not messages or not messages[-1]["content"].strip():
-        raise Dropped("no question", "it ends with no words of the user")
-    text = (
-        ""
-        if answer is None
-        else answer
-        if isinstance(answer, str)
-        else json.dumps(answer, ensure_ascii=False, default=str)
-    )
+    text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, default=str)
     return {
         "data_source": name,
-        "prompt": messages,
+        "prompt": messages_in(value, "no question"),
         "ability": "own",
         "reward_model": {"style": "rule", "ground_truth": "" if answer is None else text},
         "extra_info": {"index": index},
@@ -154,12 +145,9 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
         value = "\n\n".join(filter(None, (text_in(record, "instruction"), text_in(record, "input"))))
     if value == "":
         raise wanted(record, "no prompt", *MESSAGES, "instruction")
-    messages = messages_in(value, "no prompt")
-    if not messages or not messages[-1]["content"].strip():
-        raise Dropped("no prompt", "it ends with no words of the user")
     return {
         "data_source": name,
-        "prompt": messages,
+        "prompt": messages_in(value, "no prompt"),
         "ability": "dialogue",
         "reward_model": {"style": "model", "ground_truth": ""},
         "extra_info": {"index": index},
