@@ -31,15 +31,5 @@ def quieten(config: DictConfig) -> None:
         warnings.filterwarnings("ignore", "(Transformer Engine and )?Apex (is|are) not installed", module=r"megatron\.")
         levels |= OF_MEGATRON
     for name, level in levels.items():
-        logging.getLogger(name).addFilter(_AtLeast(level))
-
-
-class _AtLeast(logging.Filter):
-    """Lets records of a level pass; verl's logger sets a level of its own when it is imported."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__()
-        self._level = level
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= self._level
+        # A filter, since verl's logger sets a level of its own when it is imported.
+        logging.getLogger(name).addFilter(lambda record, level=level: record.levelno >= level)  # type: ignore[misc]
