@@ -23,11 +23,11 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.bootstrap import interval
 from experiments.lab import metrics, protocol
 from experiments.lab.arms import STATIC
 from experiments.lab.protocol import Protocol
 from experiments.lab.statistics import holm, interquartile_mean, permutation_p
-from recipe.bootstrap import interval
 
 COLOUR = "#1d5fb8"
 STYLE: Any = {

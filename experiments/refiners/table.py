@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow.parquet as pq
 
-from recipe.comparison import interval
+from experiments.bootstrap import interval
 from recipe.online_refiner.pairs import Verdict
 
 RESULTS = Path(__file__).parents[1] / "results" / "refiners"
@@ -89,8 +89,11 @@ def lowest(lines: Sequence[Line]) -> list[Line]:
 
 
 def share(values: Sequence[float], problems: Sequence[int], form: str = "+.1f") -> str:
-    """Return a mean with its interval over problems, in percent."""
-    mean, low, high = (100 * one for one in interval(np.array(values, dtype=float), np.array(problems)))
+    """Return a mean with its interval over problems, whose answers are alike, in percent."""
+    _, places, sizes = np.unique(problems, return_inverse=True, return_counts=True)
+    sums = np.column_stack((np.bincount(places, weights=values), sizes)).tolist()
+    mean_of = lambda drawn: drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1)  # noqa: E731
+    mean, low, high = (100 * one for one in interval(mean_of, sums))
     return f"{mean:{form}} ({low:{form}} to {high:{form}})".replace("-", "−")
 
 

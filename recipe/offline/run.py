@@ -16,7 +16,7 @@ from tqdm import tqdm
 from typing_extensions import TypedDict
 from yaml import YAMLError
 
-from recipe.comparison import GIVEN, Bench, Engine, Reward, num_answers
+from recipe.offline.bench import GIVEN, Bench, Engine, Reward, num_answers
 from recipe.offline.files import all_answers, card, formats, write
 from recipe.offline.journal import LOST, Journal
 from recipe.offline.shares import Found
@@ -87,8 +87,7 @@ async def work(arguments: argparse.Namespace) -> bool:
         f"a refinement (--max-new-tokens){'; loading the model ...' if needs_engine else ''}",
         flush=True,
     )
-    bench, is_stopped = make_bench(arguments, has_engine=needs_engine), False
-    bench.on_answer = journal.add_answer
+    bench, is_stopped = make_bench(arguments, journal, has_engine=needs_engine), False
     try:
         with tqdm(
             total=(1 + len(configs)) * sum(numbers[n] for n in left),
@@ -167,6 +166,10 @@ def config_of(way: str, arguments: argparse.Namespace) -> RefinerConfig:
     for one in given:
         if "=" not in one:
             raise ValueError(f"--refiner {one}: give KEY=VALUE")
+    if "skip_reward_at_least" in keys:
+        raise ValueError(
+            "refiner.skip_reward_at_least: give --highest-reward; the ways are compared on the same answers"
+        )
     if others := sorted(keys.keys() - set(ACTING)):
         raise ValueError(f"refiner.{others[0]} acts in a run only; those that act here are: {', '.join(ACTING)}")
     config = read_refiner(
@@ -209,15 +212,19 @@ def client_of(config: External) -> "ExternalClient":
     return server.client()
 
 
-def make_bench(arguments: argparse.Namespace, *, has_engine: bool) -> Bench:
-    """Load the model, or only its tokenizer."""
+def make_bench(arguments: argparse.Namespace, journal: Journal, *, has_engine: bool) -> Bench:
+    """Load the model, or only its tokenizer; answers go into the journal.
+
+    An engine that begins with the seed of an earlier one would draw that one's answers once more.
+    """
     from transformers import AutoTokenizer
 
     from refiner_worker.turn_end import read_turn_end
 
     reward = reward_of(arguments.reward)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    limits = arguments.max_model_len, arguments.seed, arguments.dtype
+    seed = arguments.seed + sum(map(len, journal.answers.values()))
+    limits = arguments.max_model_len, seed, arguments.dtype
     return Bench(
         engine=Engine(arguments.model, *limits) if has_engine else None,
         tokenizer=tokenizer,
@@ -225,6 +232,7 @@ def make_bench(arguments: argparse.Namespace, *, has_engine: bool) -> Bench:
         reward=reward,
         max_response_tokens=arguments.max_response_tokens,
         max_model_len=arguments.max_model_len,
+        on_answer=journal.add_answer,
     )
 
 

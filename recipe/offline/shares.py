@@ -1,17 +1,26 @@
 """Shares: does refining an answer beat answering again?"""
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from recipe.comparison import OUTCOMES, interval, t_interval, wrong
-from recipe.online_refiner.pairs import Refinement, Rollout
+from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from refiner_worker.config import is_higher
 
 FEWEST = 5
-"""Problems, of which an interval says something: that of a single one has no width."""
+"""Problems, of which an interval says something: that of a few which are alike has no width."""
+
+OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
+    "improved": lambda old, new: new.verdict.is_scored and is_higher(new.reward or 0.0, old.reward),
+    "worsened": lambda old, new: new.verdict.is_scored and is_higher(old.reward, new.reward or 0.0),
+    "repeated": lambda old, new: new.is_repeated,
+    "leaked": lambda old, new: new.verdict is Verdict.LEAK,
+    "truncated": lambda old, new: new.verdict in (Verdict.TRUNCATED, Verdict.THOUGHT, Verdict.TOO_LONG),
+}
+"""What became of a wrong answer; with others, such as another answer of the same reward, they are all."""
 
 
 @dataclass(slots=True)
@@ -34,7 +43,8 @@ class Found:
         self.num_answers += len(group)
         own = list[Rollout]()
         for way, found in refined.items():
-            pairs = wrong(group, found)
+            # The refiner has told whose rewards can improve.
+            pairs = [pair for pair in zip(group, found, strict=True) if pair[1].verdict is not Verdict.MAX_REWARD]
             own = [old for old, _ in pairs]  # as of every way
             self.refined.setdefault(way, []).extend(new for _, new in pairs)
         right = [one for one in group if one not in own]
@@ -63,7 +73,8 @@ class Found:
                 values = self._values(way, name)
                 cells.append(_share(values, problems))
                 if name in first:
-                    cells[-1] += ", {:+.1%} ({:+.1%} to {:+.1%})".format(*interval(values - first[name], problems))
+                    difference = interval(values - first[name], problems, least=-1.0)
+                    cells[-1] += ", {:+.1%} ({:+.1%} to {:+.1%})".format(*difference)
                 first.setdefault(name, values)
             for kind in ("prompt", "generated"):
                 cells.append(f"{np.mean([getattr(one, f'num_{kind}_tokens') for one in refined]):.0f}")
@@ -103,7 +114,7 @@ class Found:
             problems = self._problems(answers[chosen])
             for way in self.refined:
                 differences = self._values(way, "improved")[answers[chosen]] - better[chosen]
-                mean, low, high = t_interval(differences, problems)
+                mean, low, high = interval(differences, problems, least=-1.0)
                 is_told = len(set(problems)) >= FEWEST and not low <= 0 <= high
                 word = ("wins" if mean > 0 else "loses") if is_told else "is not told from it: take more --problems"
                 lines.append(
@@ -118,6 +129,32 @@ class Found:
     def _values(self, way: str, outcome: str) -> np.ndarray:
         pairs = zip(self.wrong, self.refined[way], strict=True)
         return np.array([float(OUTCOMES[outcome](*pair)) for pair in pairs])
+
+
+def interval(values: np.ndarray, problems: np.ndarray, least: float = 0.0) -> tuple[float, float, float]:
+    """Return a mean with its 95 % interval by Student's t over problems, whose answers are alike.
+
+    A bootstrap over problems is too narrow: where two ways are alike, it excludes 0 for 24 problems in 9 % of the cases
+    and for 8 in 12 %, this one in 6 % and 1 %.
+
+    Args:
+        values: One for each answer, at most 1; of a pair of ways, the difference.
+        problems: Of the answers.
+        least: What a value can be.
+    """
+    _, places, sizes = np.unique(problems, return_inverse=True, return_counts=True)
+    num, mean = len(sizes), float(values.mean())
+    if num == 1:
+        return mean, least, 1.0
+    deviations = np.bincount(places, weights=values) - mean * sizes
+    width = _student(num - 1) * math.sqrt(num / (num - 1)) * float(np.linalg.norm(deviations)) / len(values)
+    return mean, max(least, mean - width), min(1.0, mean + width)
+
+
+@functools.cache
+def _student(degrees: int) -> float:
+    """Return what Student's t is within in 95 % of the cases, to a hundredth: drawn, as SciPy may not be there."""
+    return float(np.quantile(np.random.default_rng(0).standard_t(degrees, 1_000_000), 0.975))
 
 
 def _share(values: np.ndarray, problems: np.ndarray) -> str:

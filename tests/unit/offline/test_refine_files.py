@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from recipe.comparison import Bench, Engine
+from recipe.offline.bench import Bench, Engine
 from recipe.offline.files import all_answers, formats, write
 from recipe.offline.journal import Journal
 from recipe.offline.run import config_of, found_in, read_data, reward_of
@@ -289,6 +289,7 @@ def test_files_that_are_no_data_are_refused(tmp_path: Path) -> None:
         ("samples", "give KEY=VALUE"),
         ("api_key_env=KEY", r"refiner\.api_key_env is not a key of refiner\.placement=colocated"),
         ("placement=shared", r"refiner\.placement acts in a run only"),
+        ("skip_reward_at_least=0.5", "give --highest-reward"),  # ways that refine other answers cannot be compared
     ],
 )
 def test_what_has_no_part_without_a_run_is_refused(key: str, said: str) -> None:

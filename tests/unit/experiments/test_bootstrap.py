@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from recipe import bootstrap
-from recipe.bootstrap import interval
+from experiments import bootstrap
+from experiments.bootstrap import interval
 
 
 def test_an_interval_holds_the_value_and_narrows_with_more_runs() -> None:

@@ -3,8 +3,11 @@
 from argparse import Namespace
 from collections.abc import Iterable
 
+import numpy as np
+import pytest
+
 from recipe.offline.run import choose, config_of
-from recipe.offline.shares import Found
+from recipe.offline.shares import OUTCOMES, Found, interval
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 
 
@@ -24,6 +27,20 @@ def refinements(rewards: Iterable[float | None]) -> list[Refinement]:
         else Refinement(verdict=verdicts[reward > 0], token_ids=[4, 2], reward=reward)
         for reward in rewards
     ]
+
+
+def test_what_becomes_of_a_wrong_answer() -> None:
+    old = Rollout(key="0_0_0", messages=[], prompt_ids=[1], response_ids=[3, 2], reward=-0.3, request={})
+    refinements = {
+        "improved": Refinement(verdict=Verdict.ACCEPTED, token_ids=[4, 2], reward=0.0),
+        "worsened": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[4, 2], reward=-1.0),
+        "repeated": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[3, 4, 2], reward=-0.3, is_repeated=True),
+        "truncated": Refinement(verdict=Verdict.TRUNCATED),
+        "": Refinement(verdict=Verdict.NOT_BETTER, token_ids=[4, 2], reward=-0.3),
+        "none": Refinement(verdict=Verdict.TIMEOUT),
+    }
+    for name, new in refinements.items():
+        assert [outcome for outcome, holds in OUTCOMES.items() if holds(old, new)] == [name] * (name in OUTCOMES)
 
 
 def test_refining_is_compared_with_answering_again() -> None:
@@ -107,3 +124,25 @@ def test_problems_are_drawn_by_the_seed() -> None:
     assert choose(5, 0, seed=1) == choose(5, 5, seed=1) == choose(5, 9, seed=1) == [0, 1, 2, 3, 4]
     some = choose(1000, 10, seed=1)
     assert some == sorted(set(some)) == choose(1000, 10, seed=1) != choose(1000, 10, seed=2) and len(some) == 10
+
+
+def test_answers_to_one_problem_count_as_one_draw() -> None:
+    values = np.array([1.0, 0.0] * 50)
+    mean, low, high = interval(values, np.arange(100))
+    assert mean == 0.5 and (low, high) == (pytest.approx(0.4, abs=0.001), pytest.approx(0.6, abs=0.001))  # 1.98 / 20
+    clustered = interval(np.repeat([1.0, 0.0], 50), np.repeat([0, 1, 2, 3], 25))
+    assert clustered == (0.5, 0.0, 1.0), "four problems, two of them right each time"
+    assert interval(values - values, np.arange(100)) == (0.0, 0.0, 0.0)
+
+
+def test_few_problems_say_little() -> None:
+    values = np.array([0.6, 0.6, 0.6, 0.4, 0.4, 0.4])
+    mean, low, high = interval(values, np.arange(6))
+    width = 2.5706 * np.std(values, ddof=1) / 6**0.5  # Student's t with 5 degrees of freedom
+    assert mean == 0.5 and (low, high) == (pytest.approx(0.5 - width, abs=0.001), pytest.approx(0.5 + width, abs=0.001))
+    alike = interval(np.repeat(values, 2), np.repeat(np.arange(6), 2))
+    assert alike == (pytest.approx(mean), pytest.approx(low), pytest.approx(high)), "answers that are alike"
+    uneven = interval(np.array([0.05, 0.05, 0.0]), np.array([7, 7, 3]), least=-1.0)
+    # Sums less their share of the mean: 0.05 times 2 - 4/3 and 0 - 2/3.
+    assert uneven[1] == pytest.approx(0.05 * (2 / 3 - 12.706 * 2**0.5 * (8 / 9) ** 0.5 / 3), rel=0.02)
+    assert interval(np.array([0.5]), np.zeros(1), least=-1.0) == (0.5, -1.0, 1.0), "one says nothing"

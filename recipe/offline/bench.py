@@ -1,4 +1,4 @@
-"""The same wrong answers refined in several ways: shares of what becomes of them, and differences between ways.
+"""A model on a task: its answers are drawn, rewarded, and refined in several ways.
 
 The refiner is that of training (``recipe.online_refiner.refine``), on a vLLM engine in this process.
 """
@@ -6,7 +6,6 @@ The refiner is that of training (``recipe.online_refiner.refine``), on a vLLM en
 import asyncio
 import copy
 import inspect
-import math
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,13 +14,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from recipe import bootstrap
-from recipe.online_refiner.pairs import Refinement, Rollout, Verdict, as_number
+from recipe.online_refiner.pairs import Refinement, Rollout, as_number
 from recipe.online_refiner.refine import Refiner, TextRefiner
 from refiner_worker.client import RunEndedError
-from refiner_worker.config import RefinerConfig, is_higher
+from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import read_thoughts
@@ -37,14 +33,6 @@ GIVEN = "responses"
 """The column with answers of the user's own, a list of texts."""
 MAX_WAITING = 64
 """Requests under way at a time."""
-OUTCOMES: dict[str, Callable[[Rollout, Refinement], bool]] = {
-    "improved": lambda old, new: new.verdict.is_scored and is_higher(new.reward or 0.0, old.reward),
-    "worsened": lambda old, new: new.verdict.is_scored and is_higher(old.reward, new.reward or 0.0),
-    "repeated": lambda old, new: new.is_repeated,
-    "leaked": lambda old, new: new.verdict is Verdict.LEAK,
-    "truncated": lambda old, new: new.verdict in (Verdict.TRUNCATED, Verdict.THOUGHT, Verdict.TOO_LONG),
-}
-"""What became of a wrong answer; with others, such as another answer of the same reward, they are all."""
 
 
 class Engine:
@@ -108,11 +96,6 @@ class Engine:
 
 Problem = tuple[int, list[Rollout], dict[str, list[Refinement]]]
 """A row, the answers to it, and what became of each, by way."""
-
-
-def wrong(group: Sequence[Rollout], found: Sequence[Refinement]) -> list[tuple[Rollout, Refinement]]:
-    """Return the answers whose rewards can improve, with what became of them: the refiner has told which they are."""
-    return [(old, new) for old, new in zip(group, found, strict=True) if new.verdict is not Verdict.MAX_REWARD]
 
 
 def num_answers(row: Mapping[str, Any], most: int) -> int:
@@ -272,32 +255,3 @@ class Bench:
         is_async = inspect.iscoroutinefunction(self.reward)
         said = await (self.reward(**arguments) if is_async else asyncio.to_thread(self.reward, **arguments))
         return said if isinstance(said, dict) else {"score": said}
-
-
-def interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float, float]:
-    """Return a mean with its 95 % interval: bootstrap over problems, whose answers are alike.
-
-    Args:
-        values: One for each answer; of a pair of ways, the difference.
-        problems: Of the answers.
-    """
-    sums = _sums(values, problems)
-    return bootstrap.interval(lambda drawn: drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1), sums)
-
-
-def t_interval(values: np.ndarray, problems: np.ndarray) -> tuple[float, float, float]:
-    """Return a mean with its 95 % interval by Student's t over problems; arguments as in :func:`interval`.
-
-    Of few problems the bootstrap's is too narrow: where two ways are alike, it excludes 0 for 24 problems in 9 % of
-    the cases and for 8 in 12 %, this one in 6 % and 1 %.
-    """
-    sums, sizes = np.array(_sums(values, problems)).T
-    num, mean = len(sums), float(sums.sum() / sizes.sum())
-    error = np.sqrt(num / (num - 1)) * np.linalg.norm(sums - mean * sizes) / sizes.sum() if num > 1 else math.inf
-    width = error * np.quantile(np.random.default_rng(0).standard_t(max(1, num - 1), 1_000_000), 0.975)
-    return mean, float(mean - width), float(mean + width)
-
-
-def _sums(values: np.ndarray, problems: np.ndarray) -> list[list[float]]:
-    """Return of each problem the sum of its values and their number."""
-    return [[values[problems == one].sum(), (problems == one).sum()] for one in np.unique(problems)]
