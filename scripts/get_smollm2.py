@@ -70,7 +70,7 @@ def add_reward_head(source: Path, folder: Path) -> None:
 
 
 def save(folder: Path, *writers: Callable[[Path], object]) -> None:
-    """Let writers fill a folder that appears only when it is complete."""
+    """Let writers fill a folder that appears only when it is complete; one that another process has made stays."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
@@ -78,6 +78,9 @@ def save(folder: Path, *writers: Callable[[Path], object]) -> None:
             write(scratch)
         scratch.chmod(0o755)
         scratch.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

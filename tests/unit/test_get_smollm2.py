@@ -1,4 +1,4 @@
-"""A reward model scores the end of a turn, where a library looks for the last token that is no padding."""
+"""Who writes a model beside others, and a reward model, which scores the end of a turn."""
 
 import importlib.util
 import shutil
@@ -8,13 +8,25 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "get_smollm2.py"
+SPEC = importlib.util.spec_from_file_location("get_smollm2", SCRIPT)
+assert SPEC and SPEC.loader
+module = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(module)
+
+
+def test_of_two_processes_that_write_a_model_the_first_one_has(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        (folder / "config.json").write_text("second")
+        if not (tmp_path / "model").exists():
+            module.save(tmp_path / "model", lambda other: (other / "config.json").write_text("first"))
+
+    module.save(tmp_path / "model", write)
+    assert (tmp_path / "model" / "config.json").read_text() == "first"
+    assert [one.name for one in tmp_path.iterdir()] == ["model"]
 
 
 def test_the_reward_of_a_turn_is_that_of_its_last_token(tiny_llama: Path, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("get_smollm2", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    # A library looks for the last token that is no padding.
     shutil.copytree(tiny_llama, tmp_path / "chat")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "chat")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "chat")
