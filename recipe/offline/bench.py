@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from recipe.online_refiner.pairs import Refinement, Rollout, as_number
 from recipe.online_refiner.refine import Refiner, TextRefiner
-from refiner_worker.client import RunEndedError
+from refiner_worker.client import MAX_REQUESTS_IN_FLIGHT, RunEndedError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import decode
 from refiner_worker.prompts import RefinerPrompt
@@ -31,12 +31,13 @@ Reward = Callable[..., Any]
 COLUMNS = ("data_source", "reward_model", "extra_info")
 GIVEN = "responses"
 """The column with answers of the user's own, a list of texts."""
-MAX_WAITING = 64
-"""Requests under way at a time."""
 
 
 class Engine:
     """A model that answers token ids by token ids."""
+
+    max_requests = 64
+    """Under way at a time; on a GPU, which has larger batches, as many as in training."""
 
     def __init__(self, model: str, max_model_len: int, seed: int, dtype: str | None = None) -> None:
         """Load the model; on a CPU in float32, if no other type is named."""
@@ -48,7 +49,9 @@ class Engine:
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype=dtype, enforce_eager=True, seed=seed)
         )
-        self._slots = asyncio.Semaphore(MAX_WAITING)
+        if not current_platform.is_cpu():
+            self.max_requests = MAX_REQUESTS_IN_FLIGHT
+        self._slots = asyncio.Semaphore(self.max_requests)
 
     def slot(self) -> asyncio.Semaphore:
         """Return what to make a request in: it waits for a place."""
@@ -138,7 +141,8 @@ class Bench:
             num_samples: Answers to each row, at most.
             known: Rewarded answers to a row by their numbers, as fields of their rollouts.
         """
-        places = asyncio.Semaphore(max(1, 2 * MAX_WAITING // num_samples))  # of problems: no engine is idle
+        most = (self.engine or Engine).max_requests
+        places = asyncio.Semaphore(max(1, 2 * most // num_samples))  # of problems: no engine is idle
 
         async def one(index: int) -> Problem:
             async with places:
