@@ -65,7 +65,8 @@ for (const part of [filters, byId("browser")]) part.hidden = !data.rows.length;
 for (const row of data.rows) row.gain = row.refined_reward === null || row.reward === null ? null : row.refined_reward - row.reward;
 
 function words(row) {
-  row.words ??= [...data.chats[row.chat].map((one) => one[1]), ...row.diff.map((one) => one[1])].join(" ").toLowerCase();
+  const without = (other) => row.diff.filter(([kind]) => kind !== other).map(([, text]) => text).join("");
+  row.words ??= [...data.chats[row.chat].map((one) => one[1]), without(1), without(-1)].join("\n").toLowerCase();
   return row.words;
 }
 

@@ -115,7 +115,8 @@ def test_a_run_of_the_quickstart(show: Callable[..., Page]) -> None:
 def test_filters_work_when_they_are_used(show: Callable[..., Page], tmp_path: Path) -> None:
     special = record("c_0_0", prompt=[{"role": "user", "content": "Sing."}], data_source="songs", refined_reward=0.25)
     folder = make_run(tmp_path / "run")
-    lost = record("d_0_0", reward=None, refined_reward=3.0)  # whose reward was no number: nobody knows the gain
+    # The reward of one was no number: nobody knows the gain.
+    lost = record("d_0_0", reward=None, refined_reward=3.0, verdict="not_better")
     Records(f"{folder}/refinements").write(2, "w1", [special, lost])
     page = show(folder)
 
@@ -135,6 +136,8 @@ def test_filters_work_when_they_are_used(show: Callable[..., Page], tmp_path: Pa
     page.click("[name=words]")
     page.type("sing")
     assert texts(page, "#count") == ["1 of 14"] and texts(page, ".question") == ["Sing."]
+    choose("words", "Is 4.")
+    assert texts(page, "#count") == ["8 of 14"], "in the refinement, over the place where it differs"
     choose("words", "")
     choose("source", "songs")
     assert texts(page, "#count") == ["1 of 14"]
