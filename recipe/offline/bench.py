@@ -14,7 +14,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from recipe.online_refiner.pairs import Refinement, Rollout, as_number
+from recipe.online_refiner.pairs import Refinement, Rollout, as_number, feedback_of
 from recipe.online_refiner.refine import Refiner, TextRefiner
 from refiner_worker.client import MAX_REQUESTS_IN_FLIGHT, RunEndedError
 from refiner_worker.config import RefinerConfig
@@ -199,8 +199,7 @@ class Bench:
             except Exception as error:  # of a user's reward function; training leaves such a rollout out as well
                 self.failed.append(f"{type(error).__name__}: {error}")
                 return None
-            words = said.get("feedback")
-            rollout.reward, rollout.feedback = reward, "" if words is None else str(words)
+            rollout.reward, rollout.feedback = reward, feedback_of(said)
             self.on_answer(rollout)
             return rollout
 

@@ -31,7 +31,7 @@ def all_answers(journal: Journal, rows: Sequence[Mapping[str, Any]], tokenizer: 
                     "way": way,
                     "response": _whole(decode(tokenizer, old.response_ids)),
                     "refined": _whole(new.text) or None,
-                    "feedback": _whole(old.feedback),
+                    "feedback": old.feedback,
                     "reward": old.reward,
                     "refined_reward": new.reward,
                     "verdict": str(new.verdict),

@@ -3,7 +3,7 @@
 import json
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -127,6 +127,12 @@ def as_number(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError, RuntimeError):  # complex, a signalling NaN, too large
         return None
     return number if math.isfinite(number) else None
+
+
+def feedback_of(said: Mapping[str, Any]) -> str:
+    """Return the words of a reward function's answer, without lone surrogates, which tokenizers refuse."""
+    words = said.get("feedback")
+    return "" if words is None else str(words).encode(errors="replace").decode()
 
 
 def _is_object(answer: Any) -> bool:

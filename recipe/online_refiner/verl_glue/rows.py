@@ -30,7 +30,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.constraints import Constraint
 from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, as_number, group_of, last_turn
+from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, as_number, feedback_of, group_of, last_turn
 from recipe.online_refiner.verl_glue.loss import jagged
 from refiner_worker.parsing import conversation, decode
 
@@ -235,7 +235,7 @@ def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
                 "data_source": source,
                 "prompt": conversation(tokenizer, list(chat), prompt.tolist(), earlier.tolist()),
                 "response": decode(tokenizer, turn),
-                "feedback": _feedback(extra)[:MAX_FEEDBACK],
+                "feedback": feedback_of(_said(extra))[:MAX_FEEDBACK],
                 "refined": decode(tokenizer, refined) if is_scored else None,
                 "reward": pair.reward,
                 "refined_reward": pair.refined_reward if is_scored else None,
@@ -337,7 +337,7 @@ def read_rollouts(batch: KVBatchMeta) -> list[Rollout]:
             response_ids=response.tolist(),
             start=last_turn(mask.tolist()),
             reward=rewards[row],
-            feedback=_feedback(extras[row]),
+            feedback=feedback_of(_said(extras[row])),
             is_wanted=not batch.tags[row].get(OVER_BUDGET, False),
             request=request_columns({name: of_rows[row] for name, of_rows in values.items()}, turns[row], extras[row]),
         )
@@ -374,12 +374,6 @@ def read_numbers(batch: KVBatchMeta) -> list[dict[str, float | None]]:
 def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:
     """Return what the reward function said beside the reward."""
     return extra_fields.get("reward_extra_info", {})
-
-
-def _feedback(extra_fields: dict[str, Any]) -> str:
-    """Return the reward function's words, without lone surrogates, which tokenizers refuse."""
-    said = _said(extra_fields).get("feedback")
-    return "" if said is None else str(said).encode(errors="replace").decode()
 
 
 def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:
