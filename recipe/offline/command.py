@@ -3,20 +3,9 @@
     online-refiner check general math --model DIR --data FILE.parquet --reward my_reward:compute_score
     online-refiner refine general --model DIR --data FILE.parquet --reward my_reward:compute_score --output DIR
 
-The model answers each row (verl's schema) at temperature 1, or a column `responses` has the answers, a list of texts.
-Answers below --highest-reward are refined, greedily, as in training. A way is a template (a name, or a file of your
-own) with what `refiner.context` has and with other keys of the refiner's block, joined by `+`:
-`general+feedback+reject_leaks=false`. With `general+temperature=1+samples=4` it draws four refinements, of which the
-best counts. With `--refiner url=http://host:8000/v1` a server refines; with `responses` too, no model is loaded, and
---model only names the tokenizer.
-
-Both print how often another answer to the same problem has a higher reward: a refiner that improves fewer only costs.
-Then a Markdown table: shares with 95 % intervals, the differences to the first way, and tokens. Last, how often the
-best of 1, 2, ... refinements improves an answer, and each way against that other answer: of all wrong answers, of those
-to problems that no answer solves, and of the others.
-
---output gets the files sft, preference and all (``files.py``), a card, and a journal. ``refine`` goes on after a kill
-by the same command; ``check`` takes a sample of the rows, and begins anew.
+A way is a template (a name, or a file of your own) with what `refiner.context` has and with other keys of the refiner's
+block, joined by `+`: `general+feedback+reject_leaks=false`. Answers are drawn at temperature 1, refinements greedily,
+as in training. The rest is in ``docs/refine.md``; what is printed, in ``docs/refiner.md``.
 """
 
 import argparse
