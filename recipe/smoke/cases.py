@@ -1,7 +1,7 @@
 """The runs of the smoke test (the main job with a few keys changed), and what their metrics must be."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,27 +144,3 @@ def faults(case: Case, steps: Steps, limits: dict[str, float]) -> Iterator[str]:
         sizes = [last[f"memory_gb/{name}"] for name in (awake, asleep)]
         if sizes[0] - sizes[1] < limits["frees_gb"]:
             yield f"memory_gb/{awake} and {asleep} are {sizes[0]:.1f} and {sizes[1]:.1f}: an engine does not sleep"
-
-
-COLUMNS: dict[str, Callable[[Steps], str]] = {  # of the table; seconds and memory are the last step's
-    "step, s": lambda steps: f"{steps[-1]['timing_s/step']:.1f}",
-    "refine, s": lambda steps: f"{steps[-1]['refiner/exposed_s']:.1f}",
-    "sync, s": lambda steps: f"{steps[-1].get('timing_s/update_weights') or 0.0:.1f}",
-    "probs differ": lambda steps: f"{max(step['training/rollout_probs_diff_mean'] or 0.0 for step in steps):.1g}",
-    "KL": lambda steps: f"{steps[0]['kl_ref/k3'] or 0.0:.2g} to {steps[-1]['kl_ref/k3'] or 0.0:.2g}",
-    "accepted": lambda steps: f"{sum(step['refiner/num_accepted'] for step in steps):g}",
-    "rollout GiB": lambda steps: f"{steps[-1]['memory_gb/rollout']:.1f}",
-    "asleep": lambda steps: f"{steps[-1]['memory_gb/asleep']:.1f}",
-    "refiner": lambda steps: f"{steps[-1]['memory_gb/refine']:.1f}",
-    "asleep again": lambda steps: f"{steps[-1]['memory_gb/refined']:.1f}",
-    "update, peak": lambda steps: f"{steps[-1].get('actor/perf/max_memory_allocated_gb') or 0.0:.1f}",
-}
-
-
-def table(results: dict[str, tuple[Steps, list[str]]]) -> str:
-    """Return the results as a Markdown table: steps and faults by the name of the case; no steps: it was not run."""
-    lines = ["| case | verdict | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 2) + "|"]
-    for name, (steps, wrong) in results.items():
-        cells = [show(steps) for show in COLUMNS.values()] if steps and not wrong else [""] * len(COLUMNS)
-        lines.append("| " + " | ".join([name, "wrong" if wrong else "right" if steps else "left out", *cells]) + " |")
-    return "\n".join(lines)
