@@ -7,6 +7,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from recipe.online_refiner import config, main
+from recipe.smoke import command
 from recipe.smoke.cases import CASES
 from recipe.smoke.letters import NUM_PROMPTS, save_llama, save_prompts
 
@@ -38,3 +39,10 @@ def test_a_node_with_so_many_gpus_can_run_it(
     assert num_prompts <= NUM_PROMPTS and num_prompts == config.actor_rollout_ref.actor.ppo_mini_batch_size
     rows = num_prompts * config.actor_rollout_ref.rollout.n / config.trainer.n_gpus_per_node
     assert rows % config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu == 0
+
+
+def test_where_no_gpu_can_be_seen_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.argv", ["smoke", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match="no GPU here; --platform cpu"):
+        command.main()
+    assert not list(tmp_path.iterdir())
