@@ -118,6 +118,8 @@ async def work(arguments: argparse.Namespace) -> bool:
 
 def choose(num_rows: int, num_problems: int, seed: int) -> list[int]:
     """Return the rows of the problems, in order; 0 problems: all rows."""
+    if num_problems < 0:
+        raise ValueError(f"--problems {num_problems}: give 0 or more")
     return sorted(random.Random(seed).sample(range(num_rows), min(num_problems or num_rows, num_rows)))
 
 

@@ -124,6 +124,8 @@ def test_problems_are_drawn_by_the_seed() -> None:
     assert choose(5, 0, seed=1) == choose(5, 5, seed=1) == choose(5, 9, seed=1) == [0, 1, 2, 3, 4]
     some = choose(1000, 10, seed=1)
     assert some == sorted(set(some)) == choose(1000, 10, seed=1) != choose(1000, 10, seed=2) and len(some) == 10
+    with pytest.raises(ValueError, match="--problems -1: give 0 or more"):
+        choose(5, -1, seed=1)
 
 
 def test_answers_to_one_problem_count_as_one_draw() -> None:
