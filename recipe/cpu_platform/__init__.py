@@ -80,8 +80,8 @@ def check_environment() -> None:
         )
 
 
-def prepare_vllm() -> bool:
-    """Set what vLLM reads when it is imported, unless the user has; returns whether there is no GPU.
+def prepare_vllm() -> None:
+    """Set what vLLM reads when it is imported, unless the user has, and where there is no GPU import its CPU platform.
 
     Raises:
         ValueError: If what the user has set keeps the CPU platform away.
@@ -89,10 +89,7 @@ def prepare_vllm() -> bool:
     import torch
 
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else asking begins CUDA, and vLLM's forks cannot
-    if torch.cuda.is_available():
-        return False
-    os.environ.update({**ENVIRONMENT, **os.environ})
-    drop_expected()
-    import recipe.cpu_platform.activate  # noqa: F401  # its settings of vLLM on a CPU
-
-    return True
+    if not torch.cuda.is_available():
+        os.environ.update({**ENVIRONMENT, **os.environ})
+        drop_expected()
+        import recipe.cpu_platform.activate  # noqa: F401  # its settings of vLLM on a CPU

@@ -1,8 +1,10 @@
 """The check that a launcher makes before Ray starts."""
 
+import os
+
 import pytest
 
-from recipe.cpu_platform import ACTIVATION_MODULE, check_environment
+from recipe.cpu_platform import ACTIVATION_MODULE, ENVIRONMENT, check_environment, prepare_vllm
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,12 @@ def test_a_wrong_variable_is_answered_with_the_line_to_run(
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", f"mine,{ACTIVATION_MODULE}")
     monkeypatch.delenv("VERL_PLATFORM")
     check_environment()
+
+
+def test_a_command_beside_a_job_leaves_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.setenv(name, ENVIRONMENT[name])
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    prepare_vllm()
+    assert os.environ["VLLM_CPU_KVCACHE_SPACE"] == "7" and os.environ["TOKENIZERS_PARALLELISM"] == "false"
