@@ -5,6 +5,9 @@ import importlib
 import os
 import sys
 
+import refiner_worker  # noqa: F401
+import reward  # noqa: F401
+
 COMMANDS = {
     "train": ("recipe.online_refiner.main", "command", "train with a refiner; keys of the config follow"),
     "check": ("recipe.offline.command", "check", "before a run: does refining an answer beat answering again?"),
@@ -42,7 +45,8 @@ def main() -> None:
         also = f"; did you mean {near[0]}?" if near else ""
         _refuse(f"{name} is not known; give one of: {', '.join(COMMANDS)}{also}")
     del sys.argv[1]
-    # Reward functions and data classes of the user's lie in the current folder. Last: no name there hides one of ours.
+    # Reward functions and data classes of the user's lie in the current folder. No name there hides one of ours: those
+    # of an editable install are looked for after the whole path.
     sys.path.append(os.getcwd())
     module, function, _ = COMMANDS[name]
     try:
