@@ -138,7 +138,7 @@ def test_answers_to_one_problem_count_as_one_draw() -> None:
 
 
 def test_few_problems_say_little() -> None:
-    values = np.array([0.6, 0.6, 0.6, 0.4, 0.4, 0.4])
+    values = np.array([0.75, 0.75, 0.75, 0.25, 0.25, 0.25])
     mean, low, high = interval(values, np.arange(6))
     width = 2.5706 * np.std(values, ddof=1) / 6**0.5  # Student's t with 5 degrees of freedom
     assert mean == 0.5 and (low, high) == (pytest.approx(0.5 - width, abs=0.001), pytest.approx(0.5 + width, abs=0.001))
