@@ -12,15 +12,17 @@ import io
 import os
 import sys
 from collections.abc import Collection
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from packaging.requirements import Requirement
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.verl_glue import contract
 from recipe.preflight.attention import choose_attention
 from recipe.preflight.noise import quieten
 from recipe.preflight.rules import Run, check
@@ -40,6 +42,8 @@ OWN_KEYS: dict[str, Collection[Any]] = {
 """What the keys of this command can be."""
 GROUPS = ("experiment", "platform", "refinement", "control", "twin", "model_engine")
 """Groups of which a config is composed."""
+WRITTEN_FOR = ("verl==0.9.1", "TransferQueue>=0.1.11")
+"""Packages whose private parts this extension overrides and reads."""
 
 
 @hydra.main(config_path="config", config_name="online_refiner", version_base=None)
@@ -87,7 +91,7 @@ def command() -> None:
     begins with ``~``, which a shell left as it was; and a key or a preset that does not exist.
     """
     try:
-        contract.check()
+        check_packages()
     except ValueError as error:
         print("error:", error, file=sys.stderr)
         raise SystemExit(2) from None
@@ -107,6 +111,34 @@ def command() -> None:
         raise SystemExit(2) from None
     finally:
         gc.enable()
+
+
+def check_packages() -> None:
+    """Check, without importing them, that the packages are there that this extension is written for.
+
+    Raises:
+        ValueError: One line: what is there instead, and what to install.
+    """
+    for line in WRITTEN_FOR:
+        wanted = Requirement(line)
+        found = _version(wanted.name)
+        if found is None:
+            raise ValueError(f"{wanted.name} is not installed; run: pip install '{line}'")
+        if not wanted.specifier.contains(found, prereleases=True):
+            raise ValueError(
+                f"{wanted.name} {found} is not what this extension is written for, which overrides private parts of "
+                f"it; run: pip install '{line}'"
+            )
+
+
+def _version(name: str) -> str | None:
+    """Return a package's version, of verl that of the folder that is imported: pip may know another one."""
+    if name == "verl" and (spec := find_spec(name)) and spec.origin:
+        return (Path(spec.origin).parent / "version" / "version").read_text().strip()
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _set_full_error(value: str | None) -> None:
@@ -159,7 +191,7 @@ def prepare(config: DictConfig) -> str:
     Raises:
         ValueError: If something is wrong; it names the key and says what to set, or what to install.
     """
-    contract.check()  # again, which costs milliseconds: a script of one's own comes here only
+    check_packages()  # again: a script of one's own comes here only
     # The trainer may run on another node, in a folder of Ray's.
     config.run_dir = str(Path(config.run_dir).expanduser().absolute())
     if config.trainer.resume_from_path:

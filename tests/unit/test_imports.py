@@ -87,7 +87,6 @@ def test_parts_stand_alone(part: str) -> None:
 LIGHT = ("reward.apps", "reward.math", "reward.verl_reward", "refiner_worker.config")
 LIGHT += (
     "recipe.online_refiner.config.checks",
-    "recipe.online_refiner.verl_glue.contract",
     "recipe.report.page",
     "recipe.sizing.moments",
     "recipe.cpu_platform",

@@ -17,6 +17,9 @@ from recipe.online_refiner.verl_glue.trainer import OnlineRefinerTrainer, Refine
 from recipe.preflight.rules import MANAGER_KEY
 from recipe.runs.files import RunDir
 
+ACTOR_IS_THERE = "actor and ref model engine initialized"
+"""The line of verl's log after which it starts the rollout's engine: between two hooks of ours nothing else says so."""
+
 
 class OnlineRefinerSync(OnlineRefinerTrainer, PPOTrainerSync, RefinedLogProbs):
     """Rollout, refiner and actor take turns on the GPUs."""
@@ -28,23 +31,6 @@ class OnlineRefinerColocateAsync(OnlineRefinerTrainer, PPOTrainerColocateAsync, 
 
 class OnlineRefinerSeparateAsync(OnlineRefinerTrainer, PPOTrainerSeparateAsync, RefinedLogProbs):
     """Rollout, refiner and actor have GPUs of their own and work all the time; weights follow after some updates."""
-
-
-class SetUp(logging.Handler):
-    """Tells the console how far verl's set-up is: between two hooks of ours only verl's log says it."""
-
-    STAGES = {"actor and ref model engine initialized": "starting the rollout's engine"}
-    """What begins after a line."""
-
-    def __init__(self, run_dir: RunDir) -> None:
-        """Take a run's directory."""
-        super().__init__()
-        self._run_dir = run_dir
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write the stage that a line begins."""
-        if stage := self.STAGES.get(record.getMessage()):
-            self._run_dir.write_stage(stage)
 
 
 class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids subclassing the actor class itself
@@ -66,7 +52,13 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
         run_dir = RunDir(config.run_dir)
         run_dir.write_config(config)
         run_dir.write_stage("reading data")
-        logging.getLogger(trainer_base.__name__).addHandler(SetUp(run_dir))
+
+        def heard(record: logging.LogRecord) -> bool:
+            if record.getMessage() == ACTOR_IS_THERE:
+                run_dir.write_stage("starting the rollout's engine")
+            return True
+
+        logging.getLogger(trainer_base.__name__).addFilter(heard)
         blocks = load(config)
         if blocks.streams:
             OmegaConf.update(config, MANAGER_KEY, STREAMING_MANAGER, force_add=True)

@@ -1,4 +1,4 @@
-"""The table of verl's names: all of them are there and used, no override is left out, and a start without one ends."""
+"""The table of verl's names: all are there and used, no override is left out; a start with another verl ends."""
 
 import ast
 import importlib
@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 from omegaconf import DictConfig
+from packaging.requirements import Requirement
+from verl_contract import HOOKS, Hook, file_of, names_in
 
-from recipe.online_refiner.main import prepare
-from recipe.online_refiner.verl_glue import contract
-from recipe.online_refiner.verl_glue.contract import HOOKS, Hook
+from recipe.online_refiner import main
+from recipe.online_refiner.main import WRITTEN_FOR, prepare
+from recipe.online_refiner.verl_glue.task_runner import ACTOR_IS_THERE
 
 REPOSITORY = Path(__file__).parents[3]
 PARTS = ("recipe/online_refiner", "recipe/runs", "recipe/preflight", "refiner_worker")
@@ -30,65 +32,20 @@ MODULES = {
     for part in (*PARTS, *ALSO)
     for path in (sorted((REPOSITORY / part).rglob("*.py")) or [REPOSITORY / part])
 }
-CALLABLE = [hook for hook in HOOKS if hook.parameters is not None]
 
 
-def file_of(hook: Hook, places: dict[str, Path]) -> Path:
-    package, *parts = hook.module.split(".")
-    return places[package].joinpath(*parts).with_suffix(".py")
-
-
-@pytest.fixture(scope="session")
-def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return folders with copies of all that the check reads."""
-    installed = contract.folders()
-    places = {package: tmp_path_factory.mktemp("copy") / package for package in installed}
-    for hook in HOOKS:
-        file = file_of(hook, places)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(file_of(hook, installed).read_text())
-    for place in places.values():
-        (place / "version").mkdir()
-        (place / "version" / "version").write_text("0.10.0\n")
-    contract.check(places)
-    return places
-
-
-@pytest.fixture
-def broken(copies: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[dict[str, Path]]:
-    """Yield the copies, of which a test may change the file of its hook."""
-    file = file_of(request.getfixturevalue("hook"), copies)
-    source = file.read_text()
-    yield copies
-    file.write_text(source)
-
-
-def test_the_installed_verl_has_all_of_it() -> None:
-    contract.check()
+def test_names_of_a_module_are_found() -> None:
+    source = "class A:\n b = 1\n async def f(self, x, *, y=1, **z):\n  self.c = x\ndef g(): pass\nd: int = 2"
+    found = {"A": None, "A.b": None, "A.c": None, "A.f": ("x", "y", "z"), "g": (), "d": None}
+    assert names_in(source) == found
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.path)
-def test_a_renamed_hook_is_refused(hook: Hook, broken: dict[str, Path]) -> None:
-    file, name = file_of(hook, broken), hook.name.rpartition(".")[2]
-    defined = rf"(?m)(\b(?:def |class |self\.)|^ {{0,4}}){name}\b"  # not where a parameter has the same name
-    file.write_text(re.sub(defined, rf"\1{name}_renamed", file.read_text()))
-    with pytest.raises(ValueError, match=f"{name} does not exist") as error:
-        contract.check(broken)
-    package = hook.module.partition(".")[0]
-    line = str(error.value)
-    assert line.startswith(f"{package} 0.10.0 is not what this extension is written for: {hook.module}:")
-    assert "\n" not in line and line.endswith(f"pip install {contract.REQUIREMENTS[package]}")
-    assert any(one.path in line and f"{one.needed_by} needs it" in line for one in HOOKS)
-
-
-@pytest.mark.parametrize("hook", CALLABLE, ids=lambda hook: hook.path)
-def test_another_signature_is_refused(hook: Hook, broken: dict[str, Path]) -> None:
-    file, name = file_of(hook, broken), hook.name.rpartition(".")[2]
-    file.write_text(re.sub(rf"\bdef {name}\(", f"def {name}(other, ", file.read_text()))
-    with pytest.raises(
-        ValueError, match=rf"{re.escape(hook.path)} takes \(.*\), not .*, and {hook.needed_by} needs it"
-    ):
-        contract.check(broken)
+def test_the_installed_verl_has_each_name(hook: Hook) -> None:
+    names = names_in(file_of(hook).read_text())
+    assert hook.name in names, f"{hook.needed_by} needs it"
+    if hook.parameters is not None:
+        assert names[hook.name] == hook.parameters, f"{hook.needed_by} passes or takes these"
 
 
 def verl_bases(module: ModuleType) -> Iterator[tuple[str, Any, str]]:
@@ -114,7 +71,7 @@ def test_every_override_is_in_the_table_and_takes_what_verl_passes() -> None:
     assert len(overrides) >= 25
     known = {hook.path: hook for hook in HOOKS}
     for path, override, module in overrides:
-        assert path in known, f"{module} overrides {path}: add it to recipe/online_refiner/verl_glue/contract.py"
+        assert path in known, f"{module} overrides {path}: add it to tests/helpers/verl_contract.py"
         hook = known[path]
         assert hook.needed_by == module
         if not inspect.isfunction(override):
@@ -174,42 +131,28 @@ def test_every_private_name_that_is_not_ours_is_in_the_table() -> None:
 
 def test_what_to_install_is_what_the_project_asks_for() -> None:
     asked = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert contract.REQUIREMENTS["verl"] in asked
-    assert contract.REQUIREMENTS["transfer_queue"].replace("==", ">=") in asked
+    assert {*WRITTEN_FOR} <= {*asked}
+    assert {Requirement(line).name.lower() for line in WRITTEN_FOR} == {
+        hook.module.partition(".")[0].replace("_", "") for hook in HOOKS
+    }
 
 
-def overlay(folder: Path, relative: str, source: str) -> None:
-    """Write a package's file into a folder, with links to all others of the package beside it."""
-    package, *parts = relative.split("/")
-    stock = contract.folders()[package]
-    place = folder / package
-    for part in parts:
-        place.mkdir()
-        for one in stock.iterdir():
-            if one.name != part:
-                (place / one.name).symlink_to(one)
-        place, stock = place / part, stock / part
-    place.write_text(source)
-
-
-@pytest.mark.parametrize("what", ["renamed", "missing"])
-def test_the_start_ends_in_one_line(what: str, tmp_path: Path) -> None:
-    """Before Hydra composes verl's config, on any platform."""
+@pytest.mark.parametrize("found", [None, "0.10.0"])
+def test_the_start_ends_in_one_line(found: str | None, tmp_path: Path) -> None:
+    """Before Hydra composes verl's config, on any platform; a folder before pip's counts, as it is imported."""
     begin = "import sys; sys.argv = ['main', 'platform=gpu', 'dry_run=true']; "
-    expected = "verl is not installed; run: pip install verl==0.9.1"
-    if what == "missing":
+    if found is None:
+        begin += "import importlib.metadata as known; known.Distribution.discover = lambda **_: iter(()); "
         begin += "sys.modules['verl'] = None; "
+        expected = "verl is not installed; run: pip install 'verl==0.9.1'"
     else:
-        stock = contract.folders()["verl"] / "trainer/ppo/v1/trainer_base.py"
-        overlay(
-            tmp_path, "verl/trainer/ppo/v1/trainer_base.py", stock.read_text().replace("_balance_batch", "_balance")
-        )
+        place = tmp_path / "verl" / "version" / "version"
+        place.parent.mkdir(parents=True)
+        place.write_text(f"{found}\n")
+        (tmp_path / "verl" / "__init__.py").write_text("raise ImportError('it is only looked at')")
         begin += f"sys.path.insert(0, {str(tmp_path)!r}); "
-        expected = (
-            "verl 0.9.1 is not what this extension is written for: verl.trainer.ppo.v1.trainer_base:PPOTrainer."
-            "_balance_batch does not exist, and recipe.online_refiner.verl_glue.trainer needs it; run: pip install "
-            "verl==0.9.1"
-        )
+        expected = "verl 0.10.0 is not what this extension is written for, which overrides private parts of it; run: "
+        expected += "pip install 'verl==0.9.1'"
     code = begin + "from recipe.online_refiner.main import command; command()"
     environment = {name: value for name, value in os.environ.items() if name != "VERL_CONFIG"}  # as in a user's shell
     command = [sys.executable, "-c", code]
@@ -217,16 +160,21 @@ def test_the_start_ends_in_one_line(what: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {expected}\n")
 
 
-def test_a_script_of_ones_own_is_refused_too(config: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(contract.REQUIREMENTS, "no_such_package", "no-such==1")
-    with pytest.raises(ValueError, match="no_such_package is not installed; run: pip install no-such==1"):
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("no-such==1", "no-such is not installed; run: pip install 'no-such==1'"),
+        ("pytest<3", "pytest .* is not what this .*; run: pip install 'pytest<3'"),
+    ],
+)
+def test_a_script_of_ones_own_is_refused_too(
+    config: DictConfig, monkeypatch: pytest.MonkeyPatch, line: str, said: str
+) -> None:
+    monkeypatch.setattr(main, "WRITTEN_FOR", (*WRITTEN_FOR, line))
+    with pytest.raises(ValueError, match=said):
         prepare(config)
 
 
-def test_verls_log_has_the_lines_that_tell_its_set_up() -> None:
-    """``task_runner.SetUp`` reads them."""
-    (file,) = {file_of(hook, contract.folders()) for hook in HOOKS if hook.module.endswith("v1.trainer_base")}
-    module = ast.parse((REPOSITORY / "recipe/online_refiner/verl_glue/task_runner.py").read_text())
-    assigned = [node for node in ast.walk(module) if isinstance(node, ast.Assign)]
-    (stages,) = [ast.literal_eval(one.value) for one in assigned if ast.unparse(one.targets[0]) == "STAGES"]
-    assert stages and all(f'logger.info("{line}")' in file.read_text() for line in stages)
+def test_verls_log_has_the_line_that_tells_its_set_up() -> None:
+    (file,) = {file_of(hook) for hook in HOOKS if hook.module.endswith("v1.trainer_base")}
+    assert f'logger.info("{ACTOR_IS_THERE}")' in file.read_text()

@@ -1,24 +1,18 @@
 """What this extension counts on in verl beside what it imports: hooks, patched names, private names, attributes.
 
 A method of ours that verl no longer calls, because it calls it something else, fails silently: the run trains as if
-there were no constraint. So :func:`check` looks for every name before a run starts. It reads verl's sources and imports
-none of them: it takes 0.2 s for all, and sees also what only a worker would import.
+there were no constraint. So a start refuses other versions of verl (``main.py`` ``check_packages``), and tests look for
+each of these names in the installed one. They read its sources, which only a worker would import in part.
 
-A name that our modules import is not here: without it the import fails. The CPU platform has its own, stricter check
-(``recipe/cpu_platform``): its patches replace whole functions, so it takes one version only.
+A name that our modules import is not here: without it the import fails.
 """
 
 import ast
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-
-from recipe.cpu_platform import REQUIRED_VERSIONS
-
-REQUIREMENTS = {"verl": f"verl=={REQUIRED_VERSIONS['verl']}", "transfer_queue": "TransferQueue==0.1.11"}
-"""The packages that the table names, and what to install of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,58 +235,15 @@ HOOKS = [
     Hook(f"{ROWS}.fields", OF_ROWS),
     Hook(f"{ROWS}.extra_info", OF_TRAINER),
 ]
-"""Every one is looked for at each start, whatever the run uses: all are there in the version that we extend."""
+"""All are there in the version that we extend."""
 
 
-def folders() -> dict[str, Path]:
-    """Return where the packages are that the table names; finding them imports nothing.
-
-    Raises:
-        ValueError: If one is not installed.
-    """
-    found = {}
-    for package, requirement in REQUIREMENTS.items():
-        spec = find_spec(package)
-        if spec is None or not spec.submodule_search_locations:
-            raise ValueError(f"{package} is not installed; run: pip install {requirement}")
-        found[package] = Path(next(iter(spec.submodule_search_locations)))
-    return found
-
-
-def check(places: Mapping[str, Path] | None = None) -> None:
-    """Check that every name of the table is there, with its parameters.
-
-    Args:
-        places: The packages' folders. None: the installed ones.
-
-    Raises:
-        ValueError: One line: the first name that is not, who needs it, and what to install.
-    """
-    places = places or folders()
-    for hook in HOOKS:
-        package, *parts = hook.module.split(".")
-        wrong = _wrong_with(hook, places[package].joinpath(*parts).with_suffix(".py"))
-        if wrong is not None:
-            version = places[package] / "version" / "version"
-            said = version.read_text().strip() if version.is_file() else "(of an unknown version)"
-            raise ValueError(
-                f"{package} {said} is not what this extension is written for: {hook.path} {wrong}, and "
-                f"{hook.needed_by} needs it; run: pip install {REQUIREMENTS[package]}"
-            )
-
-
-def _wrong_with(hook: Hook, file: Path) -> str | None:
-    names = names_in(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if hook.name not in names:
-        return "does not exist"
-    found = names[hook.name]
-    if hook.parameters is None or found == hook.parameters:
-        return None
-    return f"takes {_listed(found)}, not {_listed(hook.parameters)}"
-
-
-def _listed(parameters: tuple[str, ...] | None) -> str:
-    return "no arguments" if not parameters else f"({', '.join(parameters)})"
+def file_of(hook: Hook) -> Path:
+    """Return the source of the module that a hook is in."""
+    package, *parts = hook.module.split(".")
+    spec = find_spec(package)
+    assert spec is not None, f"{package} is not installed"
+    return Path(str(spec.origin)).parent.joinpath(*parts).with_suffix(".py")
 
 
 @functools.cache
