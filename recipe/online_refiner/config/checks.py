@@ -114,7 +114,7 @@ temperature of 0 divides log-probs by it."""
 @rule("config")
 def numbers_are_possible(run: Run) -> str | None:
     """Sizes, rates, lengths and shares are numbers that verl and its engines can work with."""
-    alike = {ACTOR: "critic"} if has_critic(run.config) else {}
+    alike = {f"{ACTOR}.fsdp_config": "critic.fsdp", ACTOR: "critic"} if has_critic(run.config) else {}
     if run.blocks.hosts_refiner:
         alike[ROLLOUT] = "refiner.rollout"
     for wanted, (holds, keys) in NUMBERS.items():
@@ -151,7 +151,8 @@ def constraint_goes_with_the_rest(run: Run) -> str | None:
 def shards_divide_the_gpus(run: Run) -> str | None:
     """FSDP's groups of ``fsdp_size`` GPUs are as large as each other."""
     num_gpus = run.config.trainer.nnodes * run.config.trainer.n_gpus_per_node
-    for key in (f"{ACTOR}.fsdp_config.fsdp_size", "actor_rollout_ref.ref.fsdp_config.fsdp_size"):
+    keys = [f"{ACTOR}.fsdp_config.fsdp_size", "actor_rollout_ref.ref.fsdp_config.fsdp_size"]
+    for key in [*keys, *(["critic.fsdp.fsdp_size"] if has_critic(run.config) else [])]:
         size = OmegaConf.select(run.config, key) or 0
         if 0 < size < num_gpus and num_gpus % size:
             return f"{key}={size} does not divide the {num_gpus} GPUs of the trainer; set a divisor, or -1 for all"
@@ -205,14 +206,16 @@ def refinements_fit_into_micro_batches(run: Run) -> str | None:
     return None
 
 
-def _num_shares(actor: DictConfig) -> int:
-    """Return how many GPUs share a sequence."""
-    if actor.strategy == "megatron":
-        return actor.megatron.context_parallel_size
-    if actor.strategy == "veomni":
-        return actor.veomni.ulysses_parallel_size
-    own = actor.get("ulysses_sequence_parallel_size") or 1  # verl's older key
-    return max(own, actor.fsdp_config.ulysses_sequence_parallel_size) if actor.strategy in ("fsdp", "fsdp2") else 1
+def _num_shares(block: DictConfig) -> int:
+    """Return how many GPUs share a sequence of the actor, or of the critic."""
+    if block.strategy == "megatron":
+        return block.megatron.context_parallel_size
+    if block.strategy == "veomni":
+        return block.veomni.ulysses_parallel_size
+    if block.strategy not in ("fsdp", "fsdp2"):
+        return 1
+    engine = block.fsdp_config if "fsdp_config" in block else block.fsdp
+    return max(block.get("ulysses_sequence_parallel_size") or 1, engine.ulysses_sequence_parallel_size)  # verl's older
 
 
 @rule("config")
@@ -296,9 +299,17 @@ def separate_trainer_has_its_parts(run: Run) -> str | None:
 # ---- keys that verl takes without a word, and does not read
 
 
+UNREAD = {
+    f"{ACTOR}.grad_clip": (1.0, f"{ACTOR}.optim.clip_grad"),
+    "critic.grad_clip": (1.0, "critic.optim.clip_grad"),
+    "critic.ulysses_sequence_parallel_size": (1, "critic.fsdp.ulysses_sequence_parallel_size"),
+}
+"""Such keys with their defaults, and the keys that are read."""
+
+
 @rule("config")
 def keys_are_read(run: Run) -> str | None:
-    """Rewards and the clipping of gradients are set by keys of verl 0.9; it takes older ones and does not read them."""
+    """Rewards, clipping of gradients, and the critic's sharing of sequences are set by the keys that verl 0.9 reads."""
 
     def is_set(value: Any) -> bool:
         return any(map(is_set, value.values())) if isinstance(value, DictConfig) else value is not None
@@ -306,10 +317,9 @@ def keys_are_read(run: Run) -> str | None:
     for name in ("custom_reward_function", "reward_model", "sandbox_fusion"):
         if is_set(run.config.get(name)):
             return f"{name}: verl does not read this block any more; set the keys of reward, such as reward.{name}"
-    for key in (ACTOR, "critic"):
-        value = OmegaConf.select(run.config, f"{key}.grad_clip", default=1.0)
-        if value != 1.0:  # its default
-            return f"{key}.grad_clip={value} is not read; set {key}.optim.clip_grad"
+    for key, (default, instead) in UNREAD.items():
+        if (value := OmegaConf.select(run.config, key, default=default)) != default:
+            return f"{key}={value} is not read; set {instead}"
     return None
 
 
@@ -407,7 +417,7 @@ def micro_batches_are_filled(run: Run) -> str | None:
         if blocks[ACTOR].strategy == "megatron":
             num_ranks, multiple = megatron.layout(config)["data"], size * megatron.micro_batch_group(block.megatron)
         else:
-            num_ranks, multiple = max(1, run.plan.num_gpus // _num_shares(blocks[ACTOR])), size
+            num_ranks, multiple = max(1, run.plan.num_gpus // _num_shares(block)), size
         num_rows, rest = divmod(block.ppo_mini_batch_size * n, num_ranks)
         if rest:
             return (

@@ -6,16 +6,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recipe.online_refiner.constraints.base import CRITIC_ESTIMATORS
+from recipe.preflight.rules import has_critic
 
 
 def micro_batch_group(engine: Mapping[str, Any]) -> int:
-    """Return what the number of a data-parallel rank's micro-batches has to be a multiple of.
+    """Return what the number of a data-parallel rank's micro-batches has to be a multiple of, by verl's engine block.
 
     Megatron's interleaved pipeline stages take micro-batches in groups, of as many as there are stages by default.
-
-    Args:
-        engine: verl's block of engine settings.
     """
     if (engine.get("virtual_pipeline_model_parallel_size") or 1) == 1:
         return 1
@@ -49,7 +46,7 @@ def refusal(config: DictConfig) -> str | None:
             "actor_rollout_ref.actor.megatron.use_distributed_optimizer=false: verl could not send the weights to the "
             "rollout; set it to true"
         )
-    critic = {"critic": config.critic} if config.algorithm.adv_estimator in CRITIC_ESTIMATORS else {}
+    critic = {"critic": config.critic} if has_critic(config) else {}
     for name, role in {"actor_rollout_ref.actor": actor, **critic}.items():
         if role.optim.optimizer.lower() == "sgd" and role.megatron.use_distributed_optimizer:
             return f"{name}.optim.optimizer={role.optim.optimizer}: Megatron's distributed optimizer is Adam"

@@ -5,6 +5,7 @@ import pickle
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -301,16 +302,20 @@ MISTAKES = {
         ((), "algorithm.gamma=1.1"),
         (("critic.ppo_mini_batch_size=0",), "algorithm.adv_estimator=gae"),
         (("critic.ppo_mini_batch_size=0",), "critic.enable=true"),
+        (("critic.fsdp.fsdp_size=all",), "critic.enable=true"),
+        ((f"critic.fsdp.{ULYSSES}=0",), "critic.enable=true"),
     ],
     "shards-divide-the-gpus": [
         ((f"{ACTOR}.fsdp_config.fsdp_size=4",), f"{ACTOR}.fsdp_config.fsdp_size=3"),
         ((), "actor_rollout_ref.ref.fsdp_config.fsdp_size=5"),
+        (("critic.fsdp.fsdp_size=5",), "critic.enable=true"),
     ],
     "engine-can-train": [((), f"{MODEL}.lora.rank=8")],
     "keys-are-read": [
         ((), f"{ACTOR}.grad_clip=0.5"),
         ((), "custom_reward_function.path=x.py"),
         ((), "reward_model.reward_manager=dapo"),
+        ((), f"critic.{ULYSSES}=2"),
     ],
     "refiner-goes-with-the-rest": [
         *((EXTERNAL, f"refiner.url={url}") for url in ("host:8000/v1", "[http://host/v1, ftp://host/v1]")),
@@ -491,6 +496,7 @@ ON_MEGATRON: list[tuple[str | None, dict[str, Any]]] = [
     ("engine-can-train", {f"{ACTOR}.megatron.use_distributed_optimizer": False}),
     ("engine-can-train", {f"{ACTOR}.optim.optimizer": "SGD"}),
     ("engine-can-train", {"critic.optim.optimizer": "sgd", "algorithm.adv_estimator": "gae"}),
+    ("engine-can-train", {"critic.optim.optimizer": "sgd", "critic.enable": True}),
     ("engine-can-train", {f"{MODEL}.lora.rank": 8}),
     ("separate-trainer-has-its-parts", {"trainer.v1.trainer_mode": "separate_async", "constraint.mode": "none"}),
     ("refined-rows-are-trained-as-others", {f"{ACTOR}.megatron.router_replay.mode": "R3"}),
@@ -544,6 +550,18 @@ def test_virtual_stages_get_whole_groups_of_micro_batches(changes: dict[str, Any
         OmegaConf.update(config, key, value)
     found = micro_batches_are_filled(Run(config=config, blocks=load(config)))
     assert (found is not None) is refused and (found is None or "virtual pipeline stages" in found)
+
+
+@pytest.mark.parametrize(("shares", "refused"), [(1, True), (2, False)])
+def test_a_critic_shares_sequences_by_its_own_key(shares: int, refused: bool) -> None:
+    """Its 8 rows of a mini-batch fall on 4 or 2 ranks."""
+    sizes = [f"{ACTOR}.ppo_mini_batch_size=4", f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", f"{ROLLOUT}.n=2"]
+    of_critic = ["critic.enable=true", "critic.ppo_micro_batch_size_per_gpu=4", f"critic.fsdp.{ULYSSES}={shares}"]
+    config = composed(*sizes, *of_critic, f"{ACTOR}.use_dynamic_bsz=false")
+    run = Run(config=config, blocks=load(config))
+    run.plan = SimpleNamespace(num_gpus=4)
+    found = micro_batches_are_filled(run)
+    assert (found is not None) is refused and (found is None or found.startswith("critic."))
 
 
 def test_the_layout_of_a_cluster() -> None:
