@@ -82,18 +82,7 @@ SKIPPED = (
     Verdict.NO_TURN,
     Verdict.NOT_ASKED,
 )
-FAILURES = (
-    Verdict.TIMEOUT,
-    Verdict.REQUEST,
-    Verdict.THOUGHT,
-    Verdict.TRUNCATED,
-    Verdict.EMPTY,
-    Verdict.ENCODING,
-    Verdict.LEAK,
-    Verdict.REWARD,
-    Verdict.FAULT,
-    Verdict.WORKER,
-)
+FAILURES = tuple(one for one in Verdict if one not in (Verdict.NONE, *SKIPPED) and not one.is_scored)
 
 
 def group_of(key: str) -> str:
@@ -308,7 +297,8 @@ NUM_SAMPLES = 8
 
 def choose_samples(pairs: dict[int, Pair]) -> list[int]:
     """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
-    attempted = [row for row, pair in pairs.items() if pair.verdict.is_scored or pair.verdict in FAILURES]
+    refined = (*FAILURES, Verdict.ACCEPTED, Verdict.NOT_BETTER)  # not a solved response that is imitated itself
+    attempted = [row for row, pair in pairs.items() if pair.verdict in refined]
     accepted = [row for row in attempted if pairs[row].is_accepted]
     accepted.sort(key=lambda row: pairs[row].reward - pairs[row].refined_reward)
     others = [row for row in attempted if not pairs[row].is_accepted]

@@ -136,7 +136,7 @@ def notes(config: DictConfig, blocks: RefinementConfig) -> list[str]:
     if blocks.refines:
         return [*_notes_on_training(config), *_notes_on_refining(config, blocks)]
     eta = config.constraint.eta
-    unread = [f"constraint.eta={eta:g} is not read: nothing is constrained in mode none"] if eta is not None else []
+    unread = [f"constraint.eta={eta} is not read: nothing is constrained in mode none"] if eta is not None else []
     return [*_notes_on_training(config), *unread]
 
 

@@ -34,7 +34,7 @@ from verl.utils.fs import copy_to_local
 
 from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout
+from recipe.online_refiner.pairs import Pair, Refinement, Request, Rollout, Verdict
 from recipe.online_refiner.refine import Refiner, TextRefiner
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import TOKENS, Records
@@ -146,7 +146,7 @@ class RefineWorker:
     def _pair(self, rollout: Rollout, turn: Turn, started_at: float) -> Pair:
         refinement, verdict = turn.refinement, turn.refinement.verdict
         ids, kept = refinement.token_ids, refinement.num_kept_tokens
-        is_measured = verdict.is_scored and is_drawn(rollout, self._share_measured)
+        is_measured = verdict.is_scored and verdict is not Verdict.OWN and is_drawn(rollout, self._share_measured)
         return Pair(
             reward=rollout.reward,
             verdict=verdict,

@@ -17,6 +17,7 @@ PAIRS = [
     Pair(reward=-1.0, verdict=Verdict.ACCEPTED, refined_reward=0.5),
     Pair(reward=-1.0, verdict=Verdict.TRUNCATED),
     Pair(reward=-1.0, verdict=Verdict.MAX_REWARD),  # nobody was asked
+    Pair(reward=1.0, verdict=Verdict.OWN, refined_reward=1.0),  # nor here: it is imitated itself
 ]
 
 

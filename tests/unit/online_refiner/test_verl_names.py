@@ -161,6 +161,8 @@ def test_what_the_plan_says_of_a_choice(plain: DictConfig, changes: dict[str, An
     plain.constraint.update(mode="none", eta=0.5)  # nothing is refined then, and nothing is said of it
     found = notes(plain, load(plain))
     assert not [one for one in found if "refine" in one] and found[-1].startswith("constraint.eta=0.5 is not read")
+    plain.constraint.eta = "small"  # whatever it is
+    assert notes(plain, load(plain))[-1].startswith("constraint.eta=small is not read")
 
 
 @pytest.mark.parametrize(
