@@ -167,7 +167,7 @@ class RefinerClient:
 
     def abort_requests(self) -> None:
         """End the requests of a dead process that had this client: they would be written to their last token."""
-        for server in self.servers.values():
+        for server in self.handles:
             server.__ray_call__.remote(engines.abort, self.caller)
 
     async def _request(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:

@@ -17,7 +17,8 @@ from pydantic.dataclasses import dataclass
 
 from refiner_worker.drafts import Draft
 from refiner_worker.engines import ENGINE
-from refiner_worker.prompts import Told
+from refiner_worker.prompts import RefinerPrompt, Told
+from refiner_worker.thoughts import Thoughts
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -61,13 +62,7 @@ def what_lacks(said: str, wanted: Mapping[str, bool]) -> str | None:
 
 
 def read_keys(name: str, block_type: type[Block], values: dict[str, Any], chosen: str) -> Block:
-    """Return a block of the config from its values.
-
-    Args:
-        name: Of the block.
-        block_type: The class that was chosen for it.
-        values: By key.
-        chosen: What chose the class, for messages.
+    """Return a block of the config from its values by key; ``chosen`` says in messages what chose its class.
 
     Raises:
         ValueError: If a key is not one of the class's, or a value is of a wrong type or out of bounds: one line.
@@ -225,9 +220,7 @@ class RefinerConfig:
     def refusal(self, config: DictConfig, blocks: Any) -> str | None:
         """Return one line if the placement does not go with the rest of the config: what is wrong, which key to set.
 
-        Args:
-            config: The whole config.
-            blocks: This extension's part of it (``RefinementConfig``).
+        ``blocks`` is this extension's part of the config (``RefinementConfig``).
 
         Raises:
             ValueError: If there is no such template.
@@ -269,14 +262,13 @@ class RefinerConfig:
             return False
         return not is_higher(self.skip_reward_at_least, reward)
 
-    def limits(self, max_response_tokens: int) -> dict[str, int]:
-        """Return how many tokens of each text of ``context`` the refiner is shown, at most."""
-        limits = {
-            "feedback": MAX_FEEDBACK_TOKENS,
-            "sibling": max_response_tokens,
-            "solution": self.response_length,
-        }
-        return {name: limits[name] for name in self.context}
+    def prompt(
+        self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, thoughts: Thoughts | None, longest: int
+    ) -> RefinerPrompt:
+        """Return what the refiner reads, of responses of so many tokens at most; arguments as there."""
+        most = {"feedback": MAX_FEEDBACK_TOKENS, "sibling": longest, "solution": self.response_length}
+        limits: dict[str, int] = {name: most[name] for name in self.context}
+        return RefinerPrompt(self.template_path(), tokenizer, chat_settings, limits, thoughts)
 
     def template_path(self) -> Path:
         """Return the file of the prompt template.
@@ -400,12 +392,8 @@ class External(RefinerConfig):
             return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
         for url in self.urls:
             part = urlsplit(url)
-            if part.scheme not in ("http", "https"):
-                return (
-                    f"refiner.url={url} begins with neither http:// nor https://; set it to such as http://host:8000/v1"
-                )
-            if not part.hostname:
-                return f"refiner.url={url} has no host; set it to such as http://host:8000/v1"
+            if part.scheme not in ("http", "https") or not part.hostname:
+                return f"refiner.url={url} is no address of a server; set it to such as http://host:8000/v1"
         key = secret(self.api_key_env)
         if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in self.urls):
             return (

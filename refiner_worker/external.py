@@ -82,24 +82,16 @@ class ExternalClient(RefinerClient):
 
     @property
     def handles(self) -> list[ActorHandle]:
-        """None: no server is an actor of this run."""
+        """None: no server is an actor of this run, and each gives up what nobody waits for any more."""
         return []
-
-    def abort_requests(self) -> None:
-        """Do nothing: a server gives up what nobody waits for any more."""
 
     async def write(
         self, content: str, stop: str | None, is_part: bool, max_new_tokens: int, bill: Any
     ) -> list[Written]:
         """Ask for ``refiner.samples`` refinements by one request; a busy or lost server is asked again, after pauses.
 
-        Args:
-            content: The user's message.
-            stop: Text at which the answer may end.
-            is_part: Whether that text is a part of the answer; a server that would leave it out is not told of it then.
-            max_new_tokens: Longest answer, in the server's tokens.
-            bill: Its ``num_retries`` counts them; gets ``num_prompt_tokens`` and ``num_generated_tokens`` where the
-                server tells them.
+        Where the text at which an answer may end (``stop``) is a part of it, a server that would leave it out is not
+        told of it. ``bill`` counts retries, and gets the numbers of tokens that the server tells.
 
         Returns:
             So many: the thought that the server sends apart, what was written, and whether it came to its end, uncut;

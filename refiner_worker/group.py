@@ -11,7 +11,8 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import ray
@@ -118,12 +119,7 @@ def replica_size(rollout: DictConfig) -> int:
 class RefinerGroup(HostedRefiner):
     """Replicas of pi_0: launched once, woken and put to sleep around the refine stage, started again when they died.
 
-    Args:
-        refiner: The refiner block.
-        model: verl's model block for the replicas, from :func:`model_config`.
-        rollout: verl's rollout block for them, from :func:`rollout_config`.
-        pool: The GPUs of the placement; the replicas take its first slices.
-        gpus_per_node: GPUs per node of that pool.
+    They take the first slices of the placement's pool.
     """
 
     def __init__(
@@ -234,7 +230,8 @@ class RefinerGroup(HostedRefiner):
         else:
             self._replicas[rank] = self._new_replica(rank)
             try:
-                _run_within(RESTART_TIMEOUT_S, self._launch(rank))
+                # verl waits for the processes of a lost node without a limit.
+                in_thread(partial(_run, self._launch(rank))).result(RESTART_TIMEOUT_S)
                 return None
             except (RayError, concurrent.futures.TimeoutError) as error:
                 del self._replicas[rank]
@@ -272,15 +269,16 @@ def _run(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
     return asyncio.run(gather())
 
 
-def _run_within(limit_s: float, coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Run a coroutine that may block for ever: verl waits for the processes of a lost node without a limit."""
+def in_thread(function: Callable[[], object]) -> concurrent.futures.Future[None]:
+    """Call a function that may never return, in a thread which is left behind then; a pool would wait for it."""
     done: concurrent.futures.Future[None] = concurrent.futures.Future()
 
-    def run() -> None:
+    def work() -> None:
         try:
-            done.set_result(asyncio.run(coroutine))
-        except BaseException as error:  # handed to the caller
+            function()
+            done.set_result(None)
+        except BaseException as error:  # handed to who waits
             done.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()  # left behind where it hangs: no pool's thread would let go
-    done.result(limit_s)
+    threading.Thread(target=work, daemon=True).start()
+    return done

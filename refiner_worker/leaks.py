@@ -19,11 +19,8 @@ def speaks_of_prompt(text: str, *, own: str, given: str, reward: float) -> bool:
     - the reward, as the prompt writes it, in one sentence with a word of POINTS,
     - words of EARLIER for an answer before it.
 
-    Args:
-        text: The refinement.
-        own: The refiner's prompt without question, response, feedback and solutions: the template's own words.
-        given: What the refinement may repeat: all those.
-        reward: r(s0, a).
+    ``own`` is the refiner's prompt without question, response, feedback and solutions: the template's own words;
+    ``given`` what the refinement may repeat: all those.
     """
     if _runs(text) & (_runs(own) - _runs(given)):
         return True

@@ -25,13 +25,8 @@ def encode_like(text: str, response_ids: Sequence[int], tokenizer: Any) -> list[
     Example: a tokenizer that writes "abc" as one token gives "abc d" the tokens ["abc", " d"]. Of a response that was
     written as ["a", "bc", " e"] the result is ["a", "bc", " d"].
 
-    Args:
-        text: What is to be encoded.
-        response_ids: The response, a; its special tokens, which have no text, are never taken.
-        tokenizer: Of both.
-
-    Returns:
-        The token ids; None if they would not be decoded to the text again, as that of a control token's name is not.
+    Special tokens of the response, which have no text, are never taken. None if the ids would not be decoded to the
+    text again, as that of a control token's name is not.
     """
     try:
         ids = tokenizer.encode(text, add_special_tokens=False)

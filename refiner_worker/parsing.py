@@ -47,18 +47,13 @@ def parse_answer(
     changed. The ids stay as the refiner generated them (the policy shares its tokenizer); only where white space is
     stripped or a token straddles the end of the answer, the rest is encoded again.
 
-    Args:
-        token_ids: Generated ids, without the prompt, with the EOS token or the stop string that ended them.
-        kept: What the answer was begun with; it stays as it is, and so does white space after it.
-        before: White space that the answer begins with, as one behind a thought does, whose form is the response's.
-            None: what of the response's it has itself.
-        behind: The mark that closes the thought before the answer; it may be a fence that opens a program.
-        response: What was refined, a.
-        eos_token_id: The token that is to end it.
-        stop_token_ids: Other tokens that end what is generated. Any other special token is no end: it is taken out.
-        tokenizer: The tokenizer of both models.
-        stop: The text at which the answer ends (an EOS token ends it as well). It is part of the answer, unless it is
-            CLOSE_TAG. Then the answer was begun with OPEN_TAG, and one that the refiner wrote again is taken out.
+    The generated ids have the EOS token, another one of ``stop_token_ids``, or the text ``stop`` that ended them. That
+    text is part of the answer, unless it is CLOSE_TAG. Then the answer was begun with OPEN_TAG, and one that the
+    refiner wrote again is taken out; and so is any other special token.
+
+    What the answer was begun with (``kept``) stays as it is, and so does white space after it. Behind a thought
+    (``behind``: the mark that closes it, maybe a fence that opens a program) the answer begins with the white space
+    ``before``, whose form is the response's. None: what of the response's it has itself.
 
     Returns:
         The answer. It is failed if it is cut by the length limit or at a fence that opens its program, has a tag in it

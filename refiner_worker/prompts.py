@@ -73,25 +73,16 @@ def _parsed(path: Path) -> tuple[Template, set[str]]:
 
 
 class RefinerPrompt:
-    """Renders refiner prompts.
+    """Renders refiner prompts; what a template sees is in ``docs/refiner.md``.
 
-    A template sees ``messages`` (the chat prompt, a list of role and content), ``question`` (all of it, as text),
-    ``response`` (text), ``reward`` (float), ``open_tag`` and ``close_tag``. As far as ``refiner.context`` asks for
-    them, else empty, it sees ``feedback`` (what the reward function says of the response), ``sibling`` (the best
-    response of its group, if that is better) and ``solution`` (the data set's). In a later turn of a session the prompt
-    and the turns before are one user message (``parsing.conversation``).
-
-    If a template mentions the tags, its answer is started with the opening tag and read up to the closing one. With
+    If it mentions the tags, its answer is started with the opening tag and read up to the closing one. With
     ``{% set stop = "..." %}`` the answer ends with that text, which is part of it, such as the closing fence of a
-    program. Otherwise all output is the answer.
+    program. Otherwise all output is the answer. In a later turn of a session the prompt and the turns before are one
+    user message (``parsing.conversation``).
 
-    Args:
-        path: The template's file.
-        tokenizer: The reference model's Hugging Face tokenizer, with a chat template.
-        chat_settings: What the chat template is given beside messages, as the policy's prompts are
-            (``data.apply_chat_template_kwargs``), for example ``{"enable_thinking": False}``.
-        limits: Tokens, at most, of each text of TOLD that is to be shown.
-        thoughts: How the reference model thinks; an answer then begins behind its thought.
+    ``chat_settings`` is what the chat template is given beside messages, as the policy's prompts are
+    (``data.apply_chat_template_kwargs``), ``limits`` has the tokens, at most, of each text of TOLD that is to be shown.
+    Where the reference model has ``thoughts``, an answer begins behind its thought.
 
     Raises:
         ValueError: If the template is broken, uses a variable that it is not given, or has no place for a solution or
@@ -114,11 +105,11 @@ class RefinerPrompt:
             self.uses_tags = "close_tag" in used
             self.limits = {name: limit for name, limit in (limits or {}).items() if name in used}
             empty = [{"role": "user", "content": ""}]
-            tried = self.encode(empty, "", -1.0, told=dict.fromkeys(TOLD, " "), thought="" if thoughts else None)
+            tried = self.content(empty, "", -1.0, told=dict.fromkeys(TOLD, " "), thought="" if thoughts else None)
+            self._num_overhead_tokens = len(self.encode(tried))
             stop = getattr(self._template.make_module(self._variables(empty, "", -1.0, {})), "stop", None)
         except UNREADABLE as error:
             raise ValueError(f"refiner.template: {path}: {error}") from error
-        self._num_overhead_tokens = len(tried)
         if stop is not None and not (isinstance(stop, str) and stop):
             raise ValueError(f"refiner.template: {path}: stop is {stop!r}; set one text that is not empty")
         if "open_tag" in used and not self.uses_tags:
@@ -130,17 +121,8 @@ class RefinerPrompt:
         if "response" not in used:
             raise ValueError(f"refiner.template: {path} does not show {{{{ response }}}}, which is to be refined")
 
-    def encode(
-        self,
-        messages: list[dict[str, Any]],
-        response: str,
-        reward: float,
-        *,
-        told: Mapping[str, str] | None = None,
-        thought: str | None = None,
-    ) -> list[int]:
-        """Return the token ids of one refiner prompt; control tokens that stand in its texts are text."""
-        content = self.content(messages, response, reward, told=told, thought=thought)
+    def encode(self, content: str) -> list[int]:
+        """Return the token ids of a refiner prompt with these words; control tokens that stand in them are text."""
         return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags and not self.thoughts else "")
 
     def tag_ids(self) -> list[int]:
@@ -157,14 +139,9 @@ class RefinerPrompt:
         told: Mapping[str, str] | None = None,
         thought: str | None = None,
     ) -> str:
-        """Return one refiner prompt as the words of a user message.
+        """Return one refiner prompt as the words of a user message, from s0, the response's answer and its reward.
 
-        Args:
-            messages: s0.
-            response: The response's answer.
-            reward: r(s0, a).
-            told: Texts of TOLD.
-            thought: The response's thought, if the refiner is to write that again too; it is asked for both apart.
+        With the response's thought the refiner is to write that again too; it is asked for both apart.
         """
         if thought is not None:
             response = f"Reasoning:\n{thought}\n\nAnswer:\n{response.strip()}"
@@ -220,11 +197,7 @@ class InPlacePrompt:
     group, if that is better) and ``solution`` (the data set's); what there is not is empty. It never sees the response,
     nor what was said of it: pi_0 would copy it, and the constraint would have the wrong sign.
 
-    Args:
-        path: The template's file.
-        tokenizer: As in :class:`RefinerPrompt`.
-        chat_settings: As there.
-        limit: Tokens, at most, of each text of SHOWN.
+    Args as of :class:`RefinerPrompt`; ``limit``: tokens, at most, of each text of SHOWN.
 
     Raises:
         ValueError: If the template is broken, or uses a variable that it is not given.
@@ -243,12 +216,7 @@ class InPlacePrompt:
         self._num_overhead_tokens = len(self._chat.encode(tried))
 
     def encode(self, messages: list[dict[str, Any]], shown: Mapping[str, str]) -> list[int] | None:
-        """Return the token ids of the prompt; None if there is nothing that the template could show.
-
-        Args:
-            messages: The chat prompt.
-            shown: Texts of SHOWN.
-        """
+        """Return the token ids of the prompt; None if there is nothing of SHOWN that the template could show."""
         texts = {name: self._chat.shorten(shown.get(name, ""), self._limit) for name in SHOWN}
         if self.uses and not any(texts[name] for name in self.uses):
             return None

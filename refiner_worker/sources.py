@@ -9,12 +9,7 @@ from refiner_worker.external import ExternalRefiner
 
 
 class RefinerBySource(HostedRefiner):
-    """The common refiner, and beside it the servers that data sources have for themselves.
-
-    Args:
-        common: Serves all other sources.
-        refiner: The block with ``by_source``.
-    """
+    """The common refiner, and beside it the servers that data sources have for themselves."""
 
     def __init__(self, common: HostedRefiner, refiner: RefinerConfig) -> None:
         self._common, self._sources = common, refiner.sources

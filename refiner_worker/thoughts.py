@@ -133,10 +133,7 @@ def read_thoughts(
 ) -> Thoughts | None:
     """Return how a model thinks by its chat template, which is rendered in several ways; None: it does not.
 
-    Args:
-        tokenizer: With a chat template.
-        chat_settings: What the template is given beside messages (``data.apply_chat_template_kwargs``).
-        marks: ``refiner.thoughts``: opening and closing mark, or False.
+    ``marks`` are those of ``refiner.thoughts``.
     """
     if marks is False:
         return None

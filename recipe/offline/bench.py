@@ -19,7 +19,6 @@ from recipe.online_refiner.refine import Refiner, TextRefiner
 from refiner_worker.client import MAX_REQUESTS_IN_FLIGHT, RunEndedError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import decode
-from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import read_thoughts
 from refiner_worker.turn_end import TurnEnd
 
@@ -221,7 +220,6 @@ class Bench:
 
         It works in a thread with a tokenizer of its own: two threads cannot use one (``Already borrowed``).
         """
-        limits = config.limits(self.max_response_tokens)
 
         async def score(rollout: Rollout, ids: list[int]) -> float:
             return (await self._reward(rollout, ids))["score"]
@@ -234,12 +232,11 @@ class Bench:
         return (TextRefiner if client else Refiner)(
             config=config,
             client=asked,
-            prompt=RefinerPrompt(
-                config.template_path(),
+            prompt=config.prompt(
                 copy.deepcopy(self.tokenizer),
                 {},
-                limits,
                 read_thoughts(self.tokenizer, None, config.thoughts),
+                self.max_response_tokens,
             ),
             turn_end=self.turn_end,
             score=score,

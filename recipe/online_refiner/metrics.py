@@ -207,12 +207,10 @@ def zeros() -> dict[str, float]:
 def reward_metrics(
     rewards: Mapping[str, float], filtered: Mapping[float, int], num_discarded: int = 0
 ) -> dict[str, float]:
-    """Summarise rewards by group.
+    """Summarise the rewards of a step's rollouts, by their keys, and of groups that are not in the step.
 
-    Args:
-        rewards: Of the step's rollouts, by their keys.
-        filtered: How many groups DAPO's filter took out, by the reward that all of a group's responses had.
-        num_discarded: How many groups verl threw away that were as good as the step's own (:data:`DISCARDED`).
+    ``filtered`` counts those that DAPO's filter took out, by the reward that all of a group's responses had, and
+    ``num_discarded`` those that verl threw away, as good as the step's own (:data:`DISCARDED`).
     """
     by_group: dict[str, list[float]] = {}
     for key, reward in rewards.items():
@@ -246,10 +244,7 @@ def extra_metrics(said: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def streaming_metrics(pairs: Sequence[Pair], began_at: float) -> dict[str, float]:
     """Tell how much of the refining was hidden behind the rollout, from what was refined during it.
 
-    Args:
-        pairs: What was refined during the rollout.
-        began_at: When the trainer began to wait for these rollouts, in seconds since the epoch: an asynchronous one
-            has trained until then.
+    The trainer began to wait at ``began_at`` (seconds since the epoch): an asynchronous one has trained until then.
     """
     attempted = [pair for pair in pairs if pair.verdict not in SKIPPED]
     if not attempted:
@@ -339,29 +334,21 @@ def known(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def constraint_metrics(state: StepState, *, is_due: bool) -> dict[str, float]:
-    """Summarise log pi_theta(a'), as far as it was computed.
-
-    Args:
-        state: Of a step.
-        is_due: Whether it was computed of all scored refinements, not only of those that are used.
-    """
-    scored = [pair for pair in state.pairs.values() if pair.nll is not None]
+    """Summarise what responses are charged for, and log pi_theta(a'), where it is due of all scored refinements."""
+    pairs = list(state.pairs.values())
+    scored = [pair for pair in pairs if pair.nll is not None]
     measured = {"constraint/cross_entropy_accepted": [pair for pair in scored if pair.is_accepted]}
     if is_due:
         measured["constraint/cross_entropy_all"] = scored
     means = {
-        name: ratio(sum(pair.nll or 0.0 for pair in pairs), sum(pair.num_refined_tokens for pair in pairs))
-        for name, pairs in measured.items()
+        name: ratio(sum(pair.nll or 0.0 for pair in some), sum(pair.num_refined_tokens for pair in some))
+        for name, some in measured.items()
     }
-    num_tokens = sum(pair.num_refined_tokens for pair in scored)
-    return {**divergence_metrics(state), **known(means), "tokens/refine_log_prob": num_tokens}
-
-
-def divergence_metrics(state: StepState) -> dict[str, float]:
-    """Summarise what responses are charged for."""
     return {
-        "constraint/divergence": state.divergence,
-        "constraint/divergence_per_token": state.divergence_per_token,
+        "constraint/divergence": sum(pair.divergence for pair in pairs) / max(1, len(pairs)),
+        "constraint/divergence_per_token": sum(pair.divergence_per_token for pair in pairs) / max(1, len(pairs)),
+        **known(means),
+        "tokens/refine_log_prob": sum(pair.num_refined_tokens for pair in scored),
     }
 
 
@@ -371,13 +358,7 @@ def kl_to_reference(*, log_probs: Tensor, ref_log_probs: Tensor, response_mask: 
     k3 = exp(d) - 1 - d with d = log pi_0 - log pi_theta: unbiased for samples of pi_theta, never negative
     (J. Schulman, "Approximating KL divergence", 2020).
 
-    Args:
-        log_probs: (B, T) under the policy.
-        ref_log_probs: (B, T) under the reference model.
-        response_mask: (B, T) the tokens to count.
-
-    Returns:
-        The mean; NaN if no token is counted, as nothing is known then.
+    All are (B, T). NaN if the mask counts no token: nothing is known then.
     """
     mask = response_mask.bool()
     if not mask.any():

@@ -202,7 +202,8 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         read.max_tokens(*lengths) + one.response_length + (one.longest_thought if thoughts else 0)
         for one, read in hosted
     )
-    in_place_tokens = blocks.constraint.scored_tokens(tokenizer, settings, *lengths, refiner.response_length)
+    companion = blocks.constraint.companion(tokenizer, settings, max(lengths[1], refiner.response_length))
+    in_place_tokens = companion.scored_tokens(*lengths)
     if not blocks.is_shared:  # there the actor reads them
         needed = max(needed, in_place_tokens + 1)
     max_model_len = refiner.max_model_len or min(needed, max_positions)
@@ -259,9 +260,9 @@ def _thoughts(config: DictConfig, blocks: RefinementConfig, tokenizer: Any) -> T
 def _prompt(
     config: DictConfig, one: RefinerConfig, tokenizer: Any, thoughts: Thoughts | None, source: str = ""
 ) -> RefinerPrompt:
-    limits = one.limits(config.data.max_response_length)
+    data = config.data
     try:
-        return RefinerPrompt(one.template_path(), tokenizer, config.data.apply_chat_template_kwargs, limits, thoughts)
+        return one.prompt(tokenizer, data.apply_chat_template_kwargs, thoughts, data.max_response_length)
     except ValueError as error:
         raise ValueError(f"refiner.by_source.{source}: {error}" if source else error) from error
 

@@ -172,7 +172,7 @@ class Refiner:
 
         Those ids of the turn begin the refiner's answer (``refiner.keep_prefix``).
         """
-        prompt_ids = await self.on_thread(self._render, self.prompt.encode, rollout, parts, told)
+        prompt_ids = await self.on_thread(self.prompt.encode, await self.on_thread(self._content, rollout, parts, told))
         turn = rollout.turn_ids[: self._most_tokens(rollout)]
         if not self.config.keep_prefix or len(prompt_ids) + len(turn) >= self.max_model_len:
             return prompt_ids, 0, 0
@@ -349,12 +349,12 @@ class Refiner:
             told["sibling"] = self.answer_in(best, best.turn_ids) if is_higher(best.reward, rollout.reward) else ""
         return {name: text for name, text in told.items() if text and name in wanted}
 
-    def _render(self, form: Callable[..., Any], rollout: Rollout, parts: Parts, told: dict[str, str]) -> Any:
-        """Return the prompt in a form: ``self.prompt.encode`` or ``self.prompt.content``."""
+    def _content(self, rollout: Rollout, parts: Parts, told: dict[str, str]) -> str:
+        """Return the words of the prompt."""
         tokenizer = self.prompt.tokenizer
         chat = conversation(tokenizer, rollout.messages, rollout.prompt_ids, rollout.earlier_ids)
         thought = parts.thought.strip() if self._rewrites_thought(parts) else None
-        return form(chat, parts.answer or "", rollout.reward, told=told, thought=thought)
+        return self.prompt.content(chat, parts.answer or "", rollout.reward, told=told, thought=thought)
 
     def _most_tokens(self, rollout: Rollout) -> int:
         """Return the longest refinement: a session ends where verl would cut it."""
@@ -442,7 +442,7 @@ class TextRefiner(Refiner):
         """Return what a server has written of each sample, or why it is of no use."""
         bill = attempt.bill
         bill.num_prompt_tokens = 0  # nothing is sent yet
-        content = await self.on_thread(self._render, self.prompt.content, attempt.rollout, attempt.parts, attempt.told)
+        content = await self.on_thread(self._content, attempt.rollout, attempt.parts, attempt.told)
         thoughts, most = self.prompt.thoughts, self._num_left(attempt)
         if thoughts is not None or self.config.thought_length:
             most += self.config.longest_thought
@@ -515,13 +515,7 @@ def choose(config: RefinerConfig, rollouts: list[Rollout]) -> set[int]:
 def best_sample(samples: list[Refinement], response_ids: list[int], bill: Request) -> Refinement:
     """Return the sample with the highest reward, of equal ones the nearest to the response; of failures the first.
 
-    Args:
-        samples: Of one response, in the order of their draws.
-        response_ids: a.
-        bill: What is known of their request.
-
-    Returns:
-        The sample, with the numbers of the whole request.
+    It gets the numbers of the whole request (``bill``).
     """
     rewards = [(one.reward or 0.0, one) for one in samples if one.verdict.is_scored]
     highest = max((reward for reward, _ in rewards), default=0.0)
@@ -541,12 +535,8 @@ def num_kept_tokens(rollout: Rollout, log_probs: list[float], whole: list[int], 
     is one that the refiner would have written itself. At temperature 0 a token is kept where it is more likely than
     not. The draws depend on prompt, step and session alone, wherever that is asked.
 
-    Args:
-        rollout: Its last turn, a.
-        log_probs: log pi_0 of the turn's first tokens, given the refiner's prompt.
-        whole: Where a new character begins in the turn (:func:`whole_characters`): nothing is cut within one.
-        limit: Longest refinement.
-        temperature: The refiner's.
+    ``log_probs`` are log pi_0 of the turn's first tokens, given its prompt. Nothing is cut within a character;
+    ``whole`` has where they begin (:func:`whole_characters`).
     """
     draw = random.Random(f"{rollout.prompt_ids} {rollout.request.get('global_steps')} {rollout.session}")
     kept = (math.exp(log_prob) > (draw.random() if temperature else 0.5) for log_prob in log_probs)

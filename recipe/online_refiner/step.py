@@ -45,11 +45,7 @@ class StepState:
     """Keys of the batch's rows, in their order, from ``_balance_batch`` on."""
 
     def enter(self, hook: str, keys: list[str]) -> None:
-        """Note that verl has called the next of HOOKS.
-
-        Args:
-            hook: Its name.
-            keys: Of its batch.
+        """Note that verl has called the next of HOOKS, for a batch with these keys.
 
         Raises:
             RunEndedError: If verl has not called the one before it, or for another batch: its stage is missing.
@@ -87,13 +83,3 @@ class StepState:
         rescued = self.rescued(constraint)
         rows = (row for row, pair in self.pairs.items() if constraint.pays(pair))
         return [row for row in rows if group_of(self.keys[row]) not in rescued]
-
-    @property
-    def divergence(self) -> float:
-        """D of Eq. 5: mean over all rollouts of the step, rejected ones counting 0; nats per rollout."""
-        return sum(pair.divergence for pair in self.pairs.values()) / max(1, len(self.pairs))
-
-    @property
-    def divergence_per_token(self) -> float:
-        """Mean over all rollouts of D / min(n, m), rejected ones counting 0; nats per token."""
-        return sum(pair.divergence_per_token for pair in self.pairs.values()) / max(1, len(self.pairs))

@@ -309,10 +309,9 @@ def shown_prompt(run: Run) -> str:
     shown = list(row["raw_prompt"]), "(the response)", 0.0
     is_rewritten = prompt.thoughts and run.blocks.refiner.rewrites == "response"
     thought = "(its reasoning)" if is_rewritten else None
-    if is_external:
-        text = prompt.content(*shown, told=told, thought=thought)
-    else:
-        text = str(run.files.tokenizer.decode(prompt.encode(*shown, told=told, thought=thought)))
+    text = prompt.content(*shown, told=told, thought=thought)
+    if not is_external:
+        text = str(run.files.tokenizer.decode(prompt.encode(text)))
     lines = "".join(f"  | {line}\n" for line in text.splitlines())
     head = f"the refiner reads, of {where}:\n{lines}"
     begins = f"behind its last {prompt.thoughts.closing.strip()}" if prompt.thoughts else "at once"

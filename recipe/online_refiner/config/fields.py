@@ -116,10 +116,7 @@ class RefinementConfig:
 
 
 def read_blocks(config: DictConfig) -> RefinementConfig:
-    """Read this extension's blocks of a composed config.
-
-    Args:
-        config: The whole config of a run, interpolations not yet resolved.
+    """Read this extension's blocks of a composed config, interpolations not yet resolved.
 
     Raises:
         ValueError: If a key is unknown, missing or of a wrong type.

@@ -25,10 +25,7 @@ CONSTRAINTS: dict[tuple[str, str], type[Constraint]] = {
 
 
 def read_constraint(values: dict[str, Any]) -> Constraint:
-    """Return the constraint of a config.
-
-    Args:
-        values: Of the block ``constraint``, by key; null, as the block has it for all keys but ``mode``: the default.
+    """Return the constraint from the values of the block ``constraint``; null stands for a default.
 
     Raises:
         ValueError: If there is no such mode, or a key is not one of the mode's.

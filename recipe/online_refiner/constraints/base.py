@@ -82,14 +82,11 @@ class Companion:
     async def complete(
         self, refiner: "Refiner", rollout: "Rollout", rollouts: "Sequence[Rollout]", result: "Refinement"
     ) -> None:
-        """Ask pi_0 for more, once a' is there, and add it to the result.
+        """Ask pi_0 for more about a rollout of a group, once its a' is there, and add it to the result."""
 
-        Args:
-            refiner: Has the client, the tokenizer and the thread to use it on.
-            rollout: The response.
-            rollouts: Its group.
-            result: a' with its verdict.
-        """
+    def scored_tokens(self, prompt: int, response: int) -> int:
+        """Return the tokens of the longest text that pi_0 reads beside the refiner's prompts; 0: there is none."""
+        return 0
 
 
 @dataclass(kw_only=True, config=BLOCK)
@@ -111,13 +108,7 @@ class Constraint:
     # ---- the refine stage, in refine workers and in agent loop workers
 
     def companion(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, longest: int) -> Companion:
-        """Return what a refine worker does more for this mode.
-
-        Args:
-            tokenizer: Of policy and refiner.
-            chat_settings: ``data.apply_chat_template_kwargs``.
-            longest: Tokens of the longest response or refinement.
-        """
+        """Return what a refine worker does more for this mode; no response or refinement has more tokens."""
         return Companion()
 
     def is_used(self, verdict: "Verdict") -> bool:
@@ -213,20 +204,6 @@ class Constraint:
     def refusal(self, config: DictConfig, blocks: "RefinementConfig") -> str | None:
         """Return one line if the mode does not go with the rest of the config: what is wrong, which key to set."""
         return None
-
-    def scored_tokens(
-        self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, prompt: int, response: int, refined: int
-    ) -> int:
-        """Return the tokens of the longest text that pi_0 reads beside the refiner's prompts; 0: there is none.
-
-        Args:
-            tokenizer: Of policy and refiner.
-            chat_settings: ``data.apply_chat_template_kwargs``.
-            prompt: Tokens of the longest prompt.
-            response: Of the longest response.
-            refined: Of the longest refinement.
-        """
-        return 0
 
     def describe(self) -> str:
         """Return the mode in the words of the plan."""

@@ -69,13 +69,9 @@ ALIGNMENTS: dict[str, Callable[[Sequence[int], Sequence[int]], list[int]]] = {"p
 def counterparts(
     alignment: str, response_ids: Sequence[int], refined_ids: Sequence[int], num_kept: int = 0
 ) -> list[int]:
-    """Return c(t) for each token of a, (len a,); NONE for tokens that the refiner's answer was begun with.
+    """Return c(t) for each token of a, (len a,), by one of ALIGNMENTS.
 
-    Args:
-        alignment: One of ALIGNMENTS.
-        response_ids: a.
-        refined_ids: a'.
-        num_kept: With how many tokens of a the refiner's answer was begun. The policy wrote them: they cost nothing.
+    NONE for the first ``num_kept`` tokens, with which the refiner's answer was begun: the policy wrote them.
     """
     return [NONE] * num_kept + ALIGNMENTS[alignment](response_ids, refined_ids)[num_kept:]
 
@@ -131,12 +127,7 @@ class Charges(NamedTuple):
 
 
 def since(start: "Tensor", response_mask: "Tensor") -> "Tensor":
-    """Return the mask of the tokens that the policy wrote from a position on, (B, T).
-
-    Args:
-        start: (B,) where the refined turn begins.
-        response_mask: (B, T) as in :func:`charge`.
-    """
+    """Return the mask (B, T) of the tokens that the policy wrote from a position (B,) on."""
     places = response_mask.new_ones(response_mask.shape[1]).cumsum(0) - 1
     return response_mask * (places >= start[:, None])
 

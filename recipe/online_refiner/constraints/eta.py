@@ -27,11 +27,7 @@ class Eta:
         self._delta = constraint.delta if isinstance(constraint, Weighted) and constraint.is_adaptive else None
 
     def observe(self, divergence_per_token: float) -> None:
-        """Make the dual step of a whole step, whose D is the mean over its rollouts, rejected ones counting 0.
-
-        Args:
-            divergence_per_token: D in nats per token; one that is not a number says nothing.
-        """
+        """Make the dual step of a whole step by its D, nats per token; one that is not a number says nothing."""
         if self._delta is None or math.isnan(divergence_per_token):
             return
         violation = min(1.0, divergence_per_token / self._delta - 1)  # D >= 0, so never below -1

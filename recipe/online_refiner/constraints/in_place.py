@@ -1,6 +1,7 @@
 """Target ``in_place``: the policy's own tokens are charged, by pi_0 that has read the better answer."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from omegaconf import DictConfig
@@ -20,23 +21,6 @@ if TYPE_CHECKING:  # they import torch
 
     from recipe.online_refiner.config.fields import RefinementConfig
     from recipe.online_refiner.refine import Refiner
-
-
-def charge_in_place(*, reference_log_probs: "Tensor", log_probs: "Tensor", turn: "Tensor") -> "Tensor":
-    """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turn, and 0 elsewhere.
-
-    pi_0 has read the better answer in its prompt c. With the bare prompt as c, and one turn, it is what verl charges
-    for KL (its k1: ``verl.trainer.ppo.core_algos.kl_penalty``).
-
-    Args:
-        reference_log_probs: (B, T) under pi_0 given c.
-        log_probs: (B, T) under the policy before this step's updates.
-        turn: (B, T) 1 on the policy's tokens of the scored turn.
-
-    Returns:
-        (B, T); of either sign. Minus the sum over t is an estimate of the KL from the policy to pi_0 given c.
-    """
-    return (reference_log_probs - log_probs) * turn
 
 
 @dataclass(kw_only=True, config=BLOCK)
@@ -79,17 +63,20 @@ class InPlace(Penalising, Weighted):
     # ---- the refine stage
 
     def companion(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, longest: int) -> Companion:
-        """Return what lets pi_0 score responses."""
-        return Teacher(self, self.prompt(tokenizer, chat_settings, longest))
-
-    def prompt(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, longest: int) -> InPlacePrompt:
-        """Return what pi_0 reads before it scores a response.
+        """Return what lets pi_0 score responses.
 
         Raises:
-            ValueError: If the template does not exist or is broken.
+            ValueError: If the template does not exist, is broken, or shows nothing that there is.
         """
-        path = template_path("constraint.in_place_template", self.in_place_template, TEMPLATES / "in_place")
-        return InPlacePrompt(path, tokenizer, chat_settings, longest)
+        prompt = InPlacePrompt(self.template_path(), tokenizer, chat_settings, longest)
+        if self.reward_gate == "failed" and not prompt.uses & {"sibling", "solution"}:
+            said = "constraint.reward_gate=failed"
+            raise ValueError(f"{said}: constraint.in_place_template must show sibling or solution")
+        return Teacher(self, prompt)
+
+    def template_path(self) -> Path:
+        """Return the file of the template; ValueError if there is none."""
+        return template_path("constraint.in_place_template", self.in_place_template, TEMPLATES / "in_place")
 
     def columns(self, turn: Turn) -> dict[str, Column]:
         """Return ``refine_in_place``, log pi_0 of the response's tokens, and ``refine_in_place_prompt``, c.
@@ -123,9 +110,13 @@ class InPlace(Penalising, Weighted):
         return bool(pair.own.get("is_scored"))
 
     def charged(self, data: Mapping[str, "Tensor"], turn: "Tensor") -> "Tensor":
-        """Return what each token of some scored turns is charged, (B, T), from the columns CHARGE_COLUMNS."""
-        reference, own = data["refine_in_place"], data["old_log_probs"]
-        return charge_in_place(reference_log_probs=reference, log_probs=own, turn=turn)
+        """Return log pi_0(a_t | c, a_<t) - log pi_theta(a_t | s0, a_<t) for every token of the turns, (B, T), else 0.
+
+        pi_0 has read the better answer in its prompt c. Minus the sum over t is an estimate of the KL from the policy
+        to it. With the bare prompt as c, and one turn, the charge is what verl charges for KL (its k1:
+        ``verl.trainer.ppo.core_algos.kl_penalty``).
+        """
+        return (data["refine_in_place"] - data["old_log_probs"]) * turn
 
     def pay(self, own: "Tensor", charges: eq6.Charges, eta: float, place: Place) -> "Tensor":
         """Return rewards or advantages, (B, T), with the penalty."""
@@ -152,16 +143,6 @@ class InPlace(Penalising, Weighted):
 
     # ---- before the run
 
-    def scored_tokens(
-        self, tokenizer: Any, chat_settings: Mapping[str, Any] | None, prompt: int, response: int, refined: int
-    ) -> int:
-        """Return the tokens of the longest prompt c with a response after it."""
-        own = self.prompt(tokenizer, chat_settings, max(response, refined))
-        if self.reward_gate == "failed" and not own.uses & {"sibling", "solution"}:
-            said = "constraint.reward_gate=failed"
-            raise ValueError(f"{said}: constraint.in_place_template must show sibling or solution")
-        return own.max_tokens(prompt) + response
-
     def refusal(self, config: DictConfig, blocks: "RefinementConfig") -> str | None:
         """Return one line if nobody would be constrained, or the temperatures differ."""
         said, rollout, refiner = "constraint.target=in_place", config.actor_rollout_ref.rollout, blocks.refiner
@@ -178,7 +159,7 @@ class InPlace(Penalising, Weighted):
             )
         if refiner.placement == "external":
             return f"{said}: no server gives log-probs by URL; set constraint.target=rewrite"
-        template_path("constraint.in_place_template", self.in_place_template, TEMPLATES / "in_place")
+        self.template_path()
         return super().refusal(config, blocks)
 
 
@@ -197,6 +178,10 @@ class Teacher(Companion):
         self._constraint, self._prompt = constraint, prompt
         gate = constraint.reward_gate
         self.needs_refinement = constraint.imitates or gate is True or (gate is False and "refined" in prompt.uses)
+
+    def scored_tokens(self, prompt: int, response: int) -> int:
+        """Return the tokens of the longest prompt c with a response after it."""
+        return self._prompt.max_tokens(prompt) + response
 
     async def complete(
         self, refiner: "Refiner", rollout: Rollout, rollouts: Sequence[Rollout], result: Refinement

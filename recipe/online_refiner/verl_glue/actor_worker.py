@@ -96,12 +96,8 @@ def eq6_columns(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Te
 def even_micro_batches(num_rows: int, *, size: int, group: int = 1) -> tuple[int, int]:
     """Return into how many micro-batches some rows fall, and the rows of each: as few as can be, and alike.
 
-    A mini-batch that is one row too long has two halves then, and not a whole micro-batch of padding.
-
-    Args:
-        num_rows: Of a data-parallel rank; every rank has as many.
-        size: The most rows of a micro-batch.
-        group: The number of micro-batches is a multiple of it (:func:`micro_batch_group`).
+    A mini-batch that is one row too long has two halves then, and not a whole micro-batch of padding. None has more
+    than ``size`` rows, and their number is a multiple of ``group`` (:func:`micro_batch_group`).
     """
     count = -(-num_rows // (size * group)) * group
     return count, -(-num_rows // count)
@@ -170,10 +166,7 @@ class ActorWorker(DetachActorWorker):
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_refine_log_prob(self, data: TensorDict) -> TensorDict | None:
-        """Compute log pi_theta(a'_t | s0, a'_<t) under the current weights, without gradient, and Eq. 6 on it.
-
-        Args:
-            data: B rows with SCORED_COLUMNS (``rows.py``).
+        """Compute log pi_theta(a'_t | s0, a'_<t) of B rows under the current weights, and Eq. 6 on it.
 
         Returns:
             ``refine_log_probs``, jagged (B, u); ``refine_charged``, jagged (B, response length), what Eq. 6 charges
@@ -189,10 +182,7 @@ class ActorWorker(DetachActorWorker):
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_in_place_log_prob(self, data: TensorDict) -> TensorDict | None:
-        """Compute log pi_0(a_t | c, a_<t) of the last turn of some responses: pi_0 is the policy without its adapter.
-
-        Args:
-            data: B rows with IN_PLACE_COLUMNS (``rows.py``).
+        """Compute log pi_0(a_t | c, a_<t) of B rows' last turns: pi_0 is the policy without its adapter.
 
         Returns:
             ``refine_in_place``, jagged (B, response length), 0 before the turn.

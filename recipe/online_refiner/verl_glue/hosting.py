@@ -29,8 +29,7 @@ class Hosting:
     """Starts the refiner: beside the policy's workers and engines where they do not need each other's memory."""
 
     def __init__(self, config: DictConfig, blocks: RefinementConfig, plan: Plan) -> None:
-        self._config, self._refiner, self._plan, self._is_shared = config, blocks.refiner, plan, blocks.is_shared
-        self._differs = blocks.refines and bool(self._refiner.by_source)
+        self._config, self._blocks, self._refiner, self._plan = config, blocks, blocks.refiner, plan
         self._group: Future[RefinerGroup] | None = None
 
     def begin(self, pools: ResourcePoolManager) -> ResourcePoolManager:
@@ -52,14 +51,14 @@ class Hosting:
     def finish(self, rollout_replicas: list[RolloutReplica]) -> HostedRefiner:
         """Return the refiner when it serves: a :class:`RefinerGroup`, or what stands for it where there is none."""
         refiner = self._finish(rollout_replicas)
-        if not self._differs:
+        if not (self._blocks.refines and self._refiner.by_source):
             return refiner
         from refiner_worker.sources import RefinerBySource  # here: it needs openai
 
         return RefinerBySource(refiner, self._refiner)
 
     def _finish(self, rollout_replicas: list[RolloutReplica]) -> HostedRefiner:
-        if self._is_shared:
+        if self._blocks.is_shared:
             from refiner_worker.shared import SharedRefiner  # here: it needs vLLM, which other rollouts do without
 
             return SharedRefiner(self._refiner, rollout_replicas)

@@ -60,56 +60,39 @@ FORWARD_KL = SimpleNamespace(
 
 
 def refined_loss(
-    verl_loss: partial[Loss], *, student_logits: Tensor | None = None, seen: list[Seen] | None = None, **arguments: Any
-) -> Any:
-    """Return what verl's engines ask of a loss: with the logits :func:`teacher_terms`, else :func:`loss_with_refined`.
-
-    They call it twice where ``distillation_use_topk`` is set, as ``distillation_ppo_loss`` of
-    ``verl/trainer/distillation/losses.py``.
-    """
-    if student_logits is not None:
-        return teacher_terms(verl_loss.keywords["config"], student_logits=student_logits, **arguments)
-    return loss_with_refined(verl_loss, seen=seen, **arguments)
-
-
-def teacher_terms(
-    config: Any, *, student_logits: Tensor, data: TensorDict, data_format: str = "thd", **_: Any
-) -> dict[str, Tensor]:
-    """Return for each token, by name, what only its logits tell: verl's top-k forward KL to pi_0, and pi_0's mass.
-
-    Args:
-        config: The actor's.
-        student_logits: (1, tokens, vocabulary), or a rank's part of it.
-        data: A micro-batch, with the rows of :func:`teacher_rows`.
-        data_format: Of the logits, as verl names it.
-    """
-    terms: dict[str, Tensor] = compute_topk_loss(config, FORWARD_KL, data, student_logits, data_format)
-    return terms
-
-
-def loss_with_refined(
     verl_loss: partial[Loss],
     *,
-    model_output: dict[str, Any],
     data: TensorDict,
+    model_output: dict[str, Any] | None = None,
     dp_group: Any = None,
+    student_logits: Tensor | None = None,
+    data_format: str = "thd",
     seen: list[Seen] | None = None,
-) -> Loss:
+) -> Any:
     """Return verl's loss and metrics, plus eta * CE if the micro-batch belongs to a mini-batch with refined rows.
+
+    Engines call it twice where ``distillation_use_topk`` is set, as ``distillation_ppo_loss`` of
+    ``verl/trainer/distillation/losses.py``: first with the logits, for verl's top-k forward KL to pi_0 and pi_0's mass.
 
     Args:
         verl_loss: The loss of the run, ``ppo_loss`` with the actor's config.
-        model_output: The engine's, with ``log_probs``.
         data: A micro-batch; with jagged ``refine_loss_mask`` and ``refine_weights`` (B, response) and the settings
-            ``refine_eta``, ``refine_normaliser`` and ``refine_num_tokens`` if rows ride along.
+            ``refine_eta``, ``refine_normaliser`` and ``refine_num_tokens`` if rows ride along, and with the rows of
+            :func:`teacher_rows`.
+        model_output: The engine's, with ``log_probs``.
         dp_group: Data-parallel process group.
+        student_logits: (1, tokens, vocabulary), or a rank's part of it.
+        data_format: Of the logits, as verl names it.
         seen: Where the log-probs of refined rows are added; None: nowhere.
 
     Returns:
-        Summed over all micro-batches and ranks CE is this module's. The engine averages gradients over ranks, therefore
-        the factor ``dp_size`` in it.
+        With the logits a dict of (tokens,) each. Else, summed over all micro-batches and ranks, CE is this module's.
+        The engine averages gradients over ranks, therefore the factor ``dp_size`` in it.
     """
     config = verl_loss.keywords["config"]
+    if student_logits is not None:
+        return compute_topk_loss(config, FORWARD_KL, data, student_logits, data_format)
+    assert model_output is not None
     loss, metrics = verl_loss(model_output=model_output, data=data, dp_group=dp_group)
     if "refine_loss_mask" not in data:
         return loss, metrics
@@ -236,12 +219,8 @@ def append_refined_rows(data: TensorDict, num_rows: int) -> TensorDict:
 def teacher_rows(data: TensorDict, used: list[bool], sequences: list[Tensor]) -> dict[str, list[Tensor]]:
     """Return what verl's top-k loss reads, ``teacher_ids`` and ``teacher_logprobs``: (sequence length, TOP_K) a row.
 
-    As an engine's output at a position is of the token after it, so are these. Only refined rows have a teacher.
-
-    Args:
-        data: As in :func:`append_refined_rows`, with ``refine_top_ids`` and ``refine_top_log_probs``.
-        used: Which of its rows have a refined row after them.
-        sequences: (B + num_rows,) the ids of all rows.
+    As an engine's output at a position is of the token after it, so are these. Only refined rows have a teacher: they
+    stand behind the B rows of ``data``, one for each of those that are used. ``sequences`` are the ids of all.
     """
     columns = {"teacher_ids": ("refine_top_ids", 0), "teacher_logprobs": ("refine_top_log_probs", ABSENT)}
     found = {}
@@ -257,13 +236,8 @@ def teacher_rows(data: TensorDict, used: list[bool], sequences: list[Tensor]) ->
 def with_refined_rows(data: TensorDict, *, dp_group: Any, micro_batches: MicroBatches) -> TensorDict:
     """Let the accepted refinements of a mini-batch ride along, the same number of rows on every data-parallel rank.
 
-    Args:
-        data: This rank's share of a mini-batch, as in :func:`append_refined_rows`.
-        dp_group: Data-parallel process group.
-        micro_batches: Into which micro-batches a number of rows falls.
-
     Returns:
-        The longer mini-batch with the setting ``refine_num_tokens``; ``data`` itself if no rank has one.
+        The longer mini-batch with the setting ``refine_num_tokens``; ``data``, this rank's share, if no rank has one.
     """
     lengths, used = data["refine_ids"].offsets().diff(), data["refine_used"].bool()
     num_tokens = torch.tensor(int(lengths[used].sum()), device=get_device_id())

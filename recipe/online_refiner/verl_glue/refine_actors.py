@@ -40,7 +40,6 @@ from recipe.online_refiner.verl_glue import rows as queue
 from recipe.runs.files import TOKENS, Records
 from refiner_worker.client import DEATHS, RefinerClient, RunEndedError
 from refiner_worker.config import ALIKE, External, RefinerConfig
-from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import read_thoughts
 from refiner_worker.turn_end import read_turn_end
 
@@ -71,7 +70,7 @@ class RefineWorker:
         longest = max(refiner.response_length, rollout.response_length)
         policy = config.actor_rollout_ref.model
         folder = copy_to_local(policy.hf_config_path or policy.path, use_shm=policy.use_shm)  # where verl has put it
-        self._score = RewardLoopScore(reward_workers)
+        self._score = functools.partial(reward_by, reward_workers)
         alike: dict[str, Any] = {
             "turn_end": read_turn_end(folder, tokenizer, chat_settings),
             "score": self._score,
@@ -81,8 +80,7 @@ class RefineWorker:
         }
 
         def make(one: RefinerConfig) -> Callable[..., Refiner]:
-            limits = one.limits(rollout.response_length)
-            prompt = RefinerPrompt(one.template_path(), tokenizer, chat_settings, limits, thoughts)
+            prompt = one.prompt(tokenizer, chat_settings, thoughts, rollout.response_length)
             kind = TextRefiner if isinstance(one, External) else Refiner
             return functools.partial(kind, config=one, prompt=prompt, **alike)
 
@@ -92,12 +90,7 @@ class RefineWorker:
         self._tokens = Records(f"{config.records.path}/{TOKENS}")
 
     async def refine(self, rows: KVBatchMeta, client: RefinerClient, max_model_len: int) -> None:
-        """Refine the rollouts of some groups and write all that later stages read of it (``rows.py``).
-
-        Args:
-            rows: Rewarded rows, no padding.
-            client: Of the replicas that are alive.
-            max_model_len: Context length of the refiner, in tokens.
+        """Refine some rewarded rows, whole groups, and write all that later stages read of it (``rows.py``).
 
         Raises:
             ValueError: If the rows are of an agent loop whose sessions cannot be refined.
@@ -208,10 +201,6 @@ def is_drawn(rollout: Rollout, share: float) -> bool:
 def refuse(rows: KVBatchMeta, *, is_reward_model_colocated: bool) -> None:
     """Refuse rows that would be refined wrongly. A session's row, not the config, tells its agent loop.
 
-    Args:
-        rows: Rewarded rows, no padding.
-        is_reward_model_colocated: Whether rewards come after the rollout, from a model that sleeps meanwhile.
-
     Raises:
         ValueError: If one is of a loop whose sessions cannot be refined; it says what to set.
     """
@@ -229,26 +218,16 @@ def refuse(rows: KVBatchMeta, *, is_reward_model_colocated: bool) -> None:
         raise ValueError(f"an agent loop rewards its sessions itself, but only verl rewards refinements; {advice}")
 
 
-class RewardLoopScore:
-    """Scores one response on one of verl's reward loop workers, as verl scores rollouts.
+async def reward_by(workers: list[ActorHandle], rollout: Rollout, response_ids: list[int]) -> float:
+    """Return the reward of a response in the place of the rollout's, by one of verl's reward workers, as of rollouts.
 
-    Args:
-        workers: ``RewardLoopManager.reward_loop_workers``.
+    It raises what the reward function raises, and of what torch does not take for a number a TypeError or ValueError.
     """
-
-    def __init__(self, workers: list[ActorHandle]) -> None:
-        self._workers = workers
-
-    async def __call__(self, rollout: Rollout, response_ids: list[int]) -> float:
-        """Return the reward of a response in the place of the rollout's; raises what the reward function raises.
-
-        As for rollouts, what torch does not take for a number raises a TypeError or ValueError.
-        """
-        result = await random.choice(self._workers).compute_score.remote(reward_request(rollout, response_ids))
-        # verl keeps a rollout's reward in float32; at another precision equal rewards would differ and pass the gate.
-        kept = torch.zeros(())
-        kept[...] = result["reward_score"]
-        return kept.item()
+    result = await random.choice(workers).compute_score.remote(reward_request(rollout, response_ids))
+    # verl keeps a rollout's reward in float32; at another precision equal rewards would differ and pass the gate.
+    kept = torch.zeros(())
+    kept[...] = result["reward_score"]
+    return kept.item()
 
 
 def reward_request(rollout: Rollout, response_ids: list[int]) -> DataProto:

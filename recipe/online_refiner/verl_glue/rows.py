@@ -113,15 +113,10 @@ def read_padded(batch: KVBatchMeta, *names: str) -> TensorDict:
     return read(batch, *names).to_padded_tensor(0)
 
 
-def write(batch: KVBatchMeta, fields: dict[str, Any], tags: list[dict[str, Any]] | None = None) -> KVBatchMeta:
-    """Write fields of all rows, and return what the queue says of them; the batch is not told."""
+def write(batch: KVBatchMeta, fields: dict[str, Any], tags: list[dict[str, Any]] | None = None) -> None:
+    """Write fields of all rows; the batch is not told."""
     data = TensorDict(fields, batch_size=len(batch))
-    return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data, tags=tags)
-
-
-def write_fields(batch: KVBatchMeta, **fields: torch.Tensor) -> None:
-    """Write fields of every row and tell the batch of them, so that verl's workers read them too."""
-    batch.fields = write(batch, fields).fields
+    tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=data, tags=tags)
 
 
 def write_column(batch: KVBatchMeta, name: str, values: torch.Tensor) -> None:
@@ -138,18 +133,11 @@ def write_rewards(batch: KVBatchMeta, rewards: list[float]) -> None:
     rows = [torch.zeros(tag["response_len"]) for tag in batch.tags]
     for row, reward in zip(rows, rewards, strict=True):
         row[-1] = reward
-    write_fields(batch, rm_scores=jagged(rows))
+    write(batch, {"rm_scores": jagged(rows)})
 
 
 def write_refinements(batch: KVBatchMeta, turns: list[Turn], pairs: list[Pair], constraint: Constraint) -> None:
-    """Write the refined responses of some rows, the columns of the run's constraint, and the pairs as tags.
-
-    Args:
-        batch: The rows.
-        turns: Of the rows.
-        pairs: Of the rows.
-        constraint: Says which columns every row of a step has beside those of all modes.
-    """
+    """Write the refined responses of some rows, the columns of the run's constraint, and the pairs as tags."""
     refined = [turn.refinement.token_ids for turn in turns]
     details = ["" if one.verdict.is_scored else one.text[:MAX_DETAIL] for one in (turn.refinement for turn in turns)]
     fields = {
@@ -189,7 +177,7 @@ def write_samples(batch: KVBatchMeta, samples: list[int]) -> None:
 
 def write_log_probs(batch: KVBatchMeta, log_probs: list[list[float]]) -> None:
     """Write log pi_0 of the responses of all rows."""
-    write_fields(batch, kl_ref_log_prob=jagged(list(map(torch.tensor, log_probs))))
+    write(batch, {"kl_ref_log_prob": jagged(list(map(torch.tensor, log_probs)))})
 
 
 def with_pair(tag: dict[str, Any], pair: Pair) -> dict[str, Any]:
@@ -206,10 +194,11 @@ def pair_of(tag: dict[str, Any]) -> Pair | None:
     return pair
 
 
-def read_tags(batch: KVBatchMeta) -> None:
-    """Let a batch have its rows' tags as others have written them by now."""
+def read_tags(batch: KVBatchMeta, rows: list[int]) -> None:
+    """Let a batch have the tags of some rows as they are by now."""
     tags = tq.kv_list(batch.partition_id)[batch.partition_id]
-    batch.tags = [tags[key] for key in batch.keys]
+    for row in rows:
+        batch.tags[row] = tags[batch.keys[row]]
 
 
 def read_records(batch: KVBatchMeta, tokenizer: Any) -> list[dict[str, Any]]:
@@ -251,12 +240,8 @@ def read_tokens(
 ) -> list[dict[str, Any]]:
     """Read refined rows as records with the numbers of each token of a and a', after the update.
 
-    Args:
-        batch: The rows.
-        tokenizer: Of the policy.
-        seen: log pi_theta(a'_t) by key, where the update's own pass has computed it.
-        paying: Keys of the rows whose tokens are charged.
-        eta: What charges are multiplied by.
+    ``seen`` has log pi_theta(a'_t) by key, where the update's own pass has computed it; tokens of the rows ``paying``
+    are charged.
 
     Returns:
         For a, the last turn, and for a' the texts of the tokens, their log-probs under the policy before the update,
@@ -302,16 +287,11 @@ def _marked(length: int, spans: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def select(batch: KVBatchMeta, wanted: list[int], *, num_chunks: int, fields: list[str]) -> KVBatchMeta:
-    """Select rows for a worker group, which gets them in equal contiguous chunks.
-
-    Args:
-        batch: The step's rows; their number is a multiple of ``num_chunks`` (verl's ``_balance_batch`` sees to it).
-        wanted: Positions of the rows.
-        num_chunks: Data-parallel ranks.
-        fields: What the workers read.
+    """Select rows, by positions, for a worker group, which gets them in equal contiguous chunks, one for each rank.
 
     Returns:
         The wanted rows and as many others as the ranks need, the shortest; rows of about equal length on every rank.
+        There are enough: the step's are a multiple of the ranks (verl's ``_balance_batch`` sees to it).
     """
     length = [tag["seq_len"] for tag in batch.tags]
     others = sorted(set(range(len(batch))) - set(wanted), key=length.__getitem__)
@@ -379,19 +359,25 @@ def _said(extra_fields: dict[str, Any]) -> dict[str, Any]:
 def request_columns(columns: dict[str, Any], num_turns: int, extra_fields: dict[str, Any]) -> dict[str, Any]:
     """Return what ``AgentLoopWorker._compute_score`` of verl sends to a reward worker beside token ids.
 
-    Args:
-        columns: The data set's, with ``uid``, ``session_id``, ``raw_prompt`` and what else a prompt has.
-        num_turns: Of the chat, the prompt's included.
-        extra_fields: What the agent loop says; the reward's own answer, which came later, is left out.
+    The columns are the data set's. Of what the agent loop says the reward's own answer, which came later, is left out.
     """
     loop = {name: value for name, value in extra_fields.items() if name != "reward_extra_info"}
     return {**columns, "__num_turns__": num_turns, "tool_extra_fields": loop}
 
 
+def has_columns_of(constraint: Constraint, batch: KVBatchMeta) -> bool:
+    """Tell whether refined rows have the columns of a constraint: those of a run with another one lack some."""
+    nothing = Turn(response_length=1, start=0, ids=[], refinement=Refinement(verdict=Verdict.NONE), is_used=False)
+    return constraint.columns(nothing).keys() <= _columns(batch)
+
+
+def _columns(batch: KVBatchMeta) -> set[str]:
+    """Return the names of the columns that all rows have, from the queue's metadata."""
+    return {*tq.get_client().kv_retrieve_meta(keys=batch.keys, partition_id=batch.partition_id).field_names}
+
+
 def _columns_of_data_set(batch: KVBatchMeta) -> list[str]:
-    """Return the names of the columns that the data set gave the rows, from the queue's metadata."""
-    known = tq.get_client().kv_retrieve_meta(keys=batch.keys, partition_id=batch.partition_id).field_names
-    return [name for name in sorted({*known} - BY_AGENT_LOOP) if not name.startswith(BY_THIS_EXTENSION)]
+    return [name for name in sorted(_columns(batch) - BY_AGENT_LOOP) if not name.startswith(BY_THIS_EXTENSION)]
 
 
 def objects(column: Any) -> list[Any]:

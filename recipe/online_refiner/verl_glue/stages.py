@@ -96,13 +96,16 @@ class Stages:
             for row in state.pairs:
                 batch.tags[row][queue.OVER_BUDGET] = row not in chosen
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
+        restored = [row for row, pair in known.items() if pair.started_at < self._began_at]
+        if restored and not queue.has_columns_of(constraint, queue.rows_of(batch, restored)):  # of another constraint
+            self._lose(batch, state, restored)
         if missing := [row for row in state.pairs if row not in known]:
             self._refine_missing(batch, state, missing, client, max_model_len)
         found = {row: queue.pair_of(batch.tags[row]) for row in state.pairs}
         state.pairs = {row: pair for row, pair in found.items() if pair is not None}
         if self._budget is not None:
             self._budget.observe(rollouts, {row: state.pairs[row] for row in chosen})
-        recent = [pair for pair in known.values() if pair.started_at >= self._began_at]  # a killed run's are not
+        recent = [pair for row, pair in known.items() if row not in restored]
         state.metrics.update(metric_names.streaming_metrics(recent, state.started_at))
         state.metrics.update(metric_names.refine_metrics(state))
         state.metrics.update(constraint.pair_metrics(list(state.pairs.values())))
@@ -112,16 +115,17 @@ class Stages:
         self, batch: KVBatchMeta, state: StepState, rows: list[int], client: RefinerClient, max_model_len: int
     ) -> None:
         """Let refine workers refine rows; what they do not answer for, since they died, has no refinement."""
-        asked = queue.rows_of(batch, rows)
         if not self._blocks.is_shared:  # its servers sleep by now, and a request would wait for them
-            self._workers.refine(asked, client, max_model_len)
-            queue.read_tags(asked)
-        if lost := [n for n, tag in enumerate(asked.tags) if queue.pair_of(tag) is None]:
-            nothing = [replace(state.pairs[rows[n]], verdict=Verdict.WORKER) for n in lost]
-            queue.write_nothing(queue.rows_of(asked, lost), nothing, self._blocks.constraint)
-            queue.read_tags(asked)
-        for row, tag in zip(rows, asked.tags, strict=True):
-            batch.tags[row] = tag
+            self._workers.refine(queue.rows_of(batch, rows), client, max_model_len)
+            queue.read_tags(batch, rows)
+        if lost := [row for row in rows if queue.pair_of(batch.tags[row]) is None]:
+            self._lose(batch, state, lost)
+
+    def _lose(self, batch: KVBatchMeta, state: StepState, rows: list[int]) -> None:
+        """Let rows have no refinement, whatever they had."""
+        nothing = [replace(state.pairs[row], verdict=Verdict.WORKER) for row in rows]
+        queue.write_nothing(queue.rows_of(batch, rows), nothing, self._blocks.constraint)
+        queue.read_tags(batch, rows)
 
     def _record(self, batch: KVBatchMeta, state: StepState) -> None:
         """Choose the step's samples, and let refine workers write all its responses to the run's files."""
@@ -178,17 +182,16 @@ class Stages:
                 state.pairs[row].divergence = divergence
         if constraint.rescues:
             state.metrics["constraint/num_rescued_groups"] = len(state.rescued(constraint))
-        if is_needed or is_due:
-            state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
         if constraint.CHARGE_COLUMNS:
             self._charge(batch, state, actor)
+        if is_needed or is_due or constraint.CHARGE_COLUMNS:
+            state.metrics.update(metric_names.constraint_metrics(state, is_due=is_due))
 
     def _charge(self, batch: KVBatchMeta, state: StepState, actor: Any) -> None:
         """Write what the tokens of some turns are charged by the constraint itself, from log-probs that are known."""
         constraint = self._blocks.constraint
         rows = [row for row, pair in state.pairs.items() if constraint.pays(pair)]
         if not rows:
-            state.metrics.update(metric_names.divergence_metrics(state))  # 0
             return
         if self._blocks.is_shared and constraint.asks_log_probs:  # pi_0 is the actor without its adapter
             actor.compute_in_place_log_prob(self._for_actor(batch, rows, actor, IN_PLACE_COLUMNS))
@@ -201,7 +204,6 @@ class Stages:
         for row, cost, length in zip(rows, (-charged.sum(-1)).tolist(), turn.sum(-1).tolist(), strict=True):
             state.pairs[row].divergence, state.pairs[row].num_compared_tokens = cost, length
         state.metrics.update(constraint.charge_metrics(charged, data, turn))
-        state.metrics.update(metric_names.divergence_metrics(state))
 
     def _for_actor(self, batch: KVBatchMeta, wanted: list[int], actor: Any, fields: list[str]) -> KVBatchMeta:
         """Return these rows, and as many others as the actor's ranks need; micro-batches are filled there."""

@@ -42,7 +42,7 @@ from recipe.online_refiner.verl_glue.hosting import Hosting
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.online_refiner.verl_glue.rows import objects
 from recipe.online_refiner.verl_glue.stages import Stages
-from recipe.online_refiner.verl_glue.watch import Watch, parts_of, refuse_too_few
+from recipe.online_refiner.verl_glue.watch import parts_of, refuse_too_few, watch
 from recipe.preflight.rules import Run, check
 from recipe.runs.files import TOKENS, Records, RunDir
 from recipe.runs.samples import log_records
@@ -192,8 +192,8 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.agent_loop_manager = agent_loop_manager
         self._hand_out_refiner()
         self._validate_if_missed()
-        watch = Watch(parts_of(self, getattr(agent_loop_manager, "agent_loop_workers", [])))
-        watch.run(partial(super().fit, agent_loop_manager))
+        parts = parts_of(self, getattr(agent_loop_manager, "agent_loop_workers", []))
+        watch(parts, partial(super().fit, agent_loop_manager))
 
     def _validate_if_missed(self) -> None:
         """Let verl validate before it goes on, if the run was killed between saving a step and its validation."""
@@ -294,10 +294,12 @@ class OnlineRefinerTrainer(PPOTrainer):
         with marked_timer("kl_ref", ours):
             if self.blocks.measures_kl:
                 self.stages.score_with_reference(batch, state, client)
-        state.metrics["memory_gb/refine"] = most_used_gb(client.handles)
+        if client.handles:
+            state.metrics["memory_gb/refine"] = most_used_gb(client.handles)
         with marked_timer("refine", ours):
             self.group.sleep()
-        state.metrics["memory_gb/refined"] = most_used_gb(client.handles)
+        if client.handles:
+            state.metrics["memory_gb/refined"] = most_used_gb(client.handles)
         ours["wait_refiner"] = state.metrics["timing_s/wait_refiner"]
         add_seconds(self.timing_raw, ours)
         if self.blocks.refines:

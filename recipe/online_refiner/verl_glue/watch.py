@@ -9,10 +9,9 @@ What can be lost without harm is not here: refine workers (``refine_actors.py``)
 """
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from refiner_worker.client import DEATHS, RunEndedError
 from refiner_worker.engines import has_failed
+from refiner_worker.group import in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -44,31 +44,26 @@ class Part:
     actor: ActorHandle
     has_failed: Callable[[Any], bool] | None = None
     """Tells of a server whether its engine, a process of its own, is gone."""
-    _call: Any = None
+    call: Any = None
     """A question that is not answered yet. It waits after the actor's work, and fails at once when the actor dies."""
     _ask_at: float = 0.0
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether a question is not answered yet."""
-        return self._call is not None
-
     def ask(self) -> None:
         """Ask it something, unless that is so."""
-        if self._call is None:
+        if self.call is None:
             self._ask_at = time.monotonic() + ASK_EVERY_S
             asks_engine = self.has_failed is not None
-            self._call = (
+            self.call = (
                 self.actor.__ray_call__.remote(self.has_failed) if asks_engine else self.actor.__ray_ready__.remote()
             )
 
     def death(self) -> str | None:
         """Look at the answer, without waiting, or ask again; return what has died, in words."""
-        if self._call is None and time.monotonic() > self._ask_at:
+        if self.call is None and time.monotonic() > self._ask_at:
             self.ask()
-        if self._call is None or not ray.wait([self._call], timeout=0)[0]:
+        if self.call is None or not ray.wait([self.call], timeout=0)[0]:
             return None
-        call, self._call = self._call, None
+        call, self.call = self.call, None
         try:
             answer = ray.get(call)
         except ActorUnavailableError:  # out of reach for now; the next question tells whether it is dead
@@ -81,59 +76,34 @@ class Part:
         return f"the engine of {self.name}" if self.has_failed is not None and answer else None
 
 
-class Watch:
-    """Looks after parts while a function runs.
+def watch(parts: Sequence[Part], function: Callable[[], None]) -> None:
+    """Call a function that waits for some parts, in a thread, and end with it.
 
-    Args:
-        parts: What a step waits for.
+    Raises:
+        RunEndedError: If a part died, while the function went on or before it failed.
+        Exception: What the function raises.
     """
-
-    def __init__(self, parts: Iterable[Part]) -> None:
-        self._parts = list(parts)
-
-    def run(self, function: Callable[[], None]) -> None:
-        """Call a function that waits for the parts, in a thread, and end with it.
-
-        Raises:
-            RunEndedError: If a part died, while the function went on or before it failed.
-            Exception: What the function raises.
-        """
-        done: Future[None] = Future()
-
-        def work() -> None:
-            try:
-                function()
-                done.set_result(None)
-            except BaseException as error:  # handed to the caller
-                done.set_exception(error)
-
-        threading.Thread(target=work, name="training", daemon=True).start()  # left behind where it waits for ever
-        while not wait([done], POLL_S).done:
-            self.look()
-        if isinstance(error := done.exception(), Exception):
-            self._look_last(error)
-        done.result()
-
-    def _look_last(self, error: Exception) -> None:
-        for part in self._parts:
+    done = in_thread(function)
+    while not wait([done], POLL_S).done:
+        _look(parts)
+    if isinstance(error := done.exception(), Exception):
+        for part in parts:
             part.ask()
         deadline = time.monotonic() + LAST_LOOK_S
-        while time.monotonic() < deadline and any(part.is_asked for part in self._parts):
-            self.look(error)
+        while time.monotonic() < deadline and any(part.call is not None for part in parts):
+            _look(parts, error)
             time.sleep(0.1)
+    done.result()
 
-    def look(self, cause: Exception | None = None) -> None:
-        """Look at every part once, without waiting.
 
-        Raises:
-            RunEndedError: If one has died.
-        """
-        for part in self._parts:
-            if death := part.death():
-                raise RunEndedError(
-                    f"a process that the run waits for has died: {death}. Out of memory, most often: see the log above "
-                    "and the node's. The last checkpoint is whole: the same command goes on from it."
-                ) from cause
+def _look(parts: Sequence[Part], cause: Exception | None = None) -> None:
+    """Look at every part once, without waiting, and raise RunEndedError if one has died."""
+    for part in parts:
+        if death := part.death():
+            raise RunEndedError(
+                f"a process that the run waits for has died: {death}. Out of memory, most often: see the log above "
+                "and the node's. The last checkpoint is whole: the same command goes on from it."
+            ) from cause
 
 
 def parts_of(trainer: PPOTrainer, agent_loop_workers: Iterable[ActorHandle]) -> list[Part]:

@@ -63,7 +63,7 @@ def watch_what_dies() -> dict[str, str]:
 
     def end_of(function: Any, part: watch.Part) -> str:
         try:
-            watch.Watch([part]).run(function)
+            watch.watch([part], function)
         except RunEndedError as error:
             return f"{error} <- {error.__cause__!r}"
         return "ended"

@@ -136,7 +136,7 @@ def spread_of_log_probs(client: RefinerClient, batch: list[Rollout]) -> float:
 def prompt_of(refiner: Refiner, rollout: Rollout) -> list[int]:
     """Return what the refiner reads."""
     text = decode(refiner.prompt.tokenizer, rollout.turn_ids)
-    return refiner.prompt.encode(rollout.messages, text, rollout.reward)
+    return refiner.prompt.encode(refiner.prompt.content(rollout.messages, text, rollout.reward))
 
 
 def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[int]:

@@ -46,7 +46,7 @@ def test_the_rollouts_servers_refine(train_letters: Callable, tiny_llama: Path, 
     for row in trained.refinements:
         if row["refined"] is None:
             continue
-        ids = torch.tensor([prompt.encode(row["prompt"], row["response"], row["reward"])])
+        ids = torch.tensor([prompt.encode(prompt.content(row["prompt"], row["response"], row["reward"]))])
         with torch.no_grad():
             output = base.generate(ids, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)[0, ids.shape[1] :].tolist()
         ends = {"eos_token_id": tokenizer.eos_token_id, "stop": prompt.stop}

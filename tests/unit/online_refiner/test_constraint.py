@@ -29,7 +29,7 @@ from recipe.online_refiner.constraints.eq6 import (
     times_charged,
 )
 from recipe.online_refiner.constraints.eta import Eta
-from recipe.online_refiner.constraints.in_place import charge_in_place
+from recipe.online_refiner.constraints.in_place import InPlace
 
 CREDITS: dict[str, Constraint] = {
     "return_to_go": read_constraint({"mode": "penalty"}),
@@ -295,6 +295,8 @@ def test_a_checkpoint_holds_the_multiplier_bit_for_bit(tmp_path: Path, caplog: p
 
 # ---- in place
 
+IN_PLACE = InPlace(mode="penalty", target="in_place")
+
 
 def test_a_turn_is_charged_in_place_by_hand() -> None:
     """Two responses; the second has a first turn and the output of a tool (masked) before the scored one."""
@@ -302,8 +304,7 @@ def test_a_turn_is_charged_in_place_by_hand() -> None:
     turn = since(torch.tensor([0, 2]), mask)
     reference, own = torch.tensor([[-1.0, -9.0, 5.0], [-1.0, 7.0, -0.5]]), torch.tensor([[-2.0, -0.5, 3.0]] * 2)
     own[1, 2] = -1.5
-    values = {"reference_log_probs": reference, "log_probs": own, "turn": turn}
-    charged = charge_in_place(**values)
+    charged = IN_PLACE.charged({"refine_in_place": reference, "old_log_probs": own}, turn)
     assert charged.tolist() == [[1.0, -8.5, 0.0], [0.0, 0.0, 1.0]]
     charges = Charges(charged=charged, cost=-charged.sum(-1), turn=turn, rewritten=turn)
     advantages = torch.full((2, 3), 0.25)
@@ -318,6 +319,6 @@ def test_with_the_bare_prompt_it_is_verls_kl_in_the_reward() -> None:
     mask = (torch.arange(6) < torch.tensor([[6], [3], [1], [5]])).long()
     columns = {"response_mask": mask, "token_level_scores": scores, "old_log_probs": own, "ref_log_prob": reference}
     data, _ = apply_kl_penalty(DataProto.from_dict(tensors=columns), core_algos.FixedKLController(0.3), "kl")
-    charged = charge_in_place(reference_log_probs=reference, log_probs=own, turn=mask)
+    charged = IN_PLACE.charged({"refine_in_place": reference, "old_log_probs": own}, mask)
     charges = Charges(charged=charged, cost=-charged.sum(-1), turn=mask, rewritten=mask)
     torch.testing.assert_close(paid("token", "rewards", scores, charges, 0.3), data.batch["token_level_rewards"])

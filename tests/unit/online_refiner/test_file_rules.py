@@ -16,7 +16,6 @@ from recipe.online_refiner.main import command
 from recipe.online_refiner.plan import make_plan
 from recipe.preflight import trials
 from recipe.preflight.rules import Run, check
-from refiner_worker.prompts import RefinerPrompt
 
 ACTOR = "actor_rollout_ref.actor"
 GOOD = {"inputs": ["1\n"], "outputs": ["2\n"]}
@@ -26,8 +25,7 @@ USER = {"role": "user", "content": "double it"}
 def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -> None:
     run = checked(config)
     blocks, plan = run.blocks, run.plan
-    limits = blocks.refiner.limits(16)
-    needed = RefinerPrompt(blocks.refiner.template_path(), run.files.tokenizer, {}, limits).max_tokens(64, 16) + 16
+    needed = blocks.refiner.prompt(run.files.tokenizer, {}, None, 16).max_tokens(64, 16) + 16
     assert plan.max_model_len == needed <= 2048
     assert plan.refiner_rollout.load_format == "auto" and plan.refiner_rollout.max_model_len == needed
     text = plan.describe(config, blocks, run.files.num_prompts)

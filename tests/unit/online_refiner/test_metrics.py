@@ -370,7 +370,7 @@ def test_sleeping_shared_servers_are_not_asked(monkeypatch: pytest.MonkeyPatch) 
     written: dict[str, dict] = {}
     monkeypatch.setattr("transfer_queue.kv_batch_put", lambda keys, tags, **_: written.update({keys[0]: tags[0]}))
     monkeypatch.setattr("transfer_queue.kv_list", lambda _: {"train": written})
-    refined = with_pair({}, Pair(reward=0.0, verdict=Verdict.ACCEPTED))
+    refined = with_pair({}, Pair(reward=0.0, verdict=Verdict.ACCEPTED, started_at=time.time() + 60))
     batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=[refined, {"response_len": 2}], partition_id="train")
     state = StepState(pairs={row: Pair(reward=-1.0) for row in range(2)}, metrics=metrics.zeros())
     recorded = SimpleNamespace(record=lambda *_: None)

@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,11 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from recipe.online_refiner.constraints import Constraint, read_constraint
 from recipe.online_refiner.pairs import SKIPPED, Refinement, Rollout, Verdict
 from recipe.online_refiner.refine import AskedOnce, Refiner, choose
-from recipe.online_refiner.verl_glue.refine_actors import RewardLoopScore, is_drawn
+from recipe.online_refiner.verl_glue.refine_actors import is_drawn, reward_by
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import TEMPLATES, RefinerConfig, read_refiner
 from refiner_worker.engines import Top
-from refiner_worker.prompts import InPlacePrompt, RefinerPrompt
+from refiner_worker.prompts import InPlacePrompt
 from refiner_worker.turn_end import TurnEnd
 
 
@@ -143,7 +144,7 @@ def refined(
     refiner = Refiner(
         config=client.config,
         client=client,
-        prompt=RefinerPrompt(TEMPLATES / "dialogue.jinja", tokenizer, {}, client.config.limits(32)),
+        prompt=replace(client.config, template="dialogue").prompt(tokenizer, {}, None, 32),
         turn_end=TurnEnd(stops=frozenset({end, tokenizer.pad_token_id}), written=end),
         score=score,
         companion=constraint.companion(tokenizer, {}, 32),
@@ -332,14 +333,14 @@ def test_a_reward_is_what_verl_takes_for_one(said: Any, kept: float | None) -> N
     async def compute_score(data: Any) -> dict[str, Any]:
         return {"reward_score": said}
 
-    score = RewardLoopScore([SimpleNamespace(compute_score=SimpleNamespace(remote=compute_score))])  # type: ignore[list-item]
+    workers: Any = [SimpleNamespace(compute_score=SimpleNamespace(remote=compute_score))]
     as_verl = AgentLoopOutput(prompt_ids=[1], response_ids=[2], response_mask=[1], metrics={}, num_turns=2)
     as_verl.reward_score = said
     if kept is None:
         with pytest.raises(TypeError):
-            asyncio.run(score(rollout(0, 0.0), [2]))
+            asyncio.run(reward_by(workers, rollout(0, 0.0), [2]))
     else:
-        assert asyncio.run(score(rollout(0, 0.0), [2])) == kept == as_verl.as_dict()["rm_scores"].item()
+        assert asyncio.run(reward_by(workers, rollout(0, 0.0), [2])) == kept == as_verl.as_dict()["rm_scores"].item()
 
 
 def test_an_answer_is_begun_with_what_the_refiner_would_have_written(tokenizer: Any) -> None:

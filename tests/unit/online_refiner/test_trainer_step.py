@@ -73,6 +73,7 @@ def test_the_refiner_is_awake_once_a_step() -> None:
     found = trainer.state.metrics
     assert (found["refiner/num_restarts"], found["refiner/num_replicas"]) == (1, 2)
     assert (found["memory_gb/rollout"], found["memory_gb/asleep"]) == (7.0, 0.0)
+    assert "memory_gb/refine" not in found, "its servers are elsewhere"
 
 
 def test_a_row_whose_worker_died_is_a_plain_response() -> None:
@@ -111,6 +112,16 @@ def test_the_driver_reads_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None
     said = [json.loads(tag[TAG]) for tag in trainer.rows.tags]
     numbers = (int, float, bool, type(None), dict)
     assert all(isinstance(value, numbers) for one in said for name, value in one.items() if name not in NAMES)
+
+
+def test_rows_of_a_checkpoint_that_another_constraint_refined_are_plain_responses() -> None:
+    """They lack what pi_0 says of them in place, for which their tags ask."""
+    of_pairs = {"own": [{"is_scored": True}] * 4}
+    in_place = ["constraint.target=in_place", "actor_rollout_ref.rollout.temperature=1"]
+    trainer = Trainer("constraint.mode=penalty", *in_place)
+    column = columns_of(trainer.take(refined_rows(of_pairs=of_pairs)))
+    assert {pair.verdict for pair in trainer.workers.recorded.values()} == {"worker"}
+    assert not any(column("refine_used").values()) and trainer.state.metrics["constraint/in_place_responses"] == 0
 
 
 def test_a_pair_comes_to_the_driver_by_its_rows_tag() -> None:
