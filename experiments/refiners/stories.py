@@ -1,6 +1,6 @@
 """Word problems whose answer is a number: text, not a program. ``python -m experiments.refiners.stories FILE``.
 
-A story has a beginning and three steps; all numbers are whole and above 0. 64 of them are written in verl's schema,
+A story has a beginning and two steps; all numbers are whole and above 0. 64 of them are written in verl's schema,
 for ``reward.math``.
 """
 
@@ -24,8 +24,8 @@ STEPS = (
     ("{name} sells every {n}th part of the {things}.", lambda have, n: have - have / n),
 )
 """What happens, and what is left of so many; nothing, where the story would not be told so."""
-END = "How many {things} does {name} have now? Think in short steps, and end with the number after ####."
-NUM_STORIES, NUM_STEPS = 64, 3
+END = "How many {things} does {name} have now? Write #### and the number, nothing else."
+NUM_STORIES, NUM_STEPS = 64, 2
 
 
 def generate(number: int, *, seed: int) -> Iterator[tuple[str, int]]:
