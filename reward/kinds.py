@@ -60,7 +60,7 @@ def run_call_test(run: TestRun) -> tuple[Execution, Judging]:
     """Call a function; returns what it did, and what compares its value."""
     problem = run.problem
     arguments = arguments_text(problem.inputs[run.index])
-    execution = run.execute(fn_name=problem.fn_name, arguments=arguments, leetcode=problem.leetcode)
+    execution = run.execute(fn_name=problem.fn_name, arguments=arguments)
     accepted = problem.outputs[run.index]
     if execution.result in [f'["value", {json.dumps(value)}]'.encode() for value in accepted]:  # most right answers
         execution.result = b""
@@ -112,7 +112,6 @@ class _Calls:
         if left_s <= 0:
             self.last = Execution(status="time_out", detail=f"no end within {run.timeout_s:.3g} s")
         else:
-            call = {"fn_name": fn_name, "arguments": arguments, "leetcode": run.problem.leetcode}
-            self.last = replace(run, timeout_s=left_s).execute(**call, is_tested=True)
+            self.last = replace(run, timeout_s=left_s).execute(fn_name=fn_name, arguments=arguments, is_tested=True)
         self.seconds += self.last.seconds
         return self.last.status, self.last.result, self.last.seconds

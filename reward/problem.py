@@ -31,8 +31,7 @@ class Problem:
     inputs: list[Any]  # [num_tests] stdin: text; call: list of arguments; test_code: source of assertions
     outputs: list[Any]  # [num_tests] stdin: text; call: tuple of the values accepted as right; test_code: None
     kind: str = "stdin"  # a key of `kinds.KINDS`
-    fn_name: str | None = None  # call: function or, if `leetcode`, method of class Solution; test_code: the `candidate`
-    leetcode: bool = True  # call, test_code: answers find names without import, and class Solution, as on LeetCode
+    fn_name: str | None = None  # call: function, or method of class Solution; test_code: the `candidate`
     examples: tuple[int, ...] = ()  # stdin, call: tests that the question shows
 
     @property

@@ -24,7 +24,6 @@ class Program:
     stdin: str = ""  # standard input; call-based: empty
     fn_name: str | None = None  # function, or method of class Solution, to call; None: run as `__main__`
     arguments: str = NO_ARGUMENTS  # of the call, as `arguments_text` gives them
-    leetcode: bool = True  # call-based: with the names that LeetCode's platform imports, and its class Solution
     is_tested: bool = False  # call-based: test code asks, which also sees exceptions and changed arguments
 
     def max_result_bytes(self, limits: Limits) -> int:

@@ -118,7 +118,7 @@ class Slot:
         """
         max_result_bytes = program.max_result_bytes(limits)
         # Marshal is safe in this direction only: what comes back from the child is JSON.
-        call = (program.fn_name, program.arguments, program.leetcode, program.is_tested)
+        call = (program.fn_name, program.arguments, program.is_tested)
         job = marshal.dumps((program.code, *call, max_result_bytes // 2))
         file_bytes = max(limits.file_bytes, max_result_bytes + 1)
         header = {**dataclasses.asdict(limits), "test_s": timeout_s, "file_bytes": file_bytes}

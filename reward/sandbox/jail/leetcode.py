@@ -50,8 +50,8 @@ def allow_depth() -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES if hard < 0 else min(_STACK_BYTES, hard), hard))
 
 
-def find_function(namespace: dict, fn_name: str, *, has_class: bool = True) -> Callable:
-    """The function, or where the code defines none and may have a class Solution, its method.
+def find_function(namespace: dict, fn_name: str) -> Callable:
+    """The function, or where the code defines none, the method of its class Solution.
 
     What the code has imported, as `from heapq import *` does with `merge`, comes last.
 
@@ -62,7 +62,7 @@ def find_function(namespace: dict, fn_name: str, *, has_class: bool = True) -> C
     if getattr(function, "__module__", None) == namespace["__name__"]:
         return function
     solution = namespace.get("Solution")
-    if has_class and solution is not None and hasattr(solution, fn_name):
+    if solution is not None and hasattr(solution, fn_name):
         return getattr(solution(), fn_name)
     if fn_name in namespace:
         return namespace[fn_name]

@@ -1,7 +1,7 @@
 """What a sandboxed child does once it is locked down: compile the code, run it, and write a call's value.
 
-A job is marshalled by the trusted process: (source, fn_name or None, arguments as text, leetcode, is_tested,
-num_characters). A program without fn_name runs as `__main__` on the real file descriptors 0 and 1, and ends as an
+A job is marshalled by the trusted process: (source, fn_name or None, arguments as text, is_tested, num_characters).
+A program without fn_name runs as `__main__` on the real file descriptors 0 and 1, and ends as an
 interpreter does, by CPython's own finalization. Nothing here knows an expected output.
 """
 
@@ -25,7 +25,7 @@ _end_interpreter = ctypes.pythonapi.Py_Exit
 def run(job_fd: int, control_fd: int, result_fd: int) -> None:
     """Run the job; the process ends here, with the exit status that an interpreter of its own would give."""
     job = loads(os.pread(job_fd, os.lseek(job_fd, 0, os.SEEK_END), 0))
-    source, fn_name, arguments, leetcode, is_tested, num_characters = job
+    source, fn_name, arguments, is_tested, num_characters = job
     os.close(job_fd)
     try:
         code = compile(source, _FILE, "exec", dont_inherit=True)
@@ -43,11 +43,10 @@ def run(job_fd: int, control_fd: int, result_fd: int) -> None:
             exec(code, _namespace("__main__"))
         else:
             namespace = _namespace("solution")
-            if leetcode:
-                namespace.update(ready_names(source, fn_name))
-                allow_depth()
+            namespace.update(ready_names(source, fn_name))
+            allow_depth()
             exec(code, namespace)
-            function = find_function(namespace, fn_name, has_class=leetcode)
+            function = find_function(namespace, fn_name)
             text, raised = outcome_of_call(function, arguments, is_tested=is_tested, num_characters=num_characters)
             with open(result_fd, "wb") as file:
                 file.write(text.encode())

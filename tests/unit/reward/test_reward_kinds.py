@@ -1,10 +1,5 @@
-from dataclasses import replace
-
 import pytest
 from in_sandbox import score
-
-from reward.apps import score_response
-from reward.problem import Problem
 
 CHECK = """
 def check(candidate):
@@ -140,14 +135,6 @@ def test_what_test_code_may_see_of_a_call(test: str, right: str, wrong: str) -> 
 def test_a_value_that_is_not_plain_is_no_exception(test: str) -> None:
     assert score([test], "def f(x): return f", "f").outcome == "fail"
     assert score([test], "def f(x): assert x > 0", "f").outcome == "pass"
-
-
-def test_the_benchmarks_answers_find_no_names_of_leetcode() -> None:
-    problem = Problem.from_input_output({"test_code": ["assert f([1, 2]) == 3"]}, problem_id=1)
-    for code in ("def f(x: List[int]): return sum(x)", "class Solution:\n    def f(self, x): return sum(x)"):
-        response = f"```python\n{code}\n```"
-        assert score_response(problem, response).outcome == "pass"
-        assert score_response(replace(problem, leetcode=False), response).outcome == "runtime_error"
 
 
 def test_the_import_of_a_module_is_not_the_answers_time() -> None:

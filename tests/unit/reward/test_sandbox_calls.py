@@ -40,11 +40,9 @@ def test_what_the_answer_defines_comes_before_what_it_imports(code: str) -> None
     assert returned(run(code, fn_name="fmean", arguments=arguments_text([[3, 9]]))) == 3
 
 
-def test_names_of_leetcode_are_there_where_wanted() -> None:
+def test_names_of_leetcode_are_there() -> None:
     for code in ("def f(a):\n    return max(deque(a))", "class Solution:\n    def f(self, a):\n        return max(a)"):
-        arguments = arguments_text([[3, 9]])
-        assert returned(run(code, fn_name="f", arguments=arguments)) == 9
-        assert run(code, fn_name="f", arguments=arguments, leetcode=False).detail.startswith("NameError")
+        assert returned(call(code, [3, 9])) == 9
 
 
 def test_the_nodes_of_leetcode_are_there() -> None:
