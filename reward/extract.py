@@ -9,16 +9,15 @@ import builtins
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _RUN = re.compile(r"`{3,}|~{3,}")
 # Indentation, and marks of list items and block quotes.
 _BEFORE_FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+|>[ \t]*)*")
 _MAX_BEFORE_FENCE = 100  # characters; a fence after more is one in the middle of a line
-_INFO = {"`": re.compile(r"[^`\n]*\n"), "~": re.compile(r"[^\n]*\n")}  # the line after an opening fence
 _NAMES_OF_PYTHON = r"(?:i?py(?:thon)?|cpython|pypy|tool_code)[0-9.]*"
 _BARE_INFO = re.compile(rf"(?:{_NAMES_OF_PYTHON})?[ \t]*\r?\n", re.I)  # Python alone, or nothing
-_BLANK_LINE = re.compile(r"[ \t\r]*(?:\n|\Z)")
 _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.-]*)")  # as in ```python title="x", ```{python} and ```{.python .numbered}
 _PYTHON = re.compile(_NAMES_OF_PYTHON)
 _BYTE_ORDER_MARK = "\ufeff"
@@ -120,25 +119,12 @@ def _language(info: str) -> str:
     return named.group(1).lower() if named else ""
 
 
-@dataclass(slots=True, kw_only=True, frozen=True)
-class _Run:
-    """Three or more characters of which fences are made."""
+class _Fence(NamedTuple):
+    """Three or more characters that open a block."""
 
+    before: str | None  # what stands before them; None: more than a fence's line may begin with
     marks: str
-    end: int  # where it ends in the text
-    before: str | None  # what makes its line begin as a fence's may; None: it is in the middle of a line
-    is_first: bool  # in its line
-
-
-def _runs(text: str) -> Iterator[_Run]:
-    line = looked_at = 0  # where the line of the run begins, and up to where that has been looked for
-    for found in _RUN.finditer(text):
-        newline = text.rfind("\n", looked_at, found.start())
-        line, is_first = newline + 1 or line, newline >= 0 or not looked_at
-        looked_at = found.end()
-        before = text[line : found.start()] if found.start() - line <= _MAX_BEFORE_FENCE else "no fence"
-        begins_line = _BEFORE_FENCE.fullmatch(before) is not None
-        yield _Run(marks=found.group(), end=found.end(), before=before if begins_line else None, is_first=is_first)
+    info: str  # what stands behind them
 
 
 def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -147,61 +133,61 @@ def _fenced_blocks(text: str) -> Iterator[tuple[str, str]]:
     As in CommonMark, whatever the indentation of the opening fence. More is accepted: fences of backticks in the middle
     of a line, which open a block if a language alone stands after them, and close one if they alone end the line.
     """
-    opening, info, content = None, "", 0
-    for run in _runs(text):
-        if opening is not None and _opens_python(text, run) and _is_left_open(opening, run):
-            yield info, text[content : run.end - len(run.marks)]
+    opening: _Fence | None = None
+    start = 0  # of the content
+    for line in _LINE.finditer(text):
+        runs = list(_RUN.finditer(line.group()))
+        found = _opening(line.group(), runs)
+        if opening is not None and found is not None and _is_left_open(opening, found):
+            yield opening.info, _without_indentation(text[start : line.start()], opening.before or "")
             opening = None
-        if opening is None:
-            if (line := _line_behind(text, run)) is not None:
-                opening, info, content = run, line.strip(" \t\r\n"), run.end + len(line)
-        elif run.end > content and _closes(text, run, opening):
-            yield info, _without_indentation(text[content : run.end - len(run.marks)], opening.before or "")
-            opening = None
+        if opening is not None and runs and _closes(line.group(), runs[0], opening):
+            content = text[start : line.start() + runs[0].start()]
+            yield opening.info, _without_indentation(content, opening.before or "")
+            opening, found = None, _opening(line.group(), runs[1:])
+        if opening is None and found is not None:
+            opening, start = found, line.end()
     if opening is not None:
-        yield info, _without_indentation(text[content:], opening.before or "")
+        yield opening.info, _without_indentation(text[start:], opening.before or "")
 
 
-def _opens_python(text: str, run: _Run) -> bool:
-    """Whether a line is a fence that names Python."""
-    if run.before is None or run.marks[0] != "`":
-        return False
-    line = _line_behind(text, run)
-    return line is not None and _PYTHON.fullmatch(_language(line.strip())) is not None
+def _before(line: str, run: re.Match[str]) -> str | None:
+    before = line[: run.start()]
+    return before if len(before) <= _MAX_BEFORE_FENCE and _BEFORE_FENCE.fullmatch(before) else None
 
 
-def _is_left_open(opening: _Run, run: _Run) -> bool:
-    """Whether a fence that names a language shows that a block was never closed, or that prose spoke of fences."""
-    if opening.before is None:
-        return True
-    if _width(run.before or "") > _width(opening.before) + _MAX_CLOSING_INDENTATION:
-        return False
-    return run.marks.startswith(opening.marks)
-
-
-def _line_behind(text: str, run: _Run) -> str | None:
-    """What stands after an opening fence, with the line's end; None: it opens nothing."""
-    mark = run.marks[0]
-    if run.before is None and mark == "~":
+def _opening(line: str, runs: list[re.Match[str]]) -> _Fence | None:
+    if not runs:
         return None
-    # Up to the next backtick only, so that no part of a long line is read twice.
-    line = _INFO[mark].match(text, run.end)
-    if line is None or (run.before is None and not _BARE_INFO.fullmatch(line.group())):
-        return None
-    return line.group()
+    first, last = runs[0], runs[-1]
+    before, behind = _before(line, first), line[first.end() :]
+    if before is not None and behind.endswith("\n") and (first.group()[0] == "~" or "`" not in behind):
+        return _Fence(before=before, marks=first.group(), info=behind.strip())
+    if last.group()[0] == "`" and _BARE_INFO.fullmatch(line, last.end()):
+        return _Fence(before=None, marks=last.group(), info=line[last.end() :].strip())
+    return None
 
 
-def _closes(text: str, run: _Run, opening: _Run) -> bool:
-    """Whether the run closes the block; in strings and comments of code few are where a closing fence may be."""
-    if not run.marks.startswith(opening.marks):
+def _is_left_open(opening: _Fence, found: _Fence) -> bool:
+    """Whether a fence that names Python shows that a block was never closed, or that prose spoke of fences."""
+    if found.before is None or found.marks[0] != "`" or not _PYTHON.fullmatch(_language(found.info)):
         return False
-    is_tilde = run.marks[0] == "~"
-    is_quoted = ">" in (opening.before or "")
-    if run.before is None or run.before.strip(" \t>" if is_quoted else " \t"):
-        return not is_tilde and run.is_first and _BLANK_LINE.match(text, run.end) is not None
-    if _width(run.before) > _width(opening.before or "") + _MAX_CLOSING_INDENTATION:
+    return opening.before is None or (_is_near(found.before, opening) and found.marks.startswith(opening.marks))
+
+
+def _closes(line: str, run: re.Match[str], opening: _Fence) -> bool:
+    """Whether the line's first run closes the block; in strings and comments of code few are where a fence may be."""
+    if not run.group().startswith(opening.marks):
         return False
-    return not is_tilde or _BLANK_LINE.match(text, run.end) is not None
+    before, quotes = _before(line, run), ">" if ">" in (opening.before or "") else ""
+    is_tilde, is_last = run.group()[0] == "~", not line[run.end() :].strip()
+    if before is None or before.strip(f" \t{quotes}"):
+        return is_last and not is_tilde
+    return _is_near(before, opening) and (is_last or not is_tilde)
+
+
+def _is_near(before: str, opening: _Fence) -> bool:
+    return _width(before) <= _width(opening.before or "") + _MAX_CLOSING_INDENTATION
 
 
 def _without_indentation(content: str, before: str) -> str:

@@ -33,6 +33,7 @@ from reward.extract import extract_code
         ("  ```python\n  if x:\n      y = 1\n z = 2\n  ```\nDone.", "if x:\n    y = 1\nz = 2\n"),
         ("1. Do this:\n\n   ```python\n   def f():\n       return 1\n   ```\n2. Done", "def f():\n    return 1\n"),
         ("- ```python\n  x = 1\n\n  y = 2\n  ```\n- Done", "x = 1\n\ny = 2\n"),
+        ("- ```python\n  x = 1\n- ```python\n  # no more\n  ```", "x = 1\n"),
         ("````python\nx = '```'\n````\nDone.", "x = '```'\n"),
         ("```python\nprint('```')\nx = 1\n```\nDone.", "print('```')\nx = 1\n"),
         ('```python\n"""Use ```f()```\n"""\nx = 1\n```', '"""Use ```f()```\n"""\nx = 1\n'),
