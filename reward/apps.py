@@ -7,9 +7,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 from sys import getsizeof
+from typing import Literal
 
 from reward.extract import extract_code
 from reward.feedback import feedback
@@ -19,49 +19,24 @@ from reward.judge.assertions import modules_used, names_of_the_answer
 from reward.kinds import KINDS, Judging, TestRun
 from reward.limits import Limits
 from reward.problem import Problem
-from reward.sandbox import Execution, Sandbox, SandboxConfig, shared_sandbox
+from reward.sandbox import Execution, Sandbox, shared_sandbox
+from reward.sandbox.execution import Status
 
 _NUM_LARGE_OUTPUTS = 64  # so many times `limits.output_bytes` may wait for a judge, of all tests of an answer
-
-
-class Verdict(Enum):
-    """How one test ended."""
-
-    PASSED = "passed"
-    WRONG = "wrong"
-    RUNTIME_ERROR = "runtime_error"
-    TIME_OUT = "time_out"
-    MEMORY_LIMIT = "memory_limit"
-    OUTPUT_LIMIT = "output_limit"
-    COMPILE_ERROR = "compile_error"
-    INFRA_ERROR = "infra_error"
-
-
-SCORES_OF_ERRORS = {
-    Verdict.INFRA_ERROR: None,
-    Verdict.COMPILE_ERROR: -1.0,
-    **dict.fromkeys((Verdict.RUNTIME_ERROR, Verdict.TIME_OUT, Verdict.MEMORY_LIMIT, Verdict.OUTPUT_LIMIT), -0.6),
-}
-"""By what a test ended in, in the order in which they decide."""
+Verdict = Literal["passed", "wrong"] | Status
+"""How one test ended; never "ok"."""
 
 
 def score_from_verdicts(verdicts: Sequence[Verdict], *, num_tests: int, detail: str = "") -> Score:
-    """Eq. 7 and 8 from the tests' verdicts.
-
-    Args:
-        verdicts: [<= num_tests] in order; tests after the first error need not have run, since it decides the tier.
-        num_tests: tests of the problem, the denominator of Eq. 8.
-        detail: passed on.
-    """
-    num_passed = verdicts.count(Verdict.PASSED)
-    value: float | None
-    error = next((verdict for verdict in SCORES_OF_ERRORS if verdict in verdicts), None)
-    if error is None and num_passed == num_tests:
-        value, outcome = 1.0, "pass"  # exactly
-    elif error is None:
+    """Eq. 7 and 8 from the verdicts of the tests up to the first error, which decides, of `num_tests` in all."""
+    num_passed = verdicts.count("passed")
+    value: float | None = 1.0  # exactly
+    outcome = "pass"
+    if verdicts[-1] not in ("passed", "wrong"):
+        outcome = verdicts[-1]
+        value = {"infra_error": None, "compile_error": -1.0}.get(outcome, -0.6)
+    elif num_passed < num_tests:
         value, outcome = -0.3 + 1.3 * num_passed / num_tests, "fail"
-    else:
-        value, outcome = SCORES_OF_ERRORS[error], error.value
     return Score(score=value, outcome=outcome, num_passed=num_passed, num_tests=num_tests, detail=detail)
 
 
@@ -74,43 +49,39 @@ def score_response(
     defaults are those of `Limits`, and the sandbox that this process shares.
     """
     limits = limits or Limits()
-    sandbox = sandbox or shared_sandbox(SandboxConfig())
+    sandbox = sandbox or shared_sandbox()
+    said = ""
     try:
-        code = find_code(response, limits, problem)
+        code = find_code(problem, response, limits)
+    except UnjudgeableError as error:
+        code, said = None, str(error)
     except JudgeLostError as error:
-        return score_from_verdicts([Verdict.INFRA_ERROR], num_tests=problem.num_tests, detail=str(error))
+        return score_from_verdicts(["infra_error"], num_tests=problem.num_tests, detail=str(error))
     if code is None:
-        score = score_from_verdicts([Verdict.COMPILE_ERROR], num_tests=problem.num_tests, detail="no code found")
-        return replace(score, feedback=feedback(problem, score.outcome, [], "", ""))
+        score = score_from_verdicts(["compile_error"], num_tests=problem.num_tests, detail=said or "no code found")
+        return replace(score, feedback=feedback(problem, score.outcome, [], said, ""))
     verdicts: list[Verdict] = []
-    detail = said = ""
+    detail = ""
     for number, (verdict, seen) in enumerate(run_tests(problem, code, limits, sandbox), 1):
         verdicts.append(verdict)
-        if verdict is not Verdict.PASSED and not detail:
+        if verdict != "passed" and not detail:
             detail = f"test {number}: {seen}"
-        if verdict not in (Verdict.PASSED, Verdict.WRONG):
+        if verdict not in ("passed", "wrong"):
             detail, said = f"test {number}: {seen}", seen
             break
     score = score_from_verdicts(verdicts, num_tests=problem.num_tests, detail=detail)
-    passed = [verdict is Verdict.PASSED for verdict in verdicts]
+    passed = [verdict == "passed" for verdict in verdicts]
     return replace(score, feedback=feedback(problem, score.outcome, passed, said, code))
 
 
-def find_code(response: str, limits: Limits, tested: Problem | str = "") -> str | None:
-    """The code of an answer (`reward.extract`), or None when it holds none that can be found within the limits.
+def find_code(problem: Problem, response: str, limits: Limits) -> str | None:
+    """The code of an answer (`reward.extract`), or None; raises what `reward.judge.ask` raises.
 
-    Of several blocks the last counts that defines what is tested, if that has a name: a problem's function, or another.
-
-    Raises:
-        JudgeLostError: no judge answered.
+    Of several blocks the last counts that defines the function which is tested, if that has a name.
     """
-    try:
-        if isinstance(tested, Problem) and tested.kind == "test_code" and not tested.fn_name:
-            return ask(partial(extract_tested, response, tested.inputs[0]), limits=limits).value
-        name = tested.fn_name if isinstance(tested, Problem) else tested
-        return ask(partial(extract_code, response, *filter(None, [name])), limits=limits).value
-    except UnjudgeableError:
-        return None
+    if problem.kind == "test_code" and not problem.fn_name:
+        return ask(partial(extract_tested, response, problem.inputs[0]), limits=limits).value
+    return ask(partial(extract_code, response, *filter(None, [problem.fn_name])), limits=limits).value
 
 
 def extract_tested(response: str, test_code: str) -> str | None:
@@ -122,10 +93,8 @@ def run_tests(problem: Problem, code: str, limits: Limits, sandbox: Sandbox) -> 
     """Run a program's tests one after the other, up to one that ends in an error, and judge them then.
 
     Nothing runs after a judgement, so that no program can tell from what runs next, or when, that it was right before.
-    All tests together have `limits.solution_s`; those beyond count as `time_out`.
-
-    Yields:
-        How each test ended, and one line on it for people (empty if it passed).
+    All tests together have `limits.solution_s`; those beyond count as `time_out`. With each verdict comes one line for
+    people, empty if the test passed.
     """
     seconds = 0.0
     for execution, is_right in list(_run_until_error(problem, code, limits, sandbox)):
@@ -137,9 +106,8 @@ def run_tests(problem: Problem, code: str, limits: Limits, sandbox: Sandbox) -> 
                 passes = is_right()
             except (UnjudgeableError, JudgeLostError) as error:
                 execution = _unjudged(error)
-        is_error = execution.status != "ok"
-        verdict = Verdict(execution.status) if is_error else Verdict.PASSED if passes else Verdict.WRONG
-        yield verdict, execution.detail or ("wrong answer" if verdict is Verdict.WRONG else "")
+        verdict: Verdict = execution.status if execution.status != "ok" else "passed" if passes else "wrong"
+        yield verdict, execution.detail or ("wrong answer" if verdict == "wrong" else "")
         seconds += execution.seconds
 
 

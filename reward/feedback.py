@@ -20,17 +20,14 @@ _WORDS = {
 def feedback(problem: Problem, outcome: str, passed: Sequence[bool], said: str, code: str) -> str:
     """Say how an answer failed; nothing if it passed.
 
-    Args:
-        problem: The answer's.
-        outcome: As in `Score`.
-        passed: Of the tests that ran, in order; after an error the others did not.
-        said: The last words of a program that did not compile or ended early; not of a test, which may hold what it
-            expects.
-        code: The program.
+    `passed` is of the tests that ran. `said` are the last words of a program that did not compile or ended early, or
+    why an answer cannot be read; not those of a test, which may hold what it expects.
     """
     because = f": {_with_line(said, code)}" if said else "."
+    if outcome == "compile_error" and not passed:
+        return f"It cannot be read{because}" if said else "There is no program in it."
     if outcome == "compile_error":
-        return f"It does not compile{because}" if passed else "There is no program in it."
+        return f"It does not compile{because}"
     if outcome in _WORDS:
         text = f"Test {len(passed)} of {problem.num_tests} {_WORDS[outcome]}{because}"
     elif outcome == "fail":

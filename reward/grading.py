@@ -38,7 +38,6 @@ class Graded:
 
     problem_id: str  # names the problem in errors
     ground_truth: str  # what the task needs beside the response
-    num_tests: int = 1
 
     def ask(self, response: str, limits: Limits) -> tuple[str, float, str]:
         """Outcome, points, and what was found in the response; may raise what `reward.judge.ask` raises."""
@@ -47,8 +46,7 @@ class Graded:
     def score(self, response: str, limits: Limits | None = None) -> Score:
         """Grade one response in a judge, within `limits.test_s` CPU seconds and `limits.judge_bytes`; blocks.
 
-        Returns:
-            Points in [0, 1], with the outcome pass, fail, no_answer or unreadable; None with infra_error.
+        Points are in [0, 1], outcomes pass, fail, no_answer, unreadable, and infra_error without points.
         """
         limits = limits or Limits()
         try:
@@ -57,7 +55,9 @@ class Graded:
             outcome, points, found = "unreadable", 0.0, str(error)
         except JudgeLostError as error:
             return Score(score=None, outcome="infra_error", num_passed=0, num_tests=1, detail=str(error))
-        return Score(score=points, outcome=outcome, num_passed=int(outcome == "pass"), num_tests=1, detail=found)
+        num_passed = int(outcome == "pass")
+        told = _FEEDBACK.get(outcome, "").format(found[:_MAX_FEEDBACK])
+        return Score(score=points, outcome=outcome, num_passed=num_passed, num_tests=1, detail=found, feedback=told)
 
 
 def require(package: str, install: str) -> None:
@@ -71,13 +71,11 @@ def row_check(
 ) -> Callable[..., None]:
     """Return `validate_row(row, *, limits=None)` for one kind of problems: ValueError where it cannot be graded.
 
-    Args:
-        problem_of: as `verl_function` takes it.
-        wrong_with: says why no answer can meet a ground truth, or None.
+    `wrong_with` says why no answer can meet a ground truth, or None.
     """
 
     def validate_row(row: Mapping[str, Any], *, limits: Mapping[str, Any] | None = None) -> None:
-        Limits(**dict(limits or {}))
+        Limits.given(limits)
         where = f"of {row.get('data_source') or 'unnamed data source'}"
         problem = problem_of(row["reward_model"]["ground_truth"], problem_id=where)
         if wrong := wrong_with(problem.ground_truth):
@@ -87,11 +85,7 @@ def row_check(
 
 
 def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[dict[str, float | int | str | None]]]:
-    """Return verl's `compute_score` for one kind of problems.
-
-    Args:
-        problem_of: makes a problem of a ground truth and a `problem_id`, or raises ValueError.
-    """
+    """Return verl's `compute_score` for one kind of problems, made of a ground truth and a `problem_id`."""
 
     async def compute_score(
         data_source: str,
@@ -110,22 +104,21 @@ def verl_function(problem_of: Callable[..., Graded]) -> Callable[..., Awaitable[
         and `limits`, fields of `Limits` that differ from their defaults. Returns score (points), acc (1.0 if they are
         full), outcome, and feedback (one line for a refiner, or "").
         """
-        bounds = Limits(**dict(limits or {}))
+        bounds = Limits.given(limits)
 
         def score() -> tuple[str, Score]:
             problem = problem_of(ground_truth, problem_id=f"of {data_source or 'unnamed data source'}")
             return problem.problem_id, problem.score(solution_str, bounds)
 
-        result = await score_in_thread(score, bounds, max_concurrency)
-        told = _FEEDBACK.get(result.outcome, "").format(result.detail[:_MAX_FEEDBACK])
-        return {**said_of(result), "feedback": told}
+        return said_of(await score_in_thread(score, bounds, max_concurrency))
 
     return compute_score
 
 
 def said_of(result: Score) -> dict[str, float | int | str | None]:
     """What verl is told of any score."""
-    return {"score": result.score, "acc": float(result.outcome == "pass"), "outcome": result.outcome}
+    acc = float(result.outcome == "pass")
+    return {"score": result.score, "acc": acc, "outcome": result.outcome, "feedback": result.feedback}
 
 
 async def score_in_thread(score: Callable[[], tuple[str, Score]], limits: Limits, max_concurrency: int) -> Score:

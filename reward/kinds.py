@@ -3,7 +3,6 @@
 The judge's CPU seconds count as the test's: what is slow to judge uses up the answer's time.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from reward.judge.assertions import run_test_code as run_assertions
 from reward.limits import Limits
 from reward.problem import Problem
 from reward.sandbox import Execution, Program, Sandbox, arguments_text
+from reward.sandbox.jail.values import to_text
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
@@ -62,7 +62,7 @@ def run_call_test(run: TestRun) -> tuple[Execution, Judging]:
     arguments = arguments_text(problem.inputs[run.index])
     execution = run.execute(fn_name=problem.fn_name, arguments=arguments)
     accepted = problem.outputs[run.index]
-    if execution.result in [f'["value", {json.dumps(value)}]'.encode() for value in accepted]:  # most right answers
+    if execution.result in [to_text(["value", value]).encode() for value in accepted]:  # most right answers
         execution.result = b""
         return execution, lambda: True
     return execution, partial(_judge_value, execution, accepted, run.limits)
@@ -78,7 +78,7 @@ def run_test_code(run: TestRun) -> tuple[Execution, Judging]:
     question = partial(run_assertions, test_code, run.problem.fn_name)
     reply = ask(question, limits=run.limits, load=partial(load_modules, test_code), on_call=calls.call)
     ending, detail = reply.value
-    execution = calls.last if ending == "ended" else Execution(status="ok", detail=detail)
+    execution = calls.failed if ending == "ended" else Execution(status="ok", detail=detail)
     execution.seconds = calls.seconds + reply.seconds
     return execution, lambda: ending == "passed"
 
@@ -104,14 +104,16 @@ class _Calls:
     def __init__(self, run: TestRun) -> None:
         self._run = run
         self.seconds = 0.0
-        self.last = Execution(status="ok")
+        self.failed = Execution(status="ok")  # the last one that ended in an error
 
     def call(self, fn_name: str, arguments: str) -> tuple[str, bytes, float]:
         run = self._run
         left_s = run.timeout_s - self.seconds
         if left_s <= 0:
-            self.last = Execution(status="time_out", detail=f"no end within {run.timeout_s:.3g} s")
+            execution = Execution(status="time_out", detail=f"no end within {run.timeout_s:.3g} s")
         else:
-            self.last = replace(run, timeout_s=left_s).execute(fn_name=fn_name, arguments=arguments, is_tested=True)
-        self.seconds += self.last.seconds
-        return self.last.status, self.last.result, self.last.seconds
+            execution = replace(run, timeout_s=left_s).execute(fn_name=fn_name, arguments=arguments, is_tested=True)
+        self.seconds += execution.seconds
+        if execution.status != "ok":
+            self.failed = execution
+        return execution.status, execution.result, execution.seconds

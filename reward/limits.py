@@ -1,11 +1,14 @@
 """The limits under which one answer's code runs: the only place where their defaults stand."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import inf
+from typing import Any
 
 
 @dataclass(slots=True, kw_only=True, frozen=True)
 class Limits:
-    """Limits of one answer; every value is positive, else ValueError."""
+    """Limits of one answer; every value is a positive number of its field's type, else ValueError."""
 
     # Seconds that all threads of one test spend on processors, on one core at a time.
     test_s: float = 4.0
@@ -21,9 +24,19 @@ class Limits:
     judge_bytes: int = 512 << 20  # memory of the judge for these, beside its own
     infra_attempts: int = 3  # how often a test is started before its failure to start counts as infra_error
 
+    @classmethod
+    def given(cls, limits: Mapping[str, Any] | None) -> "Limits":
+        """These in the place of their defaults; ValueError names one that does not exist."""
+        names = [field.name for field in fields(cls)]
+        if unknown := set(limits or {}).difference(names):
+            raise ValueError(f"there is no limit {min(unknown)}: choose from {', '.join(names)}")
+        return cls(**dict(limits or {}))
+
     def __post_init__(self) -> None:
         """Reject limits under which nothing could run."""
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise ValueError(f"limit {field.name} must be a number above 0, got {value!r}: set {field.name} > 0")
+            kind = int if isinstance(field.default, int) else float
+            if isinstance(value, bool) or not isinstance(value, (int, kind)) or not 0 < value < inf:
+                number = "whole number" if kind is int else "number"
+                raise ValueError(f"limit {field.name} must be a {number} above 0, got {value!r}: set {field.name} > 0")

@@ -1,14 +1,6 @@
-r"""The reward of a final answer: 1 if it equals the expected one by math-verify, else 0.
+"""The reward of a final answer, for any verl run (docs/math.md): 1 if it equals the expected one, else 0.
 
-For any verl run:
-
-reward.custom_reward_function.path=pkg://reward.math
-reward.custom_reward_function.name=compute_score
-
-`reward_model.ground_truth` is the expected answer (`72`, `\frac{1}{2}`, `(3, \frac{\pi}{2})`), or a solution that gives
-it in a `\boxed{}` or after `####`: verl's own GSM8K, MATH and DAPO data run as they are, whatever their `data_source`.
-The answer in a response is found as `reward.judge.math_marks.find_answer` says. Model text is never parsed in the
-process that calls this, nor run anywhere.
+Model text is never parsed in the process that calls this, nor run anywhere.
 """
 
 import math
@@ -34,11 +26,7 @@ class MathProblem(Graded):
 
     @classmethod
     def from_answer(cls, answer: object, *, problem_id: object) -> "MathProblem":
-        """Check the expected answer, text or a number.
-
-        Raises:
-            ValueError: it is neither, or empty, or math-verify is not installed.
-        """
+        """Check the expected answer: ValueError if it is no text or number, or empty, or without math-verify."""
         require("math_verify", "math-verify[antlr4_9_3]")
         is_blank = isinstance(answer, str) and (not answer.strip() or find_marked(answer) == "")
         is_number = isinstance(answer, Real) and not isinstance(answer, bool) and math.isfinite(answer)

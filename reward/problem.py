@@ -93,9 +93,6 @@ class Problem:
         accepted = _accepted_values(inputs, outputs)
         _check_returnable(accepted, where, limits)
         arguments = [_as_arguments(value, f"{where}: input {index}") for index, value in enumerate(inputs)]
-        for index, values in enumerate(arguments):
-            for value in values:
-                _check_value(value, f"{where}: input {index}")
         return problem(inputs=arguments, outputs=accepted, kind="call", examples=examples)
 
 
@@ -135,31 +132,32 @@ def _as_test_code(tests: list[Any], fn_name: str | None, where: str, limits: Lim
     for index, test in enumerate(tests):
         if not isinstance(test, str):
             raise ValueError(f"{where}: test_code {index} is {type(test).__name__}: give Python source")
-        try:
-            ast.parse(test)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise ValueError(f"{where}: test_code {index} is no Python ({error}): give Python source") from error
     try:
-        returned = _useless_answer_passed(tuple(tests), fn_name, limits)
+        wrong = _wrong_with_test_code(tuple(tests), fn_name, limits)
     except JudgeLostError as error:
         raise JudgeLostError(f"{where}: test_code could not be tried ({error})") from error
-    if returned:
-        raise ValueError(
-            f"{where}: test_code passes an answer that returns {returned} whatever it is asked: let it assert more of "
-            "the answer (HumanEval's wants a last line check(candidate)), or leave the problem out"
-        )
+    if wrong:
+        raise ValueError(f"{where}: {wrong}")
     return tests
 
 
-@functools.lru_cache(maxsize=1 << 16)  # a problem is read again for every answer
-def _useless_answer_passed(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> str:
-    """What the first of `USELESS` returns that passes all tests, or ""; raises JudgeLostError."""
+@functools.lru_cache(maxsize=1 << 10)  # a problem is read again for every answer; its tests may be long
+def _wrong_with_test_code(tests: tuple[str, ...], fn_name: str | None, limits: Limits) -> str:
+    """Say that one does not parse, or which of `USELESS` passes them all; "" of others."""
+    for index, test in enumerate(tests):
+        try:
+            ast.parse(test)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            return f"test_code {index} is no Python ({error}): give Python source"
     share = replace(limits, judge_s=limits.judge_s / len(USELESS))
     for returned in USELESS:
         question = functools.partial(passes_useless, tests, fn_name, returned)
         with contextlib.suppress(UnjudgeableError):  # on values that they are not made for tests may run for ever
             if ask(question, limits=share, load=functools.partial(load_modules, "\n".join(tests))).value:
-                return returned
+                return (
+                    f"test_code passes an answer that returns {returned} whatever it is asked: let it assert more of "
+                    "the answer (HumanEval's wants a last line check(candidate)), or leave the problem out"
+                )
     return ""
 
 
@@ -227,6 +225,8 @@ def _as_arguments(value: object, where: str) -> list[Any]:
         value = [read_json(line, f"{where}, of text with one JSON value a line,") for line in value.strip().split("\n")]
     if not isinstance(value, list):
         raise ValueError(f"{where} is {type(value).__name__}: give the list of the call's arguments")
+    for argument in value:
+        _check_value(argument, where)
     return [_with_int_keys(argument) for argument in value]
 
 

@@ -1,13 +1,4 @@
-"""The reward of a reasoning-gym puzzle: the points in [0, 1] that the task's own scorer gives.
-
-For any verl run:
-
-reward.custom_reward_function.path=pkg://reward.puzzle
-reward.custom_reward_function.name=compute_score
-
-The data is `online-refiner prepare reasoning-gym`'s. The answer is what the last `<answer>` and `</answer>` of a
-response hold, or else all of it.
-"""
+"""The reward of a reasoning-gym puzzle (docs/math.md): the points in [0, 1] that the task's own scorer gives."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -36,8 +27,7 @@ class Puzzle(Graded):
     def from_ground_truth(cls, ground_truth: object, *, problem_id: object) -> "Puzzle":
         """Check JSON text of `task` (its name), `config` (of its data set) and `entry` (what that generated).
 
-        Raises:
-            ValueError: it is something else, or reasoning-gym is not installed.
+        ValueError: it is something else, or reasoning-gym is not installed.
         """
         require("reasoning_gym", "reasoning-gym")
         where = f"problem {problem_id}: reward_model.ground_truth"

@@ -24,7 +24,7 @@ from reward.judge import JudgeLostError
 from reward.limits import Limits
 from reward.math import MathProblem
 from reward.problem import Problem, read_json
-from reward.sandbox import SandboxConfig, shared_sandbox
+from reward.sandbox import shared_sandbox
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,15 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse_arguments(argv)
     try:
         limits = Limits(test_s=arguments.timeout)
-        sandbox = shared_sandbox(sandbox_config(arguments))
+        sandbox = shared_sandbox(num_slots=arguments.workers, allow_unsafe=arguments.allow_unsafe)
         problems = load_problems(arguments.problems)
         solutions = load_solutions(arguments.solutions, problems)
-    except (ValueError, OSError) as error:  # wrong input: one line for the user, no traceback
+    except (ValueError, OSError, JudgeLostError) as error:  # one line for the user, no traceback
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    except JudgeLostError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, JudgeLostError) else 2
     num_infra_errors = 0
 
     def score(solution: tuple[Any, str]) -> Score:
@@ -62,13 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
-    """Problems by id, each checked.
-
-    Raises:
-        ValueError: bad JSON, a missing key, a problem without tests, or an id that occurs twice.
-        JudgeLostError: test code could not be tried.
-        OSError: the file cannot be read.
-    """
+    """Problems by id; ValueError names the line of one that is malformed or occurs twice."""
     problems: dict[str, Problem | MathProblem] = {}
     for where, row in _read_rows(path, "problem_id"):
         key = str(row["problem_id"])
@@ -87,12 +78,7 @@ def load_problems(path: Path) -> dict[str, Problem | MathProblem]:
 
 
 def load_solutions(path: Path, problems: Mapping[str, object]) -> list[tuple[Any, str]]:
-    """Solutions as (problem_id, response), in the file's order.
-
-    Raises:
-        ValueError: bad JSON, a missing key, a response that is no text, or a problem_id that no problem has.
-        OSError: the file cannot be read.
-    """
+    """Solutions as (problem_id, response), in the file's order; ValueError names the line of a malformed one."""
     solutions = []
     for where, row in _read_rows(path, "problem_id", "response"):
         if str(row["problem_id"]) not in problems:
@@ -104,29 +90,19 @@ def load_solutions(path: Path, problems: Mapping[str, object]) -> list[tuple[Any
 
 
 def _read_rows(path: Path, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for where, row in read_json_lines(path):
-        if missing := [key for key in keys if key not in row]:
-            raise ValueError(f"{where}: no {' and no '.join(map(repr, missing))}: give the keys {', '.join(keys)}")
-        yield where, row
-
-
-def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (where, object) for every line that is not blank; a file that ends in ``.gz`` is unpacked.
-
-    Raises:
-        ValueError: If a line is no JSON object, or the file no text.
-        OSError: If the file cannot be read, or is no gzip file.
-    """
+    """Yield (where, object) for every line that is not blank; a file that ends in `.gz` is unpacked."""
     with path.open("rb") as file:
         lines = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
         try:
             for number, line in enumerate(io.TextIOWrapper(lines, encoding="utf-8-sig"), start=1):
                 if not line.strip():
                     continue
-                value = read_json(line, where := f"{path} line {number}")
-                if not isinstance(value, dict):
+                row = read_json(line, where := f"{path} line {number}")
+                if not isinstance(row, dict):
                     raise ValueError(f"{where}: not an object: give one object a line")
-                yield where, value
+                if missing := [key for key in keys if key not in row]:
+                    raise ValueError(f"{where}: no {' and no '.join(map(repr, missing))}: give {', '.join(keys)}")
+                yield where, row
         except (EOFError, UnicodeDecodeError, zlib.error) as error:
             raise ValueError(f"{path}: {error}: give JSON lines in UTF-8, gzipped if the name ends in .gz") from error
 
@@ -139,29 +115,11 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--problems", type=Path, required=True, help="JSON lines: problem_id, and input_output as in APPS or answer"
     )
     parser.add_argument("--solutions", type=Path, required=True, help="JSON lines: problem_id, response")
-    add_sandbox_options(parser, test_s=Limits().test_s)
-    return parser.parse_args(argv)
-
-
-def add_sandbox_options(parser: argparse.ArgumentParser, *, test_s: float) -> None:
-    """Add how long, how many at once and how safely programs run."""
-    parser.add_argument("--workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="run at once")
-    said = "wall seconds of one test (default: %(default)s)"
-    parser.add_argument("--timeout", type=float, default=test_s, metavar="S", help=said)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="run at once")
+    said = "seconds of one test, of all processors (default: %(default)s)"
+    parser.add_argument("--timeout", type=float, default=Limits().test_s, metavar="S", help=said)
     parser.add_argument("--allow-unsafe", action="store_true", help="run where the machine isolates nothing")
-
-
-def sandbox_config(arguments: argparse.Namespace) -> SandboxConfig:
-    """Return the sandbox that the options ask for."""
-    return SandboxConfig(num_slots=arguments.workers, allow_unsafe=arguments.allow_unsafe)
-
-
-def positive_int(text: str) -> int:
-    """Parse a number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from reward.apps import score_response
 from reward.grading import Score, said_of, score_in_thread
 from reward.limits import Limits
 from reward.problem import Problem, read_json
-from reward.sandbox import SandboxConfig, shared_sandbox
+from reward.sandbox import shared_sandbox
 
 
 async def compute_score(
@@ -34,27 +34,27 @@ async def compute_score(
         max_concurrency: answers run at once by this process. verl has `reward.num_workers` such processes on a node:
             keep the product near the number of cores.
         limits: fields of `Limits` that differ from their defaults.
-        sandbox: fields of `SandboxConfig` that differ from their defaults; num_slots is `max_concurrency`.
+        sandbox: arguments of `shared_sandbox` that differ from their defaults; num_slots is `max_concurrency`.
 
     Returns:
         Always the same keys: score (Eq. 7, 8), acc (1.0 if all tests passed, else 0.0), outcome, num_passed, num_tests,
         feedback (how it failed, in words: `reward.feedback`; empty if it passed).
 
     Raises:
-        ValueError: the problem is malformed, see `parse_ground_truth`.
-        TypeError: a limit or a setting of the sandbox does not exist.
+        ValueError: the problem is malformed, see `Problem.from_input_output`, or a limit does not exist.
+        TypeError: a setting of the sandbox does not exist.
         RuntimeError: see `score_in_thread`.
     """
-    bounds = Limits(**dict(limits or {}))
-    config = SandboxConfig(**{"num_slots": max_concurrency, **(sandbox or {})})
+    bounds = Limits.given(limits)
+    settings: dict[str, Any] = {"num_slots": max_concurrency, **(sandbox or {})}
 
     def score() -> tuple[str, Score]:
         # Test code is tried when it is first seen, which takes time.
         problem = parse_ground_truth(ground_truth, data_source=data_source, extra_info=extra_info, limits=bounds)
-        return problem.problem_id, score_response(problem, solution_str, bounds, sandbox=shared_sandbox(config))
+        return problem.problem_id, score_response(problem, solution_str, bounds, sandbox=shared_sandbox(**settings))
 
     result = await score_in_thread(score, bounds, max_concurrency)
-    return {**said_of(result), **{name: getattr(result, name) for name in ("num_passed", "num_tests", "feedback")}}
+    return {**said_of(result), "num_passed": result.num_passed, "num_tests": result.num_tests}
 
 
 def parse_ground_truth(
@@ -64,11 +64,7 @@ def parse_ground_truth(
     extra_info: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> Problem:
-    """The checked problem of a row's `reward_model.ground_truth`, for answers that run under these limits.
-
-    Raises:
-        ValueError: not JSON, or no problem that can be scored, see `Problem.from_input_output`.
-    """
+    """The problem of a row's `reward_model.ground_truth`; errors as `Problem.from_input_output`."""
     problem_id = (extra_info or {}).get("problem_id", f"of {data_source or 'unnamed data source'}")
     fields = read_json(ground_truth, f"problem {problem_id}: reward_model.ground_truth")
     if isinstance(fields, dict):
@@ -77,14 +73,10 @@ def parse_ground_truth(
 
 
 def validate_row(row: Mapping[str, Any], *, limits: Mapping[str, Any] | None = None) -> None:
-    """Check a row in verl's schema before training; `limits` as `compute_score` takes them.
-
-    Raises:
-        ValueError: its `reward_model.ground_truth` is malformed, see `parse_ground_truth`.
-    """
+    """Raise what `parse_ground_truth` does for a row in verl's schema; `limits` as `compute_score` takes them."""
     parse_ground_truth(
         row["reward_model"]["ground_truth"],
         data_source=row.get("data_source", ""),
         extra_info=row.get("extra_info"),
-        limits=Limits(**dict(limits or {})),
+        limits=Limits.given(limits),
     )

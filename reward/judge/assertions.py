@@ -59,14 +59,9 @@ def _absent(*_: Any, **__: Any) -> NoReturn:
 
 
 def run_test_code(test_code: str, fn_name: str | None, call: Call) -> tuple[str, str]:
-    """Run one test; returns "passed", "wrong", or what decides whatever the test code makes of it; and one line on it.
+    """Run one test: "passed", "wrong", or "ended" where a run of the answer did; and one line on it.
 
-    "ended": a run of the answer.
-
-    Args:
-        test_code: Python source.
-        fn_name: the function that the test code calls `candidate`.
-        call: runs a function of the answer.
+    The test code calls the function `fn_name` `candidate` too.
     """
     answer = _Answer(call, with_nan=bool(_NAMES_NAN.search(test_code)))
     seen = _ending(test_code, fn_name, answer.function, answer.is_its_own)

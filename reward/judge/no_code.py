@@ -20,11 +20,7 @@ def forbid_code(*packages: str) -> None:
 
 
 def eval_formula(source: str | CodeType, names: dict[str, Any] | None = None, local: Any = None) -> Any:
-    """As `eval`, for what names nothing but elementary functions, and takes no attributes.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """As `eval`, for what names nothing but elementary functions, and takes no attributes; else ValueError."""
     code = compile(source.strip(), "answer", "eval", dont_inherit=True) if isinstance(source, str) else source
     if foreign := set(code.co_names) - set(_NAMES.split()):
         raise ValueError(f"no formula: it names {', '.join(sorted(foreign))}")

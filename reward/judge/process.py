@@ -59,15 +59,11 @@ class Judge:
     """A judge process; used by one thread at a time."""
 
     def __init__(self) -> None:
-        """Start it; it ends with this process.
-
-        Raises:
-            JudgeLostError: it could not be started.
-        """
+        """Start it, or raise JudgeLostError; it ends with this process."""
         self.is_usable = True
-        self._connection, theirs = Pipe()
         threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         try:
+            self._connection, theirs = Pipe()
             with theirs:
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", "-X", "utf8", "-W", "ignore", str(_WORKER), str(theirs.fileno())],
@@ -82,8 +78,6 @@ class Judge:
             # An installation in place is found by this process's hooks, which the other one does not have.
             self._connection.send([os.path.abspath(path) for path in (_ROOT, *sys.path)])
         except OSError as error:
-            self.is_usable = False
-            self._connection.close()
             raise JudgeLostError(f"a judge could not start ({error})") from error
 
     def ask(
@@ -107,8 +101,8 @@ class Judge:
             UnjudgeableError: it took too much, or failed on what it was given.
             JudgeLostError: the judge was killed; the question can be asked again, of another one.
         """
-        ours, theirs = Pipe()
         try:
+            ours, theirs = Pipe()
             with ours:
                 with theirs:
                     self._connection.send((load, question, on_call is not None, limits.judge_s, limits.judge_bytes))
@@ -117,7 +111,7 @@ class Judge:
                 status, seconds = json.loads(self._connection.recv_bytes(100))
         except (OSError, EOFError) as error:
             self.close()
-            raise JudgeLostError(f"a judge ended with status {self._process.returncode}") from error
+            raise JudgeLostError(f"a judge ended with status {self._process.returncode} ({error})") from error
         except BaseException:  # it is in the middle of a question
             self.close()
             raise
@@ -204,10 +198,7 @@ def ask(
     load: Callable[[], object] | None = None,
     on_call: Call | None = None,
 ) -> Reply[T]:
-    """Ask an idle judge or a new one, and another where it is lost, up to `limits.infra_attempts` times.
-
-    Arguments, reply and errors are those of `Judge.ask`.
-    """
+    """As `Judge.ask` of an idle judge or a new one, and of another where it is lost, `limits.infra_attempts` times."""
     for attempts_left in reversed(range(limits.infra_attempts)):
         try:
             with _borrowed_judge() as judge:

@@ -5,7 +5,6 @@ limited: it alone looks at what answers wrote, and whatever that makes of it end
 """
 
 import contextlib
-import functools
 import gc
 import json
 import math
@@ -23,7 +22,7 @@ from typing import Any, NoReturn
 _CHECK_PARENT_S = 1.0
 _MAX_DETAIL = 300  # characters
 _MAX_BYTES = 1 << 27  # of a reply, or of a call's arguments
-_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/proc/self")
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
 _PACKAGES = ("site-packages", "dist-packages")
 
 
@@ -33,7 +32,7 @@ def main() -> None:
     trusted = os.getppid()
     root, *paths = connection.recv()
     sys.path.append(root)
-    import reward  # noqa: F401  # now: where the trusted process finds modules there may be one of the user's
+    import reward.sandbox.jail.lockdown  # noqa: F401  # now: elsewhere there may be a module of the user's of this name
 
     sys.path[:] = [*paths, root]
     sys.set_int_max_str_digits(0)  # the limit here is time
@@ -41,7 +40,6 @@ def main() -> None:
         set_names()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    _rules()
     while True:
         # Others may hold a copy of the connection's other end, so that it does not close with the trusted process.
         while not connection.poll(_CHECK_PARENT_S):
@@ -150,29 +148,13 @@ def _confine() -> None:
     """
     from reward.sandbox.jail import kernel, landlock, seccomp
 
-    ruleset, system_calls = _rules()
-    with contextlib.suppress(OSError):
-        kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
-        if ruleset is not None:
-            landlock.restrict_self(ruleset)
-    with contextlib.suppress(OSError):
-        if system_calls is not None:
-            seccomp.install(system_calls)
-
-
-@functools.cache  # before the first fork
-def _rules() -> tuple[int | None, bytes | None]:
-    """Landlock's rules and the filter of system calls, each None where the machine has none."""
-    from reward.sandbox.jail import landlock, seccomp
-
     packages = [path for path in sys.path if os.path.basename(path) in _PACKAGES]
     readable = [sysconfig.get_path("stdlib"), *packages, *_LIBRARIES]
-    ruleset = system_calls = None
     with contextlib.suppress(OSError):
-        ruleset = landlock.create_ruleset([(folder, landlock.READ) for folder in readable])
+        kernel.prctl("NO_NEW_PRIVS", kernel.PR_SET_NO_NEW_PRIVS, 1)
+        landlock.restrict_self(landlock.create_ruleset([(folder, landlock.READ) for folder in readable]))
     with contextlib.suppress(OSError):
-        system_calls = seccomp.programs_filter()
-    return ruleset, system_calls
+        seccomp.install(seccomp.programs_filter())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass, field
 
 from reward.limits import Limits
 from reward.sandbox.execution import Execution, Program, Status, last_words
@@ -25,20 +24,6 @@ _STOPS: dict[str, tuple[Status, str]] = {
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True, frozen=True)
-class SandboxConfig:
-    """How programs run; the defaults stand here only."""
-
-    # Programs of this process that run at a time; further callers wait.
-    num_slots: int = field(default_factory=lambda: os.cpu_count() or 1)
-    allow_unsafe: bool = False  # run even where Landlock or seccomp do not work: a program could harm the machine
-
-    def __post_init__(self) -> None:
-        """Reject what cannot be done."""
-        if self.num_slots < 1:
-            raise ValueError(f"sandbox num_slots is {self.num_slots}: set it to at least 1")
-
-
 class Sandbox:
     """Runs programs on this machine; its methods may be called from several threads.
 
@@ -46,12 +31,18 @@ class Sandbox:
     """
 
     def __init__(self, *, num_slots: int, allow_unsafe: bool = False) -> None:
-        """Start the first slot; the arguments are those of `SandboxConfig`.
+        """Start the first slot.
+
+        Args:
+            num_slots: programs of this process that run at a time; further callers wait.
+            allow_unsafe: run even where Landlock or seccomp do not work: a program could harm the machine.
 
         Raises:
             ValueError: the isolation is too weak and `allow_unsafe` is not set.
             SlotLostError: it could not start.
         """
+        if num_slots < 1:
+            raise ValueError(f"sandbox num_slots (--workers) is {num_slots}: set it to at least 1")
         self._owner = os.getpid()
         self._free = threading.BoundedSemaphore(num_slots)
         self._lock = threading.Lock()
@@ -185,15 +176,15 @@ def execution_of(trace: Trace, program: Program, limits: Limits, timeout_s: floa
     return Execution(status="ok", result=trace.result, seconds=trace.seconds)
 
 
-def shared_sandbox(config: SandboxConfig) -> Sandbox:
-    """The sandbox of this configuration, started at the first call and ended with this process."""
+def shared_sandbox(*, num_slots: int = os.cpu_count() or 1, allow_unsafe: bool = False) -> Sandbox:
+    """The sandbox of these settings, started at the first call and ended with this process."""
     with _lock:  # or threads that come first together would start one each
-        return _start(config)
+        return _start(num_slots, allow_unsafe)
 
 
 @functools.lru_cache
-def _start(config: SandboxConfig) -> Sandbox:
-    sandbox = Sandbox(num_slots=config.num_slots, allow_unsafe=config.allow_unsafe)
+def _start(num_slots: int, allow_unsafe: bool) -> Sandbox:
+    sandbox = Sandbox(num_slots=num_slots, allow_unsafe=allow_unsafe)
     atexit.register(sandbox.close)
     return sandbox
 

@@ -57,11 +57,7 @@ class Trace:
 
 
 class Slot:
-    """A slot process and its scratch folder; used by one thread at a time.
-
-    Args:
-        flavour: what it has loaded.
-    """
+    """A slot process and its scratch folder; used by one thread at a time."""
 
     def __init__(self, flavour: str) -> None:
         """Start it and wait until it has tried out the isolation.
@@ -70,8 +66,8 @@ class Slot:
             SlotLostError: it could not get ready.
             OSError: no process or descriptor to be had here.
         """
-        self.scratch = tempfile.mkdtemp(prefix="sandbox-scratch-")  # "reward-scratch-": release 0.2 removes such
         self._connection, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.scratch = tempfile.mkdtemp(prefix="sandbox-scratch-")
         try:
             self._process = self._start(inside)
         except OSError:

@@ -53,10 +53,7 @@ def allow_depth() -> None:
 def find_function(namespace: dict, fn_name: str) -> Callable:
     """The function, or where the code defines none, the method of its class Solution.
 
-    What the code has imported, as `from heapq import *` does with `merge`, comes last.
-
-    Raises:
-        NameError: the code defines neither.
+    What the code has imported, as `from heapq import *` does with `merge`, comes last. NameError: there is none.
     """
     function: Any = namespace.get(fn_name)
     if getattr(function, "__module__", None) == namespace["__name__"]:

@@ -37,11 +37,7 @@ class Cell:
     """
 
     def __init__(self, *, scratch: str, layers: list[str], folders: list[str], fds: list[int]) -> None:
-        """Prepare what every program of the slot shares.
-
-        Raises:
-            OSError: a layer that works otherwise did not now.
-        """
+        """Prepare what every program of the slot shares, or raise OSError."""
         self.scratch, self.fds = scratch, list(fds)
         self.uid: int | None = None  # own user and group; None: the slot's
         self.ruleset: int | None = None
@@ -117,10 +113,7 @@ def readable_rules(folders: list[str]) -> Iterator[tuple[str, int]]:
 def own_uid() -> int:
     """A user id for the programs of this slot alone: a high one, or, in a user namespace with few, one near its end.
 
-    Slots of other containers may have the same; they see nothing of each other.
-
-    Raises:
-        OSError: the user namespace has too few.
+    Slots of other containers may have the same; they see nothing of each other. OSError: the namespace has too few.
     """
     with open("/proc/self/uid_map", encoding="ascii") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
@@ -133,11 +126,7 @@ def own_uid() -> int:
 
 
 def try_layers(scratch: str, folders: list[str]) -> dict[str, str]:
-    """Try each layer, with an empty folder and what programs may read.
-
-    Returns:
-        By layer, "" where it works, else the reason why it does not.
-    """
+    """By layer, "" where it works, else the reason why it does not; tried in an empty folder."""
     reasons = {name: _try(name, scratch, folders) for name in LAYERS}
     if os.geteuid() != 0:
         reasons["uid"] = "not root: programs run as the user who started them"

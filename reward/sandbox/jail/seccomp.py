@@ -104,11 +104,7 @@ def _by_arguments() -> dict[str, bytes]:
 
 
 def programs_filter(machine: str = os.uname().machine) -> bytes:
-    """The filter of programs on this machine, to be installed in each process.
-
-    Raises:
-        OSError: the numbers of this processor's system calls are not known here.
-    """
+    """The filter to be installed in each process; OSError where the numbers of system calls are not known here."""
     if machine not in system_calls.ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
     program = instruction(_LOAD, _OFFSET_ARCH)

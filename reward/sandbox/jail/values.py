@@ -54,9 +54,15 @@ def to_text(value: Any) -> str:
         TypeError: the value is of another type.
         RecursionError: the value is nested too deeply, or contains itself.
     """
-    scalar = _scalar_text(value)
-    if scalar is not None:
-        return scalar
+    if value is None or value is True or value is False:
+        return json.dumps(value)
+    if isinstance(value, str):
+        return encode_basestring_ascii(str.__str__(value))
+    if isinstance(value, int):
+        is_long = int.bit_length(value) > _LONG_BITS
+        return f'{{"int": "{int.__format__(value, "x")}"}}' if is_long else int.__repr__(value)
+    if isinstance(value, float):
+        return json.dumps(float.__float__(value))
     if isinstance(value, list):
         return f"[{_joined(list.__iter__(value))}]"
     if isinstance(value, dict):
@@ -85,19 +91,6 @@ def to_text(value: Any) -> str:
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return to_text(value.item())
     raise TypeError(f"{type(value).__name__} is no built-in type")
-
-
-def _scalar_text(value: object) -> str | None:
-    if value is None or value is True or value is False:
-        return json.dumps(value)
-    if isinstance(value, str):
-        return encode_basestring_ascii(str.__str__(value))
-    if isinstance(value, int):
-        is_long = int.bit_length(value) > _LONG_BITS
-        return f'{{"int": "{int.__format__(value, "x")}"}}' if is_long else int.__repr__(value)
-    if isinstance(value, float):
-        return json.dumps(float.__float__(value))
-    return None
 
 
 def _tagged(name: str, items: Iterable[object]) -> str:
@@ -154,14 +147,8 @@ def _iterator_text(iterator: Iterator) -> str:
 def from_text(text: str | bytes, *, with_nan: bool = True) -> Any:
     """The value of which `to_text` gave the text; iterators give their items, then raise what ended them.
 
-    Args:
-        text: untrusted.
-        with_nan: whether a value may be, or hold, what is not a number.
-
-    Raises:
-        NanError: it may not, and does.
-        ValueError: it is no such text.
-        RecursionError: it is nested too deeply.
+    Untrusted text: ValueError if it is no such text, RecursionError if it is nested too deeply, NanError if it holds
+    what is not a number, unless it may.
     """
 
     def from_object(tagged: dict[str, Any]) -> Any:

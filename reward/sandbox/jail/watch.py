@@ -15,19 +15,14 @@ _SCHEDULED_TIME = 2  # CPUCLOCK_SCHED: the kind of a process's clock that counts
 
 
 class Clock:
-    """How much of its time a program has used.
+    """How much of its time a program has used, a child that has not been waited for.
 
     A verdict must not depend on what else runs: what counts is the processor time of the program's threads, and of the
     wall clock only a part, as a ceiling for programs that wait. To be ready while others have the processor is no such
     waiting.
-
-    Args:
-        pid: the child; it must not have been waited for.
-        wall_factor: wall seconds that count as one second of processor time.
     """
 
     def __init__(self, *, pid: int, wall_factor: float) -> None:
-        """Keep the parts."""
         self._pid, self._wall_factor = pid, wall_factor
         self._cpu_clock = ~pid << 3 | _SCHEDULED_TIME
 

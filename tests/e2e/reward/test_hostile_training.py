@@ -11,7 +11,7 @@ import pytest
 from hostile_programs import HOSTILE_PROGRAMS, Hostile
 
 from recipe.runs.files import read_rows
-from reward.apps import Verdict, score_from_verdicts
+from reward.apps import score_from_verdicts
 
 NUM_STEPS, NUM_ROLLOUTS = 2, 16
 REWARD = f"""
@@ -43,8 +43,8 @@ def is_lost(response: str) -> bool:
 
 
 def scores_of(outcomes: tuple[str, ...]) -> set[float | None]:
-    verdict = {"pass": Verdict.PASSED, "fail": Verdict.WRONG}
-    return {score_from_verdicts([verdict.get(name) or Verdict(name)], num_tests=1).score for name in outcomes}
+    verdicts = {"pass": "passed", "fail": "wrong"}
+    return {score_from_verdicts([verdicts.get(name, name)], num_tests=1).score for name in outcomes}
 
 
 @pytest.mark.e2e

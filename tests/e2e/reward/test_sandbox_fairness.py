@@ -1,13 +1,9 @@
 """A right program's verdict does not depend on what runs beside it."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from in_sandbox import run_python
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone]
-REPOSITORY = Path(__file__).parents[3]
 QUEUES = """
 import os, subprocess, sys
 from reward.limits import Limits
@@ -30,5 +26,5 @@ finally:
 
 
 def test_time_in_the_queue_for_a_processor_does_not_count() -> None:
-    done = subprocess.run([sys.executable, "-c", QUEUES], cwd=REPOSITORY, capture_output=True, text=True)
+    done = run_python(QUEUES)
     assert (done.stdout, done.stderr) == ("ok True\ntime_out time_out\n", "")

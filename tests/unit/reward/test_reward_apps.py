@@ -32,8 +32,8 @@ def fenced(code: str) -> str:
         (["passed", "infra_error"], None, "infra_error"),
     ],
 )
-def test_tiers_of_equations_7_and_8(verdicts: list[str], score: float | None, outcome: str) -> None:
-    result = score_from_verdicts([Verdict(verdict) for verdict in verdicts], num_tests=4)
+def test_tiers_of_equations_7_and_8(verdicts: list[Verdict], score: float | None, outcome: str) -> None:
+    result = score_from_verdicts(verdicts, num_tests=4)
     assert result.outcome == outcome
     assert result.score == (score if score is None else pytest.approx(score, abs=1e-12))
     assert result.num_passed == verdicts.count("passed")
@@ -72,6 +72,12 @@ def test_stdin_answers(response: str, score: float, outcome: str, num_passed: in
 )
 def test_call_answers(code: str, score: float) -> None:
     assert score_response(ADD, fenced(code), LIMITS).score == pytest.approx(score)
+
+
+def test_a_tuple_is_not_the_object_that_stands_for_it_on_the_way() -> None:
+    problem = Problem.from_input_output({"inputs": [[1]], "outputs": [{"tuple": [1, 2]}], "fn_name": "f"}, problem_id=1)
+    for value, outcome in (("(1, 2)", "fail"), ("{'tuple': (1, 2)}", "pass")):
+        assert score_response(problem, fenced(f"def f(x): return {value}"), LIMITS).outcome == outcome
 
 
 def test_wrapped_tuple_and_line_inputs() -> None:

@@ -71,6 +71,11 @@ def test_an_exit_of_the_answer_does_not_end_the_test_code_as_passed(status: str)
         assert score([test], f"def f(x): raise SystemExit({status})", "f").outcome == "runtime_error"
 
 
+def test_an_error_that_test_code_raises_again_decides_whatever_was_called_since() -> None:
+    test = "try: f(-1)\nexcept ValueError as error: kept = error\nassert f(1) == 1\nraise kept"
+    assert score([test], "def f(x):\n    if x < 0: raise ValueError\n    return x", "f").outcome == "runtime_error"
+
+
 def test_a_value_too_deep_to_be_read_is_no_exception() -> None:
     test = "import pytest\nwith pytest.raises(Exception):\n    f(1)"
     deep = "def f(x):\n    a = []\n    for _ in range(3000):\n        a = [a]\n    return a"

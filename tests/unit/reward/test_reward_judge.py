@@ -3,14 +3,13 @@
 import functools
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from in_sandbox import run_python
 
 from reward.apps import Score, score_response
 from reward.compare import returned_matches, stdout_matches
@@ -20,7 +19,6 @@ from reward.judge.assertions import run_test_code
 from reward.limits import Limits
 from reward.problem import Problem
 
-REPOSITORY = Path(__file__).parents[3]
 LIMITS = Limits(judge_s=1.0, judge_bytes=200 << 20)
 COLLIDING = ",".join(str(k * ((1 << 61) - 1)) for k in range(1, 45_000))  # integers of one hash: a set takes seconds
 SLOW_VALUE = f'["value", {{"set": [{COLLIDING}]}}]'.encode()
@@ -141,9 +139,20 @@ def test_a_killed_judge_is_replaced_and_is_no_verdict() -> None:
     assert code_in("```\nx\n```") == "x\n"
 
 
-def run_python(code: str, *options: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, *options, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+def test_where_no_judge_can_start_is_no_verdict() -> None:
+    code = """
+        import functools, resource
+        from reward.compare import stdout_matches
+        from reward.judge import JudgeLostError, ask
+        from reward.limits import Limits
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+        try:
+            ask(functools.partial(stdout_matches, "1", "1"), limits=Limits())
+        except JudgeLostError as error:
+            print(error)
+    """
+    done = run_python(code)
+    assert done.stdout.startswith("a judge could not start ([Errno 24]"), done.stderr
 
 
 def test_assertions_count_whatever_the_interpreters_options() -> None:
@@ -234,7 +243,8 @@ def test_a_long_answer_gets_a_verdict() -> None:
     limits = Limits(judge_bytes=16 << 20)
     problem = Problem.from_input_output({"inputs": ["3"], "outputs": ["3"]}, problem_id=1)
     response = f"```python\n#{chr(0x1F600) * (8 << 20)}\nprint(3)\n```"
-    assert score_response(problem, response, limits).outcome == "compile_error"
+    unread = score_response(problem, response, limits)
+    assert (unread.outcome, unread.feedback) == ("compile_error", "It cannot be read: it takes more than its memory")
     assert score_response(problem, "```python\nprint('3 ')\n```", limits).outcome == "pass"
 
 
@@ -280,6 +290,7 @@ def test_the_time_that_test_code_waits_has_an_end_however_often_it_calls() -> No
     "test",
     [
         "open(f('/proc/{pid}/environ'))",
+        "import os\nopen(f(f'/proc/{os.getppid()}/status'))",
         "open(f('{file}'))",
         "import os\nos.unlink(f('{file}'))",
         "import os\nos.kill(os.getppid(), f(0))",

@@ -1,8 +1,7 @@
 import json
-import subprocess
-import sys
 
 import pytest
+from in_sandbox import run_python
 
 from reward.apps import score_response
 from reward.limits import Limits
@@ -119,5 +118,4 @@ def test_package_imports_only_the_standard_library() -> None:
         f"import sys\nfor name in {modules}: __import__(name)\n"
         "print(sorted({'verl', 'torch', 'ray', 'transformers', 'numpy', 'datasets'} & set(sys.modules)))"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    assert run_python(code).stdout == "[]\n"

@@ -82,9 +82,8 @@ def test_bad_json_missing_file_and_bad_timeout(tmp_path: Path, capsys: pytest.Ca
     assert "No such file" in capsys.readouterr().err
     assert main(["--problems", problems, "--solutions", solutions, "--timeout", "-1"]) == 2
     assert "test_s must be a number above 0" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as stop:
-        main(["--problems", problems, "--solutions", solutions, "--workers", "0"])
-    assert stop.value.code == 2
+    assert main(["--problems", problems, "--solutions", solutions, "--workers", "0"]) == 2
+    assert "--workers) is 0: set it to at least 1" in capsys.readouterr().err
 
 
 def test_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

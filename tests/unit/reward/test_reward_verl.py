@@ -1,9 +1,8 @@
 import asyncio
 import json
-import subprocess
-import sys
 
 import pytest
+from in_sandbox import run_python
 
 from reward.verl_reward import compute_score, validate_row
 
@@ -46,7 +45,7 @@ def test_concurrent_answers_have_the_same_keys_and_do_not_block_the_loop() -> No
 def test_a_process_may_begin_with_an_answer_without_code() -> None:
     program = "import asyncio\nfrom reward.verl_reward import compute_score\n"
     program += f"print(asyncio.run(compute_score('d', 'I do not know.', {GROUND_TRUTH!r}))['score'])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_python(program)
     assert done.stdout == "-1.0\n", done.stderr[-2000:]
 
 
@@ -62,7 +61,7 @@ if os.fork() == 0:
     os._exit(0 if score() == 1.0 else 1)
 os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_python(program)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -78,9 +77,18 @@ def test_limits_come_from_reward_kwargs() -> None:
     loop = answer("while True: pass")
     score = asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_s": 0.3}))
     assert score["outcome"] == "time_out"
-    for wrong in ({"limits": {"slots": 1}}, {"sandbox": {"slots": 1}}):
-        with pytest.raises(TypeError, match="slots"):
-            asyncio.run(compute_score("d", loop, GROUND_TRUTH, **wrong))
+    with pytest.raises(ValueError, match="there is no limit test_seconds: choose from test_s, wall_factor, "):
+        asyncio.run(compute_score("d", loop, GROUND_TRUTH, limits={"test_seconds": 1.0}))
+    with pytest.raises(TypeError, match="slots"):
+        asyncio.run(compute_score("d", loop, GROUND_TRUTH, sandbox={"slots": 1}))
+
+
+@pytest.mark.parametrize(
+    "limits", [{"output_bytes": 1e6}, {"test_s": float("inf")}, {"judge_s": 0}, {"open_files": True}]
+)
+def test_a_limit_under_which_nothing_could_run_is_named(limits: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"limit {next(iter(limits))} must be a .*number above 0"):
+        validate_row({"reward_model": {"ground_truth": GROUND_TRUTH}}, limits=limits)
 
 
 def test_infra_error_raises() -> None:

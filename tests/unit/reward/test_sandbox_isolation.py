@@ -1,17 +1,13 @@
 """What is found out about the machine, and what follows from it."""
 
 import struct
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+from in_sandbox import run_python
 
 from reward.sandbox.jail import seccomp
 from reward.sandbox.local import check_isolation
-
-REPOSITORY = Path(__file__).parents[3]
 
 
 def test_without_landlock_nothing_runs_unless_allowed() -> None:
@@ -34,7 +30,7 @@ def test_without_landlock_nothing_runs_unless_allowed() -> None:
         print(sandbox.execute(Program(code="import os; print(os.listdir())"), limits=Limits(), timeout_s=5).stdout)
         sandbox.close()
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
+    done = run_python(code)
     lines = done.stdout.split("\n")
     assert lines[0].startswith("refused: sandbox: own process, limits") and "no landlock ([Errno 38]" in lines[0]
     assert lines[1:] == ["7", "", "[]", "", ""]
@@ -62,13 +58,12 @@ def test_older_landlock_keeps_files_from_being_emptied(tmp_path: Path, abi: int)
         except PermissionError:
             print(open("kept").read())
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
+    done = run_python(code)
     assert (done.stdout, done.stderr) == ("refused refused refused refused text\n", "")
 
 
 def test_probe_command_names_every_layer() -> None:
-    command = [sys.executable, "-m", "reward.sandbox", "--probe"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    done = run_python("import runpy; runpy.run_module('reward.sandbox', run_name='__main__')")
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split()[:3] for line in done.stdout.splitlines()]
     assert [row[0] for row in rows] == ["supervision", "uid", "landlock", "seccomp", "sandbox:"]
@@ -92,7 +87,7 @@ def test_without_pidfd_nothing_runs() -> None:
         except ValueError as error:
             print("refused:", error)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, capture_output=True, text=True)
+    done = run_python(code)
     *_, verdict, refusal = done.stdout.splitlines()
     assert verdict.startswith("sandbox: refuses to run without supervision")
     assert refusal.startswith("refused: sandbox: ") and "no supervision (a child cannot be ended: [Errno 38]" in refusal

@@ -1,7 +1,9 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable
@@ -74,6 +76,18 @@ def test_closing_leaves_no_process_descriptor_or_folder() -> None:
     assert len(os.listdir("/proc/self/fd")) == num_fds
     execution = sandbox.execute(Program(code="1"), limits=Limits(infra_attempts=1), timeout_s=1.0)
     assert (execution.status, execution.detail) == ("infra_error", "the sandbox is closed")
+
+
+def test_a_slot_that_cannot_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            Sandbox(num_slots=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_kill_of_the_trusted_process_leaves_nothing(tmp_path: Path) -> None:
