@@ -1,10 +1,10 @@
 """Which way of asking beats a second sample? ``python -m experiments.refiners.table`` prints the tables of its page.
 
-The page and the lines lie in ``experiments/results/refiners``. A line of ``cells.csv`` and ``unsolved.csv`` is a wrong
-answer and its refinement in a way: the cell, the problem, the answer's number, its reward, the refinement's (empty: it
-failed, for the verdict), how many were drawn and how many of them were better, and the rewards of other answers to the
-problem: in ``cells.csv`` the rest of the group, in ``unsolved.csv`` the four that no choice has seen. ``--collect
-CELL=WAY=FILE ...`` writes such lines from ``all.jsonl`` of ``online-refiner check``.
+The page and the lines lie in ``experiments/results/refiners``. A line of ``cells.csv``, ``unsolved.csv`` and
+``stories.csv`` is a wrong answer and its refinement in a way: the cell, the problem, the answer's number, its reward,
+the refinement's (empty: it failed, for the verdict), how many were drawn and how many of them were better, and the
+rewards of other answers to the problem: the rest of the group, in ``unsolved.csv`` the four that no choice has seen.
+``--collect CELL=WAY=FILE ... --into FILE`` writes such lines from ``all.jsonl`` of ``online-refiner check``.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from experiments.bootstrap import interval
 from recipe.online_refiner.pairs import Verdict
 
 RESULTS = Path(__file__).parents[1] / "results" / "refiners"
-CELLS, UNSOLVED = RESULTS / "cells.csv", RESULTS / "unsolved.csv"
+CELLS, UNSOLVED, STORIES = (RESULTS / f"{name}.csv" for name in ("cells", "unsolved", "stories"))
 HIGHEST = 1.0
 AGAIN = "again"
 """The way that shows the task alone."""
@@ -181,24 +181,24 @@ def main() -> None:
     """Print the tables, or take in checks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--collect", nargs="+", metavar="CELL=WAY=FILE", help="write the lines anew from these checks")
-    parser.add_argument("--unsolved", action="store_true", help="of unsolved groups")
+    parser.add_argument("--into", type=Path, default=CELLS, metavar="FILE", help="the lines' (default: cells.csv)")
     arguments = parser.parse_args()
     if arguments.collect:
         further = None
-        if arguments.unsolved:
+        if arguments.into == UNSOLVED:
             further = dict(enumerate(pq.read_table(UNSOLVED.with_suffix(".parquet"))["further"].to_pylist()))
         rows = []
         for one in arguments.collect:
             cell, way_and_file = one.split("=", 1)
             way, file = way_and_file.rsplit("=", 1)  # a way has keys: `hidden+temperature=1`
             rows += collect(cell, Path(file), way, further)
-        with (UNSOLVED if arguments.unsolved else CELLS).open("w", newline="") as file:
+        with arguments.into.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
     print(describe_groups(read(CELLS)))
-    if UNSOLVED.exists():
-        print(f"\n{describe_unsolved(read(UNSOLVED))}")
+    print(f"\n{describe_unsolved(read(UNSOLVED))}")
+    print(f"\n{describe_groups(read(STORIES))}")
 
 
 if __name__ == "__main__":
