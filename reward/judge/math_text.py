@@ -62,7 +62,8 @@ NOTATIONS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<![\d}])" + _TEXT.pattern.replace("[^{}]*", r"\s*-?\d[\d.,]*\s*"), r"\1"),  # \text{5}
     (r"(?<=\d)(?:\\[,;:! ]|\{,\}|,\\!)(?=\d{3}(?!\d))", ""),  # 10\,000
     (r"[\s~]+", " "),
-    (r"^(?: |\\[,;:! ])+|(?: |\\[,;:! ])+$", ""),
+    (r"^(?: |\\[,;:! ])+|(?: |\\[,;:! \\])+$", ""),
+    (r"^= ?", ""),  # the end of a line of working
     (r"\+ ?/ ?-", r"\\pm "),
     (r"\\degree(?![a-z])", r"^\\circ "),
     (r"\\varnothing|\u2205", r"\\emptyset"),
