@@ -90,7 +90,7 @@ def kill_one(stages: Stages, batch: KVBatchMeta, client: RefinerClient, pid: int
     ask(lambda one: setattr(one, "waits", True))
 
     def kill_and_go_on() -> None:
-        while ask(lambda one: len(one.waiting)) < NUM_GROUPS * GROUP_SIZE:
+        while ask(lambda one: len(one.waiting)) < NUM_GROUPS:  # the equal responses of a group ask once
             time.sleep(0.05)
         os.kill(pid, signal.SIGKILL)
         while not ask(lambda one: one.num_aborted):

@@ -26,7 +26,7 @@ def test_a_dead_worker_costs_its_rows_refinements_and_has_a_successor(found: dic
     assert found["all"] == found["after"] == ["accepted"] * 8
     assert found["verdicts"] == ["accepted"] * 4 + ["worker"] * 4
     assert found["num_lost"] == 4
-    assert found["aborts"] == [4], "its requests"
+    assert found["aborts"] == [2], "its requests, one for the equal responses of each group"
 
 
 def test_the_edit_distance_is_measured_where_the_tokens_are(found: dict[str, Any]) -> None:
