@@ -61,7 +61,8 @@ def test_a_server_dies_and_is_back(train_letters: Callable, own_ray: dict[str, s
     for step in (before, last):
         assert step["refiner/num_replicas"] == 1
         assert step["refiner/num_accepted"] > 0 and step["constraint/penalty"] < 0
-        assert step["tokens/refine_prompt"] == 11 * NUM_ROLLOUTS and step["tokens/refine"] == 7 * NUM_ROLLOUTS
+        num_asked, rest = divmod(step["tokens/refine_prompt"], 11)  # equal responses of a group ask once
+        assert rest == 0 < num_asked <= NUM_ROLLOUTS and step["tokens/refine"] == 7 * num_asked
         assert 0 < step["refiner/latency_p50_s"] <= step["refiner/latency_p95_s"]
     for step in (dying, dead):
         assert step["refiner/num_attempted"] == NUM_ROLLOUTS and step["refiner/num_accepted"] == 0
