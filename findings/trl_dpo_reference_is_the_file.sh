@@ -6,7 +6,7 @@
 #            initial policy corresponding to `model`, i.e. the model state before DPO training starts". So the first
 #            loss is ln 2 = 0.693, and GRPO's first KL is 0.
 # Behaviour: the reference is read anew from the path in the model's config. What happened to the weights since they
-#            were read is not in it: an SFT, merged adapters, averaged checkpoints. No word is said.
+#            were read, such as an SFT, is not in it. No word is said.
 #            precompute_ref_log_probs=True, which is there to save memory, asks the model itself and is right. So is a
 #            model that was saved and read again.
 # Source:    trl/trainer/dpo_trainer.py, DPOTrainer.__init__; trl/trainer/grpo_trainer.py, GRPOTrainer.__init__: both

@@ -7,8 +7,7 @@
 # Behaviour: an underscore between digits is a separator to Hydra, as in 1_000, and to YAML: 0.5_5 is the float 0.55.
 #            Only because 0.5_5.0 is no number does it stay a text. verl takes one number for another method: weights are
 #            cut at 0.55, so no token is dropped, and each one that the rollout and the trainer agree on counts 0.55. A
-#            text in a text helps: "'0.5_5'" on the command line, quotes in a file. rollout_rs_threshold is read the same
-#            way and happens to raise.
+#            text in a text helps: "'0.5_5'" on the command line.
 # Source:    hydra/grammar/OverrideLexer.g4, POINT_FLOAT; verl/trainer/ppo/rollout_corr_helper.py,
 #            _parse_rollout_is_threshold, compute_rollout_correction_weights. Public report of whole numbers in another
 #            project's config: issue 1163 of Hydra
