@@ -130,12 +130,12 @@ class RefinerConfig:
     streaming: ClassVar[bool] = False
 
     model_path: str = from_key("actor_rollout_ref.model.path")
-    """The reference model pi_0: a Hugging Face folder or hub id. Default: the actor's initial model."""
+    """The reference model pi_0: a Hugging Face folder or hub id."""
     placement: str = "colocated"
     """Where pi_0 runs. ``colocated``: on the training GPUs. ``dedicated``: on its own GPUs. ``shared``: on the rollout
     servers; the policy is a LoRA on pi_0. ``external``: on servers that somebody else hosts (``url``)."""
     template: str = "general"
-    """Prompt template: a packaged one, by its name, or your Jinja2 file (``docs/refiner.md``)."""
+    """Prompt template: a packaged one, by its name, or your Jinja2 file."""
     context: list[Told] = Field(default=["feedback"])
     """What the refiner is also told, if the template shows it: ``feedback`` (the reward function's words), ``sibling``
     (the group's best response), ``solution``."""
@@ -145,11 +145,9 @@ class RefinerConfig:
     """What the model thinks between: its opening and closing mark. False: it does not think. Null: as its chat template
     says."""
     thought_length: Positive | None = None
-    """Longest thought of the refiner, in tokens; it is dropped. Null: as long as a refinement, or what the context
-    leaves."""
+    """Longest thought of the refiner, in tokens. Null: as long as a refinement, or what the context leaves."""
     rewrites: Literal["answer", "response"] = "answer"
-    """What of a response with a thought is refined. ``answer``: a' has its thought word for word, and an answer of the
-    refiner's. ``response``: the refiner writes both again."""
+    """What of a response with a thought is refined: its ``answer``, behind the same thought, or all (``response``)."""
     reject_leaks: bool = True
     """A refinement that speaks of the refiner's prompt, the reward or an earlier answer fails (``leak``)."""
     max_model_len: Positive | None = None
@@ -158,7 +156,7 @@ class RefinerConfig:
     """Sampling temperature of the refiner; 0 is greedy."""
     samples: Positive = 1
     """Refinements that one request draws. The one with the highest reward counts, of equal ones the nearest to the
-    response (fewest edits, in tokens). Above 1 it needs a temperature above 0."""
+    response. Above 1 it needs a temperature above 0."""
     skip_reward_at_least: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Do not refine responses with this reward or more. Set the maximal reward (APPS: 1.0)."""
     max_refinements_per_group: NotNegative | None = None
@@ -172,7 +170,7 @@ class RefinerConfig:
     """Seconds from sending a request to its reward; later refinements fail."""
     by_source: dict[Annotated[str, Field(coerce_numbers_to_str=True)], dict[str, Any]] | None = None
     """What differs by the row's ``data_source``: ``{gsm8k: {template: math}, apps: {}}``. It names every source. Null:
-    nothing differs (``docs/refiner.md``)."""
+    nothing differs."""
 
     @property
     def sources(self) -> "dict[str, RefinerConfig]":

@@ -1,4 +1,4 @@
-"""What is written from the blocks' fields and the rules: `python scripts/write_configuration.py`.
+"""What is written from the blocks' fields: `python scripts/write_configuration.py`.
 
 ``config/refinement/online.yaml`` has the fields' defaults for Hydra, ``docs/configuration.md`` their meaning.
 """
@@ -39,19 +39,22 @@ HEAD = """\
 # Every key of this extension
 
 All other keys are verl's own. Before Ray starts a run checks its config, models and data. An error is one line: it says
-what to set, and ends with the id of its rule. `python scripts/write_configuration.py` writes this page.
+what to set, and ends with the id of its rule. `python scripts/write_configuration.py` writes this page: each key with
+its default, and in brackets the placements or modes that alone have it.
 
-| key of the run | meaning | default |
-|---|---|---|
-| `experiment` | a preset of [config/experiment](../recipe/online_refiner/config/experiment) | none |
-| `control` | `own_solved`: the responses that the policy solved are imitated; `resample`: π₀ answers again | none |
-| `twin` | `cpu` or `cpu_megatron`: the small twin of a preset, on this machine | none |
-| `platform` | `gpu`, `cpu` or `cpu_megatron` | `gpu` |
-| `run_dir` | where a run writes: [running.md](running.md#what-a-run-writes) | `runs/PROJECT/EXPERIMENT` |
-| `console` | `log`: verl's output; `progress`: a bar, a line a step, a summary | `log` |
-| `dry_run` | check, print who runs where, exit; `reward`: also call your reward function on a made-up answer | false |
+- `experiment`: a preset of [config/experiment](../recipe/online_refiner/config/experiment).
+- `twin`: the small twin of a preset, on this machine: `cpu`, `cpu_megatron`; `math` of `gsm8k_grpo` and `math_dapo`,
+  `puzzles` of `reasoning_gym` ([run_twins.sh](../experiments/run_twins.sh) makes their data).
+- `control`: `own_solved` imitates the responses that the policy solved; by `resample` pi_0 answers again.
+- `platform` = `gpu`, or `cpu`, `cpu_megatron`.
+- `run_dir` = `runs/PROJECT/EXPERIMENT`: where a run writes ([running.md](running.md#what-a-run-writes)).
+- `console` = `log`: verl's output; `progress` has a bar, a line a step, a summary.
+- `dry_run` = `false`: `true` checks, prints who runs where, and exits; `reward` also tries your reward function.
+- `preload` = `true`: workers are forks of one process ([development.md](development.md#how-a-job-starts)).
 
 ## `refiner`
+
+More: [refiner.md](refiner.md), [hosting.md](hosting.md).
 """
 
 
@@ -69,7 +72,7 @@ def fields_of(block: Any) -> Iterator[Key]:
             vars(one).get("__pydantic_fields__", {}).get(name) for one in block.__mro__
         )  # a parent may have said it
         meaning = " ".join(next((one.description for one in said if one and one.description), "").split())
-        yield name, text.replace('"', ""), meaning.replace("``", "`").replace("|", r"\|")
+        yield name, text.replace('"', ""), meaning.replace("``", "`")
 
 
 def owned(classes: Mapping[type, str]) -> dict[Key, str]:
@@ -111,17 +114,20 @@ def placements() -> dict[Key, str]:
     return owned({one: f"`{name}`" for name, one in PLACEMENTS.items()})
 
 
-def table(block: str, keys: Mapping[Key, str]) -> list[str]:
-    """Return the lines of a table of keys, with what has each: first what all have, then key by key."""
+def listed(block: str, keys: Mapping[Key, str]) -> list[str]:
+    """Return a line for each key, with what has it: first what all have, then key by key."""
     names = [name for name, _, _ in keys]
     ordered = sorted(keys.items(), key=lambda item: (item[1] != "all", names.index(item[0][0])))
-    rows = [f"| `{block}.{name}` | {has} | {meaning} | `{default}` |" for (name, default, meaning), has in ordered]
-    return ["", "| key | of | meaning | default |", "|---|---|---|---|", *rows, ""]
+    lines = []
+    for (name, default, meaning), has in ordered:
+        value = ", to be set" if default == "none" else f" = `{default}`"
+        lines.append(f"- `{block}.{name}`{value}{'' if has == 'all' else f' ({has})'}: {meaning}")
+    return lines
 
 
 def page() -> str:
     """Return ``configuration.md``."""
-    lines = [HEAD.rstrip(), *table("refiner", placements()), "## `constraint`", ""]
+    lines = [HEAD.rstrip(), "", *listed("refiner", placements()), "", "## `constraint`", ""]
     lines += ["More: [constraint.md](constraint.md). `mode=none` reads no other key.", ""]
     for one in by_name():
         mode, target = MODES[one]
@@ -133,10 +139,10 @@ def page() -> str:
     modes = ", ".join(dict.fromkeys(f"`{mode}`" for mode, _ in CONSTRAINTS))
     said = {"mode": f"{modes}.", "target": ""}  # that of the modes in place has one value
     named = {(name, default, meaning or said[name]): has for (name, default, meaning), has in keys.items()}
-    lines += table("constraint", {key: has for key, has in named.items() if key[2]})
-    lines += [f"## {', '.join(f'`{block}`' for block in BLOCKS)}", "", "| key | meaning | default |", "|---|---|---|"]
+    lines += ["", "Keys:", "", *listed("constraint", {key: has for key, has in named.items() if key[2]}), ""]
+    lines += [f"## {', '.join(f'`{block}`' for block in BLOCKS)}", ""]
     for block, fields in BLOCKS.items():
-        lines += [f"| `{block}.{name}` | {meaning} | `{default}` |" for name, default, meaning in fields_of(fields)]
+        lines += listed(block, dict.fromkeys(fields_of(fields), "all"))
     lines.append("")
     return "\n".join(lines)
 
