@@ -21,20 +21,27 @@ import argparse
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, question_in
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, puzzle_records, puzzle_row, word_problems
-from recipe.data_preparation.rows import QUESTION, Row, Screen, apps_row, dialogue_row, own_row, solutions_of
+from recipe.data_preparation.rows import (
+    QUESTION,
+    Build,
+    Lines,
+    Row,
+    Screen,
+    apps_row,
+    dialogue_row,
+    own_row,
+    solutions_of,
+)
 from recipe.data_preparation.sources import FILES, read_records
 from recipe.data_preparation.writer import convert
 from reward.judge.math_marks import find_marked
 
-Lines = Callable[[Record, Row], Iterable[dict[str, Any]]]
-"""What a kept record writes to a file of JSON lines."""
-Build = Callable[[Record, int, str], Row]
 Conversion = tuple[str, Iterator[Record], Build, dict[str, Lines]]
 """``data_source`` where no --name is given, the records, what makes rows of them, and the other files."""
 
@@ -44,9 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = options().parse_args(argv)
     try:
         name, records, build, others = arguments.read(arguments)
-        source = getattr(arguments, "source", None) or ""
-        if Path(source).resolve() in [(arguments.output / file).resolve() for file in others]:
-            raise ValueError(f"{source} would be overwritten: give another --output")
+        names = ("train.parquet", "val.parquet", "card.md", *others, ".")
+        written = {(arguments.output / name).resolve() for name in names}
+        for source in (getattr(arguments, "source", None), *arguments.benchmarks):
+            if source and Path(source).expanduser().resolve() in written:
+                raise ValueError(f"{source} would be overwritten: give another --output")
         card = convert(
             records,
             build,
@@ -132,7 +141,7 @@ def read_gsm8k(arguments: argparse.Namespace) -> Conversion:
         raise ValueError("give a SOURCE or --generated N")
     if arguments.source is None:
         return "word_problems", word_problems(arguments.generated, arguments.seed), gsm8k_row, _ANSWERS
-    if not Path(arguments.source).expanduser().exists():
+    if arguments.source == "openai/gsm8k":
         arguments.config = arguments.config or "main"
     return read("openai/gsm8k", gsm8k_row, _ANSWERS, arguments)
 

@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, given, is_missing, messages_in, question_in, text_in, wanted
@@ -12,7 +12,10 @@ from reward.math import MathProblem
 from reward.problem import Problem
 
 Row = dict[str, Any]
-"""Made of a record, its position in the source, and the name of the source, which is the row's ``data_source``."""
+Build = Callable[[Record, int, str], Row]
+"""Makes a row of a record, its position in the source, and the name of the source, the row's ``data_source``."""
+Lines = Callable[[Record, Row], Iterable[dict[str, Any]]]
+"""Makes of a kept record what it writes to a file of JSON lines."""
 ANSWER_FORMAT = {
     True: "Write a Python function or method with the given name and arguments.",
     False: "Write a Python program that reads standard input and prints to standard output.",
@@ -100,6 +103,11 @@ def _tests(record: Record) -> dict[str, Any]:
     return tests
 
 
+def _instruction_in(record: Record) -> str:
+    """Return an instruction, and what it is about where the record has that apart."""
+    return "\n\n".join(filter(None, (text_in(record, "instruction"), text_in(record, "input"))))
+
+
 ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "label")
 """Columns that say what is right, the first of which that holds something counts."""
 
@@ -107,13 +115,15 @@ ANSWER = ("answer", "final_answer", "expected_answer", "ground_truth", "label")
 def own_row(record: Record, index: int, name: str) -> Row:
     """Build a row for a reward of one's own, which gets the answer as text: of a list or an object its JSON.
 
-    It has ``QUESTION`` or ``instruction``, text or messages, and one of ``ANSWER``, unless the reward needs none.
+    It has ``QUESTION`` or ``instruction`` (with an ``input`` where there is one) or ``messages``, and one of
+    ``ANSWER``, unless the reward needs none.
 
     Raises:
         Dropped: ``no question``, or ``no answer`` where the column for it is empty.
     """
-    value, answer = given(record, *QUESTION, "instruction", "messages"), given(record, *ANSWER)
-    if value is None:
+    value = given(record, *QUESTION) or _instruction_in(record) or given(record, "messages")
+    answer = given(record, *ANSWER)
+    if not value:
         raise wanted(record, "no question", *QUESTION, "instruction", "messages")
     if answer is None and {str(column).casefold() for column in record} & set(ANSWER):
         raise Dropped("no answer")
@@ -140,10 +150,8 @@ def dialogue_row(record: Record, index: int, name: str) -> Row:
     Raises:
         Dropped: ``no prompt``.
     """
-    value = given(record, *MESSAGES)
-    if value is None:
-        value = "\n\n".join(filter(None, (text_in(record, "instruction"), text_in(record, "input"))))
-    if value == "":
+    value = given(record, *MESSAGES) or _instruction_in(record)
+    if not value:
         raise wanted(record, "no prompt", *MESSAGES, "instruction")
     return {
         "data_source": name,

@@ -3,13 +3,12 @@
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from recipe.data_preparation.fields import Dropped, Record, text_in
-from recipe.data_preparation.rows import Row, Screen, contradiction
+from recipe.data_preparation.rows import Build, Lines, Row, Screen, contradiction
 
 SPLITS = ("train", "val")
 
@@ -51,13 +50,13 @@ class Card:
 
 def convert(
     records: Iterator[Record],
-    build: Callable[[Record, int, str], Row],
+    build: Build,
     *,
     name: str,
     screen: Screen,
     output: Path,
     val_fraction: float,
-    extra: dict[str, Callable[[Record, Row], Iterable[dict[str, Any]]]] | None = None,
+    extra: Mapping[str, Lines],
 ) -> Card:
     """Convert records to rows and write them with their card, when all are read.
 
@@ -78,8 +77,8 @@ def convert(
 
     card = Card(source=name)
     rows: dict[str, list[Row]] = {split: [] for split in SPLITS}
-    lines: dict[str, list[str]] = {file: [] for file in extra or {}}
-    for where, row, of_row in list(_rows_of(records, build, name, screen, card, extra or {})):
+    lines: dict[str, list[str]] = {file: [] for file in extra}
+    for where, row, of_row in list(_rows_of(records, build, name, screen, card, extra)):
         if screen.is_contradicted(row):  # which the last row of all may have shown
             card.drop(where, contradiction(row))
             continue
@@ -104,11 +103,11 @@ def convert(
 
 def _rows_of(
     records: Iterator[Record],
-    build: Callable[[Record, int, str], Row],
+    build: Build,
     name: str,
     screen: Screen,
     card: Card,
-    extra: dict[str, Callable[[Record, Row], Iterable[dict[str, Any]]]],
+    extra: Mapping[str, Lines],
 ) -> Iterator[tuple[str, Row, dict[str, list[str]]]]:
     """Yield where each record that makes a row stands, the row, and its lines; put the other records on the card."""
     ids: set[str] = set()
@@ -128,7 +127,7 @@ def _rows_of(
         yield where, row, {file: [json.dumps(line) + "\n" for line in of(record, row)] for file, of in extra.items()}
 
 
-def _row_of(build: Callable[[Record, int, str], Row], record: Record, index: int, name: str) -> Row:
+def _row_of(build: Build, record: Record, index: int, name: str) -> Row:
     """Build a row; a record may hold anything, and what no reader expects costs no other record."""
     try:
         row = build(record, index, name)

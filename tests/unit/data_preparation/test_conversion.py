@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
@@ -94,7 +95,7 @@ def test_the_split_is_the_same_in_every_run_and_no_row_is_lost(tmp_path: Path) -
     def split(folder: str) -> list[set[str]]:
         records = iter([{"prompt": f"question number {n}"} for n in range(600)])
         output = tmp_path / folder
-        options = {"name": "d", "screen": Screen([]), "output": output, "val_fraction": 0.2}
+        options = {"name": "d", "screen": Screen([]), "output": output, "val_fraction": 0.2, "extra": {}}
         card = convert(records, dialogue_row, **options)  # type: ignore[arg-type]
         found = [
             {row["prompt"][0]["content"] for row in pq.read_table(output / f"{name}.parquet").to_pylist()}
@@ -127,12 +128,26 @@ def test_what_an_earlier_conversion_left(tmp_path: Path) -> None:
     assert "would be overwritten" in refused.stderr and len(source.read_text().splitlines()) == 8
 
 
+@pytest.mark.parametrize(
+    "arguments", [("{0}/train.parquet",), ("{0}",), ("{0}/rows.jsonl", "--benchmarks", "{0}/val.parquet")]
+)
+def test_what_is_read_is_not_overwritten(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    rows = [{"question": f"Question {n}?", "answer": n} for n in range(8)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split in ("train", "val"):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    refused = prepared("rows", *(one.format(tmp_path) for one in arguments), "--output", str(tmp_path))
+    assert refused.returncode == 2 and "would be overwritten: give another --output" in refused.stderr
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
     def records() -> Iterator[dict[str, Any]]:
         yield from ({"prompt": f"question {n}"} for n in range(300))
         raise OSError("the line is dead")
 
-    options = {"name": "d", "screen": Screen([]), "output": tmp_path, "val_fraction": 0.1}
+    options = {"name": "d", "screen": Screen([]), "output": tmp_path, "val_fraction": 0.1, "extra": {}}
     with pytest.raises(OSError):
         convert(records(), dialogue_row, **options)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []

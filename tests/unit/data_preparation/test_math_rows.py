@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from data_command import prepared
 
+from recipe.data_preparation.command import options, read_gsm8k
 from recipe.data_preparation.math_rows import gsm8k_row, math_row, word_problems
 from reward import score
 
@@ -43,6 +44,13 @@ def test_generated_word_problems_score_one(tmp_path: Path, capsys: pytest.Captur
     files = ["--problems", f"{tmp_path}/problems.jsonl", "--solutions", f"{tmp_path}/solutions.jsonl"]
     assert score.main(files) == 0
     assert {json.loads(line)["score"] for line in capsys.readouterr().out.splitlines()} == {1.0}
+
+
+@pytest.mark.parametrize(("source", "config"), [("openai/gsm8k", "main"), ("somebody/their-problems", None)])
+def test_a_configuration_is_that_of_the_data_set(source: str, config: str | None, tmp_path: Path) -> None:
+    arguments = options().parse_args(["gsm8k", source, "--output", str(tmp_path)])
+    read_gsm8k(arguments)
+    assert arguments.config == config
 
 
 def test_gsm8k_is_read_from_a_clone(tmp_path: Path) -> None:

@@ -473,6 +473,12 @@ def test_a_row_for_a_reward_of_ones_own_has_the_answer_as_text(record: Row, expe
     assert [message["role"] for message in row["prompt"]] == ["user"]
 
 
+@pytest.mark.parametrize("build", [own_row, dialogue_row])
+def test_an_instruction_has_its_input(build: Callable[..., Row]) -> None:
+    record = {"instruction": "What is the plural?", "input": "mouse", "answer": "mice"}
+    assert build(record, 0, "mine")["prompt"] == [{"role": "user", "content": "What is the plural?\n\nmouse"}]
+
+
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
