@@ -17,8 +17,12 @@ def last_words(config: DictConfig, name: str) -> str:
         saved = int((Path(trainer.default_local_dir) / "latest_checkpointed_iteration.txt").read_text())
     except (OSError, ValueError):
         often = f"trainer.save_freq={trainer.save_freq}"
-        return f"stopped by {name}: nothing is saved yet ({often})\nthe same command begins again with step 1"
-    goes_on = "the same command" if trainer.resume_mode == "auto" else "the same command with trainer.resume_mode=auto"
+        return f"stopped by {name}: nothing is saved yet ({often})\nthe same command begins again"
+    goes_on = "the same command"
+    if trainer.resume_mode != "auto":
+        goes_on += " with trainer.resume_mode=auto"
+    if trainer.resume_from_path:
+        goes_on += " trainer.resume_from_path=null"
     return (
         f"stopped by {name}: the run is saved up to step {saved}, in {trainer.default_local_dir}\n"
         f"{goes_on} goes on with step {saved + 1}"

@@ -199,14 +199,22 @@ def test_the_summary_shows_the_smallest_edits_of_late_steps(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("mode", "says"), [("auto", "the same command goes"), ("disable", "the same command with trainer.resume_mode=auto")]
+    ("settings", "says"),
+    [
+        (["trainer.resume_mode=auto"], ""),
+        (["trainer.resume_mode=disable"], " with trainer.resume_mode=auto"),
+        (
+            ["trainer.resume_mode=resume_path", "trainer.resume_from_path=/a/global_step_4"],
+            " with trainer.resume_mode=auto trainer.resume_from_path=null",
+        ),
+    ],
 )
-def test_a_run_that_is_stopped_says_what_is_saved(tmp_path: Path, mode: str, says: str) -> None:
-    config = composed(f"run_dir={tmp_path}", "trainer.save_freq=5", f"trainer.resume_mode={mode}")
+def test_a_run_that_is_stopped_says_what_is_saved(tmp_path: Path, settings: list[str], says: str) -> None:
+    config = composed(f"run_dir={tmp_path}", "trainer.save_freq=5", *settings)
     nothing = last_words(config, "SIGTERM").splitlines()
     assert len(nothing) == 2 and nothing[0] == "stopped by SIGTERM: nothing is saved yet (trainer.save_freq=5)"
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("10")
     first, second = last_words(config, "Ctrl-C").splitlines()
     assert first == f"stopped by Ctrl-C: the run is saved up to step 10, in {tmp_path}/checkpoints"
-    assert second.startswith(says) and second.endswith("goes on with step 11")
+    assert second == f"the same command{says} goes on with step 11"
