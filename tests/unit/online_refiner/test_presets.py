@@ -159,6 +159,13 @@ def test_a_second_sample_takes_the_place_of_a_refinement(preset: str) -> None:
     assert {key for key in alone if alone[key] != other[key]} <= own
 
 
+def test_a_twin_of_a_control_has_a_folder_of_its_own() -> None:
+    folders = [
+        composed("experiment=apps_dapo", "twin=cpu", *control).run_dir for control in ((), ("control=resample",))
+    ]
+    assert folders == ["runs/twins/apps_dapo", "runs/twins/apps_dapo-resample"]
+
+
 @pytest.mark.parametrize("preset", ["apps_dapo", "apps_ppo", "quickstart"])
 def test_a_control_changes_what_is_learned_and_where_it_is_written(preset: str) -> None:
     config = composed(f"experiment={preset}", "control=own_solved")
