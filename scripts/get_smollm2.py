@@ -79,7 +79,7 @@ def save(folder: Path, *writers: Callable[[Path], object]) -> None:
         scratch.chmod(0o755)
         scratch.rename(folder)
     except OSError:
-        if not folder.is_dir():
+        if not (folder / "config.json").exists():  # another folder of the user's
             raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

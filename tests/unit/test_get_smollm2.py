@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -23,6 +24,13 @@ def test_of_two_processes_that_write_a_model_the_first_one_has(tmp_path: Path) -
     module.save(tmp_path / "model", write)
     assert (tmp_path / "model" / "config.json").read_text() == "first"
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_that_has_other_files_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(OSError):
+        module.save(tmp_path, lambda folder: (folder / "config.json").write_text("mine"))
+    assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_the_reward_of_a_turn_is_that_of_its_last_token(tiny_llama: Path, tmp_path: Path) -> None:
