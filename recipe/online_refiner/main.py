@@ -215,7 +215,7 @@ def prepare(config: DictConfig) -> str:
     from recipe.preflight.cautions import cautions
     from recipe.preflight.files import Files
 
-    run.files = Files(config, blocks.refiner.model_path)
+    run.files = Files(config)
     check(run, "machine")
     check(run, "files")
     with contextlib.redirect_stdout(io.StringIO()) as said:

@@ -8,9 +8,9 @@ verl asks for ``flash_attention_2`` unless ``override_config.attn_implementation
 from importlib.util import find_spec
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
-from recipe.preflight.rules import has_critic
+from recipe.preflight.rules import has_critic, is_elsewhere
 
 FLASH, OWN = "flash_attention_2", "sdpa"
 LIBRARY = "recipe.without_flash_attn"
@@ -21,8 +21,7 @@ STRATEGIES = ("fsdp", "fsdp2")
 
 def has_flash_attention(config: DictConfig) -> bool:
     """Tell whether flash-attn is installed, or may be: a dry run may plan for another machine."""
-    is_elsewhere = OmegaConf.select(config, "dry_run") and config.sizing.gpu_memory_gib
-    return bool(is_elsewhere) or find_spec("flash_attn") is not None
+    return is_elsewhere(config) or find_spec("flash_attn") is not None
 
 
 def trained_models(config: DictConfig) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from ray._private.utils import read_ray_address
 from verl.trainer.ppo.utils import create_rl_dataset
 from verl.utils.dataset.rl_dataset import RLHFDataset, get_dataset_class
 from verl.utils.fs import copy_to_local
-from verl.utils.import_utils import import_external_libs, load_module
+from verl.utils.import_utils import import_external_libs
+
+from recipe.preflight.rules import is_elsewhere
 
 FORMATS = (".parquet", ".json", ".jsonl")
 CACHE_OF_VERL = "~/.cache/verl/rlhf"
@@ -46,33 +48,20 @@ class Files:
     Attributes raise ValueError, one line that names the key, where something cannot be read.
     """
 
-    def __init__(self, config: DictConfig, refiner_path: str) -> None:
+    def __init__(self, config: DictConfig) -> None:
         """Import what the policy's model needs."""
-        self._config, self._refiner_path = config, refiner_path
+        self._config = config
         self._data: dict[str, dict[str, datasets.Dataset]] = {}
         self._datasets: dict[str, Any] = {}
         try:
             import_external_libs(config.actor_rollout_ref.model.external_lib)
-        except ImportError as error:
-            raise ValueError(f"actor_rollout_ref.model.external_lib: {error}") from error
-
-    @property
-    def is_dry_run(self) -> bool | str:
-        """Whether the run ends after the checks; ``reward`` if the user's own reward is asked as well."""
-        return OmegaConf.select(self._config, "dry_run") or False
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the run is meant for this machine; a dry run with ``sizing.gpu_memory_gib`` plans for another."""
-        return not (self.is_dry_run and self._config.sizing.gpu_memory_gib)
+        except Exception as error:  # a user's module may raise anything
+            raise ValueError(f"actor_rollout_ref.model.external_lib: {one_line(error)}") from error
 
     @cached_property
     def num_devices(self) -> int | None:
-        """GPUs of this machine, or cores for a run on CPUs; None where verl joins a cluster, which may have more.
-
-        None too for a dry run that says which GPUs it means: they are elsewhere.
-        """
-        if not self.is_here:
+        """GPUs of this machine, or cores for a run on CPUs; None where the run has others, or joins a cluster."""
+        if is_elsewhere(self._config):
             return None
         ray_init = self._config.ray_kwargs.ray_init
         if os.environ.get("RAY_ADDRESS") or ray_init.get("address") or read_ray_address(ray_init.get("_temp_dir")):
@@ -85,25 +74,18 @@ class Files:
         """The policy's."""
         model = self._config.actor_rollout_ref.model
         name = "path" if model.tokenizer_path is None else "tokenizer_path"
-        return self._load_tokenizer(model[name], f"actor_rollout_ref.model.{name}")
+        return self.load_tokenizer(model[name], f"actor_rollout_ref.model.{name}")
 
-    @cached_property
-    def refiner_tokenizer(self) -> Any:
-        """The refiner's, which is the policy's where the model is."""
-        path = self._refiner_path
-        if path == self._config.actor_rollout_ref.model.path:
-            return self.tokenizer
-        return self._load_tokenizer(path, "refiner.model_path")
-
-    def _load_tokenizer(self, path: str, key: str) -> Any:
-        """Read it as verl's model block says (``HFModelConfig`` in ``verl/workers/config/model.py``)."""
+    def load_tokenizer(self, path: str, key: str) -> Any:
+        """Read one as verl's model block says (``HFModelConfig`` in ``verl/workers/config/model.py``)."""
         from transformers import AutoTokenizer
 
         model = self._config.actor_rollout_ref.model
         try:
             tokenizer = AutoTokenizer.from_pretrained(copy_to_local(path), trust_remote_code=model.trust_remote_code)
-        except (OSError, ValueError, AssertionError) as error:
-            raise ValueError(f"{key}={path}: no tokenizer there ({str(error).splitlines()[0]})") from error
+        except Exception as error:  # of a file that its library cannot read, a plain one
+            said = str(error).partition("\n")[0]
+            raise ValueError(f"{key}={path}: no tokenizer there ({said})") from error
         if model.custom_chat_template is not None:
             tokenizer.chat_template = model.custom_chat_template
         return tokenizer
@@ -175,33 +157,3 @@ class Files:
                 said = f"{file} has {' and '.join(sorted(signs))} in its name, which datasets takes for a pattern"
                 raise ValueError(f"data.{key}: {said}; rename it") from error
             raise ValueError(f"data.{key}: {file} is empty or cannot be read: {one_line(error)}") from error
-
-    def validate_rows(self, key: str) -> None:
-        """Let the reward function's module check each row, if it has a function ``validate_row(row, limits=None)``.
-
-        Raises:
-            ValueError: If the module cannot be loaded, or what is wrong with the first row that cannot be rewarded.
-        """
-        reward = self._config.reward.custom_reward_function
-        if reward.path is None:
-            return
-        try:
-            validate = getattr(load_module(reward.path), "validate_row", None)
-        except (Exception, SystemExit) as error:  # a user's module may raise anything
-            raise ValueError(f"reward.custom_reward_function.path={reward.path}: {error}") from error
-        limits = OmegaConf.select(reward, "reward_kwargs.limits")
-        if validate is None:
-            return
-        for part in self.data(key).values():
-            if "reward_model" not in part.column_names:
-                continue  # another rule says so
-            names = sorted({"data_source", "reward_model", "extra_info"} & {*part.column_names})
-            for row in part.select_columns(names):
-                if not isinstance(row.get("reward_model"), dict) or "ground_truth" not in row["reward_model"]:
-                    raise ValueError(f"data.{key}: a row has no reward_model.ground_truth; see online-refiner prepare")
-                if wrong := wrong_with_extra_info(row):
-                    raise ValueError(f"data.{key}: {wrong}")
-                try:
-                    validate(row, limits=limits)
-                except ValueError as error:
-                    raise ValueError(f"data.{key}: {error}") from error

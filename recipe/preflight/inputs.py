@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from omegaconf import ListConfig, OmegaConf
+from verl.utils.import_utils import load_module
 
+from recipe.preflight.files import one_line, wrong_with_extra_info
 from recipe.preflight.rules import Run, has_critic, rule
 from refiner_worker.config import ALIKE, External, nearest
 
@@ -72,9 +74,10 @@ def tokenizer_writes_chats(run: Run) -> str | None:
 @rule("files")
 def refiner_has_the_policys_tokens(run: Run) -> str | None:
     """The refiner has the policy's tokens."""
-    if not run.blocks.hosts_refiner:
+    path = run.blocks.refiner.model_path
+    if not run.blocks.hosts_refiner or path == run.config.actor_rollout_ref.model.path:
         return None
-    actor, refiner = run.files.tokenizer, run.files.refiner_tokenizer
+    actor, refiner = run.files.tokenizer, run.files.load_tokenizer(path, "refiner.model_path")
     if actor.get_vocab() == refiner.get_vocab() and actor.eos_token_id == refiner.eos_token_id:
         return None
     return (
@@ -134,7 +137,8 @@ def queue_holds_a_step(run: Run) -> str | None:
     """The TransferQueue has room for the responses of a step, and for those of a validation."""
     config, rollout, key = run.config, run.config.actor_rollout_ref.rollout, "SimpleStorage.total_storage_size"
     room = OmegaConf.select(config, f"transfer_queue.backend.{key}")
-    num_val = run.files.num_rows["val_files"]
+    limits = [run.files.num_rows["val_files"], config.data.val_max_samples, config.data.val_batch_size]
+    num_val = min(limit for limit in limits if limit and limit > 0)
     most = max(config.data.train_batch_size * rollout.n, num_val * rollout.val_kwargs.n)
     if config.transfer_queue.backend.storage_backend != "SimpleStorage" or room is None or room >= most:
         return None
@@ -142,23 +146,30 @@ def queue_holds_a_step(run: Run) -> str | None:
 
 
 @rule("files")
+def epochs_have_the_steps(run: Run) -> str | None:
+    """``total_epochs`` have ``total_training_steps``: verl ends where they end, and does not save or validate then."""
+    trainer, most = run.config.trainer, _steps_of_epochs(run)
+    num_steps, num_epochs = trainer.total_training_steps, trainer.total_epochs
+    if num_steps is None or num_steps <= most:
+        return None
+    return (
+        f"trainer.total_training_steps={num_steps}: trainer.total_epochs={num_epochs} have {most} steps, after which "
+        "verl ends without saving the last one; raise total_epochs"
+    )
+
+
+@rule("files")
 def actor_is_trained(run: Run) -> str | None:
     """The actor is trained: ``critic_warmup`` ends before the run and has a critic, ``val_only`` does validate."""
-    trainer, warmup, estimator = (
-        run.config.trainer,
-        run.config.trainer.critic_warmup,
-        run.config.algorithm.adv_estimator,
-    )
+    trainer, warmup = run.config.trainer, run.config.trainer.critic_warmup
     if trainer.val_only and not trainer.val_before_train:
         return "trainer.val_only=true does nothing with trainer.val_before_train=false: set both to true, or neither"
     if warmup and not has_critic(run.config):
         return (
-            f"trainer.critic_warmup={warmup}: algorithm.adv_estimator={estimator} has no critic, and until then the "
-            "actor is not trained; set it to 0"
+            f"trainer.critic_warmup={warmup}: the run has no critic, and until then its actor is not trained; "
+            "set it to 0"
         )
-    num_steps = trainer.total_training_steps
-    if num_steps is None:
-        num_steps = run.files.num_prompts // run.config.data.train_batch_size * trainer.total_epochs
+    num_steps = trainer.total_training_steps or _steps_of_epochs(run)
     if warmup <= num_steps:
         return None
     return f"trainer.critic_warmup={warmup}: the actor is never trained, as the run has {num_steps} steps; lower it"
@@ -191,7 +202,37 @@ def no_grader_runs_answers(run: Run) -> str | None:
 
 @rule("files")
 def problems_can_be_rewarded(run: Run) -> str | None:
-    """The reward function's ``validate_row``, if it has one, accepts every row."""
+    """The reward function's ``validate_row(row, limits=None)``, if its module has one, accepts every row."""
+    reward = run.config.reward.custom_reward_function
+    if reward.path is None:
+        return None
+    try:
+        validate = getattr(load_module(reward.path), "validate_row", None)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        return f"reward.custom_reward_function.path={reward.path}: {one_line(error)}"
+    if validate is None:
+        return None
+    limits = OmegaConf.select(reward, "reward_kwargs.limits")
     for key in run.files.num_rows:
-        run.files.validate_rows(key)
+        for file, part in run.files.data(key).items():
+            names = {"data_source", "reward_model", "extra_info"}.intersection(part.column_names)
+            if "reward_model" not in names:
+                continue  # another rule says so
+            for index, row in enumerate(part.select_columns(sorted(names))):
+                where = f"data.{key}: row {index} of {Path(file).name}"
+                if not isinstance(row["reward_model"], dict) or "ground_truth" not in row["reward_model"]:
+                    return f"{where} has no reward_model.ground_truth; see online-refiner prepare"
+                if wrong := wrong_with_extra_info(row):
+                    return f"{where}: {wrong}"
+                try:
+                    validate(row, limits=limits)
+                except ValueError as error:
+                    return f"{where}: {error}"
+                except Exception as error:  # as above
+                    return f"reward.custom_reward_function.path={reward.path}: validate_row: {one_line(error)}"
     return None
+
+
+def _steps_of_epochs(run: Run) -> int:
+    """Return how many steps the epochs have, if no prompt is filtered away."""
+    return int(run.files.num_prompts // run.config.data.train_batch_size * run.config.trainer.total_epochs)

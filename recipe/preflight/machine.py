@@ -73,30 +73,24 @@ def segments_expand_where_vllm_sees_it(run: Run) -> str | None:
     return f"{name}={value}: vLLM's engines cannot sleep with it, and do not see this name; set PYTORCH_CUDA_ALLOC_CONF"
 
 
-FOLDERS = ("rollout_data_dir", "validation_data_dir")
-"""Where verl writes samples, if a run asks for them."""
-
-
 @rule("machine")
 def folders_can_be_written(run: Run) -> str | None:
     """The run's folders can be made and written to, where the run is meant for this machine."""
-    trainer, records = run.config.trainer, run.blocks.records.path
-    folders = {
-        "run_dir": OmegaConf.select(run.config, "run_dir"),
-        **{f"trainer.{name}": trainer.get(name) for name in ("default_local_dir", *FOLDERS)},
-    }
-    folders["records.path"] = None if "://" in records else records
-    if not trainer.default_local_dir:
+    if not run.config.trainer.default_local_dir:
         return "trainer.default_local_dir=null: verl looks there for a checkpoint; set a folder"
-    for key, name in folders.items():
-        if not name or run.files.num_devices is None:
+    if run.files.num_devices is None:
+        return None
+    of_verl = ("default_local_dir", "rollout_data_dir", "validation_data_dir")
+    for key in ("run_dir", *(f"trainer.{name}" for name in of_verl), "records.path"):
+        name = OmegaConf.select(run.config, key)
+        if not name or "://" in name:
             continue
-        there = next(parent for parent in (Path(name), *Path(name).absolute().parents) if parent.exists())
         try:
+            there = next(parent for parent in (Path(name), *Path(name).absolute().parents) if parent.exists())
             with tempfile.TemporaryDirectory(dir=there):
                 pass
         except OSError as error:
-            return f"{key}={name} cannot be written: {error.strerror} ({there}); set another folder"
+            return f"{key}={name} cannot be written: {error.strerror} ({error.filename}); set another folder"
     return None
 
 
@@ -156,6 +150,6 @@ def _gpus_by_pool(config: DictConfig, blocks: Any) -> dict[str, int]:
     if blocks.hosts_refiner and blocks.refiner.is_dedicated:
         pools["the refiner"] = blocks.refiner.nnodes * (blocks.refiner.n_gpus_per_node or 0)
     model = config.reward.reward_model
-    if model.enable and model.enable_resource_pool:
+    if model.enable_resource_pool:  # which verl makes for no model too
         pools["the reward model"] = model.nnodes * model.n_gpus_per_node
     return pools

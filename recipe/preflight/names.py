@@ -33,7 +33,7 @@ from verl.workers import engine
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from recipe.preflight.files import one_line
-from recipe.preflight.rules import Run, has_critic, rule
+from recipe.preflight.rules import Run, has_critic, is_elsewhere, rule
 from recipe.preflight.spelling import nearest, unknown
 
 KL_KINDS = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
@@ -103,7 +103,7 @@ def names_are_verls(run: Run) -> str | None:
     for name in [loggers] if isinstance(loggers, str) else loggers:
         if name not in (*Tracking.supported_backend, "tracking"):
             return unknown("trainer.logger", name, Tracking.supported_backend)
-        if name in TRACKERS and not find_spec(name) and run.files.is_here:
+        if name in TRACKERS and not find_spec(name) and not is_elsewhere(run.config):
             return f"trainer.logger has {name}, which is not installed: pip install {name}, or leave it out"
     return None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 if TYPE_CHECKING:  # it imports torch and verl
     from recipe.preflight.files import Files
@@ -57,7 +57,7 @@ def check(run: Run, needs: Kind) -> None:
     for one in RULES[needs]:
         try:
             sentence = one(run)
-        except ValueError as error:  # of what it reads
+        except (ValueError, OSError) as error:  # of what it reads, which may be a folder of somebody else's
             raise ValueError(f"{error} [{rule_id(one)}]") from error
         if sentence:
             raise ValueError(f"{sentence} [{rule_id(one)}]")
@@ -72,3 +72,8 @@ def has_critic(config: DictConfig) -> bool:
     """Tell whether a critic is trained, as ``need_critic`` of ``verl/trainer/ppo/utils.py`` does, without verl."""
     is_enabled = config.critic.enable
     return bool(config.algorithm.adv_estimator == "gae" if is_enabled is None else is_enabled)
+
+
+def is_elsewhere(config: DictConfig) -> bool:
+    """Tell whether a dry run plans for another machine: it says how much memory the GPUs there have."""
+    return bool(OmegaConf.select(config, "dry_run") and config.sizing.gpu_memory_gib)

@@ -9,7 +9,7 @@ import inspect
 import io
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def prompts_are_short_enough(run: Run) -> str | None:
 @rule("files")
 def rows_can_be_rewarded(run: Run) -> str | None:
     """The reward function exists and its columns are there. A dry run calls verl's and ours."""
-    reward, dry_run = run.config.reward, run.files.is_dry_run
+    reward, dry_run = run.config.reward, OmegaConf.select(run.config, "dry_run")
     path, name = reward.custom_reward_function.path, reward.custom_reward_function.name
     if reward.reward_model.enable and path is None:
         return None
@@ -172,41 +172,33 @@ def rows_can_be_rewarded(run: Run) -> str | None:
 def agent_loops_have_their_files(run: Run) -> str | None:
     """Agent loops, tools and the parser of tool calls are there."""
     rollout = run.config.actor_rollout_ref.rollout
-    found: dict[str, str] = {}
-    for key in AGENT_FILES:
-        path = OmegaConf.select(rollout, key)
-        try:
-            found[key] = resolve_config_path(path) if path else ""
-            is_there = not path or Path(found[key]).is_file()
-        except FileNotFoundError:
-            is_there = False
-        if not is_there:
-            return f"actor_rollout_ref.rollout.{key}={path}: no such file"
-    tools, functions, loops = found.values()
+    tools, functions, loops = AGENT_FILES
+    paths = {key: path for key in AGENT_FILES if (path := OmegaConf.select(rollout, key))}
     name, form = rollout.agent.default_agent_loop, rollout.multi_turn.format
     names = [("actor_rollout_ref.rollout.agent.default_agent_loop", name), *_loops_of_rows(run)]
-    if {loop for _, loop in names} == {"single_turn_agent"} and not any(found.values()):
+    if {loop for _, loop in names} == {"single_turn_agent"} and not paths:
         return None
     from verl.experimental.agent_loop.agent_loop import _agent_loop_registry  # here: they take seconds
     from verl.experimental.agent_loop.tool_parser import ToolParser
     from verl.tools.tool_registry import get_tool_class, load_function_tools_from_path
 
-    own: Any = OmegaConf.load(loops) if loops else []
-    known = {*_agent_loop_registry, *(one.name for one in own)}
+    known = {*_agent_loop_registry}
+    read: Callable[[str], Any] = OmegaConf.load
+    readers: dict[str, Callable[[str], Any]] = {
+        tools: lambda file: [get_tool_class(one.class_name) for one in read(file).tools],
+        functions: load_function_tools_from_path,
+        loops: lambda file: known.update(one["name"] for one in read(file)),
+    }
+    for key, path in paths.items():
+        try:
+            readers[key](resolve_config_path(path))
+        except Exception as error:  # a user's module may raise anything
+            return f"actor_rollout_ref.rollout.{key}={path}: {one_line(error)}"
     for where, loop in names:
         if loop not in known and OmegaConf.select(run.config, MANAGER_KEY) is None:
             return unknown(where, loop, known)
     if "tool_agent" in {loop for _, loop in names} and form not in ToolParser._registry:
         return unknown("actor_rollout_ref.rollout.multi_turn.format", form, ToolParser._registry)
-    key = AGENT_FILES[0]
-    try:
-        for tool in OmegaConf.load(tools).tools if tools else []:
-            get_tool_class(tool.class_name)
-        key = AGENT_FILES[1]
-        if functions:
-            load_function_tools_from_path(functions)
-    except Exception as error:  # a user's module may raise anything
-        return f"actor_rollout_ref.rollout.{key}={OmegaConf.select(rollout, key)}: {one_line(error)}"
     return None
 
 
@@ -230,15 +222,12 @@ def checkpoint_can_be_resumed(run: Run) -> str | None:
             return f"trainer.resume_mode=auto: {file} holds no step; write one into it, or remove it"
     if path is None:
         return None
-    name, folder, num_workers = (
-        f"trainer.resume_mode={mode}: {path}",
-        Path(path),
-        trainer.n_gpus_per_node * trainer.nnodes,
-    )
+    name, folder = f"trainer.resume_mode={mode}: {path}", Path(path)
+    num_workers = trainer.n_gpus_per_node * trainer.nnodes
     if not folder.is_dir():
         return f"{name}: no such folder"
     if not re.fullmatch(r".*global_step_\d+", path):
-        return f"{name}: give a folder whose name ends with global_step_ and the step, without a slash"
+        return f"{name}: give a folder whose name ends with global_step_ and the step"
     for role in ("actor", *(["critic"] if has_critic(run.config) else [])):
         if not (folder / role).is_dir() or not any((folder / role).iterdir()):
             return f"{name}: no {role} in it; give a checkpoint that verl has finished"

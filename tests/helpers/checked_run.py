@@ -13,7 +13,7 @@ from recipe.preflight.rules import Run, check
 def checked(config: DictConfig) -> Run:
     """Check a run by all rules."""
     run = Run(config=config, blocks=load(config))
-    run.files = Files(config, run.blocks.refiner.model_path)
+    run.files = Files(config)
     check(run, "machine")
     check(run, "files")
     run.plan = make_plan(config, run.blocks, tokenizer=run.files.tokenizer)

@@ -42,7 +42,7 @@ def load(config: DictConfig) -> RefinementConfig:
 
 NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
     "a whole number of at least 1": (
-        lambda value: value >= 1 and value == int(value),
+        lambda value: isinstance(value, int) and value >= 1,
         [
             "data.train_batch_size",
             "data.max_prompt_length",
@@ -63,7 +63,7 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
         ],
     ),
     "a whole number of at least 1, or null": (
-        lambda value: value >= 1 and value == int(value),
+        lambda value: isinstance(value, int) and value >= 1,
         [
             "trainer.total_training_steps",
             f"{ACTOR}.ppo_micro_batch_size_per_gpu",
@@ -72,7 +72,7 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
         ],
     ),
     "a whole number of at least -1": (
-        lambda value: value >= -1 and value == int(value),
+        lambda value: isinstance(value, int) and value >= -1,
         [
             "trainer.save_freq",
             "trainer.test_freq",
@@ -167,7 +167,7 @@ def keys_do_what_they_say(run: Run) -> str | None:
         if not isinstance(name := OmegaConf.select(run.config, key), str):
             return f"{key}={name!r} is no text, as Hydra reads numbers; quote it: {key}='\"NAME\"'"
     limits = (actor.clip_ratio_low, actor.clip_ratio_high)
-    if None not in limits and actor.clip_ratio not in limits:
+    if None not in limits and actor.clip_ratio not in (0.2, *limits):  # verl's default: who sets the limits leaves it
         return (
             f"{ACTOR}.clip_ratio={actor.clip_ratio} is not read beside clip_ratio_low={limits[0]} and "
             f"clip_ratio_high={limits[1]}; set these"

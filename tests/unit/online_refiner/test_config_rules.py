@@ -282,6 +282,7 @@ MISTAKES = {
     ],
     "numbers-are-possible": [
         *(((), f"data.{key}") for key in ("train_batch_size=0", "max_prompt_length=null", "train_max_samples=-2")),
+        ((), "data.train_batch_size=1000.0"),  # 1e3 on the command line
         *(((), f"trainer.{key}=0") for key in ("nnodes", "n_gpus_per_node", "total_epochs", "total_training_steps")),
         *(((), f"{ACTOR}.{key}") for key in ("ppo_mini_batch_size=0", "clip_ratio=0", "optim.lr=-1.0")),
         *(((), f"{ROLLOUT}.{key}") for key in ("n=0", "n=two", "n=1.5", "temperature=0", "top_p=1.5")),
@@ -445,6 +446,7 @@ def test_what_the_command_says_of_a_misspelt_argument(
         (REWARD_MODEL, "trainer.device=cpu"),
         (*DEDICATED, REWARD_MODEL, "refiner.streaming=false"),
         (*DEDICATED, "refiner.budget=0.1", "refiner.streaming=false"),
+        (f"{ACTOR}.clip_ratio_low=0.1", f"{ACTOR}.clip_ratio_high=0.3"),
         (*DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager", "refiner.streaming=false"),
         (NONE, f"{ACTOR}.router_replay.mode=R3"),
         (f"{ROLLOUT}.multi_turn.enable=true", f"{ROLLOUT}.agent.default_agent_loop=tool_agent"),

@@ -33,6 +33,8 @@ def test_a_good_config_passes_and_its_plan_names_the_sizes(config: DictConfig) -
     assert "4 prompts, 2 a step" in text
     config.data.train_max_samples = 3
     assert checked(config).files.num_prompts == 3
+    config.data.train_max_samples, config.trainer.total_epochs, config.trainer.total_training_steps = 4, 3, 6
+    checked(config)
 
 
 def test_a_dry_run_shows_what_the_refiner_reads_and_where_its_answer_is(config: DictConfig) -> None:
@@ -247,11 +249,13 @@ def test_a_mistake_ends_the_command_with_one_line(
     ("changes", "rule"),
     [
         ({"run_dir": "/proc/x"}, "folders-can-be-written"),
+        ({"run_dir": f"/tmp/{'x' * 300}"}, "folders-can-be-written"),
         ({"trainer.default_local_dir": "/etc/passwd/x"}, "folders-can-be-written"),
         ({"trainer.default_local_dir": None}, "folders-can-be-written"),
         ({"trainer.rollout_data_dir": "/proc/x"}, "folders-can-be-written"),
         ({"trainer.validation_data_dir": "/proc/x"}, "folders-can-be-written"),
         ({"trainer.val_only": True, "trainer.val_before_train": False}, "actor-is-trained"),
+        ({"trainer.total_epochs": 3, "trainer.total_training_steps": 7}, "epochs-have-the-steps"),
         ({"trainer.critic_warmup": 1}, "actor-is-trained"),
         ({"algorithm.adv_estimator": "gae", "trainer.critic_warmup": 10**6}, "actor-is-trained"),
         ({"transfer_queue.backend.SimpleStorage.total_storage_size": 1}, "queue-holds-a-step"),
@@ -259,6 +263,7 @@ def test_a_mistake_ends_the_command_with_one_line(
             {"actor_rollout_ref.model.lora_rank": 8, "actor_rollout_ref.model.lora_adapter_path": "/n"},
             "models-are-there",
         ),
+        ({"actor_rollout_ref.model.path": f"/{'x' * 300}"}, "models-are-there"),  # as what may not be read, an OSError
         ({"actor_rollout_ref.model.custom_chat_template": "/models/x.jinja"}, "prompts-are-chats"),
         ({"trainer.n_gpus_per_node": 1000}, "machine-has-the-workers"),
         ({"refiner.max_model_len": 80}, "refiner-reads-prompt-and-response"),
@@ -329,7 +334,10 @@ def test_a_template_in_place_that_shows_refinements_alone_where_there_are_none(
     "overrides",
     [
         {"refiner.placement": "dedicated", "refiner.n_gpus_per_node": 2},
-        {"reward.reward_model": {"enable": True, "enable_resource_pool": True, "nnodes": 1, "n_gpus_per_node": 2}},
+        *(
+            {"reward.reward_model": {"enable": used, "enable_resource_pool": True, "nnodes": 1, "n_gpus_per_node": 2}}
+            for used in (True, False)
+        ),
     ],
 )
 def test_more_pools_than_the_machine_has_gpus(
@@ -352,6 +360,42 @@ def test_more_reserved_cpus_than_ray_has(config: DictConfig, monkeypatch: pytest
     found = error_of(config)
     assert found.startswith("verl reserves 17 CPUs of Ray (13 storage units, ")
     assert found.endswith(f"are 16; lower {units}, or set ray_kwargs.ray_init.num_cpus=17 [machine-has-the-cpus]")
+
+
+@pytest.mark.parametrize("limit", ["val_max_samples", "val_batch_size"])
+def test_a_queue_for_as_many_responses_as_there_are_at_a_time(config: DictConfig, limit: str) -> None:
+    config.transfer_queue.backend.SimpleStorage.total_storage_size = 2  # a step; there are 4 rows
+    assert error_of(config).endswith(" [queue-holds-a-step]")
+    config.data[limit] = 2
+    checked(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text", "message"),
+    [
+        (
+            "reward.custom_reward_function.path",
+            "pkg://rows_of_a_test",
+            "def validate_row(row):\n    pass\n",
+            "validate_row: TypeError: ",
+        ),
+        ("actor_rollout_ref.model.external_lib", "names_of_a_test", "1 / 0\n", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_module_of_the_users_that_raises_what_it_likes(
+    config: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str, text: str, message: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / f"{value.removeprefix('pkg://')}.py").write_text(text)
+    OmegaConf.update(config, key, value)
+    assert error_of(config).startswith(key) and message in error_of(config)
+
+
+def test_a_tokenizer_that_its_library_cannot_read(config: DictConfig, tiny_llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_llama, tmp_path / "broken")
+    (tmp_path / "broken" / "tokenizer.json").write_text('{"model": {"type": "of next year"}}')
+    config.actor_rollout_ref.model.path = f"{tmp_path}/broken"
+    assert error_of(config).startswith(f"actor_rollout_ref.model.path={tmp_path}/broken: no tokenizer there (")
 
 
 def test_images_that_the_refiner_would_not_see(config: DictConfig, tmp_path: Path) -> None:

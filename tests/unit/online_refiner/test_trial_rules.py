@@ -126,7 +126,6 @@ CHECKPOINTS += ("global_step_5/data.pt", "global_step_6/actor/model_world_size_8
         ("resume_path", "global_step_4", None, None),
         ("resume_path", "global_step_7", None, "no such folder"),
         ("resume_path", "no_step", None, "global_step_"),
-        ("resume_path", "global_step_4/", None, "global_step_"),
         ("resume_path", "global_step_5", None, "no actor in it"),
         ("resume_path", "global_step_6", None, "of 8 workers"),
         ("resume_path", None, None, "set resume_path with a path"),
@@ -255,6 +254,7 @@ def test_tools_are_looked_for_and_not_started(
     config.data.filter_overlong_prompts = True
     checked(config)
     assert not (tmp_path / "started").exists()
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "tool_agent"
     for key in ("multi_turn.tool_config_path", "multi_turn.function_tool_path", "agent.agent_loop_config_path"):
         OmegaConf.update(config.actor_rollout_ref.rollout, key, "nowhere.yaml")
         found = error_of(config)
@@ -262,12 +262,13 @@ def test_tools_are_looked_for_and_not_started(
         assert found.endswith(" [agent-loops-have-their-files]")
         OmegaConf.update(config.actor_rollout_ref.rollout, key, None)
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    (tmp_path / "broken.yaml").write_text("- name: [\n")
     for key, value in {
+        "agent.agent_loop_config_path": f"{tmp_path}/broken.yaml",
         "agent.default_agent_loop": "tool_agnt",
         "multi_turn.format": "llama3",
         "multi_turn.function_tool_path": f"{tmp_path}/broken.py",
     }.items():
-        config.actor_rollout_ref.rollout.agent.default_agent_loop = "tool_agent"
         before = OmegaConf.select(config.actor_rollout_ref.rollout, key)
         OmegaConf.update(config.actor_rollout_ref.rollout, key, value)
         found = error_of(config)

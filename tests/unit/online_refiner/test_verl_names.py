@@ -39,7 +39,7 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
     for key, value in changes.items():
         OmegaConf.update(config, key, value, force_add=True)
     run = Run(config=config, blocks=load(config))
-    run.files = Files(config, run.blocks.refiner.model_path)
+    run.files = Files(config)
     for one in RULES["files"]:
         if one.__module__ == names.__name__ and (line := one(run)):
             return rule_id(one), line
@@ -190,7 +190,7 @@ def test_an_eta_that_was_never_tried(
 ) -> None:
     config.constraint.update(mode=mode, target=target, eta=eta)
     run = Run(config=config, blocks=load(config))
-    run.files = Files(config, run.blocks.refiner.model_path)
+    run.files = Files(config)
     found = cautions(run)
     assert found[0].startswith(warning) if warning else found == []
 
