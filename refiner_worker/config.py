@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic.dataclasses import dataclass
 
 from refiner_worker.drafts import Draft
@@ -103,16 +103,12 @@ OF_SERVERS = ("url", "served_model_name", "api_key_env", "extra_body")
 ALIKE = "{} if nothing differs"
 """What ``refiner.by_source`` has for such a source, in words."""
 
-Mark = Annotated[str, Field(min_length=1)]
 
-
-def _differ(marks: list[str]) -> list[str]:
-    if marks[0] == marks[1]:
-        raise ValueError("opening and closing mark are the same; give two that differ")
-    return marks
-
-
-Marks = Annotated[list[Mark], Field(min_length=2, max_length=2), AfterValidator(_differ)]
+def _marks(value: Any) -> Any:
+    is_pair = isinstance(value, list) and len(value) == 2 and all(isinstance(one, str) and one for one in value)
+    if value is None or value is False or (is_pair and value[0] != value[1]):
+        return value
+    raise ValueError("set false, or two marks that differ, such as ['<think>','</think>']")
 
 
 @dataclass(kw_only=True, config=BLOCK)
@@ -141,7 +137,7 @@ class RefinerConfig:
     (the group's best response), ``solution``."""
     response_length: Positive = from_key("data.max_response_length")
     """Longest refinement in tokens, kept tokens included. A refinement cut here fails."""
-    thoughts: Literal[False] | Marks | None = None
+    thoughts: Annotated[Literal[False] | list[str] | None, PlainValidator(_marks)] = None
     """What the model thinks between: its opening and closing mark. False: it does not think. Null: as its chat template
     says."""
     thought_length: Positive | None = None
@@ -368,7 +364,7 @@ class Shared(RefinerConfig):
 class External(RefinerConfig):
     """On servers that somebody else hosts."""
 
-    url: str | list[str]
+    url: Annotated[list[str], BeforeValidator(lambda url: [url] if isinstance(url, str) else url)]
     """The URL of an OpenAI-compatible server (``http://host:8000/v1``), or a list."""
     served_model_name: str | None = None
     """The model to ask for. Null: the first that the server lists."""
@@ -379,21 +375,16 @@ class External(RefinerConfig):
     streaming: bool = True  # type: ignore[misc]
     """Refine each group once its last response has its reward, during the rollout."""
 
-    @property
-    def urls(self) -> list[str]:
-        """The servers that are asked."""
-        return [self.url] if isinstance(self.url, str) else self.url
-
     def fault_of_url(self) -> str | None:
         """Return one line if a URL is none, or the key would be in a log."""
-        if not self.urls:
+        if not self.url:
             return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
-        for url in self.urls:
+        for url in self.url:
             part = urlsplit(url)
             if part.scheme not in ("http", "https") or not part.hostname:
                 return f"refiner.url={url} is no address of a server; set it to such as http://host:8000/v1"
         key = secret(self.api_key_env)
-        if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in self.urls):
+        if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in self.url):
             return (
                 "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
             )

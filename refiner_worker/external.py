@@ -114,6 +114,8 @@ class ExternalClient(RefinerClient):
                 if self._heard_at.get(url, 0.0) < started_at:
                     self.servers.pop(url, None)
                 raise
+            except RefinerRequestError:  # there is no key where this runs
+                raise
             except openai.APIStatusError as error:
                 self._refuse(url, error)
                 why, pause_s = words(error, self.config), asked_pause_s(error.response.headers) or pause_s
@@ -224,7 +226,7 @@ class ExternalRefiner(HostedRefiner):
 
     def wake_up(self) -> int:
         """Ask every server whether it is there, as before every step; nothing can be started again."""
-        urls = self._refiner.urls
+        urls = self._refiner.url
 
         async def ask() -> list[Served | None]:
             return await asyncio.gather(*map(self._ask, urls))
@@ -254,7 +256,7 @@ class ExternalRefiner(HostedRefiner):
 
 def fault(config: External) -> str | None:
     """Return a line on the first URL, model or key that is wrong; None if every server answers a short chat."""
-    return next(filter(None, (asyncio.run(_fault(config, url)) for url in config.urls)), None)
+    return next(filter(None, (asyncio.run(_fault(config, url)) for url in config.url)), None)
 
 
 async def _fault(config: External, url: str) -> str | None:
@@ -265,7 +267,7 @@ async def _fault(config: External, url: str) -> str | None:
             try:
                 names = [*await listed(server, limit_s)]
             except openai.APIStatusError as error:
-                if is_down(error) or (model is None and error.status_code not in (404, 429)):
+                if is_down(error) or (model is None and error.status_code != 404):
                     raise
             if (model := model or next(iter(names), None)) is None:
                 return f"refiner.served_model_name=null: {url} lists no model (it ends with /v1 mostly); set one"
@@ -357,15 +359,15 @@ def _written(choice: Any, key: str) -> Written:
         content, thought = message["content"] or "", message.get("reasoning_content") or message.get("reasoning")
     except (LookupError, TypeError, AttributeError):
         return RefinerRequestError("what the server sent is no chat completion")
-    text = text_of(content)
+    text, thought = text_of(content), thought if isinstance(thought, str) else ""
     if text is None:
         return RefinerRequestError("the content of the server's answer is neither a text nor a list of texts")
-    if key and key in text:  # it was written with escapes
+    if key and any(key in one for one in (text, thought, str(reason))):  # it was written with escapes
         return RefinerRequestError("the server repeats the key in its answer")
     reason = reason.lower() if isinstance(reason, str) else reason
     if reason not in (*END_REASONS, "length"):
         return RefinerRequestError(f"the server ended its answer with finish_reason={str(reason)[:MAX_WORDS]}")
-    return thought if isinstance(thought, str) else "", text, reason != "length"
+    return thought, text, reason != "length"
 
 
 def text_of(content: Any) -> str | None:

@@ -103,7 +103,7 @@ class Plan:
         refiner = blocks.refiner
         who = f"{refiner.model_path}, {self.num_replicas} {self.refiner_rollout.name} replicas"
         if isinstance(refiner, External):
-            who = f"{refiner.served_model_name or 'the first model'} of {', '.join(refiner.urls)}"
+            who = f"{refiner.served_model_name or 'the first model'} of {', '.join(refiner.url)}"
         placement = refiner.placement + (", streaming" if blocks.streams else "")
         template = "+".join([refiner.template, *refiner.context])
         common = f"{who}, {placement}, context {self.max_model_len} tokens, template {template}"
@@ -128,7 +128,7 @@ def _differs(refiner: RefinerConfig, source: str) -> str:
     said = [f"{name} {own[name]}" for name in BY_SOURCE if name in own] or ["nothing differs"]
     if (one := refiner.own_servers.get(source)) is None:
         return f"{', '.join(said)}; by the common refiner"
-    return f"{', '.join(said)}; by {one.served_model_name or 'the first model'} of {', '.join(one.urls)}"
+    return f"{', '.join(said)}; by {one.served_model_name or 'the first model'} of {', '.join(one.url)}"
 
 
 def notes(config: DictConfig, blocks: RefinementConfig) -> list[str]:

@@ -142,6 +142,7 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
         ("refiner.placement=moon", "refiner.placement=moon: set one of colocated, dedicated, shared, external"),
         ("refiner.placement=dedicated", "refiner.placement=dedicated: set refiner.n_gpus_per_node"),
         ("refiner.placement=external", "refiner.placement=external: set refiner.url"),
+        ("refiner.placement=external refiner.url=5", "refiner.url=5: Input should be a valid list"),
         ("refiner.context=[hints]", "refiner.context.0=hints: "),
         (
             "refiner.samples=4",
@@ -181,7 +182,7 @@ def test_what_a_data_source_is_refined_by() -> None:
             **vars(refiner),
             "by_source": 0,
         }
-        assert isinstance(far, External) and far.urls == ["http://b/v1"] and far.api_key_env is None
+        assert isinstance(far, External) and far.url == ["http://b/v1"] and far.api_key_env is None
         assert (far.temperature, far.skip_reward_at_least, far.max_model_len) == (0.5, 1.0, sys.maxsize)
         assert {*refiner.own_servers} == {"far"}
 

@@ -110,6 +110,11 @@ def reasoned(text: Any, thoughts: str, reason: str = "stop") -> Reply:
     return Reply(body=json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": reason}]}).encode())
 
 
+def escaped(reply: Reply) -> Reply:
+    """Return an answer that says the same, but not with the same bytes."""
+    return Reply(body=reply.body.replace(b"-", b"\\u002d"))
+
+
 @pytest.mark.parametrize(
     ("text", "verdict", "answer"),
     [
@@ -147,7 +152,9 @@ AT_ONCE: dict[str, tuple[Reply, Verdict]] = {
     "cut": (chat("abcd", "length"), Verdict.TRUNCATED),
     "filtered": (chat("abcd", "content_filter"), Verdict.REQUEST),
     "the key": (chat(f"abcd {KEY}"), Verdict.REQUEST),
-    "the key with escapes": (Reply(body=chat(f"abcd {KEY}").body.replace(b"-", b"\\u002d")), Verdict.REQUEST),
+    "the key with escapes": (escaped(chat(f"abcd {KEY}")), Verdict.REQUEST),
+    "the key with escapes in its reasoning": (escaped(reasoned("", f"abcd {KEY}", "length")), Verdict.REQUEST),
+    "the key with escapes as a reason": (escaped(chat("abcd", KEY)), Verdict.REQUEST),
     "sent elsewhere": (Reply(status=307, headers={"location": f"/v2?key={KEY}"}), Verdict.REQUEST),
     "a long page of an error": (Reply(status=400, body=b"<" + KEY.encode() * 4000), Verdict.REQUEST),
     "no text": (chat(None), Verdict.EMPTY),
@@ -335,6 +342,14 @@ def test_requests_at_once_have_a_limit(tokenizer: Any) -> None:
     assert 1 < server.most_at_once <= 256 // 64
 
 
+def test_a_process_without_the_key_says_so_at_once(tokenizer: Any) -> None:
+    with serving(always(GOOD)) as server:
+        client = ExternalClient(servers={server.url: SERVED}, config=config(server.url, api_key_env="NOT_SET_HERE"))
+        (found,) = refined(client, tokenizer, 1)
+    assert (found.verdict, found.num_retries, server.num_asked) == (Verdict.REQUEST, 0, 0)
+    assert found.text.startswith("refiner.api_key_env names no variable")
+
+
 def closed_port() -> str:
     with serving(always(GOOD)) as server:
         return server.url
@@ -441,6 +456,11 @@ def test_what_is_found_before_a_start(played: str) -> None:
     assert found.startswith(expected) and bool(found) is bool(expected)
     assert "\n" not in found
     tells_no_key(found)
+
+
+def test_a_list_of_models_that_is_busy_is_no_fault() -> None:
+    with serving(always(GOOD), models=error(429)) as server:
+        assert fault(config(server.url)) is None
 
 
 def test_a_wrong_url_is_one_line_before_the_start(config: DictConfig) -> None:

@@ -91,9 +91,9 @@ def test_a_data_source_has_a_template_of_its_own_and_none_is_forgotten(config: D
     ("changes", "words"),
     [
         ({"keep_prefix": True}, "refiner.keep_prefix=true, but the model thinks between <think> and </think>"),
-        ({"thoughts": True}, "refiner.thoughts"),
-        ({"thoughts": ["<think>", ""]}, "refiner.thoughts"),
-        ({"thoughts": ["---", "---"]}, "refiner.thoughts"),
+        ({"thoughts": True}, "refiner.thoughts=True: set false, or two marks that differ"),
+        ({"thoughts": ["<think>", ""]}, "refiner.thoughts=['<think>', '']: set false, or two marks"),
+        ({"thoughts": ["---", "---"]}, "refiner.thoughts=['---', '---']: set false, or two marks"),
         ({"thought_length": 9999}, "a prompt and a thought of 9999 tokens fill the refiner's context, "),
     ],
 )
