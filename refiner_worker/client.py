@@ -67,7 +67,7 @@ class RefinerClient:
     by_source: "dict[str, RefinerClient]" = field(default_factory=dict)
     """What asks for each data source of ``refiner.by_source`` in place of this client."""
     _num_in_flight: dict[str, int] = field(default_factory=dict)
-    _slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
+    _slots: dict[tuple[asyncio.AbstractEventLoop, int], asyncio.Semaphore] = field(default_factory=dict)
 
     @property
     def handles(self) -> list[ActorHandle]:
@@ -89,12 +89,11 @@ class RefinerClient:
 
         Without it a long queue in the engine would cost the last requests their time, and a dead replica all of them.
         """
-        loop = asyncio.get_running_loop()
-        if loop not in self._slots:
+        key = asyncio.get_running_loop(), self.config.samples  # clients of data sources share the dict, and may differ
+        if key not in self._slots:
             num_slots = MAX_REQUESTS_IN_FLIGHT * max(1, len(self.servers)) // (self.num_processes * self.config.samples)
-            self._slots.clear()  # of an earlier loop; the clients of sources with the same servers share this dict
-            self._slots[loop] = asyncio.Semaphore(max(1, num_slots))
-        return self._slots[loop]
+            self._slots[key] = asyncio.Semaphore(max(1, num_slots))
+        return self._slots[key]
 
     async def generate(
         self, prompt_ids: list[int], stop: str | None, max_new_tokens: int, stop_ids: Sequence[int] = (), num: int = 1

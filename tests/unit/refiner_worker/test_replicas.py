@@ -8,6 +8,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -220,6 +221,19 @@ def test_processes_share_what_a_replica_takes(
         return one.slot()._value
 
     assert asyncio.run(count()) == expected
+
+
+@pytest.mark.parametrize("order", [(1, 4), (4, 1)])
+def test_a_data_source_with_other_samples_has_its_own_share(order: tuple[int, int]) -> None:
+    """Whichever asks first; both know what is in flight."""
+
+    async def count() -> dict[int, int]:
+        common = client(Replica())
+        clients = {num: replace(common, config=replace(common.config, samples=num)) for num in order}
+        assert all(one._num_in_flight is common._num_in_flight for one in clients.values())
+        return {num: one.slot()._value for num, one in clients.items()}
+
+    assert asyncio.run(count()) == {1: 256, 4: 64}
 
 
 @pytest.mark.parametrize(
