@@ -68,10 +68,12 @@ class Server:
     is_sure: bool
     """Whether weights and cache are in the model's own numbers, not quantized or offloaded."""
     sleeps: bool
-    where: str = "training GPU"
+    num_kept: int
+    """Of a node's GPUs, those whose weights wait in host memory meanwhile."""
+    where: str
 
 
-def _server(name: str, key: str, shape: Shape, rollout: DictConfig, max_model_len: int, where: str) -> Server:
+def _server(name: str, key: str, shape: Shape, rollout: DictConfig, where: str, **sizes: int) -> Server:
     """Return an engine's part: weights are cut by tensor and pipeline parallelism, experts by theirs as well."""
     tensor, pipeline = rollout.tensor_model_parallel_size, rollout.pipeline_model_parallel_size
     others = (shape.num_parameters - shape.experts) / (tensor * pipeline)
@@ -84,11 +86,16 @@ def _server(name: str, key: str, shape: Shape, rollout: DictConfig, max_model_le
         share=rollout.gpu_memory_utilization,
         weights=size * (others + experts),
         kv_token=shape.kv_bytes(tensor, pipeline, size),
-        max_model_len=max_model_len,
         is_sure=shape.is_known and rollout.name == "vllm" and not changed,
         sleeps=where == "training GPU" and can_sleep(rollout),
         where=where,
+        **sizes,
     )
+
+
+def _lora_rank(model: DictConfig) -> int:
+    """Return the rank of a model's adapter; 0: it has none."""
+    return max(model.get("lora_rank", 0), OmegaConf.select(model, "lora.rank", default=0))
 
 
 class Footprint:
@@ -128,11 +135,17 @@ class Footprint:
         is_separate = config.trainer.v1.trainer_mode == "separate_async" and not config.actor_rollout_ref.hybrid_engine
         where = "rollout GPU" if is_separate else "training GPU"
         longest = rollout.max_model_len or self._policy.max_positions
-        self.servers.append(_server("rollout", "actor_rollout_ref.rollout", self._policy, rollout, longest, where))
+        per_node, model = config.trainer.n_gpus_per_node, config.actor_rollout_ref.model
+        # Where the adapter alone is sent to it; else it drops its weights, which come anew.
+        num_kept = per_node if _lora_rank(model) and not OmegaConf.select(model, "lora.merge") else 0
+        sizes = {"max_model_len": longest, "num_kept": num_kept}
+        self.servers.append(_server("rollout", "actor_rollout_ref.rollout", self._policy, rollout, where, **sizes))
         if plan.refiner_shape is not None and self._blocks.hosts_refiner and refiner.has_replicas:
             where = "refiner GPU" if refiner.is_dedicated else "training GPU"
-            own = plan.refiner_shape, plan.refiner_rollout, plan.max_model_len
-            self.servers.append(_server("refiner", "refiner.rollout", *own, where))
+            num_kept = min(per_node, plan.num_replicas * plan.replica_size)
+            sizes = {"max_model_len": plan.max_model_len, "num_kept": num_kept}
+            own = _server("refiner", "refiner.rollout", plan.refiner_shape, plan.refiner_rollout, where, **sizes)
+            self.servers.append(own)
 
     def _read_states(self, has_critic: bool) -> None:
         config, actor = self._config, self._config.actor_rollout_ref
@@ -140,8 +153,7 @@ class Footprint:
         if has_critic and config.critic.model.path == actor.model.path:
             roles["critic"] = (config.critic, "critic", config.critic.model, "fsdp")
         for name, (role, key, model, block) in roles.items():
-            rank = max(model.get("lora_rank", 0), OmegaConf.select(model, "lora.rank", default=0))
-            common = {"lora_rank": rank, "num_gpus": self._plan.num_gpus}
+            common = {"lora_rank": _lora_rank(model), "num_gpus": self._plan.num_gpus}
             if role.strategy == "megatron":
                 self._states[name] = state.megatron(self._policy, role, key=f"{key}.megatron", **common)
             elif role.strategy in ("fsdp", "fsdp2"):
@@ -257,14 +269,15 @@ class Footprint:
     def _add_host(self) -> None:
         config, per_node = self._config, self._config.trainer.n_gpus_per_node
         parts = [Part(f"{name}'s state", one.on_host * per_node, one.key_of_host) for name, one in self._states.items()]
-        if self._blocks.has_reference_worker:  # verl keeps it on the host between its passes
-            shared = 4.0 * self._policy.num_parameters / self._plan.num_gpus * per_node
+        if self._blocks.has_reference_worker and not _lora_rank(config.actor_rollout_ref.model):
+            shared = 4.0 * self._policy.num_parameters / self._plan.num_gpus * per_node  # there between its passes
             parts.append(_guess("reference", shared, "actor_rollout_ref.actor.use_kl_loss"))
-        refiner = self.server("refiner")
-        if refiner is not None and refiner.sleeps:
-            weights = refiner.weights * per_node
-            parts.append(Part("refiner asleep", weights, "refiner.placement", refiner.is_sure))
-            parts.append(_guess("its pinned buffers", ROUNDED * weights, "refiner.placement"))
+        for one in self.servers:
+            if one.sleeps and one.num_kept:
+                weights = one.weights * one.num_kept
+                key = "refiner.num_replicas" if one.name == "refiner" else f"{one.key}.tensor_model_parallel_size"
+                parts.append(Part(f"{one.name} asleep", weights, key, one.is_sure))
+                parts.append(_guess(f"{one.name}'s pinned buffers", ROUNDED * weights, key))
         num_rows = config.data.train_batch_size * config.actor_rollout_ref.rollout.n
         rows = num_rows * self._longest(learns=False) * ROW_BYTES / config.trainer.nnodes
         processes = PROCESS * per_node * (1 + len(self.servers))

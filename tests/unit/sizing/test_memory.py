@@ -11,6 +11,7 @@ from recipe.online_refiner.config import checks
 from recipe.online_refiner.plan import Plan
 from recipe.sizing import shapes, state
 from recipe.sizing.moments import GIB, Footprint
+from refiner_worker.group import replica_size
 
 QWEN_7B = {
     "model_type": "qwen2",
@@ -62,11 +63,13 @@ ROWS = (
 def footprint_of(*overrides: str, gpu: float | None = 80 * GIB) -> Footprint:
     """Return what the plan finds of a run of Qwen2.5-7B."""
     config = composed(*ROWS, *overrides)
+    blocks, rollout = checks.load(config), config.actor_rollout_ref.rollout
+    num_gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     values = dict.fromkeys(field.name for field in dataclasses.fields(Plan))
     values |= {"policy_shape": SHAPE, "refiner_shape": SHAPE, "gpu_memory": gpu, "max_model_len": 9316}
-    values |= {"refiner_rollout": config.actor_rollout_ref.rollout}
-    values["num_gpus"] = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    return Plan(**values).footprint(config, checks.load(config))
+    values |= {"refiner_rollout": rollout, "num_gpus": num_gpus, "replica_size": replica_size(rollout)}
+    values["num_replicas"] = blocks.refiner.num_replicas or num_gpus // values["replica_size"]
+    return Plan(**values).footprint(config, blocks)
 
 
 def sizes(found: Footprint, name: str) -> dict[str, float]:
@@ -189,6 +192,28 @@ def test_where_the_refiner_is() -> None:
     shared = ("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
     found = footprint_of(*shared, "refiner.model_path=model")
     assert found.server("refiner") is None and sizes(found, "training")["gradients"] < GIB
+
+
+@pytest.mark.parametrize(
+    ("settings", "refiner", "rollout", "reference"),
+    [
+        ((), 8, 0, 0),
+        (("refiner.num_replicas=1",), 2, 0, 0),
+        (("refiner.num_replicas=5", "trainer.nnodes=2"), 8, 0, 0),
+        (("actor_rollout_ref.model.lora_rank=8",), 8, 8, 0),
+        (("actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora.merge=true"), 8, 0, 0),
+        (("actor_rollout_ref.actor.use_kl_loss=true",), 8, 0, 8),
+        (("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.model.lora_rank=8"), 8, 8, 0),
+    ],
+)
+def test_whose_weights_wait_in_host_memory(
+    settings: tuple[str, ...], refiner: int, rollout: int, reference: int
+) -> None:
+    """Those of engines of two GPUs each, in bfloat16, and a reference in float32 over eight GPUs."""
+    parts = sizes(footprint_of(*settings), "host memory")
+    assert parts.get("refiner asleep", 0) == refiner * NUM_PARAMETERS
+    assert parts.get("rollout asleep", 0) == rollout * NUM_PARAMETERS
+    assert parts.get("reference", 0) == reference * 4 * NUM_PARAMETERS / 8
 
 
 @pytest.mark.parametrize(
