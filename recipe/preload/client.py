@@ -85,8 +85,11 @@ def hand_over(name: str, arguments: list[str]) -> tuple[socket.socket, int]:
     return connection, pidfds[0]
 
 
-def stand_in(connection: socket.socket, pidfd: int) -> NoReturn:
-    """Forward signals to the worker and end as it ends, or with the parent of this process; that ends the worker."""
+def stand_in(connection: socket.socket, pidfd: int, parent: int) -> NoReturn:
+    """Forward signals to the worker and end as it ends, or with the parent of this process; that ends the worker.
+
+    Worker and parent are given by descriptors of their processes.
+    """
 
     def forward(number: int, _: object) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -94,7 +97,6 @@ def stand_in(connection: socket.socket, pidfd: int) -> NoReturn:
 
     for number in FORWARDED:
         signal.signal(number, forward)
-    parent = os.pidfd_open(os.getppid())
     watched: socket.socket | int = connection
     status = b""
     while not status:
@@ -121,12 +123,13 @@ def main() -> NoReturn:
         arguments = set_up(arguments)
     name = os.environ.get("VERL_FORK_SERVER")
     if name and is_worker(arguments):
+        parent = os.pidfd_open(os.getppid())  # now: it may end while the fork server still imports
         try:
             worker = hand_over(name, arguments)
         except OSError as error:
             print(f"preload: not forked from the preloaded process ({error})", file=sys.stderr, flush=True)
         else:
-            stand_in(*worker)
+            stand_in(*worker, parent)
     os.execv(sys.executable, [sys.executable, *arguments])
 
 

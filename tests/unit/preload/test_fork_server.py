@@ -12,7 +12,7 @@ import pytest
 from recipe.preload import SOCKET_VARIABLE, STAND_IN
 
 DRIVER = '''
-import json, os, pwd, signal, subprocess, sys, time
+import contextlib, json, os, psutil, pwd, signal, subprocess, sys, time
 from recipe import preload
 from recipe.preload import modules, server
 modules.ENGINE = modules.JOB = ()
@@ -27,6 +27,13 @@ def run(code, *, environment=(), **options):
         command, env={**os.environ, **dict(environment)}, capture_output=True, text=True, timeout=60, **options
     )
     return [done.returncode, done.stdout.strip(), done.stderr.strip()[-300:]]
+
+def asks(pid):
+    for number in range(3, 20):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+                return True
+    return False
 
 WHO = "import os, sys; print(os.getppid() == int(os.environ['DRIVER']), os.getcwd(), *sys.argv)"
 ours, theirs = os.pipe()
@@ -76,6 +83,25 @@ parent.kill()
 parent.wait(10)
 time.sleep(0.5)
 found["orphan"] = os.path.exists(f"/proc/{pid}")
+
+(fork_server,) = psutil.Process().children()
+fork_server.suspend()  # as long as it imports it answers nobody
+EARLY = PARENT.replace("stand_in.stdout.readline()", "stand_in.pid").replace("print(os.getpid(), flush=True); ", "")
+parent = subprocess.Popen(
+    [sys.executable, "-c", EARLY], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+)
+stand_in = psutil.Process(int(parent.stdout.readline()))
+while not asks(stand_in.pid):
+    time.sleep(0.01)
+parent.kill()
+parent.wait(10)
+fork_server.resume()
+deadline = time.monotonic() + 10
+while (is_there := stand_in.is_running() and stand_in.status() != "zombie") and time.monotonic() < deadline:
+    time.sleep(0.1)
+found["early orphan"] = is_there
+if is_there:
+    stand_in.kill()
 print(json.dumps(found))
 '''
 
@@ -110,6 +136,7 @@ def test_signals_reach_it_and_it_dies_with_its_stand_in(found: dict[str, Any]) -
     assert found["killed"] == [-9, "", False]
     assert found["terminated"] == [-15, "", False]
     assert not found["orphan"], "nor does it outlive the process that started it"
+    assert not found["early orphan"], "which may have ended before the server served it"
 
 
 @pytest.mark.parametrize(
