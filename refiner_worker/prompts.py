@@ -22,7 +22,6 @@ class Chat:
     """A user's turn as token ids, through the chat template; what stands in it of control tokens is text."""
 
     def __init__(self, tokenizer: Any, chat_settings: Mapping[str, Any] | None) -> None:
-        """Know the tokens."""
         self.tokenizer, self._settings = tokenizer, dict(chat_settings or {})
         self._longest_token = max(map(len, tokenizer.get_vocab()))  # characters
         self._control_tokens = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
@@ -97,7 +96,6 @@ class RefinerPrompt:
         limits: Mapping[str, int] | None = None,
         thoughts: Thoughts | None = None,
     ) -> None:
-        """Parse the template and try it once."""
         self.tokenizer, self._chat = tokenizer, Chat(tokenizer, chat_settings)
         self.thoughts = thoughts
         try:
@@ -204,7 +202,6 @@ class InPlacePrompt:
     """
 
     def __init__(self, path: Path, tokenizer: Any, chat_settings: Mapping[str, Any] | None, limit: int) -> None:
-        """Parse the template and try it once."""
         self._chat, self._limit = Chat(tokenizer, chat_settings), limit
         try:
             self._template, used = _parsed(path)

@@ -11,6 +11,5 @@ class CpuServerAdapter(ServerAdapter):
     """verl's adapter, whose weights reach the engines of its own Ray cluster only."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Set up as verl does, with a socket of this cluster."""
         super().__init__(*args, **kwargs)
         self.zmq_handle: str = of_this_cluster(self.zmq_handle)

@@ -81,7 +81,6 @@ class ForkServer:
     """Forks a worker for each stand-in that connects, and tells it the exit status."""
 
     def __init__(self, listener: socket.socket, device: modules.Device) -> None:
-        """Wait for stand-ins, from now on."""
         self._listener, self._device = listener, device
         self._running: set[Running] = set()
         self._job: list[str | None] | None = None

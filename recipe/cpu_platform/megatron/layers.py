@@ -22,7 +22,6 @@ class Norm(torch.nn.RMSNorm):
     """``TENorm``. Under sequence parallelism Megatron sums the gradient of its weight over the ranks."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
-        """Make the weight."""
         if config.normalization != "RMSNorm" or config.layernorm_zero_centered_gamma:
             raise NotImplementedError("Megatron on the CPU: models with a plain RMSNorm only")
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
@@ -33,7 +32,6 @@ class NormAndLinear(ColumnParallelLinear):
     """``TELayerNormColumnParallelLinear``: parameters ``layer_norm_weight``, ``weight`` and ``bias``."""
 
     def __init__(self, input_size: int, output_size: int, *, config: Any, **settings: Any) -> None:
-        """Make the weights."""
         super().__init__(input_size, output_size, config=config, **settings)
         self.eps = config.layernorm_epsilon
         self.layer_norm_weight = Norm(config, input_size).weight
@@ -48,7 +46,6 @@ class Attention(torch.nn.Module):
     """``TEDotProductAttention``: causal, of padded, packed, and packed and distributed sequences."""
 
     def __init__(self, config: Any, *, softmax_scale: float | None = None, **_: Any) -> None:
-        """Keep the settings."""
         super().__init__()
         if config.attention_dropout:
             raise NotImplementedError("Megatron on the CPU: no dropout in the attention")
