@@ -375,13 +375,10 @@ def text_of(content: Any) -> str | None:
 
     Example: of ``[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]`` it is ``ab``.
     """
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
+    try:
+        return content if isinstance(content, str) else "".join(part["text"] for part in content)
+    except (LookupError, TypeError):
         return None
-    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
-    said = [one for one in texts if isinstance(one, str)]
-    return "".join(said) if len(said) == len(texts) else None
 
 
 async def listed(server: openai.AsyncOpenAI, limit_s: float) -> dict[str, str]:

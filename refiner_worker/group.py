@@ -187,7 +187,7 @@ class RefinerGroup(HostedRefiner):
 
     async def _wakes(self, replica: RolloutReplica) -> bool:
         """Wake a replica and tell whether it is there: one may die between two questions."""
-        if await _is_dead(replica):
+        if any(await asyncio.gather(*map(is_dead, replica.servers))):
             return False
         try:
             if self._sleeps:
@@ -242,10 +242,6 @@ class RefinerGroup(HostedRefiner):
 
 def _place(_: Any) -> tuple[int, str]:
     return os.getpid(), ray.get_runtime_context().get_node_id()
-
-
-async def _is_dead(replica: RolloutReplica) -> bool:
-    return any(await asyncio.gather(*(is_dead(server) for server in replica.servers)))
 
 
 async def _new_draft_counts(replica: RolloutReplica) -> list[int]:
