@@ -1,6 +1,7 @@
 """From the refiner's output to a refined response a' as token ids, or the reason why there is none."""
 
 import os.path
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -157,11 +158,13 @@ def conversation(
 
 
 def _encoded(text: str, ids: list[int], tokenizer: Any) -> list[int]:
-    """Return the ids of a text: as many of these as give a prefix of it, the rest encoded; what is cut is short mostly.
+    """Return the ids of a text: as many of these as give a prefix of it, the rest encoded.
 
     No ids at all give the empty prefix.
     """
-    prefixes = (ids[:length] for length in range(len(ids), -1, -1))
+    fitting = bisect_right(range(len(ids) + 1), len(text), key=lambda length: len(decode(tokenizer, ids[:length])))
+    most = min(len(ids), fitting + 3)  # a part of a character may be decoded to more characters than the whole
+    prefixes = (ids[:length] for length in range(most, -1, -1))
     texts = ((prefix, decode(tokenizer, prefix)) for prefix in prefixes)
     own, found = next((prefix, found) for prefix, found in texts if text.startswith(found))
     rest = text[len(found) :]

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from refiner_worker.parsing import Answer, parse_answer
+from refiner_worker import parsing
+from refiner_worker.parsing import Answer, decode, parse_answer
 
 EOS = 2
 
@@ -57,6 +58,23 @@ def test_a_stop_that_is_part_of_the_answer_ends_it(
     answer = parse_answer(ids, response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="\n```\n")
     assert (answer.text, answer.failure) == (text, failure)
     assert answer.token_ids == ([] if failure else [*tokenizer.encode(text, add_special_tokens=False), EOS])
+
+
+def test_what_stands_behind_the_end_is_not_decoded_again_and_again(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that waits for the end of a thought first writes on behind a program."""
+    lengths: list[int] = []
+
+    def counted(tokenizer: Any, ids: list[int]) -> str:
+        lengths.append(len(ids))
+        return decode(tokenizer, ids)
+
+    monkeypatch.setattr(parsing, "decode", counted)
+    ids = tokenizer.encode("```py\nü✓\n```\n" + "It works ✓. " * 500, add_special_tokens=False)
+    answer = parse_answer([*ids, EOS], response="x", eos_token_id=EOS, tokenizer=tokenizer, stop="\n```\n")
+    assert answer.token_ids == [*tokenizer.encode("```py\nü✓\n```", add_special_tokens=False), EOS]
+    assert sum(lengths) < 20 * len(ids)
 
 
 def test_a_fence_that_closes_what_the_kept_part_opened_ends_the_answer(tokenizer: Any) -> None:
