@@ -55,7 +55,8 @@ def main() -> None:
     else:
         problems = chains.generate(arguments.problems, seed=arguments.seed, length=arguments.steps)
         rows = [row_of(problem, index) for index, problem in enumerate(problems)]
-    llm = LLM(arguments.model, dtype=arguments.dtype, max_model_len=2048, enforce_eager=True, seed=arguments.seed)
+    settings = {"dtype": arguments.dtype, "max_model_len": 2048, "enforce_eager": True, "seed": arguments.seed}
+    llm = LLM(arguments.model, kv_cache_memory_bytes=1 << 30, **settings)
 
     def draw(rows: list[dict[str, Any]], number: int) -> list[list[str]]:
         sampling = SamplingParams(

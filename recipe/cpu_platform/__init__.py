@@ -29,8 +29,6 @@ ENVIRONMENT: dict[str, str] = {  # must be in `os.environ` before the driver sta
     MODULES_VARIABLE: ACTIVATION_MODULE,
     # verl registers its FSDP engines for the devices "cuda" and "npu" only; the class itself runs on any device.
     "VERL_ENGINE_DEVICE": "cuda",
-    # GiB of KV cache per vLLM engine. vLLM's own default takes half of the machine, and engines share it here.
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     # vLLM otherwise pins each engine to cores of its own, which starves the trainer and fails with many engines.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # Lets vLLM keep the executor "uni" (config/platform/cpu.yaml): an engine's core and its worker are one process.

@@ -68,6 +68,8 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
         self.model_runner.reload_weights(weights_iterator=iter(parameters))
         self._apply_buffer_updates_all_models(buffers, named_buffers)
         self._repack_lm_head()
+        del weights, parameters, buffers, named_buffers
+        ctypes.CDLL(None).malloc_trim(0)  # twice the model's size, which the settings of malloc would keep
 
     def _get_zmq_handle(self) -> str:
         return of_this_cluster(super()._get_zmq_handle())

@@ -44,12 +44,14 @@ class Engine:
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        dtype = dtype or ("float32" if current_platform.is_cpu() else "auto")
-        self._llm = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(model=model, max_model_len=max_model_len, dtype=dtype, enforce_eager=True, seed=seed)
-        )
-        if not current_platform.is_cpu():
+        settings: dict[str, Any] = {"dtype": dtype or "auto"}
+        if current_platform.is_cpu():  # where vLLM's own default takes most of the machine
+            settings = {"dtype": dtype or "float32", "kv_cache_memory_bytes": 1 << 30}
+        else:
             self.max_requests = MAX_REQUESTS_IN_FLIGHT
+        self._llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(model=model, max_model_len=max_model_len, enforce_eager=True, seed=seed, **settings)
+        )
         self._slots = asyncio.Semaphore(self.max_requests)
 
     def slot(self) -> asyncio.Semaphore:

@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import re
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,7 @@ from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.import_utils import import_external_libs
 from verl.utils.tracking import Tracking
@@ -156,6 +157,45 @@ def correction_has_its_log_probs(run: Run) -> str | None:
                 f"algorithm.rollout_correction.{name}={settings[name]} needs the log-probs of the rollout; set "
                 "actor_rollout_ref.rollout.calculate_log_probs=true"
             )
+    return None
+
+
+@rule("files")
+def correction_acts(run: Run) -> str | None:
+    """What verl's correction is set to reaches the loss, and counts tokens wholly on which the policies agree."""
+    settings = run.config.algorithm.get("rollout_correction") or {}
+    policy_loss = run.config.actor_rollout_ref.actor.policy_loss
+    if policy_loss.loss_mode == "bypass_mode":
+        if policy_loss.get("rollout_correction") is None:
+            return (
+                "actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode reads a block of its own: set "
+                "+actor_rollout_ref.actor.policy_loss.rollout_correction={rollout_is:token,loss_type:ppo_clip}"
+            )
+        return _wrong_with_correction("actor_rollout_ref.actor.policy_loss", policy_loss.rollout_correction)
+    if not settings.get("bypass_mode"):
+        return _wrong_with_correction("algorithm", settings)
+    for name, plain in {"rollout_is": None, "rollout_rs": None, "loss_type": "ppo_clip"}.items():
+        if (value := settings.get(name)) not in (None, plain):
+            return (
+                f"algorithm.rollout_correction.{name}={value}: verl does not read it with bypass_mode=true; leave it "
+                "out, or set actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode and its own rollout_correction"
+            )
+    return None
+
+
+def _wrong_with_correction(block: str, settings: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a block ``rollout_correction``, tried on a token that the policies agree on."""
+    one = torch.ones(1, 1)
+    tried = DataProto.from_single_dict({"old_log_probs": -one, "rollout_log_probs": -one, "response_mask": one})
+    try:
+        found = compute_rollout_correction_and_add_to_batch(tried, settings)[0].batch
+    except (ValueError, TypeError) as error:
+        return f"{block}.rollout_correction: {one_line(error)}"
+    if settings.get("rollout_is") and (weight := found["rollout_is_weights"].item()) != 1:
+        return (
+            f"{block}.rollout_correction.rollout_is_threshold={settings['rollout_is_threshold']}: a token on which the "
+            f"policies agree counts {weight:g}, not 1; two bounds are LOWER_UPPER, the upper one with a point, as 0.5_5.0"
+        )
     return None
 
 

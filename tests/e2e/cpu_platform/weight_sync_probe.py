@@ -91,6 +91,7 @@ def main() -> None:
         enforce_eager=True,
         max_model_len=512,
         max_num_seqs=4,
+        kv_cache_memory_bytes=1 << 28,
         worker_extension_cls="weight_sync_probe.ProbeExtension",
         distributed_executor_backend="uni",
     )

@@ -30,7 +30,7 @@ def test_a_wrong_variable_is_answered_with_the_line_to_run(
 def test_a_command_beside_a_job_leaves_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ENVIRONMENT:
         monkeypatch.setenv(name, ENVIRONMENT[name])
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
     monkeypatch.delenv("TOKENIZERS_PARALLELISM")
     prepare_vllm()
-    assert os.environ["VLLM_CPU_KVCACHE_SPACE"] == "7" and os.environ["TOKENIZERS_PARALLELISM"] == "false"
+    assert os.environ["VLLM_LOGGING_LEVEL"] == "INFO" and os.environ["TOKENIZERS_PARALLELISM"] == "false"

@@ -24,6 +24,8 @@ from recipe.preflight.rules import RULES, Run, rule_id
 ACTOR, ROLLOUT, OPTIM = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "actor.optim"))
 ESTIMATOR, N, BY_STD = "algorithm.adv_estimator", f"{ROLLOUT}.n", "algorithm.norm_adv_by_std_in_grpo"
 CORRECTION = "algorithm.rollout_correction"
+CORRECTED = {f"{ROLLOUT}.calculate_log_probs": True, f"{CORRECTION}.rollout_is": "token"}
+BYPASSED = {f"{ROLLOUT}.calculate_log_probs": True, f"{CORRECTION}.bypass_mode": True}
 
 
 @pytest.fixture
@@ -38,6 +40,8 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
     """Return the id and the line of the first rule of ``names`` that changes break."""
     for key, value in changes.items():
         OmegaConf.update(config, key, value, force_add=True)
+    if config.actor_rollout_ref.actor.policy_loss.loss_mode == "bypass_mode":
+        config.constraint.mode = "penalty"  # the default refuses it
     run = Run(config=config, blocks=load(config))
     run.files = Files(config)
     for one in RULES["files"]:
@@ -85,6 +89,27 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
             "correction-has-its-log-probs",
             "calculate_log_probs=true",
         ),
+        ({**BYPASSED, f"{CORRECTION}.rollout_is": "token"}, "correction-acts", "not read it with bypass_mode=true"),
+        ({**BYPASSED, f"{CORRECTION}.rollout_rs": "token_k1"}, "correction-acts", "rollout_rs=token_k1: verl does not"),
+        ({**BYPASSED, f"{CORRECTION}.loss_type": "reinforce"}, "correction-acts", "loss_type=reinforce: verl does not"),
+        ({f"{ACTOR}.policy_loss.loss_mode": "bypass_mode"}, "correction-acts", "a block of its own"),
+        ({**CORRECTED, f"{CORRECTION}.rollout_is_threshold": 0.55}, "correction-acts", "counts 0.55, not 1"),
+        ({**CORRECTED, f"{CORRECTION}.rollout_is_threshold": "5_x"}, "correction-acts", "rollout_correction: could not"),
+        ({**CORRECTED, f"{CORRECTION}.rollout_is": "tokens"}, "correction-acts", "rollout_is"),
+        ({**CORRECTED, f"{CORRECTION}.rollout_rs": "token_k1"}, "correction-acts", "rollout_rs_threshold must be"),
+        (
+            {**CORRECTED, f"{CORRECTION}.rollout_rs": "token_k1", f"{CORRECTION}.rollout_rs_threshold": 0.52},
+            "correction-acts",
+            "must be lower <= upper",
+        ),
+        (
+            {
+                f"{ACTOR}.policy_loss.loss_mode": "bypass_mode",
+                f"{ACTOR}.policy_loss.rollout_correction": {"rollout_is": "token", "rollout_is_threshold": 0.55},
+            },
+            "correction-acts",
+            "actor_rollout_ref.actor.policy_loss.rollout_correction.rollout_is_threshold=0.55",
+        ),
     ],
 )
 def test_what_verl_would_refuse_minutes_later(
@@ -107,16 +132,18 @@ def test_what_verl_would_refuse_minutes_later(
         {ESTIMATOR: "gae", "critic.ppo_micro_batch_size_per_gpu": 2},
         {ESTIMATOR: "gdpo", "algorithm.gdpo_reward_keys": ["one", "two"]},
         {ESTIMATOR: "optimal_token_baseline", f"{ACTOR}.calculate_sum_pi_squared": True},
-        *({f"{ACTOR}.policy_loss.loss_mode": name} for name in ("gspo", "clip_cov", "kl_cov", "cispo", "bypass_mode")),
+        *({f"{ACTOR}.policy_loss.loss_mode": name} for name in ("gspo", "clip_cov", "kl_cov", "cispo")),
+        {f"{ACTOR}.policy_loss.loss_mode": "bypass_mode", f"{ACTOR}.policy_loss.rollout_correction": {}},
         {f"{ACTOR}.kl_loss_type": "low_var"},  # not read
-        {f"{ROLLOUT}.calculate_log_probs": True, f"{CORRECTION}.rollout_is": "token"},
+        CORRECTED,
+        {**CORRECTED, f"{CORRECTION}.rollout_is_threshold": "0.5_5.0"},
+        {**CORRECTED, f"{CORRECTION}.rollout_rs": "token_k3", f"{CORRECTION}.rollout_rs_threshold": 0.01},
+        BYPASSED,
         {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "k3+"},
         {"trainer.logger": "swanlab", "dry_run": True, "sizing.gpu_memory_gib": 80},  # of another machine
     ],
 )
 def test_what_verl_takes(plain: DictConfig, changes: dict[str, Any]) -> None:
-    if changes.get(f"{ACTOR}.policy_loss.loss_mode") == "bypass_mode":
-        plain.constraint.mode = "penalty"
     assert broken(plain, changes) is None
 
 
