@@ -60,6 +60,10 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
             raise NotImplementedError(
                 "MTP drafting is not supported on CPU: set actor_rollout_ref.rollout.mtp.enable=False"
             )
+        self._receive_and_load(use_shm)
+        ctypes.CDLL(None).malloc_trim(0)  # else the copies' memory, twice the model's, is kept by malloc's settings
+
+    def _receive_and_load(self, use_shm: bool) -> None:
         weights: list[tuple[str, torch.Tensor]] = []
         receiver = BucketedWeightReceiver(self._get_zmq_handle(), device=torch.device("cpu"), use_shm=use_shm)
         receiver.receive_weights(lambda bucket, is_last: weights.extend((name, t.clone()) for name, t in bucket))
@@ -68,8 +72,6 @@ class CpuWorkerExtension(vLLMColocateWorkerExtension):
         self.model_runner.reload_weights(weights_iterator=iter(parameters))
         self._apply_buffer_updates_all_models(buffers, named_buffers)
         self._repack_lm_head()
-        del weights, parameters, buffers, named_buffers
-        ctypes.CDLL(None).malloc_trim(0)  # twice the model's size, which the settings of malloc would keep
 
     def _get_zmq_handle(self) -> str:
         return of_this_cluster(super()._get_zmq_handle())

@@ -102,8 +102,8 @@ MEANING: dict[str, str | Mean] = {
     "constraint/cross_entropy_all": Mean(
         "-log pi_theta(a'), nats per token, over all scored refinements, in the steps of "
         "measure.cross_entropy_all_every. Responses that are not refined, such as solved ones "
-        "(refiner.skip_reward_at_least), are left out, but for those of constraint.imitate_solved; the paper's Figure 4 "
-        "has all, and reads lower",
+        "(refiner.skip_reward_at_least), are left out, but those of constraint.imitate_solved are not; the paper's "
+        "Figure 4 has all, and reads lower",
         "tokens/refine_log_prob",
     ),
     "constraint/cross_entropy_accepted": Mean(

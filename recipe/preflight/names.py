@@ -194,7 +194,7 @@ def _wrong_with_correction(block: str, settings: Mapping[str, Any]) -> str | Non
     if settings.get("rollout_is") and (weight := found["rollout_is_weights"].item()) != 1:
         return (
             f"{block}.rollout_correction.rollout_is_threshold={settings['rollout_is_threshold']}: a token on which the "
-            f"policies agree counts {weight:g}, not 1; two bounds are LOWER_UPPER, the upper one with a point, as 0.5_5.0"
+            f"policies agree counts {weight:g}, not 1; two bounds are LOWER_UPPER, the upper with a point, as 0.5_5.0"
         )
     return None
 

@@ -94,7 +94,11 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         ({**BYPASSED, f"{CORRECTION}.loss_type": "reinforce"}, "correction-acts", "loss_type=reinforce: verl does not"),
         ({f"{ACTOR}.policy_loss.loss_mode": "bypass_mode"}, "correction-acts", "a block of its own"),
         ({**CORRECTED, f"{CORRECTION}.rollout_is_threshold": 0.55}, "correction-acts", "counts 0.55, not 1"),
-        ({**CORRECTED, f"{CORRECTION}.rollout_is_threshold": "5_x"}, "correction-acts", "rollout_correction: could not"),
+        (
+            {**CORRECTED, f"{CORRECTION}.rollout_is_threshold": "5_x"},
+            "correction-acts",
+            "rollout_correction: could not",
+        ),
         ({**CORRECTED, f"{CORRECTION}.rollout_is": "tokens"}, "correction-acts", "rollout_is"),
         ({**CORRECTED, f"{CORRECTION}.rollout_rs": "token_k1"}, "correction-acts", "rollout_rs_threshold must be"),
         (
