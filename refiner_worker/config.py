@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
-from urllib.parse import urlsplit
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
@@ -379,15 +378,14 @@ class External(RefinerConfig):
         """Return one line if a URL is none, or the key would be in a log."""
         if not self.url:
             return "refiner.placement=external: set refiner.url, such as http://host:8000/v1"
-        for url in self.url:
-            part = urlsplit(url)
-            if part.scheme not in ("http", "https") or not part.hostname:
-                return f"refiner.url={url} is no address of a server; set it to such as http://host:8000/v1"
         key = secret(self.api_key_env)
         if any(re.search(r"[\s;?#@]", url) or (key and key in url) for url in self.url):
             return (
                 "refiner.url holds more than host and path: a key goes into the variable that refiner.api_key_env names"
             )
+        for url in self.url:
+            if not re.match("https?://[^/:]", url, re.IGNORECASE):
+                return f"refiner.url={url} is no address of a server; set it to such as http://host:8000/v1"
         if self.api_key_env is not None and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", self.api_key_env):
             return (
                 "refiner.api_key_env takes the name of an environment variable, such as OPENAI_API_KEY; never the key"
@@ -430,7 +428,7 @@ def read_refiner(values: dict[str, Any]) -> RefinerConfig:
             several refinements would be the same, or nothing tells which prompts are solved.
     """
     given = {key: value for key, value in values.items() if value is not None and value != {}}
-    placement = given.get("placement", "colocated")
+    placement = str(given.get("placement", "colocated"))
     if placement not in PLACEMENTS:
         meant = nearest(placement, PLACEMENTS)
         raise ValueError(f"refiner.placement={placement}: set one of {', '.join(PLACEMENTS)}{meant}")

@@ -136,7 +136,7 @@ def read_blocks(config: DictConfig) -> RefinementConfig:
 
 def _values(config: DictConfig, name: str) -> dict[str, Any]:
     """Return the values of a block by key."""
-    if name not in config:
+    if not isinstance(config.get(name), DictConfig):
         raise ValueError(f"the config has no block `{name}`; add `refinement: online` to its defaults list")
     try:
         values: Any = OmegaConf.to_container(config[name], resolve=True)

@@ -140,6 +140,7 @@ def test_a_value_that_a_key_does_not_take(override: str) -> None:
             "constraint.target=soft is not one of mode penalty; set one of ",
         ),
         ("refiner.placement=moon", "refiner.placement=moon: set one of colocated, dedicated, shared, external"),
+        ("refiner.placement=[shared]", "refiner.placement=['shared']: set one of "),
         ("refiner.placement=dedicated", "refiner.placement=dedicated: set refiner.n_gpus_per_node"),
         ("refiner.placement=external", "refiner.placement=external: set refiner.url"),
         ("refiner.placement=external refiner.url=5", "refiner.url=5: Input should be a valid list"),
@@ -194,9 +195,11 @@ def test_data_sources_with_any_name() -> None:
     assert [*loaded.refiner.sources] == ["open/a.b", "math:hard", "2024"]
 
 
-def test_a_config_without_the_blocks() -> None:
+@pytest.mark.parametrize("own", [{}, {"constraint": None}, {"constraint": "sft"}])
+def test_a_config_without_the_blocks(own: dict[str, Any]) -> None:
     config = composed()
     del config["constraint"]
+    config.update(own)
     with pytest.raises(ValueError, match="no block `constraint`"):
         load(config)
 

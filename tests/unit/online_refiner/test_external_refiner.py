@@ -458,6 +458,18 @@ def test_what_is_found_before_a_start(played: str) -> None:
     tells_no_key(found)
 
 
+@pytest.mark.parametrize("url", [f"host/v1?key={KEY}", f"me:{KEY}@host/v1", f"host/{KEY}"])
+def test_an_address_that_is_none_is_not_shown_with_a_key(url: str) -> None:
+    found = config(url).fault_of_url() or ""
+    assert found.startswith("refiner.url holds more than host and path")
+    tells_no_key(found)
+
+
+def test_half_an_address_is_one_line() -> None:
+    found = fault(config("http://[::1/v1")) or ""
+    assert found.startswith("refiner.url: nobody answers at http://[::1/v1 (InvalidURL: ")
+
+
 def test_a_list_of_models_that_is_busy_is_no_fault() -> None:
     with serving(always(GOOD), models=error(429)) as server:
         assert fault(config(server.url)) is None
