@@ -466,7 +466,8 @@ def test_an_address_that_is_none_is_not_shown_with_a_key(url: str) -> None:
 
 
 def test_half_an_address_is_one_line() -> None:
-    found = fault(config("http://[::1/v1")) or ""
+    own = config("http://[::1/v1")
+    found = own.fault_of_url() or fault(own) or ""
     assert found.startswith("refiner.url: nobody answers at http://[::1/v1 (InvalidURL: ")
 
 
