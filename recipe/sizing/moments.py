@@ -194,7 +194,7 @@ class Footprint:
 
     def _awake(self, one: Server) -> Part:
         if self.gpu is None:
-            return Part(f"{one.name}'s weights", one.weights, f"{one.key}.tensor_model_parallel_size")
+            return Part(f"{one.name}'s weights", one.weights, f"{one.key}.tensor_model_parallel_size", one.is_sure)
         return Part(f"{one.name}'s engine", one.share * self.gpu, f"{one.key}.gpu_memory_utilization")
 
     def _resting(self, but: str | None = None) -> list[Part]:

@@ -194,6 +194,13 @@ def test_where_the_refiner_is() -> None:
     assert found.server("refiner") is None and sizes(found, "training")["gradients"] < GIB
 
 
+@pytest.mark.parametrize(("own", "is_sure"), [((), True), (("actor_rollout_ref.rollout.quantization=fp8",), False)])
+def test_quantized_weights_are_an_estimate_where_no_gpu_is_known(own: tuple[str, ...], is_sure: bool) -> None:
+    moments = footprint_of(*own, gpu=None).moments
+    found = [part.is_sure for moment in moments for part in moment.parts if part.name == "rollout's weights"]
+    assert found == [is_sure, is_sure], "awake, and while weights come"
+
+
 @pytest.mark.parametrize(
     ("settings", "refiner", "rollout", "reference"),
     [
