@@ -102,7 +102,7 @@ def toy(place: Place, name: str) -> tuple[Path, list[str]]:
     letters.save_llama(folder / "model", hidden_size=128, intermediate_size=256)
     kv = f"engine_kwargs.vllm.kv_cache_memory_bytes={place.choose(KV_BYTES, 64 << 20)}"
     overrides = CASES[0].command(folder, platform=place.platform, num_gpus=1)
-    return folder, [*overrides, "trainer.save_freq=-1", f"+actor_rollout_ref.rollout.{kv}"]
+    return folder, [*overrides, "trainer.save_freq=-1", f"++actor_rollout_ref.rollout.{kv}"]
 
 
 def run_case(place: Place, case: Case, name: str, environment: dict[str, str] | None = None) -> Figures:

@@ -62,7 +62,7 @@ def letters_task(letter_prompts: Path) -> list[str]:
         "actor_rollout_ref.rollout.max_model_len=128",
         "actor_rollout_ref.rollout.max_num_batched_tokens=2048",
         # Jobs beside each other, of which one may be of a real model, share the machine's memory.
-        f"+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={64 << 20}",
+        f"actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={64 << 20}",
         f"reward.custom_reward_function.path={letters.__file__}",
         "trainer.project_name=e2e",
         "trainer.experiment_name=letters",
