@@ -36,7 +36,7 @@ NUM_SCANNED = 10_000
 MADE_UP = "```python\nprint(0)\n```\n<answer>0</answer>\n#### 0\n\\boxed{0}"
 """An answer of whatever kind."""
 OURS = ("pkg://reward.", "pkg://recipe.")
-MANAGERS = ("naive", "dapo", "gdpo", "limited")
+MANAGERS = ("naive", "dapo", "gdpo", "rate_limited")
 """verl's reward managers that reward an answer in their own process."""
 GIVEN = ("data_source", "solution_str", "ground_truth", "extra_info")
 """What they give a reward function."""
@@ -129,8 +129,8 @@ def rows_can_be_rewarded(run: Run) -> str | None:
     path, name = reward.custom_reward_function.path, reward.custom_reward_function.name
     if reward.reward_model.enable and path is None:
         return None
-    if path is not None and not name:
-        return "reward.custom_reward_function.name=null: set the name of the function, such as compute_score"
+    if path is not None and not (path and name):
+        return f"reward.custom_reward_function.path={path}, name={name}: set the file and the function, or path=null"
     try:
         get_custom_reward_fn(run.config)
         resolve_reward_manager_cls(run.config)

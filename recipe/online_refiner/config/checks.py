@@ -50,11 +50,14 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], list[str]]] = {
             "trainer.total_epochs",
             "trainer.nnodes",
             "trainer.n_gpus_per_node",
+            "reward.num_workers",
+            f"{ACTOR}.ppo_epochs",
             f"{ACTOR}.ppo_mini_batch_size",
             f"{ACTOR}.ppo_max_token_len_per_gpu",
             f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
             "actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size",
             f"{ROLLOUT}.n",
+            f"{ROLLOUT}.agent.num_workers",
             f"{ROLLOUT}.val_kwargs.n",
             f"{ROLLOUT}.response_length",
             f"{ROLLOUT}.max_num_batched_tokens",
@@ -263,6 +266,17 @@ def trainer_is_extended(run: Run) -> str | None:
         return None
     own = "; a trainer of your own keeps the mode of the class that it extends (examples/own_trainer)"
     return unknown("trainer.v1.trainer_mode", trainer.v1.trainer_mode, TRAINER_MODES) + own
+
+
+@rule("config")
+def fetches_make_a_step(run: Run) -> str | None:
+    """A step is whole fetches of ``gen_batch_size`` prompts, where verl does not fetch them one by one."""
+    data, trainer, filters = run.config.data, run.config.trainer, run.config.algorithm.get("filter_groups")
+    refills = trainer.v1.sampler.get("sync_refill_failed_groups") or (filters and filters.enable)
+    size = data.gen_batch_size or data.train_batch_size
+    if trainer.v1.trainer_mode != "sync" or refills or data.train_batch_size % size == 0:
+        return None
+    return f"data.gen_batch_size={size} does not divide data.train_batch_size={data.train_batch_size}; set it to null"
 
 
 @rule("config")

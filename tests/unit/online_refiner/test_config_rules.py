@@ -287,6 +287,7 @@ MISTAKES = {
     "numbers-are-possible": [
         *(((), f"data.{key}") for key in ("train_batch_size=0", "max_prompt_length=null", "train_max_samples=-2")),
         ((), "data.train_batch_size=1000.0"),  # 1e3 on the command line
+        *(((), key) for key in ("reward.num_workers=0", f"{ROLLOUT}.agent.num_workers=0", f"{ACTOR}.ppo_epochs=0")),
         *(((), f"trainer.{key}=0") for key in ("nnodes", "n_gpus_per_node", "total_epochs", "total_training_steps")),
         *(((), f"{ACTOR}.{key}") for key in ("ppo_mini_batch_size=0", "clip_ratio=0", "optim.lr=-1.0")),
         *(((), f"{ROLLOUT}.{key}") for key in ("n=0", "n=two", "n=1.5", "temperature=0", "top_p=1.5")),
@@ -371,6 +372,10 @@ MISTAKES = {
     ],
     "agent-loops-have-one-manager": [(DEDICATED, f"{ROLLOUT}.agent.agent_loop_manager_class=my.Manager")],
     "trainer-is-extended": [((), "trainer.v1.trainer_mode=moon"), ((), "trainer.use_v1=false")],
+    "fetches-make-a-step": [
+        (("data.gen_batch_size=300", FILTER), "algorithm.filter_groups.enable=false"),
+        (("data.gen_batch_size=256",), "data.gen_batch_size=2048"),
+    ],
     "separate-trainer-has-its-parts": [
         ((*SEPARATE, NONE, "refiner.placement=colocated", "refiner.n_gpus_per_node=null"), TRACKED),
         (SEPARATE, "refiner.streaming=false"),

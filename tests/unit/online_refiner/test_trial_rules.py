@@ -174,6 +174,7 @@ OWN = "def compute_score(data_source, solution_str, ground_truth, extra_info=Non
         ("reward", {"path": "own: float('nan')"}, "rows-can-be-rewarded"),
         (True, {"path": None}, "rows-can-be-rewarded"),  # verl knows no data source mini_apps
         (False, {"name": None}, "rows-can-be-rewarded"),
+        (False, {"path": ""}, "rows-can-be-rewarded"),
         (False, {"name": "__doc__"}, "rows-can-be-rewarded"),
         (False, {"path": "other: answer, truth"}, "rows-can-be-rewarded"),
         (False, {"path": "other: data_source, solution_str, ground_truth"}, "rows-can-be-rewarded"),
@@ -200,6 +201,14 @@ def test_one_reward_of_a_made_up_answer(
         checked(config)
     else:
         assert error_of(config).endswith(f" [{rule}]")
+
+
+def test_a_reward_of_which_so_many_may_run_is_tried_as_others(config: DictConfig, tmp_path: Path) -> None:
+    config.reward.reward_manager.name, config.dry_run = "rate_limited", True
+    checked(config)
+    (tmp_path / "own.py").write_text("def compute_score(answer, truth):\n    return 0\n")
+    config.reward.custom_reward_function.path = f"{tmp_path}/own.py"
+    assert "verl calls it with data_source, " in error_of(config)
 
 
 def test_a_filter_by_what_the_reward_does_not_say(config: DictConfig) -> None:
