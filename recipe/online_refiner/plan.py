@@ -53,13 +53,15 @@ class Plan:
     """Training GPUs."""
     policy_shape: shapes.Shape | None
     """The policy's size; None if its config does not tell it."""
+    critic_shape: shapes.Shape | None
+    """None too if no critic is trained."""
     refiner_shape: shapes.Shape | None
     gpu_memory: float | None
     """Bytes of a GPU; None: not known."""
 
     def footprint(self, config: DictConfig, blocks: RefinementConfig) -> Footprint:
         """Return the run's memory by moment of a step."""
-        return Footprint(config, blocks, self, has_critic=has_critic(config))
+        return Footprint(config, blocks, self)
 
     def describe(self, config: DictConfig, blocks: RefinementConfig, num_train_rows: int) -> str:
         """Return the plan as text: who runs where, sizes, steps, and what a step generates at most."""
@@ -189,6 +191,11 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     actor_config = refiner_config
     if refiner.model_path != config.actor_rollout_ref.model.path:
         actor_config = _hf_config(config.actor_rollout_ref.model, "actor_rollout_ref.model.path")
+    critic_shape = None
+    if has_critic(config):
+        is_alike = config.critic.model.path == config.actor_rollout_ref.model.path
+        critic_config = actor_config if is_alike else _hf_config(config.critic.model, "critic.model.path")
+        critic_shape = shapes.read(critic_config.to_dict())
     # Of a model that is served elsewhere nobody knows it.
     is_known = refiner.placement != "external"
     max_positions = get_max_position_embeddings(refiner_config) if is_known else sys.maxsize
@@ -230,6 +237,7 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         refiner_gpus=refiner_gpus,
         num_gpus=num_gpus,
         policy_shape=shapes.read(actor_config.to_dict()),
+        critic_shape=critic_shape,
         refiner_shape=shapes.read(refiner_config.to_dict()),
         gpu_memory=_gpu_memory(config, blocks),
     )

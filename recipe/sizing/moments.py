@@ -105,20 +105,20 @@ class Footprint:
         config: The whole config.
         blocks: This extension's part of it (``RefinementConfig``).
         plan: Shapes of the models, sizes of the refiner and the memory of a GPU (``Plan``).
-        has_critic: Whether a critic is trained.
     """
 
-    def __init__(self, config: DictConfig, blocks: Any, plan: Any, *, has_critic: bool) -> None:
+    def __init__(self, config: DictConfig, blocks: Any, plan: Any) -> None:
         self._config, self._blocks, self._plan = config, blocks, plan
         self.gpu: float | None = plan.gpu_memory
         """Bytes of a GPU; None: not known, and nothing is said of what fits."""
         self.moments: list[Moment] = []
         self.servers: list[Server] = []
         self._states: dict[str, state.State] = {}
+        self._shapes: dict[str, Shape] = {}
         if plan.policy_shape is not None:
             self._policy: Shape = plan.policy_shape
             self._add_servers()
-            self._read_states(has_critic)
+            self._read_states()
             self._add_moments()
 
     def limit(self, moment: Moment) -> float | None:
@@ -147,18 +147,22 @@ class Footprint:
             own = _server("refiner", "refiner.rollout", plan.refiner_shape, plan.refiner_rollout, where, **sizes)
             self.servers.append(own)
 
-    def _read_states(self, has_critic: bool) -> None:
+    def _read_states(self) -> None:
         config, actor = self._config, self._config.actor_rollout_ref
-        roles = {"actor": (actor.actor, "actor_rollout_ref.actor", actor.model, "fsdp_config")}
-        if has_critic and config.critic.model.path == actor.model.path:
-            roles["critic"] = (config.critic, "critic", config.critic.model, "fsdp")
-        for name, (role, key, model, block) in roles.items():
+        roles = {
+            "actor": (self._policy, actor.actor, "actor_rollout_ref.actor", actor.model, "fsdp_config"),
+            "critic": (self._plan.critic_shape, config.critic, "critic", config.critic.model, "fsdp"),
+        }
+        for name, (shape, role, key, model, block) in roles.items():
+            if shape is None:
+                continue
+            self._shapes[name] = shape
             common = {"lora_rank": _lora_rank(model), "num_gpus": self._plan.num_gpus}
             if role.strategy == "megatron":
-                self._states[name] = state.megatron(self._policy, role, key=f"{key}.megatron", **common)
+                self._states[name] = state.megatron(shape, role, key=f"{key}.megatron", **common)
             elif role.strategy in ("fsdp", "fsdp2"):
                 settings = role[block]
-                self._states[name] = state.fsdp(self._policy, role, settings, key=f"{key}.{block}", **common)
+                self._states[name] = state.fsdp(shape, role, settings, key=f"{key}.{block}", **common)
 
     def _add_moments(self) -> None:
         for role in self._states:
@@ -188,7 +192,7 @@ class Footprint:
             parts.append(asleep if one.sleeps else self._awake(one))
         if where != "host":
             parts.append(_guess("CUDA", ASLEEP, "trainer.nnodes"))
-        is_known = self._policy.is_known
+        is_known = all(shape.is_known for shape in self._shapes.values())
         parts = [replace(part, is_sure=part.is_sure and is_known) for part in parts if part.size]
         self.moments.append(Moment(name=name, where=where, parts=parts))
 
@@ -207,7 +211,7 @@ class Footprint:
 
     def _computing(self, role: str, *, learns: bool) -> list[Part]:
         """Return the parts of a pass of the actor or the critic, with what the other one leaves on the GPU."""
-        own, shape, actor = self._states[role], self._policy, self._config.actor_rollout_ref
+        own, shape, actor = self._states[role], self._shapes[role], self._config.actor_rollout_ref
         block, prefix, model = actor.actor, "actor_rollout_ref.actor", actor.model
         names = ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")
         if role == "critic":

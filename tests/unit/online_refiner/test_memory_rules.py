@@ -128,6 +128,24 @@ def test_a_model_of_an_unknown_family_is_not_refused(run_of_7b: Callable[..., Di
     assert "may not fit" in found.plan.describe(found.config, found.blocks, 4)
 
 
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_a_plan_has_a_critic_of_any_model(
+    run_of_7b: Callable[..., DictConfig], tiny_llama: Path, tmp_path: Path, is_alike: bool
+) -> None:
+    critic = tmp_path / "model" if is_alike else tiny_llama
+    found = checked(
+        run_of_7b(
+            "algorithm.adv_estimator=gae",
+            f"critic.model.path={critic}",
+            "critic.ppo_micro_batch_size_per_gpu=1",
+            "trainer.n_gpus_per_node=16",
+        )
+    )
+    (moment,) = (one for one in found.plan.footprint(found.config, found.blocks).moments if "critic" in one.name)
+    parameters = next(part.size for part in moment.parts if part.name == "parameters")
+    assert (parameters == 4 * 7_615_616_512 / 16) is is_alike and parameters > 0
+
+
 def test_a_dry_run_that_names_its_gpus_needs_none_here(
     run_of_7b: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,13 +60,14 @@ ROWS = (
 )
 
 
-def footprint_of(*overrides: str, gpu: float | None = 80 * GIB) -> Footprint:
+def footprint_of(*overrides: str, gpu: float | None = 80 * GIB, critic: shapes.Shape | None = None) -> Footprint:
     """Return what the plan finds of a run of Qwen2.5-7B."""
     config = composed(*ROWS, *overrides)
     blocks, rollout = checks.load(config), config.actor_rollout_ref.rollout
     num_gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     values = dict.fromkeys(field.name for field in dataclasses.fields(Plan))
     values |= {"policy_shape": SHAPE, "refiner_shape": SHAPE, "gpu_memory": gpu, "max_model_len": 9316}
+    values["critic_shape"] = critic
     values |= {"refiner_rollout": rollout, "num_gpus": num_gpus, "replica_size": replica_size(rollout)}
     values["num_replicas"] = blocks.refiner.num_replicas or num_gpus // values["replica_size"]
     return Plan(**values).footprint(config, blocks)
@@ -192,6 +193,19 @@ def test_where_the_refiner_is() -> None:
     shared = ("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
     found = footprint_of(*shared, "refiner.model_path=model")
     assert found.server("refiner") is None and sizes(found, "training")["gradients"] < GIB
+
+
+def test_a_critic_has_a_size_of_its_own() -> None:
+    assert "critic's state" not in sizes(footprint_of(), "training")
+    found = footprint_of("critic.ppo_micro_batch_size_per_gpu=2", critic=shapes.read(LLAMA_8B))
+    of_four = 4 * 8_030_261_248 / 8
+    parts = sizes(found, "training the critic")
+    assert (parts["parameters"], parts["gradients"], parts["Adam"]) == (of_four, of_four, 2 * of_four)
+    assert parts["actor's state"] == 3 * 4 * NUM_PARAMETERS / 8 and "logits" not in parts
+    assert sizes(found, "training")["critic's state"] == 3 * of_four
+    assert sizes(found, "training")["parameters"] == 4 * NUM_PARAMETERS / 8
+    guessed = footprint_of("critic.ppo_micro_batch_size_per_gpu=2", critic=shapes.read({**LLAMA_8B, "model_type": "a"}))
+    assert not any(part.is_sure for part in guessed.moments[0].parts)
 
 
 @pytest.mark.parametrize(("own", "is_sure"), [((), True), (("actor_rollout_ref.rollout.quantization=fp8",), False)])
