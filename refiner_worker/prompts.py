@@ -123,11 +123,6 @@ class RefinerPrompt:
         """Return the token ids of a refiner prompt with these words; control tokens that stand in them are text."""
         return self._chat.encode(content, f"{OPEN_TAG}\n" if self.uses_tags and not self.thoughts else "")
 
-    def tag_ids(self) -> list[int]:
-        """What a part between tags is begun with, behind a thought."""
-        ids: list[int] = self.tokenizer.encode(f"\n{OPEN_TAG}\n", add_special_tokens=False)
-        return ids
-
     def content(
         self,
         messages: list[dict[str, Any]],

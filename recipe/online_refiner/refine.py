@@ -286,7 +286,8 @@ class Refiner:
         prompt_ids, parts, num_left = attempt.prompt_ids, attempt.parts, self._num_left(attempt)
         begin, written = list[int](), list[list[int]]()
         if self._rewrites_thought(parts) or self.prompt.uses_tags:
-            begin = await self.on_thread(self.prompt.tag_ids)
+            encode = partial(self.prompt.tokenizer.encode, add_special_tokens=False)
+            begin = await self.on_thread(encode, f"\n{OPEN_TAG}\n")
         ids, answer = await self._thought(thoughts, begun, self._longest_thought(prompt_ids, num_left), result)
         if not ids and not self._rewrites_thought(parts):
             return [answer]

@@ -125,10 +125,6 @@ class Footprint:
         """Return what there is for a moment; nobody says how much memory a node has."""
         return None if moment.where == "host" else self.gpu
 
-    def server(self, name: str) -> Server | None:
-        """Return the rollout's or the refiner's."""
-        return next((one for one in self.servers if one.name == name), None)
-
     def _add_servers(self) -> None:
         config, plan, refiner = self._config, self._plan, self._blocks.refiner
         rollout = config.actor_rollout_ref.rollout
@@ -219,8 +215,10 @@ class Footprint:
         elif not learns:
             block, prefix = actor.rollout, "actor_rollout_ref.rollout"
             names = ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu")
-        tokens = state.micro_tokens(block, names, self._longest(learns), own.shares)
-        rows_key = f"{prefix}.{names[1] if block[names[0]] else names[2]}"
+        has_budget, budget, num_rows = (block[name] for name in names)
+        longest = self._longest(learns) / own.shares
+        tokens = max(budget, longest) if has_budget else (num_rows or 1) * longest
+        rows_key = f"{prefix}.{names[1] if has_budget else names[2]}"
         whole = f"{own.key}.offload_policy=true (fsdp2)"
         if block.get("strategy", actor.actor.strategy) == "megatron":
             whole = f"{own.key}.tensor_model_parallel_size"

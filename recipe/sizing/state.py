@@ -152,16 +152,3 @@ def logits(shape: Shape, num_tokens: float, *, is_scaled: bool, entropy_chunk: f
     """
     held = min(entropy_chunk, num_tokens)
     return 2 * shape.vocab * (num_tokens * (3 if is_scaled else 1) + 2 * held)
-
-
-def micro_tokens(block: DictConfig, names: tuple[str, str, str], length: int, shares: int) -> float:
-    """Return the tokens of a micro-batch on one GPU at most: a budget, or rows of the longest length.
-
-    Args:
-        block: verl's, of an actor, a rollout or a critic.
-        names: Its keys: whether there is a budget, the budget, and rows.
-        length: Of the longest row.
-        shares: GPUs that share a row.
-    """
-    is_dynamic, budget, rows = (block[name] for name in names)
-    return max(budget, length / shares) if is_dynamic else (rows or 1) * length / shares

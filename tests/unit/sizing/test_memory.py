@@ -179,7 +179,8 @@ def test_moments_of_a_colocated_run() -> None:
     assert sizes(found, "rollout awake")["rollout's engine"] == 40 * GIB
     assert sizes(found, "refiner awake")["log pi_0"] == 6 * 152064 * 8192
     assert sizes(found, "host memory")["refiner asleep"] == NUM_PARAMETERS * 2 / 2 * 8
-    assert found.server("rollout").weights == NUM_PARAMETERS and found.server("rollout").max_model_len == 32768
+    assert [one.name for one in found.servers] == ["rollout", "refiner"]
+    assert found.servers[0].weights == NUM_PARAMETERS and found.servers[0].max_model_len == 32768
 
 
 def test_where_the_refiner_is() -> None:
@@ -187,12 +188,14 @@ def test_where_the_refiner_is() -> None:
     assert {one.where for one in dedicated.moments} == {"training GPU", "refiner GPU", "host"}
     assert "refiner asleep" not in sizes(dedicated, "training") | sizes(dedicated, "host memory")
     alone = footprint_of("constraint.mode=none")
-    assert alone.server("refiner") is None and "refiner awake" not in [one.name for one in alone.moments]
+    assert [one.name for one in alone.servers] == ["rollout"] and "refiner awake" not in [
+        one.name for one in alone.moments
+    ]
     awake = footprint_of("actor_rollout_ref.rollout.free_cache_engine=false")
     assert sizes(awake, "training")["rollout's engine"] == sizes(awake, "training")["refiner's engine"] == 40 * GIB
     shared = ("refiner.placement=shared", "actor_rollout_ref.model.lora_rank=8")
     found = footprint_of(*shared, "refiner.model_path=model")
-    assert found.server("refiner") is None and sizes(found, "training")["gradients"] < GIB
+    assert [one.name for one in found.servers] == ["rollout"] and sizes(found, "training")["gradients"] < GIB
 
 
 def test_a_critic_has_a_size_of_its_own() -> None:
