@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.resources import files
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import compute_advantage
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
 from verl.utils.config import omega_conf_to_dataclass
-from verl.utils.import_utils import import_external_libs
 from verl.utils.tracking import Tracking
 from verl.workers import engine
 from verl.workers.rollout.replica import RolloutReplicaRegistry
@@ -48,14 +46,6 @@ def _engines() -> Collection[str]:
     """Return the training engines of verl, installed or not: a dry run may plan for another machine."""
     installed = engine.EngineRegistry._engines["language_model"]
     return {*installed, *(module.name for module in pkgutil.iter_modules(engine.__path__) if module.ispkg)}
-
-
-def _ways_to_send_weights() -> Collection[str]:
-    """Return verl's checkpoint engines, installed or not."""
-    package: Any = find_spec("verl.checkpoint_engine")  # its import takes a second, most of it vLLM's
-    folders = package.submodule_search_locations
-    sources = [file.read_text() for folder in folders for file in Path(folder).glob("*.py")]
-    return {name for source in sources for name in re.findall(r"Registry\.register\(\"(\w+)\"\)", source)}
 
 
 KNOWN: dict[str, Callable[[], Collection[str]]] = {
@@ -85,15 +75,6 @@ def names_are_verls(run: Run) -> str | None:
     manager = run.config.reward.reward_manager
     if manager.source == "register" and manager.name not in REWARD_MANAGER:
         return unknown("reward.reward_manager.name", manager.name, REWARD_MANAGER)
-    sync = run.config.actor_rollout_ref.rollout.checkpoint_engine
-    if sync.backend not in (ways := _ways_to_send_weights()):
-        from verl.checkpoint_engine import CheckpointEngineRegistry
-
-        try:
-            import_external_libs(sync.custom_backend_module or None)
-            CheckpointEngineRegistry.get(sync.backend)
-        except (ImportError, ValueError):
-            return unknown("actor_rollout_ref.rollout.checkpoint_engine.backend", sync.backend, ways)
     queue = run.config.transfer_queue.backend
     if queue.storage_backend not in queue:
         backends = [str(name) for name, block in queue.items() if OmegaConf.is_config(block)]

@@ -66,7 +66,6 @@ def broken(config: DictConfig, changes: dict[str, Any]) -> tuple[str, str] | Non
         ({"trainer.logger": None}, "names-are-verls", "[] for none"),
         ({f"{ROLLOUT}.mode": "asinc"}, "names-are-verls", "did you mean async?"),
         ({f"{ROLLOUT}.quantization": "int3"}, "names-are-verls", "fp8"),
-        ({f"{ROLLOUT}.checkpoint_engine.backend": "ncl"}, "names-are-verls", "did you mean nccl?"),
         ({"transfer_queue.backend.storage_backend": "Simple"}, "names-are-verls", "did you mean SimpleStorage?"),
         ({f"{ROLLOUT}.tempreature": 1.0}, "blocks-are-verls", "tempreature: verl has no such key in this block"),
         ({"algorithm.adv_estimater": "grpo"}, "blocks-are-verls", "did you mean adv_estimator?"),
