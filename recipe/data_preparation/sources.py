@@ -29,7 +29,8 @@ def read_records(source: str, split: str, config: str | None = None) -> Iterator
         ValueError: If there is nothing to read, or something is no record; it names the source.
     """
     path, is_empty = Path(source).expanduser(), True
-    is_local = source.startswith(("/", ".", "~")) or f".{source}" in FILES  # which is not what datasets calls so
+    # Neither a file that is not there nor a name of a format is what the hub calls so.
+    is_local = source.startswith(("/", ".", "~")) or _kind_of(path) in FILES or f".{source}" in FILES
     if is_local and not path.exists():
         raise ValueError(f"{source}: no such file or folder")
     try:

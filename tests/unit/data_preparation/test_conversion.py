@@ -157,6 +157,7 @@ def test_an_interrupted_conversion_leaves_no_half_file(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("apps", "/nowhere"), "/nowhere: no such file or folder"),
+        (("rows", "data/nowhere.csv.gz"), "data/nowhere.csv.gz: no such file or folder"),
         (("apps", "."), "no data file (.jsonl, "),
         (("dialogue", "README.md"), "README.md: give a file that ends in one of"),
         (("gsm8k",), "give a SOURCE or --generated N"),
