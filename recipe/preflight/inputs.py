@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from omegaconf import ListConfig, OmegaConf
+from omegaconf import OmegaConf
 from verl.utils.import_utils import load_module
 
 from recipe.preflight.files import one_line, wrong_with_extra_info
@@ -12,21 +12,6 @@ from refiner_worker.config import ALIKE, External, nearest
 _NUMINA = ("aops_forum", "synthetic_math", "amc_aime", "synthetic_amc", "cn_k12", "olympiads")
 RUN_BY_VERL = {f"numina_{name}" for name in _NUMINA}
 """Data sources whose answers verl's own grader evaluates as Python (``verl/utils/reward_score/prime_math``)."""
-
-
-@rule("files")
-def home_is_written_out(run: Run) -> str | None:
-    """Paths of models and data do not begin with ``~``, which nothing expands."""
-    data = () if OmegaConf.select(run.config, "data.custom_cls.path") else ("data.train_files", "data.val_files")
-    for key in ("actor_rollout_ref.model.path", "refiner.model_path", *data):  # a class of the user's reads its own
-        value = OmegaConf.select(run.config, key)
-        for path in value if isinstance(value, ListConfig) else [value]:
-            if str(path).startswith("~"):
-                return (
-                    f"{key}: {path} begins with ~, which nothing reads there; write $HOME or the whole path (verl's "
-                    "default begins so too: set the key)"
-                )
-    return None
 
 
 @rule("files")
@@ -48,7 +33,7 @@ def models_are_there(run: Run) -> str | None:
     adapter = config.actor_rollout_ref.model.lora_adapter_path
     if (
         adapter is not None
-        and str(adapter).startswith(("/", "."))
+        and str(adapter).startswith(("/", ".", "~"))
         and not Path(adapter, "adapter_config.json").is_file()
     ):
         return f"actor_rollout_ref.model.lora_adapter_path={adapter}: no adapter there (adapter_config.json is missing)"
