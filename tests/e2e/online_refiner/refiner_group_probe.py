@@ -25,9 +25,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from verl.single_controller.ray import ResourcePoolManager
 
 from recipe.online_refiner.config.checks import load
-from recipe.online_refiner.pairs import Refinement, Rollout
+from recipe.online_refiner.pairs import Refinement, Request, Rollout
 from recipe.online_refiner.plan import make_plan
-from recipe.online_refiner.refine import Refiner
+from recipe.online_refiner.refine import AskedOnce, Attempt, Refiner
 from recipe.online_refiner.verl_glue.loss import TOP_K
 from refiner_worker.client import RefinerClient, RefinerRequestError
 from refiner_worker.engines import ABSENT
@@ -142,11 +142,13 @@ def prompt_of(refiner: Refiner, rollout: Rollout) -> list[int]:
 def greedy_answer(refiner: Refiner, model_path: str, rollout: Rollout) -> list[int]:
     """What the same weights write in Hugging Face, which drafts nothing."""
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    ids = torch.tensor([prompt_of(refiner, rollout)])
+    prompt_ids = prompt_of(refiner, rollout)
+    ids = torch.tensor([prompt_ids])
     with torch.no_grad():
         output = model.generate(ids, do_sample=False, max_new_tokens=refiner.config.response_length)
     parts = refiner._split(rollout, rollout.turn_ids)
-    return refiner._parse(output[0, ids.shape[1] :].tolist(), rollout, parts, 0, []).token_ids
+    attempt = Attempt(rollout=rollout, parts=parts, told={}, prompt_ids=prompt_ids, bill=Request(), asked=AskedOnce())
+    return refiner._parse(attempt, output[0, ids.shape[1] :].tolist(), []).token_ids
 
 
 async def kill_in_flight(refiner: Refiner, batch: list[Rollout], pid: int) -> list[Refinement]:
