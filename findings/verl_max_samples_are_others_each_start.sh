@@ -12,8 +12,8 @@
 # Source:    verl/utils/dataset/rl_dataset.py, RLHFDataset._read_files_and_tokenize; verl/trainer/ppo/utils.py,
 #            create_rl_sampler
 # Seen:      100 rows, limit 8, stopped after four: of the rows that the two starts took, few or none are the same, and
-#            the resumed epoch trains on rows that were not in the first set. With data.seed=1 or without a limit it goes
-#            on exactly
+#            the resumed epoch trains on rows that were not in the first set. With data.seed=1 or without a limit it
+#            goes on exactly
 set -euo pipefail
 # The last six are imported by verl and not asked for by its package.
 bash "$(dirname "$0")/with_packages.sh" verl==0.9.1 torch==2.13.0 torchdata==0.11.0 \
