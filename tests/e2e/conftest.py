@@ -139,7 +139,7 @@ def serve_chats(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory
         arguments = ["--model", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
         arguments += ["--enforce-eager", "--max-model-len", "2048", "--generation-config", "vllm"]
         # On a CPU vLLM's engine dies where a request with a seed has its prompt read in parts.
-        arguments += ["--max-num-batched-tokens", "65536"]
+        arguments += ["--max-num-batched-tokens", "65536", "--kv-cache-memory-bytes", str(256 << 20)]
         job = start_marked(
             ["-m", "vllm.entrypoints.openai.api_server", *arguments],
             cwd=tmp_path_factory.mktemp("server"),
