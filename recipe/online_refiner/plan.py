@@ -191,11 +191,6 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
     actor_config = refiner_config
     if refiner.model_path != config.actor_rollout_ref.model.path:
         actor_config = _hf_config(config.actor_rollout_ref.model, "actor_rollout_ref.model.path")
-    critic_shape = None
-    if has_critic(config):
-        is_alike = config.critic.model.path == config.actor_rollout_ref.model.path
-        critic_config = actor_config if is_alike else _hf_config(config.critic.model, "critic.model.path")
-        critic_shape = shapes.read(critic_config.to_dict())
     # Of a model that is served elsewhere nobody knows it.
     is_known = refiner.placement != "external"
     max_positions = get_max_position_embeddings(refiner_config) if is_known else sys.maxsize
@@ -237,10 +232,17 @@ def make_plan(config: DictConfig, blocks: RefinementConfig, *, tokenizer: Any) -
         refiner_gpus=refiner_gpus,
         num_gpus=num_gpus,
         policy_shape=shapes.read(actor_config.to_dict()),
-        critic_shape=critic_shape,
+        critic_shape=_critic_shape(config, actor_config) if has_critic(config) else None,
         refiner_shape=shapes.read(refiner_config.to_dict()),
         gpu_memory=_gpu_memory(config, blocks),
     )
+
+
+def _critic_shape(config: DictConfig, actor_config: Any) -> shapes.Shape | None:
+    """Return the size of the critic, whose model may be another than the actor's."""
+    is_alike = config.critic.model.path == config.actor_rollout_ref.model.path
+    found = actor_config if is_alike else _hf_config(config.critic.model, "critic.model.path")
+    return shapes.read(found.to_dict())
 
 
 def _thoughts(config: DictConfig, blocks: RefinementConfig, tokenizer: Any) -> Thoughts | None:
