@@ -41,6 +41,7 @@ OF_TRAINER = "recipe.online_refiner.verl_glue.trainer"
 OF_PATCHES = "recipe.online_refiner.verl_glue.patches"
 OF_STREAMING = "recipe.online_refiner.verl_glue.streaming"
 OF_WORKER = "recipe.online_refiner.verl_glue.actor_worker"
+OF_ENGINE = "recipe.online_refiner.verl_glue.actor_engine"
 OF_HOSTING = "recipe.online_refiner.verl_glue.hosting"
 OF_ROWS = "recipe.online_refiner.verl_glue.rows"
 OF_WATCH = "recipe.online_refiner.verl_glue.watch"
@@ -55,6 +56,7 @@ AGENT_LOOP_TQ = "verl.trainer.ppo.v1.agent_loop_tq"
 REWARD_LOOP = "verl.experimental.reward_loop.reward_loop"
 REWARD_MODEL = "verl.experimental.reward_loop.reward_model:RewardModelManager"
 ENGINE_WORKERS = "verl.workers.engine_workers"
+FSDP = "verl.workers.engine.fsdp.transformer_impl"
 DETACH_WORKER = "verl.experimental.separation.engine_workers:DetachActorWorker"
 POOLS = "verl.single_controller.ray.base:ResourcePoolManager"
 WORKER_GROUP = "verl.single_controller.base.worker_group:WorkerGroup"
@@ -164,6 +166,16 @@ HOOKS = [
     Hook(f"{ENGINE_WORKERS}:TrainingWorker.engine", OF_WORKER),
     Hook(f"{ENGINE_WORKERS}:TrainingWorker.engine_config", OF_WORKER),
     Hook("verl.workers.engine.base:BaseEngine.get_data_parallel_group", OF_WORKER, ()),
+    Hook(f"{FSDP}:FSDPEngineWithLMHead.forward_step", OF_ENGINE, ("micro_batch", "loss_function", "forward_only")),
+    Hook(f"{FSDP}:FSDPEngineWithLMHead.prepare_model_inputs", OF_ENGINE, ("micro_batch",)),
+    Hook(
+        f"{FSDP}:FSDPEngineWithLMHead.prepare_model_outputs",
+        OF_ENGINE,
+        ("output", "output_args", "micro_batch", "logits_processor_func"),
+    ),
+    Hook(f"{FSDP}:FSDPEngine.module", OF_ENGINE),
+    Hook(f"{FSDP}:FSDPEngine.use_ulysses_sp", OF_ENGINE),
+    Hook(f"{FSDP}:FSDPEngine.pad_to_length", OF_ENGINE),
     Hook(f"{WORKER_GROUP}._dispatch_info", "recipe.online_refiner.verl_glue.stages"),
     Hook("verl.single_controller.ray.base:RayWorkerGroup.workers", OF_WATCH),
     Hook("verl.utils.torch_functional:logprobs_from_logits_v2", "recipe.without_flash_attn", ("logits", "labels")),

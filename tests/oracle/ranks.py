@@ -13,8 +13,9 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from verl.utils import tensordict_utils as tu
 
+from recipe.online_refiner.verl_glue.actor_engine import ActorEngine, takes_positions
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
-from recipe.online_refiner.verl_glue.loss import jagged
+from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES, jagged
 
 ACTOR = "actor_rollout_ref.actor"
 LARGE = 1e6  # Megatron's distributed optimizer is Adam, which without memory makes plain steps with such an epsilon
@@ -95,6 +96,8 @@ def _train(rank: int, config: DictConfig, batches: list[Batch], out: Path) -> No
     os.dup2(nowhere, 2)
     worker = ActorWorker(config, role="actor")
     worker.init_model()
+    if config.actor.strategy == "fsdp2":
+        assert isinstance(worker.actor.engine, ActorEngine) and takes_positions(worker.actor.engine.module)
     results = []
     initial = {name: value.detach().clone() for name, value in _parameters(worker)}
     for batch in batches:
@@ -155,6 +158,7 @@ def _share(batch: Batch, share: int, num_shares: int) -> Any:
         "epochs": batch.epochs,
         "seed": 1,
         "dataloader_kwargs": {"shuffle": False},
+        ONLY_RESPONSES: True,
     }
     if batch.token_weights:
         settings |= {"refine_eta": batch.eta, "refine_normaliser": batch.normaliser}

@@ -7,11 +7,12 @@ from tensordict import TensorDict
 from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
-from verl.workers.engine_workers import TrainingWorker
+from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl.workers.utils.padding import response_from_nested
 
 from recipe.online_refiner.constraints.eq6 import NONE, charge
 from recipe.online_refiner.verl_glue.loss import (
+    ONLY_RESPONSES,
     MicroBatches,
     Seen,
     contexts,
@@ -73,7 +74,7 @@ def sequences(before: list[torch.Tensor], answers: torch.Tensor, masks: torch.Te
     positions = [torch.arange(len(row), device=row.device) for row in ids]
     rows = [torch.cat([torch.zeros_like(one), mask]) for one, mask in zip(before, masks.unbind(), strict=True)]
     tensors = {"input_ids": jagged(ids), "position_ids": jagged(positions), "loss_mask": jagged(rows)}
-    return tu.get_tensordict({**tensors, "responses": answers}, settings)
+    return tu.get_tensordict({**tensors, "responses": answers}, {**settings, ONLY_RESPONSES: True})
 
 
 def eq6_columns(data: TensorDict, log_probs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -118,6 +119,13 @@ def filled(data: TensorDict, micro_batches: MicroBatches) -> TensorDict:
 
 class MiniBatchWorker(TrainingWorker):
     """verl's training worker; refined rows join a mini-batch if the trainer sends ``refine_eta`` with it."""
+
+    def __init__(self, config: TrainingWorkerConfig) -> None:
+        super().__init__(config)
+        # Only here: it imports all engines that are installed, which the driver does not need.
+        from recipe.online_refiner.verl_glue.actor_engine import leave_out_what_no_loss_reads
+
+        leave_out_what_no_loss_reads(self.engine)
 
     def train_batch(self, data: TensorDict) -> TensorDict | None:
         """Make one optimizer step on a mini-batch."""
@@ -188,7 +196,9 @@ class ActorWorker(DetachActorWorker):
             ``refine_in_place``, jagged (B, response length), 0 before the turn.
         """
         rows = in_place_sequences(data)
-        tu.assign_non_tensor(rows, calculate_entropy=False, compute_loss=False, no_lora_adapter=True)
+        tu.assign_non_tensor(
+            rows, calculate_entropy=False, compute_loss=False, no_lora_adapter=True, **{ONLY_RESPONSES: True}
+        )
         output = self.actor.infer_batch(rows)
         if output is None:
             return None

@@ -49,6 +49,8 @@ Seen = tuple[Tensor, Tensor, Tensor]
 """Of a micro-batch of B rows: jagged ``refine_sample`` and ``refine_loss_mask``, and log-probs, right-padded."""
 MicroBatches = Callable[[int], tuple[int, int]]
 """From a number of rows: how many micro-batches, and the rows of each."""
+ONLY_RESPONSES = "only_responses"
+"""Setting of a batch: true for outputs of responses alone (``actor_engine.py``)."""
 ZEROS = ("loss_mask", "response_mask", "advantages", "old_log_probs", "ref_log_prob", "rollout_is_weights")
 """Fields of verl's policy loss, (response length,) each; all zero in a refined row. The last two may be absent."""
 FORWARD_KL = SimpleNamespace(

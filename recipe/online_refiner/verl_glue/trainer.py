@@ -39,6 +39,7 @@ from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
 from recipe.online_refiner.verl_glue.hosting import Hosting
+from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
 from recipe.online_refiner.verl_glue.rows import objects
 from recipe.online_refiner.verl_glue.stages import Stages
@@ -319,7 +320,8 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _update_actor(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         self.state.enter("_update_actor", batch.keys)
         self._begin("the policy learns")
-        batch.extra_info.update(self.blocks.constraint.loss_settings(self.state.eta))
+        if self.state.eta > 0:  # else the numbers are verl's to the bit
+            batch.extra_info.update({ONLY_RESPONSES: True, **self.blocks.constraint.loss_settings(self.state.eta)})
         batch = super()._update_actor(batch, metrics=metrics)
         self.stages.record_tokens(batch, self.state, self.actor_rollout_wg)
         return batch

@@ -119,9 +119,11 @@ def test_the_loss_is_told_what_to_add() -> None:
     trainer, column = step("constraint.mode=sft", "constraint.sft_normaliser=accepted")
     settings = trainer.actor_rollout_wg.settings
     assert (settings["refine_eta"], settings["refine_normaliser"]) == (ETA, "accepted")
+    assert settings["only_responses"], "of prompts nobody asks"
     assert "compute_refine_log_prob" not in trainer.actor_rollout_wg.asked, "the update computes it itself"
     same(column("advantages"), [[own_advantage(row, REWARDS)] * len(RESPONSES[row]) for row in ROWS])
-    assert "refine_eta" not in step("constraint.mode=sft", "constraint.eta=0")[0].actor_rollout_wg.settings
+    own = step("constraint.mode=sft", "constraint.eta=0")[0].actor_rollout_wg.settings
+    assert not {"refine_eta", "only_responses"} & set(own)
 
 
 def test_log_probs_of_refinements_that_are_not_better_are_measured_where_they_are_due() -> None:
