@@ -101,7 +101,8 @@ STAGES = {
     "the policy learns": (("update_actor", "update_weights"), ("update_actor",)),
 }
 """What a run says that it does (``stage.json``): its timers, and the counters of its tokens."""
-POLL_S, MEMORY_POLL_S = 0.05, 2.0
+POLL_S, MEMORY_POLL_S = 0.05, 10.0
+"""Seconds between two looks at the stage, and at the memory within one, which takes the kernel most of a second."""
 Cost = dict[str, float]
 """One arm: medians over its steps in seconds (``exposed_s``: what refining adds, as the run itself measures it);
 ``tokens_per_pair``: prompt and generated tokens of the refiner per accepted pair, over all steps, infinite if none was
@@ -127,7 +128,7 @@ def watch(job: subprocess.Popen[bytes], run_dir: RunDir) -> tuple[list[dict[str,
         is_done = job.poll() is not None
         at = run_dir.stage.stat().st_mtime_ns if run_dir.stage.exists() else 0
         if at != changed_at and (stage := run_dir.read_stage()):
-            earlier, changed_at = sum(used.values()), at
+            earlier, changed_at, looked_at = sum(used.values()), at, 0.0
             for process in family(driver):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     used[process.pid] = sum(process.cpu_times()[:2])

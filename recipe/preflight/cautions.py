@@ -1,5 +1,7 @@
 """What a run may well do, but seldom means: one line each, printed as a warning before it starts."""
 
+from omegaconf import OmegaConf
+from transformers import AutoConfig
 from verl.utils.fs import copy_to_local
 
 from recipe.preflight.rules import Run
@@ -10,8 +12,8 @@ FAR = 10
 
 
 def cautions(run: Run) -> list[str]:
-    """Return what a run's user should hear of eta and of the end of turns."""
-    return [line for line in (_eta(run), _turn_end(run)) if line]
+    """Return what a run's user should hear before it starts."""
+    return [line for line in (_eta(run), _turn_end(run), _limit(run), _longrope(run)) if line]
 
 
 def _eta(run: Run) -> str | None:
@@ -40,4 +42,33 @@ def _turn_end(run: Run) -> str | None:
         f"the chat template ends a reply with {tokenizer.decode([control[0]])}, but engines stop only at {stops}: a "
         "model that was taught this template never ends a response; set eos_token of tokenizer_config.json, or "
         "eos_token_id of generation_config.json"
+    )
+
+
+def _limit(run: Run) -> str | None:
+    """Say so where verl draws the rows of a limit anew at each start (``RLHFDataset._read_files_and_tokenize``)."""
+    data, num_rows = run.config.data, run.files.num_rows
+    limits = {"data.train_max_samples": num_rows["train_files"], "data.val_max_samples": num_rows["val_files"]}
+    drawn = [key for key, total in limits.items() if 0 < OmegaConf.select(run.config, key) < total]
+    if not drawn or not data.shuffle or data.seed is not None:
+        return None
+    return f"{drawn[0]} without data.seed: each start draws other rows, also where a run is resumed; set data.seed=1"
+
+
+def _longrope(run: Run) -> str | None:
+    """Say so where trainer and vLLM read short responses with other frequencies.
+
+    vLLM chooses those of an engine by ``max_model_len``, transformers those of a micro-batch by its longest row.
+    """
+    model, rollout = run.config.actor_rollout_ref.model, run.config.actor_rollout_ref.rollout
+    found = AutoConfig.from_pretrained(copy_to_local(model.path), trust_remote_code=model.trust_remote_code)
+    rope = getattr(found, "rope_parameters", None) or {}
+    longest = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    limit = rope.get("original_max_position_embeddings", longest)
+    if rope.get("rope_type") != "longrope" or longest <= limit:
+        return None
+    return (
+        f"this model has other frequencies above {limit} tokens (longrope): vLLM, with up to {longest}, reads all "
+        "texts with them, the trainer only micro-batches that have a longer row; set "
+        f"actor_rollout_ref.rollout.max_model_len={limit} or less"
     )

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psutil
 from omegaconf import DictConfig
 
 
@@ -13,9 +14,14 @@ def last_words(config: DictConfig, name: str) -> str:
         name: What stopped it: Ctrl-C or a signal.
     """
     trainer = config.trainer
+    tracker = Path(trainer.default_local_dir) / "latest_checkpointed_iteration.txt"
     try:
-        saved = int((Path(trainer.default_local_dir) / "latest_checkpointed_iteration.txt").read_text())
+        # A run that begins anew has not saved what lies there from one before it.
+        is_others = trainer.resume_mode == "disable" and tracker.stat().st_mtime < psutil.Process().create_time()
+        saved = 0 if is_others else int(tracker.read_text())
     except (OSError, ValueError):
+        saved = 0
+    if not saved:
         often = f"trainer.save_freq={trainer.save_freq}"
         return f"stopped by {name}: nothing is saved yet ({often})\nthe same command begins again"
     goes_on = "the same command"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +219,15 @@ def test_a_run_that_is_stopped_says_what_is_saved(tmp_path: Path, settings: list
     first, second = last_words(config, "Ctrl-C").splitlines()
     assert first == f"stopped by Ctrl-C: the run is saved up to step 10, in {tmp_path}/checkpoints"
     assert second == f"the same command{says} goes on with step 11"
+
+
+@pytest.mark.parametrize(("mode", "says"), [("disable", "the same command begins again"), ("auto", "step 11")])
+def test_what_an_earlier_run_has_saved_is_no_progress_of_one_that_begins_anew(
+    tmp_path: Path, mode: str, says: str
+) -> None:
+    config = composed(f"run_dir={tmp_path}", f"trainer.resume_mode={mode}")
+    tracker = tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt"
+    tracker.parent.mkdir()
+    tracker.write_text("10")
+    os.utime(tracker, (0, 0))
+    assert last_words(config, "Ctrl-C").endswith(says)

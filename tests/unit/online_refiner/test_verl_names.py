@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from checked_run import checked
 from omegaconf import DictConfig, OmegaConf
+from transformers import Phi3Config
 
 from recipe.online_refiner.config.checks import load
 from recipe.online_refiner.plan import notes
@@ -241,6 +242,44 @@ def test_a_chat_template_whose_end_of_turn_stops_no_engine(
     )
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 1, 2, 3]}))
     assert cautions(checked(config)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"train_max_samples": 1}, "data.train_max_samples"),
+        ({"val_max_samples": 1}, "data.val_max_samples"),
+        ({"train_max_samples": 1, "seed": 1}, None),
+        ({"train_max_samples": 1, "shuffle": False}, None),
+        ({"train_max_samples": 1000}, None),
+        ({}, None),
+    ],
+)
+def test_rows_of_a_limit_that_each_start_draws_anew(config: DictConfig, settings: dict, key: str | None) -> None:
+    config.data.update(settings)
+    run = Run(config=config, blocks=load(config))
+    run.files = Files(config)
+    found = cautions(run)
+    assert found == [] if key is None else found[0].startswith(f"{key} without data.seed: ")
+
+
+@pytest.mark.parametrize(("length", "is_heard"), [(64, False), (65, True), (None, True)])
+def test_a_model_whose_frequencies_vllm_and_the_trainer_choose_apart(
+    config: DictConfig, tiny_llama: Path, tmp_path: Path, length: int | None, is_heard: bool
+) -> None:
+    folder = tmp_path / "phi"
+    shutil.copytree(tiny_llama, folder)
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 256}
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "rope_theta": 10000.0}
+    limit = {"original_max_position_embeddings": 64}
+    rope = {"rope_type": "longrope", **factors, **limit}
+    Phi3Config(**sizes, **limit, pad_token_id=0, rope_parameters=rope).save_pretrained(folder)
+    config.actor_rollout_ref.model.path = str(folder)
+    config.actor_rollout_ref.rollout.max_model_len = length
+    run = Run(config=config, blocks=load(config))
+    run.files = Files(config)
+    heard = [line for line in cautions(run) if "longrope" in line]
+    assert len(heard) == is_heard and all("max_model_len=64 or less" in line for line in heard)
 
 
 @pytest.mark.parametrize(("strategy", "is_heard"), [("fsdp", False), ("megatron", True)])
