@@ -148,3 +148,4 @@ def test_a_model_with_another_forward_pass_computes_all(model: LlamaForCausalLM)
     other = tiny_llama(tiny_tokenizer())
     other.forward = lambda input_ids, logits_to_keep=0: None
     assert not takes_positions(other), "as Liger's or verl's own, which may take a number alone"
+    assert "logits_to_keep" not in engine_of(other).prepare_model_inputs(rows(**ASKED))[0]
