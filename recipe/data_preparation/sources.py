@@ -63,6 +63,8 @@ def _kind_of(path: Path) -> str:
 def _dataset(path: Path, source: str, split: str, config: str | None) -> Any:
     import datasets  # here: wrong options need not wait seconds for it
 
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs what it raises as well
+
     if path.is_file():
         return datasets.load_dataset(path.suffix[1:], data_files=str(path), split="train", streaming=True)
     if not (path / "state.json").is_file() and not (path / "dataset_dict.json").is_file():
