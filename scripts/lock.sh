@@ -2,6 +2,7 @@
 # Pin every dependency again: writes requirements/{cpu,gpu,megatron}.txt from pyproject.toml.
 #
 #   bash scripts/lock.sh            newest versions
+#   bash scripts/lock.sh --keep     keep each pin that pyproject.toml and requirements/*overrides.txt still allow
 #   bash scripts/lock.sh --check    change nothing: are the pins what pyproject.toml asks for, and does the index have a
 #                                   wheel of each for GPU machines, except those of requirements/sdists.txt?
 set -euo pipefail
@@ -13,6 +14,9 @@ compile() { # NAME ARGUMENT...; pins that the file has already stay
         ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} --override requirements/overrides.txt --extra dev --extra figures "$@" \
         --output-file "$lock" pyproject.toml >/dev/null
     sed -i "/sys_platform == 'never'/d" "$lock"
+}
+copy_pins() { # FROM TO
+    cp "$1"/{cpu,gpu,megatron}.txt "$2"
 }
 compile_all() {
     compile cpu --extra cpu --override requirements/cpu-overrides.txt
@@ -26,7 +30,7 @@ index_has_wheels() { # FILE of pins; on a GPU machine: Python 3.12, the C librar
 }
 check() {
     local failed=0 lock name
-    cp requirements/{cpu,gpu,megatron}.txt "$folder"
+    copy_pins requirements "$folder"
     compile_all
     for lock in cpu gpu megatron; do
         diff "requirements/$lock.txt" "$folder/$lock.txt" || { echo "lock: $lock.txt: run scripts/lock.sh"; failed=1; }
@@ -49,9 +53,10 @@ folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
 case ${1:-} in
     --check) check ;;
-    "")
+    "" | --keep)
+        if [ "${1:-}" = --keep ]; then copy_pins requirements "$folder"; fi
         compile_all
-        cp "$folder"/{cpu,gpu,megatron}.txt requirements
+        copy_pins "$folder" requirements
         ;;
-    *) echo "usage: bash scripts/lock.sh [--check]" >&2; exit 2 ;;
+    *) echo "usage: bash scripts/lock.sh [--check|--keep]" >&2; exit 2 ;;
 esac
