@@ -1,13 +1,57 @@
-"""Whether a refinement speaks of what the policy never sees: the refiner's prompt, the reward, the earlier answer."""
+"""Whether a refinement speaks of what the policy never sees: the refiner's prompt, the reward, the earlier answer.
+
+This is a rule of thumb for English: it misses leaks in other words, and flags an ordinary sentence now and then.
+"""
 
 import re
 
 RUN = 5
-"""Words in a row that are no chance."""
-WORD = re.compile(r"[^\W_]+(?:\.\d+)?")
+"""Words in a row that are unlikely to be the same by chance."""
+WORD = re.compile(r"[^\W_]+(?:[.'’][^\W_]+)*")
 SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
-POINTS = {"reward", "rewards", "score", "scored", "scores", "point", "points"}
-EARLIER = re.compile(r"\b(?:previous|earlier)\s+(?:\w+\s+)?(?:answer|response|solution|reply|attempt)s?\b")
+CLAUSE = re.compile(r"[,;:()<>|]")
+
+ATTEMPT = r"(?:answer|response|solution|reply|replies|attempt|program|code|version|submission)s?"
+"""Nouns for what the refiner was given to refine."""
+EARLIER = r"(?:above|previous|earlier|original|initial|prior|old|given|provided|submitted|your|my)"
+"""Adjectives and possessives that say that an ATTEMPT was written before."""
+SCORE = r"(?:rewards?|scores?|scored|points?)"
+DEFECT = r"(?:mistake|error|bug|flaw)s?"
+FAULT = rf"(?:{DEFECT}|{SCORE}|wrong|incorrect|mistaken|flawed|fail(?:s|ed)|forgot|missed|(?:was|did|does) not)"
+"""Words that judge an ATTEMPT."""
+MENDED = r"(?:corrected|fixed|revised|refined|improved|repaired|rewritten)"
+
+JUDGES = re.compile(
+    rf"\b{EARLIER} (?:\w+ )?{ATTEMPT} (?:\S+ ){{0,5}}?{FAULT}\b"
+    rf"|\b{EARLIER} (?:wrong|incorrect|mistaken|flawed) {ATTEMPT}\b"
+    rf"|^(?:the )?{EARLIER} {ATTEMPT} (?:\w+ly )?(?:\w+ed|was|had)\b"
+    rf"|\b(?:the|this|that|first|last) {ATTEMPT} (?:failed|forgot|missed)\b"
+    rf"|\b(?:the|this|that|first|last) {ATTEMPT} (?:was|had|got|received) (?:\S+ ){{0,3}}?{FAULT}\b"
+    rf"|\b{ATTEMPT} (?:given )?above (?:\S+ ){{0,4}}?{FAULT}\b"
+    rf"|\b(?:{DEFECT}|issues?|problems?) (?:in|with) (?:the )?(?:{EARLIER}|first|last) (?:\w+ )?{ATTEMPT}\b"
+)
+"""A clause that finds fault with an ATTEMPT that was written before."""
+MENDS = re.compile(
+    rf"\b{MENDED} (?:final )?(?:{ATTEMPT}|one)\b"
+    rf"|\bi(?:'ve| have)? (?:\w+ )?(?:{MENDED}|rewrote) (?:\w+ ){{1,2}}?(?:{ATTEMPT}|{DEFECT})\b"
+    rf"|\b{ATTEMPT} (?:has been|is now) {MENDED}\b"
+    rf"|^(?:{MENDED}|correction)$"
+)
+"""A clause that announces a correction."""
+ASKS_TO_MEND = re.compile(
+    r"\b(?:correct|fix|revise|refine|improve|repair|rewrite|debug) (?:the|this|these|that|any|all|my|it)\b"
+)
+"""A task that asks for a correction, whose answer may announce one."""
+SUPPOSES = re.compile(r"(?:\S+ )?(?:if|when|while|unless|until) ")
+"""The beginning of a clause that speaks of no attempt in particular."""
+SOME = r"(?:\S+ ){0,9}?"
+"""Words between two others; a limit keeps the search linear in the length of a sentence."""
+GOT = rf"\b(?:it|this|(?:the|this|that|{EARLIER}) {ATTEMPT}) (?:was|is|has|had|got|only|scored|received|earned) {SOME}"
+REWARDED = re.compile(
+    rf"\brewards? {SOME}NUMBER\b|\bNUMBER {SOME}rewards?\b|^{SCORE} NUMBER\b|\bthe score (?:was|is) NUMBER\b"
+    rf"|\bNUMBER of \S+ {SCORE}\b|{GOT}NUMBER {SCORE}\b|{GOT}{SCORE} {SOME}NUMBER\b"
+)
+"""A sentence that tells the reward of a response, which NUMBER stands for."""
 
 
 def speaks_of_prompt(text: str, *, own: str, given: str, reward: float) -> bool:
@@ -15,24 +59,38 @@ def speaks_of_prompt(text: str, *, own: str, given: str, reward: float) -> bool:
 
     It does if it has one of these, and ``given`` does not have the same:
 
-    - RUN words in a row of the refiner's own prompt,
-    - the reward, as the prompt writes it, in one sentence with a word of POINTS,
-    - words of EARLIER for an answer before it.
+    - RUN words in a row of the refiner's own prompt, which has the feedback,
+    - a sentence that tells the reward of the response (REWARDED),
+    - a clause that finds fault with the response (JUDGES), or announces a correction (MENDS) that the task does not ask
+      for.
 
-    ``own`` is the refiner's prompt without question, response, feedback and solutions: the template's own words;
-    ``given`` what the refinement may repeat: all those.
+    Args:
+        text: The refinement.
+        own: The refiner's prompt without question, response and solutions: the template's words and the feedback.
+        given: What the refinement may repeat: all that ``own`` lacks.
+        reward: The reward of the response.
     """
     if _runs(text) & (_runs(own) - _runs(given)):
         return True
-    known, told = given.lower(), set(WORD.findall(own.lower())) - set(WORD.findall(given.lower()))
-    numbers = {f"{abs(reward):.2f}", f"{abs(reward):g}", str(abs(reward))} & told
+    known = " ".join(_words(given))
+    numbers = {f"{abs(reward):.2f}", f"{abs(reward):g}", str(abs(reward))} - {*known.split()}
+    forms = [JUDGES] if ASKS_TO_MEND.search(known) else [JUDGES, MENDS]
     for sentence in SENTENCE.split(text.lower()):
-        said = set(WORD.findall(sentence))
-        if said & numbers and said & POINTS:
+        if REWARDED.search(" ".join("NUMBER" if word in numbers else word for word in _words(sentence))):
             return True
-    return any(one[0] not in known for one in EARLIER.finditer(text.lower()))
+        clauses = [" ".join(_words(clause)) for clause in CLAUSE.split(sentence)]
+        matches = (
+            one for clause in clauses if not SUPPOSES.match(clause) for form in forms for one in form.finditer(clause)
+        )
+        if any(one[0] not in known for one in matches):
+            return True
+    return False
+
+
+def _words(text: str) -> list[str]:
+    return WORD.findall(text.lower())
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:
-    found = WORD.findall(text.lower())
+    found = _words(text)
     return {tuple(found[place : place + RUN]) for place in range(len(found) - RUN + 1)}

@@ -145,10 +145,14 @@ class RefinerPrompt:
         return f"{text}\n\n{asked}: each between {OPEN_TAG} and {CLOSE_TAG}."
 
     def own_words(self, reward: float, told: Mapping[str, str]) -> str:
-        """Return the words of the prompt itself, with those that it has beside these texts of TOLD."""
+        """Return the words of the prompt that stand in neither question, response nor solutions.
+
+        They are those of the template, and the feedback if ``told`` has it.
+        """
         empty = [{"role": "user", "content": ""}]
         thought = None if self.thoughts is None else ""
-        return self.content(empty, "", reward, told=dict.fromkeys(told, " "), thought=thought)
+        shown = {name: text if name == "feedback" else " " for name, text in told.items()}
+        return self.content(empty, "", reward, told=shown, thought=thought)
 
     def max_tokens(self, max_prompt_tokens: int, max_response_tokens: int) -> int:
         """Return the length of the longest refiner prompt, in tokens.

@@ -418,7 +418,7 @@ class Refiner:
             told.get("solution"),
         ]
         return speaks_of_prompt(
-            answer.text,
+            tokenizer.decode(answer.token_ids),  # a control token that is left out would join two words
             own=self.prompt.own_words(rollout.reward, told),
             given="\n".join(filter(None, given)),
             reward=rollout.reward,

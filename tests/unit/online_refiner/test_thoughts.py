@@ -13,7 +13,6 @@ from recipe.online_refiner.constraints.base import Turn
 from recipe.online_refiner.constraints.eq6 import NONE
 from recipe.online_refiner.pairs import Verdict
 from refiner_worker.config import TEMPLATES
-from refiner_worker.leaks import speaks_of_prompt
 from refiner_worker.prompts import RefinerPrompt
 from refiner_worker.thoughts import Thoughts, read_thoughts
 
@@ -319,30 +318,6 @@ def test_a_thought_without_a_length_takes_what_the_context_leaves(tokenizer: Any
     assert refined(thinker, f"<think>{OWN}old", engine).verdict is Verdict.ACCEPTED
     engine = Engine(thinker, "<think>hm</think>better", thought_length=1500, response_length=1500)
     assert refined(thinker, f"<think>{OWN}old", engine).verdict is Verdict.TOO_LONG
-
-
-@pytest.mark.parametrize(
-    ("said", "leaks"),
-    [
-        ("It got 0.25 points. Better.", True),
-        ("The reward of 0.25 is too low.", True),
-        ("0.25 of the cake is left.", False),
-        ("The team scored 7 points.", False),
-        ("Repeat word for word what is right, as here.", True),
-        ("The previous answer forgot a case.", True),
-        ("The answer is 4.", False),
-        ("Test 2 failed: it printed 3 there", False),
-        ("The original program of the question prints 5.", False),
-        ("The given code prints 4.", False),
-        ("It got -0.25 points.", True),
-        ("Both previous incorrect answers are mended.", True),
-    ],
-)
-def test_a_refinement_speaks_of_nothing_that_the_policy_does_not_see(said: str, leaks: bool) -> None:
-    own = "This answer got 0.25 of 1.00 points. Repeat word for word what is right."
-    given = "What does the original program print? It prints 4. Test 2 failed: it printed 3."
-    assert speaks_of_prompt(said, own=own, given=given, reward=0.25) is leaks
-    assert not speaks_of_prompt(said, own=own, given=f"{given} {said}", reward=0.25), "the response says it already"
 
 
 def test_leaks_may_be_let_through(tokenizer: Any) -> None:
