@@ -5,17 +5,20 @@ The driver decides, after the rollout: it knows the rewards of all groups, and w
 
 import json
 import logging
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from recipe.online_refiner.pairs import SKIPPED, Pair
+from recipe.online_refiner.pairs import SKIPPED, Pair, luck
 
 logger = logging.getLogger(__name__)
 
 FORGET = 0.9
 """What a step leaves of the counts of earlier ones."""
+NUM_BANDS = 8
+"""Bands of reward in which kinds are counted, at most: nobody knows the scale of a reward function."""
 NUM_FIRST = 4
 """Refinements of the first step, at most: they may cost many times what responses do."""
 
@@ -39,24 +42,49 @@ class Rollouts:
     """The responses of a step: what is known before they are refined."""
 
     rewards: Mapping[int, float]
-    """By row."""
+    """The reward of each row."""
     groups: Mapping[int, str]
-    """The prompt that each answers."""
+    """The prompt that each row answers."""
     solved: Collection[int]
     """Rows whose reward cannot improve."""
     num_tokens: int
-    """Of all responses."""
+    """Tokens of all responses."""
     most: Mapping[str, int | None] = field(default_factory=dict)
     """Refinements of a group, at most (``refiner.max_refinements_per_group``)."""
+    step: int = 0
+    """The number of the step, which breaks ties together with the key."""
+    keys: Mapping[int, str] = field(default_factory=dict)
+    """The key of each row in the queue; a row without one is known by its number."""
 
     def kinds(self) -> dict[int, str]:
-        """Return the kinds of the responses that can improve: reward to one decimal; group with a solved one or not."""
+        """Return the kind of each response that can improve: band of reward; group with a solved response or not."""
         lucky = {self.groups[row] for row in self.solved}
+        rewards = {row: reward for row, reward in self.rewards.items() if row not in self.solved}
         return {
-            row: f"{reward:.1f}{', one solved' if self.groups[row] in lucky else ', none solved'}"
-            for row, reward in self.rewards.items()
-            if row not in self.solved
+            row: f"{band}{', one solved' if self.groups[row] in lucky else ', none solved'}"
+            for row, band in bands(rewards).items()
         }
+
+    def luck(self, row: int) -> float:
+        """Return a number that breaks ties: rows are in the order of ranks, and of lengths in each of them."""
+        return luck(self.step, self.keys.get(row, row))
+
+
+def bands(rewards: Mapping[int, float]) -> dict[int, str]:
+    """Return the band of each row's reward: the reward itself, or the eighth of the step's rewards in which it is.
+
+    Rewards with the same six digits are equal. There are NUM_BANDS bands at most, so rewards of more values are
+    known by their rank: the middle of the ranks of all equal ones.
+
+    Example: ``bands({3: -1.0, 5: -0.0})`` is ``{3: "-1.0", 5: "0.0"}``; of 80 rewards that all differ, the ten lowest
+    are in ``"eighth 1"``.
+    """
+    rounded = {row: float(f"{reward:.6g}") + 0.0 for row, reward in rewards.items()}  # + 0.0: -0.0 is 0.0
+    if len({*rounded.values()}) <= NUM_BANDS:
+        return {row: str(reward) for row, reward in rounded.items()}
+    ordered = sorted(rounded.values())
+    ranks = {one: (bisect_left(ordered, one) + bisect_right(ordered, one)) / 2 for one in {*ordered}}
+    return {row: f"eighth {int(NUM_BANDS * ranks[one] / len(ordered)) + 1}" for row, one in rounded.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,11 +110,11 @@ class Budget:
         names = rollouts.kinds()
         usual = self._usual_cost(rollouts)
         order, number = [], Counter[tuple[str, str]]()
-        for row, name in sorted(names.items(), key=lambda one: (rollouts.rewards[one[0]], one[0])):
+        for row, name in sorted(names.items(), key=lambda one: rollouts.luck(one[0])):
             kind = self.kinds.get(name, Kind())
             cost = (kind.tokens + usual) / (kind.asked + 1)
             number[rollouts.groups[row], name] += 1
-            order.append((-kind.chance / cost, number[rollouts.groups[row], name], rollouts.rewards[row], row, cost))
+            order.append((-kind.chance / cost, number[rollouts.groups[row], name], rollouts.luck(row), row, cost))
         left, chosen, taken = self.saved + self._allowance(rollouts), list[int](), Counter[str]()
         for *_, row, cost in sorted(order):
             group = rollouts.groups[row]

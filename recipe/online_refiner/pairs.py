@@ -1,5 +1,6 @@
 """What the refine stage takes and gives: a rollout, its refinement, and the numbers that are known of both."""
 
+import hashlib
 import json
 import math
 import numbers
@@ -88,6 +89,16 @@ FAILURES = tuple(one for one in Verdict if one not in (Verdict.NONE, *SKIPPED) a
 def group_of(key: str) -> str:
     """Return the prompt that a row answers, from the row's key."""
     return key.rsplit("_", 2)[0]
+
+
+def luck(step: object, key: object) -> float:
+    """Return a number in [0, 1) by a hash of a step and a row's key.
+
+    It breaks ties and draws samples: every process has the same number, and the order of rows, in which short responses
+    come first, does not matter.
+    """
+    digest = hashlib.blake2b(f"{step} {key}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest) >> 11) / 2**53
 
 
 def last_turn(response_mask: list[int]) -> int:
@@ -183,6 +194,11 @@ class Rollout:
         return group_of(self.key)
 
     @property
+    def luck(self) -> float:
+        """A number in [0, 1) that breaks ties (:func:`luck`)."""
+        return luck(self.request.get("global_steps"), self.key)
+
+    @property
     def session(self) -> tuple[int, int]:
         """The numbers of its session and output within the group."""
         _, session, output = self.key.rsplit("_", 2)
@@ -190,9 +206,12 @@ class Rollout:
 
 
 def best_of(rollout: Rollout, rollouts: Sequence[Rollout]) -> Rollout:
-    """Return the best of a group, among those that had the same session so far: it may be the rollout itself."""
+    """Return the best of a group, among those that had the same session so far: it may be the rollout itself.
+
+    Of several with the highest reward it is one by :func:`luck`: the first in the list would be the shortest.
+    """
     same = [one for one in rollouts if one.earlier_ids == rollout.earlier_ids and one.turn_ids]
-    return max(same, key=lambda one: one.reward)
+    return max(same, key=lambda one: (one.reward, one.luck))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -295,10 +314,13 @@ NUM_SAMPLES = 8
 """Of a step: half of them those that gained most, the rest attempts that were not accepted, as far as there are any."""
 
 
-def choose_samples(pairs: dict[int, Pair]) -> list[int]:
-    """Return the rows of the best accepted refinements of a step, and of some that were not accepted."""
+def choose_samples(pairs: Mapping[int, Pair], luck_of: Mapping[int, float]) -> list[int]:
+    """Return the rows of the best accepted refinements of a step, and of some that were not accepted.
+
+    ``luck_of`` orders rows that are alike (:func:`luck`), by row.
+    """
     refined = (*FAILURES, Verdict.ACCEPTED, Verdict.NOT_BETTER)  # not a solved response that is imitated itself
-    attempted = [row for row, pair in pairs.items() if pair.verdict in refined]
+    attempted = sorted((row for row, pair in pairs.items() if pair.verdict in refined), key=luck_of.__getitem__)
     accepted = [row for row in attempted if pairs[row].is_accepted]
     accepted.sort(key=lambda row: pairs[row].reward - pairs[row].refined_reward)
     others = [row for row in attempted if not pairs[row].is_accepted]

@@ -7,7 +7,6 @@ streaming run does the same for a group as soon as it is complete (``streaming.p
 
 import asyncio
 import functools
-import hashlib
 import logging
 import random
 import time
@@ -190,12 +189,8 @@ class RefineWorker:
 
 
 def is_drawn(rollout: Rollout, share: float) -> bool:
-    """Tell whether a rollout is among those that are measured: this share of them, by a hash of step and key.
-
-    So every process draws the same ones, in whichever order responses come.
-    """
-    name = f"{rollout.request.get('global_steps')} {rollout.key}".encode()
-    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) < share * 2**64
+    """Tell whether a rollout is among those that are measured: this share of them, by :func:`luck`."""
+    return rollout.luck < share
 
 
 def refuse(rows: KVBatchMeta, *, is_reward_model_colocated: bool) -> None:

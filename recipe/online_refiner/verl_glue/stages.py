@@ -17,7 +17,7 @@ from recipe.online_refiner.config.fields import RefinementConfig
 from recipe.online_refiner.constraints.base import Place
 from recipe.online_refiner.constraints.eq6 import charges_of, since
 from recipe.online_refiner.constraints.eta import Eta
-from recipe.online_refiner.pairs import Pair, Verdict, choose_samples, group_of
+from recipe.online_refiner.pairs import Pair, Verdict, choose_samples, group_of, luck
 from recipe.online_refiner.step import StepState
 from recipe.online_refiner.verl_glue import rows as queue
 from recipe.online_refiner.verl_glue.actor_worker import IN_PLACE_COLUMNS, SCORED_COLUMNS
@@ -129,7 +129,8 @@ class Stages:
 
     def _record(self, batch: KVBatchMeta, state: StepState) -> None:
         """Choose the step's samples, and let refine workers write all its responses to the run's files."""
-        state.samples = [] if state.part else choose_samples(state.pairs)
+        luck_of = {row: luck(state.step, batch.keys[row]) for row in state.pairs}
+        state.samples = [] if state.part else choose_samples(state.pairs, luck_of)
         if self._blocks.constraint.imitates:
             queue.write_samples(batch, state.samples)
         samples = {batch.keys[row] for row in state.samples}
@@ -147,6 +148,8 @@ class Stages:
         return Rollouts(
             rewards={row: pair.reward for row, pair in pairs.items()},
             groups=groups,
+            step=state.step,
+            keys=dict(enumerate(batch.keys)),
             solved=solved,
             num_tokens=sum(batch.tags[row]["response_len"] for row in pairs),
             most=most | {groups[row]: 0 for row in solved if refiners[row].only_unsolved},

@@ -1,11 +1,15 @@
 """``refiner.budget``: which responses a step can afford to refine, and what is learned for the next one."""
 
+import json
+import random
+from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from recipe.online_refiner.budget import FORGET, NUM_FIRST, Budget, Kind, Rollouts
+from recipe.online_refiner.budget import FORGET, NUM_BANDS, NUM_FIRST, Budget, Kind, Rollouts, bands
 from recipe.online_refiner.pairs import FAILURES, Pair, Verdict
 
 
@@ -44,9 +48,75 @@ def test_a_kind_whose_refinements_are_short_goes_before_one_that_is_accepted_as_
 def test_groups_take_turns_and_a_new_kind_is_tried() -> None:
     step = rollouts(dict.fromkeys(range(6), -1.0), num_tokens=600)
     kinds = {"-1.0, none solved": Kind(asked=4, accepted=2, tokens=400)}
-    assert Budget(share=0.34, kinds=kinds).choose(step) == {0, 2, 4}
+    assert {row // 2 for row in Budget(share=0.34, kinds=kinds).choose(step)} == {0, 1, 2}, "one of each"
     known = Budget(share=0.1, kinds={"-1.0, none solved": Kind(asked=100, accepted=10, tokens=10_000)})
     assert known.choose(rollouts({0: -1.0, 2: -0.9}, num_tokens=1000)) == {2}, "nobody knows whether -0.9 pays"
+
+
+def test_equal_responses_are_chosen_by_lot_and_not_by_their_place() -> None:
+    """Rows are in the order of ranks and of lengths: the first ones must not be refined more often than others."""
+    step = rollouts({row: (0.0, 1.0)[row % 2] for row in range(64)}, solved=range(1, 64, 2), num_tokens=6400)
+    budget, chosen = Budget(share=0.1, kinds={"0.0, one solved": Kind(asked=10, accepted=3, tokens=1000)}), Counter()
+    for number in range(200):
+        chosen.update(budget.choose(replace(step, step=number)))
+    assert set(chosen) == set(range(0, 64, 2)), "each has its turn"
+    first = sum(num for row, num in chosen.items() if row < 32)
+    assert first / chosen.total() == pytest.approx(0.5, abs=0.06)
+
+
+def test_the_choice_does_not_depend_on_the_order_of_rows() -> None:
+    keys = [f"{uid}_{session}_0" for uid in "abcd" for session in range(4)]
+    found = list[set[str]]()
+    for seed in range(3):
+        shuffled = random.Random(seed).sample(keys, len(keys))
+        step = Rollouts(
+            rewards=dict.fromkeys(range(16), -0.5),
+            groups={row: key[0] for row, key in enumerate(shuffled)},
+            solved=(),
+            num_tokens=1600,
+            step=7,
+            keys=dict(enumerate(shuffled)),
+        )
+        chosen = Budget(share=0.3, kinds={"-0.5, none solved": Kind(asked=4, accepted=1, tokens=400)}).choose(step)
+        found.append({shuffled[row] for row in chosen})
+    assert found[0] == found[1] == found[2] and 0 < len(found[0]) < 16
+
+
+@pytest.mark.parametrize(("scale", "center"), [(1e-4, 0.0), (10.0, 0.0), (1e4, 300.0)])
+def test_a_reward_of_any_scale_teaches_which_responses_pay(scale: float, center: float) -> None:
+    """A tenth of the refinements of the lower half is accepted, of the upper half a hundredth; the mean is 0.055."""
+    draw, budget, asked, accepted = random.Random(0), Budget(share=0.1), 0, 0
+    for number in range(80):
+        places = [draw.gauss(0, 1) for _ in range(512)]
+        step = rollouts({row: scale * (center + one) for row, one in enumerate(places)}, num_tokens=512 * 100)
+        step.step = number
+        assert len({*step.kinds().values()}) <= NUM_BANDS
+        chosen = budget.choose(step)
+        good = {row for row in chosen if draw.random() < (0.1 if places[row] < 0 else 0.01)}
+        verdicts = {row: Verdict.ACCEPTED if row in good else Verdict.NOT_BETTER for row in chosen}
+        budget.observe(step, {row: refined(0.0, verdict, 100) for row, verdict in verdicts.items()})
+        if number >= 20:
+            asked, accepted = asked + len(chosen), accepted + len(good)
+    assert accepted / asked > 0.075
+
+
+def test_few_rewards_are_kinds_by_themselves_and_many_by_their_rank() -> None:
+    assert bands({3: -1.0, 5: -0.0, 6: 0.0, 7: 0.25}) == {3: "-1.0", 5: "0.0", 6: "0.0", 7: "0.25"}
+    assert {*bands({row: (-0.04, 0.04)[row % 2] for row in range(10)}).values()} == {"-0.04", "0.04"}
+    assert Counter(bands({row: row**3 for row in range(80)}).values()) == {f"eighth {n}": 10 for n in range(1, 9)}
+    tiers = bands({row: -1.0 if row < 40 else row / 80 for row in range(80)})
+    assert {tiers[row] for row in range(40)} == {"eighth 3"}, "equal rewards are one kind"
+    assert {tiers[row] for row in range(40, 80)} == {"eighth 5", "eighth 6", "eighth 7", "eighth 8"}
+    assert bands({}) == {}
+
+
+def test_a_state_with_other_names_of_kinds_still_loads(tmp_path: Path) -> None:
+    kinds = {"-0.3, none solved": {"asked": 4.0, "accepted": 2.0, "tokens": 90.0}, "-0.0, none solved": {}}
+    (tmp_path / "budget.json").write_text(json.dumps({"share": 0.1, "saved": 5.0, "kinds": kinds}))
+    budget = Budget(share=0.1)
+    budget.load(tmp_path / "budget.json")
+    assert (budget.saved, budget.kinds["-0.3, none solved"].accepted) == (5.0, 2.0)
+    assert budget.kept(rollouts({0: -0.3}), {0}) == 1.0
 
 
 def test_tokens_that_were_spent_too_much_are_saved_and_some_that_were_not_are_kept() -> None:

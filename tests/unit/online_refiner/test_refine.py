@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.constraints import Constraint, read_constraint
-from recipe.online_refiner.pairs import SKIPPED, Refinement, Rollout, Verdict
+from recipe.online_refiner.pairs import SKIPPED, Refinement, Rollout, Verdict, best_of
 from recipe.online_refiner.refine import AskedOnce, Refiner, choose
 from recipe.online_refiner.verl_glue.refine_actors import is_drawn, reward_by
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
@@ -66,6 +66,16 @@ def test_prompts_that_a_response_solves_are_left_out() -> None:
 def test_a_session_without_a_last_turn_takes_no_place() -> None:
     members = [rollout(0, -1.0, start=1), rollout(1, -0.3)]
     assert choose(config(max_refinements_per_group=1), members) == {1}
+
+
+def test_of_equal_best_siblings_one_is_shown_by_lot() -> None:
+    """A group's rollouts come in the order in which they were finished: the first one would be the shortest."""
+    shown = list[int]()
+    for step in range(200):
+        members = [rollout(n, float(n > 0), request={"global_steps": step}) for n in range(5)]
+        shown.append(best_of(members[0], members).session[0])
+        assert best_of(members[0], members[::-1]).session[0] == shown[-1]
+    assert {*shown} == {1, 2, 3, 4} and max(map(shown.count, {*shown})) < 80
 
 
 def test_a_share_of_the_rollouts_is_measured() -> None:
