@@ -109,7 +109,8 @@ HOOKS = [
     Hook("verl.utils.tracking:Tracking.logger", OF_TRAINER),
     Hook("verl.trainer.main_ppo:TaskRunnerV1.run", "recipe.online_refiner.verl_glue.task_runner", ("config",)),
     # ---- where rollouts wait until a step samples them
-    Hook(f"{BUFFER}.poll_interval", OF_TRAINER),
+    Hook(f"{BUFFER}.poll_interval", OF_PATCHES),
+    Hook(f"{BUFFER}._wait_for_next_poll", OF_PATCHES, ("partition_id", "last_debug_time")),
     Hook(f"{BUFFER}._dapo_filtered_keys", OF_PATCHES, ("partition_id",)),
     Hook(f"{BUFFER}._dapo_classification_cache", OF_PATCHES),
     Hook(f"{BUFFER}.partitions", OF_PATCHES),

@@ -20,8 +20,8 @@ from recipe.online_refiner.verl_glue.rows import pair_of, read_numbers
 from refiner_worker.client import RunEndedError
 
 POLL_S = 0.2
-"""Seconds between two looks at what the rollout has brought. verl waits 2 s, which no setting reaches: on average a
-step would wait a second for nothing."""
+"""Seconds between two looks at what the rollout has brought. With verl's 2 s a step would wait a second for nothing, on
+average."""
 
 
 class RewardLoopWorker(reward_loop.RewardLoopWorker):
@@ -41,6 +41,25 @@ class RewardLoopWorker(reward_loop.RewardLoopWorker):
         return await asyncio.to_thread(read_numbers, rows)
 
 
+def poll_often(buffer: ReplayBuffer) -> ReplayBuffer:
+    """Let a buffer look for new rollouts every POLL_S seconds.
+
+    Reason: no setting reaches verl's interval. Its attribute stays as it is: for
+    ``PPOTrainerSeparateAsync._step_had_idle`` it is also the wait from which on a step was idle.
+    """
+    wait = buffer._wait_for_next_poll
+
+    def waited(partition_id: str, last_debug_time: float) -> float:
+        interval, buffer.poll_interval = buffer.poll_interval, POLL_S
+        try:
+            return wait(partition_id, last_debug_time)
+        finally:
+            buffer.poll_interval = interval
+
+    buffer._wait_for_next_poll = waited
+    return buffer
+
+
 def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
     """Let groups whose rewards are all equal pass DAPO's filter where a refinement of theirs is better.
 
@@ -50,8 +69,9 @@ def keep_refined(buffer: ReplayBuffer) -> ReplayBuffer:
 
     def filtered(partition_id: str) -> tuple[set[str], Counter]:
         groups, counts = find(partition_id)
-        pairs = ((group_of(key), pair_of(tag)) for key, tag in buffer.partitions[partition_id].items())
-        kept = groups & {group for group, pair in pairs if pair is not None and pair.is_accepted}
+        tags = ((group_of(key), tag) for key, tag in buffer.partitions[partition_id].items())
+        pairs = ((group, pair_of(tag)) for group, tag in tags if group in groups)  # each poll would read all others
+        kept = {group for group, pair in pairs if pair is not None and pair.is_accepted}
         rewards = buffer._dapo_classification_cache[partition_id]
         return groups - kept, counts - Counter(rewards[group] for group in kept)
 

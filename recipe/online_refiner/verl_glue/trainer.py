@@ -140,8 +140,7 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.run_dir.write_stage("loading the policy")
 
     def _build_replay_buffer(self) -> ReplayBuffer:
-        buffer = super()._build_replay_buffer()
-        buffer.poll_interval = patches.POLL_S
+        buffer = patches.poll_often(super()._build_replay_buffer())
         buffer = patches.end_if_most_fail(buffer, self.config.data.train_batch_size)
         return patches.keep_refined(buffer) if self.blocks.constraint.rescues else buffer
 

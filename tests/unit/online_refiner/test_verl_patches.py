@@ -1,15 +1,19 @@
 """What verl does with this recipe's patches."""
 
 import asyncio
+import time
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from composed_main import composed
 from omegaconf import OmegaConf
-from verl.trainer.ppo.v1 import trainer_separate_async
+from verl.trainer.ppo.v1 import replay_buffer, trainer_separate_async
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from recipe.online_refiner.config.fields import read_blocks
 from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.rows import with_pair
@@ -56,6 +60,31 @@ def test_groups_with_a_used_refinement_pass_dapos_filter() -> None:
     )
     groups, counts = patches.keep_refined(buffer)._dapo_filtered_keys("train")
     assert groups == {"b", "c"} and counts == Counter({-1.0: 1, 1.0: 1})
+
+
+@pytest.mark.parametrize("mode", ["none", "penalty"])
+def test_looking_more_often_makes_no_step_idle(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """Verl lends the training GPUs for longer after idle steps: those that wait for more than its 2 s between looks."""
+    config = composed(f"constraint.mode={mode}", "trainer.v1.trainer_mode=separate_async")
+    trainer: Any = object.__new__(OnlineRefinerSeparateAsync)
+    trainer.config, trainer.blocks, trainer.parameter_sync_step = config, read_blocks(config), 4
+    trainer.trainer_mode = "separate_async"
+    buffer = trainer.replay_buffer = trainer._build_replay_buffer()
+    slept: list[float] = []
+    monkeypatch.setattr(replay_buffer.time, "sleep", slept.append)
+    for _ in range(3):
+        buffer._wait_for_next_poll("train", time.time())
+    assert slept == [patches.POLL_S] * 3
+
+    trainer.hybrid_rollout_config = config.trainer.v1.separate_async.hybrid_rollout
+    trainer._switch_threshold_ratio, trainer._idle_steps, trainer._calm_steps = 0.4, 0, 0
+    for wait_s, is_idle in ((1.0, False), (1.99, False), (2.01, True)):
+        trainer._step_sample_wait_seconds = wait_s
+        assert trainer._step_had_idle() is is_idle
+    trainer._step_sample_wait_seconds = 1.0
+    for _ in range(30):
+        trainer._adapt_switch_threshold(trainer._step_had_idle())
+    assert trainer._switch_threshold_ratio == pytest.approx(0.25), "no more than a mini-batch is waited for"
 
 
 def test_a_run_whose_groups_fail_ends() -> None:
