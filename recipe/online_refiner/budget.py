@@ -125,10 +125,15 @@ class Budget:
         first_of_kind = {names[row]: row for row in reversed(chosen)}
         return set(chosen) if self.kinds else set([*first_of_kind.values()][-NUM_FIRST:])
 
+    def expected(self, rollouts: Rollouts, rows: Collection[int] | None = None) -> float:
+        """Return how many acceptances are expected of rows, or of all responses that can improve."""
+        kinds = rollouts.kinds()
+        return sum(self.kinds.get(kinds[row], Kind()).chance for row in (kinds if rows is None else rows))
+
     def kept(self, rollouts: Rollouts, chosen: Collection[int]) -> float:
-        """Return which share of the acceptances is expected from the chosen rows, of those from all; 1 if of none."""
-        chances = {row: self.kinds.get(name, Kind()).chance for row, name in rollouts.kinds().items()}
-        return sum(chances[row] for row in chosen) / sum(chances.values()) if chances else 1.0
+        """Return the expected acceptances of the chosen rows divided by those of all; 1 if no response can improve."""
+        whole = self.expected(rollouts)
+        return self.expected(rollouts, chosen) / whole if whole else 1.0
 
     def observe(self, rollouts: Rollouts, pairs: Mapping[int, Pair]) -> None:
         """Take note of what became of the chosen responses of a step, ``pairs``.

@@ -7,8 +7,8 @@ verl's own metrics stand beside them; its ``timing_s/*`` are the seconds of its 
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,20 @@ DISCARDED = "training/filter_groups/discarded_surplus_samples"
 """verl's count of groups beyond the batch that it has thrown away, where DAPO's filter takes out others."""
 
 
+ROLLOUTS = "refiner/num_rollouts"
+"""The metric that counts the rollouts of a step, which many means are over."""
+
+
+def one_each(state: StepState) -> float:
+    """Return 1: the metric is one number of each mini-batch."""
+    return 1.0
+
+
+def counted(name: str) -> Callable[[StepState], float]:
+    """Return what reads the count that stands beside a metric (``StepState.counts``), 0 where there is none."""
+    return lambda state: state.counts.get(name, 0.0)
+
+
 def num_answers(state: StepState) -> float:
     """Return how many requests the refiner has answered."""
     return sum(pair.latency_s is not None for pair in state.pairs.values())
@@ -47,22 +61,30 @@ MEANING: dict[str, str | Mean] = {
     "reward/mean": Mean(
         "task reward, mean over all responses, also of groups that algorithm.filter_groups (metric: reward) "
         "took out of the step, which verl's critic/score/mean leaves out; groups that verl throws away as the batch is "
-        "full (sync) count as the step's own do"
+        "full (sync) count as the step's own do",
+        "reward/num_responses",
     ),
-    "reward/group_std": Mean("standard deviation of the reward within a prompt's group, mean over the step's groups"),
+    "reward/num_responses": "responses that reward/mean is over; a group that is not in the step counts as many as the "
+    "step's groups have on average",
+    "reward/group_std": Mean(
+        "standard deviation of the reward within a prompt's group, mean over the step's groups", "reward/num_groups"
+    ),
     "reward/zero_std_groups": Mean(
-        "share of the step's groups whose rewards are all equal (no gradient without a constraint)"
+        "share of the step's groups whose rewards are all equal (no gradient without a constraint)", "reward/num_groups"
     ),
+    "reward/num_groups": "groups of the step: prompts with at least one rollout in it",
     "reward/num_lost": "rollouts without a reward (its function or sandbox failed), left out of the step",
     "refiner/num_rollouts": "rollouts of the step, padding not counted",
     "refiner/num_attempted": "rollouts for which a refinement was sought",
     "refiner/num_accepted": "refinements that are better by the reward gate: the pairs of Eq. 6",
     "refiner/improvement_ratio": Mean(
-        "accepted / rollouts of the step; groups that algorithm.filter_groups took out of it are not among them"
+        "accepted / rollouts of the step; groups that algorithm.filter_groups took out of it are not among them",
+        ROLLOUTS,
     ),
     "refiner/improvement_ratio_at_1": Mean(
-        "refiner.samples above 1: what improvement_ratio would be with one refinement of each response: the share of "
-        "its samples that are better, mean over the same rollouts"
+        "what improvement_ratio would be with one refinement of each response: the share of its samples that are "
+        "better, mean over the same rollouts; the same number with refiner.samples=1",
+        ROLLOUTS,
     ),
     "refiner/num_own": "solved responses that are imitated themselves (constraint.imitate_solved)",
     "refiner/repeated_ratio": Mean(
@@ -73,7 +95,8 @@ MEANING: dict[str, str | Mean] = {
     "refiner/reward_gain": Mean("r(a') - r(a), mean over accepted pairs", "refiner/num_accepted"),
     "refiner/budget_kept": Mean(
         "refiner.budget: share of the acceptances, of those that earlier steps let expect from all responses, that is "
-        "expected from the chosen ones"
+        "expected from the chosen ones",
+        counted("refiner/budget_kept"),
     ),
     "refiner/edit_distance": Mean(
         "token edit distance between a and a', mean over about 64 scored refinements",
@@ -94,7 +117,7 @@ MEANING: dict[str, str | Mean] = {
     "refiner/latency_p95_s": Mean("the same, 95th percentile", num_answers),
     "refiner/num_retries": "requests that were sent again to a busy or lost server of refiner.placement=external",
     "refiner/num_replicas": Mean(
-        "replicas of the refiner (external: servers) that were alive when the step asked them"
+        "replicas of the refiner (external: servers) that were alive when the step asked them", one_each
     ),
     "refiner/num_restarts": "replicas that had died and were started again before the step",
     **{f"refiner/skipped/{reason}": "rollouts not attempted, by reason" for reason in SKIPPED},
@@ -115,10 +138,11 @@ MEANING: dict[str, str | Mean] = {
     ),
     "constraint/divergence": Mean(
         "D of Eq. 5, nats per rollout: Eq. 6 summed over tokens, mean over all rollouts of the "
-        "step; in place minus the sum of the charges, of either sign"
+        "step; in place minus the sum of the charges, of either sign",
+        ROLLOUTS,
     ),
     "constraint/divergence_per_token": Mean(
-        "the same of D divided by min(len a, len a'), in place by the turn's length"
+        "the same of D divided by min(len a, len a'), in place by the turn's length", ROLLOUTS
     ),
     "constraint/num_rescued_groups": "groups whose rewards are all equal and that have a better refinement, where "
     "constraint.rescue_dead_groups keeps them",
@@ -127,17 +151,17 @@ MEANING: dict[str, str | Mean] = {
         "credit in_reward D divided by min(len a, len a')), per response token of the batch",
         "tokens/rollout",
     ),
-    "constraint/eta": Mean("weight of the constraint in this step; not in mode none"),
+    "constraint/eta": Mean("weight of the constraint in this step; not in mode none", one_each),
     "actor/sft_cross_entropy": Mean(
         "modes sft and lagrangian: weighted cross-entropy in the loss, divided as constraint.sft_normaliser says "
         "(accepted: nats per token), mean over mini-batches with accepted refinements; with target=soft less "
         "the entropy of pi_0's distribution in the target",
-        lambda state: any(pair.is_used for pair in state.pairs.values()),
+        lambda state: float(any(pair.is_used for pair in state.pairs.values())),
     ),
     "kl_ref/k3": Mean(
         "KL(pi_theta || pi_0) on the responses, nats per token, k3 estimate; sampled at temperature 1; "
         "not a number (null in metrics.jsonl) where it was asked for and no replica answered",
-        "tokens/kl_ref",
+        counted("kl_ref/k3"),
     ),
     "tokens/rollout": "tokens of the responses, the output of tools included",
     "tokens/refine_prompt": "prompt tokens sent to the refiner, once for all samples of a request; those of an "
@@ -184,7 +208,7 @@ def of_step(parts: list[StepState]) -> dict[str, float]:
         values = [float(part.metrics[name]) for part in having]
         if name.startswith("timing_s/") or not values or (name in extras and len(values) < len(parts)):
             continue  # seconds are the step's already
-        mean = Mean("") if name in extras else MEANS.get(name)
+        mean = Mean("", counted(name)) if name in extras else MEANS.get(name)
         if name in of_sources:
             mean = Mean("", partial(num_of_source, source=name.split("/", 2)[2]))
         if name in MAXIMA:
@@ -221,9 +245,16 @@ def reward_metrics(
     sizes = [len(by_group) + num_discarded, *filtered.values()]
     return {
         "reward/mean": float(np.average(means, weights=sizes)),
+        "reward/num_responses": sum(sizes) * len(rewards) / len(by_group),
         "reward/group_std": float(stds.mean()),
         "reward/zero_std_groups": float((stds < 1e-8).mean()),
+        "reward/num_groups": len(by_group),
     }
+
+
+def num_saying(said: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return how many responses have each name that the reward function says beside the reward."""
+    return dict(Counter(EXTRA + name for extras in said for name in extras))
 
 
 def extra_metrics(said: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -278,9 +309,7 @@ def refine_metrics(state: StepState) -> dict[str, float]:
     num_attempted = sum(one not in (*SKIPPED, Verdict.OWN) for one in verdicts)
     means = {
         "refiner/improvement_ratio": mean_of([pair.is_accepted for pair in pairs]),
-        "refiner/improvement_ratio_at_1": mean_of([pair.num_better / pair.num_samples for pair in pairs])
-        if any(pair.num_samples > 1 for pair in pairs)
-        else None,
+        "refiner/improvement_ratio_at_1": mean_of([pair.num_better / pair.num_samples for pair in pairs]),
         "refiner/repeated_ratio": ratio(sum(pair.is_repeated for pair in pairs), num_attempted),
         "refiner/reward_gain": mean_of(gains),
         "refiner/edit_distance": mean_of(distances),

@@ -2,6 +2,7 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,10 @@ class StepState:
     """The time at which its rollouts were first waited for, in seconds since the epoch."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """verl's own of this step; ours are added as they are known."""
+    counts: dict[str, float] = field(default_factory=dict)
+    """The number of values that a metric is a mean over, by the metric's name, where no other metric has it."""
+    filtered: Mapping[float, int] = field(default_factory=dict)
+    """Groups that DAPO's filter took out before the mini-batch was waited for, by the reward of their responses."""
     num_restarts: int = 0
     """Replicas of the refiner that were started again before the step."""
     pairs: dict[int, Pair] = field(default_factory=dict)

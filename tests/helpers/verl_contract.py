@@ -75,6 +75,7 @@ HOOKS = [
     Hook(f"{TRAINER}.on_step_begin", OF_TRAINER, ()),
     Hook(f"{TRAINER}.step", OF_TRAINER, ("metrics", "timing_raw")),
     Hook(f"{TRAINER}._submit_batch_to_rollout", OF_TRAINER, ("batch",)),
+    Hook(f"{TRAINER}.prepare_step", OF_TRAINER, ()),
     Hook(f"{TRAINER}.on_sample_begin", OF_TRAINER, ()),
     Hook(f"{TRAINER}._compute_reward_colocate", OF_TRAINER, ("batch", "metrics")),
     Hook(f"{TRAINER}._balance_batch", OF_TRAINER, ("batch", "metrics", "logging_prefix", "keep_minibatch")),

@@ -38,14 +38,14 @@ CRITIC_ESTIMATORS = ("gae",)
 
 
 class Mean(NamedTuple):
-    """A metric that is a mean."""
+    """A metric that is a mean; a step's is the mean over all that its mini-batches' are over."""
 
     meaning: str
-    over: "str | Callable[[StepState], float]" = "refiner/num_rollouts"
-    """The things of a mini-batch that it is a mean over: the name of their count, or a function that counts them."""
+    over: "str | Callable[[StepState], float]"
+    """The number of values that a mini-batch's mean is over: the name of the metric that counts them, or a function."""
 
     def weight(self, state: "StepState") -> float:
-        """Return how many of these things a mini-batch has."""
+        """Return the number of values that a mini-batch's mean is over."""
         return self.over(state) if callable(self.over) else float(state.metrics[self.over])
 
 

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,13 +71,15 @@ class Stages:
         state.pairs = {row: Pair(reward=reward) for row, reward in zip(rows, queue.read_rewards(real), strict=True)}
         by_key = {batch.keys[row]: pair.reward for row, pair in state.pairs.items()}
         is_by_reward = OmegaConf.select(self._config, "algorithm.filter_groups.metric") == "reward"
-        filtered = state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}) if is_by_reward else {}
+        filtered = Counter(state.filtered) + Counter(state.metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {}))
         num_discarded = state.metrics.get(metric_names.DISCARDED, 0)
+        said = self._workers.numbers(real)
+        state.counts |= metric_names.num_saying(said)
         state.metrics.update(
             {
                 **metric_names.zeros(),
-                **metric_names.reward_metrics(by_key, filtered, num_discarded),
-                **metric_names.extra_metrics(self._workers.numbers(real)),
+                **metric_names.reward_metrics(by_key, filtered if is_by_reward else {}, num_discarded),
+                **metric_names.extra_metrics(said),
                 "refiner/num_rollouts": len(rows),
                 "reward/num_lost": max(0, self.num_wanted(real, state) - len(rows)),
                 "tokens/rollout": sum(batch.tags[row]["response_len"] for row in rows),
@@ -93,6 +96,7 @@ class Stages:
             rollouts = self._rollouts(batch, state)
             chosen = self._budget.choose(rollouts)
             state.metrics["refiner/budget_kept"] = self._budget.kept(rollouts, chosen)
+            state.counts["refiner/budget_kept"] = self._budget.expected(rollouts)
             for row in state.pairs:
                 batch.tags[row][queue.OVER_BUDGET] = row not in chosen
         known = {row: pair for row in state.pairs if (pair := queue.pair_of(batch.tags[row])) is not None}
@@ -261,10 +265,11 @@ class Stages:
         if not (self._blocks.measures_kl or is_by_verl):
             return
         name, rows = ("ref_log_prob", [*state.pairs]) if is_by_verl else ("kl_ref_log_prob", state.kl_rows)
-        state.metrics["kl_ref/k3"] = float("nan")
+        state.metrics["kl_ref/k3"], state.counts["kl_ref/k3"] = float("nan"), 0
         state.metrics["tokens/kl_ref"] = sum(batch.tags[row]["response_len"] for row in rows)
         if rows:
             data = queue.read_padded(queue.rows_of(batch, rows), "old_log_probs", name, "response_mask")
+            state.counts["kl_ref/k3"] = int(data["response_mask"].sum())
             state.metrics["kl_ref/k3"] = metric_names.kl_to_reference(
                 log_probs=data["old_log_probs"], ref_log_probs=data[name], response_mask=data["response_mask"]
             )

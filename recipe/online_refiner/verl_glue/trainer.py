@@ -14,7 +14,7 @@ numbers, and where verl's own driver has all advantages it reads one more column
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from transfer_queue import KVBatchMeta
 from verl.experimental.agent_loop import AgentLoopManager
 from verl.single_controller.ray import ResourcePoolManager
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY, ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.utils import update_prometheus_config
@@ -122,6 +122,8 @@ class OnlineRefinerTrainer(PPOTrainer):
         # Of the step that is under way.
         self.parts: list[StepState] = []
         self.state = StepState()
+        self.filtered: Mapping[float, int] = {}
+        """What DAPO's filter took out before the first mini-batch was waited for (``StepState.filtered``)."""
         self.step_started_at, self.rollout_gb = 0.0, 0.0
         super().__init__(config)
 
@@ -228,6 +230,12 @@ class OnlineRefinerTrainer(PPOTrainer):
         self.state.metrics = metrics
         return batch
 
+    def prepare_step(self) -> dict:
+        """Send a step's prompts; verl waits here while its training GPUs are lent, and filters groups meanwhile."""
+        metrics = super().prepare_step()
+        self.filtered = metrics.get(DAPO_FILTERED_REWARD_COUNTS_KEY, {})
+        return metrics
+
     def on_sample_begin(self) -> None:
         """Begin a mini-batch's state."""
         part, num_parts = self.local_trigger_step, self.parameter_sync_step
@@ -235,10 +243,11 @@ class OnlineRefinerTrainer(PPOTrainer):
             step=self.global_steps,
             part=part,
             num_parts=num_parts,
+            filtered=self.filtered,
             num_restarts=self.num_restarts,
             hook="on_sample_begin",
         )
-        self.num_restarts = 0
+        self.num_restarts, self.filtered = 0, {}
         self.parts.append(self.state)
         self._begin("the policy answers")
         super().on_sample_begin()

@@ -1,8 +1,10 @@
 """A step's metrics, worked out by hand; of several mini-batches counts add up, and means are weighted."""
 
 import math
+import random
 import re
 import time
+from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
@@ -38,6 +40,7 @@ def part(num_rollouts: int, accepted: dict[int, int], **values: float) -> StepSt
         "refiner/num_rollouts": num_rollouts,
         "refiner/num_accepted": len(accepted),
         "refiner/skipped/max_reward": 1,
+        "reward/num_responses": num_rollouts,
         "reward/mean": 0.0,
     }
     return StepState(
@@ -62,9 +65,96 @@ def test_counts_add_up_and_means_are_weighted() -> None:
     assert set(step) == {name for name in metrics.COUNTS if not name.startswith("timing_s/")} | means
 
 
+BY_HAND: dict[str, float] = {
+    "refiner/budget_kept": 2.5,
+    "refiner/num_replicas": 1,
+    "refiner/latency_p50_s": 2,
+    "refiner/latency_p95_s": 2,
+    "refiner/spec_accept_rate": 33,
+    "refiner/spec_accept_length": 11,
+    "constraint/penalty": 400,
+    "constraint/eta": 1,
+    "constraint/in_place_charge": 90,
+    "constraint/in_place_largest": 9,
+    "constraint/in_place_agreement": 90,
+    "constraint/soft_share": 5 + 6 - 2,
+    "actor/sft_cross_entropy": 1,
+    "kl_ref/k3": 77,
+}
+"""Means that no function of ``metrics.py`` computes from pairs, and how many values each is over in the state below."""
+
+
+def random_part(draw: random.Random, number: int) -> tuple[StepState, dict[str, float], dict[float, int], list[dict]]:
+    """Return a mini-batch, its rewards, the groups that were filtered, and what the reward function said."""
+    rewards = {
+        f"p{number}g{group}_{session}_0": draw.choice([-1.0, 0.0, 0.5])
+        for group in range(draw.randint(1, 9))
+        for session in range(4)
+    }
+    verdicts = [Verdict.ACCEPTED, Verdict.NOT_BETTER, Verdict.TRUNCATED, Verdict.MAX_REWARD]
+    state = StepState(keys=[*rewards])
+    for row, reward in enumerate(rewards.values()):
+        verdict = draw.choice(verdicts)
+        pair = Pair(reward=reward, verdict=verdict, source=draw.choice("ab"), is_used=verdict is Verdict.ACCEPTED)
+        if verdict.is_scored:
+            pair.refined_reward, pair.num_refined_tokens = draw.random(), draw.randint(1, 50)
+            pair.nll, pair.divergence, pair.num_compared_tokens = 9 * draw.random(), draw.random(), draw.randint(1, 9)
+            pair.is_repeated, pair.edit_distance = draw.random() < 0.3, draw.choice([None, draw.randint(0, 9)])
+            pair.num_samples, pair.num_better = 4, draw.randint(0, 4)
+        state.pairs[row] = pair
+    filtered = {-1.0: draw.randint(0, 80), 1.0: draw.randint(0, 5)}
+    said = [{"x": draw.random(), **({"y": 1.0 + draw.random()} if draw.random() < 0.5 else {})} for _ in rewards]
+    return state, rewards, filtered, [*said[1:], {"x": 0.0, "y": 5.0}]
+
+
+def measured(state: StepState, rewards: dict[str, float], filtered: dict[float, int], said: list[dict]) -> StepState:
+    state.counts |= metrics.num_saying(said)
+    state.metrics = {
+        **metrics.zeros(),
+        **metrics.reward_metrics(rewards, filtered),
+        **metrics.extra_metrics(said),
+        **metrics.refine_metrics(state),
+        **metrics.constraint_metrics(state, is_due=True),
+        "refiner/num_rollouts": len(state.pairs),
+    }
+    return state
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_steps_mean_is_over_all_that_its_mini_batches_are_over(seed: int) -> None:
+    """What mini-batches give together is what one batch of all their rows gives: whatever they have unequally."""
+    draw = random.Random(seed)
+    parts = [random_part(draw, number) for number in range(3)]
+    pairs = [pair for state, *_ in parts for pair in state.pairs.values()]
+    filtered = sum((Counter(one) for _, _, one, _ in parts), Counter[float]())
+    rewards = {key: reward for _, own, _, _ in parts for key, reward in own.items()}
+    said = [one for *_, own in parts for one in own]
+    whole = measured(StepState(pairs=dict(enumerate(pairs))), rewards, dict(filtered), said)
+    found = metrics.of_step([measured(*one) for one in parts])
+    names = [
+        name for name in whole.metrics if name in metrics.MEANS or name.startswith((metrics.EXTRA, *metrics.OF_SOURCES))
+    ]
+    for name in names:
+        assert found[name] == pytest.approx(whole.metrics[name]), name
+    assert {*names} >= metrics.MEANS.keys() - BY_HAND.keys(), "each mean is checked here or in BY_HAND"
+    assert {"reward/extra/y", "refiner/failed_ratio/a"} <= {*names}
+
+
+def test_how_many_values_other_means_are_over() -> None:
+    latencies = [{"latency_s": 1.0}, {"latency_s": 2.0}, {}]
+    learned = {"is_used": True, "num_refined_tokens": 5}
+    pairs = [Pair(reward=0.0, **latencies[0], **learned), Pair(reward=0.0, **latencies[1]), Pair(reward=0.0)]
+    pairs.append(Pair(reward=0.0, is_used=True, num_refined_tokens=6, num_kept_tokens=2))
+    counts = {"tokens/rollout": 400, "refiner/num_drafts": 11, "refiner/drafted_tokens": 33, "refiner/num_rollouts": 5}
+    state = StepState(pairs=dict(enumerate(pairs)), counts={"kl_ref/k3": 77, "refiner/budget_kept": 2.5})
+    state.metrics = counts | {"constraint/in_place_tokens": 90, "constraint/in_place_responses": 9}
+    assert {name: metrics.MEANS[name].weight(state) for name in BY_HAND} == BY_HAND
+
+
 def test_a_mean_over_nothing_is_that_of_the_other_parts() -> None:
     unknown = part(4, {}, kl_ref__k3=math.nan, memory_gb__refine=0)
-    known = part(4, {0: 1}, kl_ref__k3=0.25, tokens__kl_ref=8, refiner__reward_gain=3, memory_gb__refine=3)
+    known = part(4, {0: 1}, kl_ref__k3=0.25, refiner__reward_gain=3, memory_gb__refine=3)
+    known.counts["kl_ref/k3"] = 8
     step = metrics.of_step([unknown, known])
     assert (step["kl_ref/k3"], step["memory_gb/refine"], step["refiner/reward_gain"]) == (0.25, 3, 3)
     assert "constraint/divergence" not in step, "no mini-batch has measured it"
@@ -184,10 +274,11 @@ def test_constraint_metrics_by_hand(state: StepState) -> None:
 def test_a_mean_over_nothing_is_absent(state: StepState) -> None:
     """A 0 would be read as a divergence, a gain or a speed of 0."""
     found = metrics.refine_metrics(StepState(pairs={0: state.pairs[4]}))  # nothing is attempted
-    assert found.keys() & metrics.MEANS.keys() == {"refiner/improvement_ratio"}
+    ratios = {"refiner/improvement_ratio", "refiner/improvement_ratio_at_1"}
+    assert found.keys() & metrics.MEANS.keys() == ratios
     assert found["refiner/improvement_ratio"] == 0.0, "of one rollout none"
     found = metrics.refine_metrics(StepState(pairs={0: state.pairs[1]}))  # one is attempted and cut
-    assert found.keys() & metrics.MEANS.keys() == {"refiner/improvement_ratio", "refiner/repeated_ratio"}
+    assert found.keys() & metrics.MEANS.keys() == ratios | {"refiner/repeated_ratio"}
     assert metrics.refine_metrics(StepState()).keys() & metrics.MEANS.keys() == set()
     soft = load(composed("constraint.target=soft")).constraint
     assert soft.pair_metrics([]) == {}
@@ -235,12 +326,13 @@ def test_rollouts_that_are_lost(per_prompt: dict[str, int]) -> None:
 def test_reward_metrics_by_hand() -> None:
     rewards = {"a_0_0": 1.0, "a_1_0": 0.0, "b_0_0": 0.5, "b_1_0": 0.5}
     values = metrics.reward_metrics(rewards, {})
-    assert values == {"reward/mean": 0.5, "reward/group_std": 0.25, "reward/zero_std_groups": 0.5}
+    of_groups = {"reward/group_std": 0.25, "reward/zero_std_groups": 0.5, "reward/num_groups": 2}
+    assert values == {"reward/mean": 0.5, "reward/num_responses": 4, **of_groups}
 
     # Three groups more, of two responses each, were filtered: two all right, one all wrong.
     values = metrics.reward_metrics(rewards, {1.0: 2, -1.0: 1})
     assert values["reward/mean"] == pytest.approx((2 * 0.5 + 2 * 1.0 - 1.0) / 5)
-    assert values["reward/group_std"] == 0.25
+    assert (values["reward/group_std"], values["reward/num_responses"], values["reward/num_groups"]) == (0.25, 10, 2)
 
     # 64 groups of mean 0.1 are kept, 30 of the same kind are beyond the batch, 100 dead ones are filtered.
     kept = {f"{group}_{session}_0": float(session) / 5 for group in range(64) for session in range(2)}
@@ -260,7 +352,9 @@ def test_numbers_beside_the_reward_are_averaged() -> None:
     for bad in ("7", None, [1.0], math.inf, 10**400, 1j, torch.ones(2), np.array(["7"])):
         assert metrics.extra_metrics([{"x": 1.0, "y": 2}, {"x": bad, "y": 4}]) == {"reward/extra/y": 3.0}, bad
     parts = [part(6, {}, reward__extra__x=1.0), part(2, {}, reward__extra__x=3.0), part(9, {})]
-    assert metrics.of_step(parts[:2])["reward/extra/x"] == 1.5
+    for state, num_saying in zip(parts[:2], (1, 2), strict=True):
+        state.counts |= metrics.num_saying([{"x": 0}] * num_saying + [{}] * 4)
+    assert metrics.of_step(parts[:2])["reward/extra/x"] == (1 * 1.0 + 2 * 3.0) / 3, "only some responses have it"
     assert "reward/extra/x" not in metrics.of_step(parts), "one that a part does not have is not the step's"
 
 
@@ -400,9 +494,10 @@ def test_a_stage_counts_groups_beyond_the_batch(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("recipe.online_refiner.verl_glue.rows.read_rewards", lambda _: [0.0, 1.0])
     tags = [{"seq_len": 4, "response_len": 2}] * 2
     batch = KVBatchMeta(keys=["a_0_0", "a_1_0"], tags=tags, partition_id="train")
-    state = StepState(metrics={DAPO_FILTERED_REWARD_COUNTS_KEY: {-1.0: 4}, metrics.DISCARDED: 3})
+    state = StepState(metrics={DAPO_FILTERED_REWARD_COUNTS_KEY: {-1.0: 1}, metrics.DISCARDED: 3}, filtered={-1.0: 3})
     workers = SimpleNamespace(numbers=lambda _: [{"x": 1}, {"x": 2}])
     Stages(config, load(config), workers).see_rollouts(batch, state)  # type: ignore[arg-type]
     assert state.metrics["reward/mean"] == pytest.approx((4 * 0.5 - 4 * 1.0) / 8)
+    assert (state.metrics["reward/num_responses"], state.counts) == (2 * 8, {"reward/extra/x": 2})
     assert (state.metrics["reward/num_lost"], state.metrics["reward/extra/x"]) == (0, 1.5)
     assert state.metrics.keys() & metrics.MEANS.keys() == {name for name in metrics.MEANS if name[:7] == "reward/"}

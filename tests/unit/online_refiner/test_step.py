@@ -10,10 +10,11 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.utils import tensordict_utils as tu
 
 from recipe.online_refiner.config.fields import read_blocks
-from recipe.online_refiner.metrics import zeros
+from recipe.online_refiner.metrics import num_saying, zeros
 from recipe.online_refiner.pairs import Pair, Verdict
 from recipe.online_refiner.step import HOOKS, StepState
 from recipe.online_refiner.verl_glue.stages import Stages
@@ -64,7 +65,7 @@ class PlayedSteps(OnlineRefinerSync):
         self.config = OmegaConf.create({"data": {"train_batch_size": len(parts)}})
         self.parameter_sync_step = len(parts)
         self.stages, self.played, self.etas = stages, parts, []
-        self.num_restarts = self.global_steps = 0
+        self.num_restarts, self.global_steps, self.filtered = 0, 0, {}
         self.run_dir, self.total_training_steps = RunDir(tempfile.mkdtemp()), None
 
     def prepare_step(self) -> dict:
@@ -166,8 +167,24 @@ class SaidOnce(PlayedSteps):
         batch = super()._step_once(metrics, timing_raw, sample_batch_size)
         metrics.update({"reward/extra/x": float(self.local_trigger_step), "other": 1.0})
         metrics.update({} if self.local_trigger_step else {"reward/extra/y": 1.0})
+        self.state.counts |= num_saying([{"x": 0}] * len(self.played[self.local_trigger_step]))
         self.state.metrics.update(metrics)
         return batch
+
+
+def test_groups_that_are_filtered_while_gpus_are_lent_count_once(tmp_path: Path) -> None:
+    """Verl waits there before the first mini-batch, and what it filters is in no mini-batch's metrics."""
+    trainer: Any = object.__new__(OnlineRefinerSeparateAsync)
+    trainer.parts, trainer.num_restarts, trainer.parameter_sync_step = [], 0, 2
+    trainer.run_dir, trainer.global_steps, trainer.total_training_steps = RunDir(tmp_path), 1, None
+    trainer.hybrid_rollout_config = SimpleNamespace(enable_switch=False)
+    trainer._add_batch_to_generate = lambda: None
+    trainer._wait_for_sampleable_and_switch = lambda: {DAPO_FILTERED_REWARD_COUNTS_KEY: {-1.0: 6}}
+    trainer.prepare_step()
+    for part in range(2):
+        trainer.local_trigger_step = part
+        trainer.on_sample_begin()
+    assert [dict(part.filtered) for part in trainer.parts] == [{-1.0: 6}, {}]
 
 
 def test_what_one_mini_batch_says_is_not_the_steps(make_stages: Any) -> None:
