@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import psutil
 import pytest
 import yaml
 from hypothesis import settings
+from waiting import PATIENCE_S, comes_true
 
 from recipe.cpu_platform import ENVIRONMENT
 from recipe.smoke.letters import save_llama, save_prompts
@@ -34,6 +34,9 @@ settings.load_profile("any machine")
 
 REPOSITORY = Path(__file__).parents[1]
 MARKER = "ONLINE_REFINER_TEST_RUN"
+JOB_S, SURVIVAL_S = 900.0, 120.0
+"""Bounds in seconds: on a job's whole run, and on what it leaves behind, such as Ray's agents, which see after a minute
+that their node is gone."""
 RAYS_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """Processes of Ray's own that outlive a killed driver by a minute."""
 
@@ -65,7 +68,7 @@ class Job:
             and process.info["status"] != psutil.STATUS_ZOMBIE
         ]
 
-    def wait(self, timeout_s: float) -> int:
+    def wait(self, timeout_s: float = JOB_S) -> int:
         """Wait for the end and return the exit code; a job that does not end fails the test."""
         try:
             return self.process.wait(timeout_s)
@@ -73,24 +76,23 @@ class Job:
             self.kill_all()  # the tests that follow need the machine
             pytest.fail(f"no end within {timeout_s} s; the last output was:\n{self.output()[-6000:]}")
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+    def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until the job has done something; one that ends or hangs before fails the test."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.kill_all()
-                pytest.fail(f"the job ended or hangs; the last output was:\n{self.output()[-6000:]}")
-            time.sleep(0.1)
+        comes_true(lambda: condition() or self.process.poll() is not None, JOB_S)
+        if not condition():
+            self.kill_all()
+            pytest.fail(f"the job ended or hangs; the last output was:\n{self.output()[-6000:]}")
 
-    def survivors(self, timeout_s: float = 20, *, agents: bool = True) -> list[str]:
-        """Return the descendants that are alive some seconds after the end, in words, with or without Ray's agents."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = [process.info for process in self.descendants()]
-            found = [info for info in found if agents or info["name"] not in RAYS_AGENTS]
-            if not found or time.monotonic() > deadline:
-                return ["{pid} of {ppid}, {name}, {status}: {cmdline}".format(**info) for info in found]
-            time.sleep(0.1)
+    def survivors(self, *, agents: bool = True) -> list[str]:
+        """Return the descendants that outlive the job for long, in words, with or without Ray's agents."""
+
+        def found() -> list[str]:
+            infos = [process.info for process in self.descendants()]
+            infos = [info for info in infos if agents or info["name"] not in RAYS_AGENTS]
+            return ["{pid} of {ppid}, {name}, {status}: {cmdline}".format(**info) for info in infos]
+
+        comes_true(lambda: not found(), SURVIVAL_S)
+        return found()
 
     def kill_all(self) -> None:
         """End the job and every descendant at once, as a power cut would."""
@@ -98,7 +100,7 @@ class Job:
             for process in processes:
                 process.kill()
             psutil.wait_procs(processes, timeout=5)
-        self.process.wait(20)
+        self.process.wait(PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

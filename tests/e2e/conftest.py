@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_S
 
 from recipe.smoke import letters
 
@@ -108,7 +109,7 @@ def train_letters(start_marked: Callable, letters_job: list[str]) -> Callable[..
         command += [f"trainer.total_training_steps={num_steps}", "trainer.total_epochs=99", "trainer.save_freq=-1"]
         job = start_marked([*command, *overrides], cwd=folder, **options)
         meanwhile(job)
-        assert job.wait(900) == 0, job.output()[-6000:]
+        assert job.wait() == 0, job.output()[-6000:]
         assert job.survivors() == []
         steps = list(read_rows(folder / "run" / "metrics.jsonl"))
         assert [step["step"] for step in steps] == list(range(1, num_steps + 1))
@@ -147,7 +148,7 @@ def serve_chats(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory
         )
         jobs.append(job)
         url = f"http://127.0.0.1:{port}/v1"
-        job.wait_until(lambda: _answers(f"{url}/models", key), 600)
+        job.wait_until(lambda: _answers(f"{url}/models", key))
         return url
 
     yield serve
@@ -157,7 +158,7 @@ def serve_chats(start_marked: Callable, tmp_path_factory: pytest.TempPathFactory
 
 def _answers(url: str, key: str) -> bool:
     asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
-    with contextlib.suppress(OSError), urllib.request.urlopen(asked, timeout=5) as answer:
+    with contextlib.suppress(OSError), urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
         return answer.status == 200
     return False
 
@@ -172,7 +173,7 @@ def run_stock(start_marked: Callable) -> Callable[..., list[dict[str, Any]]]:
             environment={"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"},
             cwd=folder,
         )
-        assert job.wait(900) == 0, job.output()[-6000:]
+        assert job.wait() == 0, job.output()[-6000:]
         assert job.survivors() == []
         return [json.loads(line)["data"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 

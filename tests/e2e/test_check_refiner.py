@@ -26,7 +26,7 @@ def run(start_marked: Callable, tiny_llama: Path, tmp_path: Path) -> Callable:
     def run(command: str, data: Path, *ways: str) -> str:
         options = ["--model", str(tiny_llama), "--data", str(data), "--problems", "12", *SIZES]
         job = start_marked(["-m", "recipe.commands", command, *ways, *options], cwd=tmp_path)
-        assert job.wait(300) == 0, job.output()[-6000:]
+        assert job.wait() == 0, job.output()[-6000:]
         assert job.survivors() == []
         return job.output()
 

@@ -22,7 +22,7 @@ from recipe.smoke.letters import compute_score
 
 REPOSITORY = Path(__file__).parents[2]
 TRL = REPOSITORY / ".venv" / "chat-templates"
-NUM_ROWS, NUM_ANSWERS, NUM_KILLS = 120, 2, 20
+NUM_ROWS, NUM_ANSWERS, NUM_KILLS, REQUEST_S = 120, 2, 20, 0.03
 LETTERS = ["--reward", "recipe.smoke.letters:compute_score"]
 
 
@@ -74,14 +74,14 @@ def test_twenty_kills_lose_and_double_no_row(
         finished = {line["row"] for line in lines(output) if "refined" in line} if output.exists() else set()
         again.extend(name for name in re.findall(r"(\d+)-\d+ Abc", message) if int(name) in finished)
         with turn:
-            time.sleep(0.03)
+            time.sleep(REQUEST_S)
         return better(message, num_before)
 
     script, journal = str(REPOSITORY / "tests" / "helpers" / "killed_often.py"), str(output / "journal.jsonl")
     with serving(slowly) as server:
         arguments = command(tiny_llama, answered, output, *by_server(server.url))
         job = start_marked([script, journal, str(NUM_KILLS), *arguments[2:]], cwd=tmp_path)
-        assert job.wait(600) == 0, job.output()[-3000:]
+        assert job.wait() == 0, job.output()[-3000:]
     assert job.survivors() == [] and again == [], "what is finished is not asked again"
     left = json.loads(job.output().splitlines()[-1])
     assert len(left) == NUM_KILLS and len(set(left)) > NUM_KILLS / 2, "killed while it worked"
@@ -104,7 +104,7 @@ def written(start_marked: Callable, tiny_llama: Path, answered: Path, tmp_path_f
     with serving(better) as server:
         for more in ([], ["--jsonl", "--license", "cc-by-4.0"]):
             job = start_marked(command(tiny_llama, answered, folder / "out", *by_server(server.url), *more), cwd=folder)
-            assert job.wait(120) == 0, job.output()[-3000:]
+            assert job.wait() == 0, job.output()[-3000:]
         assert server.num_asked == 1 + NUM_ROWS * NUM_ANSWERS
     return folder / "out"
 
@@ -184,7 +184,7 @@ def test_verls_sft_trainer_takes_two_steps(
         cwd=tmp_path,
         environment={**ENVIRONMENT, **ranks, "VERL_FILE_LOGGER_PATH": f"{tmp_path}/metrics.jsonl"},
     )
-    assert job.wait(300) == 0, job.output()[-3000:]
+    assert job.wait() == 0, job.output()[-3000:]
     steps = [json.loads(line)["data"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     losses = [step["train/loss"] for step in steps if "train/loss" in step]
     assert len(losses) == 2 and losses[1] < losses[0]

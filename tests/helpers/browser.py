@@ -108,7 +108,7 @@ def browsing() -> Iterator[Page]:
             yield _first_page(int(port))
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait()
 
 
 def _first_page(port: int) -> Page:

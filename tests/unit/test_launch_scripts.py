@@ -10,12 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
+from waiting import PATIENCE_S, comes_true
 
 REPOSITORY = Path(__file__).parents[2]
 CLUSTER = REPOSITORY / "examples" / "cluster"
@@ -70,35 +71,31 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         process.wait()
 
 
-def until(path: Path, *, there: bool = True) -> None:
-    for _ in range(3000):
-        if path.exists() == there:
-            return
-        time.sleep(0.02)
-    pytest.fail(f"{path} does not come" if there else f"{path} stays")
-
-
 def requeued(folder: Path) -> int:
     return (folder / "asked").read_text().count("scontrol requeue 12")
+
+
+def waits(job: subprocess.Popen) -> bool:
+    """Return whether a script sleeps, as it does until its run ends."""
+    return psutil.Process(job.pid).status() == psutil.STATUS_SLEEPING
 
 
 @pytest.mark.parametrize("status", ["0", "1"])
 def test_slurm_requeues_at_the_time_limits_signal(launch: Launch, tmp_path: Path, status: str) -> None:
     job = launch(SLURM, REQUEUE=status)
-    until(tmp_path / "main")
-    time.sleep(0.2)  # until it waits
+    assert comes_true((tmp_path / "main").exists) and comes_true(lambda: waits(job))
     job.send_signal(signal.SIGUSR1)
-    with pytest.raises(subprocess.TimeoutExpired):  # what ends the run is Slurm, or its own end
-        job.wait(0.5)
+    # What ends the run is Slurm, or its own end.
+    assert comes_true(lambda: requeued(tmp_path)) and comes_true(lambda: waits(job))
     (tmp_path / "go").touch()
-    assert job.wait(60) == 7 and requeued(tmp_path) == 1
+    assert job.wait(PATIENCE_S) == 7 and requeued(tmp_path) == 1
 
 
 def test_a_job_of_slurm_that_is_cancelled_stays_so(launch: Launch, tmp_path: Path) -> None:
     job = launch(SLURM)
-    until(tmp_path / "main")
+    assert comes_true((tmp_path / "main").exists)
     job.terminate()
-    assert job.wait(60) == -signal.SIGTERM and requeued(tmp_path) == 0
+    assert job.wait(PATIENCE_S) == -signal.SIGTERM and requeued(tmp_path) == 0
 
 
 def node(rank: int) -> dict[str, str]:
@@ -109,22 +106,22 @@ def node(rank: int) -> dict[str, str]:
 
 def test_the_head_of_skypilot_ends_its_cluster_and_says_how_the_run_ended(launch: Launch, tmp_path: Path) -> None:
     job = launch(SKY + FLUSH, **node(0))
-    until(tmp_path / "main")
-    until(tmp_path / "up")  # the cluster starts in the background
+    assert comes_true((tmp_path / "main").exists)
+    assert comes_true((tmp_path / "up").exists)  # the cluster starts in the background
     (tmp_path / "go").touch()
-    assert job.wait(60) == 7 and (tmp_path / "flushed").exists() and not (tmp_path / "up").exists()
+    assert job.wait(PATIENCE_S) == 7 and (tmp_path / "flushed").exists() and not (tmp_path / "up").exists()
     assert "trainer.nnodes=2 trainer.n_gpus_per_node=8" in (tmp_path / "asked").read_text()
 
 
 def test_a_worker_of_skypilot_ends_when_the_cluster_has(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "up").touch()
     job = launch(SKY + FLUSH, **node(1))
-    with pytest.raises(subprocess.TimeoutExpired):
-        job.wait(0.5)
-    asked = (tmp_path / "asked").read_text()
+    file = tmp_path / "asked"
+    assert comes_true(lambda: file.exists() and file.read_text().count("ray status") > 3) and job.poll() is None
+    asked = file.read_text()
     assert "ray start --address 10.0.0.1:6379" in asked and "--block" not in asked and "python" not in asked
     (tmp_path / "up").unlink()
-    assert job.wait(60) == 0 and (tmp_path / "flushed").exists()
+    assert job.wait(PATIENCE_S) == 0 and (tmp_path / "flushed").exists()
 
 
 FOLDERS = [CLUSTER, REPOSITORY / "scripts", REPOSITORY / "findings"]

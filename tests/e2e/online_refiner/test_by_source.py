@@ -85,7 +85,7 @@ def test_one_sources_server_dies_and_is_back(
         return chat("abcdz")
 
     def bring_back(job: Any) -> None:
-        job.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= IS_BACK_BEHIND, 600)
+        job.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= IS_BACK_BEHIND)
         servers.append(Server(lambda message, num_before: chat("abcdz"), port=server.server_address[1]))
 
     server, file = Server(answer), two_sources(letter_prompts, tmp_path)

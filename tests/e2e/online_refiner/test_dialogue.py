@@ -54,7 +54,7 @@ def test_a_reward_model_scores_responses_and_refinements(
         ],
         cwd=tmp_path,
     )
-    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     steps = list(read_rows(run_dir / "metrics.jsonl"))
     assert [step["step"] for step in steps] == [1, 2]

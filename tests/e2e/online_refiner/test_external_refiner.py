@@ -39,7 +39,7 @@ def test_a_server_dies_and_is_back(train_letters: Callable, own_ray: dict[str, s
     server = Server(answer)
 
     def bring_back(job: Any) -> None:
-        job.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= IS_BACK_BEHIND, 600)
+        job.wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= IS_BACK_BEHIND)
         servers.append(Server(lambda message, num_before: chat("abcdz"), port=server.server_address[1]))
 
     trained = train_letters(
@@ -130,7 +130,7 @@ def test_the_quickstart_with_a_server_of_vllms(
         cwd=tmp_path,
         environment={**own_ray, "OWN_KEY": KEY},
     )
-    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     steps = list(read_rows(run_dir / "metrics.jsonl"))
     assert len(steps) == (2 if trainer == "sync" else 1)

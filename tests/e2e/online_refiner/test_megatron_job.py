@@ -63,19 +63,19 @@ def test_penalty_on_two_ranks_killed_resumed_and_exported(
     for folder in (whole, killed):
         folder.mkdir()
     job = start_marked(command(*settings, f"run_dir={whole}/run"), cwd=whole)
-    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     assert any(step["constraint/penalty"] < 0 for step in steps_of(whole, 4))
 
     arguments = command(*settings, f"run_dir={killed}/run")
     first = start_marked(arguments, cwd=killed)
     tracker = killed / "run" / "checkpoints" / "latest_checkpointed_iteration.txt"
-    first.wait_until(tracker.exists, 900)
+    first.wait_until(tracker.exists)
     first.kill_all()
     killed_at = int(tracker.read_text())
     assert killed_at < 4, "the run ended before it was killed"
     second = start_marked(arguments, cwd=killed)
-    assert second.wait(900) == 0, second.output()[-6000:]
+    assert second.wait() == 0, second.output()[-6000:]
     assert second.survivors() == []
     assert f"setting global step to {killed_at}" in second.output()
     steps_of(killed, 4)
@@ -100,7 +100,7 @@ def test_sft_on_two_ranks(command: Callable, start_marked: Callable, tmp_path: P
         f"run_dir={tmp_path}/run",
     )
     job = start_marked(arguments, cwd=tmp_path)
-    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     for step in steps_of(tmp_path, 3):
         if step["refiner/num_accepted"]:
@@ -124,7 +124,7 @@ def test_a_critic_on_two_pipeline_stages(command: Callable, start_marked: Callab
         f"run_dir={tmp_path}/run",
     )
     job = start_marked(arguments, cwd=tmp_path)
-    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     steps = steps_of(tmp_path, 3)
     assert all(step["critic/vf_loss"] > 0 and step["critic/grad_norm"] > 0 for step in steps)
@@ -146,7 +146,7 @@ def test_other_targets_on_two_ranks(
         f"run_dir={tmp_path}/run",
     )
     job = start_marked(arguments, cwd=tmp_path)
-    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     for step in steps_of(tmp_path, 3):
         if step["refiner/num_accepted"]:

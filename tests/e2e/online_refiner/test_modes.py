@@ -97,15 +97,15 @@ def train(start_marked: Callable, letters_job: list[str], tmp_path_factory: pyte
             environment={"OMP_NUM_THREADS": "1", "TENSORBOARD_DIR": f"{folder}/tensorboard"},
         )
         if kills_a_replica:
-            job.wait_until(lambda: metrics.exists() and len(list(read_rows(metrics))) >= NUM_BEFORE_DEATH, 600)
+            job.wait_until(lambda: metrics.exists() and len(list(read_rows(metrics))) >= NUM_BEFORE_DEATH)
             (pid,) = re.findall(r"refiner replica 0: server process (\d+)", job.output())
             server = psutil.Process(int(pid))
             preloaded = server.parent()
             server.kill()
             # Its successor is a fork as well; then the process that they are forks of dies, which costs nothing.
-            job.wait_until(lambda: len(list(read_rows(metrics))) >= NUM_BEFORE_DEATH + 2, 300)
+            job.wait_until(lambda: len(list(read_rows(metrics))) >= NUM_BEFORE_DEATH + 2)
             preloaded.kill()
-        assert job.wait(900) == 0, job.output()[-6000:]
+        assert job.wait() == 0, job.output()[-6000:]
         assert job.survivors() == []
         steps = range(1, num_steps + 1)
         return Trained(

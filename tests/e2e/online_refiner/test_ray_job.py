@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from waiting import PATIENCE_S
 
 from recipe.runs.files import read_rows
 
@@ -38,7 +39,7 @@ def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
     monkeypatch.setenv("CHECKPOINT_STORE", f"file://{tmp_path}/store")
     probe, file, run_dir = Path(__file__).with_name("two_nodes.py"), tmp_path / "address", tmp_path / "run"
     cluster = start_marked([str(probe), str(file)], environment={**own_ray, **ENVIRONMENT}, cwd=tmp_path)
-    cluster.wait_until(file.exists, 120)
+    cluster.wait_until(file.exists)
     address, targets = file.read_text(), tmp_path / "prometheus" / "prometheus.yml"
     job = [
         "platform=cpu",
@@ -62,7 +63,7 @@ def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
     assert submitted.returncode == 0, submitted.stderr[-3000:]
     (name,) = set(re.findall(r"raysubmit_\w+", submitted.stdout))
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
-    cluster.wait_until(lambda: tracker.exists() or status(name, address) == "FAILED", 900)
+    cluster.wait_until(lambda: tracker.exists() or status(name, address) == "FAILED")
     assert tracker.exists(), ray_job("logs", name, address).stdout[-6000:]
     assert names_of_models(targets) == {"tiny_llama0": 2, "refiner": 2}
     stopped = ray_job("stop", name, address)
@@ -86,7 +87,7 @@ def test_a_job_that_is_stopped_goes_on_when_it_is_submitted_again(
     failed = submit(address, [*job, "refiner.n_gpus_per_node=1"])
     assert failed.returncode != 0 and "[key-is-read]" in failed.stdout
     cluster.process.terminate()
-    assert cluster.wait(60) == 0, cluster.output()[-3000:]
+    assert cluster.wait() == 0, cluster.output()[-3000:]
     assert cluster.survivors() == []
 
 
@@ -94,7 +95,7 @@ def submit(address: str, overrides: list[str], **environment: str) -> subprocess
     command = ["bash", str(SCRIPT), *overrides]
     settings = {**os.environ, **ENVIRONMENT, "ADDRESS": address, **environment}
     for _ in range(30):  # a cluster that has just begun may lack the agent that starts jobs, as Ray says
-        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(command, env=settings, capture_output=True, text=True)
         if "No available agent to submit job, please try again" not in done.stderr:
             break
         time.sleep(2)
@@ -104,7 +105,7 @@ def submit(address: str, overrides: list[str], **environment: str) -> subprocess
 def ray_job(what: str, name: str, address: str) -> subprocess.CompletedProcess:
     """Ask the cluster about a job, or stop it, as a user does."""
     command = ["ray", "job", what, "--address", address, name]
-    return subprocess.run(command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True)
 
 
 def contents(folder: Path, step: int) -> dict[str, int]:
@@ -119,7 +120,7 @@ def contents(folder: Path, step: int) -> dict[str, int]:
 def status(name: str, address: str) -> str:
     headers = {"Authorization": f"Bearer {ENVIRONMENT['RAY_AUTH_TOKEN']}"}
     asked = urllib.request.Request(f"{address}/api/jobs/{name}", headers=headers)
-    with urllib.request.urlopen(asked, timeout=30) as answer:
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
         return json.load(answer)["status"]
 
 
@@ -128,7 +129,7 @@ def names_of_models(file: Path) -> dict[str, int]:
     (job,) = (one for one in yaml.safe_load(file.read_text())["scrape_configs"] if one["job_name"] == "rollout")
     found: dict[str, int] = {}
     for target in job["static_configs"][0]["targets"]:
-        with urllib.request.urlopen(f"http://{target}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{target}/metrics", timeout=PATIENCE_S) as answer:
             counts = re.findall(
                 r'^vllm:generation_tokens_total\{.*model_name="(.*?)".*\} ([\d.e+]+)$', answer.read().decode(), re.M
             )

@@ -17,7 +17,7 @@ def found(start_marked: Callable, tiny_llama: Path, tmp_path_factory: pytest.Tem
     job = start_marked(
         ["-m", "recipe.cpu_platform.launch", str(PROBE), str(tiny_llama), str(folder / "found.json")], cwd=folder
     )
-    assert job.wait(300) == 0, job.output()[-6000:]
+    assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     return json.loads((folder / "found.json").read_text())
 

@@ -82,7 +82,7 @@ def test_the_best_of_four_is_the_best_of_four_single_draws(
         "16",
     ]
     job = start_marked(["-m", "recipe.commands", "refine", *ways, *options], cwd=tmp_path)
-    assert job.wait(600) == 0, job.output()[-3000:]
+    assert job.wait() == 0, job.output()[-3000:]
     journal = read_rows(tmp_path / "refined" / "journal.jsonl")
     single = {line["row"]: [line["refined"]["0"][way] for way in ways] for line in journal if "refined" in line}
 

@@ -19,7 +19,7 @@ NUM_STEPS, MAX_NEW_TOKENS = 4, 16
 @pytest.mark.slow
 def test_the_rollouts_servers_refine(train_letters: Callable, tiny_llama: Path, tmp_path: Path) -> None:
     def count_engines(job: Any) -> None:
-        job.wait_until((tmp_path / "run" / "metrics.jsonl").exists, 900)
+        job.wait_until((tmp_path / "run" / "metrics.jsonl").exists)
         engines = [one for one in job.descendants() if "VLLM::EngineCore" in " ".join(one.cmdline())]
         assert len(engines) == 1, "one model is loaded, not two"
 

@@ -36,9 +36,9 @@ def test_a_run_that_is_stopped_says_what_is_saved(
     codes = {"Ctrl-C": 130, "SIGTERM": 143}
 
     job = start_marked([*command, f"console={console}"], cwd=tmp_path)
-    job.wait_until(lambda: any("raylet" in process.info["name"] for process in job.descendants()), 300)
+    job.wait_until(lambda: any("raylet" in process.info["name"] for process in job.descendants()))
     send(job, early)
-    assert job.wait(60) == codes[early], job.output()[-3000:]
+    assert job.wait() == codes[early], job.output()[-3000:]
     assert job.survivors() == []
     first, second = job.output().splitlines()[-2:]
     assert first == f"stopped by {early}: nothing is saved yet (trainer.save_freq=1)"
@@ -46,9 +46,9 @@ def test_a_run_that_is_stopped_says_what_is_saved(
 
     job = start_marked([*command, f"console={console}"], cwd=tmp_path)
     tracker = tmp_path / "run" / "checkpoints" / "latest_checkpointed_iteration.txt"
-    job.wait_until(tracker.exists, 600)
+    job.wait_until(tracker.exists)
     send(job, late)
-    assert job.wait(60) == codes[late], job.output()[-3000:]
+    assert job.wait() == codes[late], job.output()[-3000:]
     assert job.survivors() == []
     first, second = job.output().splitlines()[-2:]
     step = int(tracker.read_text())

@@ -17,7 +17,7 @@ def test_a_dedicated_refiner_streams(train_letters: Callable, tmp_path: Path) ->
     """Also when its only replica is killed: that costs refinements, and no rollout and no step."""
 
     def kill(job: Any) -> None:
-        job.wait_until((tmp_path / "run" / "metrics.jsonl").exists, 900)
+        job.wait_until((tmp_path / "run" / "metrics.jsonl").exists)
         (pid,) = re.findall(r"refiner replica 0: server process (\d+)", job.output())
         psutil.Process(int(pid)).kill()
 

@@ -92,7 +92,7 @@ def trained(
         cwd=folder,
         environment={"OMP_NUM_THREADS": "1"},
     )
-    assert job.wait(900) == 0, job.output()[-6000:]
+    assert job.wait() == 0, job.output()[-6000:]
     assert job.survivors() == []
     return Trained(
         metrics=list(read_rows(folder / "run" / "metrics.jsonl")),

@@ -64,9 +64,9 @@ class Worker:
         for child in children:
             child.start()
         for child in children[:-1]:
-            child.join(60)
+            child.join()
         children[-1].terminate()
-        children[-1].join(60)
+        children[-1].join()
         return [child.exitcode for child in children]
 
 
@@ -76,7 +76,7 @@ def without_server(worker_class: Any) -> dict[str, Any]:
     pid = ray.get(worker.facts.remote())["pid"]
     server = psutil.Process(pid).parent()
     server.kill()
-    server.wait(20)
+    server.wait()
     goes_on = ray.get(worker.facts.remote())["pid"] == pid
     return {"goes_on_without_server": goes_on, "after_server": ray.get(worker_class.remote().facts.remote())}
 

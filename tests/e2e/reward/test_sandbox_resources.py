@@ -9,11 +9,11 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hostile_kernel import LEADERLESS
+from waiting import PATIENCE_S, comes_true
 
 from reward.limits import Limits
 from reward.sandbox import Execution, Program, Sandbox
@@ -48,13 +48,6 @@ def test_nothing_reaches_a_socket_of_the_machine(
     assert "Error" in execution.detail
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def children_of(pid: int) -> list[int]:
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -83,7 +76,7 @@ STUBBORN = """
 for number in range(1, 65):
     try: signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError): pass
-time.sleep(60)
+time.sleep(3600)
 """
 OUTLIVING = {
     "stubborn": (STUBBORN, sleeps),
@@ -100,15 +93,15 @@ def test_no_program_outlives_its_slot(sandbox: Sandbox, name: str, mode: str) ->
     limits = Limits(infra_attempts=1)
     thread = threading.Thread(target=lambda: run(sandbox, UNBOUND + code, timeout_s=60.0, limits=limits))
     thread.start()
-    wait_for(lambda: any(map(is_ready, children_of(slot))))
+    assert comes_true(lambda: any(map(is_ready, children_of(slot))))
     (program,) = children_of(slot)
     if mode == "close":
         sandbox.close()
     else:
         os.kill(slot, signal.SIGKILL)
-    thread.join(30)
+    thread.join(PATIENCE_S)
     try:
-        wait_for(lambda: not is_alive(program), timeout_s=5.0)
+        assert comes_true(lambda: not is_alive(program))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(program, signal.SIGKILL)
@@ -143,7 +136,9 @@ def test_slots_end_silently_whenever_the_trusted_process_does(tmp_path: Path, de
         process.stdout.close()
     # A folder made just before the end may stay: there was no slot yet that could write into it.
     # `walk` bears that a folder goes while it is looked at; a glob does not.
-    wait_for(lambda: not any("/sandbox-scratch-" in at and (of or files) for at, of, files in os.walk(tmp_path)))
+    assert comes_true(
+        lambda: not any("/sandbox-scratch-" in at and (of or files) for at, of, files in os.walk(tmp_path))
+    )
     assert errors.read_text() == ""
 
 

@@ -1,5 +1,6 @@
 """What a step costs, by stage: the parts add up, and CPU seconds fall to the stage in which they were used."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,23 +13,44 @@ from recipe.runs.files import RunDir
 JOB = """
 import sys, time
 from recipe.runs.files import RunDir
+from waiting import comes_true
 
 run_dir = RunDir(sys.argv[1])
+looks = run_dir.path / "looks"
+def begin(stage, step):
+    run_dir.write_stage(stage, step)
+    before = looks.stat().st_size
+    assert comes_true(lambda: looks.stat().st_size > before + 4)  # at most four fall to one round of the watch
 for step in (1, 2):
-    run_dir.write_stage("the policy answers", step)
-    time.sleep(1)
-    run_dir.write_stage("the policy learns", step)
+    begin("the policy answers", step)
+    begin("the policy learns", step)
     until = time.process_time() + step
     while time.process_time() < until:
         pass
-run_dir.write_stage("saving", 2)
-time.sleep(1)
+begin("saving", 2)
 """
 
 
+class Looked(RunDir):
+    """A run directory that lets its job see when somebody looks at the stage."""
+
+    @property
+    def stage(self) -> Path:  # type: ignore[override]
+        """Path of the stage's file. Each look adds a byte to a file beside it."""
+        with (self.path / "looks").open("ab") as looks:
+            looks.write(b".")
+        return self.path / "stage.json"
+
+    @stage.setter
+    def stage(self, path: Path) -> None:
+        self.path.joinpath("looks").touch()
+
+
 def test_cpu_seconds_are_those_of_the_stage(tmp_path: Path) -> None:
-    job = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path)], cwd=Path(__file__).parents[3])
-    (first, second), memory_gb = watch(job, RunDir(tmp_path))
+    run_dir, repository = Looked(tmp_path), Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": f"{repository}{os.pathsep}{repository}/tests/helpers"}
+    job = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path)], env=environment)
+    (first, second), memory_gb = watch(job, run_dir)
     assert job.returncode == 0
     assert first["the policy learns"] == pytest.approx(1, abs=0.3)
     assert second["the policy learns"] == pytest.approx(2, abs=0.3)

@@ -2,11 +2,10 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
+from waiting import comes_true, is_alive
 
 from experiments.lab import jobs
 
@@ -18,18 +17,17 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "GRACE_S", 1.0)
 
 
-def alive(folder: Path) -> list[int]:
-    """Return what the runs that hang have started and left behind, by their logs."""
-    time.sleep(0.5)  # what is killed a moment ago may be there still
+def all_ends(folder: Path) -> bool:
+    """Return whether all ends that the runs that hang have started, by their logs."""
     started = [int(log.read_text()) for log in folder.glob("*.log") if log.stat().st_size]
-    return [one for one in started if psutil.pid_exists(one) and psutil.Process(one).status() != psutil.STATUS_ZOMBIE]
+    return comes_true(lambda: not any(map(is_alive, started)))
 
 
 def test_a_deadline_ends_what_is_running_and_nothing_begins(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     runs = {name: ["x=1"] for name in "abc"}
     assert not jobs.run_all(runs, tmp_path, 3, parallel=2, minutes=0.05, prefix=[sys.executable, "-c", HANGS])
     assert capsys.readouterr().out.count("cut off, see ") == len(list(tmp_path.glob("*.log"))) == 2
-    assert alive(tmp_path) == []
+    assert all_ends(tmp_path)
 
 
 def test_an_interrupted_call_ends_its_runs(tmp_path: Path) -> None:
@@ -41,7 +39,7 @@ def test_an_interrupted_call_ends_its_runs(tmp_path: Path) -> None:
     runs: dict[str, list[str]] = {"a": [], "done": [], "b": []}
     with pytest.raises(KeyboardInterrupt):
         jobs.run_all(runs, tmp_path, 3, parallel=2, prefix=[sys.executable, "-c", HANGS], on_complete=interrupt)
-    assert len(list(tmp_path.glob("*.log"))) <= 2 and alive(tmp_path) == []
+    assert len(list(tmp_path.glob("*.log"))) <= 2 and all_ends(tmp_path)
 
 
 def test_what_is_complete_counts_and_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

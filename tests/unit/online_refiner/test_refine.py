@@ -305,15 +305,16 @@ def test_what_a_group_would_ask_again_is_asked_once(tokenizer: Any, temperature:
 
 def test_who_gives_up_waiting_leaves_the_answer_to_others() -> None:
     async def run() -> tuple[int, bool]:
-        asked, calls = AskedOnce(), list[int]()
+        asked, calls, answers = AskedOnce(), list[int](), asyncio.Event()
 
         async def ask() -> int:
             calls.append(1)
-            await asyncio.sleep(0.05)
+            await answers.wait()
             return 7
 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asked.once("q", ask), 0.01)
+        answers.set()
         answer = await asked.once("q", ask)
         assert calls == [1]
         asked.end()
@@ -325,10 +326,10 @@ def test_who_gives_up_waiting_leaves_the_answer_to_others() -> None:
 def test_a_sample_that_is_late_costs_itself_only(tokenizer: Any) -> None:
     end = tokenizer.eos_token_id
     written = [[*tokenizer.encode(text), end] for text in ("late", "yes")]
-    client = Asked(written, config(samples=2, temperature=1.0, request_timeout_s=0.5))
+    client = Asked(written, config(samples=2, temperature=1.0, request_timeout_s=2.0))
 
     (found,) = refined(
-        tokenizer, [rollout(0, 0.0)], client, reward=lambda text: asyncio.sleep(60) if text == "late" else 0.5
+        tokenizer, [rollout(0, 0.0)], client, reward=lambda text: asyncio.sleep(3600) if text == "late" else 0.5
     )
     assert (found.verdict, found.text, found.num_samples, found.num_better) == (Verdict.ACCEPTED, "yes", 2, 1)
 

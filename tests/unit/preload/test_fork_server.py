@@ -12,7 +12,7 @@ import pytest
 from recipe.preload import SOCKET_VARIABLE, STAND_IN
 
 DRIVER = '''
-import contextlib, json, os, psutil, pwd, signal, subprocess, sys, time
+import contextlib, json, os, psutil, pwd, signal, subprocess, sys
 from recipe import preload
 from recipe.preload import modules, server
 modules.ENGINE = modules.JOB = ()
@@ -20,11 +20,12 @@ worker = server.start(modules.Device(engine=(), job=()))
 if worker is not None:
     worker.run()
     sys.exit()
+from waiting import PATIENCE_S, comes_true, is_alive
 
 def run(code, *, environment=(), **options):
     command = [str(preload.STAND_IN), "-c", code, "--multiprocessing-fork"]
     done = subprocess.run(
-        command, env={**os.environ, **dict(environment)}, capture_output=True, text=True, timeout=60, **options
+        command, env={**os.environ, **dict(environment)}, capture_output=True, text=True, timeout=PATIENCE_S, **options
     )
     return [done.returncode, done.stdout.strip(), done.stderr.strip()[-300:]]
 
@@ -59,30 +60,27 @@ if os.geteuid() == 0:
     os.seteuid(0)
 os.close(theirs)
 found["pipe closed"] = os.read(ours, 100).decode()
-command = [str(preload.STAND_IN), "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"]
+command = [str(preload.STAND_IN), "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"]
 for name, number in (("killed", signal.SIGKILL), ("terminated", signal.SIGTERM)):
     stand_in = subprocess.Popen(
         [*command, "--multiprocessing-fork"], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
     )
     pid = int(stand_in.stdout.readline())
     stand_in.send_signal(number)
-    found[name] = [stand_in.wait(10), stand_in.stdout.read()]
-    time.sleep(0.2)
-    found[name].append(os.path.exists(f"/proc/{pid}"))
+    found[name] = [stand_in.wait(PATIENCE_S), stand_in.stdout.read(), comes_true(lambda: not is_alive(pid))]
 PARENT = f"""
 import subprocess, sys, time
 stand_in = subprocess.Popen({[*command, "--multiprocessing-fork"]!r}, stdout=subprocess.PIPE, text=True)
 print(stand_in.stdout.readline(), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 parent = subprocess.Popen(
     [sys.executable, "-c", PARENT], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
 )
 pid = int(parent.stdout.readline())
 parent.kill()
-parent.wait(10)
-time.sleep(0.5)
-found["orphan"] = os.path.exists(f"/proc/{pid}")
+parent.wait(PATIENCE_S)
+found["orphan ends"] = comes_true(lambda: not is_alive(pid))
 
 (fork_server,) = psutil.Process().children()
 fork_server.suspend()  # as long as it imports it answers nobody
@@ -91,16 +89,12 @@ parent = subprocess.Popen(
     [sys.executable, "-c", EARLY], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
 )
 stand_in = psutil.Process(int(parent.stdout.readline()))
-while not asks(stand_in.pid):
-    time.sleep(0.01)
+found["it asks"] = comes_true(lambda: asks(stand_in.pid))
 parent.kill()
-parent.wait(10)
+parent.wait(PATIENCE_S)
 fork_server.resume()
-deadline = time.monotonic() + 10
-while (is_there := stand_in.is_running() and stand_in.status() != "zombie") and time.monotonic() < deadline:
-    time.sleep(0.1)
-found["early orphan"] = is_there
-if is_there:
+found["early orphan ends"] = comes_true(lambda: not is_alive(stand_in.pid))
+if not found["early orphan ends"]:
     stand_in.kill()
 print(json.dumps(found))
 '''
@@ -111,9 +105,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run a driver which lets its server start processes in many ways."""
     script = tmp_path_factory.mktemp("driver") / "driver.py"
     script.write_text(DRIVER)
-    repository = str(Path(__file__).parents[3])
-    environment = {**os.environ, "PYTHONPATH": repository}
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=300)
+    repository = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": f"{repository}{os.pathsep}{repository}/tests/helpers"}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -133,10 +127,10 @@ def test_it_has_the_descriptors_of_its_stand_in_and_nobody_else_keeps_them(found
 
 
 def test_signals_reach_it_and_it_dies_with_its_stand_in(found: dict[str, Any]) -> None:
-    assert found["killed"] == [-9, "", False]
-    assert found["terminated"] == [-15, "", False]
-    assert not found["orphan"], "nor does it outlive the process that started it"
-    assert not found["early orphan"], "which may have ended before the server served it"
+    assert found["killed"] == [-9, "", True]
+    assert found["terminated"] == [-15, "", True]
+    assert found["orphan ends"], "nor does it outlive the process that started it"
+    assert found["it asks"] and found["early orphan ends"], "which may have ended before the server served it"
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,7 @@ def run(tmp_path: Path, *arguments: str) -> list[Any]:
     path = os.pathsep.join([str(Path(__file__).parents[3]), str(tmp_path)])
     environment = {**os.environ, "PYTHONPATH": path, "GIVEN": "mine", "RAY_ADDRESS": "nowhere"}
     environment.pop("MISSING", None)
-    done = subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [*json.loads(done.stdout), done.stderr]
 

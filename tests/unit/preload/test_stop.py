@@ -27,7 +27,7 @@ def run(tmp_path: Path, text: str, *launcher: str, preloads: bool = False) -> su
     environment.pop("RAY_ADDRESS", None)
     environment |= {} if preloads else {"RAY_ADDRESS": "nowhere"}
     command = [sys.executable, *launcher, "job.py"]
-    return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", OUTCOMES)

@@ -5,12 +5,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from in_sandbox import run, sandbox
+from waiting import comes_true
 
 from reward.limits import Limits
 from reward.sandbox import Program, Sandbox
@@ -109,12 +108,14 @@ def test_kill_of_the_trusted_process_leaves_nothing(tmp_path: Path) -> None:
     assert process.stdout is not None
     slot = int(process.stdout.readline())
     children: list[str] = []
-    wait_for(lambda: children.extend(Path(f"/proc/{slot}/task/{slot}/children").read_text().split()) or children)
+    assert comes_true(
+        lambda: children.extend(Path(f"/proc/{slot}/task/{slot}/children").read_text().split()) or children
+    )
     assert list(tmp_path.iterdir())
     process.kill()
     process.wait()
     process.stdout.close()
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (slot, children[0])))
+    assert comes_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (slot, children[0])))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,13 +129,6 @@ def test_a_forked_process_does_not_end_its_parents_sandbox() -> None:
     os.waitpid(pid, 0)
     assert run("print(1)").stdout == "1\n"
     assert sandbox()._slots == slots
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_no_end_while_compiling_is_a_time_out() -> None:
