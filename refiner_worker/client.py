@@ -30,6 +30,10 @@ class RunEndedError(RuntimeError):
     """Something died, or failed so often, that the run cannot go on. Its text says so to the user, in one line."""
 
 
+class CheckpointError(RunEndedError):
+    """The checkpoint to resume cannot be read. Its text says which other one there is."""
+
+
 class RefinerRequestError(RuntimeError):
     """A request failed on every replica that could be asked, or what it brought is of no use."""
 

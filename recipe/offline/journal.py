@@ -3,13 +3,13 @@
 A kill costs what was under way. The same command takes the rest from here.
 """
 
-import fcntl
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from recipe.online_refiner.pairs import Refinement, Rollout, Verdict
 from recipe.runs.files import read_rows, to_lines
+from recipe.runs.lock import Lock
 
 OF_ANSWER = ("response_ids", "reward", "feedback")
 OF_REFINEMENT = (
@@ -41,12 +41,8 @@ class Journal:
 
     def __init__(self, path: Path, settings: dict[str, Any], *, goes_on: bool = True) -> None:
         """Read what is there; the end of a line that a kill has cut is taken away."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = Lock(path.parent, f"--output {path.parent}")
         self._file, self._settings = path.open("a+b"), settings
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ValueError(f"--output {path.parent}: another process writes there") from error
         self._file.seek(0)
         self._file.seek(self._file.read().rfind(b"\n") + 1 if goes_on else 0)
         self._file.truncate()

@@ -30,7 +30,8 @@ from recipe.preflight.spelling import in_one_line, unknown
 from recipe.preload.noise import drop_expected
 from recipe.preload.stop import ends_at_signals, ends_ray_at_signals
 from recipe.runs.console import CONSOLES, begin
-from recipe.runs.stop import last_words
+from recipe.runs.lock import lock_folders
+from recipe.runs.stop import cause_of_end, last_words
 
 FULL_ERROR = os.environ.get("HYDRA_FULL_ERROR")
 """As the user has set it."""
@@ -65,23 +66,34 @@ def main(config: DictConfig) -> None:
             _enter(config)
             begin(config, "checking config, data and models")
             plan = prepare(config)
+            locks = [] if config.dry_run else lock_folders(config)
     except (ValueError, AssertionError, HydraException) as error:  # verl's own checks assert, or raise in Hydra's hands
         print("error:", "; ".join(str(error).splitlines()), file=sys.stderr)
         raise SystemExit(2) from None
     if config.dry_run:
-        print(plan)
+        _show(plan)
         return
     gc.enable()
     with ends_at_signals(says):  # here: they import Ray and the trainer, which takes seconds
         from recipe.online_refiner.verl_glue import task_runner  # noqa: F401
-        from refiner_worker.client import RunEndedError
 
     try:
         with ends_ray_at_signals(says), CONSOLES[config.console](config):
             train(config)
-    except RunEndedError as error:  # Ray's copy of it, whose text has the traceback of the other process as well
-        print("error:", getattr(error, "cause", error), file=sys.stderr)
+    except Exception as error:
+        if (line := cause_of_end(error, config)) is None:
+            raise
+        print("error:", line, file=sys.stderr)
         raise SystemExit(1) from None
+    del locks  # held until here
+
+
+def _show(text: str) -> None:
+    """Print a text, of which a pipe's reader may want the beginning only (``| head -1``)."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
 
 
 def command() -> None:

@@ -60,7 +60,7 @@ class StepState:
             raise RunEndedError(
                 f"step {self.step}: the trainer has called {hook} without {before} for the same batch, so a stage of "
                 "this extension is missing and the step would train without its constraint. A trainer of your own "
-                "calls super() in each of them, in verl's order. The last checkpoint is whole."
+                "calls super() in each of them, in verl's order."
             )
         self.hook = hook
 

@@ -119,7 +119,8 @@ def _alone_at_the_terminal(log: Path) -> Iterator[TextIO]:
 
     def lead(*files: TextIO) -> None:
         for number, (stream, file) in enumerate(zip((sys.stdout, sys.stderr), files, strict=True), start=1):
-            stream.flush()
+            with contextlib.suppress(OSError):  # the log's disk may be full: what is left is shown by the terminal
+                stream.flush()
             os.dup2(file.fileno(), number)
 
     with (

@@ -91,8 +91,7 @@ def end_if_most_fail(buffer: ReplayBuffer, num_wanted: int) -> ReplayBuffer:
         if num_failed[step] > num_wanted:
             raise RunEndedError(
                 f"step {step}: {num_failed[step]} prompts are lost, more than the step wants: a rollout of each failed "
-                "in its agent loop or reward; the log above has the errors. The last checkpoint is whole: the same "
-                "command goes on from it."
+                "in its agent loop or reward; the log above has the errors."
             )
         return evict(step, partition_id, reasons)
 

@@ -16,7 +16,11 @@ from recipe.online_refiner.verl_glue import patches
 from recipe.online_refiner.verl_glue.trainer import OnlineRefinerTrainer, RefinedLogProbs
 from recipe.preflight.rules import MANAGER_KEY
 from recipe.runs.files import RunDir
+from recipe.runs.lock import TRAINER, lock_folders
+from refiner_worker.client import RunEndedError
 
+MAX_ORPHAN_S = 60.0
+"""Seconds that Ray may take to end the processes of a run whose command was killed."""
 ACTOR_IS_THERE = "actor and ref model engine initialized"
 """The line of verl's log after which it starts the rollout's engine: between two hooks of ours nothing else says so."""
 
@@ -47,8 +51,16 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
     }
 
     def run(self, config: DictConfig) -> None:
-        """Train to the end."""
+        """Train to the end.
+
+        Raises:
+            RunEndedError: If another process writes to the run's folders, or the training cannot go on.
+        """
         patches.apply()
+        try:
+            locks = lock_folders(config, TRAINER, wait_s=MAX_ORPHAN_S)
+        except ValueError as error:
+            raise RunEndedError(str(error)) from None
         run_dir = RunDir(config.run_dir)
         run_dir.write_config(config)
         run_dir.write_stage("reading data")
@@ -68,6 +80,7 @@ class TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):  # Ray forbids s
             shared.register()
         TRAINER_REGISTRY.update(self.trainers)
         super().run(config)
+        del locks  # held until here
 
 
 OnlineRefinerTaskRunner = ray.remote(TaskRunner)

@@ -47,7 +47,8 @@ from recipe.online_refiner.verl_glue.watch import parts_of, refuse_too_few, watc
 from recipe.preflight.rules import Run, check
 from recipe.runs.files import TOKENS, Records, RunDir
 from recipe.runs.samples import log_records
-from refiner_worker.client import HostedRefiner
+from recipe.runs.stop import checkpoint_before, shortened
+from refiner_worker.client import DEATHS, CheckpointError, HostedRefiner
 from refiner_worker.memory import most_used_gb
 
 ACTOR_ROLES = {Role.Actor, Role.ActorRollout, Role.ActorRolloutRef}
@@ -159,7 +160,8 @@ class OnlineRefinerTrainer(PPOTrainer):
             self.config.actor_rollout_ref.rollout.agent.num_workers,
         )
         self.stages = Stages(self.config, self.blocks, self.workers)
-        self.stages.load(self._checkpoint_folder(resumed=True))
+        with self._reading_checkpoint():
+            self.stages.load(self._checkpoint_folder(resumed=True))
         reward_model = self.config.reward.reward_model
         if reward_model.enable and reward_model.enable_resource_pool and reward_model.rollout.free_cache_engine:
             # On GPUs of its own verl puts it to sleep as well, and never wakes it.
@@ -342,6 +344,24 @@ class OnlineRefinerTrainer(PPOTrainer):
             return Path(trainer.resume_from_path)
         return Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
+    def _load_checkpoint(self) -> None:
+        with self._reading_checkpoint():
+            super()._load_checkpoint()
+
+    @contextlib.contextmanager
+    def _reading_checkpoint(self) -> Iterator[None]:
+        """Name the checkpoint to resume in the error of a block that cannot read it.
+
+        Raises:
+            CheckpointError: If the block raises anything but the death of a process.
+        """
+        try:
+            yield
+        except DEATHS:
+            raise
+        except Exception as error:  # a file that was cut, of another model or world size: torch may raise anything
+            raise CheckpointError(_unreadable(self._checkpoint_folder(resumed=True), error)) from error
+
     def _save_checkpoint(self) -> None:
         self._begin("saving")
         # Both before verl names this checkpoint the latest: a run that is killed later on goes on after it.
@@ -367,6 +387,18 @@ class OnlineRefinerTrainer(PPOTrainer):
 
     def _finish_records(self) -> None:
         log_records(self.logger.logger, self.global_steps, *self.workers.finish())
+
+
+def _unreadable(checkpoint: Path, error: Exception) -> str:
+    """Return one line on a checkpoint that cannot be read, and which other one there is."""
+    before = checkpoint_before(checkpoint)
+    what = (
+        f"to go on from the one before it, add trainer.resume_mode=resume_path trainer.resume_from_path={before}"
+        if before
+        else "there is none before it: add trainer.resume_mode=disable to begin again, or set another run_dir"
+    )
+    last_line = str(error).strip().rpartition("\n")[2]
+    return f"the checkpoint {checkpoint} cannot be read ({shortened(last_line)}); {what}"
 
 
 def add_seconds(timing_raw: dict[str, float], ours: dict[str, float]) -> None:

@@ -22,6 +22,7 @@ from transfer_queue import interface
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.workers.rollout.replica import RolloutReplica
 
+from recipe.runs.stop import shortened
 from refiner_worker.client import DEATHS, RunEndedError
 from refiner_worker.engines import has_failed
 from refiner_worker.group import in_thread
@@ -69,7 +70,7 @@ class Part:
         except ActorUnavailableError:  # out of reach for now; the next question tells whether it is dead
             return None
         except DEATHS as error:
-            return f"{self.name} ({' '.join(str(error).split())[:400]})"
+            return f"{self.name} ({shortened(str(error))})"
         except RayError as error:
             logger.debug("%s: %s", self.name, error)  # it lives
             return None
@@ -101,8 +102,8 @@ def _look(parts: Sequence[Part], cause: Exception | None = None) -> None:
     for part in parts:
         if death := part.death():
             raise RunEndedError(
-                f"a process that the run waits for has died: {death}. Out of memory, most often: see the log above "
-                "and the node's. The last checkpoint is whole: the same command goes on from it."
+                f"a process that the run waits for has died: {death}. Most often the machine's memory was full: see "
+                "the log above and the node's."
             ) from cause
 
 
@@ -144,5 +145,5 @@ def refuse_too_few(num_rollouts: int, num_wanted: int, step: int) -> None:
         raise RunEndedError(
             f"step {step}: {num_rollouts} of {num_wanted} rollouts are there, the others failed: their agent loop or "
             f"their reward raised an error, which the log above has. A step is trained on {MIN_SHARE_OF_ROLLOUTS:.0%} "
-            "or more. The last checkpoint is whole: the same command goes on from it."
+            "or more."
         )

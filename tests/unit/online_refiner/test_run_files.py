@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from rich.console import Console
 from recipe.online_refiner import metrics
 from recipe.runs.console import NUM_COMPARED, print_summary, step_line
 from recipe.runs.files import Records, RunDir, read_rows
-from recipe.runs.stop import last_words
 
 
 def record(key: str, verdict: str = "accepted") -> dict[str, Any]:
@@ -197,37 +195,3 @@ def test_the_summary_shows_the_smallest_edits_of_late_steps(tmp_path: Path) -> N
     text = output.getvalue()
     assert text.count("step 2, accepted: reward -0.30 -> +0.20") == 2
     assert [text.count(f"+ edit {size}") for size in range(1, 6)] == [0, 2, 3, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        (["trainer.resume_mode=auto"], ""),
-        (["trainer.resume_mode=disable"], " with trainer.resume_mode=auto"),
-        (
-            ["trainer.resume_mode=resume_path", "trainer.resume_from_path=/a/global_step_4"],
-            " with trainer.resume_mode=auto trainer.resume_from_path=null",
-        ),
-    ],
-)
-def test_a_run_that_is_stopped_says_what_is_saved(tmp_path: Path, settings: list[str], says: str) -> None:
-    config = composed(f"run_dir={tmp_path}", "trainer.save_freq=5", *settings)
-    nothing = last_words(config, "SIGTERM").splitlines()
-    assert len(nothing) == 2 and nothing[0] == "stopped by SIGTERM: nothing is saved yet (trainer.save_freq=5)"
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("10")
-    first, second = last_words(config, "Ctrl-C").splitlines()
-    assert first == f"stopped by Ctrl-C: the run is saved up to step 10, in {tmp_path}/checkpoints"
-    assert second == f"the same command{says} goes on with step 11"
-
-
-@pytest.mark.parametrize(("mode", "says"), [("disable", "the same command begins again"), ("auto", "step 11")])
-def test_what_an_earlier_run_has_saved_is_no_progress_of_one_that_begins_anew(
-    tmp_path: Path, mode: str, says: str
-) -> None:
-    config = composed(f"run_dir={tmp_path}", f"trainer.resume_mode={mode}")
-    tracker = tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt"
-    tracker.parent.mkdir()
-    tracker.write_text("10")
-    os.utime(tracker, (0, 0))
-    assert last_words(config, "Ctrl-C").endswith(says)

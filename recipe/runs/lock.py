@@ -1,0 +1,88 @@
+"""One process at a time writes to a folder: a lock that its holder's end releases, a kill included.
+
+It is ``flock`` on a file of the folder, which the kernel releases with the process. On NFS it holds between machines.
+"""
+
+import errno
+import fcntl
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+COMMAND, TRAINER = ".lock", ".lock.trainer"
+"""Files that the command locks, and the process that trains. That one may outlive a killed command by seconds."""
+NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+"""Errors of a file system that has no locks, as some of clusters are mounted."""
+POLL_S = 0.5
+
+
+class Lock:
+    """The right to write to a folder. It ends with this object, or with the process.
+
+    Args:
+        folder: The folder, which is made if it is absent.
+        said: The setting that names the folder and its value, with which error messages begin.
+        name: The name of the locked file.
+        wait_s: How long to wait, in seconds, for another process to end.
+
+    Raises:
+        ValueError: If another process holds the lock, or the file cannot be written.
+    """
+
+    def __init__(self, folder: Path, said: str, name: str = COMMAND, wait_s: float = 0.0) -> None:
+        """Take the lock, or go on with a warning where the file system has none."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / name).open("a+")
+            self._take(said, wait_s)
+            self._file.truncate(0)
+            self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            self._file.flush()
+        except OSError as error:
+            raise ValueError(f"{said} cannot be written: {error.strerror}; set another folder") from error
+
+    def _take(self, said: str, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    self._file.seek(0)
+                    holder = self._file.read() or "its name is not known"
+                    raise ValueError(
+                        f"{said}: another process writes there ({holder}); wait until it ends, or set another folder"
+                    ) from None
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                print(
+                    f"warning: {said}: its file system has no locks ({error.strerror}), so nothing prevents that a "
+                    "second process writes there: start only one",
+                    file=sys.stderr,
+                )
+                return None
+            time.sleep(POLL_S)
+
+
+def lock_folders(config: DictConfig, name: str = COMMAND, wait_s: float = 0.0) -> list[Lock]:
+    """Lock the folders that a run writes to: ``run_dir``, and its checkpoints' and records' where they lie elsewhere.
+
+    Raises:
+        ValueError: If another run writes to one of them.
+    """
+    settings = {
+        "run_dir": config.run_dir,
+        "trainer.default_local_dir": config.trainer.default_local_dir,
+        "records.path": config.records.path,
+    }
+    locked: dict[Path, Lock] = {}
+    for key, value in settings.items():
+        folder = Path(value).expanduser().absolute()
+        if "://" not in value and not any(folder.is_relative_to(other) for other in locked):
+            locked[folder] = Lock(folder, f"{key}={value}", name, wait_s)
+    return [*locked.values()]
