@@ -4,16 +4,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from jinja2 import Environment, StrictUndefined, Template, TemplateError, meta
+from jinja2 import TemplateError
 
 from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
+from refiner_worker.rendering import BoundedTemplate, TemplateFailedError
 from refiner_worker.thoughts import Thoughts
 
 Told = Literal["feedback", "sibling", "solution"]
 TOLD = get_args(Told)
 """What a template may be given beside question, response and reward; empty where there is none."""
-UNREADABLE = (TemplateError, TypeError, UnicodeDecodeError)
-"""Errors of a broken template; a TypeError comes from ``include``, or from an operation on what is no text."""
+UNREADABLE = (TemplateFailedError, TemplateError, TypeError, UnicodeDecodeError)
+"""Errors of a broken template, of one that is no text, and of the chat template that goes around it."""
+TRIED_REWARDS = (-1.0, 0.0)
+"""Rewards with which a template is rendered before a run: nearly all functions give one of them to a failure."""
 GAP = " ... "
 """Stands for the middle of a text that is too long."""
 
@@ -65,12 +68,6 @@ def whole(messages: list[dict[str, Any]]) -> str:
     return "\n".join(f"{message['role']}: {message['content'] or ''}" for message in messages)
 
 
-def _parsed(path: Path) -> tuple[Template, set[str]]:
-    """Return the template of a file, and the variables that it uses."""
-    environment, source = Environment(undefined=StrictUndefined), path.read_text(encoding="utf-8")
-    return environment.from_string(source), meta.find_undeclared_variables(environment.parse(source))
-
-
 class RefinerPrompt:
     """Renders refiner prompts; what a template sees is in ``docs/refiner.md``.
 
@@ -99,17 +96,17 @@ class RefinerPrompt:
         self.tokenizer, self._chat = tokenizer, Chat(tokenizer, chat_settings)
         self.thoughts = thoughts
         try:
-            self._template, used = _parsed(path)
+            self._template = BoundedTemplate(path.read_text(encoding="utf-8"))
+            used = self._template.used
             self.uses_tags = "close_tag" in used
             self.limits = {name: limit for name, limit in (limits or {}).items() if name in used}
             empty = [{"role": "user", "content": ""}]
-            tried = self.content(empty, "", -1.0, told=dict.fromkeys(TOLD, " "), thought="" if thoughts else None)
-            self._num_overhead_tokens = len(self.encode(tried))
-            stop = getattr(self._template.make_module(self._variables(empty, "", -1.0, {})), "stop", None)
+            told, thought = dict.fromkeys(TOLD, " "), "" if thoughts else None
+            tried = [self.content(empty, "", reward, told=told, thought=thought) for reward in TRIED_REWARDS]
+            self._num_overhead_tokens = max(len(self.encode(text)) for text in tried)
+            stop = self._template.stop(**self._variables(empty, "", -1.0, {}))
         except UNREADABLE as error:
             raise ValueError(f"refiner.template: {path}: {error}") from error
-        if stop is not None and not (isinstance(stop, str) and stop):
-            raise ValueError(f"refiner.template: {path}: stop is {stop!r}; set one text that is not empty")
         if "open_tag" in used and not self.uses_tags:
             raise ValueError(f"refiner.template: {path} shows {{{{ open_tag }}}}, and so must show {{{{ close_tag }}}}")
         self.stop: str | None = CLOSE_TAG if self.uses_tags else stop
@@ -138,7 +135,7 @@ class RefinerPrompt:
         """
         if thought is not None:
             response = f"Reasoning:\n{thought}\n\nAnswer:\n{response.strip()}"
-        text = self._template.render(self._variables(messages, response, reward, told or {}))
+        text = self._template.render(**self._variables(messages, response, reward, told or {}))
         if thought is None:
             return text
         asked = "First write the reasoning again, corrected, then the answer"
@@ -184,7 +181,7 @@ class RefinerPrompt:
         }
 
 
-SHOWN = ("refined", "sibling", "solution")
+SHOWN = {"refined", "sibling", "solution"}
 
 
 class InPlacePrompt:
@@ -203,8 +200,8 @@ class InPlacePrompt:
     def __init__(self, path: Path, tokenizer: Any, chat_settings: Mapping[str, Any] | None, limit: int) -> None:
         self._chat, self._limit = Chat(tokenizer, chat_settings), limit
         try:
-            self._template, used = _parsed(path)
-            self.uses = {*SHOWN} & used
+            self._template = BoundedTemplate(path.read_text(encoding="utf-8"))
+            self.uses = SHOWN & self._template.used
             empty = [{"role": "user", "content": ""}]
             tried = self._template.render(messages=empty, question="", **dict.fromkeys(SHOWN, " "))
         except UNREADABLE as error:

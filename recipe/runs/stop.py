@@ -109,8 +109,8 @@ def cause_of_end(error: BaseException, config: DictConfig) -> str | None:
     if isinstance(error, DEATHS):
         who = "a process of the run" if isinstance(error, RayTaskError) else "the process that trains (TaskRunner)"
         return (
-            f"{who} has died ({shortened(str(cause))}). Most often the machine's memory was full: see the log above and the "
-            f"node's. {what_follows(config)}"
+            f"{who} has died ({shortened(str(cause))}). Most often the machine's memory was full: see the log above "
+            f"and the node's. {what_follows(config)}"
         )
     return None
 

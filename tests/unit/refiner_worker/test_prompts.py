@@ -1,13 +1,19 @@
 """Refiner prompts: what they hold, their length, and templates that are broken."""
 
+import contextlib
 import copy
+import functools
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from refiner_worker.config import TEMPLATES
-from refiner_worker.prompts import TOLD, RefinerPrompt
+from refiner_worker.prompts import TOLD, InPlacePrompt, RefinerPrompt
 
 TEMPLATES_OF_OURS = sorted({path.stem for path in TEMPLATES.glob("*.jinja")} - {"again", "hidden"})
 """Those that show the response."""
@@ -98,6 +104,88 @@ def test_a_broken_template_names_its_file(tokenizer: Any, tmp_path: Path, source
     path.write_text(source)
     with pytest.raises(ValueError, match=r"refiner\.template: .*broken\.jinja"):
         RefinerPrompt(path, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{{ response }}\n{{ 1 / (1 + reward) }}", "line 2: ZeroDivisionError: float division by zero"),
+        ("{{ response }}{{ 1 / reward }}", "line 1: ZeroDivisionError: float division by zero"),  # of a reward of 0
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "RecursionError: "),
+        ("{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}", "RecursionError: "),
+        ("{{ 10.0 ** 400 }}", "line 1: OverflowError: "),
+        ("{{ 'a' * 10**10 }}", "line 1: MemoryError"),
+        ("{{ response | center(10**8) }}", "it writes 100000000 characters; at most "),
+        ("{% for i in range(10**12) %}{% endfor %}", "line 1: OverflowError: Range too big"),
+        ("{{ [1][5] }}", "line 1: UndefinedError: "),
+        ("{{ 'a' + 1 }}", "line 1: TypeError: "),
+        ("{% set stop = 3 %}{{ response }}", "stop is 3; set one text that is not empty"),
+        ("{% include 'other' %}", "line 1: TypeError: no loader"),
+    ],
+)
+def test_whatever_a_template_raises_is_one_line(tokenizer: Any, tmp_path: Path, source: str, said: str) -> None:
+    path = tmp_path / "mine.jinja"
+    path.write_text(source)
+    for make in (RefinerPrompt, functools.partial(InPlacePrompt, chat_settings={}, limit=9)):
+        if make is RefinerPrompt or "stop" not in source and "response" not in source:
+            with pytest.raises(ValueError, match=re.escape(f"{path}: ") + ".*" + re.escape(said)) as error:
+                make(path, tokenizer)
+            assert "\n" not in str(error.value) and len(str(error.value)) < 600
+
+
+LOOPS = (
+    "{% for i in range(9**5) %}{% for j in range(9**5) %}{% for k in range(9**5) %}{% endfor %}{% endfor %}{% endfor %}"
+)
+MACROS = "{% macro f(n) %}{% if n %}{% set a = f(n - 1) %}{% set b = f(n - 1) %}{% endif %}{% endmacro %}{{ f(60) }}"
+
+
+@pytest.mark.parametrize("source", [LOOPS, MACROS, "{% set n = 9 %}{{ 3 ** (10 ** n) }}"])
+def test_a_template_without_an_end_ends(tokenizer: Any, tmp_path: Path, source: str) -> None:
+    path = tmp_path / "mine.jinja"
+    path.write_text(f"{source}{{{{ response }}}}")
+    with pytest.raises(ValueError, match=r"mine\.jinja: it takes more than 2 s of CPU time"):
+        RefinerPrompt(path, tokenizer)
+    path.write_text(f"{{% if reward > 0 %}}{source}{{% endif %}}{{{{ response }}}}")
+    prompt = RefinerPrompt(path, tokenizer)
+    with pytest.raises(ValueError, match="it takes more than"):
+        prompt.content(MESSAGES, "3", 0.5)
+    assert prompt.content(MESSAGES, "3", -0.5) == "3", "the next row is rendered"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ cycler.__init__.__globals__.os.popen('touch %s').read() }}",
+        "{{ (response | attr('__class__')).__mro__[1].__subclasses__() }}",
+        "{{ '{0.__class__.__init__}'.format(response) }}",
+        "{{ lipsum.__globals__['os'].system('touch %s') }}",
+        "{{ messages.append('touch %s') }}",
+        "{{ response.format_map({}).__class__ }}",
+    ],
+)
+def test_a_template_runs_no_other_code(tokenizer: Any, tmp_path: Path, source: str) -> None:
+    path, touched = tmp_path / "mine.jinja", tmp_path / "touched"
+    path.write_text(f"{source.replace('%s', str(touched))}{{{{ response }}}}")
+    with pytest.raises(ValueError, match=r"mine\.jinja: line 1: (SecurityError|UndefinedError): "):
+        RefinerPrompt(path, tokenizer)
+    assert not touched.exists()
+
+
+def test_texts_of_a_model_are_rendered_as_they_are(tokenizer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jinja"
+    path.write_text("{{ response }}|{{ messages[0].content }}|{{ messages[-1].content is none }}|{{ reward }}")
+    prompt = RefinerPrompt(path, tokenizer)
+    odd = "\ud83d {{ 1 / 0 }} <&> \x00 \u2028\r\n" + "é" * 100_000
+    messages = [{"role": "user", "content": odd}, {"role": "assistant", "content": None}]
+    assert prompt.content(messages, odd, 0.1 + 0.2) == f"{odd}|{odd}|True|0.30000000000000004"
+
+
+def test_the_process_that_renders_ends_with_the_one_that_asks() -> None:
+    ask = "from refiner_worker import rendering; rendering.BoundedTemplate('{{ a }}').render(a=1); "
+    ask += "print(rendering._processes[0].process.pid, flush=True); import os; os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+        psutil.Process(int(done.stdout)).wait(60)
 
 
 @pytest.mark.parametrize("name", TEMPLATES_OF_OURS)
