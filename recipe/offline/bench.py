@@ -14,8 +14,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from recipe.online_refiner.pairs import Refinement, Rollout, as_number, feedback_of
+from recipe.online_refiner.pairs import Refinement, Rollout, feedback_of
 from recipe.online_refiner.refine import Refiner, TextRefiner
+from recipe.rewarding.answers import checked
 from refiner_worker.client import MAX_REQUESTS_IN_FLIGHT, RunEndedError
 from refiner_worker.config import RefinerConfig
 from refiner_worker.parsing import decode
@@ -192,15 +193,12 @@ class Bench:
                     raise ValueError(f"the prompt of row {group} has {len(prompt_ids)} tokens; raise --max-model-len")
                 rollout = Rollout(key=key, **common, response_ids=ids, reward=0.0)
                 said = await self._reward(rollout, ids)
-                reward = as_number(said["score"])
-                if reward is None:
-                    raise ValueError(f"the reward is no finite number: {said['score']!r:.100}")
             except RunEndedError:
                 raise
             except Exception as error:  # of a user's reward function; training leaves such a rollout out as well
                 self.failed.append(f"{type(error).__name__}: {error}")
                 return None
-            rollout.reward, rollout.feedback = reward, feedback_of(said)
+            rollout.reward, rollout.feedback = said["score"], feedback_of(said)
             self.on_answer(rollout)
             return rollout
 
@@ -254,6 +252,6 @@ class Bench:
             "ground_truth": columns["reward_model"]["ground_truth"],
             "extra_info": columns["extra_info"],
         }
-        is_async = inspect.iscoroutinefunction(self.reward)
-        said = await (self.reward(**arguments) if is_async else asyncio.to_thread(self.reward, **arguments))
+        reward, is_async = checked(self.reward), inspect.iscoroutinefunction(self.reward)
+        said = await (reward(**arguments) if is_async else asyncio.to_thread(reward, **arguments))
         return said if isinstance(said, dict) else {"score": said}

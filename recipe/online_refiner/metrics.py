@@ -17,8 +17,9 @@ from torch import Tensor
 
 from recipe.online_refiner.constraints import CONSTRAINTS
 from recipe.online_refiner.constraints.base import Mean
-from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, as_number, group_of
+from recipe.online_refiner.pairs import FAILURES, SKIPPED, Pair, Verdict, group_of
 from recipe.online_refiner.step import StepState
+from recipe.rewarding.answers import as_number
 
 MOMENTS = {
     "rollout": ("rollout", "when the step begins: its engines are awake"),

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import math
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -111,22 +109,6 @@ def last_turn(response_mask: list[int]) -> int:
     while start and response_mask[start - 1]:
         start -= 1
     return start
-
-
-def as_number(value: Any) -> float | None:
-    """Return a scalar of Python, NumPy or torch as a float; None for what is no finite number.
-
-    Example: ``as_number(torch.tensor(True))`` is 1.0; of ``"0.5"``, ``[0.5]``, ``nan`` and ``10**400`` it is None.
-    """
-    is_array = getattr(value, "ndim", None) == 0  # NumPy's or torch's, which the config's readers do not import
-    try:
-        number = value.item() if is_array else value
-        if not isinstance(number, numbers.Number):
-            return None
-        number = float(number)  # type: ignore[arg-type]  # a complex one raises
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # complex, a signalling NaN, too large
-        return None
-    return number if math.isfinite(number) else None
 
 
 def feedback_of(said: Mapping[str, Any]) -> str:

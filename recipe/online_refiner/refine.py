@@ -22,7 +22,8 @@ from ray import cloudpickle
 
 from recipe.online_refiner.constraints.base import Companion
 from recipe.online_refiner.constraints.eq6 import accepts
-from recipe.online_refiner.pairs import Refinement, Request, Rollout, Verdict, as_number, best_of
+from recipe.online_refiner.pairs import Refinement, Request, Rollout, Verdict, best_of
+from recipe.rewarding.answers import as_number
 from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import RefinerConfig, is_higher
 from refiner_worker.leaks import speaks_of_prompt

@@ -55,7 +55,7 @@ class Files:
         self._datasets: dict[str, Any] = {}
         try:
             import_external_libs(config.actor_rollout_ref.model.external_lib)
-        except Exception as error:  # a user's module may raise anything
+        except BaseException as error:  # a user's module may raise anything, and end
             raise ValueError(f"actor_rollout_ref.model.external_lib: {one_line(error)}") from error
 
     @cached_property
@@ -132,7 +132,7 @@ class Files:
                     if issubclass(get_dataset_class(data), RLHFDataset):
                         data.filter_overlong_prompts = False
                     self._datasets[key] = create_rl_dataset(data[key], data, self.tokenizer, None)
-            except Exception as error:  # a user's class may raise anything
+            except BaseException as error:  # a user's class may raise anything, and end
                 raise ValueError(f"data.{'custom_cls' if is_own else key}: {one_line(error)}") from error
         return self._datasets[key]
 

@@ -193,7 +193,7 @@ def problems_can_be_rewarded(run: Run) -> str | None:
         return None
     try:
         validate = getattr(load_module(reward.path), "validate_row", None)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
+    except BaseException as error:  # a user's module may raise anything, and end
         return f"reward.custom_reward_function.path={reward.path}: {one_line(error)}"
     if validate is None:
         return None
@@ -213,7 +213,7 @@ def problems_can_be_rewarded(run: Run) -> str | None:
                     validate(row, limits=limits)
                 except ValueError as error:
                     return f"{where}: {error}"
-                except Exception as error:  # as above
+                except BaseException as error:  # as above
                     return f"reward.custom_reward_function.path={reward.path}: validate_row: {one_line(error)}"
     return None
 

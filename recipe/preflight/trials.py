@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import inspect
 import io
-import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
-from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager, resolve_reward_manager_cls
+from verl.trainer.ppo.reward import get_custom_reward_fn, resolve_reward_manager_cls
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.import_utils import load_extern_object, resolve_config_path
@@ -27,6 +26,8 @@ from verl.utils.tokenizer import normalize_token_ids
 from recipe.preflight.files import one_line, wrong_with_extra_info
 from recipe.preflight.rules import MANAGER_KEY, Run, has_critic, rule
 from recipe.preflight.spelling import unknown
+from recipe.rewarding.answers import checked_score
+from recipe.rewarding.managers import load_checked_manager
 from refiner_worker.parsing import CLOSE_TAG, OPEN_TAG
 
 NUM_FIRST = 4
@@ -134,7 +135,7 @@ def rows_can_be_rewarded(run: Run) -> str | None:
     try:
         get_custom_reward_fn(run.config)
         resolve_reward_manager_cls(run.config)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
+    except BaseException as error:  # a user's module may raise anything, and end
         return (
             f"reward.custom_reward_function.path={path}, name={name}, reward.reward_manager.name="
             f"{reward.reward_manager.name}: {one_line(error)}"
@@ -192,7 +193,7 @@ def agent_loops_have_their_files(run: Run) -> str | None:
     for key, path in paths.items():
         try:
             readers[key](resolve_config_path(path))
-        except Exception as error:  # a user's module may raise anything
+        except BaseException as error:  # as above
             return f"actor_rollout_ref.rollout.{key}={path}: {one_line(error)}"
     for where, loop in names:
         if loop not in known and OmegaConf.select(run.config, MANAGER_KEY) is None:
@@ -281,7 +282,7 @@ def _first_rows(run: Run, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for where, index in places:
         try:
             row = dataset[index]
-        except Exception as error:  # a user's class may raise anything
+        except BaseException as error:  # a user's class may raise anything, and end
             raise ValueError(f"data.{key}: {where} cannot be read: {one_line(error)}") from error
         yield f"data.{key}: {where}", row
 
@@ -377,9 +378,8 @@ async def _reward(config: DictConfig, tokenizer: Any, row: dict[str, Any]) -> fl
     columns = {"extra_info": {}, **{name: row[name] for name in names if row.get(name) is not None}}
     request = DataProto.from_dict(tensors, {name: np.array([value]) for name, value in columns.items()})
     with contextlib.redirect_stdout(io.StringIO()):
-        answer = await load_reward_manager(config, tokenizer).run_single(request)
-    if not math.isfinite(score := float(answer["reward_score"])):
-        raise ValueError(f"the reward is {score}")
+        answer = await load_checked_manager(config, tokenizer).run_single(request)
+    score = checked_score(answer["reward_score"])
     filters, extras = config.algorithm.get("filter_groups"), answer.get("reward_extra_info") or {}
     if filters and filters.enable and filters.metric not in ("reward", *extras):
         raise ValueError(f"it says no {filters.metric} (algorithm.filter_groups.metric): set reward, or {list(extras)}")

@@ -17,6 +17,8 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from recipe.online_refiner.pairs import group_of
 from recipe.online_refiner.verl_glue.rows import pair_of, read_numbers
+from recipe.rewarding import managers
+from recipe.rewarding.answers import awaited, checked_score
 from refiner_worker.client import RunEndedError
 
 POLL_S = 0.2
@@ -25,12 +27,25 @@ average."""
 
 
 class RewardLoopWorker(reward_loop.RewardLoopWorker):
-    """verl's reward worker, whose answer for a discriminative reward model is complete.
+    """verl's reward worker, whose answers are complete and whose rewards are finite numbers (``rewards.py``).
 
     Reason: ``RewardLoopWorker.compute_score_disrm`` returns the score alone, and
     ``AgentLoopWorker._compute_score`` (``verl/experimental/agent_loop/agent_loop.py``) reads ``reward_extra_info`` from
     the answer: a reward model on GPUs of its own ends the first rollout with a KeyError.
     """
+
+    def _init_reward_fn(self) -> None:
+        managers.apply()
+        super()._init_reward_fn()
+
+    async def compute_score(self, data: DataProto) -> dict[str, Any]:
+        """Return verl's answer with a reward that is a float, whoever gave it: a function, a manager or a model.
+
+        Raises:
+            ValueError: If the reward is no finite number.
+        """
+        answer: dict[str, Any] = await awaited(super().compute_score(data))
+        return {**answer, "reward_score": checked_score(answer["reward_score"])}
 
     async def compute_score_disrm(self, data: DataProto) -> dict[str, Any]:
         """Return the reward model's score and, as every other reward does, a (here empty) dict of extras."""

@@ -156,12 +156,25 @@ class RefineWorker:
             **{one.name: getattr(refinement, one.name) for one in fields(Request)},
         )
 
-    async def reward(self, rows: KVBatchMeta) -> bool:
-        """Reward the responses of some rows: what a reward model does that sleeps during the rollout. Returns True."""
+    async def reward(self, rows: KVBatchMeta) -> list[str]:
+        """Reward the responses of some rows: what a reward model does that sleeps during the rollout.
+
+        Returns:
+            The keys of the rows that have no reward, as that raised an error.
+        """
         rollouts = await asyncio.to_thread(queue.read_rollouts, rows)
-        rewards = await asyncio.gather(*(self._score(rollout, rollout.response_ids) for rollout in rollouts))
-        await asyncio.to_thread(queue.write_rewards, rows, list(rewards))
-        return True
+        found = await asyncio.gather(
+            *(self._score(rollout, rollout.response_ids) for rollout in rollouts), return_exceptions=True
+        )
+        rewards: dict[int, float] = {}
+        for row, reward in enumerate(found):
+            if isinstance(reward, BaseException):
+                logger.error("response %s has no reward: %s", rows.keys[row], reward)
+            else:
+                rewards[row] = reward
+        if rewards:
+            await asyncio.to_thread(queue.write_rewards, queue.rows_of(rows, rewards), list(rewards.values()))
+        return [key for row, key in enumerate(rows.keys) if row not in rewards]
 
     async def score_with_reference(self, rows: KVBatchMeta, client: RefinerClient) -> list[str]:
         """Write log pi_0 of the responses of some rows and return the keys of those that a replica answered for."""
@@ -270,16 +283,21 @@ class RefineWorkers:
         """Let log pi_0 of some responses be written and return the keys of those that are known."""
         return {key for keys in self._ask("score_with_reference", rows, client) for key in keys or []}
 
-    def reward(self, rows: KVBatchMeta, attempts: int = 2) -> None:
-        """Let the rewards of all rows be written; a part whose worker dies is tried so many times."""
+    def reward(self, rows: KVBatchMeta, attempts: int = 2) -> list[str]:
+        """Let the rewards of all rows be written, and return the keys of those whose reward raised an error.
+
+        A part whose worker dies is tried so many times.
+        """
         parts = queue.shards(rows, self._num_workers)
         answers = self._answers([w.reward.remote(part) for w, part in zip(self.start(), parts, strict=False)])
+        lost = [key for answer in answers if answer is not None for key in answer]
         for part in [part for part, answer in zip(parts, answers, strict=True) if answer is None]:
             if attempts == 1:
                 raise RunEndedError(
                     "refine workers died while they rewarded a step's responses, twice; see the log above"
                 )
-            self.reward(part, attempts - 1)
+            lost += self.reward(part, attempts - 1)
+        return lost
 
     def numbers(self, rows: KVBatchMeta) -> list[dict[str, float | None]]:
         """Return what the reward function said beside each reward, as numbers; reward workers read the texts."""

@@ -30,8 +30,9 @@ from verl.experimental.agent_loop import AgentLoopOutput
 
 from recipe.online_refiner.constraints import Constraint
 from recipe.online_refiner.constraints.base import Turn
-from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, as_number, feedback_of, group_of, last_turn
+from recipe.online_refiner.pairs import Pair, Refinement, Rollout, Verdict, feedback_of, group_of, last_turn
 from recipe.online_refiner.verl_glue.loss import jagged
+from recipe.rewarding.answers import as_number
 from refiner_worker.parsing import conversation, decode
 
 BY_AGENT_LOOP = {
@@ -79,6 +80,14 @@ def rows_of(batch: KVBatchMeta, positions: Iterable[int]) -> KVBatchMeta:
         tags=[batch.tags[index] for index in positions],
         partition_id=batch.partition_id,
     )
+
+
+def rows_without(batch: KVBatchMeta, lost: Collection[str]) -> KVBatchMeta:
+    """Return a batch without the rows of some keys, which are taken out of the queue."""
+    if not lost:
+        return batch
+    tq.kv_clear(keys=list(lost), partition_id=batch.partition_id)
+    return batch.select_keys([key for key in batch.keys if key not in lost])
 
 
 def shards(batch: KVBatchMeta, num_shards: int) -> list[KVBatchMeta]:

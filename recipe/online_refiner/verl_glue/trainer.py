@@ -41,7 +41,7 @@ from recipe.online_refiner.verl_glue.actor_worker import ActorWorker
 from recipe.online_refiner.verl_glue.hosting import Hosting
 from recipe.online_refiner.verl_glue.loss import ONLY_RESPONSES
 from recipe.online_refiner.verl_glue.refine_actors import RefineWorkers
-from recipe.online_refiner.verl_glue.rows import objects
+from recipe.online_refiner.verl_glue.rows import objects, rows_without
 from recipe.online_refiner.verl_glue.stages import Stages
 from recipe.online_refiner.verl_glue.watch import parts_of, refuse_too_few, watch
 from recipe.preflight.rules import Run, check
@@ -275,8 +275,8 @@ class OnlineRefinerTrainer(PPOTrainer):
     def _compute_reward_colocate(self, batch: KVBatchMeta, metrics: dict | None = None) -> KVBatchMeta:
         # verl's own sends the reward workers no column of the data set: a custom reward function ends with a KeyError.
         with self._reward_model_awake():
-            self.workers.reward(batch)
-        return batch
+            lost = self.workers.reward(batch)
+        return rows_without(batch, lost)
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, **kwargs: Any) -> KVBatchMeta:
         self.state.enter("_balance_batch", batch.keys)
