@@ -18,6 +18,9 @@ from refiner_worker.drafts import NO_COUNTS
 from refiner_worker.engines import ABSENT, Top
 
 Scored = TypeVar("Scored")
+SAMPLING = {"top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "ignore_eos": False}
+"""What each request says: a server takes keys that are not sent from its rollout block, which is made from the
+policy's. A penalty for repetition counts the prompt's tokens, and the response that is to be repeated is there."""
 PING_TIMEOUT_S = 30.0
 MAX_REQUESTS_IN_FLIGHT = 256
 """Requests that may be under way at once, per replica; more wait. Ray lets a server have 1,000 calls at a time, and an
@@ -110,9 +113,9 @@ class RefinerClient:
             RefinerRequestError: If no replica could answer.
         """
         params: dict[str, Any] = {
+            **SAMPLING,
             "max_tokens": max_new_tokens,
             "temperature": self.config.temperature,
-            "top_p": 1.0,
             "stop": stop,
             "stop_token_ids": list(stop_ids),
             "detokenize": stop is not None,  # nobody reads the text, unless vLLM looks for a stop in it
@@ -160,7 +163,7 @@ class RefinerClient:
         """Return what verl's server says of each place of a response: its k likeliest tokens, or with 0 its own."""
         # Greedy, as the refinements beside it: vLLM's drafts are verified differently in a batch that also samples.
         # Without text: vLLM would decode each of k candidates at each place, in the thread that all requests share.
-        params = {"max_tokens": 1, "prompt_logprobs": k, "temperature": 0.0, "detokenize": False}
+        params = {**SAMPLING, "max_tokens": 1, "prompt_logprobs": k, "temperature": 0.0, "detokenize": False}
         said = (await self._request(prompt_ids + response_ids, params)).extra_fields
         if not said.keys() >= set(names):  # an aborted request has none
             raise RefinerRequestError("the request was aborted")

@@ -41,6 +41,7 @@ UNREAD_KEYS = {
         ("n", "top_p", "top_k", "do_sample", "prompt_length", "val_kwargs", "agent", "multi_turn"),
         "each response is refined once; drop it",
     ),
+    **dict.fromkeys(("repetition_penalty", "ignore_eos"), "each request says 1.0 and false; drop it"),
 }
 """Keys of verl's rollout block that say nothing to replicas, and what does."""
 POLICY_ONLY_KEYS: dict[str, Any] = {

@@ -6,6 +6,7 @@ through verl's own function.
 
 import asyncio
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.exceptions import RayActorError, RayError
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.workers.rollout.replica import TokenOutput
+from verl.workers.rollout.vllm_rollout import vllm_async_server
 from verl.workers.rollout.vllm_rollout.utils import extract_prompt_logprobs
 from vllm.logprobs import Logprob
 
-from refiner_worker.client import RefinerClient, RefinerRequestError, RunEndedError
+from refiner_worker.client import SAMPLING, RefinerClient, RefinerRequestError, RunEndedError
 from refiner_worker.config import Colocated, read_refiner
 from refiner_worker.engines import ABSENT, can_sleep
 from refiner_worker.group import MAX_DEATHS, RefinerGroup
@@ -132,8 +135,23 @@ def test_a_request_says_how_to_write(stop: str | None) -> None:
     assert asyncio.run(client(replica, caller="w1").generate([5, 6], stop, 6)) == [[7, 2]]
     (asked,) = replica.asked
     assert asked.pop("id").startswith("w1-")
-    params = {"max_tokens": 6, "temperature": 0.25, "top_p": 1.0, "stop": stop, "stop_token_ids": []}
+    params = {"max_tokens": 6, "temperature": 0.25, "stop": stop, "stop_token_ids": [], **SAMPLING}
     assert asked == {"ids": [5, 6], "detokenize": stop is not None, **params}
+
+
+def test_no_key_of_the_policys_rollout_block_changes_how_the_refiner_writes() -> None:
+    """Where a request lacks a key, verl's server takes it from its block, which is made from the policy's."""
+    replica = Replica()
+    asyncio.run(client(replica).generate([5, 6], None, 6))
+    asyncio.run(client(replica).log_probs([5, 6], [9]))
+    source = inspect.getsource(vllm_async_server.vLLMHttpServer.generate)
+    of_block = set(re.findall(r'setdefault\("(\w+)", self\.config\.get', source))
+    assert of_block == {"repetition_penalty", "ignore_eos"}, "verl takes others now"
+    for asked in replica.asked:
+        assert of_block <= asked.keys() and (asked["repetition_penalty"], asked["ignore_eos"]) == (1.0, False)
+    worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+    by_policy = set(re.findall(r"(\w+)=", inspect.getsource(worker.generate_sequences).split("dict(")[1]))
+    assert {"temperature", "top_p", "top_k", "repetition_penalty"} <= by_policy & replica.asked[0].keys()
 
 
 def test_several_answers_are_drawn_by_one_request() -> None:
