@@ -242,6 +242,7 @@ class Bench:
             score=score,
             max_model_len=sys.maxsize if client else self.max_model_len,  # of a server's nobody knows
             max_response_tokens=self.max_response_tokens,
+            scores_leaks=True,
         )
 
     async def _reward(self, rollout: Rollout, ids: list[int]) -> dict[str, Any]:

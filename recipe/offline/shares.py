@@ -79,7 +79,7 @@ class Found:
             for kind in ("prompt", "generated"):
                 cells.append(f"{np.mean([getattr(one, f'num_{kind}_tokens') for one in refined]):.0f}")
             lines.append(f"| `{way}` | {' | '.join(cells)} |")
-        return "\n".join([*lines, "", *self.yields(), *self.verdicts()])
+        return "\n".join([*lines, "", *self.yields(), *self.leaks(), *self.verdicts()])
 
     def yields(self) -> list[str]:
         """Return how often one of 1, 2, ... drawn refinements improves an answer, a line for each way that drew some.
@@ -93,6 +93,17 @@ class Found:
                 shares = [1 - math.comb(num - one.num_better, k) / math.comb(num, k) for one in refined]
                 said.append(f"{k}: {_share(np.array(shares), self._problems(range(len(self.wrong))))}")
             lines += [f"`{way}`, improved by the best of {', '.join(said)}"] * (num > 1)
+        return lines
+
+    def leaks(self) -> list[str]:
+        """Return what the leak rule costs, a line for each way of which it rejects some refinements."""
+        lines = []
+        for way, refined in self.refined.items():
+            pairs = [pair for pair in zip(self.wrong, refined, strict=True) if pair[1].verdict is Verdict.LEAK]
+            num_higher = sum(new.reward is not None and is_higher(new.reward, old.reward) for old, new in pairs)
+            if pairs:
+                said = f"`{way}`: {len(pairs)} refinements rejected as leaks, {num_higher} of them with a higher reward"
+                lines.append(f"{said} (refiner.reject_leaks; read them in all.jsonl)")
         return lines
 
     def verdicts(self) -> list[str]:

@@ -106,6 +106,16 @@ def test_one_answer_to_each_problem_is_compared_with_none() -> None:
     assert Found().describe() == "nothing was refined: none of 0 answers has less than the highest reward"
 
 
+def test_what_the_leak_rule_costs_is_counted() -> None:
+    found = Found()
+    for problem, reward in enumerate([0.5, 0.5, 0.0, None]):  # the last one's reward function failed
+        leak = Refinement(verdict=Verdict.LEAK, text="It got 0.", reward=reward)
+        found.add(group(problem, 0.0), {"general": [leak], "apps": refinements([0.5])})
+    (line,) = found.leaks()
+    assert line.startswith("`general`: 4 refinements rejected as leaks, 2 of them with a higher reward (")
+    assert line in found.describe()
+
+
 def test_the_yield_of_several_refinements() -> None:
     found = Found()
     for problem, num_better in enumerate([0, 1, 2, 4] * 5):
